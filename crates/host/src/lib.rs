@@ -1,0 +1,10 @@
+//! What this host can enforce.
+//!
+//! `HostCaps` is gathered once before planning. `HostCaps::quick` costs a few system calls
+//! and is what `run` uses; the deep examination behind `ironcage doctor` tries things out.
+//! Nothing here changes the host.
+#![forbid(unsafe_code)]
+
+mod caps;
+
+pub use caps::{CgroupHost, CgroupV1, HostCaps, Kernel, Privilege};

@@ -1,0 +1,64 @@
+//! Events: what a cage leaves in the record.
+
+use crate::{CageId, Ending, LayerReport, LimitHit};
+use serde::{Deserialize, Serialize};
+
+/// A system call that the filter refused, counted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Denial {
+    /// Its name, or `syscall_N` for a number without one.
+    pub syscall: String,
+    /// The program that called it, as the kernel names it (fifteen bytes at most).
+    pub program: String,
+    /// How often since the last record of it.
+    pub count: u64,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+pub enum EventKind {
+    /// A cage was built and its command started.
+    Start {
+        /// Name given by the user, if any.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
+        /// The command's arguments; bytes that are not UTF-8 are replaced.
+        command: Vec<String>,
+        /// The workspace's path.
+        workspace: String,
+        /// The profile in force.
+        profile: String,
+        /// SHA-256 of the plan.
+        plan: String,
+        /// What each layer enforces.
+        layers: Vec<LayerReport>,
+        /// Layers that the user allowed to be weaker than the policy requires.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        degraded: Vec<String>,
+    },
+    /// A system call was refused.
+    Denied(Denial),
+    /// A limit was reached.
+    Limit(LimitHit),
+    /// The cage is gone.
+    Exit {
+        /// How it ended.
+        #[serde(flatten)]
+        ending: Ending,
+        /// How long it lived.
+        milliseconds: u64,
+    },
+}
+
+/// One record: when, where, what.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Microseconds since the epoch.
+    pub time: u64,
+    /// The cage.
+    pub cage: CageId,
+    /// What happened.
+    #[serde(flatten)]
+    pub kind: EventKind,
+}

@@ -1,0 +1,22 @@
+//! The nouns of Ironcage as plain types.
+//!
+//! Everything here is data: ids, layers and how far each one holds, limits, events and
+//! outcomes. No behaviour beyond parsing and printing, no input or output, no dependency
+//! but serde. Every other room may use this one; this one uses none.
+#![forbid(unsafe_code)]
+
+mod enforcement;
+mod event;
+mod id;
+mod layer;
+mod limit;
+mod outcome;
+mod printable;
+
+pub use enforcement::{Enforcement, LayerReport};
+pub use event::{Denial, Event, EventKind};
+pub use id::{CageId, InvalidCageId};
+pub use layer::{Layer, UnknownLayer};
+pub use limit::{LimitHit, LimitKind};
+pub use outcome::{Ending, Outcome};
+pub use printable::Printable;

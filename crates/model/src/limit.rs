@@ -1,0 +1,59 @@
+//! Limits of a cage, and what is said when one is hit.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// One limit of a cage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LimitKind {
+    /// Memory in bytes, tmpfs and memfd included.
+    Memory,
+    /// Processor time.
+    Cpus,
+    /// Processes and threads.
+    Pids,
+    /// Bytes written.
+    Disk,
+    /// Files created.
+    Inodes,
+    /// Open descriptors for each process.
+    Files,
+    /// Wall-clock time.
+    Time,
+    /// Time without output, input or processor use.
+    Idle,
+}
+
+impl LimitKind {
+    /// The name in policies; the flag is the same with two dashes before it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            LimitKind::Memory => "memory",
+            LimitKind::Cpus => "cpus",
+            LimitKind::Pids => "pids",
+            LimitKind::Disk => "disk",
+            LimitKind::Inodes => "inodes",
+            LimitKind::Files => "files",
+            LimitKind::Time => "time",
+            LimitKind::Idle => "idle",
+        }
+    }
+}
+
+impl fmt::Display for LimitKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A limit that was reached.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitHit {
+    /// Which one.
+    pub limit: LimitKind,
+    /// Its value as a person writes it: `512M`, `100`, `30s`.
+    pub value: String,
+    /// Whether the cage was ended for it; otherwise the kernel refused the operation.
+    pub ended: bool,
+}

@@ -1,0 +1,88 @@
+//! How a cage ended.
+
+use crate::{LayerReport, LimitHit};
+use serde::{Deserialize, Serialize};
+
+/// Why the command of a cage is no longer running.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "ending", rename_all = "kebab-case")]
+pub enum Ending {
+    /// It exited by itself.
+    Exited {
+        /// Its exit status.
+        code: u8,
+    },
+    /// A signal ended it.
+    Signalled {
+        /// The signal's number.
+        signal: i32,
+    },
+    /// A limit ended it.
+    Limit {
+        /// Which one and its value.
+        hit: LimitHit,
+    },
+    /// It could not be executed inside.
+    NotExecuted {
+        /// The error number of execve.
+        errno: i32,
+    },
+    /// Ironcage could not hold it any longer and ended it.
+    Failed {
+        /// What went wrong.
+        reason: String,
+    },
+}
+
+impl Ending {
+    /// The exit status that `ironcage run` reports: the command's own; 128 and the signal's
+    /// number; 124 for the time limits, 137 for memory and disk; 126 and 127 as shells have
+    /// them; 125 for our own errors.
+    pub fn exit_code(&self) -> u8 {
+        const ENOENT: i32 = 2;
+        match self {
+            Ending::Exited { code } => *code,
+            Ending::Signalled { signal } => u8::try_from(128 + (signal & 127)).unwrap_or(255),
+            Ending::Limit { hit } => match hit.limit {
+                crate::LimitKind::Time | crate::LimitKind::Idle => 124,
+                _ => 137,
+            },
+            Ending::NotExecuted { errno: ENOENT } => 127,
+            Ending::NotExecuted { .. } => 126,
+            Ending::Failed { .. } => 125,
+        }
+    }
+}
+
+/// What remains to be said after a cage is gone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// How it ended.
+    pub ending: Ending,
+    /// What each layer enforced.
+    pub layers: Vec<LayerReport>,
+    /// Limits that were reached, fatal or not.
+    pub limits: Vec<LimitHit>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::LimitKind;
+
+    #[test]
+    fn exit_codes_follow_the_shell() {
+        assert_eq!(Ending::Exited { code: 3 }.exit_code(), 3);
+        assert_eq!(Ending::Signalled { signal: 15 }.exit_code(), 143);
+        assert_eq!(Ending::NotExecuted { errno: 2 }.exit_code(), 127);
+        assert_eq!(Ending::NotExecuted { errno: 13 }.exit_code(), 126);
+        let hit = |limit| LimitHit {
+            limit,
+            value: "1".into(),
+            ended: true,
+        };
+        let limit = |kind| Ending::Limit { hit: hit(kind) }.exit_code();
+        assert_eq!(limit(LimitKind::Time), 124);
+        assert_eq!(limit(LimitKind::Memory), 137);
+    }
+}
