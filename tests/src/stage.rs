@@ -1,0 +1,218 @@
+//! A temporary home, project and set of XDG directories, and the commands that run there.
+
+use crate::{Ran, Running, TEST_USER, binary, skip};
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// What hangs is killed after this long. Generous: the machine may be busy with other tests.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// The search path of every command on a stage: the system's own programs, whatever the developer has installed.
+const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Who starts the cage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Who {
+    /// The superuser of the host.
+    Root,
+    /// The unprivileged user.
+    User,
+}
+
+/// A place to start cages from. Everything in it goes when it is dropped.
+#[derive(Debug)]
+pub struct Stage {
+    who: Who,
+    uid: u32,
+    gid: u32,
+    base: TempDir,
+}
+
+impl Stage {
+    /// A stage for the given user, or `None` when this process cannot become that user (which counts as skipped).
+    ///
+    /// # Panics
+    /// When the directories cannot be made, or when tests run as root and the unprivileged user is missing.
+    pub fn new(who: Who) -> Option<Self> {
+        let me = rustix::process::getuid();
+        let (uid, gid) = match (who, me.is_root()) {
+            (Who::Root, true) => (0, 0),
+            (Who::Root, false) => {
+                skip("needs root; ./scripts/test runs as root");
+                return None;
+            }
+            (Who::User, true) => account(TEST_USER)
+                .unwrap_or_else(|| panic!("no user {TEST_USER}: ./scripts/test creates it")),
+            (Who::User, false) => (me.as_raw(), rustix::process::getgid().as_raw()),
+        };
+        let base = tempfile::Builder::new()
+            .prefix("ironcage-stage-")
+            .permissions(fs::Permissions::from_mode(0o755))
+            .tempdir()
+            .unwrap_or_else(|error| panic!("a directory for the stage: {error}"));
+        let stage = Stage {
+            who,
+            uid,
+            gid,
+            base,
+        };
+        chown(stage.base(), Some(uid), Some(gid))
+            .unwrap_or_else(|error| panic!("{}: {error}", stage.base().display()));
+        for name in ["home", "home/project", "state", "config", "run", "aside"] {
+            stage.mkdir(stage.base().join(name));
+        }
+        let private = fs::Permissions::from_mode(0o700);
+        fs::set_permissions(stage.base().join("run"), private)
+            .unwrap_or_else(|error| panic!("run: {error}"));
+        Some(stage)
+    }
+
+    /// Who runs here.
+    pub fn who(&self) -> Who {
+        self.who
+    }
+
+    /// The user id outside of the one who runs here.
+    pub fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// The directory that holds all others.
+    pub fn base(&self) -> &Path {
+        self.base.path()
+    }
+
+    /// HOME of the one who runs here.
+    pub fn home(&self) -> PathBuf {
+        self.base().join("home")
+    }
+
+    /// The current directory of every command, and with it the default workspace.
+    pub fn project(&self) -> PathBuf {
+        self.base().join("home/project")
+    }
+
+    /// A directory that no cage sees unless it is granted.
+    pub fn aside(&self) -> PathBuf {
+        self.base().join("aside")
+    }
+
+    /// Where Ironcage keeps its state: XDG_STATE_HOME.
+    pub fn state(&self) -> PathBuf {
+        self.base().join("state")
+    }
+
+    /// Where Ironcage keeps what lives as long as a cage: XDG_RUNTIME_DIR.
+    pub fn run_dir(&self) -> PathBuf {
+        self.base().join("run")
+    }
+
+    /// Makes a directory that belongs to the one who runs here.
+    ///
+    /// # Panics
+    /// When it cannot.
+    pub fn mkdir(&self, path: impl AsRef<Path>) {
+        let path = path.as_ref();
+        let made = fs::create_dir(path).and_then(|()| chown(path, Some(self.uid), Some(self.gid)));
+        made.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    }
+
+    /// Writes a file that belongs to the one who runs here, with the directories above it.
+    ///
+    /// # Panics
+    /// When it cannot.
+    pub fn write(&self, path: impl AsRef<Path>, content: impl AsRef<[u8]>) {
+        let path = path.as_ref();
+        if let Some(parent) = path.parent()
+            && !parent.exists()
+        {
+            // A chain of missing parents is made from the top, so that each gets its owner.
+            let mut missing: Vec<&Path> = parent.ancestors().take_while(|p| !p.exists()).collect();
+            while let Some(directory) = missing.pop() {
+                self.mkdir(directory);
+            }
+        }
+        let written =
+            fs::write(path, content).and_then(|()| chown(path, Some(self.uid), Some(self.gid)));
+        written.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    }
+
+    /// What a file in the project holds, or `None` when there is none.
+    pub fn read(&self, relative: impl AsRef<Path>) -> Option<String> {
+        fs::read_to_string(self.project().join(relative)).ok()
+    }
+
+    /// Any program of the host, run outside of every cage by the one who runs here.
+    pub fn outside(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command
+            .env_clear()
+            .env("PATH", SEARCH_PATH)
+            .env("HOME", self.home())
+            .env("LANG", "C.UTF-8")
+            .env("XDG_STATE_HOME", self.state())
+            .env("XDG_CONFIG_HOME", self.base().join("config"))
+            .env("XDG_RUNTIME_DIR", self.run_dir())
+            .current_dir(self.project());
+        if rustix::process::getuid().is_root() && self.who == Who::User {
+            command.uid(self.uid).gid(self.gid);
+        }
+        command
+    }
+
+    /// `ironcage ARGS`, not yet started.
+    pub fn ironcage<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = self.outside(binary());
+        command.args(args);
+        command
+    }
+
+    /// `ironcage run FLAGS -- COMMAND`, not yet started.
+    pub fn cage(&self, flags: &[&str], command: &[&str]) -> Command {
+        let mut run = self.ironcage(["run"]);
+        run.args(flags).arg("--").args(command);
+        run
+    }
+
+    /// `ironcage run FLAGS -- COMMAND`, run to its end.
+    #[track_caller]
+    pub fn run(&self, flags: &[&str], command: &[&str]) -> Ran {
+        Running::start(&mut self.cage(flags, command)).finish(DEADLINE)
+    }
+
+    /// A shell script in a cage with all defaults, run to its end.
+    #[track_caller]
+    pub fn sh(&self, script: &str) -> Ran {
+        self.run(&[], &["/bin/sh", "-c", script])
+    }
+
+    /// A shell script in a cage with flags, run to its end.
+    #[track_caller]
+    pub fn sh_with(&self, flags: &[&str], script: &str) -> Ran {
+        self.run(flags, &["/bin/sh", "-c", script])
+    }
+
+    /// A shell script outside of every cage, run to its end: the arm that shows what the host would have allowed.
+    #[track_caller]
+    pub fn sh_outside(&self, script: &str) -> Ran {
+        Running::start(self.outside("/bin/sh").args(["-c", script])).finish(DEADLINE)
+    }
+}
+
+/// User and group id of an account in /etc/passwd.
+fn account(name: &str) -> Option<(u32, u32)> {
+    let passwd = fs::read_to_string("/etc/passwd").ok()?;
+    let line = passwd
+        .lines()
+        .find(|line| line.split(':').next() == Some(name))?;
+    let mut fields = line.split(':').skip(2);
+    let uid = fields.next()?.parse().ok()?;
+    let gid = fields.next()?.parse().ok()?;
+    Some((uid, gid))
+}
