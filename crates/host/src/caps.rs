@@ -3,6 +3,7 @@
 use ironcage_model::{Enforcement, Layer};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 
 /// A kernel version.
@@ -12,6 +13,12 @@ pub struct Kernel {
     pub major: u32,
     /// Minor number.
     pub minor: u32,
+}
+
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
 }
 
 /// With which power Ironcage itself runs.
@@ -28,8 +35,8 @@ pub enum Privilege {
 /// Where version 1 controllers are mounted and in which group this process is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CgroupV1 {
-    /// Directory for each usable (writable) controller: `memory`, `pids`, `cpu`. The directory is that of
-    /// the process's own group.
+    /// Directory for each usable (writable) controller: `memory`, `pids`, `cpu`, and `freezer`
+    /// where it is. The directory is that of the process's own group.
     pub controllers: BTreeMap<String, PathBuf>,
 }
 

@@ -5,6 +5,13 @@
 //! Nothing here changes the host.
 #![forbid(unsafe_code)]
 
+mod assess;
 mod caps;
+mod cgroup;
+pub mod doctor;
+mod error;
+mod quick;
 
 pub use caps::{CgroupHost, CgroupV1, HostCaps, Kernel, Privilege};
+pub use error::HostError;
+pub use quick::LEAST_KERNEL;

@@ -1,0 +1,344 @@
+//! Where groups for cages can be made, without making any.
+//!
+//! The rule for version 2: the nearest ancestor of this process's own group that this user may
+//! write and whose children have the controllers. Nearest, so that every limit that already
+//! holds above the process holds for its cages too; an ancestor, because the kernel lets a
+//! process be moved only where `cgroup.procs` of the common ancestor is writable. Nothing is
+//! ever asked of systemd: a scope per cage costs more than a cage.
+
+use crate::{CgroupHost, CgroupV1, Privilege};
+use ironcage_sys::rustix;
+use rustix::fs::{Access, AtFlags, CWD};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The controllers that a cage's limits need.
+const WANTED: [&str; 3] = ["memory", "pids", "cpu"];
+/// A version 1 controller that is used where it is and missed by no limit.
+const FREEZER: &str = "freezer";
+const CONVENTIONAL: &str = "/sys/fs/cgroup";
+const CGROUP_MAGIC: u64 = 0x0027_e0eb;
+const CGROUP2_MAGIC: u64 = 0x6367_7270;
+
+/// Which version of the cgroup file system a directory is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Version {
+    V1,
+    V2,
+}
+
+/// The files that the search looks at: the kernel's, or those of a test.
+pub(crate) trait GroupFiles {
+    fn version(&self, directory: &Path) -> Option<Version>;
+    fn read(&self, file: &Path) -> Option<String>;
+    fn writable(&self, file: &Path) -> bool;
+    fn has_children(&self, directory: &Path) -> bool;
+}
+
+/// The files of the running kernel.
+#[derive(Debug)]
+pub(crate) struct KernelFiles;
+
+impl GroupFiles for KernelFiles {
+    fn version(&self, directory: &Path) -> Option<Version> {
+        let kind = rustix::fs::statfs(directory).ok()?.f_type;
+        match u64::try_from(kind).ok()? {
+            CGROUP_MAGIC => Some(Version::V1),
+            CGROUP2_MAGIC => Some(Version::V2),
+            _ => None,
+        }
+    }
+
+    fn read(&self, file: &Path) -> Option<String> {
+        crate::quick::small_file(file).ok()
+    }
+
+    fn writable(&self, file: &Path) -> bool {
+        rustix::fs::accessat(CWD, file, Access::WRITE_OK, AtFlags::EACCESS).is_ok()
+    }
+
+    fn has_children(&self, directory: &Path) -> bool {
+        fs::read_dir(directory)
+            .map(|entries| {
+                entries
+                    .flatten()
+                    .any(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+            })
+            .unwrap_or(true)
+    }
+}
+
+/// Finds how limits by cgroup can be had by this process.
+pub(crate) fn detect(privilege: Privilege) -> CgroupHost {
+    detect_in(&KernelFiles, privilege)
+}
+
+pub(crate) fn detect_in(files: &dyn GroupFiles, privilege: Privilege) -> CgroupHost {
+    let Some(own) = files.read(Path::new("/proc/self/cgroup")) else {
+        return none("this kernel has no cgroups, or /proc is not mounted");
+    };
+    let memberships = parse_memberships(&own);
+    let search = Search {
+        files,
+        memberships: &memberships,
+        privilege,
+    };
+    let v1 = search.version_one();
+    // The memory controller decides: a host keeps its controllers in one of the two trees.
+    if v1.controllers.contains_key("memory") {
+        return CgroupHost::V1(v1);
+    }
+    match search.version_two() {
+        Ok(found) => found,
+        Err(_) if !v1.controllers.is_empty() => CgroupHost::V1(v1),
+        Err(why) => none(&why),
+    }
+}
+
+fn none(why: &str) -> CgroupHost {
+    CgroupHost::None {
+        why: why.to_owned(),
+    }
+}
+
+/// Controller to path of the own group; version 2 is the controller with the empty name.
+fn parse_memberships(text: &str) -> BTreeMap<&str, &str> {
+    let mut memberships = BTreeMap::new();
+    for line in text.lines() {
+        let mut fields = line.splitn(3, ':');
+        let (Some(_), Some(names), Some(path)) = (fields.next(), fields.next(), fields.next())
+        else {
+            continue;
+        };
+        for name in names.split(',') {
+            memberships.insert(name, path);
+        }
+    }
+    memberships
+}
+
+struct Search<'a> {
+    files: &'a dyn GroupFiles,
+    memberships: &'a BTreeMap<&'a str, &'a str>,
+    privilege: Privilege,
+}
+
+impl Search<'_> {
+    fn version_one(&self) -> CgroupV1 {
+        let mut controllers = BTreeMap::new();
+        for name in WANTED.into_iter().chain([FREEZER]) {
+            let Some(path) = self.memberships.get(name) else {
+                continue;
+            };
+            let group = self
+                .conventional(&Path::new(CONVENTIONAL).join(name), path, Version::V1)
+                .or_else(|| self.mounted(name, path));
+            // Version 1 asks for nothing above the new group, which is its maker's.
+            if let Some(group) = group
+                && self.files.writable(&group)
+            {
+                controllers.insert(name.to_owned(), group);
+            }
+        }
+        CgroupV1 { controllers }
+    }
+
+    fn version_two(&self) -> Result<CgroupHost, String> {
+        let path = self
+            .memberships
+            .get("")
+            .ok_or("this kernel has no cgroup version 2")?;
+        // `/../..` is how a group outside the own cgroup namespace is shown.
+        if path.starts_with("/..") {
+            return Err("the own cgroup lies outside the cgroup namespace".into());
+        }
+        let (root, own) = self.unified(path)?;
+        let mut fallback = None;
+        let mut seen_controllers = false;
+        let mut group = own.clone();
+        loop {
+            let enabled = self.controllers(&group, "cgroup.subtree_control");
+            seen_controllers |= !enabled.is_empty();
+            if self.may_hold_children(&group) {
+                let usable = if enabled.is_empty() {
+                    self.could_enable(&group, &root)
+                } else {
+                    enabled
+                };
+                let complete = ["memory", "pids"]
+                    .iter()
+                    .all(|wanted| usable.iter().any(|name| name == wanted));
+                if complete {
+                    return Ok(CgroupHost::V2 {
+                        parent: group,
+                        controllers: usable,
+                    });
+                }
+                if !usable.is_empty() && fallback.is_none() {
+                    fallback = Some(CgroupHost::V2 {
+                        parent: group.clone(),
+                        controllers: usable,
+                    });
+                }
+            }
+            if group == root || !group.pop() {
+                break;
+            }
+        }
+        fallback.ok_or_else(|| self.refusal(&root, &own, seen_controllers))
+    }
+
+    fn refusal(&self, root: &Path, own: &Path, seen_controllers: bool) -> String {
+        let shown = own.strip_prefix(root).unwrap_or(own);
+        if self.controllers(root, "cgroup.controllers").is_empty() {
+            return "the version 2 tree has none of the controllers memory, pids and cpu".into();
+        }
+        if self.privilege == Privilege::Root && !seen_controllers {
+            return format!(
+                "the group /{} has processes of its own and no controllers for children (a container with its own cgroup namespace); \
+                 start the container with a cgroup manager inside, or with --cgroupns=host and /sys/fs/cgroup writable",
+                shown.display()
+            );
+        }
+        format!(
+            "the group /{} is not delegated to this user; start with: systemd-run --user --scope -p Delegate=yes ironcage ...",
+            shown.display()
+        )
+    }
+
+    /// Whether this user may make groups in a directory and move processes below it.
+    fn may_hold_children(&self, group: &Path) -> bool {
+        self.files.writable(&group.join("cgroup.procs")) && self.files.writable(group)
+    }
+
+    /// Controllers that may be enabled for children without touching anybody else: in a delegated
+    /// group that has no processes of its own, or in the real root while it has no child at all.
+    fn could_enable(&self, group: &Path, root: &Path) -> Vec<String> {
+        // Only the real root lacks this file; the root of a cgroup namespace has it.
+        let real_root = group == root && self.files.read(&group.join("cgroup.type")).is_none();
+        let allowed = if real_root {
+            !self.files.has_children(group)
+        } else {
+            let empty = self
+                .files
+                .read(&group.join("cgroup.procs"))
+                .is_some_and(|processes| processes.trim().is_empty());
+            empty
+                && self.privilege == Privilege::User
+                && self.files.writable(&group.join("cgroup.subtree_control"))
+        };
+        if allowed {
+            self.controllers(group, "cgroup.controllers")
+        } else {
+            Vec::new()
+        }
+    }
+
+    fn controllers(&self, group: &Path, file: &str) -> Vec<String> {
+        let text = self.files.read(&group.join(file)).unwrap_or_default();
+        let found = text.split_ascii_whitespace();
+        found
+            .filter(|name| WANTED.contains(name))
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// Root of the version 2 tree and the own group in it.
+    fn unified(&self, path: &str) -> Result<(PathBuf, PathBuf), String> {
+        for root in [
+            PathBuf::from(CONVENTIONAL),
+            Path::new(CONVENTIONAL).join("unified"),
+        ] {
+            if let Some(own) = self.conventional(&root, path, Version::V2) {
+                return Ok((root, own));
+            }
+        }
+        let mounts = self.mountinfo();
+        let mount = parse_mounts(&mounts)
+            .find(|mount| mount.kind == "cgroup2")
+            .ok_or(
+                "no cgroup file system is mounted; as root: mount -t cgroup2 none /sys/fs/cgroup",
+            )?;
+        let own = mount.locate(path).ok_or_else(|| {
+            format!(
+                "the own cgroup {path} is not visible below {}",
+                mount.point.display()
+            )
+        })?;
+        Ok((mount.point, own))
+    }
+
+    /// The own group below a conventional mount point, if it is there: saves reading the mount
+    /// table, which is long on a desktop.
+    fn conventional(&self, root: &Path, path: &str, version: Version) -> Option<PathBuf> {
+        let own = join(root, path);
+        (self.files.version(&own)? == version).then_some(own)
+    }
+
+    fn mounted(&self, controller: &str, path: &str) -> Option<PathBuf> {
+        let mounts = self.mountinfo();
+        let own = parse_mounts(&mounts)
+            .find(|mount| {
+                mount.kind == "cgroup"
+                    && mount.options.split(',').any(|option| option == controller)
+            })?
+            .locate(path)?;
+        self.files.version(&own).map(|_| own)
+    }
+
+    fn mountinfo(&self) -> String {
+        self.files
+            .read(Path::new("/proc/self/mountinfo"))
+            .unwrap_or_default()
+    }
+}
+
+fn join(root: &Path, path: &str) -> PathBuf {
+    let relative = path.trim_start_matches('/');
+    if relative.is_empty() {
+        root.to_owned()
+    } else {
+        root.join(relative)
+    }
+}
+
+struct Mount<'a> {
+    /// Which part of the file system is mounted.
+    inner: &'a str,
+    point: PathBuf,
+    kind: &'a str,
+    options: &'a str,
+}
+
+impl Mount<'_> {
+    /// Where a group is seen through this mount, if it is.
+    fn locate(&self, path: &str) -> Option<PathBuf> {
+        let inside = Path::new(path).strip_prefix(self.inner).ok()?;
+        Some(join(&self.point, inside.to_str()?))
+    }
+}
+
+fn parse_mounts(text: &str) -> impl Iterator<Item = Mount<'_>> {
+    text.lines().filter_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        let mut fields = before.split(' ').skip(3);
+        let inner = fields.next()?;
+        let point = fields.next()?;
+        let mut after = after.split(' ');
+        let kind = after.next()?;
+        let options = after.nth(1).unwrap_or("");
+        Some(Mount {
+            inner,
+            // Mount points of cgroups have no blanks on any known system; one that had would be
+            // shown escaped, would not be found, and cages would be without cgroups: `None`.
+            point: PathBuf::from(point),
+            kind,
+            options,
+        })
+    })
+}
+
+#[cfg(test)]
+#[path = "cgroup_tests.rs"]
+mod tests;

@@ -1,0 +1,242 @@
+//! The quick look at a host, on the start path of every cage.
+//!
+//! Some twenty small reads and system calls, no fork, nothing tried out. What can only be
+//! known by trying is assumed to work; the start then says what failed, with the hint of
+//! `HostCaps::diagnose_userns_failure`, and `ironcage doctor` tries everything.
+
+use crate::assess::{self, Facts, Namespaces, Sysctls};
+use crate::cgroup;
+use crate::{HostCaps, HostError, Kernel, Privilege};
+use ironcage_sys::host::{SeccompAction, landlock_abi, seccomp_action_available};
+use ironcage_sys::rustix;
+use rustix::fs::{Mode, OFlags};
+use rustix::thread::CapabilitySet;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// The least kernel: the first with Landlock and with working idmapped mounts (5.12 has
+/// mount_setattr, 5.13 Landlock). Every other mechanism that a cage needs is older.
+pub const LEAST_KERNEL: Kernel = Kernel {
+    major: 5,
+    minor: 13,
+};
+
+/// How many consecutive ids a user namespace must map from zero on, so that cages can have
+/// ranges of their own in it.
+const IDS_FOR_RANGES: u64 = 1 << 31;
+
+impl HostCaps {
+    /// Gathers what can be known without trying anything.
+    pub fn quick() -> Result<HostCaps, HostError> {
+        let facts = gather()?;
+        Ok(from_facts(facts))
+    }
+
+    /// What most likely made the kernel refuse a user namespace, and what would mend it: for the
+    /// message when clone or unshare, or writing the id maps, fails at the start of a cage.
+    pub fn diagnose_userns_failure(errno: i32) -> String {
+        match gather() {
+            Ok(facts) => {
+                crate::doctor::userns_failure_hint(&facts, crate::doctor::Place::here(), errno)
+            }
+            Err(error) => error.to_string(),
+        }
+    }
+}
+
+/// The facts of this host, as the quick look sees them.
+pub(crate) fn gather() -> Result<Facts, HostError> {
+    let name = rustix::system::uname();
+    let release = name.release().to_string_lossy().into_owned();
+    let kernel = parse_release(&release).ok_or_else(|| HostError::UnreadableRelease {
+        release: release.clone(),
+    })?;
+    if kernel < LEAST_KERNEL {
+        return Err(HostError::KernelTooOld {
+            release,
+            least: LEAST_KERNEL,
+        });
+    }
+    let uid = rustix::process::geteuid().as_raw();
+    let gid = rustix::process::getegid().as_raw();
+    let privilege = privilege(uid)?;
+    let info = rustix::system::sysinfo();
+    let affinity = rustix::thread::sched_getaffinity(None).map_err(|error| HostError::Call {
+        call: "sched_getaffinity",
+        source: error.into(),
+    })?;
+    Ok(Facts {
+        release,
+        kernel,
+        privilege,
+        uid,
+        gid,
+        landlock_abi: landlock_abi(),
+        seccomp: seccomp_action_available(SeccompAction::Errno),
+        seccomp_notify: seccomp_action_available(SeccompAction::UserNotify),
+        memory: u64::from(info.mem_unit).saturating_mul(info.totalram),
+        cpus: affinity.count().max(1),
+        namespaces: namespaces(),
+        sysctls: sysctls(),
+        cgroup: cgroup::detect(privilege),
+    })
+}
+
+pub(crate) fn from_facts(facts: Facts) -> HostCaps {
+    let layers = assess::layers(&facts);
+    HostCaps {
+        kernel: facts.kernel,
+        privilege: facts.privilege,
+        uid: facts.uid,
+        gid: facts.gid,
+        landlock_abi: facts.landlock_abi,
+        seccomp_notify: facts.seccomp_notify,
+        memory: facts.memory,
+        cpus: facts.cpus,
+        cgroup: facts.cgroup,
+        layers,
+    }
+}
+
+/// `6.18.44-fc` is 6.18.
+pub(crate) fn parse_release(release: &str) -> Option<Kernel> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let major = numbers.next()?.parse().ok()?;
+    let minor = numbers.next()?.parse().ok()?;
+    Some(Kernel { major, minor })
+}
+
+/// Whether this process can give every cage a range of ids of its own. Being uid 0 is not
+/// enough: containers drop capabilities, and root of a small user namespace has no spare ids.
+fn privilege(uid: u32) -> Result<Privilege, HostError> {
+    if uid != 0 {
+        return Ok(Privilege::User);
+    }
+    let sets = rustix::thread::capabilities(None).map_err(|error| HostError::Call {
+        call: "capget",
+        source: error.into(),
+    })?;
+    let needed = CapabilitySet::SYS_ADMIN | CapabilitySet::SETUID | CapabilitySet::SETGID;
+    if !sets.effective.contains(needed) {
+        return Ok(Privilege::User);
+    }
+    let users = read("/proc/self/uid_map")?;
+    // The initial user namespace maps all ids to themselves, groups as well: the one read is enough.
+    let enough = users.split_ascii_whitespace().eq(["0", "0", "4294967295"])
+        || (maps_enough(&users) && maps_enough(&read("/proc/self/gid_map")?));
+    Ok(if enough {
+        Privilege::Root
+    } else {
+        Privilege::User
+    })
+}
+
+/// Whether an id map holds the ids from zero to 2^31 in one extent.
+pub(crate) fn maps_enough(map: &str) -> bool {
+    map.lines().any(|line| {
+        let mut fields = line.split_ascii_whitespace().map(str::parse::<u64>);
+        match (fields.next(), fields.next(), fields.next()) {
+            (Some(Ok(0)), Some(Ok(_)), Some(Ok(count))) => count >= IDS_FOR_RANGES,
+            _ => false,
+        }
+    })
+}
+
+/// Looks for the namespaces that distributions leave out; each lookup below `/proc/self` costs
+/// microseconds, and a kernel without one of the others does not boot a distribution.
+fn namespaces() -> Namespaces {
+    let has = |name: &str| {
+        rustix::fs::access(
+            Path::new("/proc/self/ns").join(name),
+            rustix::fs::Access::EXISTS,
+        )
+        .is_ok()
+    };
+    Namespaces {
+        user: has("user"),
+        time: has("time"),
+        cgroup: has("cgroup"),
+        ..Namespaces::ALL
+    }
+}
+
+fn sysctls() -> Sysctls {
+    let apparmor_restrict = number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns");
+    // The label matters only where the rule is in force; most hosts save the read.
+    let apparmor_label = match apparmor_restrict {
+        Some(1..) => fs::read_to_string("/proc/self/attr/apparmor/current")
+            .or_else(|_| fs::read_to_string("/proc/self/attr/current"))
+            .ok()
+            .map(|label| label.trim_end_matches(['\n', '\0']).to_owned()),
+        _ => None,
+    };
+    Sysctls {
+        userns_clone: number("/proc/sys/kernel/unprivileged_userns_clone"),
+        apparmor_restrict,
+        apparmor_label,
+        max_user_namespaces: number("/proc/sys/user/max_user_namespaces"),
+    }
+}
+
+/// A number in a file of the kernel; `None` where the file is not there or not readable,
+/// which for an optional switch means that it does not apply.
+pub(crate) fn number(path: &str) -> Option<u64> {
+    small_file(Path::new(path)).ok()?.trim().parse().ok()
+}
+
+pub(crate) fn read(path: &str) -> Result<String, HostError> {
+    small_file(Path::new(path)).map_err(|source| HostError::Read {
+        path: path.into(),
+        source,
+    })
+}
+
+/// Reads a file of the kernel whole. The standard library asks for the size first and then
+/// reads 32 bytes at a time, which is twice the system calls.
+pub(crate) fn small_file(path: &Path) -> io::Result<String> {
+    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut bytes = Vec::with_capacity(4096);
+    loop {
+        bytes.reserve(2048);
+        if rustix::io::read(&file, rustix::buffer::spare_capacity(&mut bytes))? == 0 {
+            break;
+        }
+    }
+    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ironcage_model::Layer;
+
+    #[test]
+    fn releases_of_distributions_are_read() {
+        let read = |text| parse_release(text).map(|kernel| (kernel.major, kernel.minor));
+        assert_eq!(read("6.18.44-fc-v490"), Some((6, 18)));
+        assert_eq!(read("5.15.167.4-microsoft-standard-WSL2"), Some((5, 15)));
+        assert_eq!(read("6.1-rc3"), Some((6, 1)));
+        assert_eq!(read("mainline"), None);
+    }
+
+    #[test]
+    fn only_a_map_of_the_whole_range_is_enough() {
+        assert!(maps_enough("         0          0 4294967295\n"));
+        assert!(!maps_enough("         0       1000          1\n"));
+        assert!(!maps_enough("0 1000 1\n1 100000 65536\n"));
+        assert!(!maps_enough("1000 1000 4294966295\n"));
+        assert!(!maps_enough(""));
+    }
+
+    #[test]
+    fn this_host_has_an_entry_for_every_layer() {
+        let caps = HostCaps::quick().unwrap();
+        assert!(
+            Layer::ALL
+                .iter()
+                .all(|layer| caps.layers.contains_key(layer))
+        );
+        assert!(caps.memory > 0 && caps.cpus > 0);
+    }
+}
