@@ -1,1 +1,33 @@
-//! placeholder
+//! The record of a cage: an append-only log with a hash chain, outside the cage's reach.
+//!
+//! Each cage has one file of JSON lines. Every line carries its number, the hash of the
+//! line before it and its own hash; the number and hash of the last line, the *head*, are
+//! kept in another directory. So a changed, missing, moved, doubled or inserted line is
+//! found, and so is a cut tail.
+//!
+//! What this room does: write ([`Log`]), read ([`Reader`], [`read`]), check ([`verify`]),
+//! search ([`list`], [`find`]) and say in plain words what a refusal means ([`Explanations`]).
+//!
+//! What it does not do: protect the files. The cage's file view does that, as no cage sees
+//! the state directory. Nor does it sign: who can write both the log and the head can write
+//! a new history. docs/reference/audit-log.md has the format and the threat in full.
+#![forbid(unsafe_code)]
+
+mod chain;
+mod error;
+mod explain;
+mod head;
+mod log;
+mod place;
+mod query;
+mod reader;
+mod verify;
+
+pub use chain::{Digest, MAX_LINE};
+pub use error::{Error, Fault, Finding};
+pub use explain::{Explanation, Explanations, NotExplained};
+pub use log::Log;
+pub use place::{NoStateDir, audit_dir, head_path, log_path, state_dir};
+pub use query::{Heading, Summary, find, list, recorded, summary};
+pub use reader::{Reader, Record, read};
+pub use verify::{Unproven, Verdict, verify};
