@@ -1,0 +1,72 @@
+//! A workspace of 300,000 files starts like an empty one: no walk over the tree.
+//!
+//! A walk would list directories, and listing a directory that was just written moves its access time.
+#![forbid(unsafe_code)]
+
+use ironcage_tests::{Stage, Who, skip};
+use std::fs;
+use std::os::unix::fs::{MetadataExt, chown};
+use std::path::{Path, PathBuf};
+
+const DIRECTORIES: usize = 3000;
+const FILES_IN_EACH: usize = 100;
+
+fn plant(stage: &Stage) -> Vec<PathBuf> {
+    let mut directories = Vec::with_capacity(DIRECTORIES);
+    for outer in 0..DIRECTORIES / 100 {
+        let parent = stage.project().join(format!("part-{outer}"));
+        stage.mkdir(&parent);
+        for inner in 0..100 {
+            let directory = parent.join(format!("dir-{inner}"));
+            stage.mkdir(&directory);
+            for file in 0..FILES_IN_EACH {
+                let path = directory.join(format!("file-{file}"));
+                fs::File::create(&path).expect("a file");
+                chown(&path, Some(stage.uid()), None).expect("an owner");
+            }
+            directories.push(directory);
+        }
+    }
+    directories
+}
+
+fn accessed(directory: &Path) -> (i64, i64) {
+    let metadata = fs::metadata(directory).expect("a directory");
+    (metadata.atime(), metadata.atime_nsec())
+}
+
+fn starts_without_a_walk(who: Who) {
+    let Some(stage) = Stage::new(who) else {
+        return;
+    };
+    let directories = plant(&stage);
+    // The clock of the file system ticks more coarsely than a start takes.
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    let before: Vec<_> = directories.iter().map(|path| accessed(path)).collect();
+    let ran = stage.sh("test -e part-0/dir-0/file-0 && echo started").ok();
+    assert_eq!(ran.stdout(), "started\n");
+    let listed = directories
+        .iter()
+        .zip(&before)
+        .filter(|(path, time)| accessed(path) != **time)
+        .count();
+    assert_eq!(
+        listed, 0,
+        "of {DIRECTORIES} directories were listed during the start"
+    );
+    // The arm that shows that a walk would have been seen.
+    fs::read_dir(&directories[7]).expect("a directory").count();
+    if accessed(&directories[7]) == before[7] {
+        skip("this file system keeps no access times (noatime)");
+    }
+}
+
+#[test]
+fn a_tree_of_300000_files_is_not_walked_as_root() {
+    starts_without_a_walk(Who::Root);
+}
+
+#[test]
+fn a_tree_of_300000_files_is_not_walked_as_user() {
+    starts_without_a_walk(Who::User);
+}

@@ -1,0 +1,147 @@
+//! Every limit holds, and the one who hits it is told which, its value, and the flag that raises it.
+#![forbid(unsafe_code)]
+
+use ironcage_tests::{Ran, Stage, both};
+
+fn python(stage: &Stage, flags: &[&str], script: &str) -> Ran {
+    stage.run(flags, &["/usr/bin/python3", "-c", script])
+}
+
+/// Forks so many children that live at once; prints how many there were.
+fn forks(count: usize) -> String {
+    format!(
+        "
+import os, signal, sys
+children = []
+for _ in range({count}):
+    try:
+        child = os.fork()
+    except OSError as error:
+        break
+    if child == 0:
+        signal.pause()
+    children.append(child)
+print(len(children), flush=True)
+for child in children: os.kill(child, signal.SIGKILL)
+for child in children: os.waitpid(child, 0)
+"
+    )
+}
+
+fn allocates(megabytes: usize) -> String {
+    format!(
+        "b = bytearray({megabytes} << 20)\nfor i in range(0, len(b), 4096): b[i] = 1\nprint('held')\nimport time\ntime.sleep(0.5)"
+    )
+}
+
+both! {
+    fn processes(stage) {
+        assert_eq!(python(stage, &["--pids", "40"], &forks(20)).ok().stdout(), "20\n");
+        let ran = python(stage, &["--pids", "40"], &forks(100)).ok().says("--pids").says("40");
+        let made: usize = ran.stdout().trim().parse().expect("a number");
+        assert!((20..40).contains(&made), "{made} processes with a limit of 40");
+    }
+
+    fn memory(stage) {
+        assert_eq!(python(stage, &["--memory", "256M"], &allocates(64)).ok().stdout(), "held\n");
+        python(stage, &["--memory", "256M"], &allocates(2048)).ended(137).says("memory").says("256").says("--memory");
+    }
+
+    fn memory_of_many_processes_together(stage) {
+        let script = format!(
+            "
+import os, time
+for _ in range(6):
+    if os.fork() == 0:
+        {}
+        time.sleep(30)
+        os._exit(0)
+for _ in range(6): os.wait()
+",
+            "b = bytearray(64 << 20); [b.__setitem__(i, 1) for i in range(0, len(b), 4096)]"
+        );
+        python(stage, &["--memory", "192M"], &script).ended(137).says("--memory");
+        python(stage, &["--memory", "192M"], &allocates(64)).ok();
+    }
+
+    fn memory_counts_files_in_memory(stage) {
+        let fill = |megabytes: usize| format!("head -c {megabytes}M /dev/zero > /dev/shm/fill && sleep 1 && echo filled");
+        assert_eq!(stage.sh_with(&["--memory", "256M"], &fill(16)).ok().stdout(), "filled\n");
+        let ran = stage.sh_with(&["--memory", "128M", "--disk", "4G"], &fill(1024));
+        assert_ne!(ran.code(), 0, "{ran:?}");
+        assert!(!ran.stdout().contains("filled"), "{ran:?}");
+    }
+
+    fn disk(stage) {
+        let fill = |megabytes: usize| format!("head -c {megabytes}M /dev/zero > /tmp/fill && echo filled");
+        assert_eq!(stage.sh_with(&["--disk", "64M"], &fill(16)).ok().stdout(), "filled\n");
+        let ran = stage.sh_with(&["--disk", "64M"], &fill(256)).says("--disk").says("64");
+        assert_ne!(ran.code(), 0, "{ran:?}");
+    }
+
+    fn disk_of_the_workspace(stage) {
+        let fill = |megabytes: usize| format!("head -c {megabytes}M /dev/zero > fill && sleep 3 && echo filled");
+        assert_eq!(stage.sh_with(&["--disk", "64M"], &fill(16)).ok().stdout(), "filled\n");
+        let ran = stage.sh_with(&["--disk", "64M"], &fill(512)).says("--disk").says("64");
+        assert_ne!(ran.code(), 0, "{ran:?}");
+    }
+
+    fn inodes(stage) {
+        let make = |count: usize| format!("cd /tmp && for i in $(seq {count}); do : > f$i || exit 9; done && echo made");
+        assert_eq!(stage.sh_with(&["--inodes", "500"], &make(100)).ok().stdout(), "made\n");
+        let ran = stage.sh_with(&["--inodes", "500"], &make(1000)).says("--inodes").says("500");
+        assert_ne!(ran.code(), 0, "{ran:?}");
+    }
+
+    fn open_files(stage) {
+        let open = |count: usize| format!("files = [open('/dev/null') for _ in range({count})]; print('open')");
+        assert_eq!(python(stage, &["--files", "64"], &open(20)).ok().stdout(), "open\n");
+        let ran = python(stage, &["--files", "64"], &open(100));
+        assert!(ran.stderr.contains("Too many open files"), "{ran:?}");
+        let raise = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))";
+        assert_ne!(python(stage, &["--files", "64"], raise).code(), 0);
+    }
+
+    fn time(stage) {
+        stage.sh_with(&["--time", "100s"], "echo quick").ok();
+        stage.sh_with(&["--time", "1s"], "sleep 600").ended(124).says("time").says("1").says("--time");
+        // A command that ignores the polite signal ends all the same.
+        stage.sh_with(&["--time", "1s"], "trap '' TERM INT HUP; while :; do sleep 1; done").ended(124).says("--time");
+    }
+
+    fn idle(stage) {
+        let talks = "for i in 1 2 3 4 5 6 7 8 9 10; do echo $i; sleep 0.4; done";
+        assert!(stage.sh_with(&["--idle", "3s"], talks).ok().stdout().ends_with("10\n"));
+        stage.sh_with(&["--idle", "1s"], "echo start; sleep 600").ended(124).says("idle").says("--idle");
+    }
+
+    fn processors(stage) {
+        // Processor time over wall time: a busy machine only makes it smaller.
+        let burn = "
+import time
+start, used = time.monotonic(), time.process_time()
+while time.monotonic() - start < 2: pass
+print((time.process_time() - used) / (time.monotonic() - start))
+";
+        let share = |flags: &[&str]| -> f64 {
+            python(stage, flags, burn).ok().stdout().trim().parse().expect("a number")
+        };
+        let limited = share(&["--cpus", "0.1"]);
+        let free = share(&["--cpus", "2"]);
+        assert!(limited < 0.25, "{limited} of a processor with a limit of 0.1");
+        assert!(free > limited, "{free} with two processors, {limited} with a tenth of one");
+    }
+
+    fn defaults_are_a_share_of_the_host(stage) {
+        let ran = stage.sh("ulimit -c; ulimit -n").ok();
+        let text = ran.stdout();
+        let mut lines = text.lines();
+        assert!(matches!(lines.next(), Some("0" | "1")), "core files: {text}");
+        let files: u64 = lines.next().and_then(|line| line.parse().ok()).expect("a limit on open files");
+        assert!((256..=1 << 20).contains(&files), "{files}");
+        assert_ne!(stage.sh("ulimit -Hc unlimited").code(), 0);
+        let bomb = "import resource; soft, hard = resource.getrlimit(resource.RLIMIT_NPROC); print(hard)";
+        let processes: i64 = python(stage, &[], bomb).ok().stdout().trim().parse().expect("a number");
+        assert!(processes > 0, "no limit on processes");
+    }
+}
