@@ -5,8 +5,15 @@
 //! filters of it (that is `plan`).
 #![forbid(unsafe_code)]
 
+pub mod capabilities;
+pub mod commands;
+mod listed;
 mod origin;
 mod policy;
+mod quantity;
+pub mod syscalls;
 
+pub use listed::{Fixed, Listed, Masked, credentials, protected, system};
 pub use origin::Origin;
 pub use policy::{Amount, Cpus, EnvRule, Limits, Policy, Sourced, WorkspaceMode};
+pub use quantity::{InvalidQuantity, TimeLimit};

@@ -26,7 +26,9 @@ impl<T> Sourced<T> {
 }
 
 /// How the workspace appears in the cage.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, serde::Deserialize, schemars::JsonSchema)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum WorkspaceMode {
     /// The real files, writable; protected ones read-only.
@@ -45,6 +47,13 @@ pub enum Amount {
     Bytes(u64),
     /// This share of what the host has, in percent.
     Percent(u8),
+    /// The smaller of the two: an untrusted file narrowed one form with the other.
+    Least {
+        /// This many bytes.
+        bytes: u64,
+        /// This share, in percent.
+        percent: u8,
+    },
 }
 
 /// Processor time in thousandths of one processor, or a share of all of them.
@@ -55,6 +64,13 @@ pub enum Cpus {
     Milli(u32),
     /// This share of the host's processors, in percent.
     Percent(u8),
+    /// The smaller of the two: an untrusted file narrowed one form with the other.
+    Least {
+        /// Thousandths of one processor.
+        milli: u32,
+        /// This share, in percent.
+        percent: u8,
+    },
 }
 
 /// What one variable of the environment is to be.

@@ -1,0 +1,57 @@
+//! The data lists of files: what the system view holds, what is protected, what is secret.
+//!
+//! The entries lie in `policies/`, each with its reason; the build script checks them and
+//! makes the statics here. Whether a path exists on this host is for `plan` to find out.
+
+use serde::Serialize;
+
+/// A path and the reason why it is in its list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Listed {
+    /// The path, absolute or relative as its list says.
+    pub path: &'static str,
+    /// Why it is there.
+    pub why: &'static str,
+}
+
+/// A path below `/proc` that is hidden.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Masked {
+    /// The path, relative to `/proc`.
+    pub path: &'static str,
+    /// What it would show.
+    pub why: &'static str,
+    /// Whether the kernel keeps all but the host's root out of it anyway.
+    pub root_only: bool,
+}
+
+/// A path below `/proc` that is replaced by a fixed text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Fixed {
+    /// The path, relative to `/proc`.
+    pub path: &'static str,
+    /// What it would show.
+    pub why: &'static str,
+    /// What it shows instead.
+    pub content: &'static str,
+}
+
+/// What every cage sees of the host's system.
+pub mod system {
+    use super::{Fixed, Listed, Masked};
+    include!(concat!(env!("OUT_DIR"), "/system.rs"));
+}
+
+/// Files in the root of a workspace that the host would later execute or trust; paths are
+/// relative to the workspace.
+pub mod protected {
+    use super::Listed;
+    include!(concat!(env!("OUT_DIR"), "/protected.rs"));
+}
+
+/// Credentials that stay hidden whatever is granted above them; paths are relative to the
+/// home directory.
+pub mod credentials {
+    use super::Listed;
+    include!(concat!(env!("OUT_DIR"), "/credentials.rs"));
+}
