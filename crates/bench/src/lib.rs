@@ -1,1 +1,35 @@
-//! placeholder
+//! The benchmarks behind `ironcage bench`: start, system calls, a mixed task, memory.
+//!
+//! Each bench measures the `ironcage` program from outside, as a user would start it, beside
+//! the bare command and the peers that are installed, in interleaved rounds, so that a
+//! change of the machine's mood meets all of them. A bench returns a report: numbers, the
+//! host they were seen on, and the command that reproduces them. It prints nothing, and
+//! nothing here confines anything.
+#![forbid(unsafe_code)]
+
+mod arm;
+mod error;
+mod facts;
+mod floor;
+mod memory;
+mod peers;
+mod process_tree;
+mod resident;
+mod scratch;
+mod start;
+mod statistics;
+mod syscalls;
+mod table;
+mod task;
+mod verdict;
+
+pub use error::BenchError;
+pub use facts::HostFacts;
+pub use floor::{FloorRequest, serve_floor};
+pub use memory::{MemoryReport, MemoryRequest, bench_memory};
+pub use resident::{PrivateCgroupLaunch, serve_launches};
+pub use start::{StartReport, StartRequest, bench_start};
+pub use statistics::Summary;
+pub use syscalls::{SyscallTimes, SyscallsReport, SyscallsRequest, bench_syscalls, time_syscalls};
+pub use task::{TaskReport, TaskRequest, bench_task};
+pub use verdict::{Target, Verdict};

@@ -1,0 +1,389 @@
+//! `bench start`: what a start costs, from spawn to exit, beside the bare command, the
+//! peers and the floor.
+
+use crate::arm::Arm;
+use crate::peers::{
+    BwrapView, bwrap_arguments, crun_arguments, find_program, make_bundle, version,
+};
+use crate::resident::{HYBRID, Resident};
+use crate::scratch::Scratch;
+use crate::statistics::{Shuffle, Summary};
+use crate::table::{Table, number};
+use crate::verdict::{Target, Verdict};
+use crate::{BenchError, HostFacts};
+use ironcage_sys::rustix::process::geteuid;
+use serde::Serialize;
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What Ironcage may add to a bare start, as a share of what `bwrap` adds.
+const TARGET: Target = Target {
+    at_most: 0.6,
+    unit: "",
+};
+/// Starts that are thrown away first: caches fill, lazy things are made.
+const WARM_UP: usize = 5;
+
+/// What is to be measured.
+#[derive(Debug, Clone)]
+pub struct StartRequest {
+    /// The `ironcage` program.
+    pub ironcage: PathBuf,
+    /// How many starts of each.
+    pub runs: usize,
+    /// The command that is started, by its absolute path; it gets no arguments.
+    pub command: PathBuf,
+}
+
+/// What was measured.
+#[derive(Debug, Clone, Serialize)]
+pub struct StartReport {
+    bench: &'static str,
+    host: HostFacts,
+    reproduce: String,
+    arms: Vec<ArmReport>,
+    verdicts: Vec<Verdict>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct ArmReport {
+    name: &'static str,
+    about: String,
+    #[serde(flatten)]
+    outcome: ArmOutcome,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(tag = "status", rename_all = "kebab-case")]
+enum ArmOutcome {
+    Measured {
+        milliseconds: Summary,
+        added_median: f64,
+        added_min: f64,
+    },
+    Unavailable {
+        reason: String,
+    },
+}
+
+struct Candidate {
+    name: &'static str,
+    about: String,
+    state: Result<Arm, String>,
+    times: Vec<Duration>,
+}
+
+impl Candidate {
+    fn new(name: &'static str, about: impl Into<String>, state: Result<Arm, String>) -> Self {
+        Candidate {
+            name,
+            about: about.into(),
+            state,
+            times: Vec::new(),
+        }
+    }
+
+    /// Without these two there is nothing to compare.
+    fn is_required(&self) -> bool {
+        matches!(self.name, "bare" | "ironcage")
+    }
+
+    fn measure(&mut self) -> Result<(), BenchError> {
+        let Ok(arm) = &mut self.state else {
+            return Ok(());
+        };
+        match arm.measure()? {
+            Ok(elapsed) => self.times.push(elapsed),
+            Err(reason) if self.is_required() => {
+                return Err(BenchError::Failed {
+                    arm: self.name.to_owned(),
+                    reason,
+                });
+            }
+            Err(reason) => self.state = Err(reason),
+        }
+        Ok(())
+    }
+}
+
+/// Starts each arm once per round, `runs` rounds, and compares.
+pub fn bench_start(request: &StartRequest) -> Result<StartReport, BenchError> {
+    if request.runs == 0 || !request.command.is_absolute() {
+        let why = "bench start needs at least one run and a command by its absolute path";
+        return Err(BenchError::Request(why.to_owned()));
+    }
+    let host = HostFacts::now();
+    let scratch = Scratch::new()?;
+    let mut candidates = candidates(request, &scratch)?;
+    let mut shuffle = Shuffle::new();
+    for round in 0..WARM_UP + request.runs {
+        if round == WARM_UP {
+            candidates.iter_mut().for_each(|c| c.times.clear());
+        }
+        for index in shuffle.order(candidates.len()) {
+            candidates[index].measure()?;
+        }
+    }
+    let command = request.command.display();
+    let reproduce = format!(
+        "ironcage bench start --runs {} --command {command}",
+        request.runs
+    );
+    let arms = outcomes(candidates);
+    let verdicts = verdicts(&arms);
+    Ok(StartReport {
+        bench: "start",
+        host,
+        reproduce,
+        arms,
+        verdicts,
+    })
+}
+
+fn candidates(request: &StartRequest, scratch: &Scratch) -> Result<Vec<Candidate>, BenchError> {
+    let command = request.command.as_path();
+    let work = scratch.work();
+    let bare = Arm::spawned("bare", command, &[], work, scratch)?;
+    let caged: Vec<OsString> = ["run", "-q", "--"]
+        .into_iter()
+        .map(OsString::from)
+        .chain([command.into()])
+        .collect();
+    let ironcage = Arm::spawned("ironcage", &request.ironcage, &caged, work, scratch)?;
+    Ok(vec![
+        Candidate::new("bare", command.display().to_string(), Ok(bare)),
+        bwrap(command, scratch)?,
+        crun(request, scratch)?,
+        floor(request, scratch)?,
+        Candidate::new("ironcage", "run -q, all layers", Ok(ironcage)),
+    ])
+}
+
+fn bwrap(command: &Path, scratch: &Scratch) -> Result<Candidate, BenchError> {
+    let Some(program) = find_program("bwrap") else {
+        let reason = Err("not installed (package bubblewrap)".to_owned());
+        return Ok(Candidate::new("bwrap", "", reason));
+    };
+    let mut arguments = bwrap_arguments(BwrapView {
+        workspace: scratch.work(),
+        with_etc: false,
+    });
+    arguments.push(command.into());
+    let arm = Arm::spawned("bwrap", &program, &arguments, scratch.work(), scratch)?;
+    let about = format!("{}, --unshare-all and the usual binds", version(&program));
+    Ok(Candidate::new("bwrap", about, Ok(arm)))
+}
+
+/// The first of crun's ways to treat cgroups that works here.
+fn crun(request: &StartRequest, scratch: &Scratch) -> Result<Candidate, BenchError> {
+    let Some(program) = find_program("crun") else {
+        let reason = Err("not installed (package crun)".to_owned());
+        return Ok(Candidate::new("crun", "", reason));
+    };
+    let bundle = make_bundle(scratch, &request.command)?;
+    let mut refusal = String::new();
+    let managers = ["systemd", "cgroupfs", "disabled"];
+    for manager in managers {
+        let arguments = crun_arguments(scratch, &bundle, manager);
+        let mut arm = Arm::spawned("crun", &program, &arguments, scratch.work(), scratch)?;
+        match arm.measure()? {
+            Ok(_) => {
+                let about = format!("{}, cgroup manager {manager}", version(&program));
+                return Ok(Candidate::new("crun", about, Ok(arm)));
+            }
+            Err(reason) => refusal = reason,
+        }
+    }
+    // A hybrid cgroup tree is refused by crun; root can show it one that is not.
+    if geteuid().is_root() && Path::new(HYBRID).is_dir() {
+        for manager in managers {
+            let mut arguments: Vec<OsString> = vec!["__bench-launcher".into(), "--".into()];
+            arguments.push(program.clone().into());
+            arguments.extend(crun_arguments(scratch, &bundle, manager));
+            let resident = Resident::start("crun", &request.ironcage, &arguments, scratch)?;
+            let mut arm = Arm::Resident(resident);
+            match arm.measure()? {
+                Ok(_) => {
+                    let about = format!(
+                        "{}, cgroup manager {manager}, in a mount namespace with the version 2 tree alone",
+                        version(&program)
+                    );
+                    return Ok(Candidate::new("crun", about, Ok(arm)));
+                }
+                Err(reason) => refusal = reason,
+            }
+        }
+    }
+    Ok(Candidate::new("crun", version(&program), Err(refusal)))
+}
+
+fn floor(request: &StartRequest, scratch: &Scratch) -> Result<Candidate, BenchError> {
+    let arguments: Vec<OsString> = vec![
+        "__bench-floor".into(),
+        "--root".into(),
+        scratch.folder("floor")?.into(),
+        "--workspace".into(),
+        scratch.work().into(),
+        "--".into(),
+        request.command.clone().into(),
+    ];
+    let resident = Resident::start("floor", &request.ironcage, &arguments, scratch)?;
+    let about = "the same namespaces and mounts and nothing else, from a resident process";
+    Ok(Candidate::new("floor", about, Ok(Arm::Resident(resident))))
+}
+
+fn outcomes(candidates: Vec<Candidate>) -> Vec<ArmReport> {
+    let summary = |candidate: &Candidate| match &candidate.state {
+        Ok(_) => Summary::of_times(&candidate.times).ok_or_else(|| "no samples".to_owned()),
+        Err(reason) => Err(reason.clone()),
+    };
+    let bare = candidates
+        .iter()
+        .find(|candidate| candidate.name == "bare")
+        .and_then(|candidate| summary(candidate).ok());
+    candidates
+        .into_iter()
+        .map(|candidate| ArmReport {
+            name: candidate.name,
+            outcome: match (summary(&candidate), bare) {
+                (Ok(milliseconds), Some(bare)) => ArmOutcome::Measured {
+                    milliseconds,
+                    added_median: milliseconds.median - bare.median,
+                    added_min: milliseconds.min - bare.min,
+                },
+                (Ok(_), None) => ArmOutcome::Unavailable {
+                    reason: "nothing to compare with".to_owned(),
+                },
+                (Err(reason), _) => ArmOutcome::Unavailable { reason },
+            },
+            about: candidate.about,
+        })
+        .collect()
+}
+
+fn verdicts(arms: &[ArmReport]) -> Vec<Verdict> {
+    let added = |wanted: &str| {
+        let arm = arms.iter().find(|arm| arm.name == wanted)?;
+        match arm.outcome {
+            ArmOutcome::Measured {
+                added_median,
+                added_min,
+                ..
+            } => Some((added_median, added_min)),
+            ArmOutcome::Unavailable { .. } => None,
+        }
+    };
+    let (Some(ours), Some(theirs)) = (added("ironcage"), added("bwrap")) else {
+        return Vec::new();
+    };
+    let what = "added by ironcage / added by bwrap";
+    vec![
+        Verdict::new(format!("{what}, by median"), ours.0 / theirs.0, TARGET),
+        Verdict::new(format!("{what}, by min"), ours.1 / theirs.1, TARGET),
+    ]
+}
+
+impl fmt::Display for StartReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "start of a command, spawn to exit, milliseconds")?;
+        write!(f, "{}", self.host)?;
+        writeln!(f, "command: {}\n", self.reproduce)?;
+        let mut table = Table::new(["", "median", "min", "p99", "added (median)", "added (min)"]);
+        for arm in &self.arms {
+            if let ArmOutcome::Measured {
+                milliseconds,
+                added_median,
+                added_min,
+            } = &arm.outcome
+            {
+                table.row([
+                    arm.name.to_owned(),
+                    number(milliseconds.median, 2),
+                    number(milliseconds.min, 2),
+                    number(milliseconds.p99, 2),
+                    number(*added_median, 2),
+                    number(*added_min, 2),
+                ]);
+            }
+        }
+        writeln!(f, "{table}")?;
+        for arm in &self.arms {
+            match &arm.outcome {
+                ArmOutcome::Measured { milliseconds, .. } => {
+                    writeln!(
+                        f,
+                        "{}: {} ({} runs)",
+                        arm.name, arm.about, milliseconds.runs
+                    )?;
+                }
+                ArmOutcome::Unavailable { reason } => {
+                    writeln!(f, "{}: not measured: {reason}", arm.name)?;
+                }
+            }
+        }
+        writeln!(f)?;
+        for verdict in &self.verdicts {
+            writeln!(f, "{verdict}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(name: &'static str, median: f64, min: f64) -> ArmReport {
+        let milliseconds = Summary {
+            runs: 1,
+            median,
+            min,
+            p99: median,
+        };
+        ArmReport {
+            name,
+            about: String::new(),
+            outcome: ArmOutcome::Measured {
+                milliseconds,
+                added_median: median - 1.0,
+                added_min: min - 1.0,
+            },
+        }
+    }
+
+    #[test]
+    fn ratio_is_of_what_each_adds_over_bare() {
+        let arms = [
+            measured("bare", 1.0, 1.0),
+            measured("bwrap", 5.0, 3.0),
+            measured("ironcage", 3.0, 2.5),
+        ];
+        let verdicts = verdicts(&arms);
+        assert_eq!((verdicts[0].value, verdicts[0].met), (0.5, true));
+        assert_eq!((verdicts[1].value, verdicts[1].met), (0.75, false));
+    }
+
+    #[test]
+    fn without_bwrap_there_is_no_ratio() {
+        let arms = [measured("bare", 1.0, 1.0), measured("ironcage", 3.0, 2.5)];
+        assert!(verdicts(&arms).is_empty());
+    }
+
+    #[test]
+    fn relative_command_and_zero_runs_are_refused() {
+        let request = StartRequest {
+            ironcage: "/nonexistent".into(),
+            runs: 1,
+            command: "true".into(),
+        };
+        assert!(matches!(bench_start(&request), Err(BenchError::Request(_))));
+        let request = StartRequest {
+            runs: 0,
+            command: "/bin/true".into(),
+            ..request
+        };
+        assert!(matches!(bench_start(&request), Err(BenchError::Request(_))));
+    }
+}

@@ -1,0 +1,304 @@
+//! `bench task`: what the cage adds to work, not to a start: a mixed task of an agent's
+//! (files, grep, git, gcc, Python) bare, in `bwrap` and in the cage, in turns.
+//!
+//! The task leaves a checksum of what it did; an arm that did something else fails.
+
+use crate::arm::Arm;
+use crate::peers::{BwrapView, bwrap_arguments, find_program, version};
+use crate::scratch::Scratch;
+use crate::statistics::{Shuffle, Summary};
+use crate::table::{Table, number};
+use crate::verdict::{Target, Verdict};
+use crate::{BenchError, HostFacts};
+use serde::Serialize;
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How much longer the task may take in the cage.
+const TARGET: Target = Target {
+    at_most: 3.0,
+    unit: "%",
+};
+const FILES: [(&str, &str); 3] = [
+    ("task.sh", include_str!("../task/task.sh")),
+    ("program.c", include_str!("../task/program.c")),
+    ("summary.py", include_str!("../task/summary.py")),
+];
+/// What the task calls, with the package that brings it.
+const NEEDS: [(&str, &str); 4] = [
+    ("/usr/bin/git", "git"),
+    ("/usr/bin/gcc", "gcc"),
+    ("/usr/bin/python3", "python3"),
+    ("/usr/bin/grep", "grep"),
+];
+
+/// What is to be measured.
+#[derive(Debug, Clone)]
+pub struct TaskRequest {
+    /// The `ironcage` program.
+    pub ironcage: PathBuf,
+    /// How often each arm does the task.
+    pub runs: usize,
+}
+
+/// What was measured.
+#[derive(Debug, Clone, Serialize)]
+pub struct TaskReport {
+    bench: &'static str,
+    host: HostFacts,
+    reproduce: String,
+    arms: Vec<TaskArm>,
+    notes: Vec<String>,
+    verdicts: Vec<Verdict>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct TaskArm {
+    name: &'static str,
+    about: String,
+    milliseconds: Summary,
+    ratio_median: f64,
+    ratio_min: f64,
+}
+
+struct Worker {
+    name: &'static str,
+    about: String,
+    arm: Arm,
+    times: Vec<Duration>,
+}
+
+/// Does the task once per arm and round, and compares.
+pub fn bench_task(request: &TaskRequest) -> Result<TaskReport, BenchError> {
+    if request.runs == 0 {
+        let why = "bench task needs at least one run";
+        return Err(BenchError::Request(why.to_owned()));
+    }
+    let missing = NEEDS
+        .into_iter()
+        .filter(|(path, _)| !Path::new(path).exists());
+    let names: Vec<String> = missing
+        .map(|(path, package)| format!("{path} (package {package})"))
+        .collect();
+    if !names.is_empty() {
+        return Err(BenchError::Missing { names });
+    }
+    let host = HostFacts::now();
+    let scratch = Scratch::new()?;
+    let mut notes = Vec::new();
+    let mut workers = workers(request, &scratch, &mut notes)?;
+    let mut expected = None;
+    let mut shuffle = Shuffle::new();
+    // The first round fills the caches and is not counted.
+    for round in 0..=request.runs {
+        for index in shuffle.order(workers.len()) {
+            let worker = &mut workers[index];
+            let elapsed = work_once(worker, &scratch, &mut expected)?;
+            if round > 0 {
+                worker.times.push(elapsed);
+            }
+        }
+    }
+    let arms = summarise(workers);
+    let verdicts = arms
+        .iter()
+        .filter(|arm| arm.name == "ironcage")
+        .flat_map(|arm| [("by median", arm.ratio_median), ("by min", arm.ratio_min)])
+        .map(|(by, ratio)| {
+            Verdict::new(
+                format!("added by ironcage, {by}"),
+                (ratio - 1.0) * 100.0,
+                TARGET,
+            )
+        })
+        .collect();
+    Ok(TaskReport {
+        bench: "task",
+        host,
+        reproduce: format!("ironcage bench task --runs {}", request.runs),
+        arms,
+        notes,
+        verdicts,
+    })
+}
+
+fn workers(
+    request: &TaskRequest,
+    scratch: &Scratch,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Worker>, BenchError> {
+    let work = scratch.work();
+    let shell = Path::new("/bin/sh");
+    let script = || [OsString::from(shell), "task.sh".into()];
+    let worker = |name, about: String, program: &Path, arguments: &[OsString]| {
+        let arm = Arm::spawned(name, program, arguments, work, scratch)?;
+        Ok::<_, BenchError>(Worker {
+            name,
+            about,
+            arm,
+            times: Vec::new(),
+        })
+    };
+    let mut workers = vec![worker(
+        "bare",
+        "sh task.sh".into(),
+        shell,
+        &["task.sh".into()],
+    )?];
+    match find_program("bwrap") {
+        Some(program) => {
+            let mut arguments = bwrap_arguments(BwrapView {
+                workspace: work,
+                with_etc: true,
+            });
+            arguments.extend(script());
+            workers.push(worker("bwrap", version(&program), &program, &arguments)?);
+        }
+        None => notes.push("bwrap: not measured: not installed (package bubblewrap)".to_owned()),
+    }
+    let mut arguments: Vec<OsString> = ["run", "-q", "--"].map(OsString::from).to_vec();
+    arguments.extend(script());
+    workers.push(worker(
+        "ironcage",
+        "run -q, all layers".into(),
+        &request.ironcage,
+        &arguments,
+    )?);
+    Ok(workers)
+}
+
+/// One run in a workspace made anew, checked against what the others did.
+fn work_once(
+    worker: &mut Worker,
+    scratch: &Scratch,
+    expected: &mut Option<String>,
+) -> Result<Duration, BenchError> {
+    let work = scratch.work();
+    std::fs::remove_dir_all(work).map_err(BenchError::file("empty", work))?;
+    std::fs::create_dir(work).map_err(BenchError::file("make", work))?;
+    for (name, text) in FILES {
+        let path = work.join(name);
+        std::fs::write(&path, text).map_err(BenchError::file("write", &path))?;
+    }
+    let failed = |reason: String| BenchError::Failed {
+        arm: worker.name.to_owned(),
+        reason,
+    };
+    let elapsed = worker.arm.measure()?.map_err(failed)?;
+    let path = work.join("result");
+    let result = std::fs::read_to_string(&path).map_err(BenchError::file("read", &path))?;
+    let expected = expected.get_or_insert_with(|| result.clone());
+    if *expected != result {
+        return Err(failed(format!(
+            "the task did something else than before: checksum {result:?}, not {expected:?}"
+        )));
+    }
+    Ok(elapsed)
+}
+
+fn summarise(workers: Vec<Worker>) -> Vec<TaskArm> {
+    let bare = workers
+        .iter()
+        .find(|worker| worker.name == "bare")
+        .and_then(|worker| Summary::of_times(&worker.times));
+    workers
+        .into_iter()
+        .filter_map(|worker| {
+            let milliseconds = Summary::of_times(&worker.times)?;
+            let bare = bare?;
+            Some(TaskArm {
+                name: worker.name,
+                about: worker.about,
+                milliseconds,
+                ratio_median: milliseconds.median / bare.median,
+                ratio_min: milliseconds.min / bare.min,
+            })
+        })
+        .collect()
+}
+
+impl fmt::Display for TaskReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "a mixed task (200 files, grep, git, gcc, Python), milliseconds"
+        )?;
+        write!(f, "{}", self.host)?;
+        writeln!(f, "command: {}\n", self.reproduce)?;
+        let mut table = Table::new(["", "median", "min", "p99", "ratio (median)", "ratio (min)"]);
+        for arm in &self.arms {
+            table.row([
+                arm.name.to_owned(),
+                number(arm.milliseconds.median, 1),
+                number(arm.milliseconds.min, 1),
+                number(arm.milliseconds.p99, 1),
+                number(arm.ratio_median, 3),
+                number(arm.ratio_min, 3),
+            ]);
+        }
+        writeln!(f, "{table}")?;
+        for arm in &self.arms {
+            writeln!(
+                f,
+                "{}: {} ({} runs)",
+                arm.name, arm.about, arm.milliseconds.runs
+            )?;
+        }
+        for note in &self.notes {
+            writeln!(f, "{note}")?;
+        }
+        writeln!(f)?;
+        for verdict in &self.verdicts {
+            writeln!(f, "{verdict}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn worker(arguments: &[&str], scratch: &Scratch) -> Worker {
+        let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
+        let shell = Path::new("/bin/sh");
+        Worker {
+            name: "bare",
+            about: String::new(),
+            arm: Arm::spawned("bare", shell, &arguments, scratch.work(), scratch).unwrap(),
+            times: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn an_arm_that_did_something_else_is_found() {
+        let scratch = Scratch::new().unwrap();
+        let mut expected = None;
+        let mut honest = worker(&["-c", "echo 1 > result"], &scratch);
+        work_once(&mut honest, &scratch, &mut expected).unwrap();
+        work_once(&mut honest, &scratch, &mut expected).unwrap();
+        let mut other = worker(&["-c", "echo 2 > result"], &scratch);
+        let error = work_once(&mut other, &scratch, &mut expected).unwrap_err();
+        assert!(error.to_string().contains("something else"), "{error}");
+    }
+
+    #[test]
+    fn a_failing_task_is_reported_with_its_standard_error() {
+        let scratch = Scratch::new().unwrap();
+        let mut broken = worker(&["-c", "echo no compiler >&2; exit 3"], &scratch);
+        let error = work_once(&mut broken, &scratch, &mut None).unwrap_err();
+        assert!(error.to_string().contains("no compiler"), "{error}");
+    }
+
+    #[test]
+    fn the_workspace_of_each_run_is_new() {
+        let scratch = Scratch::new().unwrap();
+        let script = "test ! -e left && touch left && echo 1 > result";
+        let mut tidy = worker(&["-c", script], &scratch);
+        let mut expected = None;
+        work_once(&mut tidy, &scratch, &mut expected).unwrap();
+        work_once(&mut tidy, &scratch, &mut expected).unwrap();
+    }
+}

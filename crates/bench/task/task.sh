@@ -1,0 +1,53 @@
+#!/bin/sh
+# A mixed agent task, the same for every arm: write 200 files, search them, keep them in
+# git, change some, compile and run a program, run a Python script. Everything stays below
+# the current directory, temporary files too, so that each arm works on the same file
+# system. The last line leaves a checksum of all that was found, for the bench to compare.
+set -eu
+PATH=/usr/bin:/bin
+LC_ALL=C
+TMPDIR="$PWD/tmp"
+HOME="$PWD/home"
+GIT_CONFIG_NOSYSTEM=1
+GIT_AUTHOR_NAME=agent GIT_AUTHOR_EMAIL=agent@example.invalid GIT_AUTHOR_DATE='2000-01-01T00:00:00Z'
+GIT_COMMITTER_NAME=agent GIT_COMMITTER_EMAIL=agent@example.invalid GIT_COMMITTER_DATE='2000-01-01T00:00:00Z'
+PYTHONDONTWRITEBYTECODE=1
+export PATH LC_ALL TMPDIR HOME GIT_CONFIG_NOSYSTEM PYTHONDONTWRITEBYTECODE
+export GIT_AUTHOR_NAME GIT_AUTHOR_EMAIL GIT_AUTHOR_DATE
+export GIT_COMMITTER_NAME GIT_COMMITTER_EMAIL GIT_COMMITTER_DATE
+
+mkdir tmp home project
+cd project
+for part in 0 1 2 3 4 5 6 7 8 9; do mkdir -p "src/part$part"; done
+
+i=0
+while [ "$i" -lt 200 ]; do
+    {
+        echo "/* file $i of the task */"
+        line=0
+        while [ "$line" -lt 20 ]; do
+            echo "static int value_${i}_$line(void) { return $((i * line)); }"
+            line=$((line + 1))
+        done
+        if [ $((i % 7)) -eq 0 ]; then echo "/* needle $i */"; fi
+    } > "src/part$((i % 10))/file$i.c"
+    i=$((i + 1))
+done
+
+grep -rn needle src | sort > ../found
+
+git init -q .
+git add .
+git commit -q -m 'The files'
+sed -i 's/return/return 1 +/' src/part3/*.c src/part7/*.c
+git diff --stat > ../changed
+git add -u
+git commit -q -m 'A change'
+git log --format=%H > ../history
+
+gcc -O2 -Wall -o ../program ../program.c
+../program > ../computed
+python3 ../summary.py src > ../summary
+
+cd ..
+cat found changed history computed summary | cksum > result
