@@ -49,8 +49,14 @@ both! {
         for file in ["passwd", "group", "hosts", "resolv.conf", "nsswitch.conf", "ld.so.cache", "services"] {
             stage.sh(&format!("cat /etc/{file}")).ok();
         }
-        for file in ["shadow", "gshadow", "sudoers", "machine-id", "fstab", "ssh", "crontab", "hostname"] {
+        for file in ["shadow", "gshadow", "sudoers", "fstab", "ssh", "crontab", "pam.d", "systemd"] {
             assert_ne!(stage.sh(&format!("test -e /etc/{file}")).code(), 0, "/etc/{file} is visible");
+        }
+        // These would tell which host it is.
+        for file in ["hostname", "machine-id"] {
+            let host = std::fs::read_to_string(format!("/etc/{file}")).unwrap_or_default();
+            let inside = stage.sh(&format!("cat /etc/{file}")).stdout();
+            assert!(inside != host || host.is_empty(), "/etc/{file} is the host's");
         }
         let passwd = stage.sh("cat /etc/passwd").ok().stdout();
         assert!(passwd.contains("agent:x:1000:"), "{passwd}");
