@@ -8,10 +8,12 @@
 #![forbid(unsafe_code)]
 
 mod binary;
+mod host;
 mod process;
 mod stage;
 
 pub use binary::binary;
+pub use host::{Host, tree};
 pub use process::{Exit, Ran, Running, wait_until};
 pub use stage::{Stage, Who};
 

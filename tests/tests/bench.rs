@@ -1,0 +1,108 @@
+//! The benches run and report what they promise. No number is held against another here:
+//! times are the machine's, and a target that is missed is a line in the report.
+#![forbid(unsafe_code)]
+
+use ironcage_tests::{Running, Stage, both};
+use serde_json::Value;
+use std::time::Duration;
+
+const DEADLINE: Duration = Duration::from_secs(300);
+
+fn bench(stage: &Stage, arguments: &[&str]) -> Value {
+    let mut command = stage.ironcage(["bench"]);
+    command.args(arguments).arg("--json");
+    let ran = Running::start(&mut command).finish(DEADLINE);
+    assert_eq!(ran.code(), 0, "{ran:?}");
+    serde_json::from_slice(&ran.bytes).expect("a JSON report")
+}
+
+fn names(list: &Value) -> Vec<&str> {
+    let list = list.as_array().expect("a list");
+    list.iter()
+        .filter_map(|item| item["name"].as_str())
+        .collect()
+}
+
+fn holds_together(summary: &Value, runs: u64) {
+    let of = |key: &str| {
+        summary[key]
+            .as_f64()
+            .unwrap_or_else(|| panic!("{key}: {summary}"))
+    };
+    assert_eq!(summary["runs"], runs);
+    assert!(
+        0.0 < of("min") && of("min") <= of("median") && of("median") <= of("p99"),
+        "{summary}"
+    );
+}
+
+fn says_where_and_how(report: &Value, command: &str) {
+    assert_eq!(report["reproduce"], command);
+    for fact in ["kernel", "date", "privilege", "build"] {
+        assert!(
+            report["host"][fact]
+                .as_str()
+                .is_some_and(|text| !text.is_empty()),
+            "{fact}"
+        );
+    }
+    assert!(report["host"]["cpus"].as_u64().is_some_and(|cpus| cpus > 0));
+}
+
+both! {
+    fn start_measures_each_arm_or_says_why_not(stage) {
+        let report = bench(stage, &["start", "--runs", "3"]);
+        says_where_and_how(&report, "ironcage bench start --runs 3 --command /bin/true");
+        assert_eq!(names(&report["arms"]), ["bare", "bwrap", "crun", "floor", "ironcage"]);
+        let mut measured = Vec::new();
+        for arm in report["arms"].as_array().unwrap() {
+            if arm["status"] == "measured" {
+                holds_together(&arm["milliseconds"], 3);
+                measured.push(arm["name"].as_str().unwrap());
+            } else {
+                assert!(arm["reason"].as_str().is_some_and(|why| !why.is_empty()), "{arm}");
+            }
+        }
+        for needed in ["bare", "floor", "ironcage"] {
+            assert!(measured.contains(&needed), "{report}");
+        }
+        let verdicts = report["verdicts"].as_array().unwrap().len();
+        assert_eq!(verdicts, if measured.contains(&"bwrap") { 2 } else { 0 });
+    }
+
+    fn start_of_a_command_that_does_not_exist_is_an_error(stage) {
+        let mut command = stage.ironcage(["bench", "start", "--runs", "1", "--command", "/nonexistent"]);
+        let ran = Running::start(&mut command).finish(DEADLINE);
+        assert_eq!(ran.code(), 125, "{ran:?}");
+    }
+
+    fn syscalls_compares_each_call(stage) {
+        let report = bench(stage, &["syscalls", "--rounds", "2"]);
+        says_where_and_how(&report, "ironcage bench syscalls --rounds 2");
+        assert_eq!(names(&report["calls"]), ["getppid", "open+close", "stat", "write", "fork+wait"]);
+        for call in report["calls"].as_array().unwrap() {
+            assert!(call["bare_ns"].as_f64().unwrap() > 0.0, "{call}");
+            assert!(call["caged_ns"].as_f64().unwrap() > 0.0, "{call}");
+        }
+        assert_eq!(report["verdicts"].as_array().unwrap().len(), 1);
+    }
+
+    fn task_is_done_alike_by_each_arm(stage) {
+        let report = bench(stage, &["task", "--runs", "1"]);
+        says_where_and_how(&report, "ironcage bench task --runs 1");
+        let arms = names(&report["arms"]);
+        assert!(arms.contains(&"bare") && arms.contains(&"ironcage"), "{report}");
+        for arm in report["arms"].as_array().unwrap() {
+            holds_together(&arm["milliseconds"], 1);
+        }
+    }
+
+    fn memory_weighs_every_cage_and_leaves_none(stage) {
+        let report = bench(stage, &["memory", "--cages", "3"]);
+        says_where_and_how(&report, "ironcage bench memory --cages 3");
+        assert_eq!((report["alive"].as_u64(), report["cages"].as_u64()), (Some(3), Some(3)));
+        assert_eq!(report["left_behind"], Value::Array(Vec::new()));
+        assert!(report["processes_per_cage"].as_f64().unwrap() >= 1.0, "{report}");
+        assert!(report["foreign"].as_object().unwrap().is_empty(), "{report}");
+    }
+}

@@ -1,0 +1,96 @@
+//! A start that is killed at any step leaves nothing behind, and never runs the command uncaged.
+//!
+//! Debug builds die at the step that `IRONCAGE_FAULT` names: one stands before and after each operation, in the
+//! launcher and in PID 1. The test kills at every one, until a start gets through. In a file of its own because it
+//! looks at the whole host.
+#![forbid(unsafe_code)]
+
+use ironcage_tests::{Exit, Host, Running, Stage, Who, tree, wait_until};
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// More steps than any start has.
+const MANY: u32 = 2000;
+
+/// The two tests look at the same host.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// What the command writes when it runs: the namespaces and locks it runs in.
+const PROOF: &str = "for kind in user mnt pid net ipc uts cgroup; do readlink /proc/self/ns/$kind; done > proof; \
+     grep -E '^(NoNewPrivs|Seccomp|CapBnd):' /proc/self/status >> proof; cat proof";
+
+/// Why the proof is not one of a cage, if it is not.
+fn uncaged(proof: &str) -> Option<String> {
+    for kind in ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"] {
+        let host = std::fs::read_link(format!("/proc/self/ns/{kind}")).expect("a namespace");
+        if proof.contains(&*host.to_string_lossy()) {
+            return Some(format!("it ran in the host's {kind} namespace"));
+        }
+    }
+    let locks = ["NoNewPrivs:\t1", "Seccomp:\t2", "CapBnd:\t0000000000000000"];
+    // The command may have been killed while it wrote.
+    let complete = proof.contains("Seccomp:");
+    let missing = locks
+        .iter()
+        .find(|lock| complete && !proof.contains(**lock));
+    missing.map(|lock| format!("it ran without {lock}"))
+}
+
+fn killed_at_every_step(who: Who) {
+    let _turn = ONE_AT_A_TIME
+        .lock()
+        .unwrap_or_else(|poison| poison.into_inner());
+    let Some(stage) = Stage::new(who) else {
+        return;
+    };
+    // The allowing arm: without a fault the command runs, and what it writes is a proof.
+    let ran = stage.sh(PROOF).ok();
+    assert_eq!(uncaged(&ran.stdout()), None, "{ran:?}");
+    assert!(uncaged("NoNewPrivs:\t0\nSeccomp:\t0\n").is_some());
+
+    let before = Host::now();
+    let runtime = tree(&stage.run_dir());
+    let mut steps = 0;
+    for step in 0..MANY {
+        let _ = std::fs::remove_file(stage.project().join("proof"));
+        let mut command = stage.cage(&["-q"], &["/bin/sh", "-c", PROOF]);
+        command.env("IRONCAGE_FAULT", step.to_string());
+        let ran = Running::start(&mut command).finish(Duration::from_secs(60));
+        if let Some(proof) = stage.read("proof")
+            && let Some(why) = uncaged(&proof)
+        {
+            panic!("killed at step {step}, the command ran uncaged: {why}\n{proof}");
+        }
+        steps = step;
+        match ran.exit {
+            Exit::Code(0) => break,
+            Exit::Code(125) | Exit::Signal(9) => {}
+            other => panic!("killed at step {step}, the start ended with {other:?}: {ran:?}"),
+        }
+    }
+    assert!(steps > 20, "only {steps} steps: is this a debug build?");
+    assert!(steps < MANY - 1, "no start got through");
+    // A launcher that is killed cannot remove its own cgroup; the next start does.
+    stage.sh("true").ok();
+    let mut left = Vec::new();
+    wait_until(Duration::from_secs(30), || {
+        left = Host::left_since(&before, steps as usize);
+        left.is_empty()
+    });
+    assert!(left.is_empty(), "left behind: {left:#?}");
+    assert_eq!(
+        tree(&stage.run_dir()),
+        runtime,
+        "files in the runtime directory"
+    );
+}
+
+#[test]
+fn a_start_killed_at_any_step_leaves_nothing_as_root() {
+    killed_at_every_step(Who::Root);
+}
+
+#[test]
+fn a_start_killed_at_any_step_leaves_nothing_as_user() {
+    killed_at_every_step(Who::User);
+}
