@@ -243,6 +243,7 @@ impl Scales {
     fn weigh(&mut self, members: &[&Process], ironcage: &Path) {
         let mut total = 0.0;
         let mut complete = true;
+        let before = self.own;
         for (index, process) in members.iter().enumerate() {
             if is_command(process) {
                 continue;
@@ -266,8 +267,8 @@ impl Scales {
                 }
             }
         }
-        // A sum with a part missing would flatter.
-        if complete && !members.is_empty() {
+        // A sum with a part missing would flatter, and so would a cage without any.
+        if complete && self.own > before {
             self.per_cage.push(total);
         }
     }
@@ -454,5 +455,6 @@ mod tests {
         let mut scales = Scales::default();
         scales.weigh(&[&ours], Path::new("/bin/sh"));
         assert_eq!((scales.own, scales.foreign.len()), (0, 1));
+        assert!(scales.per_cage.is_empty());
     }
 }

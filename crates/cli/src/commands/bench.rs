@@ -1,0 +1,152 @@
+//! `ironcage bench`: what a cage costs, measured on this host.
+
+use crate::error::{CliError, CommandResult};
+use clap::Subcommand;
+use ironcage_bench as bench;
+use serde::Serialize;
+use std::ffi::OsString;
+use std::fmt::Display;
+use std::path::PathBuf;
+
+/// Exit status of a bench whose checks failed; a missed target is not one of them.
+const CHECK_FAILED: u8 = 1;
+
+/// Measure what a cage costs on this host, beside the bare command and the peers.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    bench: Bench,
+    /// Print JSON instead of a table.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Bench {
+    /// The start of a command, from spawn to exit: bare, bwrap, crun, the floor, Ironcage.
+    Start {
+        /// How many starts of each.
+        #[arg(long, default_value_t = 200)]
+        runs: usize,
+        /// The command to start, by its absolute path; it gets no arguments.
+        #[arg(long, value_name = "PATH", default_value = "/bin/true")]
+        command: PathBuf,
+    },
+    /// Single system calls, bare and in the cage.
+    Syscalls {
+        /// How many times each side is measured.
+        #[arg(long, default_value_t = 15)]
+        rounds: usize,
+    },
+    /// A mixed task of an agent's (200 files, grep, git, gcc, Python): bare, bwrap, Ironcage.
+    Task {
+        /// How many times each does the task.
+        #[arg(long, default_value_t = 20)]
+        runs: usize,
+    },
+    /// The memory of Ironcage's own processes while many cages sleep at once.
+    Memory {
+        /// How many cages.
+        #[arg(long, default_value_t = 500)]
+        cages: usize,
+    },
+}
+
+/// Runs one bench and prints its report.
+pub(crate) fn run(args: Args) -> CommandResult {
+    let ironcage = std::env::current_exe()
+        .map_err(|error| CliError::new(format!("cannot find the ironcage program: {error}")))?;
+    let json = args.json;
+    match args.bench {
+        Bench::Start { runs, command } => {
+            let request = bench::StartRequest {
+                ironcage,
+                runs,
+                command,
+            };
+            let report = bench::bench_start(&request).map_err(failed)?;
+            print(&report, json)
+        }
+        Bench::Syscalls { rounds } => {
+            let request = bench::SyscallsRequest { ironcage, rounds };
+            let report = bench::bench_syscalls(&request).map_err(failed)?;
+            print(&report, json)
+        }
+        Bench::Task { runs } => {
+            let request = bench::TaskRequest { ironcage, runs };
+            let report = bench::bench_task(&request).map_err(failed)?;
+            print(&report, json)
+        }
+        Bench::Memory { cages } => {
+            let request = bench::MemoryRequest { ironcage, cages };
+            let report = bench::bench_memory(&request).map_err(failed)?;
+            print(&report, json)?;
+            Ok(if report.is_sound() { 0 } else { CHECK_FAILED })
+        }
+    }
+}
+
+fn failed(error: bench::BenchError) -> CliError {
+    CliError::from_error(&error)
+}
+
+fn print(report: &(impl Serialize + Display), json: bool) -> CommandResult {
+    if json {
+        let text = serde_json::to_string_pretty(report)
+            .map_err(|error| CliError::new(format!("cannot write the report as JSON: {error}")))?;
+        anstream::println!("{text}");
+    } else {
+        anstream::print!("{report}");
+    }
+    Ok(0)
+}
+
+/// The floor of `bench start`, as a process of its own.
+#[derive(Debug, clap::Args)]
+pub(crate) struct FloorArgs {
+    /// An empty directory to mount the new root on.
+    #[arg(long)]
+    root: PathBuf,
+    /// The directory that the command may write.
+    #[arg(long)]
+    workspace: PathBuf,
+    /// The command.
+    command: PathBuf,
+}
+
+/// Serves starts of the floor until standard input ends.
+pub(crate) fn run_floor(args: FloorArgs) -> CommandResult {
+    let request = bench::FloorRequest {
+        root: args.root,
+        workspace: args.workspace,
+        command: args.command,
+    };
+    bench::serve_floor(&request).map_err(failed)?;
+    Ok(0)
+}
+
+/// Starts of a peer from a mount namespace of its own, for `bench start`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct LauncherArgs {
+    /// The peer.
+    program: PathBuf,
+    /// Its arguments.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<OsString>,
+}
+
+/// Serves starts of the peer until standard input ends.
+pub(crate) fn run_launcher(args: LauncherArgs) -> CommandResult {
+    let launch = bench::PrivateCgroupLaunch {
+        program: args.program,
+        arguments: args.arguments,
+    };
+    bench::serve_launches(&launch).map_err(failed)?;
+    Ok(0)
+}
+
+/// Times system calls where it stands, for `bench syscalls`.
+pub(crate) fn run_syscalls() -> CommandResult {
+    bench::time_syscalls().map_err(failed)?;
+    Ok(0)
+}
