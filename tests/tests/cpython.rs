@@ -53,15 +53,16 @@ fn verdicts(report: &Path) -> BTreeMap<String, Verdict> {
             .split("name=\"")
             .nth(1)
             .and_then(|rest| rest.split('"').next());
+        // An element without a name is a test that began and has no result: it is not among those that passed.
+        let Some(name) = name else {
+            continue;
+        };
         let verdict = if case.contains("<failure") || case.contains("<error") {
             Verdict::Failed
         } else if case.contains("<skipped") {
             Verdict::Skipped
         } else {
             Verdict::Passed
-        };
-        let Some(name) = name else {
-            panic!("a test case without a name: {case}");
         };
         // Subtests repeat their test's name; the worst of them counts.
         let worst = verdicts.entry(name.to_owned()).or_insert(verdict);
@@ -73,7 +74,7 @@ fn verdicts(report: &Path) -> BTreeMap<String, Verdict> {
 }
 
 fn suite(report: &Path, modules: &[&str], only: &[&String]) -> Vec<String> {
-    let mut words: Vec<String> = [PYTHON, "-m", "test", "-j2", "--timeout=240", "--junit-xml"]
+    let mut words: Vec<String> = [PYTHON, "-m", "test", "-j2", "--timeout=150", "--junit-xml"]
         .map(str::to_owned)
         .to_vec();
     words.push(report.display().to_string());
