@@ -1,0 +1,116 @@
+//! Every cage leaves a record that cannot be changed unseen, and `why` explains it.
+#![forbid(unsafe_code)]
+
+use ironcage_tests::{Ran, Running, Stage, both, tree};
+use rustix::process::Signal;
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[track_caller]
+fn ironcage(stage: &Stage, args: &[&str]) -> Ran {
+    Running::start(&mut stage.ironcage(args)).finish(Duration::from_secs(60))
+}
+
+/// The one log of this stage.
+fn log(stage: &Stage) -> PathBuf {
+    let mut logs: Vec<PathBuf> = tree(&stage.state())
+        .into_iter()
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "jsonl")
+        })
+        .collect();
+    assert_eq!(logs.len(), 1, "{logs:?}");
+    logs.remove(0)
+}
+
+/// Asks for a user namespace, which every profile refuses.
+const REFUSED: &str = "unshare -U true";
+
+both! {
+    fn a_run_is_recorded_from_start_to_exit(stage) {
+        stage.sh("exit 3").ended(3);
+        let text = std::fs::read_to_string(log(stage)).expect("the log");
+        let events: Vec<serde_json::Value> =
+            text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        assert!(events.len() >= 2, "{text}");
+        assert!(events[0].to_string().contains("exit 3"), "the first record has the command: {text}");
+        let shown = ironcage(stage, &["audit", "show"]).ok();
+        assert!(shown.stdout().contains("exit 3"), "{shown:?}");
+        ironcage(stage, &["audit", "verify"]).ok();
+    }
+
+    fn a_changed_record_is_found(stage) {
+        stage.sh("exit 3").ended(3);
+        let log = log(stage);
+        let whole = std::fs::read_to_string(&log).expect("the log");
+        let lines: Vec<&str> = whole.lines().collect();
+        let changed = [
+            whole.replacen("exit 3", "exit 0", 1),
+            lines[1..].join("\n") + "\n",
+            lines[..lines.len() - 1].join("\n") + "\n",
+            whole.trim_end().to_owned(),
+            format!("{}\n{whole}", lines[lines.len() - 1]),
+            String::new(),
+        ];
+        for text in changed {
+            std::fs::write(&log, &text).expect("the log");
+            ironcage(stage, &["audit", "verify"]).ended(1);
+        }
+        std::fs::write(&log, &whole).expect("the log");
+        ironcage(stage, &["audit", "verify"]).ok();
+    }
+
+    fn the_record_of_a_killed_launcher_has_an_unproven_tail(stage) {
+        let mut cage = Running::start(&mut stage.cage(&[], &["/bin/sh", "-c", "echo up; exec sleep 600"]));
+        let mut up = [0; 3];
+        std::io::Read::read_exact(&mut cage.stdout(), &mut up).expect("a start");
+        cage.signal(Signal::KILL);
+        drop(cage);
+        let ran = ironcage(stage, &["audit", "verify"]).ended(1);
+        assert!(format!("{}{}", ran.stdout(), ran.stderr).contains("unproven"), "{ran:?}");
+    }
+
+    fn the_record_is_out_of_the_cages_reach(stage) {
+        stage.sh(&format!("! test -e {}", stage.state().display())).ok();
+        let state = stage.state();
+        let granted = stage.sh_with(&["-w", state.to_str().unwrap()], "true");
+        assert_eq!(granted.code(), 125, "{granted:?}");
+    }
+
+    fn a_refused_system_call_is_recorded_and_explained(stage) {
+        assert_ne!(stage.sh(REFUSED).code(), 0);
+        let shown = ironcage(stage, &["audit", "show"]).ok();
+        assert!(shown.stdout().contains("unshare"), "{shown:?}");
+        let why = ironcage(stage, &["why"]).ok();
+        assert!(why.stdout().contains("unshare"), "{why:?}");
+        assert!(why.stdout().contains("namespace"), "in plain words: {why:?}");
+    }
+
+    fn an_allowed_call_is_not_recorded(stage) {
+        stage.sh("echo nothing refused").ok();
+        let why = ironcage(stage, &["why"]).ok();
+        assert!(!why.stdout().contains("unshare"), "{why:?}");
+    }
+
+    fn a_flood_of_refused_calls_is_coalesced(stage) {
+        let script = "
+import ctypes
+libc = ctypes.CDLL(None)
+for _ in range(20000): libc.unshare(0x10000000)
+print('done')
+";
+        let ran = stage.run(&[], &["/usr/bin/python3", "-c", script]).ok();
+        assert_eq!(ran.stdout(), "done\n");
+        let length = std::fs::metadata(log(stage)).expect("the log").len();
+        assert!(length < 1 << 20, "20,000 refused calls made a log of {length} bytes");
+    }
+
+    fn control_characters_of_the_cage_are_shown_escaped(stage) {
+        stage.run(&[], &["/bin/echo", "\u{1b}]0;title\u{7}"]).ok();
+        for args in [&["audit", "show"][..], &["audit", "show", "--json"], &["why"], &["audit", "list"]] {
+            let ran = ironcage(stage, args).ok();
+            assert!(!ran.bytes.contains(&0x1b) && !ran.bytes.contains(&7), "{args:?}: {ran:?}");
+        }
+    }
+}
