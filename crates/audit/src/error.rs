@@ -170,6 +170,9 @@ pub enum Finding {
     /// The head's file holds something else.
     #[error("the head of the log cannot be read: it was changed")]
     BadHead,
+    /// Something else lies where the log should: a link, a pipe, a directory.
+    #[error("there is no regular file in the log's place")]
+    NotAFile,
     /// The log is gone, its head is not.
     #[error("the log is gone, but its head knows of {head_lines} lines")]
     Gone {

@@ -185,4 +185,78 @@ mod tests {
         assert_ne!(all.syscall("mount"), all.unknown);
         assert_eq!(all.syscall("umount2"), all.syscall("mount"));
     }
+
+    /// The system calls that a data file of the policy allows whatever their arguments, and
+    /// those that it speaks of at all.
+    fn listed(file: &std::path::Path) -> (BTreeSet<String>, BTreeSet<String>) {
+        #[derive(Deserialize)]
+        struct List {
+            allow: Vec<Entry>,
+        }
+        #[derive(Deserialize)]
+        struct Entry {
+            names: Vec<String>,
+            when: Option<toml::Value>,
+        }
+        let text = std::fs::read_to_string(file).unwrap();
+        let list: List = toml::from_str(&text).unwrap();
+        let names = |always: bool| {
+            list.allow
+                .iter()
+                .filter(|entry| !always || entry.when.is_none())
+                .flat_map(|entry| entry.names.clone())
+                .collect()
+        };
+        (names(true), names(false))
+    }
+
+    fn syscall_lists() -> std::path::PathBuf {
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../policies/syscalls")
+    }
+
+    #[test]
+    fn what_would_allow_it_agrees_with_the_groups_that_exist() {
+        let all = built_in();
+        let mut groups = BTreeSet::new();
+        for file in std::fs::read_dir(syscall_lists().join("groups")).unwrap() {
+            let file = file.unwrap().path();
+            let group = file.file_stem().unwrap().to_str().unwrap().to_owned();
+            for name in listed(&file).1 {
+                let allow = all.syscall(&name).allow;
+                let key = format!("groups = [\"{group}\"]");
+                assert!(allow.contains(&key), "{name} is in {group}: {allow}");
+            }
+            groups.insert(group);
+        }
+        assert!(groups.contains("debug"));
+        for entry in &all.syscall {
+            for named in entry.allow.split("groups = [\"").skip(1) {
+                let group = named.split('"').next().unwrap();
+                assert!(groups.contains(group), "there is no group {group}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_would_allow_it_agrees_with_the_standard_list() {
+        let all = built_in();
+        let (always, sometimes) = listed(&syscall_lists().join("standard.toml"));
+        for entry in &all.syscall {
+            for name in &entry.names {
+                if entry.allow.starts_with("Nothing") {
+                    assert!(!always.contains(name), "standard allows {name}");
+                }
+                if entry.allow.starts_with("`list = \"standard\"`") {
+                    assert!(always.contains(name), "standard does not allow {name}");
+                }
+            }
+        }
+        for name in KNOWN.lines().filter(|name| !sometimes.contains(*name)) {
+            assert_ne!(
+                all.syscall(name),
+                all.unknown,
+                "{name} is refused unexplained"
+            );
+        }
+    }
 }

@@ -13,17 +13,18 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
-/// One line of a log.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// One line of a log. Written as JSON it has the fields of the line, in the same order.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Record {
     /// Its number, from 1, as the line itself says.
     pub seq: u64,
     /// The hash of the line before, as the line itself says.
     pub prev: Digest,
+    /// What happened.
+    #[serde(flatten)]
+    pub event: Event,
     /// Its own hash, as the line itself says.
     pub hash: Digest,
-    /// What happened.
-    pub event: Event,
 }
 
 /// Reads the records of a log one by one.
@@ -102,8 +103,8 @@ fn parse(line: &[u8]) -> Result<Record, Finding> {
     Ok(Record {
         seq: link.seq,
         prev: link.prev,
-        hash: link.hash,
         event,
+        hash: link.hash,
     })
 }
 

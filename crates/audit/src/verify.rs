@@ -69,19 +69,16 @@ struct End {
 /// Checks the log of a cage.
 pub fn verify(dir: &Path, id: &CageId) -> Result<Verdict, Error> {
     let path = log_path(dir, id);
-    let Some(file) = open_to_read(&path)? else {
-        return match head::read(dir, id)? {
-            Some(head) => {
-                let head_lines = head.lines();
-                Ok(broken(head_lines, Finding::Gone { head_lines }))
-            }
-            None => Err(Error::NoSuchCage { id: id.clone() }),
-        };
+    let file = match open_to_read(&path) {
+        Ok(Some(file)) => file,
+        Ok(None) => return without_log(dir, id),
+        Err(Error::NotAFile { .. }) => return Ok(broken(1, Finding::NotAFile)),
+        Err(error) => return Err(error),
     };
     // In this order: of a cage that is running the log is read up to the head that was seen,
     // so that lines which come in the meantime cannot be taken for added ones.
     let running = is_running(&file);
-    let head = head::read(dir, id)?;
+    let head = read_head(dir, id)?;
     let until = match head {
         Some(head) if running => head.lines(),
         _ => u64::MAX,
@@ -89,6 +86,22 @@ pub fn verify(dir: &Path, id: &CageId) -> Result<Verdict, Error> {
     match walk(file, &path, id, head, until)? {
         Ok(end) => Ok(judge(&end, head, running)),
         Err(fault) => Ok(Verdict::Broken(fault)),
+    }
+}
+
+fn without_log(dir: &Path, id: &CageId) -> Result<Verdict, Error> {
+    let Some(head) = read_head(dir, id)? else {
+        return Err(Error::NoSuchCage { id: id.clone() });
+    };
+    let head_lines = head.lines();
+    Ok(broken(head_lines, Finding::Gone { head_lines }))
+}
+
+fn read_head(dir: &Path, id: &CageId) -> Result<Option<Head>, Error> {
+    match head::read(dir, id) {
+        // A link in its place is as much a changed head as other bytes in it are.
+        Err(Error::NotAFile { .. }) => Ok(Some(Head::Unreadable)),
+        other => other,
     }
 }
 

@@ -346,6 +346,21 @@ fn a_log_that_is_gone_is_found_by_its_head() {
 }
 
 #[test]
+fn a_link_in_the_place_of_a_log_or_head_is_found() {
+    let log = Written::new(&finished());
+    for path in [head_path(&log.dir, &id()), log_path(&log.dir, &id())] {
+        let moved = path.with_extension("moved");
+        std::fs::rename(&path, &moved).unwrap();
+        std::os::unix::fs::symlink(&moved, &path).unwrap();
+        let verdict = verify(&log.dir, &id()).unwrap();
+        assert!(matches!(verdict, Verdict::Broken(_)), "{verdict:?}");
+        std::fs::rename(&moved, &path).unwrap();
+        let verdict = verify(&log.dir, &id()).unwrap();
+        assert!(matches!(verdict, Verdict::Intact { .. }), "{verdict:?}");
+    }
+}
+
+#[test]
 fn the_log_of_another_cage_under_this_name_is_found() {
     let log = Written::new(&finished());
     let other = CageId::from_entropy([8; 12]);

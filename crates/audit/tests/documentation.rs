@@ -1,0 +1,104 @@
+//! The example in docs/reference/audit-log.md is what the writer writes.
+//!
+//! `IRONCAGE_UPDATE=1 cargo test -p ironcage-audit --test documentation` renews it.
+
+use ironcage_audit::{Log, Verdict, head_path, log_path, verify};
+use ironcage_model::{
+    CageId, Denial, Ending, Enforcement, Event, EventKind, Layer, LayerReport, LimitHit, LimitKind,
+};
+use std::path::{Path, PathBuf};
+
+fn page() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/audit-log.md")
+}
+
+fn events(cage: &CageId) -> Vec<Event> {
+    let kinds = [
+        EventKind::Start {
+            name: Some("demo".into()),
+            command: vec!["python3".into(), "agent.py".into()],
+            workspace: "/home/user/project".into(),
+            profile: "python".into(),
+            plan: "2c".repeat(32),
+            layers: vec![
+                LayerReport {
+                    layer: Layer::Seccomp,
+                    enforcement: Enforcement::Full,
+                },
+                LayerReport {
+                    layer: Layer::Memory,
+                    enforcement: Enforcement::Partial("a watchdog over the cage's total".into()),
+                },
+            ],
+            degraded: Vec::new(),
+        },
+        EventKind::Denied(Denial {
+            syscall: "mount".into(),
+            program: "python3".into(),
+            count: 2,
+        }),
+        EventKind::Limit(LimitHit {
+            limit: LimitKind::Pids,
+            value: "4096".into(),
+            ended: false,
+        }),
+        EventKind::Exit {
+            ending: Ending::Exited { code: 0 },
+            milliseconds: 1234,
+        },
+    ];
+    (0..)
+        .zip(kinds)
+        .map(|(i, kind)| Event {
+            time: 1_772_323_200_000_000 + i * 411_000,
+            cage: cage.clone(),
+            kind,
+        })
+        .collect()
+}
+
+/// The page with the block that follows a mark replaced.
+fn with_block(page: &str, mark: &str, block: &str) -> String {
+    let (before, rest) = page.split_once(mark).unwrap();
+    let open = rest.find("```").unwrap();
+    let body = open + rest[open..].find('\n').unwrap() + 1;
+    let close = body + rest[body..].find("```").unwrap();
+    format!("{before}{mark}{}{block}{}", &rest[..body], &rest[close..])
+}
+
+#[test]
+fn the_example_is_what_is_written() {
+    let state = tempfile::tempdir().unwrap();
+    let dir = state.path().join("audit");
+    let id: CageId = "c0123456789ab".parse().unwrap();
+    let mut log = Log::create(&dir, &id).unwrap();
+    for event in events(&id) {
+        log.append(&event).unwrap();
+    }
+    drop(log);
+    assert!(matches!(
+        verify(&dir, &id).unwrap(),
+        Verdict::Intact { lines: 4, .. }
+    ));
+
+    let text = |path: PathBuf| std::fs::read_to_string(path).unwrap();
+    let found = text(page());
+    let wanted = with_block(
+        &found,
+        "<!-- example: log -->\n",
+        &text(log_path(&dir, &id)),
+    );
+    let wanted = with_block(
+        &wanted,
+        "<!-- example: head -->\n",
+        &text(head_path(&dir, &id)),
+    );
+    if std::env::var_os("IRONCAGE_UPDATE").is_some() {
+        std::fs::write(page(), &wanted).unwrap();
+        return;
+    }
+    assert_eq!(
+        found, wanted,
+        "the example is out of date; see this file's head"
+    );
+}

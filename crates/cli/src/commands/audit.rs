@@ -1,0 +1,462 @@
+//! `ironcage audit`: shows, checks and lists the records of cages.
+//!
+//! It only reads. What a cage put into its record is printed escaped, as JSON too.
+
+use crate::error::{CliError, CommandResult};
+use ironcage_audit::{Error, Fault, Finding, Reader, Record, Summary, Verdict};
+use ironcage_model::{CageId, Ending, Enforcement, EventKind, LayerReport, LimitHit, Printable};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// Show and check the records of cages.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Show what happened in a cage, line by line, and whether its record is intact.
+    ///
+    /// Exits with 1 if the record was changed.
+    Show {
+        /// The cage: its id or the beginning of it, its name, or `last` [default: last]
+        cage: Option<String>,
+        /// Print the records as JSON, one per line.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Check that a record is as it was written.
+    ///
+    /// Exits with 0 if it is intact, with 1 if it was changed or nothing proves where it ends.
+    Verify {
+        /// The cage: its id or the beginning of it, its name, or `last` [default: last]
+        cage: Option<String>,
+        /// Check every record there is, and those that are gone but have a head.
+        #[arg(long, conflicts_with = "cage")]
+        all: bool,
+    },
+    /// List the cages that are recorded, newest first.
+    List {
+        /// How many to list; 0 for all.
+        #[arg(short = 'n', long, default_value_t = 20, value_name = "NUMBER")]
+        count: usize,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Runs the command.
+pub(crate) fn run(args: Args) -> CommandResult {
+    let dir = logs()?;
+    match args.action {
+        Action::Show { cage, json } => show(&dir, &find(&dir, cage.as_deref())?, json),
+        Action::Verify { all: true, .. } => {
+            verify(&dir, &ironcage_audit::recorded(&dir).map_err(said)?)
+        }
+        Action::Verify { cage, .. } => verify(&dir, &[find(&dir, cage.as_deref())?]),
+        Action::List { count, json } => list(&dir, count, json),
+    }
+}
+
+/// The directory of the logs.
+pub(super) fn logs() -> Result<PathBuf, CliError> {
+    ironcage_audit::audit_dir().map_err(|error| CliError::from_error(&error))
+}
+
+/// The cage that the user means; the newest without a word.
+pub(super) fn find(dir: &Path, cage: Option<&str>) -> Result<CageId, CliError> {
+    ironcage_audit::find(dir, cage.unwrap_or("last")).map_err(said)
+}
+
+/// An error with what can be done about it.
+pub(super) fn said(error: Error) -> CliError {
+    let said = CliError::from_error(&error);
+    match error {
+        Error::Empty { .. } => said.hint("`ironcage run -- COMMAND` runs a command in a cage"),
+        Error::NotFound { .. } | Error::NoSuchCage { .. } => {
+            said.hint("`ironcage audit list` shows the cages that are recorded")
+        }
+        Error::Ambiguous { .. } => said.hint("type more of the id"),
+        _ => said,
+    }
+}
+
+/// Prints to standard output. A reader that has gone away, as `head` does, is no error.
+pub(super) fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), CliError> {
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    match write(&mut out).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(CliError::new(format!("cannot print: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn show(dir: &Path, id: &CageId, json: bool) -> CommandResult {
+    let verdict = ironcage_audit::verify(dir, id).map_err(said)?;
+    if let Verdict::Broken(Fault {
+        what: Finding::Gone { .. } | Finding::NotAFile,
+        ..
+    }) = &verdict
+    {
+        return Err(CliError::new(format!("cage {id}: {}", in_words(&verdict))));
+    }
+    let path = ironcage_audit::log_path(dir, id);
+    let reader = Reader::open(&path).map_err(said)?;
+    let mut failed = None;
+    print(|out| {
+        if !json {
+            writeln!(out, "cage {id}, times in UTC")?;
+        }
+        for item in reader {
+            match item {
+                Ok(record) if json => print_json(out, &record)?,
+                Ok(record) => print_record(out, &record)?,
+                Err(Error::Damaged { fault, .. }) if json => {
+                    anstream::eprintln!("ironcage: {fault}")
+                }
+                Err(Error::Damaged { fault, .. }) => writeln!(out, "??? {fault}")?,
+                Err(error) => failed = Some(error),
+            }
+        }
+        if !json {
+            writeln!(out, "record: {}", in_words(&verdict))?;
+        }
+        Ok(())
+    })?;
+    if let Some(error) = failed {
+        return Err(said(error));
+    }
+    if json && !matches!(verdict, Verdict::Intact { .. }) {
+        anstream::eprintln!("ironcage: record: {}", in_words(&verdict));
+    }
+    Ok(u8::from(matches!(verdict, Verdict::Broken(_))))
+}
+
+fn verify(dir: &Path, ids: &[CageId]) -> CommandResult {
+    let mut verdicts = Vec::with_capacity(ids.len());
+    for id in ids {
+        verdicts.push((id, ironcage_audit::verify(dir, id).map_err(said)?));
+    }
+    let intact = |verdict: &Verdict| matches!(verdict, Verdict::Intact { .. });
+    print(|out| {
+        for (id, verdict) in &verdicts {
+            writeln!(out, "{id}  {}", in_words(verdict))?;
+        }
+        if verdicts.is_empty() {
+            writeln!(out, "no cage is recorded")?;
+        }
+        Ok(())
+    })?;
+    Ok(u8::from(
+        !verdicts.iter().all(|(_, verdict)| intact(verdict)),
+    ))
+}
+
+fn list(dir: &Path, count: usize, json: bool) -> CommandResult {
+    let headings = ironcage_audit::list(dir).map_err(said)?;
+    let shown = if count == 0 { headings.len() } else { count };
+    let mut rows = Vec::new();
+    for heading in headings.iter().take(shown) {
+        let sum = match ironcage_audit::summary(dir, &heading.id) {
+            // It is listed, so that it is seen; `verify` says what is wrong with it.
+            Err(Error::NotAFile { .. }) => Summary {
+                damaged: 1,
+                ..Summary::default()
+            },
+            other => other.map_err(said)?,
+        };
+        rows.push((&heading.id, sum));
+    }
+    print(|out| {
+        if json {
+            let rows: Vec<_> = rows.iter().map(|(id, sum)| summary_json(id, sum)).collect();
+            return print_json(out, &rows);
+        }
+        if rows.is_empty() {
+            return writeln!(out, "no cage is recorded");
+        }
+        writeln!(
+            out,
+            "{:13}  {:23}  {:16}  {:>6}  COMMAND",
+            "CAGE", "STARTED (UTC)", "STATE", "DENIED"
+        )?;
+        for (id, sum) in &rows {
+            print_row(out, id, sum)?;
+        }
+        match headings.len() - rows.len() {
+            0 => Ok(()),
+            older => writeln!(out, "and {older} older; `-n 0` lists all"),
+        }
+    })?;
+    Ok(0)
+}
+
+fn print_row(out: &mut dyn Write, id: &CageId, sum: &Summary) -> io::Result<()> {
+    const COMMAND: usize = 60;
+    let time = sum.time.map_or_else(|| "?".into(), utc);
+    let state = match &sum.ending {
+        Some(ending) => ending_in_short(ending),
+        None if sum.running => "running".into(),
+        None => "no exit record".into(),
+    };
+    let mut command = words(&sum.command);
+    if command.chars().count() > COMMAND {
+        command = command.chars().take(COMMAND - 1).chain(['…']).collect();
+    }
+    write!(
+        out,
+        "{id:13}  {time:23}  {state:16}  {:>6}  {command}",
+        sum.denied
+    )?;
+    if let Some(name) = &sum.name {
+        write!(out, "  (name: {})", Printable::new(name))?;
+    }
+    if sum.damaged > 0 {
+        write!(out, "  ({} lines cannot be read)", sum.damaged)?;
+    }
+    writeln!(out)
+}
+
+fn summary_json(id: &CageId, sum: &Summary) -> serde_json::Value {
+    serde_json::json!({
+        "cage": id,
+        "time": sum.time,
+        "name": sum.name,
+        "command": sum.command,
+        "profile": sum.profile,
+        "running": sum.running,
+        "exit": sum.ending,
+        "milliseconds": sum.milliseconds,
+        "denied": sum.denied,
+        "limits": sum.limits,
+        "damaged": sum.damaged,
+    })
+}
+
+/// One line for an event, and indented ones for its details.
+fn print_record(out: &mut dyn Write, record: &Record) -> io::Result<()> {
+    const INDENT: &str = "                                 ";
+    let event = &record.event;
+    write!(out, "{}  ", utc(event.time))?;
+    match &event.kind {
+        EventKind::Start {
+            name,
+            command,
+            workspace,
+            profile,
+            plan,
+            layers,
+            degraded,
+        } => {
+            writeln!(out, "start   {}", words(command))?;
+            if let Some(name) = name {
+                writeln!(out, "{INDENT}name {}", Printable::new(name))?;
+            }
+            writeln!(out, "{INDENT}workspace {}", Printable::new(workspace))?;
+            writeln!(out, "{INDENT}profile {}", Printable::new(profile))?;
+            writeln!(out, "{INDENT}plan {}", Printable::new(plan))?;
+            for line in layers_in_words(layers) {
+                writeln!(out, "{INDENT}{line}")?;
+            }
+            for layer in degraded {
+                let layer = Printable::new(layer);
+                writeln!(out, "{INDENT}allowed to be weaker: {layer}")?;
+            }
+            Ok(())
+        }
+        EventKind::Denied(denial) => writeln!(
+            out,
+            "denied  {}, {}, by {}",
+            Printable::new(&denial.syscall),
+            times(denial.count),
+            Printable::new(&denial.program)
+        ),
+        EventKind::Limit(hit) => writeln!(out, "limit   {}", limit_in_words(hit)),
+        EventKind::Exit {
+            ending,
+            milliseconds,
+        } => writeln!(
+            out,
+            "exit    {} after {}.{:03} s",
+            ending_in_words(ending),
+            milliseconds / 1000,
+            milliseconds % 1000
+        ),
+    }
+}
+
+fn layers_in_words(layers: &[LayerReport]) -> Vec<String> {
+    let full: Vec<_> = layers
+        .iter()
+        .filter(|report| report.enforcement == Enforcement::Full)
+        .map(|report| report.layer.name())
+        .collect();
+    let mut lines = Vec::new();
+    if !full.is_empty() {
+        lines.push(format!("in full: {}", full.join(", ")));
+    }
+    let rest = layers
+        .iter()
+        .filter(|report| report.enforcement != Enforcement::Full);
+    lines.extend(rest.map(|report| {
+        let how = report.enforcement.to_string();
+        format!("{}: {}", report.layer, Printable::new(&how))
+    }));
+    lines
+}
+
+/// What a verdict says, on one line.
+fn in_words(verdict: &Verdict) -> String {
+    match verdict {
+        Verdict::Intact {
+            lines,
+            running: true,
+        } => format!("intact so far, {lines} lines; the cage is running"),
+        Verdict::Intact { lines, .. } => format!("intact, {lines} lines"),
+        Verdict::TailUnproven(why) => format!("tail unproven: {why}"),
+        Verdict::Broken(fault) => {
+            let fault = fault.to_string();
+            format!("broken: {}", Printable::new(&fault))
+        }
+    }
+}
+
+/// How a cage ended, as a sentence's part.
+pub(super) fn ending_in_words(ending: &Ending) -> String {
+    match ending {
+        Ending::Exited { code } => format!("status {code}"),
+        Ending::Signalled { signal } => format!("ended by signal {signal}"),
+        Ending::Limit { hit } => format!("ended by the limit {}", limit_in_words(hit)),
+        Ending::NotExecuted { errno } => {
+            let error = io::Error::from_raw_os_error(*errno);
+            format!("the command could not be executed: {error}")
+        }
+        Ending::Failed { reason } => format!("ended by Ironcage: {}", Printable::new(reason)),
+    }
+}
+
+fn ending_in_short(ending: &Ending) -> String {
+    match ending {
+        Ending::Exited { code } => format!("exit {code}"),
+        Ending::Signalled { signal } => format!("signal {signal}"),
+        Ending::Limit { hit } => format!("limit {}", hit.limit),
+        Ending::NotExecuted { .. } => "not executed".into(),
+        Ending::Failed { .. } => "failed".into(),
+    }
+}
+
+/// A limit and what came of it.
+pub(super) fn limit_in_words(hit: &LimitHit) -> String {
+    let value = Printable::new(&hit.value);
+    let what = if hit.ended {
+        "the cage was ended"
+    } else {
+        "the operation was refused"
+    };
+    format!("{} {value}: {what}", hit.limit)
+}
+
+/// A count of events.
+pub(super) fn times(count: u64) -> String {
+    match count {
+        1 => "once".into(),
+        count => format!("{count} times"),
+    }
+}
+
+/// A command line, escaped, its words apart.
+pub(super) fn words(command: &[String]) -> String {
+    let word = |word: &String| {
+        let shown = Printable::new(word).to_string();
+        if shown.is_empty() || shown.contains([' ', '\'', '"']) {
+            format!("'{}'", shown.replace('\'', "'\\''"))
+        } else {
+            shown
+        }
+    };
+    command.iter().map(word).collect::<Vec<_>>().join(" ")
+}
+
+/// Prints JSON in ASCII alone: what is above it could act on a terminal.
+fn print_json<T: serde::Serialize>(out: &mut dyn Write, value: &T) -> io::Result<()> {
+    let text = serde_json::to_string(value)?;
+    for c in text.chars() {
+        if c.is_ascii() && !c.is_ascii_control() {
+            write!(out, "{c}")?;
+        } else {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                write!(out, "\\u{unit:04x}")?;
+            }
+        }
+    }
+    writeln!(out)
+}
+
+/// Microseconds since the epoch as a date and time, to the millisecond, in UTC.
+fn utc(microseconds: u64) -> String {
+    let seconds = microseconds / 1_000_000;
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = date(days);
+    format!(
+        "{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}.{:03}",
+        second / 3600,
+        second / 60 % 60,
+        second % 60,
+        microseconds / 1000 % 1000
+    )
+}
+
+/// The Gregorian date of a day since 1970-01-01. Years begin in March here, so that the
+/// leap day is the last of its year; 719,468 days lie between that calendar's origin and 1970.
+fn date(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day_of_month = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = year + era * 400 + u64::from(month <= 2);
+    (year, month, day_of_month)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        assert_eq!(utc(0), "1970-01-01 00:00:00.000");
+        assert_eq!(utc(951_782_400_000_000), "2000-02-29 00:00:00.000");
+        assert_eq!(utc(1_709_251_199_999_000), "2024-02-29 23:59:59.999");
+        assert_eq!(utc(1_772_323_200_000_000), "2026-03-01 00:00:00.000");
+        // The end of time, which only a forged line can hold.
+        assert!(
+            utc(u64::MAX).starts_with("586524-01-19"),
+            "{}",
+            utc(u64::MAX)
+        );
+    }
+
+    #[test]
+    fn json_holds_no_character_that_acts_on_a_terminal() {
+        let text = "a\u{1b}[2J\u{7f}\u{9b}2J\u{202e}é😀";
+        let mut out = Vec::new();
+        print_json(&mut out, &text).unwrap();
+        let body = out.strip_suffix(b"\n").unwrap();
+        assert!(body.iter().all(|byte| (b' '..=b'~').contains(byte)));
+        let back: String = serde_json::from_slice(body).unwrap();
+        assert_eq!(back, text);
+    }
+
+    #[test]
+    fn a_command_line_is_escaped_and_its_words_stay_apart() {
+        let command = ["sh", "-c", "echo 'a'", "", "\u{1b}]0;x\u{7}"].map(String::from);
+        let shown = words(&command);
+        assert_eq!(shown, r"sh -c 'echo '\''a'\''' '' \u{1b}]0;x\u{7}");
+    }
+}
