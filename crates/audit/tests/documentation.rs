@@ -1,6 +1,7 @@
 //! The example in docs/reference/audit-log.md is what the writer writes.
 //!
 //! `IRONCAGE_UPDATE=1 cargo test -p ironcage-audit --test documentation` renews it.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use ironcage_audit::{Log, Verdict, head_path, log_path, verify};
 use ironcage_model::{

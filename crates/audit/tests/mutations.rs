@@ -2,6 +2,7 @@
 //!
 //! Each property starts from a log that the writer wrote, proves that it is intact (the
 //! allowing arm), changes it in one way and demands a finding.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use ironcage_audit::{
     Error, Finding, Log, Reader, Unproven, Verdict, head_path, log_path, read, verify,

@@ -1,4 +1,5 @@
 //! Logs are found by id, by the beginning of an id, by name, and the newest by `last`.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use ironcage_audit::{Error, Log, find, list, log_path, recorded, summary};
 use ironcage_model::{CageId, Denial, Ending, Event, EventKind};
