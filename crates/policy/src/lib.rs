@@ -6,14 +6,44 @@
 #![forbid(unsafe_code)]
 
 pub mod capabilities;
+mod chain;
 pub mod commands;
+mod diagnostic;
+mod error;
+mod file;
+mod flags;
+mod fragment;
+mod lint;
 mod listed;
+mod merge;
+mod narrow;
 mod origin;
+mod parse;
 mod policy;
+mod profiles;
 mod quantity;
+mod resolve;
+pub mod schema;
+mod search;
 pub mod syscalls;
+mod trust;
 
+pub use diagnostic::Diagnostic;
+pub use error::PolicyError;
+pub use file::{
+    CpusText, EnvSection, FilesSection, LayersSection, LimitsSection, PolicyFile, ProcessSection,
+    SyscallsSection, WorkspaceSection,
+};
+pub use flags::FlagLayer;
 pub use listed::{Fixed, Listed, Masked, credentials, protected, system};
+pub use narrow::is_no_wider;
 pub use origin::Origin;
-pub use policy::{Amount, Cpus, EnvRule, Limits, Policy, Sourced, WorkspaceMode};
+pub use parse::parse;
+pub use policy::{
+    Amount, Cpus, EnvRule, InvalidEnvRule, InvalidMode, Limits, Policy, Sourced, WorkspaceMode,
+};
+pub use profiles::{Profile, defaults_text, profile, profiles};
 pub use quantity::{InvalidQuantity, TimeLimit};
+pub use resolve::{Examined, Resolved, Sources, examine, resolve, resolve_profile};
+pub use search::{FILE_NAME, find_policy_file};
+pub use trust::{TrustDigest, TrustError, TrustStore, Trusted};

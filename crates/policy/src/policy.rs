@@ -7,6 +7,7 @@ use crate::Origin;
 use ironcage_model::Layer;
 use serde::Serialize;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// A value and where it came from.
@@ -37,6 +38,49 @@ pub enum WorkspaceMode {
     ReadOnly,
     /// An empty directory of its own, gone at the end; no file of the host.
     Scratch,
+}
+
+impl WorkspaceMode {
+    /// Every mode, the widest first.
+    pub const ALL: [WorkspaceMode; 3] = [
+        WorkspaceMode::Direct,
+        WorkspaceMode::ReadOnly,
+        WorkspaceMode::Scratch,
+    ];
+
+    /// The name in policies and flags.
+    pub const fn name(self) -> &'static str {
+        match self {
+            WorkspaceMode::Direct => "direct",
+            WorkspaceMode::ReadOnly => "read-only",
+            WorkspaceMode::Scratch => "scratch",
+        }
+    }
+
+    /// How much of the host it opens; larger is wider.
+    pub(crate) const fn width(self) -> u8 {
+        match self {
+            WorkspaceMode::Scratch => 0,
+            WorkspaceMode::ReadOnly => 1,
+            WorkspaceMode::Direct => 2,
+        }
+    }
+}
+
+/// Text that is not a workspace mode.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{}` is not a workspace mode; write direct, read-only or scratch", .0.escape_debug())]
+pub struct InvalidMode(pub String);
+
+impl FromStr for WorkspaceMode {
+    type Err = InvalidMode;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        WorkspaceMode::ALL
+            .into_iter()
+            .find(|mode| mode.name() == text)
+            .ok_or_else(|| InvalidMode(text.to_owned()))
+    }
 }
 
 /// An amount of something the host has.
@@ -89,6 +133,42 @@ pub enum EnvRule {
         /// The variable.
         name: String,
     },
+}
+
+impl EnvRule {
+    /// The variable that it is about.
+    pub fn name(&self) -> &str {
+        match self {
+            EnvRule::Set { name, .. } | EnvRule::Pass { name } => name,
+        }
+    }
+}
+
+/// Text that is neither `NAME` nor `NAME=VALUE`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{}` is neither NAME nor NAME=VALUE", .0.escape_debug())]
+pub struct InvalidEnvRule(pub String);
+
+impl FromStr for EnvRule {
+    type Err = InvalidEnvRule;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (name, value) = match text.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (text, None),
+        };
+        if name.is_empty() || text.contains('\0') {
+            return Err(InvalidEnvRule(text.to_owned()));
+        }
+        let name = name.to_owned();
+        Ok(match value {
+            Some(value) => EnvRule::Set {
+                name,
+                value: value.to_owned(),
+            },
+            None => EnvRule::Pass { name },
+        })
+    }
 }
 
 /// Bounds of a cage.

@@ -1,0 +1,217 @@
+//! A policy file and all that it extends, read once, base first.
+
+use crate::diagnostic::Document;
+use crate::fragment::{self, Base, Fragment, Source};
+use crate::parse::parse_document;
+use crate::profiles::{self, Embedded};
+use crate::{Diagnostic, PolicyError};
+use ironcage_model::Printable;
+use std::fs::{self, File, OpenOptions};
+use std::io::Read as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+/// No policy that a person wrote is larger; a file that is would only cost memory.
+const LARGEST: u64 = 256 * 1024;
+/// A policy on a policy on a policy; more is a mistake.
+const DEEPEST: usize = 16;
+/// `O_NONBLOCK`: opening a FIFO that somebody put in the place of a policy must not wait.
+const O_NONBLOCK: i32 = 0o4000;
+
+/// One file of a chain.
+pub(crate) struct Link {
+    pub(crate) document: Document,
+    pub(crate) fragment: Fragment,
+}
+
+/// A file, what it extends, and the profile below all.
+pub(crate) struct Chain {
+    /// The profile that the lowest file extends.
+    pub(crate) root: Option<&'static Embedded>,
+    /// What the file's own `profile` key names; only for the user's configuration.
+    pub(crate) chosen: Option<&'static Embedded>,
+    /// The files, base first.
+    pub(crate) links: Vec<Link>,
+}
+
+/// Reads a file as text; only a regular file of sane size.
+pub(crate) fn read(path: &Path) -> Result<Document, PolicyError> {
+    let failed = |source| PolicyError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    let refused = |reason| PolicyError::NotAPolicy {
+        path: path.to_owned(),
+        reason,
+    };
+    let file: File = OpenOptions::new()
+        .read(true)
+        .custom_flags(O_NONBLOCK)
+        .open(path)
+        .map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(refused("it is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(LARGEST + 1)
+        .read_to_end(&mut bytes)
+        .map_err(failed)?;
+    if bytes.len() as u64 > LARGEST {
+        return Err(refused("it is larger than 256 KiB"));
+    }
+    let text = String::from_utf8(bytes).map_err(|_| refused("it is not UTF-8 text"))?;
+    Ok(Document {
+        path: path.to_owned(),
+        text: text.into(),
+    })
+}
+
+/// Reads a file and all that it extends.
+pub(crate) fn load(path: &Path, home: &Path, is_config: bool) -> Result<Chain, PolicyError> {
+    let mut chain = Chain {
+        root: None,
+        chosen: None,
+        links: Vec::new(),
+    };
+    let mut next = Some(canonical(path)?);
+    let mut named: Option<Diagnostic> = None;
+    while let Some(path) = next.take() {
+        let document = match read(&path) {
+            Ok(document) => document,
+            // A base that cannot be read is an error of the line that names it.
+            Err(error) => return Err(named.map_or(error, PolicyError::from)),
+        };
+        let file = parse_document(&document)?;
+        if let Some(name) = &file.profile {
+            let profile =
+                config_profile(&document, name, home, is_config && chain.links.is_empty())?;
+            chain.chosen = Some(profile);
+        }
+        let fragment = fragment::from_file(&file, &document, &Source::File, home)?;
+        chain.links.push(Link { document, fragment });
+        let (Some(link), Some(extends)) = (chain.links.last(), &file.extends) else {
+            continue;
+        };
+        let document = &link.document;
+        match fragment::base(document, extends, home)? {
+            Base::Profile(profile) => chain.root = Some(profile),
+            Base::File(base) => {
+                let missing = Diagnostic::new(
+                    document,
+                    extends.span(),
+                    format!("cannot read `{}`", extends.get_ref()),
+                    format!("names {}", Printable::new(&base)),
+                )
+                .remedy(format!(
+                    "the chain is {}; write a path relative to this file",
+                    trail(&chain.links, &base)
+                ));
+                let base = fs::canonicalize(&base).map_err(|_| missing.clone())?;
+                let seen = chain.links.iter().any(|link| link.document.path == base);
+                if seen || chain.links.len() >= DEEPEST {
+                    return Err(Diagnostic::new(
+                        document,
+                        extends.span(),
+                        "a policy extends itself",
+                        "comes back to where it was",
+                    )
+                    .remedy(format!("break the chain {}", trail(&chain.links, &base)))
+                    .into());
+                }
+                named = Some(missing);
+                next = Some(base);
+            }
+        }
+    }
+    chain.links.reverse();
+    Ok(chain)
+}
+
+fn config_profile(
+    document: &Document,
+    name: &toml::Spanned<String>,
+    home: &Path,
+    allowed: bool,
+) -> Result<&'static Embedded, Diagnostic> {
+    let wrong = |title: &str, remedy: &str| {
+        Diagnostic::new(document, name.span(), title, "not here").remedy(remedy)
+    };
+    if !allowed {
+        return Err(wrong(
+            "`profile` belongs into the user's configuration",
+            "write extends = \"...\" to build on a profile",
+        ));
+    }
+    match fragment::base(document, name, home)? {
+        Base::Profile(profile) => Ok(profile),
+        Base::File(_) => Err(wrong(
+            "`profile` names a profile, not a file",
+            "write extends = \"./file.toml\" to build on a file",
+        )),
+    }
+}
+
+fn canonical(path: &Path) -> Result<PathBuf, PolicyError> {
+    fs::canonicalize(path).map_err(|source| PolicyError::Read {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// The way through the chain, for messages.
+fn trail(links: &[Link], last: &Path) -> String {
+    let mut names: Vec<String> = links
+        .iter()
+        .map(|link| Printable::new(&link.document.path).to_string())
+        .collect();
+    names.push(Printable::new(last).to_string());
+    names.join(" -> ")
+}
+
+/// What a profile says, its own bases first. Profiles ship with the binary and extend
+/// only each other, which a test holds.
+pub(crate) fn profile_fragments(
+    profile: &'static Embedded,
+    home: &Path,
+) -> Result<Vec<Fragment>, PolicyError> {
+    let mut fragments = Vec::new();
+    let mut next = Some(profile);
+    while let Some(profile) = next.take() {
+        let document = Document {
+            path: PathBuf::from(format!("profile {}", profile.name)),
+            text: profile.compact.into(),
+        };
+        let file = parse_document(&document)?;
+        let source = Source::Profile(profile.name);
+        fragments.push(fragment::from_file(&file, &document, &source, home)?);
+        if let Some(extends) = &file.extends {
+            next = match fragment::base(&document, extends, home)? {
+                Base::Profile(base) if fragments.len() < DEEPEST => Some(base),
+                _ => {
+                    return Err(PolicyError::UnknownProfile {
+                        name: extends.get_ref().clone(),
+                        profiles: profiles::names().join(", "),
+                    });
+                }
+            };
+        }
+    }
+    fragments.reverse();
+    Ok(fragments)
+}
+
+/// What the built-in defaults say.
+pub(crate) fn defaults_fragment(home: &Path) -> Result<Fragment, PolicyError> {
+    let document = Document {
+        path: PathBuf::from("built-in defaults"),
+        text: profiles::DEFAULTS.compact.into(),
+    };
+    let file = parse_document(&document)?;
+    Ok(fragment::from_file(
+        &file,
+        &document,
+        &Source::BuiltIn,
+        home,
+    )?)
+}

@@ -1,0 +1,161 @@
+//! `PolicyFile`: a policy file as written, every key optional, with the place of each value.
+//!
+//! Only the shape is checked here: keys and types. What values mean, and whether they are
+//! in range, is `fragment`'s to say.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use toml::Spanned;
+
+/// A policy: what a cage may see, change and use. All keys are optional; what is not said
+/// here comes from the profile.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[schemars(title = "ironcage.toml")]
+pub struct PolicyFile {
+    /// The profile (`"coding-agent"`) or the file (`"./base.toml"`) that this one builds on.
+    #[schemars(with = "Option<String>")]
+    pub extends: Option<Spanned<String>>,
+    /// The profile to use without `--profile`. Only in the user's own configuration.
+    #[schemars(skip)]
+    pub profile: Option<Spanned<String>>,
+    /// The directory that the agent works in.
+    pub workspace: WorkspaceSection,
+    /// Files and directories beyond the system and the workspace.
+    pub files: FilesSection,
+    /// Environment variables. What is not named here or in the defaults is not there.
+    pub env: EnvSection,
+    /// Who the agent is inside.
+    pub process: ProcessSection,
+    /// System calls.
+    pub syscalls: SyscallsSection,
+    /// Bounds on what the cage uses.
+    pub limits: LimitsSection,
+    /// The kernel mechanisms that must hold.
+    pub layers: LayersSection,
+}
+
+/// The directory that the agent works in.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct WorkspaceSection {
+    /// `direct`: the real files, writable; `read-only`: the real files; `scratch`: an empty directory, gone at the end.
+    #[schemars(with = "Option<crate::WorkspaceMode>")]
+    pub mode: Option<Spanned<String>>,
+    /// Protected paths in the workspace's root that stay writable, such as `.vscode`.
+    #[schemars(with = "Vec<String>")]
+    pub unprotect: Vec<Spanned<String>>,
+}
+
+/// Files and directories beyond the system and the workspace. A path is absolute, starts
+/// with `~/`, or is relative to the directory of the policy file.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct FilesSection {
+    /// Readable.
+    #[schemars(with = "Vec<String>")]
+    pub read: Vec<Spanned<String>>,
+    /// Readable and writable.
+    #[schemars(with = "Vec<String>")]
+    pub write: Vec<Spanned<String>>,
+    /// Not visible, even below something that is.
+    #[schemars(with = "Vec<String>")]
+    pub hide: Vec<Spanned<String>>,
+}
+
+/// Environment variables.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct EnvSection {
+    /// Taken over from the caller's environment where they exist.
+    #[schemars(with = "Vec<String>")]
+    pub pass: Vec<Spanned<String>>,
+    /// Set to these values.
+    #[schemars(with = "BTreeMap<String, String>")]
+    pub set: BTreeMap<Spanned<String>, Spanned<String>>,
+}
+
+/// Who the agent is inside.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ProcessSection {
+    /// The host name inside: letters, digits and hyphens, 63 at most.
+    #[schemars(with = "Option<String>", length(min = 1, max = 63))]
+    pub hostname: Option<Spanned<String>>,
+    /// Whether the agent is uid 0 of its user namespace; outside it never is.
+    #[schemars(with = "Option<bool>")]
+    pub root_inside: Option<Spanned<bool>>,
+    /// Capabilities inside the namespaces, such as `CAP_NET_BIND_SERVICE`.
+    #[schemars(with = "Vec<crate::schema::CapabilityName>")]
+    pub capabilities: Vec<Spanned<String>>,
+}
+
+/// System calls.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct SyscallsSection {
+    /// `standard`: ordinary programs; `minimal`: one program without children or sockets.
+    #[schemars(with = "Option<crate::schema::ListName>")]
+    pub list: Option<Spanned<String>>,
+    /// Groups of system calls beyond the list, such as `debug`.
+    #[schemars(with = "Vec<crate::schema::GroupName>")]
+    pub groups: Vec<Spanned<String>>,
+}
+
+/// Bounds on what the cage uses.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct LimitsSection {
+    /// Memory, temporary files included: `"2G"` or a share of the host's, `"50%"`.
+    #[schemars(with = "Option<crate::schema::Size>")]
+    pub memory: Option<Spanned<String>>,
+    /// Processors: `1.5` or a share of the host's, `"50%"`.
+    #[schemars(with = "Option<crate::schema::Processors>")]
+    pub cpus: Option<Spanned<CpusText>>,
+    /// Processes and threads.
+    #[schemars(with = "Option<u32>", range(min = 2, max = 4194304))]
+    pub pids: Option<Spanned<u64>>,
+    /// Bytes written: `"4G"` or a share of the host's disk, `"10%"`.
+    #[schemars(with = "Option<crate::schema::Size>")]
+    pub disk: Option<Spanned<String>>,
+    /// Files created.
+    #[schemars(with = "Option<u64>", range(min = 64))]
+    pub inodes: Option<Spanned<u64>>,
+    /// Open descriptors of each process.
+    #[schemars(with = "Option<u64>", range(min = 16, max = 1048576))]
+    pub files: Option<Spanned<u64>>,
+    /// Wall-clock time: `"30m"` or `"none"`.
+    #[schemars(with = "Option<crate::schema::Time>")]
+    pub time: Option<Spanned<String>>,
+    /// Time without output, input or processor use: `"5m"` or `"none"`.
+    #[schemars(with = "Option<crate::schema::Time>")]
+    pub idle: Option<Spanned<String>>,
+}
+
+/// Processors as a number or as text.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "expected a number such as 1.5 or a share such as \"50%\""
+)]
+pub enum CpusText {
+    /// A whole number.
+    Whole(i64),
+    /// A number.
+    Number(f64),
+    /// A share, or a number as text.
+    Text(String),
+}
+
+/// The kernel mechanisms that must hold.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct LayersSection {
+    /// Layers without which a cage does not start, beyond the profile's.
+    #[schemars(with = "Vec<crate::schema::LayerName>")]
+    pub require: Vec<Spanned<String>>,
+    /// Required layers that may be missing all the same.
+    #[schemars(with = "Vec<crate::schema::LayerName>")]
+    pub allow_degraded: Vec<Spanned<String>>,
+}

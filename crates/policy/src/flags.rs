@@ -1,0 +1,204 @@
+//! The flags of one run: the topmost fragment of the merge.
+
+use crate::fragment::{self, Fragment, LimitsFragment, check_capability, check_unprotect, normal};
+use crate::{
+    Amount, Cpus, EnvRule, Origin, PolicyError, Sourced, TimeLimit, WorkspaceMode, syscalls,
+};
+use ironcage_model::Layer;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+/// What the flags of one run say. Relative paths are relative to the current directory.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FlagLayer {
+    /// `--workspace-mode`.
+    pub workspace_mode: Option<WorkspaceMode>,
+    /// `--unprotect`, relative to the workspace.
+    pub unprotect: Vec<PathBuf>,
+    /// `-r`, `--read`.
+    pub read: Vec<PathBuf>,
+    /// `-w`, `--write`.
+    pub write: Vec<PathBuf>,
+    /// `--hide`.
+    pub hide: Vec<PathBuf>,
+    /// `--env`.
+    pub env: Vec<EnvRule>,
+    /// `--hostname`.
+    pub hostname: Option<String>,
+    /// `--root-inside`.
+    pub root_inside: bool,
+    /// `--cap`, with or without `CAP_`.
+    pub capabilities: Vec<String>,
+    /// `--syscalls`.
+    pub syscalls: Option<String>,
+    /// `--syscall-group`.
+    pub syscall_groups: Vec<String>,
+    /// `--memory`.
+    pub memory: Option<Amount>,
+    /// `--cpus`.
+    pub cpus: Option<Cpus>,
+    /// `--pids`.
+    pub pids: Option<u32>,
+    /// `--disk`.
+    pub disk: Option<Amount>,
+    /// `--inodes`.
+    pub inodes: Option<u64>,
+    /// `--files`.
+    pub files: Option<u64>,
+    /// `--time`.
+    pub time: Option<TimeLimit>,
+    /// `--idle`.
+    pub idle: Option<TimeLimit>,
+    /// `--require`.
+    pub require: Vec<Layer>,
+    /// `--allow-degraded`.
+    pub allow_degraded: Vec<Layer>,
+}
+
+fn one<T>(flag: &'static str, value: Option<T>) -> Option<Sourced<T>> {
+    value.map(|value| Sourced::new(value, origin(flag)))
+}
+
+fn each<T>(flag: &'static str, values: impl IntoIterator<Item = T>) -> Vec<Sourced<T>> {
+    values
+        .into_iter()
+        .map(|value| Sourced::new(value, origin(flag)))
+        .collect()
+}
+
+fn origin(flag: &'static str) -> Origin {
+    Origin::Flag {
+        flag: flag.to_owned(),
+    }
+}
+
+fn wrong(flag: &'static str, reason: impl Into<String>) -> PolicyError {
+    PolicyError::Flag {
+        flag,
+        reason: reason.into(),
+    }
+}
+
+fn paths(flag: &'static str, paths: &[PathBuf]) -> Result<Vec<Sourced<PathBuf>>, PolicyError> {
+    paths
+        .iter()
+        .map(|path| {
+            let absolute = std::path::absolute(path)
+                .map_err(|error| wrong(flag, format!("{}: {error}", path.display())))?;
+            Ok(Sourced::new(normal(&absolute), origin(flag)))
+        })
+        .collect()
+}
+
+fn number(
+    flag: &'static str,
+    value: Option<u64>,
+    range: RangeInclusive<u64>,
+) -> Result<Option<Sourced<u64>>, PolicyError> {
+    match value {
+        Some(value) if !range.contains(&value) => Err(wrong(
+            flag,
+            format!(
+                "{value} is out of range; write a number from {} to {}",
+                range.start(),
+                range.end()
+            ),
+        )),
+        value => Ok(one(flag, value)),
+    }
+}
+
+fn known(
+    flag: &'static str,
+    name: &str,
+    list: &'static [syscalls::SyscallList],
+) -> Result<(), PolicyError> {
+    if list.iter().any(|known| known.name == name) {
+        return Ok(());
+    }
+    let names: Vec<&str> = list.iter().map(|known| known.name).collect();
+    Err(wrong(
+        flag,
+        format!("there is no `{name}`; write one of {}", names.join(", ")),
+    ))
+}
+
+impl FlagLayer {
+    /// Checks the values and puts the flags beside them as origins.
+    pub(crate) fn fragment(&self) -> Result<Fragment, PolicyError> {
+        if let Some(name) = self
+            .hostname
+            .as_deref()
+            .filter(|name| !fragment::is_hostname(name))
+        {
+            return Err(wrong(
+                "--hostname",
+                format!("`{name}` is not a host name; {}", fragment::HOSTNAME_RULE),
+            ));
+        }
+        if let Some(rule) = self
+            .env
+            .iter()
+            .find(|rule| !fragment::is_env_name(rule.name()))
+        {
+            return Err(wrong(
+                "--env",
+                format!("`{}` cannot be the name of a variable", rule.name()),
+            ));
+        }
+        if let Some(list) = &self.syscalls {
+            known("--syscalls", list, syscalls::lists())?;
+        }
+        for group in &self.syscall_groups {
+            known("--syscall-group", group, syscalls::groups())?;
+        }
+        let capabilities = self
+            .capabilities
+            .iter()
+            .map(|name| {
+                check_capability(name)
+                    .map_err(|(title, remedy)| wrong("--cap", format!("{title}; {remedy}")))
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let pids = number("--pids", self.pids.map(u64::from), fragment::PIDS)?;
+        Ok(Fragment {
+            workspace_mode: one("--workspace-mode", self.workspace_mode),
+            unprotect: each("--unprotect", self.unprotected()?),
+            read: paths("--read", &self.read)?,
+            write: paths("--write", &self.write)?,
+            hide: paths("--hide", &self.hide)?,
+            env: each("--env", self.env.iter().cloned()),
+            hostname: one("--hostname", self.hostname.clone()),
+            root_inside: one("--root-inside", self.root_inside.then_some(true)),
+            capabilities: each("--cap", capabilities),
+            syscalls: one("--syscalls", self.syscalls.clone()),
+            syscall_groups: each("--syscall-group", self.syscall_groups.iter().cloned()),
+            limits: LimitsFragment {
+                memory: one("--memory", self.memory),
+                cpus: one("--cpus", self.cpus),
+                pids: one("--pids", self.pids.filter(|_| pids.is_some())),
+                disk: one("--disk", self.disk),
+                inodes: number("--inodes", self.inodes, fragment::INODES)?,
+                files: number("--files", self.files, fragment::FILES)?,
+                time: one("--time", self.time),
+                idle: one("--idle", self.idle),
+            },
+            require: each("--require", self.require.iter().copied()),
+            allow_degraded: each("--allow-degraded", self.allow_degraded.iter().copied()),
+        })
+    }
+
+    fn unprotected(&self) -> Result<Vec<PathBuf>, PolicyError> {
+        let check = |path: &PathBuf| {
+            let text = path.to_string_lossy();
+            check_unprotect(&text).map_err(|remedy| {
+                let shown = ironcage_model::Printable::new(Path::new(path));
+                wrong(
+                    "--unprotect",
+                    format!("`{shown}` is not a protected path; {remedy}"),
+                )
+            })
+        };
+        self.unprotect.iter().map(check).collect()
+    }
+}

@@ -1,0 +1,460 @@
+//! What one source says: a file, a profile or the flags, with the values checked and the
+//! origin of each beside it. Fragments are what is merged.
+
+use crate::diagnostic::Document;
+use crate::file::CpusText;
+use crate::parse::nearest;
+use crate::{
+    Amount, Cpus, Diagnostic, EnvRule, Origin, PolicyFile, Sourced, TimeLimit, WorkspaceMode,
+    capabilities, profiles, protected, syscalls,
+};
+use ironcage_model::Layer;
+use std::ops::{Range, RangeInclusive};
+use std::path::{Component, Path, PathBuf};
+use std::str::FromStr;
+use toml::Spanned;
+
+/// What one source says. Lists are appended, single values override.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Fragment {
+    pub(crate) workspace_mode: Option<Sourced<WorkspaceMode>>,
+    pub(crate) unprotect: Vec<Sourced<PathBuf>>,
+    pub(crate) read: Vec<Sourced<PathBuf>>,
+    pub(crate) write: Vec<Sourced<PathBuf>>,
+    pub(crate) hide: Vec<Sourced<PathBuf>>,
+    pub(crate) env: Vec<Sourced<EnvRule>>,
+    pub(crate) hostname: Option<Sourced<String>>,
+    pub(crate) root_inside: Option<Sourced<bool>>,
+    pub(crate) capabilities: Vec<Sourced<String>>,
+    pub(crate) syscalls: Option<Sourced<String>>,
+    pub(crate) syscall_groups: Vec<Sourced<String>>,
+    pub(crate) limits: LimitsFragment,
+    pub(crate) require: Vec<Sourced<Layer>>,
+    pub(crate) allow_degraded: Vec<Sourced<Layer>>,
+}
+
+/// The limits that one source sets.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct LimitsFragment {
+    pub(crate) memory: Option<Sourced<Amount>>,
+    pub(crate) cpus: Option<Sourced<Cpus>>,
+    pub(crate) pids: Option<Sourced<u32>>,
+    pub(crate) disk: Option<Sourced<Amount>>,
+    pub(crate) inodes: Option<Sourced<u64>>,
+    pub(crate) files: Option<Sourced<u64>>,
+    pub(crate) time: Option<Sourced<TimeLimit>>,
+    pub(crate) idle: Option<Sourced<TimeLimit>>,
+}
+
+/// Two are the least with which a shell can start anything; four million is the kernel's bound.
+pub(crate) const PIDS: RangeInclusive<u64> = 2..=4_194_304;
+/// Below this not even the cage's own directories fit.
+pub(crate) const INODES: RangeInclusive<u64> = 64..=u32::MAX as u64;
+/// The dynamic loader needs a few; the kernel's `nr_open` is a million unless raised.
+pub(crate) const FILES: RangeInclusive<u64> = 16..=1_048_576;
+
+/// Where a text came from, which its values keep as their origin.
+pub(crate) enum Source<'a> {
+    BuiltIn,
+    Profile(&'a str),
+    File,
+}
+
+/// Checks a file's values and puts their origins beside them.
+pub(crate) fn from_file(
+    file: &PolicyFile,
+    document: &Document,
+    source: &Source<'_>,
+    home: &Path,
+) -> Result<Fragment, Diagnostic> {
+    Check {
+        document,
+        source,
+        home,
+    }
+    .fragment(file)
+}
+
+struct Check<'a> {
+    document: &'a Document,
+    source: &'a Source<'a>,
+    home: &'a Path,
+}
+
+impl Check<'_> {
+    fn fragment(&self, file: &PolicyFile) -> Result<Fragment, Diagnostic> {
+        let mut env = self.each(&file.env.pass, |this, name| {
+            let name = this.env_name(name)?;
+            Ok(EnvRule::Pass { name })
+        })?;
+        for (name, value) in &file.env.set {
+            let rule = EnvRule::Set {
+                name: self.env_name(name)?,
+                value: self.env_value(value)?,
+            };
+            env.push(self.sourced(rule, name.span()));
+        }
+        let process = &file.process;
+        let path = |this: &Self, text: &Spanned<String>| this.path(text);
+        Ok(Fragment {
+            workspace_mode: self.one(&file.workspace.mode, Self::mode)?,
+            unprotect: self.each(&file.workspace.unprotect, Self::unprotect)?,
+            read: self.each(&file.files.read, path)?,
+            write: self.each(&file.files.write, path)?,
+            hide: self.each(&file.files.hide, path)?,
+            env,
+            hostname: self.one(&process.hostname, Self::hostname)?,
+            root_inside: process
+                .root_inside
+                .as_ref()
+                .map(|value| self.sourced(*value.get_ref(), value.span())),
+            capabilities: self.each(&process.capabilities, Self::capability)?,
+            syscalls: self.one(&file.syscalls.list, |this, text| {
+                let names: Vec<&str> = syscalls::lists().iter().map(|list| list.name).collect();
+                this.name_of(text, "list of system calls", &names)
+            })?,
+            syscall_groups: self.each(&file.syscalls.groups, |this, text| {
+                let names: Vec<&str> = syscalls::groups().iter().map(|group| group.name).collect();
+                this.name_of(text, "group of system calls", &names)
+            })?,
+            limits: self.limits(file)?,
+            require: self.each(&file.layers.require, Self::layer)?,
+            allow_degraded: self.each(&file.layers.allow_degraded, Self::layer)?,
+        })
+    }
+
+    fn limits(&self, file: &PolicyFile) -> Result<LimitsFragment, Diagnostic> {
+        let limits = &file.limits;
+        Ok(LimitsFragment {
+            memory: self.one(&limits.memory, Self::quantity)?,
+            cpus: self.one(&limits.cpus, Self::cpus)?,
+            pids: self.number(&limits.pids, PIDS)?.map(|pids| {
+                Sourced::new(u32::try_from(pids.value).unwrap_or(u32::MAX), pids.origin)
+            }),
+            disk: self.one(&limits.disk, Self::quantity)?,
+            inodes: self.number(&limits.inodes, INODES)?,
+            files: self.number(&limits.files, FILES)?,
+            time: self.one(&limits.time, Self::quantity)?,
+            idle: self.one(&limits.idle, Self::quantity)?,
+        })
+    }
+
+    fn origin(&self, span: &Range<usize>) -> Origin {
+        match self.source {
+            Source::BuiltIn => Origin::BuiltIn,
+            Source::Profile(name) => Origin::Profile {
+                name: (*name).to_owned(),
+            },
+            Source::File => Origin::File {
+                path: self.document.path.clone(),
+                line: self.document.line(span.start),
+            },
+        }
+    }
+
+    fn sourced<T>(&self, value: T, span: Range<usize>) -> Sourced<T> {
+        Sourced::new(value, self.origin(&span))
+    }
+
+    fn one<V, T>(
+        &self,
+        value: &Option<Spanned<V>>,
+        check: impl Fn(&Self, &Spanned<V>) -> Result<T, Diagnostic>,
+    ) -> Result<Option<Sourced<T>>, Diagnostic> {
+        value
+            .as_ref()
+            .map(|value| Ok(self.sourced(check(self, value)?, value.span())))
+            .transpose()
+    }
+
+    fn each<T>(
+        &self,
+        values: &[Spanned<String>],
+        check: impl Fn(&Self, &Spanned<String>) -> Result<T, Diagnostic>,
+    ) -> Result<Vec<Sourced<T>>, Diagnostic> {
+        values
+            .iter()
+            .map(|value| Ok(self.sourced(check(self, value)?, value.span())))
+            .collect()
+    }
+
+    fn wrong<V>(
+        &self,
+        at: &Spanned<V>,
+        title: impl Into<String>,
+        label: impl Into<String>,
+    ) -> Diagnostic {
+        Diagnostic::new(self.document, at.span(), title, label)
+    }
+
+    fn quantity<T: FromStr<Err = crate::InvalidQuantity>>(
+        &self,
+        text: &Spanned<String>,
+    ) -> Result<T, Diagnostic> {
+        text.get_ref()
+            .parse()
+            .map_err(|error: crate::InvalidQuantity| {
+                self.wrong(text, error.to_string(), "out of range or not understood")
+                    .remedy(format!("write {}", error.wanted))
+            })
+    }
+
+    fn cpus(&self, value: &Spanned<CpusText>) -> Result<Cpus, Diagnostic> {
+        let text = match value.get_ref() {
+            CpusText::Whole(number) => number.to_string(),
+            CpusText::Number(number) => number.to_string(),
+            CpusText::Text(text) => text.clone(),
+        };
+        text.parse().map_err(|error: crate::InvalidQuantity| {
+            self.wrong(value, error.to_string(), "out of range or not understood")
+                .remedy(format!("write {}", error.wanted))
+        })
+    }
+
+    fn number(
+        &self,
+        value: &Option<Spanned<u64>>,
+        range: RangeInclusive<u64>,
+    ) -> Result<Option<Sourced<u64>>, Diagnostic> {
+        self.one(value, |this, number| {
+            let value = *number.get_ref();
+            if range.contains(&value) {
+                return Ok(value);
+            }
+            let (least, most) = (range.start(), range.end());
+            Err(this
+                .wrong(number, format!("{value} is out of range"), "out of range")
+                .remedy(format!("write a number from {least} to {most}")))
+        })
+    }
+
+    fn mode(&self, text: &Spanned<String>) -> Result<WorkspaceMode, Diagnostic> {
+        self.name_of(
+            text,
+            "workspace mode",
+            &WorkspaceMode::ALL.map(WorkspaceMode::name),
+        )?
+        .parse()
+        .map_err(|error: crate::InvalidMode| self.wrong(text, error.to_string(), "unknown"))
+    }
+
+    fn layer(&self, text: &Spanned<String>) -> Result<Layer, Diagnostic> {
+        self.name_of(text, "layer", &Layer::ALL.map(Layer::name))?
+            .parse()
+            .map_err(|error: ironcage_model::UnknownLayer| {
+                self.wrong(text, error.to_string(), "unknown")
+            })
+    }
+
+    fn name_of(
+        &self,
+        text: &Spanned<String>,
+        kind: &str,
+        names: &[&str],
+    ) -> Result<String, Diagnostic> {
+        let name = text.get_ref();
+        if names.contains(&name.as_str()) {
+            return Ok(name.clone());
+        }
+        let diagnostic = self.wrong(text, format!("there is no {kind} `{name}`"), "unknown name");
+        Err(match nearest(name, names) {
+            Some(near) => diagnostic.remedy(format!("did you mean \"{near}\"?")),
+            None => diagnostic.remedy(format!("write one of {}", names.join(", "))),
+        })
+    }
+
+    fn capability(&self, text: &Spanned<String>) -> Result<String, Diagnostic> {
+        check_capability(text.get_ref()).map_err(|(title, remedy)| {
+            self.wrong(text, title, "not to be had in a cage")
+                .remedy(remedy)
+        })
+    }
+
+    fn hostname(&self, text: &Spanned<String>) -> Result<String, Diagnostic> {
+        let name = text.get_ref();
+        if is_hostname(name) {
+            return Ok(name.clone());
+        }
+        Err(self
+            .wrong(
+                text,
+                format!("`{name}` is not a host name"),
+                "not a host name",
+            )
+            .remedy(HOSTNAME_RULE))
+    }
+
+    fn env_name(&self, text: &Spanned<String>) -> Result<String, Diagnostic> {
+        let name = text.get_ref();
+        if is_env_name(name) {
+            return Ok(name.clone());
+        }
+        Err(self
+            .wrong(text, format!("`{name}` cannot be the name of a variable"), "not a name")
+            .remedy("a name is not empty and has no `=` and no NUL; values go into set = { NAME = \"value\" }"))
+    }
+
+    fn env_value(&self, text: &Spanned<String>) -> Result<String, Diagnostic> {
+        if text.get_ref().contains('\0') {
+            return Err(self
+                .wrong(text, "the value of a variable holds a NUL", "holds a NUL")
+                .remedy("remove it; the kernel ends values at a NUL"));
+        }
+        Ok(text.get_ref().clone())
+    }
+
+    fn unprotect(&self, text: &Spanned<String>) -> Result<PathBuf, Diagnostic> {
+        check_unprotect(text.get_ref()).map_err(|remedy| {
+            let title = format!("`{}` is not a protected path", text.get_ref());
+            self.wrong(text, title, "nothing to lift").remedy(remedy)
+        })
+    }
+
+    fn path(&self, text: &Spanned<String>) -> Result<PathBuf, Diagnostic> {
+        let written = text.get_ref().as_str();
+        let refuse = |label: &str, remedy: &str| {
+            let title = format!("`{written}` cannot be a path here");
+            Err(self.wrong(text, title, label).remedy(remedy))
+        };
+        if written.is_empty() || written.contains('\0') {
+            return refuse(
+                "empty, or holds a NUL",
+                "write an absolute path, ~/..., or one relative to this file",
+            );
+        }
+        let path = match written.strip_prefix('~') {
+            Some("") => self.home.to_owned(),
+            Some(rest) => match rest.strip_prefix('/') {
+                Some(rest) => self.home.join(rest.trim_start_matches('/')),
+                None => return refuse("another user's home", "write the directory in full"),
+            },
+            None if written.starts_with('/') => PathBuf::from(written),
+            None => match self.source {
+                Source::File => {
+                    let base = self.document.path.parent().unwrap_or(Path::new("/"));
+                    base.join(written)
+                }
+                _ => {
+                    return refuse(
+                        "relative",
+                        "a profile has no directory: write ~/... or an absolute path",
+                    );
+                }
+            },
+        };
+        Ok(normal(&path))
+    }
+}
+
+pub(crate) const HOSTNAME_RULE: &str =
+    "use 1 to 63 letters, digits and hyphens, with no hyphen at either end (RFC 1123)";
+
+/// Whether it is one label of RFC 1123.
+pub(crate) fn is_hostname(name: &str) -> bool {
+    (1..=63).contains(&name.len())
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+}
+
+/// Whether it can be the name of an environment variable.
+pub(crate) fn is_env_name(name: &str) -> bool {
+    !name.is_empty() && !name.contains(['=', '\0'])
+}
+
+/// The kernel's name of a capability that a cage can have; else what is wrong and the remedy.
+pub(crate) fn check_capability(name: &str) -> Result<String, (String, String)> {
+    match capabilities::find(name) {
+        Some(capability) if capability.allowed => Ok(capability.name.to_owned()),
+        Some(capability) => Err((
+            format!("{} is refused in every cage", capability.name),
+            format!("remove it: it {}", capability.why),
+        )),
+        None => {
+            let allowed: Vec<&str> = capabilities::ENTRIES
+                .iter()
+                .filter(|capability| capability.allowed)
+                .map(|capability| capability.name)
+                .collect();
+            let upper = name.to_ascii_uppercase();
+            let remedy = match nearest(&upper, &allowed) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("those that a cage can have are {}", allowed.join(", ")),
+            };
+            Err((format!("there is no capability `{name}`"), remedy))
+        }
+    }
+}
+
+/// The protected path that is to stay writable; else the remedy.
+pub(crate) fn check_unprotect(path: &str) -> Result<PathBuf, String> {
+    let bare = path
+        .strip_prefix("./")
+        .unwrap_or(path)
+        .trim_end_matches('/');
+    if protected::ENTRIES.iter().any(|entry| entry.path == bare) {
+        return Ok(PathBuf::from(bare));
+    }
+    let names: Vec<&str> = protected::ENTRIES.iter().map(|entry| entry.path).collect();
+    Err(match nearest(bare, &names) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => "name one of the protected paths as `ironcage plan` shows them, relative to the workspace".to_owned(),
+    })
+}
+
+/// The path without `.` and `..`: what is compared must be what is meant.
+pub(crate) fn normal(path: &Path) -> PathBuf {
+    let mut normal = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                normal.pop();
+            }
+            other => normal.push(other),
+        }
+    }
+    normal
+}
+
+/// The profile or file that a file builds on; what is wrong with it where it is neither.
+pub(crate) enum Base {
+    Profile(&'static profiles::Embedded),
+    File(PathBuf),
+}
+
+/// What `extends` (or the configuration's `profile`) names.
+pub(crate) fn base(
+    document: &Document,
+    name: &Spanned<String>,
+    home: &Path,
+) -> Result<Base, Diagnostic> {
+    let text = name.get_ref();
+    if let Some(profile) = profiles::find(text) {
+        return Ok(Base::Profile(profile));
+    }
+    if text.contains('/') || text.ends_with(".toml") {
+        let check = Check {
+            document,
+            source: &Source::File,
+            home,
+        };
+        return check.path(name).map(Base::File);
+    }
+    let names = profiles::names();
+    let diagnostic = Diagnostic::new(
+        document,
+        name.span(),
+        format!("there is no profile `{text}`"),
+        "unknown profile",
+    );
+    Err(match nearest(text, &names) {
+        Some(near) => diagnostic.remedy(format!("did you mean \"{near}\"?")),
+        None => diagnostic.remedy(format!(
+            "the profiles are {}; a file is named with a slash, as \"./base.toml\"",
+            names.join(", ")
+        )),
+    })
+}

@@ -1,0 +1,211 @@
+//! Contradictions and missing paths of a merged policy, shown where they were written.
+
+use crate::diagnostic::Document;
+use crate::{Diagnostic, Origin, Policy, PolicyError, Sourced, WorkspaceMode};
+use ironcage_model::Printable;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// What is needed to judge a merged policy.
+pub(crate) struct Lint<'a> {
+    pub(crate) workspace: &'a Path,
+    pub(crate) documents: &'a [Document],
+}
+
+impl Lint<'_> {
+    /// Checks everything; the first error is returned.
+    pub(crate) fn check(&self, policy: &Policy) -> Result<(), PolicyError> {
+        self.whole_host(policy)?;
+        self.hidden_and_given(policy)?;
+        self.writes_in_an_unwritable_workspace(policy)?;
+        self.groups_on_minimal(policy)?;
+        self.missing(policy)
+    }
+
+    /// Paths that would bring in the host's own view of itself.
+    fn whole_host(&self, policy: &Policy) -> Result<(), PolicyError> {
+        let given = policy
+            .read
+            .iter()
+            .map(|path| ("read", path))
+            .chain(policy.write.iter().map(|path| ("write", path)));
+        for (right, path) in given {
+            let why = if path.value == Path::new("/") {
+                "it is the whole host, every socket and secret with it"
+            } else if path.value.starts_with("/proc") {
+                "it shows the host's processes; a cage has its own /proc"
+            } else if path.value == Path::new("/dev") {
+                "it holds the host's disks and terminals"
+            } else if path.value == Path::new("/sys") && right == "write" {
+                "it steers the host's devices"
+            } else {
+                continue;
+            };
+            let shown = Printable::new(&path.value);
+            return Err(self.refuse(
+                path,
+                format!("{shown} cannot be given to a cage: {why}"),
+                "too wide",
+                "name the files or directories that are needed",
+            ));
+        }
+        Ok(())
+    }
+
+    fn hidden_and_given(&self, policy: &Policy) -> Result<(), PolicyError> {
+        for hidden in &policy.hide {
+            if self.workspace.starts_with(&hidden.value)
+                && policy.workspace_mode.value != WorkspaceMode::Scratch
+            {
+                return Err(self.refuse(
+                    hidden,
+                    format!(
+                        "{} hides the whole workspace",
+                        Printable::new(&hidden.value)
+                    ),
+                    "hidden",
+                    "hide what lies in it, or use mode = \"scratch\"",
+                ));
+            }
+            let given = policy
+                .read
+                .iter()
+                .map(|path| ("readable", path))
+                .chain(policy.write.iter().map(|path| ("writable", path)))
+                .find(|(_, path)| path.value.starts_with(&hidden.value));
+            if let Some((right, path)) = given {
+                let shown = Printable::new(&path.value);
+                return Err(self.contradiction(
+                    format!("{shown} is both {right} and hidden"),
+                    (path, right),
+                    (hidden, "hidden"),
+                    "remove one of the two",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn writes_in_an_unwritable_workspace(&self, policy: &Policy) -> Result<(), PolicyError> {
+        let mode = &policy.workspace_mode;
+        if mode.value == WorkspaceMode::Direct {
+            return Ok(());
+        }
+        let Some(inside) = policy
+            .write
+            .iter()
+            .find(|path| path.value.starts_with(self.workspace))
+        else {
+            return Ok(());
+        };
+        let shown = Printable::new(&inside.value);
+        let mode_name = Sourced::new(PathBuf::from(mode.value.name()), mode.origin.clone());
+        Err(self.contradiction(
+            format!(
+                "{shown} is writable, but the workspace that it lies in is {}",
+                mode.value.name()
+            ),
+            (inside, "writable"),
+            (&mode_name, "the workspace's mode"),
+            "use mode = \"direct\", or write outside the workspace",
+        ))
+    }
+
+    fn groups_on_minimal(&self, policy: &Policy) -> Result<(), PolicyError> {
+        let (list, Some(group)) = (&policy.syscalls, policy.syscall_groups.first()) else {
+            return Ok(());
+        };
+        if list.value != "minimal" {
+            return Ok(());
+        }
+        let as_path =
+            |text: &Sourced<String>| Sourced::new(PathBuf::from(&text.value), text.origin.clone());
+        Err(self.contradiction(
+            format!(
+                "the list `minimal` takes no groups, and `{}` is one",
+                group.value
+            ),
+            (&as_path(group), "a group"),
+            (&as_path(list), "the list"),
+            "use list = \"standard\", or remove the group",
+        ))
+    }
+
+    /// A path that is not there is a slip of the pen, or a secret that is not hidden.
+    /// Profiles may name what not every host has.
+    fn missing(&self, policy: &Policy) -> Result<(), PolicyError> {
+        for path in policy.read.iter().chain(&policy.write).chain(&policy.hide) {
+            let written = matches!(path.origin, Origin::File { .. } | Origin::Flag { .. });
+            if written && std::fs::metadata(&path.value).is_err() {
+                return Err(self.refuse(
+                    path,
+                    format!("there is no {}", Printable::new(&path.value)),
+                    "does not exist, or cannot be reached",
+                    "correct it, create it, or remove it",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The document and the place of a value, where it came from a file.
+    fn place(&self, value: &Sourced<PathBuf>) -> Option<(&Document, Range<usize>)> {
+        let Origin::File { path, line } = &value.origin else {
+            return None;
+        };
+        let document = self
+            .documents
+            .iter()
+            .find(|document| document.path == *path)?;
+        let text = value.value.to_string_lossy();
+        // Written in full, or relative to something: the last part stands there either way.
+        let last = value.value.file_name().map(|name| name.to_string_lossy());
+        let span = document.find_in_line(*line, &text);
+        let whole = document.find_in_line(*line, "");
+        let span = match last {
+            Some(last) if span == whole => document.find_in_line(*line, &last),
+            _ => span,
+        };
+        Some((document, span))
+    }
+
+    fn refuse(
+        &self,
+        value: &Sourced<PathBuf>,
+        title: String,
+        label: &str,
+        remedy: &str,
+    ) -> PolicyError {
+        match self.place(value) {
+            Some((document, span)) => Diagnostic::new(document, span, title, label)
+                .remedy(remedy)
+                .into(),
+            None => PolicyError::Refused {
+                what: title,
+                origin: value.origin.clone(),
+                remedy: remedy.to_owned(),
+            },
+        }
+    }
+
+    fn contradiction(
+        &self,
+        title: String,
+        (first, first_label): (&Sourced<PathBuf>, &str),
+        (second, second_label): (&Sourced<PathBuf>, &str),
+        remedy: &str,
+    ) -> PolicyError {
+        match (self.place(first), self.place(second)) {
+            (Some((a, span)), Some((b, other))) => Diagnostic::new(a, span, title, first_label)
+                .context(b, other, second_label)
+                .remedy(remedy)
+                .into(),
+            _ => PolicyError::Contradiction {
+                what: title,
+                first: first.origin.clone(),
+                second: second.origin.clone(),
+                remedy: remedy.to_owned(),
+            },
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Fragments on top of each other make the policy.
+
+use crate::fragment::Fragment;
+use crate::{Limits, Origin, Policy, PolicyError, Sourced, TimeLimit};
+use std::time::Duration;
+
+/// The policy that the built-in defaults alone make.
+pub(crate) fn from_defaults(
+    defaults: Fragment,
+    profile: Sourced<String>,
+) -> Result<Policy, PolicyError> {
+    use PolicyError::Incomplete;
+    let limits = defaults.limits;
+    Ok(Policy {
+        profile,
+        require: defaults.require,
+        allow_degraded: defaults.allow_degraded,
+        workspace_mode: defaults
+            .workspace_mode
+            .ok_or(Incomplete("workspace.mode"))?,
+        unprotect: defaults.unprotect,
+        read: defaults.read,
+        write: defaults.write,
+        hide: defaults.hide,
+        env: defaults.env,
+        hostname: defaults.hostname.ok_or(Incomplete("process.hostname"))?,
+        root_inside: defaults
+            .root_inside
+            .ok_or(Incomplete("process.root-inside"))?,
+        capabilities: defaults.capabilities,
+        syscalls: defaults.syscalls.ok_or(Incomplete("syscalls.list"))?,
+        syscall_groups: defaults.syscall_groups,
+        limits: Limits {
+            memory: limits.memory.ok_or(Incomplete("limits.memory"))?,
+            cpus: limits.cpus.ok_or(Incomplete("limits.cpus"))?,
+            pids: limits.pids.ok_or(Incomplete("limits.pids"))?,
+            disk: limits.disk.ok_or(Incomplete("limits.disk"))?,
+            inodes: limits.inodes.ok_or(Incomplete("limits.inodes"))?,
+            files: limits.files.ok_or(Incomplete("limits.files"))?,
+            time: limits.time.map(duration).ok_or(Incomplete("limits.time"))?,
+            idle: limits.idle.map(duration).ok_or(Incomplete("limits.idle"))?,
+        },
+    })
+}
+
+fn duration(limit: Sourced<TimeLimit>) -> Sourced<Option<Duration>> {
+    Sourced::new(limit.value.0, limit.origin)
+}
+
+fn replace<T>(slot: &mut Sourced<T>, value: Option<Sourced<T>>) {
+    if let Some(value) = value {
+        *slot = value;
+    }
+}
+
+/// Appends what is not there yet; the first origin of a value stays.
+fn append<T: PartialEq>(list: &mut Vec<Sourced<T>>, values: Vec<Sourced<T>>) {
+    for value in values {
+        if list.iter().all(|known| known.value != value.value) {
+            list.push(value);
+        }
+    }
+}
+
+/// Puts a fragment on top.
+pub(crate) fn apply(policy: &mut Policy, fragment: Fragment) {
+    let Fragment { limits, .. } = fragment;
+    append(&mut policy.require, fragment.require);
+    append(&mut policy.allow_degraded, fragment.allow_degraded);
+    replace(&mut policy.workspace_mode, fragment.workspace_mode);
+    append(&mut policy.unprotect, fragment.unprotect);
+    append(&mut policy.read, fragment.read);
+    append(&mut policy.write, fragment.write);
+    append(&mut policy.hide, fragment.hide);
+    // Later rules win, so a repeated one moves to the end.
+    policy.env.retain(|known| {
+        fragment
+            .env
+            .iter()
+            .all(|rule| rule.value.name() != known.value.name())
+    });
+    policy.env.extend(fragment.env);
+    replace(&mut policy.hostname, fragment.hostname);
+    replace(&mut policy.root_inside, fragment.root_inside);
+    append(&mut policy.capabilities, fragment.capabilities);
+    replace(&mut policy.syscalls, fragment.syscalls);
+    append(&mut policy.syscall_groups, fragment.syscall_groups);
+    replace(&mut policy.limits.memory, limits.memory);
+    replace(&mut policy.limits.cpus, limits.cpus);
+    replace(&mut policy.limits.pids, limits.pids);
+    replace(&mut policy.limits.disk, limits.disk);
+    replace(&mut policy.limits.inodes, limits.inodes);
+    replace(&mut policy.limits.files, limits.files);
+    replace(&mut policy.limits.time, limits.time.map(duration));
+    replace(&mut policy.limits.idle, limits.idle.map(duration));
+}
+
+/// Adds the groups of system calls that given capabilities are useless without. `minimal`
+/// takes no groups, so a capability that needs one does nothing there.
+pub(crate) fn add_capability_groups(policy: &mut Policy) {
+    if policy.syscalls.value == "minimal" {
+        return;
+    }
+    let groups: Vec<Sourced<String>> = policy
+        .capabilities
+        .iter()
+        .filter_map(|capability| {
+            let group = crate::capabilities::find(&capability.value)?.group?;
+            Some(Sourced::new(group.to_owned(), capability.origin.clone()))
+        })
+        .collect();
+    append(&mut policy.syscall_groups, groups);
+}
+
+/// The origin of a profile.
+pub(crate) fn profile_origin(name: &str) -> Origin {
+    Origin::Profile {
+        name: name.to_owned(),
+    }
+}

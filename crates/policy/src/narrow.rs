@@ -1,0 +1,260 @@
+//! Which of two policies is the wider, and what an untrusted file may still say.
+
+use crate::fragment::Fragment;
+use crate::{EnvRule, Policy, Sourced, WorkspaceMode};
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+fn covered(path: &Path, by: &[Sourced<PathBuf>]) -> bool {
+    by.iter().any(|above| path.starts_with(&above.value))
+}
+
+fn all_in<T: PartialEq>(inner: &[Sourced<T>], outer: &[Sourced<T>]) -> bool {
+    inner
+        .iter()
+        .all(|a| outer.iter().any(|b| a.value == b.value))
+}
+
+fn time_within(a: Option<Duration>, b: Option<Duration>) -> bool {
+    match (a, b) {
+        (_, None) => true,
+        (Some(a), Some(b)) => a <= b,
+        (None, Some(_)) => false,
+    }
+}
+
+/// `minimal` is a part of `standard`; a test of the lists holds that.
+fn list_within(a: &str, b: &str) -> bool {
+    a == b || a == "minimal"
+}
+
+/// What each variable comes to, in the order of names.
+fn environment(policy: &Policy) -> std::collections::BTreeMap<&str, &EnvRule> {
+    policy
+        .env
+        .iter()
+        .map(|rule| (rule.value.name(), &rule.value))
+        .collect()
+}
+
+/// Whether `a` opens nothing that `b` does not. Whatever cannot be compared counts as wider.
+pub fn is_no_wider(a: &Policy, b: &Policy) -> bool {
+    let readable = |path: &Path| covered(path, &b.read) || covered(path, &b.write);
+    let files = a.workspace_mode.value.width() <= b.workspace_mode.value.width()
+        && all_in(&a.unprotect, &b.unprotect)
+        && a.read.iter().all(|path| readable(&path.value))
+        && a.write.iter().all(|path| covered(&path.value, &b.write))
+        && b.hide.iter().all(|path| covered(&path.value, &a.hide));
+    let outer = environment(b);
+    let process = environment(a)
+        .iter()
+        .all(|(name, rule)| outer.get(name) == Some(rule))
+        && a.hostname.value == b.hostname.value
+        && a.root_inside.value <= b.root_inside.value
+        && all_in(&a.capabilities, &b.capabilities);
+    let syscalls = list_within(&a.syscalls.value, &b.syscalls.value)
+        && all_in(&a.syscall_groups, &b.syscall_groups);
+    let layers = all_in(&b.require, &a.require) && all_in(&a.allow_degraded, &b.allow_degraded);
+    let (l, m) = (&a.limits, &b.limits);
+    let limits = l.memory.value.is_within(m.memory.value)
+        && l.cpus.value.is_within(m.cpus.value)
+        && l.pids.value <= m.pids.value
+        && l.disk.value.is_within(m.disk.value)
+        && l.inodes.value <= m.inodes.value
+        && l.files.value <= m.files.value
+        && time_within(l.time.value, m.time.value)
+        && time_within(l.idle.value, m.idle.value);
+    files && process && syscalls && layers && limits
+}
+
+/// What an untrusted file wanted beyond the policy, in words.
+#[derive(Default)]
+struct Dropped(Vec<String>);
+
+impl Dropped {
+    fn note<T>(&mut self, what: &str, value: impl Display, sourced: &Sourced<T>) {
+        self.0.push(format!("{what} {value} ({})", sourced.origin));
+    }
+
+    /// Keeps of a list what `base` has already.
+    fn keep<T>(
+        &mut self,
+        what: &str,
+        list: &mut Vec<Sourced<T>>,
+        base: &[Sourced<T>],
+        show: impl Fn(&T) -> String,
+    ) where
+        T: PartialEq,
+    {
+        list.retain(|item| {
+            let there = base.iter().any(|known| known.value == item.value);
+            if !there {
+                self.note(what, show(&item.value), item);
+            }
+            there
+        });
+    }
+
+    /// Keeps a value that `narrower` finds no wider than the base's.
+    fn keep_if<T>(
+        &mut self,
+        what: &str,
+        slot: &mut Option<Sourced<T>>,
+        narrower: impl Fn(&T) -> bool,
+        show: impl Fn(&T) -> String,
+    ) {
+        if let Some(wanted) = slot.take_if(|value| !narrower(&value.value)) {
+            self.note(what, show(&wanted.value), &wanted);
+        }
+    }
+}
+
+/// Takes out of an untrusted fragment what would widen `base`; returns that in words.
+/// Afterwards `apply` gives a policy that is no wider than `base`.
+pub(crate) fn narrow(base: &mut Policy, fragment: &mut Fragment, workspace: &Path) -> Vec<String> {
+    let mut dropped = Dropped::default();
+    let path = |path: &PathBuf| ironcage_model::Printable::new(path).to_string();
+    let inside = base.workspace_mode.value != WorkspaceMode::Scratch;
+    let writable = base.workspace_mode.value == WorkspaceMode::Direct;
+    // What is there anyway is no wish worth telling about.
+    let quiet = |item: &PathBuf, write: bool| {
+        let given = covered(item, &base.write) || (!write && covered(item, &base.read));
+        given || (item.starts_with(workspace) && if write { writable } else { inside })
+    };
+    for (what, list, write) in [
+        ("files.read", &mut fragment.read, false),
+        ("files.write", &mut fragment.write, true),
+    ] {
+        for item in std::mem::take(list) {
+            if !quiet(&item.value, write) {
+                dropped.note(what, path(&item.value), &item);
+            }
+        }
+    }
+    dropped.keep(
+        "workspace.unprotect",
+        &mut fragment.unprotect,
+        &base.unprotect,
+        path,
+    );
+    dropped.keep_if(
+        "workspace.mode",
+        &mut fragment.workspace_mode,
+        |mode| mode.width() <= base.workspace_mode.value.width(),
+        |mode| mode.name().to_owned(),
+    );
+    for rule in std::mem::take(&mut fragment.env) {
+        let name = ironcage_model::Printable::new(rule.value.name()).to_string();
+        if base.env.iter().all(|known| known.value != rule.value) {
+            dropped.note("env", name, &rule);
+        }
+    }
+    dropped.keep_if(
+        "process.hostname",
+        &mut fragment.hostname,
+        |name| *name == base.hostname.value,
+        String::clone,
+    );
+    dropped.keep_if(
+        "process.root-inside",
+        &mut fragment.root_inside,
+        |root| *root <= base.root_inside.value,
+        bool::to_string,
+    );
+    let text = |name: &String| name.clone();
+    dropped.keep(
+        "process.capabilities",
+        &mut fragment.capabilities,
+        &base.capabilities,
+        text,
+    );
+    dropped.keep_if(
+        "syscalls.list",
+        &mut fragment.syscalls,
+        |list| list_within(list, &base.syscalls.value),
+        text,
+    );
+    dropped.keep(
+        "syscalls.groups",
+        &mut fragment.syscall_groups,
+        &base.syscall_groups,
+        text,
+    );
+    if fragment
+        .syscalls
+        .as_ref()
+        .is_some_and(|list| list.value == "minimal")
+    {
+        // `minimal` takes no groups; without them the result is narrower still.
+        base.syscall_groups.clear();
+        fragment.syscall_groups.clear();
+    }
+    let layer = |layer: &ironcage_model::Layer| layer.to_string();
+    dropped.keep(
+        "layers.allow-degraded",
+        &mut fragment.allow_degraded,
+        &base.allow_degraded,
+        layer,
+    );
+    narrow_limits(base, fragment, &mut dropped);
+    dropped.0
+}
+
+/// Amounts become the smaller of both; a wish for more is noted.
+fn narrow_limits(base: &Policy, fragment: &mut Fragment, dropped: &mut Dropped) {
+    let (limits, base) = (&mut fragment.limits, &base.limits);
+    for (what, slot, bound) in [
+        ("limits.memory", &mut limits.memory, base.memory.value),
+        ("limits.disk", &mut limits.disk, base.disk.value),
+    ] {
+        dropped.keep_if(
+            what,
+            slot,
+            |wanted| wanted.least(bound) != bound,
+            |wanted| wanted.to_string(),
+        );
+        if let Some(wanted) = slot {
+            wanted.value = wanted.value.least(bound);
+        }
+    }
+    let bound = base.cpus.value;
+    dropped.keep_if(
+        "limits.cpus",
+        &mut limits.cpus,
+        |wanted| wanted.least(bound) != bound,
+        |wanted| wanted.to_string(),
+    );
+    if let Some(wanted) = &mut limits.cpus {
+        wanted.value = wanted.value.least(bound);
+    }
+    dropped.keep_if(
+        "limits.pids",
+        &mut limits.pids,
+        |n| *n <= base.pids.value,
+        u32::to_string,
+    );
+    dropped.keep_if(
+        "limits.inodes",
+        &mut limits.inodes,
+        |n| *n <= base.inodes.value,
+        u64::to_string,
+    );
+    dropped.keep_if(
+        "limits.files",
+        &mut limits.files,
+        |n| *n <= base.files.value,
+        u64::to_string,
+    );
+    for (what, slot, bound) in [
+        ("limits.time", &mut limits.time, base.time.value),
+        ("limits.idle", &mut limits.idle, base.idle.value),
+    ] {
+        dropped.keep_if(
+            what,
+            slot,
+            |wanted| time_within(wanted.0, bound),
+            |wanted| wanted.to_string(),
+        );
+    }
+}

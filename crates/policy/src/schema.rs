@@ -1,0 +1,64 @@
+//! The JSON schema of `PolicyFile`, generated; the copy in docs/reference is checked
+//! against it by a test.
+
+use crate::{capabilities, syscalls};
+use ironcage_model::Layer;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use std::borrow::Cow;
+
+/// The JSON schema of policy files, as text that ends with a newline.
+///
+/// # Errors
+/// Only if the schema could not be written as JSON.
+pub fn json_schema() -> Result<String, serde_json::Error> {
+    let schema = schemars::schema_for!(crate::PolicyFile);
+    let mut text = serde_json::to_string_pretty(&schema)?;
+    text.push('\n');
+    Ok(text)
+}
+
+/// Declares a type that exists only to give a value its schema.
+macro_rules! described {
+    ($name:ident, $schema:expr) => {
+        pub(crate) enum $name {}
+
+        impl JsonSchema for $name {
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                $schema
+            }
+        }
+    };
+}
+
+described!(
+    Size,
+    json_schema!({"type": "string", "pattern": "^([1-9][0-9]?%|100%|[0-9]+ ?([kKmMgGtT]([iI]?[bB])?)?)$", "examples": ["2G", "50%"]})
+);
+described!(
+    Processors,
+    json_schema!({"anyOf": [{"type": "number", "minimum": 0.01, "maximum": 8192}, {"type": "string", "pattern": "^([1-9][0-9]?%|100%|[0-9]+(\\.[0-9]+)?)$"}], "examples": [1.5, "50%"]})
+);
+described!(
+    Time,
+    json_schema!({"type": "string", "pattern": "^(none|[1-9][0-9]* ?(s|m|min|h|d)?)$", "examples": ["30m", "none"]})
+);
+described!(
+    LayerName,
+    json_schema!({"type": "string", "enum": Layer::ALL.map(Layer::name)})
+);
+described!(
+    CapabilityName,
+    json_schema!({"type": "string", "enum": capabilities::ENTRIES.iter().filter(|c| c.allowed).map(|c| c.name).collect::<Vec<_>>()})
+);
+described!(
+    ListName,
+    json_schema!({"type": "string", "enum": syscalls::lists().iter().map(|list| list.name).collect::<Vec<_>>()})
+);
+described!(
+    GroupName,
+    json_schema!({"type": "string", "enum": syscalls::groups().iter().map(|group| group.name).collect::<Vec<_>>()})
+);

@@ -1,0 +1,54 @@
+//! Where a workspace's policy file is.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+/// The name of policy files.
+pub const FILE_NAME: &str = "ironcage.toml";
+
+/// The policy file of a workspace: in it, or in a directory above, up to the home directory.
+/// It stops where a directory belongs to someone else than the workspace does: what lies
+/// there was not written for it.
+pub fn find_policy_file(workspace: &Path, home: &Path) -> Option<PathBuf> {
+    let owner = fs::metadata(workspace).ok()?.uid();
+    for directory in workspace.ancestors() {
+        if fs::metadata(directory).ok()?.uid() != owner {
+            return None;
+        }
+        let candidate = directory.join(FILE_NAME);
+        // A link, even a dangling one, is found here and judged where it is read.
+        if fs::symlink_metadata(&candidate).is_ok() {
+            return Some(candidate);
+        }
+        if directory == home {
+            return None;
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_file_above_the_workspace_is_found_and_none_above_home() {
+        let root = tempfile::tempdir().unwrap();
+        let home = root.path().join("home");
+        let workspace = home.join("a/b");
+        fs::create_dir_all(&workspace).unwrap();
+        fs::write(root.path().join(FILE_NAME), "").unwrap();
+        assert_eq!(find_policy_file(&workspace, &home), None);
+        fs::write(home.join(FILE_NAME), "").unwrap();
+        assert_eq!(
+            find_policy_file(&workspace, &home),
+            Some(home.join(FILE_NAME))
+        );
+        fs::write(home.join("a").join(FILE_NAME), "").unwrap();
+        assert_eq!(
+            find_policy_file(&workspace, &home),
+            Some(home.join("a").join(FILE_NAME))
+        );
+    }
+}
