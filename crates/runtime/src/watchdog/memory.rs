@@ -1,0 +1,369 @@
+//! How much memory a cage has, in three steps of rising cost; each is taken only when the one
+//! before it cannot rule out that the limit is passed.
+//!
+//! 1. Anonymous memory of all processes, with pages shared after a fork counted for each, and
+//!    all shared memory and swap of the whole host: more than the cage can have.
+//! 2. The same with the cage's own tmpfs, memfds and mapped shared memory: still more, since
+//!    what is mapped is counted twice.
+//! 3. Proportional shares, and mappings of shared memory one by one: what it has.
+//!
+//! A process that is not dumpable in a user namespace without a root of its own hides its
+//! descriptors from a supervisor without privileges (`fd` then belongs to the host's root), and
+//! with them its memfds. While one does, shared memory that the host gained since the start and
+//! that nothing else explains is held against the cage.
+
+use super::pace;
+use super::processes::{Nameless, ProcessFiles, kilobytes, named, read_all};
+use ironcage_sys::rustix;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+/// How many descriptors one look goes through before it leaves the other processes to the next.
+const FILES_PER_LOOK: usize = 10_000;
+/// How many unreadable files are named.
+const UNREADABLE_NAMED: usize = 8;
+
+/// The result of one look at memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct MemoryLook {
+    pub(super) pause: Duration,
+    pub(super) exceeded: bool,
+}
+
+/// Sources of numbers that are not in the cage's `/proc`.
+pub(super) trait MemorySources: std::fmt::Debug {
+    /// Shared memory and used swap of the whole host, in bytes.
+    fn host_shared(&self) -> io::Result<u64>;
+    /// Bytes used in the cage's tmpfs.
+    fn tmpfs(&self) -> u64;
+}
+
+/// Watches the memory of one cage.
+#[derive(Debug)]
+pub(super) struct MemoryWatch {
+    limit: u64,
+    sources: Box<dyn MemorySources>,
+    /// Memfds by process, from the last time each was looked at.
+    memfds: BTreeMap<u32, Vec<Nameless>>,
+    /// Where the next round over the processes goes on.
+    resume_at: u32,
+    /// Processes whose descriptors could not be read when they were last looked at.
+    hiding: BTreeSet<u32>,
+    /// Shared memory of the host when the watch began.
+    shared_at_start: Option<u64>,
+    unreadable: Vec<String>,
+    peak: u64,
+}
+
+impl MemoryWatch {
+    pub(super) fn new(limit: u64, tmpfs: Vec<OwnedFd>) -> io::Result<MemoryWatch> {
+        let meminfo = std::fs::File::open("/proc/meminfo")?.into();
+        Ok(MemoryWatch::with_sources(
+            limit,
+            Box::new(HostSources { meminfo, tmpfs }),
+        ))
+    }
+
+    pub(super) fn with_sources(limit: u64, sources: Box<dyn MemorySources>) -> MemoryWatch {
+        MemoryWatch {
+            limit,
+            shared_at_start: sources.host_shared().ok(),
+            hiding: BTreeSet::new(),
+            sources,
+            memfds: BTreeMap::new(),
+            resume_at: 0,
+            unreadable: Vec::new(),
+            peak: 0,
+        }
+    }
+
+    pub(super) fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    pub(super) fn unreadable(&self) -> &[String] {
+        &self.unreadable
+    }
+
+    pub(super) fn peak(&self) -> u64 {
+        self.peak
+    }
+
+    /// Takes as many steps as needed to know whether the limit is passed.
+    pub(super) fn look(&mut self, processes: &dyn ProcessFiles) -> MemoryLook {
+        let start = Instant::now();
+        let used = self.measure(processes);
+        MemoryLook {
+            pause: pace::next_check(used, self.limit, start.elapsed()),
+            exceeded: used > self.limit,
+        }
+    }
+
+    /// Bytes in use; more than the truth only where that is still below the limit.
+    pub(super) fn measure(&mut self, processes: &dyn ProcessFiles) -> u64 {
+        self.unreadable.clear();
+        // No list of processes means no processes: the cage's PID 1 is gone.
+        let pids = processes.pids().unwrap_or_default();
+        let resident: Vec<(u32, Resident)> = pids
+            .iter()
+            .filter_map(|pid| Some((*pid, Resident::parse(&processes.read(*pid, "status").ok()?))))
+            .collect();
+        let own: u64 = resident.iter().map(|(_, one)| one.anonymous).sum();
+        self.peak = self.peak.max(own);
+        // Where the host cannot be asked, the next step decides.
+        let host_shared = self.sources.host_shared().ok();
+        if let Some(shared) = host_shared {
+            let bound = own.saturating_add(shared);
+            if bound <= self.limit {
+                return bound;
+            }
+        }
+        self.scan_memfds(processes, &pids);
+        let tmpfs = self.sources.tmpfs();
+        let memfds = self.memfd_sizes();
+        let mapped: u64 = resident.iter().map(|(_, one)| one.shared).sum();
+        let unmapped = tmpfs.saturating_add(memfds.values().sum());
+        let hidden = self.hidden(host_shared, unmapped);
+        let bound = own
+            .saturating_add(mapped)
+            .saturating_add(unmapped)
+            .saturating_add(hidden);
+        if bound <= self.limit {
+            self.peak = self.peak.max(own.saturating_add(unmapped));
+            return bound;
+        }
+        let (anonymous, shared) = self.exact(processes, &resident, memfds);
+        let explained = tmpfs.saturating_add(shared);
+        let exact = anonymous
+            .saturating_add(explained)
+            .saturating_add(self.hidden(host_shared, explained));
+        self.peak = self.peak.max(exact);
+        exact
+    }
+
+    /// Growth of the host's shared memory that must be taken for the cage's, because a process of
+    /// it hides its descriptors, after what is explained.
+    fn hidden(&self, host_shared: Option<u64>, explained: u64) -> u64 {
+        if self.hiding.is_empty() {
+            return 0;
+        }
+        match (host_shared, self.shared_at_start) {
+            (Some(now), Some(then)) => now.saturating_sub(then).saturating_sub(explained),
+            _ => 0,
+        }
+    }
+
+    /// Proportional shares of anonymous memory, and shared memory outside the cage's tmpfs.
+    fn exact(
+        &mut self,
+        processes: &dyn ProcessFiles,
+        resident: &[(u32, Resident)],
+        mut memfds: BTreeMap<u64, u64>,
+    ) -> (u64, u64) {
+        let mut total = 0u64;
+        let mut shared_total = 0u64;
+        let mut mapped_memfds: BTreeMap<u64, u64> = BTreeMap::new();
+        for (pid, rough) in resident {
+            let own = match processes.read(*pid, "smaps_rollup") {
+                Ok(rollup) => {
+                    let field = |name| kilobytes(&rollup, name).unwrap_or(0);
+                    field("Pss_Anon").saturating_add(field("SwapPss"))
+                }
+                Err(error) => {
+                    self.note(*pid, "smaps_rollup", &error);
+                    rough.anonymous
+                }
+            };
+            total = total.saturating_add(own);
+            if rough.shared == 0 {
+                continue;
+            }
+            match processes.read(*pid, "smaps") {
+                Ok(smaps) => {
+                    let shared = SharedMappings::parse(&smaps);
+                    shared_total = shared_total.saturating_add(shared.without_file);
+                    for (inode, bytes) in shared.memfds {
+                        *mapped_memfds.entry(inode).or_default() += bytes;
+                    }
+                }
+                Err(error) => {
+                    self.note(*pid, "smaps", &error);
+                    shared_total = shared_total.saturating_add(rough.shared);
+                }
+            }
+        }
+        // A memfd that is mapped may have no descriptor any more.
+        for (inode, bytes) in mapped_memfds {
+            let size = memfds.entry(inode).or_default();
+            *size = (*size).max(bytes);
+        }
+        (total, shared_total.saturating_add(memfds.values().sum()))
+    }
+
+    /// Looks for memfds, a bounded number at a time; what is known of the others is kept.
+    fn scan_memfds(&mut self, processes: &dyn ProcessFiles, pids: &[u32]) {
+        let alive: BTreeSet<u32> = pids.iter().copied().collect();
+        self.memfds.retain(|pid, _| alive.contains(pid));
+        self.hiding.retain(|pid| alive.contains(pid));
+        let order: Vec<u32> = alive
+            .range(self.resume_at..)
+            .chain(alive.range(..self.resume_at))
+            .copied()
+            .collect();
+        let mut seen = 0;
+        self.resume_at = 0;
+        for pid in order {
+            if seen >= FILES_PER_LOOK {
+                self.resume_at = pid;
+                break;
+            }
+            match processes.open_files(pid) {
+                Ok(files) => {
+                    seen += files.seen;
+                    let nameless = files.nameless.into_iter();
+                    self.hiding.remove(&pid);
+                    self.memfds
+                        .insert(pid, nameless.filter(|file| file.memory).collect());
+                }
+                Err(error) => {
+                    if error.kind() == io::ErrorKind::PermissionDenied {
+                        self.hiding.insert(pid);
+                    }
+                    self.note(pid, "fd", &error);
+                }
+            }
+        }
+    }
+
+    /// Sizes by inode: the same memfd in several processes is one.
+    fn memfd_sizes(&self) -> BTreeMap<u64, u64> {
+        let files = self.memfds.values().flatten();
+        files.map(|file| (file.inode, file.bytes)).collect()
+    }
+
+    fn note(&mut self, pid: u32, file: &str, error: &io::Error) {
+        // A process that has ended since is no matter.
+        let denied = error.kind() == io::ErrorKind::PermissionDenied;
+        if denied && self.unreadable.len() < UNREADABLE_NAMED {
+            self.unreadable.push(named(pid, file));
+        }
+    }
+}
+
+/// What everybody can read of a process's memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Resident {
+    /// Anonymous pages and those swapped out.
+    anonymous: u64,
+    /// Pages of tmpfs, memfd and shared anonymous mappings.
+    shared: u64,
+}
+
+impl Resident {
+    fn parse(status: &str) -> Resident {
+        let field = |name| kilobytes(status, name).unwrap_or(0);
+        Resident {
+            anonymous: field("RssAnon").saturating_add(field("VmSwap")),
+            shared: field("RssShmem"),
+        }
+    }
+}
+
+/// Shares of mapped shared memory that no tmpfs of the cage accounts for.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct SharedMappings {
+    /// Anonymous shared mappings and System V segments.
+    without_file: u64,
+    /// Memfds by inode.
+    memfds: BTreeMap<u64, u64>,
+}
+
+impl SharedMappings {
+    fn parse(smaps: &str) -> SharedMappings {
+        enum Kind {
+            Other,
+            WithoutFile,
+            Memfd(u64),
+        }
+        let mut found = SharedMappings::default();
+        let mut kind = Kind::Other;
+        for line in smaps.lines() {
+            if let Some((inode, path)) = mapping(line) {
+                kind = if path.starts_with("/dev/zero (deleted)") || path.starts_with("/SYSV") {
+                    Kind::WithoutFile
+                } else if path.starts_with("/memfd:") {
+                    Kind::Memfd(inode)
+                } else {
+                    Kind::Other
+                };
+                continue;
+            }
+            let share = kilobytes(line, "Pss").or_else(|| kilobytes(line, "SwapPss"));
+            match (&kind, share) {
+                (Kind::WithoutFile, Some(bytes)) => found.without_file += bytes,
+                (Kind::Memfd(inode), Some(bytes)) => {
+                    *found.memfds.entry(*inode).or_default() += bytes
+                }
+                _ => {}
+            }
+        }
+        found
+    }
+}
+
+/// Inode and path of a line that begins a mapping: `from-to rights offset device inode path`.
+fn mapping(line: &str) -> Option<(u64, &str)> {
+    let first = line.split(' ').next()?;
+    let (from, to) = first.split_once('-')?;
+    let is_address =
+        |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if !is_address(from) || !is_address(to) {
+        return None;
+    }
+    let mut rest = line;
+    for _ in 0..4 {
+        rest = rest.trim_start().split_once(' ')?.1;
+    }
+    let rest = rest.trim_start();
+    let (inode, path) = rest.split_once(' ').unwrap_or((rest, ""));
+    Some((inode.parse().ok()?, path.trim_start()))
+}
+
+#[derive(Debug)]
+struct HostSources {
+    meminfo: OwnedFd,
+    tmpfs: Vec<OwnedFd>,
+}
+
+impl MemorySources for HostSources {
+    fn host_shared(&self) -> io::Result<u64> {
+        rustix::fs::seek(&self.meminfo, rustix::fs::SeekFrom::Start(0))?;
+        let text = read_all(&self.meminfo)?;
+        host_shared(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    fn tmpfs(&self) -> u64 {
+        self.tmpfs
+            .iter()
+            .filter_map(|file| rustix::fs::fstatvfs(file).ok())
+            .map(|usage| {
+                usage
+                    .f_blocks
+                    .saturating_sub(usage.f_bfree)
+                    .saturating_mul(usage.f_frsize)
+            })
+            .sum()
+    }
+}
+
+fn host_shared(meminfo: &str) -> Option<u64> {
+    let field = |name| kilobytes(meminfo, name);
+    let swapped = field("SwapTotal")?.saturating_sub(field("SwapFree")?);
+    Some(field("Shmem")?.saturating_add(swapped))
+}
+
+#[cfg(test)]
+#[path = "memory_tests.rs"]
+mod tests;

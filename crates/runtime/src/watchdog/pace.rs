@@ -1,0 +1,84 @@
+//! How long to wait until the next look. Pure.
+
+use std::time::Duration;
+
+/// No processor fills fresh pages faster than about this many bytes in a second; several
+/// together reach it too.
+const FILL_RATE: u64 = 4 << 30;
+const SHORTEST: Duration = Duration::from_millis(20);
+const LONGEST: Duration = Duration::from_millis(500);
+/// Looking may take one part in this many of the time.
+const COST_SHARE: u32 = 20;
+/// Even looks that cost much come at least this often.
+const LONGEST_FOR_COST: Duration = Duration::from_secs(5);
+
+/// The pause after a look that found `used` of `limit` and took `cost`: shorter than it takes to
+/// fill what is left, within bounds, and long enough for the cost.
+pub(super) fn next_check(used: u64, limit: u64, cost: Duration) -> Duration {
+    let left = limit.saturating_sub(used);
+    let to_fill = Duration::from_micros(left / (FILL_RATE / 1_000_000));
+    let pause = to_fill.clamp(SHORTEST, LONGEST);
+    pause.max(affordable(cost))
+}
+
+/// The pause that makes a look's cost bearable.
+pub(super) fn affordable(cost: Duration) -> Duration {
+    (cost * COST_SHARE).min(LONGEST_FOR_COST)
+}
+
+/// `536870912` is `512M`: the largest unit that leaves no rest.
+pub(super) fn bytes_as_written(bytes: u64) -> String {
+    let units = [
+        ("T", 1u64 << 40),
+        ("G", 1 << 30),
+        ("M", 1 << 20),
+        ("K", 1 << 10),
+    ];
+    for (unit, size) in units {
+        if bytes >= size && bytes.is_multiple_of(size) {
+            return format!("{}{unit}", bytes / size);
+        }
+    }
+    bytes.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MEGABYTE: u64 = 1 << 20;
+    const NOTHING: Duration = Duration::ZERO;
+
+    #[test]
+    fn the_nearer_the_limit_the_shorter_the_pause() {
+        let pause = |used| next_check(used * MEGABYTE, 1024 * MEGABYTE, NOTHING);
+        assert!(pause(0) > pause(300) && pause(300) > pause(700));
+        assert_eq!(pause(1020), SHORTEST);
+        assert_eq!(pause(5000), SHORTEST);
+        assert_eq!(next_check(0, 1 << 40, NOTHING), LONGEST);
+    }
+
+    #[test]
+    fn what_is_left_cannot_be_filled_before_the_next_look_unless_it_is_little() {
+        for used in (0..2000).step_by(100) {
+            let left = (2048 - used) * MEGABYTE;
+            let pause = next_check(used * MEGABYTE, 2048 * MEGABYTE, NOTHING);
+            let filled = FILL_RATE / 1000 * u64::try_from(pause.as_millis()).unwrap();
+            assert!(filled <= left + left / 10 || pause == SHORTEST, "{used}");
+        }
+    }
+
+    #[test]
+    fn an_expensive_look_is_made_less_often_but_not_never() {
+        let cost = Duration::from_millis(10);
+        assert_eq!(next_check(0, MEGABYTE, cost), Duration::from_millis(200));
+        assert_eq!(affordable(Duration::from_secs(60)), LONGEST_FOR_COST);
+    }
+
+    #[test]
+    fn bytes_are_written_as_people_write_them() {
+        assert_eq!(bytes_as_written(512 * MEGABYTE), "512M");
+        assert_eq!(bytes_as_written(3 << 30), "3G");
+        assert_eq!(bytes_as_written(1000), "1000");
+    }
+}
