@@ -43,7 +43,10 @@ impl Document {
 
 /// What is wrong in a policy file: where, what, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Diagnostic {
+pub struct Diagnostic(Box<Finding>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Finding {
     title: String,
     label: String,
     remedy: Option<String>,
@@ -59,18 +62,18 @@ impl Diagnostic {
         title: impl Into<String>,
         label: impl Into<String>,
     ) -> Self {
-        Diagnostic {
+        Diagnostic(Box::new(Finding {
             title: title.into(),
             label: label.into(),
             remedy: None,
             document: document.clone(),
             span,
             context: None,
-        }
+        }))
     }
 
     pub(crate) fn remedy(mut self, remedy: impl Into<String>) -> Self {
-        self.remedy = Some(remedy.into());
+        self.0.remedy = Some(remedy.into());
         self
     }
 
@@ -81,28 +84,29 @@ impl Diagnostic {
         span: Range<usize>,
         label: impl Into<String>,
     ) -> Self {
-        self.context = Some((document.clone(), span, label.into()));
+        self.0.context = Some((document.clone(), span, label.into()));
         self
     }
 
     /// The file.
     pub fn path(&self) -> &Path {
-        &self.document.path
+        &self.0.document.path
     }
 
     /// The line, from one.
     pub fn line(&self) -> usize {
-        self.document.line(self.span.start)
+        self.0.document.line(self.0.span.start)
     }
 
     /// What is wrong, in one line.
     pub fn title(&self) -> String {
-        Printable::new(&self.title).to_string()
+        Printable::new(&self.0.title).to_string()
     }
 
     /// What to do about it.
     pub fn remedy_text(&self) -> Option<String> {
-        self.remedy
+        self.0
+            .remedy
             .as_ref()
             .map(|remedy| Printable::new(remedy).to_string())
     }
@@ -125,16 +129,18 @@ impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The renderer escapes control characters of the source; the rest is ours to escape,
         // since a file of a workspace is written by whoever wrote the workspace.
-        let label = Printable::new(&self.label).to_string();
-        let path = Printable::new(&self.document.path).to_string();
-        let snippet = Snippet::source(&*self.document.text).path(path).annotation(
-            AnnotationKind::Primary
-                .span(clamp(&self.document.text, &self.span))
-                .label(label),
-        );
+        let label = Printable::new(&self.0.label).to_string();
+        let path = Printable::new(&self.0.document.path).to_string();
+        let snippet = Snippet::source(&*self.0.document.text)
+            .path(path)
+            .annotation(
+                AnnotationKind::Primary
+                    .span(clamp(&self.0.document.text, &self.0.span))
+                    .label(label),
+            );
         let group = Level::ERROR.no_name().primary_title(self.title());
-        let mut group = match &self.context {
-            Some((document, span, label)) if document.path == self.document.path => {
+        let mut group = match &self.0.context {
+            Some((document, span, label)) if document.path == self.0.document.path => {
                 let label = Printable::new(label).to_string();
                 let other = AnnotationKind::Context
                     .span(clamp(&document.text, span))

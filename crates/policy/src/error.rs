@@ -9,7 +9,7 @@ use std::path::PathBuf;
 pub enum PolicyError {
     /// Something in a file is wrong; shown at its line.
     #[error("{0}")]
-    Invalid(Box<Diagnostic>),
+    Invalid(Diagnostic),
     /// A file cannot be read.
     #[error("cannot read the policy {}", Printable::new(path))]
     Read {
@@ -74,6 +74,6 @@ pub enum PolicyError {
 
 impl From<Diagnostic> for PolicyError {
     fn from(diagnostic: Diagnostic) -> Self {
-        PolicyError::Invalid(Box::new(diagnostic))
+        PolicyError::Invalid(diagnostic)
     }
 }

@@ -1,0 +1,366 @@
+//! A file found in a workspace can only narrow, until the user trusts it.
+
+use ironcage_policy::{
+    Resolved, Sources, TrustStore, Trusted, WorkspaceMode, examine, is_no_wider, resolve,
+};
+use proptest::prelude::*;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+
+struct Stage {
+    root: tempfile::TempDir,
+}
+
+impl Stage {
+    fn new() -> Stage {
+        let root = tempfile::tempdir().unwrap();
+        for directory in ["home/project/src", "home/datasets", "state"] {
+            fs::create_dir_all(root.path().join(directory)).unwrap();
+        }
+        Stage { root }
+    }
+
+    fn path(&self, relative: &str) -> PathBuf {
+        self.root.path().canonicalize().unwrap().join(relative)
+    }
+
+    fn write(&self, relative: &str, text: &str) {
+        fs::write(self.path(relative), text).unwrap();
+    }
+
+    fn sources(&self) -> Sources {
+        Sources {
+            workspace: self.path("home/project"),
+            home: self.path("home"),
+            state_dir: Some(self.path("state")),
+            ..Sources::default()
+        }
+    }
+
+    fn resolve(&self) -> Resolved {
+        resolve(&self.sources()).unwrap()
+    }
+
+    fn trust(&self) -> Trusted {
+        let file = self.path("home/project/ironcage.toml");
+        let trusted = examine(&file, &self.sources()).unwrap().trusted;
+        TrustStore::new(&self.path("state"))
+            .record(&trusted)
+            .unwrap();
+        trusted
+    }
+}
+
+const WIDENING: &str = r#"
+[files]
+read = ["~/datasets"]
+write = ["~/datasets"]
+[env]
+pass = ["AWS_SECRET_ACCESS_KEY"]
+set = { LD_PRELOAD = "x" }
+[process]
+root-inside = true
+capabilities = ["CAP_NET_RAW"]
+hostname = "other"
+[syscalls]
+groups = ["debug", "io-uring"]
+[limits]
+memory = "100%"
+pids = 100000
+time = "none"
+[workspace]
+unprotect = [".git"]
+[layers]
+allow-degraded = ["seccomp"]
+"#;
+
+#[test]
+fn an_untrusted_file_that_widens_gets_nothing_and_is_told_about() {
+    let stage = Stage::new();
+    let without = stage.resolve();
+    stage.write("home/project/ironcage.toml", WIDENING);
+    let with = stage.resolve();
+    assert!(!with.trusted);
+    assert_eq!(with.policy, without.policy);
+    for wish in [
+        "files.read",
+        "files.write",
+        "env AWS_SECRET_ACCESS_KEY",
+        "env LD_PRELOAD",
+        "root-inside",
+        "CAP_NET_RAW",
+        "hostname",
+        "debug",
+        "memory 100%",
+        "pids 100000",
+        ".git",
+        "seccomp",
+    ] {
+        assert!(
+            with.narrowed.iter().any(|line| line.contains(wish)),
+            "{wish}: {:#?}",
+            with.narrowed
+        );
+    }
+    assert!(
+        with.narrowed
+            .iter()
+            .all(|line| line.contains("ironcage.toml:"))
+    );
+}
+
+#[test]
+fn a_trusted_file_widens_until_it_changes() {
+    let stage = Stage::new();
+    let without = stage.resolve();
+    stage.write("home/project/ironcage.toml", WIDENING);
+    stage.trust();
+    let with = stage.resolve();
+    assert!(with.trusted && with.narrowed.is_empty());
+    assert!(!is_no_wider(&with.policy, &without.policy));
+    assert_eq!(with.policy.write[0].value, stage.path("home/datasets"));
+    stage.write(
+        "home/project/ironcage.toml",
+        &format!("{WIDENING}\n# one more line\n"),
+    );
+    assert!(!stage.resolve().trusted);
+}
+
+#[test]
+fn trust_covers_what_is_extended() {
+    let stage = Stage::new();
+    stage.write("home/project/base.toml", "[limits]\npids = 10000\n");
+    stage.write("home/project/ironcage.toml", "extends = \"./base.toml\"\n");
+    stage.trust();
+    assert_eq!(stage.resolve().policy.limits.pids.value, 10000);
+    stage.write("home/project/base.toml", "[limits]\npids = 20000\n");
+    let resolved = stage.resolve();
+    assert!(!resolved.trusted);
+    assert!(resolved.policy.limits.pids.value < 10000);
+}
+
+#[test]
+fn the_same_content_elsewhere_is_not_trusted() {
+    let stage = Stage::new();
+    stage.write("home/project/ironcage.toml", WIDENING);
+    stage.trust();
+    fs::create_dir(stage.path("home/other")).unwrap();
+    fs::copy(
+        stage.path("home/project/ironcage.toml"),
+        stage.path("home/other/ironcage.toml"),
+    )
+    .unwrap();
+    let other = Sources {
+        workspace: stage.path("home/other"),
+        ..stage.sources()
+    };
+    assert!(!resolve(&other).unwrap().trusted);
+    assert!(stage.resolve().trusted);
+}
+
+#[test]
+fn trust_is_listed_revoked_and_private() {
+    let stage = Stage::new();
+    stage.write("home/project/ironcage.toml", WIDENING);
+    let trusted = stage.trust();
+    let store = TrustStore::new(&stage.path("state"));
+    assert_eq!(store.list().unwrap(), [trusted.clone()]);
+    let record = stage.path("state/trust").join(trusted.digest.to_string());
+    let mode = |path: &PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&stage.path("state/trust")), 0o700);
+    assert_eq!(mode(&record), 0o600);
+    fs::set_permissions(&record, fs::Permissions::from_mode(0o666)).unwrap();
+    assert!(
+        !stage.resolve().trusted,
+        "a record that others can write is none"
+    );
+    fs::set_permissions(&record, fs::Permissions::from_mode(0o600)).unwrap();
+    assert!(stage.resolve().trusted);
+    assert!(store.revoke(&trusted.path).unwrap());
+    assert!(!store.revoke(&trusted.path).unwrap());
+    assert!(!stage.resolve().trusted);
+}
+
+#[test]
+fn recording_a_changed_file_replaces_the_old_record() {
+    let stage = Stage::new();
+    stage.write("home/project/ironcage.toml", WIDENING);
+    stage.trust();
+    stage.write("home/project/ironcage.toml", "");
+    let trusted = stage.trust();
+    assert_eq!(
+        TrustStore::new(&stage.path("state")).list().unwrap(),
+        [trusted]
+    );
+}
+
+#[test]
+fn an_untrusted_file_narrows() {
+    let stage = Stage::new();
+    stage.write(
+        "home/project/ironcage.toml",
+        "extends = \"strict\"\n[files]\nhide = [\"src\"]\n[syscalls]\nlist = \"minimal\"\n[limits]\nmemory = \"1G\"\npids = 9\n[layers]\nrequire = [\"landlock\"]\n",
+    );
+    let resolved = stage.resolve();
+    let policy = resolved.policy;
+    assert_eq!(
+        policy.profile.value, "shell",
+        "the profile itself is not the file's to choose"
+    );
+    assert_eq!(policy.workspace_mode.value, WorkspaceMode::ReadOnly);
+    assert_eq!(policy.hide[0].value, stage.path("home/project/src"));
+    assert_eq!(policy.syscalls.value, "minimal");
+    assert_eq!(policy.limits.pids.value, 9);
+    assert_eq!(policy.limits.memory.value.of(100 << 30), 1 << 30);
+    assert_eq!(policy.limits.memory.value.of(2 << 30), (2 << 30) / 4);
+    assert_eq!(resolved.narrowed, Vec::<String>::new());
+}
+
+#[test]
+fn a_file_that_the_user_names_is_trusted() {
+    let stage = Stage::new();
+    stage.write("home/project/ironcage.toml", WIDENING);
+    let named = Sources {
+        policy_file: Some(stage.path("home/project/ironcage.toml")),
+        ..stage.sources()
+    };
+    let resolved = resolve(&named).unwrap();
+    assert!(resolved.trusted && resolved.policy.root_inside.value);
+}
+
+fn quoted(values: &'static [&'static str]) -> impl Strategy<Value = String> {
+    prop::sample::select(values).prop_map(|value| format!("\"{value}\""))
+}
+
+fn list(key: &'static str, values: &'static [&'static str]) -> impl Strategy<Value = String> {
+    prop::collection::vec(quoted(values), 0..3)
+        .prop_map(move |items| format!("{key} = [{}]\n", items.join(", ")))
+}
+
+fn scalar(key: &'static str, values: &'static [&'static str]) -> impl Strategy<Value = String> {
+    prop::option::of(prop::sample::select(values)).prop_map(move |value| {
+        value
+            .map(|value| format!("{key} = {value}\n"))
+            .unwrap_or_default()
+    })
+}
+
+/// Texts of policy files with any mixture of keys.
+fn any_policy() -> impl Strategy<Value = String> {
+    let head = scalar(
+        "extends",
+        &["\"strict\"", "\"coding-agent\"", "\"data\"", "\"rust\""],
+    );
+    let workspace = (
+        scalar("mode", &["\"direct\"", "\"read-only\"", "\"scratch\""]),
+        list("unprotect", &[".git", ".vscode", "ironcage.toml"]),
+    );
+    let files = (
+        list("read", &["~/datasets", "/usr", "src", "~"]),
+        list("write", &["~/datasets", "/usr/local", "src"]),
+        list("hide", &["src", "~/datasets", "/usr/share"]),
+    );
+    let env = (
+        list("pass", &["HOME", "SSH_AUTH_SOCK", "TERM", "LANG"]),
+        scalar("set", &["{ LD_PRELOAD = \"x\" }", "{ TERM = \"dumb\" }"]),
+    );
+    let process = (
+        scalar("hostname", &["\"cage\"", "\"evil\""]),
+        scalar("root-inside", &["true", "false"]),
+        list(
+            "capabilities",
+            &["CAP_CHOWN", "CAP_NET_RAW", "CAP_SYS_CHROOT"],
+        ),
+    );
+    let syscalls = (
+        scalar("list", &["\"standard\"", "\"minimal\""]),
+        list("groups", &["debug", "io-uring", "chroot"]),
+    );
+    let limits = (
+        scalar(
+            "memory",
+            &[
+                "\"1M\"", "\"2G\"", "\"900T\"", "\"1%\"", "\"75%\"", "\"100%\"",
+            ],
+        ),
+        scalar("cpus", &["0.5", "64", "\"10%\"", "\"100%\""]),
+        scalar("pids", &["2", "4096", "100000"]),
+        scalar("disk", &["\"1M\"", "\"1T\"", "\"1%\"", "\"100%\""]),
+        scalar("inodes", &["64", "100000000"]),
+        scalar("files", &["16", "1048576"]),
+        scalar("time", &["\"1s\"", "\"9h\"", "\"none\""]),
+        scalar("idle", &["\"1s\"", "\"9h\"", "\"none\""]),
+    );
+    let layers = (
+        list("require", &["landlock", "time-ns", "cpu"]),
+        list("allow-degraded", &["seccomp", "user-ns"]),
+    );
+    (head, workspace, files, env, process, syscalls, limits, layers).prop_map(
+        |(head, w, f, e, p, s, l, y)| {
+            format!(
+                "{head}[workspace]\n{}{}[files]\n{}{}{}[env]\n{}{}[process]\n{}{}{}[syscalls]\n{}{}[limits]\n{}{}{}{}{}{}{}{}[layers]\n{}{}",
+                w.0, w.1, f.0, f.1, f.2, e.0, e.1, p.0, p.1, p.2, s.0, s.1, l.0, l.1, l.2, l.3, l.4, l.5, l.6, l.7, y.0, y.1
+            )
+        },
+    )
+}
+
+/// What the user's own flags may add to a run.
+fn any_flags() -> impl Strategy<Value = ironcage_policy::FlagLayer> {
+    (
+        prop::option::of(prop::sample::select(&["1G", "60%"][..])),
+        prop::collection::vec(prop::sample::select(&["CHOWN", "SYS_CHROOT"][..]), 0..2),
+        prop::option::of(prop::sample::select(&["debug"][..])),
+    )
+        .prop_map(|(memory, capabilities, group)| ironcage_policy::FlagLayer {
+            memory: memory.map(|text| text.parse().unwrap()),
+            capabilities: capabilities.into_iter().map(str::to_owned).collect(),
+            syscall_groups: group.into_iter().map(str::to_owned).collect(),
+            ..ironcage_policy::FlagLayer::default()
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn no_untrusted_file_makes_a_policy_wider(
+        text in any_policy(),
+        flags in any_flags(),
+        profile in prop::sample::select(&["strict", "shell", "data", "coding-agent"][..]),
+    ) {
+        let stage = Stage::new();
+        let sources = Sources { profile: Some(profile.into()), flags, ..stage.sources() };
+        let without = resolve(&sources).unwrap().policy;
+        stage.write("home/project/ironcage.toml", &text);
+        // A file may make the start fail; what it must not do is to widen.
+        if let Ok(with) = resolve(&sources) {
+            prop_assert!(!with.trusted);
+            prop_assert!(is_no_wider(&with.policy, &without), "{text}\n{:#?}", with.policy);
+        }
+    }
+}
+
+#[test]
+fn generated_files_mostly_resolve_and_widen_when_trusted() {
+    // The property above says nothing if its files never resolve or never ask for more.
+    use proptest::strategy::ValueTree as _;
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let (mut resolved, mut widened) = (0, 0);
+    let stage = Stage::new();
+    let without = stage.resolve().policy;
+    for _ in 0..200 {
+        let text = any_policy().new_tree(&mut runner).unwrap().current();
+        stage.write("home/project/ironcage.toml", &text);
+        resolved += usize::from(resolve(&stage.sources()).is_ok());
+        let named = Sources {
+            policy_file: Some(stage.path("home/project/ironcage.toml")),
+            ..stage.sources()
+        };
+        widened +=
+            usize::from(resolve(&named).is_ok_and(|with| !is_no_wider(&with.policy, &without)));
+    }
+    assert!(resolved > 150, "{resolved}");
+    assert!(widened > 20, "{widened}");
+}
