@@ -4,6 +4,7 @@
 use crate::{capabilities, syscalls};
 use ironcage_model::Layer;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde_json::Value;
 use std::borrow::Cow;
 
 /// The JSON schema of policy files, as text that ends with a newline.
@@ -12,9 +13,40 @@ use std::borrow::Cow;
 /// Only if the schema could not be written as JSON.
 pub fn json_schema() -> Result<String, serde_json::Error> {
     let schema = schemars::schema_for!(crate::PolicyFile);
-    let mut text = serde_json::to_string_pretty(&schema)?;
+    let mut value = serde_json::to_value(&schema)?;
+    drop_null(&mut value);
+    let mut text = serde_json::to_string_pretty(&value)?;
     text.push('\n');
     Ok(text)
+}
+
+/// Takes out that a value may be null: TOML has no null, a key is there or not.
+fn drop_null(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            if map.get("default").is_some_and(Value::is_null) {
+                map.remove("default");
+            }
+            if let Some(Value::Array(types)) = map.get_mut("type") {
+                types.retain(|name| name != "null");
+                if let [one] = types.as_slice() {
+                    let one = one.clone();
+                    map.insert("type".to_owned(), one);
+                }
+            }
+            if let Some(Value::Array(choices)) = map.get_mut("anyOf") {
+                choices.retain(|choice| choice.get("type") != Some(&Value::from("null")));
+                if let [Value::Object(one)] = choices.as_slice() {
+                    let one = one.clone();
+                    map.remove("anyOf");
+                    map.extend(one);
+                }
+            }
+            map.values_mut().for_each(drop_null);
+        }
+        Value::Array(items) => items.iter_mut().for_each(drop_null),
+        _ => {}
+    }
 }
 
 /// Declares a type that exists only to give a value its schema.

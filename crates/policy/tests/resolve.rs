@@ -1,4 +1,5 @@
 //! From sources to a policy: precedence, origins, choice of profile, errors.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use ironcage_model::Layer;
 use ironcage_policy::{
