@@ -1,9 +1,313 @@
-//! From a failure and the facts around it to a reason and a remedy. Pure.
+//! From facts and trials to findings: how far each layer holds, why, and what mends it. Pure.
 
-use super::Place;
+use super::trials::{Subject, TrialResult, refusal};
+use super::{Extra, Finding, Place};
 use crate::assess::{self, Facts};
+use crate::{CgroupHost, Privilege};
+use ironcage_model::{Enforcement, Layer};
 use ironcage_sys::host::errno_text;
 use ironcage_sys::rustix::io::Errno;
+use std::collections::BTreeMap;
+
+type Results = BTreeMap<Subject, TrialResult>;
+
+/// One finding for every layer.
+pub(crate) fn findings(facts: &Facts, place: Place, results: &Results) -> Vec<Finding> {
+    let context = Context {
+        facts,
+        place,
+        results,
+    };
+    let assessed = assess::layers(facts);
+    Layer::ALL
+        .into_iter()
+        .map(|layer| {
+            let level = assessed
+                .get(&layer)
+                .cloned()
+                .unwrap_or_else(|| Enforcement::Off("not assessed".into()));
+            context.finding(layer, level)
+        })
+        .collect()
+}
+
+/// What is not a layer but needed by some cages.
+pub(crate) fn extras(results: &Results) -> Vec<Extra> {
+    let extra = |name, subject| {
+        let (works, evidence) = match results.get(&subject) {
+            Some(TrialResult::Worked) => (true, "tried".to_owned()),
+            Some(TrialResult::Refused { doing, errno }) => (false, refusal(doing, *errno)),
+            Some(TrialResult::NotTried { why }) => (false, format!("not tried: {why}")),
+            None => (false, "not tried".to_owned()),
+        };
+        Extra {
+            name,
+            works,
+            evidence,
+        }
+    };
+    vec![
+        extra("overlay in a user namespace", Subject::Overlay),
+        extra("idmapped mounts", Subject::IdMappedMounts),
+    ]
+}
+
+struct Context<'a> {
+    facts: &'a Facts,
+    place: Place,
+    results: &'a Results,
+}
+
+impl Context<'_> {
+    fn finding(&self, layer: Layer, assessed: Enforcement) -> Finding {
+        match subject_of(layer) {
+            Some(subject) => self.tried(layer, subject, assessed),
+            None if is_by_cgroup(layer) => self.by_cgroup(layer, assessed),
+            None => Finding {
+                layer,
+                evidence: match layer {
+                    Layer::Disk | Layer::Inodes => "a property of tmpfs and of the watchdog",
+                    _ => "every kernel from the least one on has it",
+                }
+                .into(),
+                enforcement: assessed,
+                remedy: None,
+            },
+        }
+    }
+
+    /// A layer that a trial decides. What the facts know to be in the way comes first: its
+    /// reason is better than an error number.
+    fn tried(&self, layer: Layer, subject: Subject, assessed: Enforcement) -> Finding {
+        let result = self.results.get(&subject);
+        let needs_user_namespace = matches!(
+            layer,
+            Layer::MountNs
+                | Layer::PidNs
+                | Layer::NetNs
+                | Layer::IpcNs
+                | Layer::UtsNs
+                | Layer::CgroupNs
+                | Layer::TimeNs
+                | Layer::Counters
+        );
+        if needs_user_namespace && !self.worked(Subject::UserNs) {
+            return Finding {
+                layer,
+                enforcement: Enforcement::Off("it needs the user namespace".into()),
+                evidence: "no user namespace could be made".into(),
+                remedy: Some("mend user-ns first".into()),
+            };
+        }
+        match result {
+            Some(TrialResult::Worked) => self.worked_finding(layer, assessed),
+            Some(TrialResult::Refused { doing, errno }) => {
+                let evidence = refusal(doing, *errno);
+                let (why, remedy) = self.explain(subject, assessed, *errno);
+                Finding {
+                    layer,
+                    enforcement: Enforcement::Off(why.unwrap_or_else(|| evidence.clone())),
+                    evidence,
+                    remedy: Some(remedy),
+                }
+            }
+            Some(TrialResult::NotTried { why }) => Finding {
+                layer,
+                enforcement: Enforcement::Off(format!("it could not be tried: {why}")),
+                evidence: why.clone(),
+                remedy: self.place.nesting_remedy().map(str::to_owned),
+            },
+            None => Finding {
+                layer,
+                enforcement: assessed,
+                evidence: "not tried".into(),
+                remedy: None,
+            },
+        }
+    }
+
+    fn worked(&self, subject: Subject) -> bool {
+        self.results.get(&subject) == Some(&TrialResult::Worked)
+    }
+
+    /// The trial went well; a version may still lack something. A blocker that the facts suspect
+    /// and the trial did not meet is none.
+    fn worked_finding(&self, layer: Layer, assessed: Enforcement) -> Finding {
+        let mut finding = Finding {
+            layer,
+            enforcement: match assessed {
+                Enforcement::Off(_) => Enforcement::Full,
+                other => other,
+            },
+            evidence: "tried".into(),
+            remedy: None,
+        };
+        if layer == Layer::Seccomp && !self.worked(Subject::SeccompNotify) {
+            finding.enforcement = Enforcement::Partial(
+                "system calls are refused but the refusals are not recorded".into(),
+            );
+            finding.remedy = Some(
+                "the filter around this process already has a listener: start Ironcage outside of it"
+                    .into(),
+            );
+        } else if layer == Layer::Landlock && finding.enforcement != Enforcement::Full {
+            finding.remedy = Some("install Linux 6.12 or later".into());
+        }
+        finding
+    }
+
+    /// Reason, where it is known better than by the error number, and remedy.
+    fn explain(
+        &self,
+        subject: Subject,
+        assessed: Enforcement,
+        errno: i32,
+    ) -> (Option<String>, String) {
+        let known = match assessed {
+            Enforcement::Off(text) => split_remedy(&text),
+            _ => None,
+        };
+        if subject == Subject::UserNs {
+            if let Some(blocker) = assess::userns_blocker(self.facts) {
+                return (Some(blocker.why), blocker.remedy);
+            }
+            return (None, userns_failure_hint(self.facts, self.place, errno));
+        }
+        if let Some((why, remedy)) = known {
+            return (Some(why), remedy);
+        }
+        let error = Errno::from_raw_os_error(errno);
+        if matches!(self.facts.sysctls.apparmor_restrict, Some(1..))
+            && self.facts.privilege == Privilege::User
+        {
+            let why = "AppArmor gives no capabilities in user namespaces of this program";
+            return (Some(why.into()), assess::apparmor_remedy());
+        }
+        if error == Errno::NOSPC {
+            let remedy = "as root, for the namespace named: sysctl -w user.max_mnt_namespaces=15000 (also max_pid_, max_net_, max_ipc_, max_uts_, max_cgroup_, max_time_)";
+            return (
+                Some("a limit on namespaces is reached".into()),
+                remedy.into(),
+            );
+        }
+        match (subject, self.place.nesting_remedy()) {
+            (Subject::PidNs, Some(remedy)) => {
+                let why = "a new /proc is refused where parts of the present one are masked, as containers do";
+                (Some(why.into()), remedy.into())
+            }
+            (Subject::Counters, Some(remedy)) => (Some("/proc/sys is read-only here".into()), remedy.into()),
+            (_, Some(remedy)) => (None, remedy.into()),
+            (Subject::Landlock, None) => (
+                None,
+                "add `landlock` to the list in the boot parameter lsm= (see /sys/kernel/security/lsm)".into(),
+            ),
+            (_, None) if self.place == Place::Wsl2 => {
+                (None, "in Windows: wsl --update && wsl --shutdown".into())
+            }
+            (_, None) => (
+                None,
+                "a seccomp filter or a security module around this process is likely: start Ironcage outside of it".into(),
+            ),
+        }
+    }
+
+    fn by_cgroup(&self, layer: Layer, assessed: Enforcement) -> Finding {
+        let result = self.results.get(&Subject::CgroupGroup);
+        let place = match &self.facts.cgroup {
+            CgroupHost::V2 { parent, .. } => format!("cgroup version 2 below {}", parent.display()),
+            CgroupHost::V1(_) => "cgroup version 1".into(),
+            CgroupHost::None { .. } => "no cgroup".into(),
+        };
+        match result {
+            Some(TrialResult::Refused { doing, errno }) => Finding {
+                layer,
+                enforcement: Enforcement::Partial(format!(
+                    "by the next best means: {}",
+                    next_best(layer)
+                )),
+                evidence: refusal(doing, *errno),
+                remedy: Some(self.delegation_remedy()),
+            },
+            _ => Finding {
+                layer,
+                remedy: (assessed != Enforcement::Full).then(|| self.delegation_remedy()),
+                enforcement: assessed,
+                evidence: place,
+            },
+        }
+    }
+
+    /// How cgroups are handed to this user.
+    fn delegation_remedy(&self) -> String {
+        if let Some(remedy) = self.container_cgroup_remedy() {
+            return remedy.into();
+        }
+        if self.facts.privilege == Privilege::Root {
+            return "boot with systemd, or as root: mount -t cgroup2 none /sys/fs/cgroup && \
+                    echo '+memory +pids +cpu' > /sys/fs/cgroup/cgroup.subtree_control"
+                .into();
+        }
+        let mut remedy = String::from(
+            "start with: systemd-run --user --scope -p Delegate=yes ironcage run ...; for all controllers, as root: \
+             mkdir -p /etc/systemd/system/user@.service.d && printf '[Service]\\nDelegate=cpu cpuset io memory pids\\n' \
+             > /etc/systemd/system/user@.service.d/delegate.conf && systemctl daemon-reload",
+        );
+        if self.place == Place::Wsl2 {
+            remedy.push_str("; WSL2 starts systemd with: printf '[boot]\\nsystemd=true\\n' >> /etc/wsl.conf, then in Windows: wsl --shutdown");
+        }
+        remedy
+    }
+
+    const fn container_cgroup_remedy(&self) -> Option<&'static str> {
+        match self.place {
+            Place::Docker | Place::Podman => Some(
+                "start the container with: --cgroupns=private -v /sys/fs/cgroup:/sys/fs/cgroup:rw and an init that makes sub-groups, or set --memory, --pids-limit and --cpus on the container itself",
+            ),
+            Place::Kubernetes => {
+                Some("set resources.limits of the pod: they hold for all cages in it together")
+            }
+            Place::Lxc | Place::Container | Place::Gvisor => Some(
+                "set the limits on the container itself: they hold for all cages in it together",
+            ),
+            Place::Host | Place::Wsl2 => None,
+        }
+    }
+}
+
+/// `why; remedy` in two.
+fn split_remedy(text: &str) -> Option<(String, String)> {
+    let (why, remedy) = text.split_once("; ")?;
+    Some((why.to_owned(), remedy.to_owned()))
+}
+
+const fn is_by_cgroup(layer: Layer) -> bool {
+    matches!(layer, Layer::Memory | Layer::Cpu | Layer::Pids)
+}
+
+const fn next_best(layer: Layer) -> &'static str {
+    match layer {
+        Layer::Memory => "RLIMIT_DATA for each process and a watchdog over the total",
+        Layer::Pids => "RLIMIT_NPROC in the user namespace",
+        _ => "a set of whole processors; no share of one",
+    }
+}
+
+const fn subject_of(layer: Layer) -> Option<Subject> {
+    Some(match layer {
+        Layer::UserNs => Subject::UserNs,
+        Layer::MountNs => Subject::MountNs,
+        Layer::PidNs => Subject::PidNs,
+        Layer::NetNs => Subject::NetNs,
+        Layer::IpcNs => Subject::IpcNs,
+        Layer::UtsNs => Subject::UtsNs,
+        Layer::CgroupNs => Subject::CgroupNs,
+        Layer::TimeNs => Subject::TimeNs,
+        Layer::Counters => Subject::Counters,
+        Layer::Seccomp => Subject::Seccomp,
+        Layer::Landlock => Subject::Landlock,
+        _ => return None,
+    })
+}
 
 /// Why a user namespace was refused, and what to do.
 pub(crate) fn userns_failure_hint(facts: &Facts, place: Place, errno: i32) -> String {
@@ -42,41 +346,5 @@ pub(crate) fn userns_failure_hint(facts: &Facts, place: Place, errno: i32) -> St
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::assess::tests::desktop;
-
-    const EPERM: i32 = 1;
-    const ENOSPC: i32 = 28;
-
-    #[test]
-    fn a_known_switch_comes_before_guesses() {
-        let mut facts = desktop();
-        facts.sysctls.userns_clone = Some(0);
-        let hint = userns_failure_hint(&facts, Place::Docker, EPERM);
-        assert!(hint.contains("unprivileged_userns_clone"), "{hint}");
-    }
-
-    #[test]
-    fn in_a_container_the_hint_says_how_to_start_it() {
-        let hint = userns_failure_hint(&desktop(), Place::Docker, EPERM);
-        assert!(hint.contains("docker run --security-opt"), "{hint}");
-    }
-
-    #[test]
-    fn a_used_up_limit_is_told_from_a_refusal() {
-        let hint = userns_failure_hint(&desktop(), Place::Docker, ENOSPC);
-        assert!(hint.contains("max_user_namespaces"), "{hint}");
-        let hint = userns_failure_hint(&desktop(), Place::Host, EPERM);
-        assert!(hint.contains("refused"), "{hint}");
-    }
-
-    #[test]
-    fn a_profile_without_the_rule_is_named() {
-        let mut facts = desktop();
-        facts.sysctls.apparmor_restrict = Some(1);
-        facts.sysctls.apparmor_label = Some("snap.code".into());
-        let hint = userns_failure_hint(&facts, Place::Host, EPERM);
-        assert!(hint.contains("AppArmor profile"), "{hint}");
-    }
-}
+#[path = "diagnosis_tests.rs"]
+mod tests;

@@ -1,8 +1,57 @@
 //! The deep examination of a host, behind `ironcage doctor`: what can be enforced is tried,
 //! and each thing that fails is explained with the command that mends it.
+//!
+//! Trials happen in children that are thrown away; the only trace on the host is a cgroup that is
+//! made and removed at once.
 
 mod diagnosis;
+mod examination;
 mod place;
+mod recommend;
+mod trials;
 
 pub(crate) use diagnosis::userns_failure_hint;
+pub use examination::{Examination, Extra, Finding};
 pub use place::Place;
+pub use recommend::Recommendation;
+
+use crate::{HostError, LEAST_KERNEL, quick};
+
+/// Examines this host. Takes some tens of milliseconds.
+pub fn examine() -> Result<Examination, HostError> {
+    let facts = quick::gather()?;
+    let place = Place::here();
+    let results = trials::run(&facts);
+    Ok(Examination {
+        findings: diagnosis::findings(&facts, place, &results),
+        extras: diagnosis::extras(&results),
+        recommendations: recommend::RECOMMENDATIONS.to_vec(),
+        kernel: facts.release,
+        least_kernel: LEAST_KERNEL.to_string(),
+        place,
+        privilege: facts.privilege,
+        uid: facts.uid,
+        landlock_abi: facts.landlock_abi,
+        memory: facts.memory,
+        cpus: facts.cpus,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ironcage_model::Layer;
+
+    #[test]
+    fn this_host_is_examined_layer_by_layer_in_order() {
+        let examination = examine().unwrap();
+        let layers: Vec<Layer> = examination.findings.iter().map(|one| one.layer).collect();
+        assert_eq!(layers, Layer::ALL);
+        assert!(
+            examination
+                .findings
+                .iter()
+                .all(|one| !one.evidence.is_empty())
+        );
+    }
+}

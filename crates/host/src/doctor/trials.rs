@@ -1,0 +1,253 @@
+//! What the examination tries: for each subject the steps that a throw-away child takes.
+
+use crate::assess::Facts;
+use crate::{CgroupHost, Privilege};
+use ironcage_sys::host::errno_text;
+use ironcage_sys::trial::{self, Step};
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::fs;
+use std::path::Path;
+
+const NEW_MOUNT: u32 = 0x0002_0000;
+const NEW_CGROUP: u32 = 0x0200_0000;
+const NEW_UTS: u32 = 0x0400_0000;
+const NEW_IPC: u32 = 0x0800_0000;
+const NEW_USER: u32 = 0x1000_0000;
+const NEW_PID: u32 = 0x2000_0000;
+const NEW_NET: u32 = 0x4000_0000;
+const NEW_TIME: u32 = 0x80;
+const PRIVATE: u64 = (1 << 14) | (1 << 18);
+const NO_SUID_DEV: u64 = 2 | 4;
+
+/// A thing that is tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Subject {
+    UserNs,
+    MountNs,
+    PidNs,
+    NetNs,
+    IpcNs,
+    UtsNs,
+    CgroupNs,
+    TimeNs,
+    Counters,
+    Seccomp,
+    SeccompNotify,
+    Landlock,
+    CgroupGroup,
+    Overlay,
+    IdMappedMounts,
+}
+
+impl Subject {
+    const IN_CHILD: [Subject; 14] = [
+        Subject::UserNs,
+        Subject::MountNs,
+        Subject::PidNs,
+        Subject::NetNs,
+        Subject::IpcNs,
+        Subject::UtsNs,
+        Subject::CgroupNs,
+        Subject::TimeNs,
+        Subject::Counters,
+        Subject::Seccomp,
+        Subject::SeccompNotify,
+        Subject::Landlock,
+        Subject::Overlay,
+        Subject::IdMappedMounts,
+    ];
+}
+
+/// How a trial went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum TrialResult {
+    /// It worked.
+    Worked,
+    /// A step was refused.
+    Refused {
+        /// What was being done.
+        doing: String,
+        /// The error number.
+        errno: i32,
+    },
+    /// It was not tried.
+    NotTried {
+        /// Why.
+        why: String,
+    },
+}
+
+/// Tries everything.
+pub(crate) fn run(facts: &Facts) -> BTreeMap<Subject, TrialResult> {
+    let mut results: BTreeMap<Subject, TrialResult> = Subject::IN_CHILD
+        .into_iter()
+        .map(|subject| (subject, run_one(facts, subject)))
+        .collect();
+    results.insert(Subject::CgroupGroup, make_group(&facts.cgroup));
+    results
+}
+
+fn run_one(facts: &Facts, subject: Subject) -> TrialResult {
+    if subject == Subject::IdMappedMounts && facts.privilege != Privilege::Root {
+        return TrialResult::NotTried {
+            why: "only root makes them; the user's own id is the agent's".into(),
+        };
+    }
+    let steps = steps(facts, subject);
+    match trial::attempt(&steps) {
+        Ok(None) => TrialResult::Worked,
+        Ok(Some(failure)) => TrialResult::Refused {
+            doing: steps.get(failure.step).map_or_else(String::new, in_words),
+            errno: failure.errno,
+        },
+        Err(error) => TrialResult::NotTried {
+            why: error.to_string(),
+        },
+    }
+}
+
+/// The steps for a subject; those in a user namespace begin with it.
+fn steps(facts: &Facts, subject: Subject) -> Vec<Step> {
+    let in_user_namespace = |more: Vec<Step>| {
+        let mut all = user_namespace(facts);
+        all.extend(more);
+        all
+    };
+    match subject {
+        Subject::UserNs => user_namespace(facts),
+        Subject::MountNs => in_user_namespace(vec![
+            Step::Unshare(NEW_MOUNT),
+            private_mounts(),
+            mount(c"tmpfs", c"/tmp", NO_SUID_DEV, c"mode=755"),
+            Step::PivotRoot(c"/tmp".into()),
+        ]),
+        Subject::PidNs => in_user_namespace(vec![
+            Step::Unshare(NEW_MOUNT | NEW_PID),
+            Step::Fork,
+            private_mounts(),
+            mount(c"proc", c"/proc", NO_SUID_DEV | 8, c""),
+        ]),
+        Subject::NetNs => in_user_namespace(vec![Step::Unshare(NEW_NET), Step::LoopbackUp]),
+        Subject::IpcNs => in_user_namespace(vec![Step::Unshare(NEW_IPC)]),
+        Subject::UtsNs => in_user_namespace(vec![
+            Step::Unshare(NEW_UTS),
+            Step::SetHostName(c"cage".into()),
+        ]),
+        Subject::CgroupNs => in_user_namespace(vec![Step::Unshare(NEW_CGROUP)]),
+        Subject::TimeNs => in_user_namespace(vec![Step::Unshare(NEW_TIME), Step::Fork]),
+        Subject::Counters => {
+            in_user_namespace(vec![write(c"/proc/sys/user/max_user_namespaces", "0")])
+        }
+        Subject::Seccomp => vec![Step::NoNewPrivileges, Step::Seccomp { listener: false }],
+        Subject::SeccompNotify => vec![Step::NoNewPrivileges, Step::Seccomp { listener: true }],
+        Subject::Landlock => vec![Step::NoNewPrivileges, Step::Landlock],
+        Subject::Overlay => in_user_namespace(vec![
+            Step::Unshare(NEW_MOUNT),
+            private_mounts(),
+            mount(c"tmpfs", c"/tmp", NO_SUID_DEV, c""),
+            Step::MakeDirectory(c"/tmp/lower".into()),
+            Step::MakeDirectory(c"/tmp/upper".into()),
+            Step::MakeDirectory(c"/tmp/work".into()),
+            Step::MakeDirectory(c"/tmp/merged".into()),
+            mount(
+                c"overlay",
+                c"/tmp/merged",
+                NO_SUID_DEV,
+                c"lowerdir=/tmp/lower,upperdir=/tmp/upper,workdir=/tmp/work",
+            ),
+        ]),
+        // The current directory: whether a file system can do it differs from one to the next.
+        Subject::IdMappedMounts => vec![Step::IdMappedMount(c".".into())],
+        Subject::CgroupGroup => Vec::new(),
+    }
+}
+
+fn user_namespace(facts: &Facts) -> Vec<Step> {
+    vec![
+        Step::Unshare(NEW_USER),
+        write(c"/proc/self/setgroups", "deny"),
+        write(c"/proc/self/uid_map", &format!("1000 {} 1", facts.uid)),
+        write(c"/proc/self/gid_map", &format!("1000 {} 1", facts.gid)),
+    ]
+}
+
+fn write(path: &std::ffi::CStr, text: &str) -> Step {
+    Step::Write {
+        path: path.into(),
+        bytes: text.into(),
+    }
+}
+
+fn mount(
+    kind: &std::ffi::CStr,
+    target: &std::ffi::CStr,
+    flags: u64,
+    options: &std::ffi::CStr,
+) -> Step {
+    Step::Mount {
+        source: kind.into(),
+        target: target.into(),
+        kind: kind.into(),
+        flags,
+        options: options.into(),
+    }
+}
+
+fn private_mounts() -> Step {
+    Step::Mount {
+        source: c"none".into(),
+        target: c"/".into(),
+        kind: CString::default(),
+        flags: PRIVATE,
+        options: CString::default(),
+    }
+}
+
+fn in_words(step: &Step) -> String {
+    let shown = |text: &CString| text.to_string_lossy().into_owned();
+    match step {
+        Step::Unshare(_) => "making the namespace".into(),
+        Step::Fork => "starting a process in it".into(),
+        Step::Write { path, .. } => format!("writing {}", shown(path)),
+        Step::MakeDirectory(path) => format!("making {}", shown(path)),
+        Step::Mount { kind, target, .. } if kind.is_empty() => {
+            format!("making mounts below {} private", shown(target))
+        }
+        Step::Mount { kind, target, .. } => {
+            format!("mounting {} on {}", shown(kind), shown(target))
+        }
+        Step::PivotRoot(_) => "changing the root".into(),
+        Step::SetHostName(_) => "setting the host name".into(),
+        Step::LoopbackUp => "bringing the loopback interface up".into(),
+        Step::IdMappedMount(_) => "mapping ids on a copy of the current directory's mount".into(),
+        Step::NoNewPrivileges => "setting no_new_privs".into(),
+        Step::Landlock => "entering a Landlock domain".into(),
+        Step::Seccomp { .. } => "installing a filter".into(),
+    }
+}
+
+/// Makes a group and removes it again.
+fn make_group(host: &CgroupHost) -> TrialResult {
+    let parents: Vec<&Path> = match host {
+        CgroupHost::V2 { parent, .. } => vec![parent],
+        CgroupHost::V1(v1) => v1.controllers.values().map(|path| path.as_path()).collect(),
+        CgroupHost::None { why } => return TrialResult::NotTried { why: why.clone() },
+    };
+    for parent in parents {
+        let group = parent.join(format!("ironcage-doctor-{}", std::process::id()));
+        let made = fs::create_dir(&group).and_then(|()| fs::remove_dir(&group));
+        if let Err(error) = made {
+            return TrialResult::Refused {
+                doing: format!("making {}", group.display()),
+                errno: error.raw_os_error().unwrap_or(0),
+            };
+        }
+    }
+    TrialResult::Worked
+}
+
+/// A refusal as one says it.
+pub(crate) fn refusal(doing: &str, errno: i32) -> String {
+    format!("{doing} was refused: {}", errno_text(errno))
+}
