@@ -42,7 +42,7 @@ pub use parse::parse;
 pub use policy::{
     Amount, Cpus, EnvRule, InvalidEnvRule, InvalidMode, Limits, Policy, Sourced, WorkspaceMode,
 };
-pub use profiles::{Profile, defaults_text, profile, profiles};
+pub use profiles::{Profile, defaults_text, profile, profiles, template};
 pub use quantity::{InvalidQuantity, TimeLimit};
 pub use resolve::{Examined, Resolved, Sources, examine, resolve, resolve_profile};
 pub use search::{FILE_NAME, find_policy_file};

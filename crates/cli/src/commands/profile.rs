@@ -1,0 +1,147 @@
+//! `ironcage profile`: the profiles that ship, and a policy file to begin with.
+
+use crate::error::{CliError, CommandResult};
+use crate::places;
+use clap::Subcommand;
+use ironcage_policy::{
+    EnvRule, FILE_NAME, Policy, Profile, Sourced, TimeLimit, profile, profiles, resolve_profile,
+    template,
+};
+use std::fmt::Display;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+
+/// List and show profiles, or begin a policy file.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List the profiles
+    List,
+    /// Show a profile, with the reason for each entry
+    Show {
+        /// The profile
+        name: String,
+        /// Show every value in force, with the defaults and where each came from
+        #[arg(long)]
+        merged: bool,
+    },
+    /// Write a commented ironcage.toml in the current directory
+    Init {
+        /// The profile it builds on
+        #[arg(default_value = "coding-agent")]
+        name: String,
+    },
+}
+
+pub(crate) fn run(args: Args) -> CommandResult {
+    match args.action {
+        Action::List => list(),
+        Action::Show { name, merged } => show(&find(&name)?, merged),
+        Action::Init { name } => init(&find(&name)?),
+    }
+}
+
+fn find(name: &str) -> Result<Profile, CliError> {
+    profile(name).ok_or_else(|| {
+        let shown = ironcage_model::Printable::new(name);
+        let names: Vec<&str> = profiles().map(|profile| profile.name).collect();
+        CliError::new(format!("there is no profile `{shown}`"))
+            .hint(format!("the profiles are {}", names.join(", ")))
+    })
+}
+
+fn list() -> CommandResult {
+    let width = profiles()
+        .map(|profile| profile.name.len())
+        .max()
+        .unwrap_or(0);
+    for profile in profiles() {
+        anstream::println!("{:width$}  {}", profile.name, profile.about);
+    }
+    Ok(0)
+}
+
+fn show(profile: &Profile, merged: bool) -> CommandResult {
+    if merged {
+        let policy = resolve_profile(profile.name, &places::home()?)
+            .map_err(|error| CliError::from_error(&error))?;
+        print_merged(&policy);
+    } else {
+        anstream::print!("{}", profile.text);
+    }
+    Ok(0)
+}
+
+fn init(profile: &Profile) -> CommandResult {
+    // `create_new`: an existing file, or a link in its place, is never written through.
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(FILE_NAME)
+        .map_err(|error| match error.kind() {
+            std::io::ErrorKind::AlreadyExists => {
+                CliError::new(format!("{FILE_NAME} exists already"))
+                    .hint("edit it, or remove it first")
+            }
+            _ => CliError::new(format!("cannot write {FILE_NAME}: {error}")),
+        })?;
+    file.write_all(template(profile).as_bytes())
+        .map_err(|error| CliError::new(format!("cannot write {FILE_NAME}: {error}")))?;
+    anstream::println!(
+        "wrote {FILE_NAME}, which builds on the profile {}",
+        profile.name
+    );
+    anstream::println!("edit it, then run `ironcage trust` so that its word counts in full");
+    Ok(0)
+}
+
+fn line<T>(key: &str, value: impl Display, sourced: &Sourced<T>) {
+    anstream::println!("{key:24} {value:32} {}", sourced.origin);
+}
+
+fn print_merged(policy: &Policy) {
+    let mode = &policy.workspace_mode;
+    line("workspace.mode", mode.value.name(), mode);
+    for rule in &policy.env {
+        match &rule.value {
+            EnvRule::Pass { name } => line("env.pass", name, rule),
+            EnvRule::Set { name, value } => line("env.set", format!("{name}={value}"), rule),
+        }
+    }
+    line("process.hostname", &policy.hostname.value, &policy.hostname);
+    line(
+        "process.root-inside",
+        policy.root_inside.value,
+        &policy.root_inside,
+    );
+    line("syscalls.list", &policy.syscalls.value, &policy.syscalls);
+    let limits = &policy.limits;
+    line(
+        "limits.memory",
+        limits.memory.value.to_string(),
+        &limits.memory,
+    );
+    line("limits.cpus", limits.cpus.value.to_string(), &limits.cpus);
+    line("limits.pids", limits.pids.value, &limits.pids);
+    line("limits.disk", limits.disk.value.to_string(), &limits.disk);
+    line("limits.inodes", limits.inodes.value, &limits.inodes);
+    line("limits.files", limits.files.value, &limits.files);
+    line(
+        "limits.time",
+        TimeLimit(limits.time.value).to_string(),
+        &limits.time,
+    );
+    line(
+        "limits.idle",
+        TimeLimit(limits.idle.value).to_string(),
+        &limits.idle,
+    );
+    for layer in &policy.require {
+        line("layers.require", layer.value.name(), layer);
+    }
+}

@@ -1,0 +1,145 @@
+//! `ironcage trust`: which policy files of workspaces count in full.
+
+use crate::error::{CliError, CommandResult};
+use crate::places;
+use ironcage_model::Printable;
+use ironcage_policy::{FILE_NAME, Sources, TrustStore, examine, find_policy_file};
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+
+/// Trust a policy file of a workspace, after showing what it allows.
+///
+/// A file that came with a workspace can only narrow. Once trusted its word counts in full,
+/// until it or anything that it extends changes.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The file, or a directory with one [default: the one that `ironcage run` would find]
+    path: Option<PathBuf>,
+    /// List what is trusted
+    #[arg(long, conflicts_with_all = ["revoke", "path"])]
+    list: bool,
+    /// Take the trust away
+    #[arg(long)]
+    revoke: bool,
+    /// Do not ask
+    #[arg(short, long)]
+    yes: bool,
+}
+
+pub(crate) fn run(args: Args) -> CommandResult {
+    let home = places::home()?;
+    let store = TrustStore::new(&places::state_dir(&home));
+    if args.list {
+        return list(&store);
+    }
+    let path = match &args.path {
+        Some(path) if path.is_dir() => path.join(FILE_NAME),
+        Some(path) => path.clone(),
+        None => find(&home)?,
+    };
+    if args.revoke {
+        revoke(&store, &path)
+    } else {
+        trust(&store, &path, home, args.yes)
+    }
+}
+
+fn find(home: &Path) -> Result<PathBuf, CliError> {
+    let cwd = std::env::current_dir()
+        .map_err(|error| CliError::new(format!("cannot tell the current directory: {error}")))?;
+    let workspace = places::workspace_around(&cwd, home);
+    find_policy_file(&workspace, home).ok_or_else(|| {
+        let workspace = Printable::new(&workspace);
+        CliError::new(format!(
+            "there is no {FILE_NAME} in {workspace} or above it"
+        ))
+        .hint("`ironcage profile init` writes one")
+    })
+}
+
+fn list(store: &TrustStore) -> CommandResult {
+    let trusted = store.list().map_err(|error| CliError::from_error(&error))?;
+    for entry in trusted {
+        let digest = entry.digest.to_string();
+        let short = digest.get(..12).unwrap_or(&digest);
+        anstream::println!("{short}  {}", Printable::new(&entry.path));
+    }
+    Ok(0)
+}
+
+fn revoke(store: &TrustStore, path: &Path) -> CommandResult {
+    // A file that is gone can still be in the records, by the path it had.
+    let path = std::fs::canonicalize(path)
+        .or_else(|_| std::path::absolute(path))
+        .map_err(|error| CliError::new(format!("{}: {error}", Printable::new(path))))?;
+    let shown = Printable::new(&path);
+    if store
+        .revoke(&path)
+        .map_err(|error| CliError::from_error(&error))?
+    {
+        anstream::println!("{shown} is no longer trusted");
+        return Ok(0);
+    }
+    Err(CliError::new(format!("{shown} is not trusted"))
+        .hint("`ironcage trust --list` shows what is"))
+}
+
+fn trust(store: &TrustStore, path: &Path, home: PathBuf, yes: bool) -> CommandResult {
+    let workspace = std::fs::canonicalize(path)
+        .ok()
+        .and_then(|path| path.parent().map(Path::to_owned))
+        .unwrap_or_default();
+    let sources = Sources {
+        workspace,
+        user_config_dir: Some(places::config_dir(&home)),
+        state_dir: Some(places::state_dir(&home)),
+        home,
+        ..Sources::default()
+    };
+    // What is shown and what is recorded come from one reading of the files.
+    let examined = examine(path, &sources).map_err(|error| CliError::from_error(&error))?;
+    let shown = Printable::new(&examined.trusted.path);
+    if examined.already {
+        anstream::println!("{shown} is trusted already");
+        return Ok(0);
+    }
+    if examined.widens.is_empty() {
+        anstream::println!("{shown} allows nothing beyond the profile");
+    } else {
+        anstream::println!("{shown} would allow beyond the profile:");
+        for wish in &examined.widens {
+            anstream::println!("  {wish}");
+        }
+    }
+    for file in examined
+        .files
+        .iter()
+        .filter(|file| **file != examined.trusted.path)
+    {
+        anstream::println!(
+            "it extends {}, which is trusted with it",
+            Printable::new(file)
+        );
+    }
+    if !yes && std::io::stdin().is_terminal() && !confirmed()? {
+        anstream::println!("not trusted");
+        return Ok(1);
+    }
+    store
+        .record(&examined.trusted)
+        .map_err(|error| CliError::from_error(&error))?;
+    anstream::println!("trusted, until a file of it changes");
+    Ok(0)
+}
+
+fn confirmed() -> Result<bool, CliError> {
+    let failed = |error: std::io::Error| CliError::new(format!("cannot ask: {error}"));
+    anstream::print!("Trust it? [y/N] ");
+    std::io::stdout().flush().map_err(failed)?;
+    let mut answer = String::new();
+    std::io::stdin()
+        .lock()
+        .read_line(&mut answer)
+        .map_err(failed)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
