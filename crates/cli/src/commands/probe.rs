@@ -1,0 +1,187 @@
+//! `ironcage probe`: the containment suite.
+
+use crate::error::{CliError, CommandResult};
+use clap::Subcommand;
+use ironcage_probe::{Options, Probe, Verdict, accepted, find, probes, role, run_suite, select};
+use std::ffi::OsString;
+use std::io::{IsTerminal, Write};
+
+/// Test whether a sandbox holds a program that wants out.
+///
+/// Makes a stage of canaries in namespaces of its own, tries each attack without a sandbox (the
+/// control) and then inside it, and reports what reached a canary. Nothing of this machine is
+/// touched. Exits with 0 only if nothing escaped, no unlisted surface is open, and what must
+/// work does.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<Action>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List every probe, and the surfaces that stay open by design
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show one probe in full
+    Show {
+        /// The probe's id, such as FS-01
+        id: String,
+    },
+    /// Run probes: all of them, or those named
+    Run(Run),
+    /// A part that the suite plays itself
+    #[command(hide = true)]
+    Role {
+        /// The part
+        name: String,
+        /// What it is told
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        rest: Vec<OsString>,
+    },
+}
+
+#[derive(Debug, Default, clap::Args)]
+struct Run {
+    /// Ids or classes: FS-01, PR, ...
+    #[arg(value_name = "ID|CLASS")]
+    names: Vec<String>,
+    /// The sandbox under test: ironcage, bwrap, none
+    #[arg(long, value_name = "NAME", conflicts_with = "against_command")]
+    against: Option<String>,
+    /// The command line of any other sandbox: 'tool {workspace} -- {command}'
+    #[arg(long, value_name = "COMMAND")]
+    against_command: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: Args) -> CommandResult {
+    match args.command {
+        None => suite(Run::default()),
+        Some(Action::Run(run)) => suite(run),
+        Some(Action::List { json }) => list(json),
+        Some(Action::Show { id }) => show(&id),
+        Some(Action::Role { name, rest }) => Ok(role::play(&name, &rest)),
+    }
+}
+
+fn print(text: &str) -> CommandResult {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        // A reader that has seen enough is no error.
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(CliError::new(format!("standard output: {error}")))
+        }
+        _ => Ok(0),
+    }
+}
+
+fn json(value: &impl serde::Serialize) -> Result<String, CliError> {
+    serde_json::to_string_pretty(value)
+        .map(|text| text + "\n")
+        .map_err(|error| CliError::from_error(&error))
+}
+
+fn suite(run: Run) -> CommandResult {
+    let chosen = select(&run.names).map_err(|error| CliError::from_error(&error))?;
+    let options = Options {
+        ids: chosen.iter().map(|probe| probe.id.to_owned()).collect(),
+        must_work: run.names.is_empty(),
+        against: run.against,
+        against_command: run.against_command,
+        progress: std::io::stderr().is_terminal(),
+    };
+    let report = run_suite(&options).map_err(|error| {
+        CliError::from_error(&error)
+            .hint("the stage needs namespaces; `ironcage doctor` says what this host allows")
+    })?;
+    let text = if run.json {
+        json(&report)?
+    } else {
+        report.table()
+    };
+    print(&text)?;
+    Ok(u8::from(!report.holds()))
+}
+
+#[derive(serde::Serialize)]
+struct Catalogue {
+    probes: Vec<Probe>,
+    accepted: &'static [accepted::AcceptedSurface],
+}
+
+fn list(as_json: bool) -> CommandResult {
+    if as_json {
+        let probes = probes().copied().collect();
+        return print(&json(&Catalogue {
+            probes,
+            accepted: accepted::SURFACES,
+        })?);
+    }
+    let mut text = String::new();
+    let mut class = None;
+    for probe in probes() {
+        if class != Some(probe.class) {
+            class = Some(probe.class);
+            text.push_str(&format!("\n{}  {}\n", probe.class, probe.class.subject()));
+        }
+        let line = (probe.id, probe.kind, probe.severity, probe.title);
+        text.push_str(&format!(
+            "  {:<7} {:<8} {:<9} {}\n",
+            line.0, line.1, line.2, line.3
+        ));
+    }
+    text.push_str("\nSurfaces that stay open by design\n");
+    for entry in accepted::SURFACES {
+        text.push_str(&format!(
+            "  {:<7} {}\n          behind it: {}\n",
+            entry.id, entry.reason, entry.behind
+        ));
+    }
+    print(text.trim_start())
+}
+
+fn show(id: &str) -> CommandResult {
+    let probe = find(id).ok_or_else(|| {
+        CliError::new(format!("there is no probe `{}`", id.escape_debug()))
+            .hint("`ironcage probe list` shows every probe")
+    })?;
+    let mut text = format!("{}  {}\n\n", probe.id, probe.title);
+    let mut field = |name: &str, value: &str| text.push_str(&format!("{name:<12} {value}\n"));
+    field(
+        "class",
+        &format!("{} ({})", probe.class, probe.class.subject()),
+    );
+    field("kind", &probe.kind.to_string());
+    field("severity", &probe.severity.to_string());
+    field("canary", probe.canary);
+    field("stopped by", &probe.layers.join("; "));
+    field("references", &probe.references.join("; "));
+    if let Some(entry) = accepted::reason(probe.id) {
+        field("accepted", entry.reason);
+        field("behind it", entry.behind);
+    }
+    text.push_str("\nVerdicts\n");
+    let verdicts = [
+        Verdict::Blocked,
+        Verdict::Escaped,
+        Verdict::Open,
+        Verdict::OpenAccepted,
+        Verdict::NotDiscriminating,
+        Verdict::Skipped,
+        Verdict::Unknown,
+    ];
+    for verdict in verdicts {
+        text.push_str(&format!(
+            "  {:<19} {}\n",
+            verdict.to_string(),
+            verdict.meaning()
+        ));
+    }
+    print(&text)
+}

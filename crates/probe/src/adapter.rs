@@ -1,0 +1,283 @@
+//! Sandboxes under test: one value each, started as their users start them.
+
+use crate::params::Limits;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+/// What a sandbox is asked to do for one run.
+#[derive(Debug)]
+pub(crate) struct Launch<'a> {
+    /// The launcher's copy on the stage.
+    pub(crate) launcher: &'a Path,
+    /// Visible and writable inside.
+    pub(crate) workspace: &'a Path,
+    /// A directory outside to be visible, read-only.
+    pub(crate) read: Option<&'a Path>,
+    /// A directory of the workspace to be hidden.
+    pub(crate) hide: Option<&'a Path>,
+    /// Limits on resources.
+    pub(crate) limits: Option<Limits>,
+    /// A limit on time, in seconds.
+    pub(crate) seconds: Option<u32>,
+    /// The launcher does not start in the workspace.
+    pub(crate) outside: bool,
+    /// What runs inside.
+    pub(crate) command: Vec<OsString>,
+}
+
+/// An adapter that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum AdapterError {
+    /// There is none of that name.
+    #[error(
+        "there is no built-in sandbox `{0}`; there are ironcage, none, bwrap, and --against-command for any other"
+    )]
+    Unknown(String),
+    /// Its program is not on this machine.
+    #[error("`{program}` is not installed; the package `{package}` has it")]
+    Missing {
+        /// The program.
+        program: &'static str,
+        /// The package that has it.
+        package: &'static str,
+    },
+    /// The command line lacks a placeholder.
+    #[error("`{0}` lacks {{command}}, which stands for the program to hold")]
+    NoCommand(String),
+}
+
+/// How its command line is made.
+#[derive(Debug, Clone)]
+enum Line {
+    /// By a function.
+    Built(fn(&Launch<'_>) -> Vec<OsString>),
+    /// From words with `{workspace}` and `{command}`.
+    Template(Vec<String>),
+}
+
+/// Where its launcher comes from.
+#[derive(Debug, Clone)]
+pub(crate) enum Source {
+    /// The suite's own program.
+    Own,
+    /// A program of the system, copied to the stage so that it may be attacked.
+    System(PathBuf),
+    /// There is none, or it stays where it is.
+    None,
+}
+
+/// One sandbox under test.
+#[derive(Debug, Clone)]
+pub struct Adapter {
+    /// Its name in reports.
+    pub name: String,
+    line: Line,
+    pub(crate) source: Source,
+    /// Whether it can hide a directory of the workspace.
+    pub(crate) hides: bool,
+    /// Whether it can show a directory outside, read-only.
+    pub(crate) grants: bool,
+    /// Whether it has limits on resources.
+    pub(crate) limits: bool,
+    /// Whether it declares its system calls (`plan --json`).
+    pub(crate) declares: bool,
+}
+
+fn words(list: &[&OsStr]) -> Vec<OsString> {
+    list.iter().map(|word| (*word).to_owned()).collect()
+}
+
+fn ironcage_line(launch: &Launch<'_>) -> Vec<OsString> {
+    let mut line = vec![launch.launcher.into(), "run".into(), "--quiet".into()];
+    let mut flag =
+        |name: &str, value: &OsStr| line.extend([OsString::from(name), value.to_owned()]);
+    if launch.outside {
+        flag("--workspace", launch.workspace.as_os_str());
+    }
+    if let Some(path) = launch.read {
+        flag("--read", path.as_os_str());
+    }
+    if let Some(path) = launch.hide {
+        flag("--hide", path.as_os_str());
+    }
+    if let Some(limits) = launch.limits {
+        let values = [
+            ("--memory", format!("{}M", limits.memory_mib)),
+            ("--pids", limits.pids.to_string()),
+            ("--disk", format!("{}M", limits.disk_mib)),
+            ("--inodes", limits.inodes.to_string()),
+            ("--files", limits.files.to_string()),
+            ("--cpus", format!("0.{:02}", limits.cpu_percent)),
+        ];
+        for (name, value) in values {
+            flag(name, OsStr::new(&value));
+        }
+    }
+    if let Some(seconds) = launch.seconds {
+        flag("--time", OsStr::new(&format!("{seconds}s")));
+    }
+    line.push("--".into());
+    line.extend(launch.command.iter().cloned());
+    line
+}
+
+/// As its users commonly take it: the whole system read-only, the workspace writable.
+fn bwrap_line(launch: &Launch<'_>) -> Vec<OsString> {
+    let workspace = launch.workspace.as_os_str();
+    let fixed = [
+        "--ro-bind",
+        "/",
+        "/",
+        "--dev",
+        "/dev",
+        "--proc",
+        "/proc",
+        "--unshare-pid",
+        "--bind",
+    ];
+    let mut line = vec![launch.launcher.into()];
+    line.extend(fixed.map(OsString::from));
+    line.extend(words(&[workspace, workspace]));
+    if let Some(path) = launch.hide {
+        line.extend(words(&[OsStr::new("--tmpfs"), path.as_os_str()]));
+    }
+    line.extend(words(&[OsStr::new("--chdir"), workspace, OsStr::new("--")]));
+    line.extend(launch.command.iter().cloned());
+    line
+}
+
+fn bare_line(launch: &Launch<'_>) -> Vec<OsString> {
+    launch.command.clone()
+}
+
+fn system_program(program: &'static str, package: &'static str) -> Result<PathBuf, AdapterError> {
+    let places = ["/usr/local/bin", "/usr/bin", "/bin"];
+    places
+        .iter()
+        .map(|place| Path::new(place).join(program))
+        .find(|path| path.is_file())
+        .ok_or(AdapterError::Missing { program, package })
+}
+
+impl Adapter {
+    /// Ironcage itself, by the program that runs the suite.
+    pub fn ironcage() -> Adapter {
+        Adapter {
+            name: "ironcage".to_owned(),
+            line: Line::Built(ironcage_line),
+            source: Source::Own,
+            hides: true,
+            grants: true,
+            limits: true,
+            declares: true,
+        }
+    }
+
+    /// No sandbox at all: the control.
+    pub fn none() -> Adapter {
+        Adapter {
+            name: "none".to_owned(),
+            line: Line::Built(bare_line),
+            source: Source::None,
+            hides: false,
+            grants: false,
+            limits: false,
+            declares: false,
+        }
+    }
+
+    /// The built-in adapter of that name.
+    pub fn named(name: &str) -> Result<Adapter, AdapterError> {
+        match name {
+            "ironcage" => Ok(Adapter::ironcage()),
+            "none" => Ok(Adapter::none()),
+            "bwrap" => Ok(Adapter {
+                name: "bwrap --ro-bind / /".to_owned(),
+                line: Line::Built(bwrap_line),
+                source: Source::System(system_program("bwrap", "bubblewrap")?),
+                hides: true,
+                grants: true,
+                limits: false,
+                declares: false,
+            }),
+            other => Err(AdapterError::Unknown(other.to_owned())),
+        }
+    }
+
+    /// Any other sandbox, by its command line: `tool {workspace} -- {command}`.
+    pub fn command(template: &str) -> Result<Adapter, AdapterError> {
+        let words: Vec<String> = template.split_whitespace().map(str::to_owned).collect();
+        if !words.iter().any(|word| word == "{command}") {
+            return Err(AdapterError::NoCommand(template.to_owned()));
+        }
+        Ok(Adapter {
+            name: template.to_owned(),
+            line: Line::Template(words),
+            source: Source::None,
+            hides: false,
+            grants: false,
+            limits: false,
+            declares: false,
+        })
+    }
+
+    /// The command line of one run.
+    pub(crate) fn line(&self, launch: &Launch<'_>) -> Vec<OsString> {
+        match &self.line {
+            Line::Built(build) => build(launch),
+            Line::Template(words) => {
+                let mut line = Vec::new();
+                for word in words {
+                    if word == "{command}" {
+                        line.extend(launch.command.iter().cloned());
+                    } else {
+                        let workspace = launch.workspace.to_string_lossy();
+                        line.push(word.replace("{workspace}", &workspace).into());
+                    }
+                }
+                line
+            }
+        }
+    }
+
+    /// Whether this is the bare control.
+    pub(crate) fn is_bare(&self) -> bool {
+        self.name == "none"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn launch<'a>(command: &[&str]) -> Launch<'a> {
+        Launch {
+            launcher: Path::new("/bin/launcher"),
+            workspace: Path::new("/w s"),
+            read: None,
+            hide: None,
+            limits: None,
+            seconds: None,
+            outside: false,
+            command: command.iter().map(OsString::from).collect(),
+        }
+    }
+
+    #[test]
+    fn a_template_keeps_the_commands_words_apart() {
+        let adapter = Adapter::command("tool --in {workspace} -- {command}").unwrap();
+        let line = adapter.line(&launch(&["a b", "c"]));
+        assert_eq!(
+            line,
+            ["tool", "--in", "/w s", "--", "a b", "c"].map(OsString::from)
+        );
+    }
+
+    #[test]
+    fn a_template_without_the_command_is_refused() {
+        assert!(matches!(
+            Adapter::command("tool"),
+            Err(AdapterError::NoCommand(_))
+        ));
+    }
+}

@@ -1,0 +1,41 @@
+//! One file per class of probes: plain values, and the functions that run inside.
+
+mod fd;
+mod fs;
+mod fs_mounts;
+mod ip;
+mod ki;
+mod lf;
+mod ne;
+mod pr;
+mod ps;
+mod rs;
+mod se;
+pub(crate) mod su;
+pub(crate) mod sy;
+mod tt;
+
+use crate::probe::Probe;
+
+/// Every class's probes, in the order of the report.
+pub(crate) const ALL: &[&[Probe]] = &[
+    fs::PROBES,
+    fs_mounts::PROBES,
+    fd::PROBES,
+    pr::PROBES,
+    ip::PROBES,
+    ne::PROBES,
+    sy::PROBES,
+    ki::PROBES,
+    se::PROBES,
+    tt::PROBES,
+    ps::PROBES,
+    rs::PROBES,
+    lf::PROBES,
+    su::PROBES,
+];
+
+pub(crate) use crate::inside::{Attempts, Inside, Observation};
+pub(crate) use crate::oracle::{Evidence, Oracle};
+pub(crate) use crate::probe::{Class, Control, Kind, Setup, Severity};
+pub(crate) use crate::stage::{Canary, Channel, Stage};

@@ -1,0 +1,251 @@
+//! What a probe is: a plain value.
+
+use crate::inside::{Inside, Observation};
+use crate::oracle::Oracle;
+use serde::Serialize;
+use std::fmt;
+
+/// The subject of a probe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Class {
+    /// Files outside the view.
+    Fs,
+    /// Descriptors that the launcher leaked.
+    Fd,
+    /// Processes outside.
+    Pr,
+    /// Sockets, shared memory and queues of the host.
+    Ip,
+    /// The network.
+    Ne,
+    /// System calls.
+    Sy,
+    /// Kernel interfaces in /proc, /sys and /dev.
+    Ki,
+    /// Secrets and identity of the host.
+    Se,
+    /// The terminal.
+    Tt,
+    /// Files that the host would later execute or trust.
+    Ps,
+    /// Resources.
+    Rs,
+    /// Start, end and what stays behind.
+    Lf,
+    /// The supervisor and other cages.
+    Su,
+}
+
+impl Class {
+    /// Every class, in the order of the report.
+    pub const ALL: [Class; 13] = [
+        Class::Fs,
+        Class::Fd,
+        Class::Pr,
+        Class::Ip,
+        Class::Ne,
+        Class::Sy,
+        Class::Ki,
+        Class::Se,
+        Class::Tt,
+        Class::Ps,
+        Class::Rs,
+        Class::Lf,
+        Class::Su,
+    ];
+
+    /// The two letters that begin its probes' ids.
+    pub const fn prefix(self) -> &'static str {
+        match self {
+            Class::Fs => "FS",
+            Class::Fd => "FD",
+            Class::Pr => "PR",
+            Class::Ip => "IP",
+            Class::Ne => "NE",
+            Class::Sy => "SY",
+            Class::Ki => "KI",
+            Class::Se => "SE",
+            Class::Tt => "TT",
+            Class::Ps => "PS",
+            Class::Rs => "RS",
+            Class::Lf => "LF",
+            Class::Su => "SU",
+        }
+    }
+
+    /// What its probes are about.
+    pub const fn subject(self) -> &'static str {
+        match self {
+            Class::Fs => "files outside the view",
+            Class::Fd => "leaked descriptors",
+            Class::Pr => "processes outside",
+            Class::Ip => "sockets, shared memory and queues of the host",
+            Class::Ne => "network",
+            Class::Sy => "system calls",
+            Class::Ki => "kernel interfaces in /proc, /sys and /dev",
+            Class::Se => "secrets and identity of the host",
+            Class::Tt => "terminal",
+            Class::Ps => "files that the host would later execute or trust",
+            Class::Rs => "resources",
+            Class::Lf => "start, end and what stays behind",
+            Class::Su => "supervisor and other cages",
+        }
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.prefix())
+    }
+}
+
+/// What it means when a probe gets through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// A canary was read, changed, signalled or reached: an escape.
+    Effect,
+    /// A kernel interface is reachable: room for an attack.
+    Surface,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Kind::Effect => "effect",
+            Kind::Surface => "surface",
+        })
+    }
+}
+
+/// How much it matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Severity {
+    /// The host or its secrets are lost.
+    Critical,
+    /// A good step towards that.
+    High,
+    /// Harm within bounds.
+    Medium,
+    /// Knowledge of the host.
+    Low,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Severity::Critical => "critical",
+            Severity::High => "high",
+            Severity::Medium => "medium",
+            Severity::Low => "low",
+        })
+    }
+}
+
+/// How the sandbox is started for a probe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Setup {
+    /// The command in the workspace, nothing else.
+    Plain,
+    /// With one directory outside granted for reading.
+    ReadGrant,
+    /// With one directory in the workspace hidden.
+    Mask,
+    /// From a working directory outside the workspace.
+    OutsideCwd,
+    /// With a host file, open for reading and writing, as standard input.
+    HostStdin,
+    /// From a terminal, as a user starts it.
+    Terminal,
+    /// With small limits on memory, processes, files, disk and processors.
+    Limits,
+    /// With a time limit of one second.
+    Deadline,
+    /// Beside a second sandbox of the same user.
+    Sibling,
+    /// The given number of times.
+    Repeated(u32),
+    /// With output that nobody reads for a while.
+    SlowReader,
+    /// The launcher is killed while the command runs.
+    LauncherKilled,
+    /// The suite tries to reach a listener of the probe while it runs.
+    Listening,
+    /// The suite tries to take a lock while it runs.
+    Locking,
+    /// Its processes are watched from outside.
+    Watched,
+}
+
+/// How the probe is shown to be able to succeed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Control {
+    /// Uncaged, as the same user.
+    SameUser,
+    /// Uncaged as the same user; if that fails, with every capability in the stage's user
+    /// namespace.
+    Privileged,
+    /// With every capability, in a mount namespace that has the mask or the read-only grant.
+    PrivilegedMounts,
+    /// Under a launcher of the suite's own that makes the mistake.
+    FaultyLauncher,
+}
+
+/// One containment test.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Probe {
+    /// Its id in the catalogue.
+    pub id: &'static str,
+    /// Its subject.
+    pub class: Class,
+    /// Effect or surface.
+    pub kind: Kind,
+    /// How much it matters.
+    pub severity: Severity,
+    /// What it does, in one line.
+    pub title: &'static str,
+    /// What is outside and decides.
+    pub canary: &'static str,
+    /// What should stop it.
+    pub layers: &'static [&'static str],
+    /// Where it is described.
+    pub references: &'static [&'static str],
+    /// How the sandbox is started for it.
+    #[serde(skip)]
+    pub(crate) setup: Setup,
+    /// How it is shown to be able to succeed.
+    #[serde(skip)]
+    pub(crate) control: Control,
+    /// What runs inside.
+    #[serde(skip)]
+    pub(crate) inside: fn(&Inside) -> Observation,
+    /// What decides outside.
+    #[serde(skip)]
+    pub(crate) oracle: Oracle,
+}
+
+impl Probe {
+    /// What the probes of a class share: an effect of high severity, started plainly, with an
+    /// uncaged run of the same user as its control.
+    pub(crate) const fn of(class: Class) -> Probe {
+        fn nothing(_: &Inside) -> Observation {
+            Observation::default()
+        }
+        Probe {
+            id: "",
+            class,
+            kind: Kind::Effect,
+            severity: Severity::High,
+            title: "",
+            canary: "",
+            layers: &[],
+            references: &[],
+            setup: Setup::Plain,
+            control: Control::SameUser,
+            inside: nothing,
+            oracle: Oracle::Reached,
+        }
+    }
+}

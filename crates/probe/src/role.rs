@@ -1,0 +1,257 @@
+//! The parts that the suite's program plays: outside, on the stage, inside.
+//!
+//! `run_suite` starts the program again as the stage; the stage starts it as canary, as control
+//! and inside the sandbox. Every part but the first is reached by `probe role NAME ...`.
+
+use crate::adapter::Adapter;
+use crate::catalogue;
+use crate::inside::{self, Inside};
+use crate::mustwork;
+use crate::params::Params;
+use crate::report::Report;
+use crate::runner::Runner;
+use crate::stage::{Stage, StageError, making, namespaces, random_hex, victim};
+use ironcage_sys::attack;
+use ironcage_sys::rustix::mount::{MountPropagationFlags, mount_change};
+use ironcage_sys::rustix::process::setsid;
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// What to run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Options {
+    /// Ids of the probes.
+    pub ids: Vec<String>,
+    /// Whether the must-work list is run too.
+    pub must_work: bool,
+    /// A built-in sandbox, or nothing.
+    pub against: Option<String>,
+    /// A command line of another one, or nothing.
+    pub against_command: Option<String>,
+    /// Whether to show progress on standard error.
+    pub progress: bool,
+}
+
+/// A suite that could not be run.
+#[derive(Debug, thiserror::Error)]
+pub enum SuiteError {
+    /// The sandbox under test is not usable.
+    #[error(transparent)]
+    Adapter(#[from] crate::adapter::AdapterError),
+    /// The program could not start itself as the stage.
+    #[error("the stage cannot be started")]
+    Start(#[source] io::Error),
+    /// The stage said why it could not go on.
+    #[error("{0}")]
+    Stage(String),
+}
+
+/// What the stage tells the outside.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Answer {
+    Report(Report),
+    Failed(String),
+}
+
+fn adapter_of(options: &Options) -> Result<Adapter, crate::adapter::AdapterError> {
+    match (&options.against_command, &options.against) {
+        (Some(template), _) => Adapter::command(template),
+        (None, Some(name)) => Adapter::named(name),
+        (None, None) => Ok(Adapter::ironcage()),
+    }
+}
+
+/// Runs the suite on a stage of its own and gives what it found. When the caller ends, for
+/// whatever reason, the stage and everything on it ends too.
+pub fn run_suite(options: &Options) -> Result<Report, SuiteError> {
+    adapter_of(options)?;
+    let text = serde_json::to_string(options).map_err(|error| SuiteError::Start(error.into()))?;
+    let program = std::env::current_exe().map_err(SuiteError::Start)?;
+    let output = Command::new(program)
+        .args(["probe", "role", "stage", &text])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .and_then(std::process::Child::wait_with_output)
+        .map_err(SuiteError::Start)?;
+    match serde_json::from_slice(&output.stdout) {
+        Ok(Answer::Report(report)) => Ok(report),
+        Ok(Answer::Failed(why)) => Err(SuiteError::Stage(why)),
+        Err(_) => Err(SuiteError::Stage(format!(
+            "the stage ended early ({})",
+            output.status
+        ))),
+    }
+}
+
+/// Plays a part; gives the exit status.
+pub fn play(name: &str, rest: &[OsString]) -> u8 {
+    let words: Vec<String> = rest
+        .iter()
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let done = match (name, words.as_slice()) {
+        ("stage", [options]) => return stage(options),
+        ("canary", _) => victim::run(),
+        ("inside", [id, params]) => run_inside(id, Path::new(params)),
+        ("works", [item]) => return mustwork::run(item),
+        ("sibling", [abstract_name, port]) => crate::classes::su::sibling(abstract_name, port),
+        ("privileged", [mask, grant, _, ..]) => privileged(mask, grant, &rest[2..]),
+        ("terminal", [path, _, ..]) => from_terminal(Path::new(path), &rest[1..]),
+        ("hoard", [_, ..]) => return hoard(rest),
+        _ => Err(io::Error::other(format!(
+            "the suite has no part `{name}` with these arguments"
+        ))),
+    };
+    match done {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("ironcage: {name}: {error}");
+            125
+        }
+    }
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => format!("{error}: {}", chain(source)),
+        None => error.to_string(),
+    }
+}
+
+fn stage(options: &str) -> u8 {
+    let answer = |answer: &Answer| {
+        let text = serde_json::to_vec(answer).unwrap_or_default();
+        let mut out = io::stdout();
+        // Without a reader there is nobody to tell.
+        let _ = out.write_all(&text).and_then(|()| out.flush());
+    };
+    let prepared = || -> Result<(Options, PathBuf, Vec<u8>, String), StageError> {
+        let options = serde_json::from_str(options)
+            .map_err(|error| making("its options")(io::Error::from(error)))?;
+        // Read now: the stage covers the home directory, in which the program may lie.
+        let program = std::env::current_exe()
+            .and_then(std::fs::read)
+            .map_err(making("the program"))?;
+        let hostname = random_hex(6).map_err(making("random numbers"))?;
+        Ok((
+            options,
+            namespaces::home_directory()?,
+            program,
+            format!("stage-{hostname}"),
+        ))
+    };
+    let ran = prepared().and_then(|(options, home, program, hostname)| {
+        namespaces::run_in_stage(&home, &hostname, || {
+            match on_stage(&options, home.clone(), program, &hostname) {
+                Ok(report) => answer(&Answer::Report(report)),
+                Err(why) => answer(&Answer::Failed(why)),
+            }
+            0
+        })
+    });
+    match ran {
+        Ok(code) => u8::try_from(code).unwrap_or(125),
+        Err(error) => {
+            answer(&Answer::Failed(chain(&error)));
+            125
+        }
+    }
+}
+
+fn on_stage(
+    options: &Options,
+    home: PathBuf,
+    program: Vec<u8>,
+    hostname: &str,
+) -> Result<Report, String> {
+    let adapter = adapter_of(options).map_err(|error| error.to_string())?;
+    let stage = Stage::build(home, &program, hostname.to_owned()).map_err(|error| chain(&error))?;
+    let mut runner = Runner::new(stage, adapter, program, options.progress)
+        .map_err(|error| format!("the sandbox cannot be put on the stage: {error}"))?;
+    runner
+        .run(&options.ids, options.must_work)
+        .map_err(|error| chain(&error))
+}
+
+fn run_inside(id: &str, params: &Path) -> io::Result<()> {
+    let text = std::fs::read(params)?;
+    let params: Params = serde_json::from_slice(&text)?;
+    let probe = catalogue::find(id).ok_or_else(|| io::Error::other(format!("no probe `{id}`")))?;
+    let program = params.workspace.join(".suite/program");
+    inside::run(probe, &Inside { params, program });
+    Ok(())
+}
+
+fn command_after_dashes(rest: &[OsString]) -> io::Result<&[OsString]> {
+    let start = rest
+        .iter()
+        .position(|word| word == "--")
+        .map_or(0, |at| at + 1);
+    rest.get(start..)
+        .filter(|line| !line.is_empty())
+        .ok_or_else(|| io::Error::other("no command"))
+}
+
+/// Replaces this process by the command after `--`.
+fn become_command(rest: &[OsString]) -> io::Error {
+    match command_after_dashes(rest) {
+        Ok(line) => Command::new(&line[0]).args(&line[1..]).exec(),
+        Err(error) => error,
+    }
+}
+
+/// The control with every capability: a mount namespace of its own, the mask and the grant.
+fn privileged(mask: &str, grant: &str, rest: &[OsString]) -> io::Result<()> {
+    const NEWNS: i32 = 0x0002_0000;
+    attack::share_nothing(NEWNS)?;
+    mount_change(
+        "/",
+        MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
+    )?;
+    if mask != "-" {
+        let mask = std::ffi::CString::new(mask)?;
+        attack::mount_fs(c"tmpfs", &mask, None)?;
+    }
+    if grant != "-" {
+        let grant = std::ffi::CString::new(grant)?;
+        attack::bind_mount(&grant, &grant, true)?;
+    }
+    Err(become_command(rest))
+}
+
+/// Starts the command as a shell in a terminal would: leader of a session on that terminal.
+fn from_terminal(path: &Path, rest: &[OsString]) -> io::Result<()> {
+    setsid()?;
+    // Opening it makes it the controlling terminal, as this session has none.
+    let _terminal = File::options().read(true).write(true).open(path)?;
+    Err(become_command(rest))
+}
+
+/// A faulty launcher: keeps all output of its command in memory before passing it on.
+fn hoard(rest: &[OsString]) -> u8 {
+    let run = || -> io::Result<u8> {
+        let line = command_after_dashes(rest)?;
+        let mut child = Command::new(&line[0])
+            .args(&line[1..])
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut all = Vec::new();
+        if let Some(mut output) = child.stdout.take() {
+            output.read_to_end(&mut all)?;
+        }
+        io::stdout().write_all(&all)?;
+        Ok(child
+            .wait()?
+            .code()
+            .and_then(|code| u8::try_from(code).ok())
+            .unwrap_or(1))
+    };
+    run().unwrap_or(125)
+}

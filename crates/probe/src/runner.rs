@@ -1,0 +1,263 @@
+//! Runs a probe, uncaged and caged, and says what was found.
+
+mod launch;
+mod leftovers;
+
+use crate::accepted;
+use crate::adapter::{Adapter, Source};
+use crate::catalogue;
+use crate::mustwork;
+use crate::oracle::{Decision, Evidence};
+use crate::probe::{Control, Kind, Probe, Setup};
+use crate::report::{Finding, MustWork, Report, Row, Verdict};
+use crate::stage::{Stage, StageError};
+use launch::{Mode, RunError};
+use std::io;
+use std::path::PathBuf;
+
+/// Runs probes on one stage against one sandbox.
+pub(crate) struct Runner {
+    stage: Stage,
+    adapter: Adapter,
+    launcher: PathBuf,
+    /// What the launcher's file must contain.
+    launcher_content: Vec<u8>,
+    launcher_name: String,
+    /// System calls that the sandbox says it lets through.
+    declared: Option<Vec<String>>,
+    progress: bool,
+}
+
+impl Runner {
+    /// Puts the sandbox's launcher on the stage. `program` is the suite's own, as it is the
+    /// launcher of Ironcage.
+    pub(crate) fn new(
+        mut stage: Stage,
+        adapter: Adapter,
+        program: Vec<u8>,
+        progress: bool,
+    ) -> io::Result<Runner> {
+        let (launcher_content, launcher_name) = match &adapter.source {
+            Source::Own => (program, "ironcage".to_owned()),
+            Source::System(path) => {
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                (std::fs::read(path)?, name.into_owned())
+            }
+            Source::None => (program, "launcher".to_owned()),
+        };
+        let launcher = stage
+            .layout
+            .install_launcher(&launcher_name, &launcher_content)?;
+        stage.params.launcher.clone_from(&launcher);
+        let mut runner = Runner {
+            stage,
+            adapter,
+            launcher,
+            launcher_content,
+            launcher_name,
+            declared: None,
+            progress,
+        };
+        runner.declared = runner.ask_declared();
+        Ok(runner)
+    }
+
+    /// Runs the probes with these ids and, if `complete`, the must-work list.
+    pub(crate) fn run(&mut self, ids: &[String], complete: bool) -> Result<Report, StageError> {
+        let chosen: Vec<&'static Probe> = catalogue::probes()
+            .filter(|probe| ids.iter().any(|id| id == probe.id))
+            .collect();
+        let mut rows = Vec::new();
+        for (index, probe) in chosen.iter().enumerate() {
+            self.tell(&format!(
+                "{:>3}/{} {} {}",
+                index + 1,
+                chosen.len(),
+                probe.id,
+                probe.title
+            ));
+            rows.push(Row::new(probe, self.judge(probe)?));
+        }
+        let must_work = if complete {
+            self.must_work()?
+        } else {
+            Vec::new()
+        };
+        if self.progress {
+            eprint!("\r\x1b[K");
+        }
+        let system = ironcage_sys::rustix::system::uname();
+        Ok(Report {
+            against: self.adapter.name.clone(),
+            uid: ironcage_sys::rustix::process::geteuid().as_raw(),
+            kernel: system.release().to_string_lossy().into_owned(),
+            rows,
+            must_work,
+        })
+    }
+
+    fn tell(&self, line: &str) {
+        if self.progress {
+            let short: String = line.chars().take(78).collect();
+            eprint!("\r\x1b[K{short}");
+        }
+    }
+
+    fn must_work(&mut self) -> Result<Vec<MustWork>, StageError> {
+        let mut items = Vec::new();
+        for item in mustwork::ITEMS {
+            self.tell(&format!("must work: {}", item.name));
+            let found = match item.missing_tool() {
+                Some(tool) => MustWork {
+                    name: item.name.to_owned(),
+                    works: None,
+                    detail: format!("{tool} is not in the system directories"),
+                },
+                None => self.try_item(item)?,
+            };
+            items.push(found);
+        }
+        Ok(items)
+    }
+
+    fn try_item(&mut self, item: &mustwork::Item) -> Result<MustWork, StageError> {
+        let verdict = |works, detail| MustWork {
+            name: item.name.to_owned(),
+            works,
+            detail,
+        };
+        let bare = self.launch_item(item, Mode::Bare);
+        if let Err(why) = worked(bare)? {
+            return Ok(verdict(None, format!("does not work uncaged: {why}")));
+        }
+        if self.adapter.is_bare() {
+            return Ok(verdict(Some(true), String::new()));
+        }
+        Ok(match worked(self.launch_item(item, Mode::Caged))? {
+            Ok(()) => verdict(Some(true), String::new()),
+            Err(why) => verdict(Some(false), why),
+        })
+    }
+
+    /// Why a probe cannot be put to this sandbox.
+    fn unsupported(&self, probe: &Probe) -> Option<String> {
+        let adapter = &self.adapter;
+        let lacks = |what: &str| {
+            Some(format!(
+                "the sandbox is not asked for {what} by its adapter"
+            ))
+        };
+        match probe.setup {
+            _ if adapter.is_bare() => None,
+            Setup::Mask if !adapter.hides => lacks("hidden directories"),
+            Setup::ReadGrant if !adapter.grants => lacks("read-only grants"),
+            Setup::Limits if !adapter.limits => lacks("limits"),
+            _ => None,
+        }
+    }
+
+    fn judge(&mut self, probe: &Probe) -> Result<Finding, StageError> {
+        if let Some(reason) = self.unsupported(probe) {
+            return Ok(Finding {
+                verdict: Verdict::Skipped,
+                detail: reason,
+                control: String::new(),
+            });
+        }
+        let control = match self.control(probe) {
+            Ok(decision) => decision,
+            Err(RunError::Stage(error)) => return Err(error),
+            Err(error) => Decision {
+                through: false,
+                detail: error.to_string(),
+            },
+        };
+        if !control.through {
+            let detail = format!("uncaged: {}", control.detail);
+            return Ok(Finding {
+                verdict: Verdict::NotDiscriminating,
+                detail,
+                control: control.detail,
+            });
+        }
+        if self.adapter.is_bare() {
+            let verdict = self.through(probe);
+            return Ok(Finding {
+                verdict,
+                detail: control.detail.clone(),
+                control: control.detail,
+            });
+        }
+        let (verdict, detail) = match self.attempt(probe, Mode::Caged) {
+            Ok((decision, _)) if decision.through => (self.through(probe), decision.detail),
+            Ok((decision, evidence)) if evidence.started() => (Verdict::Blocked, decision.detail),
+            Ok((_, evidence)) => (Verdict::Unknown, not_started(&evidence)),
+            Err(RunError::Stage(error)) => return Err(error),
+            Err(error) => (Verdict::Unknown, error.to_string()),
+        };
+        Ok(Finding {
+            verdict,
+            detail,
+            control: control.detail,
+        })
+    }
+
+    fn through(&self, probe: &Probe) -> Verdict {
+        match probe.kind {
+            Kind::Effect => Verdict::Escaped,
+            Kind::Surface if accepted::reason(probe.id).is_some() => Verdict::OpenAccepted,
+            Kind::Surface => Verdict::Open,
+        }
+    }
+
+    fn control(&mut self, probe: &Probe) -> Result<Decision, RunError> {
+        let modes: &[Mode] = match probe.control {
+            Control::SameUser => &[Mode::Bare],
+            Control::Privileged => &[Mode::Bare, Mode::Privileged],
+            Control::PrivilegedMounts => &[Mode::Privileged],
+            Control::FaultyLauncher => &[Mode::Faulty],
+        };
+        let mut last = Decision {
+            through: false,
+            detail: String::new(),
+        };
+        for mode in modes {
+            (last, _) = self.attempt(probe, *mode)?;
+            if last.through {
+                break;
+            }
+        }
+        Ok(last)
+    }
+
+    /// One run of a probe on a stage as new, and what the oracle says.
+    fn attempt(&mut self, probe: &Probe, mode: Mode) -> Result<(Decision, Evidence), RunError> {
+        let evidence = self.launch_probe(probe, mode)?;
+        let mut decision = probe.oracle.decide(&self.stage, &evidence);
+        if probe.id == "SY-23" && mode == Mode::Caged {
+            decision =
+                crate::classes::sy::against_declared(&evidence, self.declared.as_deref(), decision);
+        }
+        self.stage.layout.restore()?;
+        Ok((decision, evidence))
+    }
+}
+
+fn not_started(evidence: &Evidence) -> String {
+    let errors = String::from_utf8_lossy(&evidence.errors);
+    let line = errors
+        .lines()
+        .find(|line| !line.trim().is_empty())
+        .unwrap_or("no message");
+    format!("not started, status {}: {line}", evidence.status)
+}
+
+/// Whether a must-work item worked, and why not.
+fn worked(run: Result<Evidence, RunError>) -> Result<Result<(), String>, StageError> {
+    match run {
+        Ok(evidence) if mustwork::succeeded(&evidence) => Ok(Ok(())),
+        Ok(evidence) => Ok(Err(mustwork::failure(&evidence))),
+        Err(RunError::Stage(error)) => Err(error),
+        Err(error) => Ok(Err(error.to_string())),
+    }
+}

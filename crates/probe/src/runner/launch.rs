@@ -1,0 +1,503 @@
+//! One run: the sandbox is started, watched, and ended.
+
+use super::Runner;
+use super::leftovers::Inventory;
+use crate::adapter::Launch;
+use crate::mustwork;
+use crate::oracle::Evidence;
+use crate::params::Limits;
+use crate::probe::{Probe, Setup};
+use crate::sampler::{self, Sampler};
+use crate::stage::{Channel, StageError};
+use ironcage_sys::rustix::fs::{FlockOperation, flock};
+use ironcage_sys::rustix::process::{Pid, Signal, geteuid, kill_process};
+use ironcage_sys::rustix::thread as threads;
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How a probe is started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// In the sandbox under test.
+    Caged,
+    /// Without any, as the same user.
+    Bare,
+    /// Without any, with every capability in the stage's user namespace.
+    Privileged,
+    /// Under the suite's own faulty launcher.
+    Faulty,
+}
+
+/// A run that did not come about.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RunError {
+    /// The stage is broken.
+    #[error(transparent)]
+    Stage(#[from] StageError),
+    /// The launcher could not be started.
+    #[error("`{program}` cannot be started: {source}")]
+    Start {
+        program: String,
+        #[source]
+        source: io::Error,
+    },
+}
+
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Collects a stream in a thread, up to a bound; the rest is read and dropped.
+struct Collected(Arc<Mutex<(Vec<u8>, bool)>>);
+
+impl Collected {
+    fn start(mut stream: impl Read + Send + 'static) -> Collected {
+        const BOUND: usize = 4 << 20;
+        let shared = Arc::new(Mutex::new((Vec::new(), false)));
+        let target = Arc::clone(&shared);
+        std::thread::spawn(move || {
+            let mut buffer = [0u8; 65536];
+            while let Ok(length @ 1..) = stream.read(&mut buffer) {
+                let mut state = target.lock().unwrap_or_else(PoisonError::into_inner);
+                let room = BOUND.saturating_sub(state.0.len()).min(length);
+                state.0.extend_from_slice(&buffer[..room]);
+            }
+            target.lock().unwrap_or_else(PoisonError::into_inner).1 = true;
+        });
+        Collected(shared)
+    }
+
+    /// What came, once the stream has ended or a moment has passed: a process that outlived its
+    /// launcher may hold the other end.
+    fn take(&self) -> Vec<u8> {
+        let started = Instant::now();
+        loop {
+            let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if state.1 || started.elapsed() > Duration::from_millis(300) {
+                return state.0.clone();
+            }
+            drop(state);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn contains(&self, text: &str) -> bool {
+        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        crate::oracle::contains(&state.0, text.as_bytes())
+    }
+}
+
+fn outcome(status: ExitStatus) -> i32 {
+    status
+        .code()
+        .unwrap_or_else(|| -status.signal().unwrap_or(0))
+}
+
+/// Raises every capability that this thread has into the ambient set, so that a program which
+/// it starts keeps them without being root.
+fn keep_capabilities() -> io::Result<()> {
+    let mut sets = threads::capabilities(None)?;
+    sets.inheritable = sets.permitted;
+    threads::set_capabilities(None, sets)?;
+    for capability in sets.permitted.iter() {
+        threads::configure_capability_in_ambient_set(capability, true)?;
+    }
+    Ok(())
+}
+
+fn kill(pid: u32, signal: Signal) {
+    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        // It may have ended by itself.
+        let _ = kill_process(pid, signal);
+    }
+}
+
+fn resident_mib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0) / 1024
+}
+
+impl Runner {
+    fn inside_command(&self, id: &str) -> Vec<OsString> {
+        let layout = &self.stage.layout;
+        let words = [
+            layout.program.as_os_str(),
+            "probe".as_ref(),
+            "role".as_ref(),
+            "inside".as_ref(),
+        ];
+        let mut command: Vec<OsString> = words.iter().map(|word| (*word).to_owned()).collect();
+        command.extend([id.into(), layout.params.as_os_str().to_owned()]);
+        command
+    }
+
+    fn role_line(&self, words: &[&std::ffi::OsStr], then: Vec<OsString>) -> Vec<OsString> {
+        let program = self.stage.layout.program.as_os_str().to_owned();
+        let mut line: Vec<OsString> = vec![program, "probe".into(), "role".into()];
+        line.extend(words.iter().map(|word| (*word).to_owned()));
+        line.push("--".into());
+        line.extend(then);
+        line
+    }
+
+    fn line(&self, setup: Setup, mode: Mode, command: Vec<OsString>) -> Vec<OsString> {
+        let params = &self.stage.params;
+        let mask = (setup == Setup::Mask).then_some(params.masked.as_path());
+        let grant = (setup == Setup::ReadGrant).then_some(params.granted.as_path());
+        let line = match mode {
+            Mode::Bare => command,
+            Mode::Faulty => self.role_line(&["hoard".as_ref()], command),
+            Mode::Privileged => {
+                let none = Path::new("-");
+                let words = [
+                    "privileged".as_ref(),
+                    mask.unwrap_or(none).as_os_str(),
+                    grant.unwrap_or(none).as_os_str(),
+                ];
+                self.role_line(&words, command)
+            }
+            Mode::Caged => {
+                let limited = matches!(setup, Setup::Limits | Setup::SlowReader);
+                self.adapter.line(&Launch {
+                    launcher: &self.launcher,
+                    workspace: &params.workspace,
+                    read: grant,
+                    hide: mask,
+                    limits: (limited && self.adapter.limits).then_some(Limits::SMALL),
+                    seconds: (setup == Setup::Deadline && self.adapter.limits).then_some(1),
+                    outside: setup == Setup::OutsideCwd,
+                    command,
+                })
+            }
+        };
+        match setup {
+            Setup::Terminal => {
+                self.role_line(&["terminal".as_ref(), params.terminal.as_os_str()], line)
+            }
+            _ => line,
+        }
+    }
+
+    fn spawn(&self, line: &[OsString], setup: Setup, mode: Mode) -> Result<Child, RunError> {
+        let program = line.first().cloned().unwrap_or_default();
+        let mut command = Command::new(&program);
+        command
+            .args(&line[1..])
+            .env_clear()
+            .envs(self.stage.environment());
+        command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .stdin(Stdio::null());
+        let params = &self.stage.params;
+        command.current_dir(match setup {
+            Setup::OutsideCwd => params.home.join("elsewhere"),
+            _ => params.workspace.clone(),
+        });
+        let wrong = |source| RunError::Start {
+            program: program.to_string_lossy().into_owned(),
+            source,
+        };
+        if setup == Setup::HostStdin {
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(&self.stage.layout.host_file);
+            command.stdin(file.map_err(wrong)?);
+        }
+        if mode == Mode::Privileged && !geteuid().is_root() {
+            // In a thread of its own: capabilities belong to threads, and this one ends.
+            let spawned = std::thread::spawn(move || {
+                keep_capabilities()?;
+                command.spawn()
+            });
+            let lost = || Err(io::Error::other("the thread ended early"));
+            return spawned.join().unwrap_or_else(|_| lost()).map_err(wrong);
+        }
+        command.spawn().map_err(wrong)
+    }
+
+    /// Waits for the end, stopping what is overdue.
+    fn finish(&self, child: &mut Child, patience: Duration, evidence: &mut Evidence) {
+        let started = Instant::now();
+        loop {
+            match child.try_wait() {
+                Ok(Some(status)) => {
+                    evidence.status = outcome(status);
+                    return;
+                }
+                Ok(None) if started.elapsed() < patience => {
+                    evidence.launcher_mib = evidence.launcher_mib.max(resident_mib(child.id()));
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                _ => {
+                    evidence.overdue = true;
+                    kill(child.id(), Signal::KILL);
+                    evidence.status = child.wait().map_or(-9, outcome);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn heartbeat(&self) -> u64 {
+        std::fs::metadata(&self.stage.layout.heartbeat).map_or(0, |metadata| metadata.len())
+    }
+
+    fn still_beating(&self) -> bool {
+        std::thread::sleep(Duration::from_millis(150));
+        let before = self.heartbeat();
+        std::thread::sleep(Duration::from_millis(250));
+        self.heartbeat() > before
+    }
+
+    /// Ends processes of a probe that outlived it; they are the suite's own program.
+    fn sweep_stragglers(&self) {
+        for pid in sampler::processes_of(&self.stage.layout.program) {
+            if pid != self.stage.params.victim.pid {
+                kill(pid.unsigned_abs(), Signal::KILL);
+            }
+        }
+    }
+
+    fn prepare(&mut self) -> Result<(), RunError> {
+        self.stage.layout.restore()?;
+        let name = self.launcher_name.clone();
+        let installed = self
+            .stage
+            .layout
+            .install_launcher(&name, &self.launcher_content);
+        let wrong = |source| RunError::Start {
+            program: name.clone(),
+            source,
+        };
+        self.launcher = installed.map_err(wrong)?;
+        let metadata = std::fs::metadata(&self.launcher).map_err(wrong)?;
+        self.stage.params.launcher_inode = (metadata.dev(), metadata.ino());
+        self.stage.log.clear();
+        self.stage.terminal.take_input();
+        Ok(())
+    }
+
+    /// Runs one probe.
+    pub(super) fn launch_probe(&mut self, probe: &Probe, mode: Mode) -> Result<Evidence, RunError> {
+        self.prepare()?;
+        let setup = probe.setup;
+        let sibling = match setup {
+            Setup::Sibling => Some(self.start_sibling(mode)?),
+            _ => None,
+        };
+        self.stage.publish(&self.stage.params)?;
+        let line = self.line(setup, mode, self.inside_command(probe.id));
+        let mut evidence = Evidence {
+            line: line.clone(),
+            ..Evidence::default()
+        };
+        match setup {
+            Setup::Repeated(times) => self.repeat(times, &line, mode, &mut evidence)?,
+            _ => self.once(setup, &line, mode, &mut evidence)?,
+        }
+        if let Some((mut child, output)) = sibling {
+            std::thread::sleep(Duration::from_millis(30));
+            kill(child.id(), Signal::TERM);
+            let mut ignored = Evidence::default();
+            self.finish(&mut child, Duration::from_secs(3), &mut ignored);
+            evidence.sibling = String::from_utf8_lossy(&output.take()).into_owned();
+        }
+        self.sweep_stragglers();
+        Ok(evidence)
+    }
+
+    fn once(
+        &self,
+        setup: Setup,
+        line: &[OsString],
+        mode: Mode,
+        evidence: &mut Evidence,
+    ) -> Result<(), RunError> {
+        let watched = matches!(setup, Setup::Limits | Setup::Watched);
+        let sampler = watched.then(|| Sampler::start(&self.stage.layout.program));
+        let mut child = self.spawn(line, setup, mode)?;
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        if setup == Setup::SlowReader {
+            let until = Instant::now() + Duration::from_millis(1200);
+            while Instant::now() < until {
+                evidence.launcher_mib = evidence.launcher_mib.max(resident_mib(child.id()));
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+        let output = stdout.map(Collected::start);
+        let errors = stderr.map(Collected::start);
+        let mut patience = PATIENCE;
+        match setup {
+            Setup::LauncherKilled => {
+                self.wait_until(|| self.heartbeat() > 0);
+                kill(child.id(), Signal::KILL);
+            }
+            Setup::Deadline => {
+                patience = Duration::from_secs(6);
+                if !(self.adapter.limits && mode == Mode::Caged) {
+                    self.wait_until(|| self.heartbeat() > 0);
+                    std::thread::sleep(Duration::from_millis(300));
+                    kill(child.id(), Signal::TERM);
+                    patience = Duration::from_secs(2);
+                }
+            }
+            Setup::Locking => {
+                self.wait_for_heartbeat(&mut child);
+                let lock = FlockOperation::NonBlockingLockExclusive;
+                let file = File::open(&self.stage.layout.lock_file);
+                evidence.answered = file.is_ok_and(|file| flock(file, lock).is_err());
+            }
+            Setup::Listening => {
+                self.wait_for_heartbeat(&mut child);
+                let address = ("127.0.0.1", self.stage.params.free_port);
+                evidence.answered = TcpStream::connect(address)
+                    .and_then(|mut stream| {
+                        stream.set_read_timeout(Some(Duration::from_millis(500)))?;
+                        let mut greeting = [0u8; 6];
+                        stream.read_exact(&mut greeting)?;
+                        Ok(&greeting == b"inside")
+                    })
+                    .unwrap_or(false);
+            }
+            _ => {}
+        }
+        self.finish(&mut child, patience, evidence);
+        if self.heartbeat() > 0 {
+            evidence.survived = self.still_beating();
+        }
+        evidence.output = output.map(|stream| stream.take()).unwrap_or_default();
+        evidence.errors = errors.map(|stream| stream.take()).unwrap_or_default();
+        evidence.samples = sampler.map(Sampler::finish).unwrap_or_default();
+        Ok(())
+    }
+
+    fn wait_for_heartbeat(&self, child: &mut Child) {
+        let path = &self.stage.layout.heartbeat;
+        self.wait_until(|| path.exists() || matches!(child.try_wait(), Ok(Some(_))));
+    }
+
+    fn wait_until(&self, mut ready: impl FnMut() -> bool) {
+        let started = Instant::now();
+        while !ready() && started.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn repeat(
+        &self,
+        times: u32,
+        line: &[OsString],
+        mode: Mode,
+        evidence: &mut Evidence,
+    ) -> Result<(), RunError> {
+        // One run first: what a sandbox makes once (a state directory) is no leak.
+        self.once(Setup::Plain, line, mode, evidence)?;
+        let before = Inventory::take(&self.stage);
+        let times = if mode == Mode::Caged {
+            times
+        } else {
+            times.min(3)
+        };
+        for _ in 0..times {
+            self.once(Setup::Plain, line, mode, evidence)?;
+        }
+        evidence.leftovers = Inventory::take(&self.stage).added(&before);
+        if !evidence.leftovers.is_empty() {
+            // Some things need a moment to go; what is a leak stays.
+            std::thread::sleep(Duration::from_millis(400));
+            evidence.leftovers = Inventory::take(&self.stage).added(&before);
+        }
+        Ok(())
+    }
+
+    /// Starts a second sandbox of the same user and waits until it is ready.
+    fn start_sibling(&mut self, mode: Mode) -> Result<(Child, Collected), RunError> {
+        let stage = &self.stage;
+        let second = stage.layout.second.clone();
+        let program = second.join(".suite/program");
+        let name = format!("{}-sibling", stage.params.abstract_stream);
+        let port = stage.params.free_port;
+        let words = [
+            program.as_os_str().to_owned(),
+            "probe".into(),
+            "role".into(),
+            "sibling".into(),
+            name.clone().into(),
+            port.to_string().into(),
+        ];
+        let line = match mode {
+            Mode::Caged => self.adapter.line(&Launch {
+                launcher: &self.launcher,
+                workspace: &second,
+                read: None,
+                hide: None,
+                limits: None,
+                seconds: None,
+                outside: true,
+                command: words.to_vec(),
+            }),
+            _ => words.to_vec(),
+        };
+        let mut child = self.spawn(&line, Setup::OutsideCwd, mode)?;
+        let missing = || RunError::Start {
+            program: "the second sandbox".to_owned(),
+            source: io::Error::other("no output"),
+        };
+        let output = Collected::start(child.stdout.take().ok_or_else(missing)?);
+        self.wait_until(|| output.contains("ready") || matches!(child.try_wait(), Ok(Some(_))));
+        let pids = sampler::processes_of(&program);
+        self.stage.params.sibling_pid = pids.last().copied().unwrap_or(0);
+        self.stage.params.sibling_abstract = name;
+        self.stage.params.sibling_port = port;
+        if !output.contains("ready") {
+            return Err(missing());
+        }
+        self.stage.log.note(Channel::Sibling, "started");
+        Ok((child, output))
+    }
+
+    /// Runs one item of the must-work list.
+    pub(super) fn launch_item(
+        &mut self,
+        item: &mustwork::Item,
+        mode: Mode,
+    ) -> Result<Evidence, RunError> {
+        self.prepare()?;
+        self.stage.publish(&self.stage.params)?;
+        let command = item.command(&self.stage.layout.program);
+        let line = self.line(Setup::Plain, mode, command);
+        let mut evidence = Evidence {
+            line: line.clone(),
+            ..Evidence::default()
+        };
+        self.once(Setup::Plain, &line, mode, &mut evidence)?;
+        self.sweep_stragglers();
+        Ok(evidence)
+    }
+
+    /// The system calls that the sandbox says it lets through, if it says so.
+    pub(super) fn ask_declared(&self) -> Option<Vec<String>> {
+        if !self.adapter.declares {
+            return None;
+        }
+        let output = Command::new(&self.launcher)
+            .args(["plan", "--json", "--", "/bin/true"])
+            .env_clear()
+            .envs(self.stage.environment())
+            .current_dir(&self.stage.params.workspace)
+            .stdin(Stdio::from(File::open("/dev/null").ok()?))
+            .output()
+            .ok()?;
+        crate::classes::sy::declared_in(&output.stdout)
+    }
+}

@@ -1,0 +1,71 @@
+//! What a sandbox leaves on the stage: processes, mounts, files, queues, cgroups.
+
+use crate::sampler;
+use crate::stage::Stage;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// Everything that can be left behind, by name.
+#[derive(Debug, Default)]
+pub(crate) struct Inventory(BTreeSet<String>);
+
+fn names(directory: &Path, into: &mut BTreeSet<String>) {
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        into.insert(format!("file {}", entry.path().display()));
+    }
+}
+
+/// Control groups without a process: those with one may be somebody else's at work.
+fn empty_groups(directory: &Path, depth: u32, into: &mut BTreeSet<String>) {
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            continue;
+        }
+        let path = entry.path();
+        if std::fs::read_to_string(path.join("cgroup.procs")).is_ok_and(|list| list.is_empty()) {
+            into.insert(format!("cgroup {}", path.display()));
+        }
+        if depth > 0 {
+            empty_groups(&path, depth - 1, into);
+        }
+    }
+}
+
+impl Inventory {
+    /// Takes stock.
+    pub(crate) fn take(stage: &Stage) -> Inventory {
+        let mut all = BTreeSet::new();
+        for pid in sampler::all_processes() {
+            all.insert(format!("process {pid}"));
+        }
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        all.extend(mounts.lines().map(|line| format!("mount {line}")));
+        let runtime = stage.layout.runtime.join("ironcage");
+        for directory in [
+            Path::new("/tmp"),
+            Path::new("/dev/shm"),
+            &runtime,
+            &stage.params.home,
+        ] {
+            names(directory, &mut all);
+        }
+        for table in ["shm", "msg", "sem"] {
+            let text =
+                std::fs::read_to_string(format!("/proc/sysvipc/{table}")).unwrap_or_default();
+            let ids = text
+                .lines()
+                .skip(1)
+                .filter_map(|line| line.split_whitespace().nth(1));
+            all.extend(ids.map(|id| format!("{table} {id}")));
+        }
+        let descriptors = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+        all.insert(format!("descriptors {descriptors}"));
+        empty_groups(Path::new("/sys/fs/cgroup"), 4, &mut all);
+        Inventory(all)
+    }
+
+    /// What is there now and was not before.
+    pub(crate) fn added(&self, before: &Inventory) -> Vec<String> {
+        self.0.difference(&before.0).cloned().collect()
+    }
+}

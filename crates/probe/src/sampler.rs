@@ -1,0 +1,147 @@
+//! Watches the processes of a probe from outside while it runs.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// The most that was seen at once.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Samples {
+    /// Processes and threads of the probe.
+    pub(crate) tasks: u64,
+    /// Resident memory of them, in MiB.
+    pub(crate) resident_mib: u64,
+    /// Descriptors of one of them.
+    pub(crate) descriptors: u64,
+    /// Processor time of them, in clock ticks of a hundredth of a second.
+    pub(crate) ticks: u64,
+    /// Whether one of them ran in a real-time class or below the ordinary nice value.
+    pub(crate) boosted: bool,
+    /// Processes not of the probe that were traced by one of it.
+    pub(crate) traced: BTreeSet<i32>,
+    /// Memory files of other processes that one of them held open.
+    pub(crate) memories: BTreeSet<PathBuf>,
+}
+
+/// A watch in progress.
+pub(crate) struct Sampler {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Samples>,
+}
+
+fn arguments(pid: i32) -> Option<Vec<u8>> {
+    std::fs::read(format!("/proc/{pid}/cmdline"))
+        .ok()
+        .filter(|line| !line.is_empty())
+}
+
+/// Every process on the stage.
+pub(crate) fn all_processes() -> Vec<i32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+/// The processes whose first argument is `program`.
+pub(crate) fn processes_of(program: &Path) -> Vec<i32> {
+    let program = program.as_os_str().as_encoded_bytes();
+    let runs = |pid: &i32| {
+        arguments(*pid).is_some_and(|line| line.split(|byte| *byte == 0).next() == Some(program))
+    };
+    all_processes().into_iter().filter(runs).collect()
+}
+
+fn status_number(status: &str, field: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix(field));
+    line.and_then(|rest| rest.trim_start_matches(':').split_whitespace().next())
+        .and_then(|number| number.parse().ok())
+        .unwrap_or(0)
+}
+
+impl Samples {
+    fn look(&mut self, program: &Path, known: &[i32]) {
+        let own: Vec<i32> = processes_of(program)
+            .into_iter()
+            .filter(|pid| !known.contains(pid))
+            .collect();
+        let (mut tasks, mut resident, mut ticks) = (0, 0, 0);
+        for pid in &own {
+            let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else {
+                continue;
+            };
+            tasks += status_number(&status, "Threads");
+            // Private pages of each, shared ones (memfd, tmpfs, mappings) where they are touched.
+            resident += status_number(&status, "RssAnon") + status_number(&status, "RssShmem");
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let fields: Vec<&str> = stat
+                .rsplit(')')
+                .next()
+                .unwrap_or("")
+                .split_whitespace()
+                .collect();
+            let field = |index: usize| -> i64 {
+                fields
+                    .get(index)
+                    .and_then(|text| text.parse().ok())
+                    .unwrap_or(0)
+            };
+            ticks += u64::try_from(field(11) + field(12)).unwrap_or(0);
+            self.boosted |= field(16) < 0 || field(38) == 1;
+            let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd"));
+            if let Ok(descriptors) = descriptors {
+                let links: Vec<_> = descriptors.flatten().map(|entry| entry.path()).collect();
+                self.descriptors = self.descriptors.max(links.len() as u64);
+                let targets = links
+                    .iter()
+                    .take(64)
+                    .filter_map(|link| std::fs::read_link(link).ok());
+                let foreign = |target: &PathBuf| {
+                    target.starts_with("/proc")
+                        && target.ends_with("mem")
+                        && !own
+                            .iter()
+                            .any(|pid| target.starts_with(format!("/proc/{pid}")))
+                };
+                self.memories.extend(targets.filter(foreign));
+            }
+        }
+        self.tasks = self.tasks.max(tasks);
+        self.resident_mib = self.resident_mib.max(resident / 1024);
+        self.ticks = self.ticks.max(ticks);
+        for pid in all_processes().into_iter().filter(|pid| !own.contains(pid)) {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            let tracer = status_number(&status, "TracerPid") as i32;
+            if own.contains(&tracer) {
+                self.traced.insert(pid);
+            }
+        }
+    }
+}
+
+impl Sampler {
+    /// Begins to watch the processes that run `program`, except those that are there already.
+    pub(crate) fn start(program: &Path) -> Sampler {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (ended, program) = (Arc::clone(&stop), program.to_owned());
+        let known = processes_of(&program);
+        let thread = std::thread::spawn(move || {
+            let mut samples = Samples::default();
+            while !ended.load(Ordering::Relaxed) {
+                samples.look(&program, &known);
+                std::thread::sleep(Duration::from_millis(8));
+            }
+            samples
+        });
+        Sampler { stop, thread }
+    }
+
+    /// Ends the watch.
+    pub(crate) fn finish(self) -> Samples {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap_or_default()
+    }
+}

@@ -1,0 +1,128 @@
+//! The stage: everything outside the sandbox that a probe may try to reach.
+//!
+//! All of it is the suite's own and lives in namespaces of its own, so that nothing of the
+//! machine is touched and nothing stays behind: when the stage's first process ends, for
+//! whatever reason, the kernel takes the rest away.
+
+mod files;
+mod leaks;
+mod listeners;
+mod log;
+pub(crate) mod namespaces;
+mod nonce;
+mod queues;
+mod terminal;
+pub(crate) mod victim;
+
+pub(crate) use files::{Layout, TRUSTED};
+pub(crate) use log::{Channel, HitLog};
+pub(crate) use nonce::{Canary, Nonces, random_hex};
+pub(crate) use terminal::Terminal;
+
+use crate::params::Params;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+
+/// A part of the stage that could not be made.
+#[derive(Debug, thiserror::Error)]
+#[error("the stage cannot be made: {what}")]
+pub(crate) struct StageError {
+    what: String,
+    #[source]
+    source: io::Error,
+}
+
+/// Names what was being made when an error came.
+pub(crate) fn making<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> StageError {
+    let what = what.into();
+    move |source| StageError {
+        what,
+        source: source.into(),
+    }
+}
+
+/// The stage, complete.
+pub(crate) struct Stage {
+    /// What probes inside are told.
+    pub(crate) params: Params,
+    /// What they are not told.
+    pub(crate) nonces: Nonces,
+    /// What happened to listeners and the canary process.
+    pub(crate) log: HitLog,
+    /// Files, and how to put them back.
+    pub(crate) layout: Layout,
+    /// The pty whose input queue is watched.
+    pub(crate) terminal: Terminal,
+    /// The host name of the stage.
+    pub(crate) hostname: String,
+    _leaks: leaks::Held,
+    _queues: queues::Queues,
+    _victim: victim::Handle,
+}
+
+impl Stage {
+    /// Makes everything. Runs in the stage's namespaces.
+    pub(crate) fn build(
+        home: PathBuf,
+        program: &[u8],
+        hostname: String,
+    ) -> Result<Stage, StageError> {
+        let nonces = Nonces::new().map_err(making("random numbers"))?;
+        let log = HitLog::default();
+        let mut params = Params {
+            home,
+            ..Params::default()
+        };
+        let layout = Layout::create(&mut params, &nonces, program)?;
+        let listeners = listeners::start(&mut params, &log)?;
+        let queues = queues::Queues::create(&mut params, &nonces)?;
+        let victim = victim::Handle::start(&layout, &nonces, &log)?;
+        params.victim = victim.params();
+        let terminal = Terminal::open()?;
+        params.terminal = terminal.path();
+        // Last, as these descriptors reach every process started from here on.
+        let leaks = leaks::Held::open(&mut params, &layout, &log, listeners.network)?;
+        Ok(Stage {
+            params,
+            nonces,
+            log,
+            layout,
+            terminal,
+            hostname,
+            _leaks: leaks,
+            _queues: queues,
+            _victim: victim,
+        })
+    }
+
+    /// The environment in which a user of the sandbox starts it, with secrets in it.
+    pub(crate) fn environment(&self) -> BTreeMap<OsString, OsString> {
+        let home = self.params.home.as_os_str();
+        let mut path = home.to_owned();
+        path.push("/.local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+        let user = std::env::var_os("USER").unwrap_or_else(|| "user".into());
+        let secret = OsString::from(self.nonces.of(Canary::Environment));
+        let runtime = OsString::from(self.layout.runtime.as_os_str());
+        BTreeMap::from([
+            ("PATH".into(), path),
+            ("HOME".into(), home.to_owned()),
+            ("USER".into(), user.clone()),
+            ("LOGNAME".into(), user),
+            ("LANG".into(), "C.UTF-8".into()),
+            ("TERM".into(), "dumb".into()),
+            ("XDG_RUNTIME_DIR".into(), runtime),
+            ("AWS_SECRET_ACCESS_KEY".into(), secret.clone()),
+            ("IRONCAGE_STAGE_TOKEN".into(), secret),
+            ("HTTP_PROXY".into(), "http://127.0.0.1:9".into()),
+        ])
+    }
+
+    /// Writes what probes inside are told to where they read it.
+    pub(crate) fn publish(&self, params: &Params) -> Result<(), StageError> {
+        let text = serde_json::to_vec(params)
+            .map_err(|error| making("parameters")(io::Error::other(error)))?;
+        std::fs::write(&self.layout.params, text).map_err(making("the parameter file"))
+    }
+}

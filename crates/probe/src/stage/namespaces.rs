@@ -1,0 +1,124 @@
+//! The namespaces in which the stage lives: nothing of the machine's own is in them that a
+//! probe could harm, and all of it goes when their first process ends.
+
+use super::listeners::METADATA;
+use super::{StageError, files::c_path, making};
+use ironcage_sys::attack::{self, ChildEnd};
+use ironcage_sys::rustix::mount::{MountPropagationFlags, mount_change};
+use ironcage_sys::rustix::process::{getegid, geteuid};
+use ironcage_sys::rustix::system::sethostname;
+use std::ffi::CString;
+use std::io;
+use std::path::{Path, PathBuf};
+
+const NEWNS: i32 = 0x0002_0000;
+const NEWUTS: i32 = 0x0400_0000;
+const NEWIPC: i32 = 0x0800_0000;
+const NEWUSER: i32 = 0x1000_0000;
+const NEWPID: i32 = 0x2000_0000;
+const NEWNET: i32 = 0x4000_0000;
+
+/// Enters the namespaces and runs `suite` in them, below a first process that collects orphans.
+///
+/// Preconditions: the caller has one thread.
+pub(crate) fn run_in_stage(
+    home: &Path,
+    hostname: &str,
+    suite: impl FnOnce() -> i32,
+) -> Result<i32, StageError> {
+    let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+    let kinds = NEWNS | NEWUTS | NEWIPC | NEWPID | NEWNET;
+    if uid == 0 {
+        attack::share_nothing(kinds).map_err(making("namespaces"))?;
+    } else {
+        attack::share_nothing(kinds | NEWUSER).map_err(making("a user namespace"))?;
+        // The same id inside: probes run as the user who runs the suite.
+        let write = |file: &str, text: String| {
+            std::fs::write(format!("/proc/self/{file}"), text).map_err(making(file))
+        };
+        write("uid_map", format!("{uid} {uid} 1"))?;
+        write("setgroups", "deny".to_owned())?;
+        write("gid_map", format!("{gid} {gid} 1"))?;
+    }
+    // Now, not earlier: a change of credentials clears it.
+    attack::die_with_parent().map_err(making("the bond to the parent"))?;
+    let first = attack::fork_start(|| match first_process(home, hostname, suite) {
+        Ok(code) => code,
+        Err(error) => {
+            let source = std::error::Error::source(&error).map(ToString::to_string);
+            eprintln!("ironcage: {error}: {}", source.unwrap_or_default());
+            125
+        }
+    });
+    let first = first.map_err(making("the first process"))?;
+    let end = attack::wait_for(first).map_err(making("the first process"))?;
+    Ok(code_of(end))
+}
+
+fn code_of(end: ChildEnd) -> i32 {
+    match end {
+        ChildEnd::Exited(code) => code,
+        ChildEnd::Killed(signal) => 128 + signal,
+    }
+}
+
+fn first_process(
+    home: &Path,
+    hostname: &str,
+    suite: impl FnOnce() -> i32,
+) -> Result<i32, StageError> {
+    attack::die_with_parent().map_err(making("the bond to the parent"))?;
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    mount_change("/", private).map_err(making("private mounts"))?;
+    attack::mount_fs(c"proc", c"/proc", None).map_err(making("/proc"))?;
+    let mount_tmpfs = |target: &Path, data: &str| {
+        let data = CString::new(data).map_err(io::Error::from);
+        let target = c_path(target);
+        target
+            .and_then(|target| Ok((target, data?)))
+            .and_then(|(target, data)| Ok(attack::mount_fs(c"tmpfs", &target, Some(&data))?))
+    };
+    let places: [(&Path, &str); 4] = [
+        (Path::new("/tmp"), "mode=1777,size=512m"),
+        (Path::new("/dev/shm"), "mode=1777,size=64m"),
+        (Path::new("/run"), "mode=755,size=16m"),
+        (home, "mode=700,size=1g"),
+    ];
+    for (target, data) in places {
+        mount_tmpfs(target, data).map_err(making(target.display().to_string()))?;
+    }
+    sethostname(hostname.as_bytes()).map_err(making("a host name"))?;
+    attack::loopback_up().map_err(making("the loopback interface"))?;
+    for address in METADATA {
+        attack::add_loopback_address(address).map_err(making(format!("address {address}")))?;
+    }
+    std::env::set_current_dir(home).map_err(making("the home directory"))?;
+    let suite = attack::fork_start(|| {
+        if attack::die_with_parent().is_err() {
+            return 125;
+        }
+        suite()
+    });
+    let suite = suite.map_err(making("the suite's process"))?;
+    attack::run_as_init(suite)
+        .map(code_of)
+        .map_err(making("the suite's process"))
+}
+
+/// The directory that stands for the user's home: his own path, covered by an empty file system.
+pub(crate) fn home_directory() -> Result<PathBuf, StageError> {
+    let home = std::env::var_os("HOME")
+        .map(PathBuf::from)
+        .and_then(|home| home.canonicalize().ok());
+    let usable = |path: &PathBuf| {
+        path.is_dir()
+            && path.parent().is_some()
+            && !path.starts_with("/tmp")
+            && !path.starts_with("/run")
+    };
+    home.filter(usable)
+        .or_else(|| Some(PathBuf::from("/home")).filter(usable))
+        .ok_or_else(|| {
+            making("a home")(io::Error::other("HOME is no directory that can be covered"))
+        })
+}
