@@ -238,7 +238,8 @@ fn limited(facts: &Facts, controller: &str, otherwise: &str) -> Enforcement {
         return Enforcement::Full;
     }
     let why = match &facts.cgroup {
-        CgroupHost::None { why } => why.clone(),
+        // The remedy after it is for `ironcage doctor`.
+        CgroupHost::None { why } => why.split("; ").next().unwrap_or_default().to_owned(),
         _ => format!("the cgroup controller `{controller}` is not enabled for this process"),
     };
     Enforcement::Partial(format!("{otherwise} ({why})"))

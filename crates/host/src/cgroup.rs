@@ -192,7 +192,9 @@ impl Search<'_> {
     fn refusal(&self, root: &Path, own: &Path, seen_controllers: bool) -> String {
         let shown = own.strip_prefix(root).unwrap_or(own);
         if self.controllers(root, "cgroup.controllers").is_empty() {
-            return "the version 2 tree has none of the controllers memory, pids and cpu".into();
+            return "the version 2 tree has none of the controllers memory, pids and cpu; boot with \
+                    systemd.unified_cgroup_hierarchy=1 on the kernel's command line"
+                .into();
         }
         if self.privilege == Privilege::Root && !seen_controllers {
             return format!(

@@ -9,6 +9,9 @@ use ironcage_sys::host::errno_text;
 use ironcage_sys::rustix::io::Errno;
 use std::collections::BTreeMap;
 
+/// How the remedy for a group that is not delegated begins; the drop-in is said with it.
+const SCOPE: &str = "start with: systemd-run";
+
 type Results = BTreeMap<Subject, TrialResult>;
 
 /// One finding for every layer.
@@ -95,7 +98,7 @@ impl Context<'_> {
             return Finding {
                 layer,
                 enforcement: Enforcement::Off("it needs the user namespace".into()),
-                evidence: "no user namespace could be made".into(),
+                evidence: "it needs the user namespace".into(),
                 remedy: Some("mend user-ns first".into()),
             };
         }
@@ -139,7 +142,7 @@ impl Context<'_> {
                 Enforcement::Off(_) => Enforcement::Full,
                 other => other,
             },
-            evidence: "tried".into(),
+            evidence: what_worked(layer).into(),
             remedy: None,
         };
         if layer == Layer::Seccomp && !self.worked(Subject::SeccompNotify) {
@@ -197,6 +200,14 @@ impl Context<'_> {
             }
             (Subject::Counters, Some(remedy)) => (Some("/proc/sys is read-only here".into()), remedy.into()),
             (_, Some(remedy)) => (None, remedy.into()),
+            (Subject::PidNs, None) if error == Errno::PERM => (
+                Some("a new /proc is refused while something is mounted over parts of the present one".into()),
+                "as root, unmount what this lists: grep ' /proc/' /proc/self/mountinfo".into(),
+            ),
+            (Subject::Counters, None) if error == Errno::ROFS => (
+                Some("/proc/sys is read-only here".into()),
+                "as root: mount -o remount,bind,rw /proc/sys".into(),
+            ),
             (Subject::Landlock, None) => (
                 None,
                 "add `landlock` to the list in the boot parameter lsm= (see /sys/kernel/security/lsm)".into(),
@@ -242,6 +253,12 @@ impl Context<'_> {
         if let Some(remedy) = self.container_cgroup_remedy() {
             return remedy.into();
         }
+        if let CgroupHost::None { why } = &self.facts.cgroup
+            && let Some((_, remedy)) = split_remedy(why)
+            && !remedy.starts_with(SCOPE)
+        {
+            return remedy;
+        }
         if self.facts.privilege == Privilege::Root {
             return "boot with systemd, or as root: mount -t cgroup2 none /sys/fs/cgroup && \
                     echo '+memory +pids +cpu' > /sys/fs/cgroup/cgroup.subtree_control"
@@ -271,6 +288,21 @@ impl Context<'_> {
             ),
             Place::Host | Place::Wsl2 => None,
         }
+    }
+}
+
+const fn what_worked(layer: Layer) -> &'static str {
+    match layer {
+        Layer::UserNs => "made one and mapped an id",
+        Layer::MountNs => "made one, mounted a tmpfs and changed the root",
+        Layer::PidNs => "made one and mounted its /proc",
+        Layer::NetNs => "made one and brought its loopback up",
+        Layer::UtsNs => "made one and set its host name",
+        Layer::TimeNs => "made one and started a process in it",
+        Layer::Counters => "set user namespaces to none in a user namespace",
+        Layer::Seccomp => "installed a filter with a listener",
+        Layer::Landlock => "entered a domain",
+        _ => "made one",
     }
 }
 

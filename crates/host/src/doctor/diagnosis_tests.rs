@@ -135,6 +135,19 @@ fn docker_with_a_masked_proc_is_told_how_to_start_the_container() {
 }
 
 #[test]
+fn the_same_on_a_host_names_the_mounts_in_the_way() {
+    let mut results = all_work();
+    results.insert(Subject::PidNs, refused("mounting proc on /proc", EPERM));
+    results.insert(
+        Subject::Counters,
+        refused("writing /proc/sys/user/max_user_namespaces", EROFS),
+    );
+    let findings = findings(&desktop(), Place::Host, &results);
+    assert!(remedy(&findings, Layer::PidNs).contains("mountinfo"));
+    assert!(remedy(&findings, Layer::Counters).contains("remount"));
+}
+
+#[test]
 fn docker_that_refuses_namespaces_is_told_so() {
     let mut results = all_work();
     results.insert(Subject::UserNs, refused("making the namespace", EPERM));

@@ -37,6 +37,8 @@ pub(crate) struct Traces {
     pub(crate) dockerenv: bool,
     pub(crate) containerenv: bool,
     pub(crate) kubernetes: bool,
+    /// Whether the process and cgroup namespaces are the host's own.
+    pub(crate) initial_namespaces: bool,
     /// The variable `container` that LXC, Podman and systemd-nspawn set, where readable.
     pub(crate) container: Option<String>,
 }
@@ -52,6 +54,7 @@ impl Place {
             dockerenv: Path::new("/.dockerenv").exists(),
             containerenv: Path::new("/run/.containerenv").exists(),
             kubernetes: Path::new("/var/run/secrets/kubernetes.io").exists(),
+            initial_namespaces: in_initial("pid", 0xEFFF_FFFC) && in_initial("cgroup", 0xEFFF_FFFB),
             container: fs::read_to_string("/run/systemd/container")
                 .ok()
                 .or_else(|| std::env::var("container").ok())
@@ -65,6 +68,11 @@ impl Place {
         // gVisor gives itself away by a fixed version text, in whatever container it stands.
         if traces.version.contains("gVisor") || traces.release.contains("gvisor") {
             return Place::Gvisor;
+        }
+        let wsl = traces.release.to_ascii_lowercase().contains("microsoft");
+        // An image that was unpacked into a virtual machine keeps its marks.
+        if traces.initial_namespaces {
+            return if wsl { Place::Wsl2 } else { Place::Host };
         }
         if traces.kubernetes || named("kubepods") {
             return Place::Kubernetes;
@@ -85,7 +93,7 @@ impl Place {
         {
             return Place::Container;
         }
-        if traces.release.to_ascii_lowercase().contains("microsoft") {
+        if wsl {
             return Place::Wsl2;
         }
         Place::Host
@@ -134,6 +142,12 @@ impl Place {
     }
 }
 
+/// Whether this process is in a namespace that the kernel made at boot; their numbers are fixed.
+fn in_initial(kind: &str, number: u64) -> bool {
+    let link = fs::read_link(Path::new("/proc/self/ns").join(kind));
+    link.is_ok_and(|link| link.as_os_str().to_str() == Some(&format!("{kind}:[{number}]")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -171,6 +185,15 @@ mod tests {
             traces(|t| t.container = Some("systemd-nspawn".into())),
             Place::Container
         );
+    }
+
+    #[test]
+    fn a_virtual_machine_made_from_an_image_is_a_host() {
+        let machine = |t: &mut Traces| {
+            t.dockerenv = true;
+            t.initial_namespaces = true;
+        };
+        assert_eq!(traces(machine), Place::Host);
     }
 
     #[test]
