@@ -5,6 +5,8 @@
 
 #[path = "build/emit.rs"]
 mod emit;
+#[path = "build/profiles.rs"]
+mod profiles;
 #[path = "build/syscalls.rs"]
 mod syscalls;
 #[allow(dead_code, unreachable_pub)]
@@ -44,7 +46,7 @@ fn generate() -> Result<(), Failure> {
     write(&out.join("credentials.rs"), &credentials)?;
     let capabilities = emit::capabilities(&policies.join("capabilities.toml"))?;
     write(&out.join("capabilities.rs"), &capabilities)?;
-    let profiles = emit::profiles(&policies)?;
+    let profiles = profiles::emit(&policies)?;
     write(&out.join("profiles.rs"), &profiles.code)?;
     let commands = emit::commands(&policies.join("commands.toml"), &profiles.names)?;
     write(&out.join("commands.rs"), &commands)

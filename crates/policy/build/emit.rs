@@ -1,6 +1,6 @@
 //! The data files other than system calls.
 
-use crate::{Failure, check_reason, files, read, read_text, stem};
+use crate::{Failure, check_reason, read};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -269,47 +269,4 @@ pub(crate) fn commands(path: &Path, profiles: &BTreeSet<String>) -> Result<Strin
     }
     code.push_str("];\n");
     Ok(code)
-}
-
-pub(crate) struct Profiles {
-    pub(crate) names: BTreeSet<String>,
-    pub(crate) code: String,
-}
-
-/// Profiles stay text, since they are what users read and copy; beside it goes the same
-/// text without comments, which takes a fraction of the time to parse at each start.
-pub(crate) fn profiles(policies: &Path) -> Result<Profiles, Failure> {
-    let mut code = format!(
-        "/// The defaults below every profile.\npub(crate) static DEFAULTS: Embedded = {};\n\
-         /// The profiles that ship.\npub(crate) static PROFILES: &[Embedded] = &[\n",
-        embedded(&policies.join("defaults.toml"))?
-    );
-    let mut names = BTreeSet::new();
-    for path in files(&policies.join("profiles"))? {
-        let _ = writeln!(code, "    {},", embedded(&path)?);
-        names.insert(stem(&path));
-    }
-    code.push_str("];\n");
-    Ok(Profiles { names, code })
-}
-
-fn embedded(path: &Path) -> Result<String, Failure> {
-    let text = read_text(path)?;
-    let table: toml::Table = read(path)?;
-    let compact =
-        toml::to_string(&table).map_err(|error| format!("{}: {error}", path.display()))?;
-    let about = text
-        .lines()
-        .next()
-        .and_then(|line| line.strip_prefix("# "))
-        .ok_or_else(|| {
-            format!(
-                "{}: the first line is to be a comment that says what it is for",
-                path.display()
-            )
-        })?;
-    Ok(format!(
-        "Embedded {{ name: {:?}, about: {about:?}, text: {text:?}, compact: {compact:?} }}",
-        stem(path)
-    ))
 }

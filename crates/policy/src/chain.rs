@@ -180,9 +180,9 @@ pub(crate) fn profile_fragments(
     while let Some(profile) = next.take() {
         let document = Document {
             path: PathBuf::from(format!("profile {}", profile.name)),
-            text: profile.compact.into(),
+            text: profile.text.into(),
         };
-        let file = parse_document(&document)?;
+        let file = (profile.file)();
         let source = Source::Profile(profile.name);
         fragments.push(fragment::from_file(&file, &document, &source, home)?);
         if let Some(extends) = &file.extends {
@@ -205,9 +205,9 @@ pub(crate) fn profile_fragments(
 pub(crate) fn defaults_fragment(home: &Path) -> Result<Fragment, PolicyError> {
     let document = Document {
         path: PathBuf::from("built-in defaults"),
-        text: profiles::DEFAULTS.compact.into(),
+        text: profiles::DEFAULTS.text.into(),
     };
-    let file = parse_document(&document)?;
+    let file = (profiles::DEFAULTS.file)();
     Ok(fragment::from_file(
         &file,
         &document,

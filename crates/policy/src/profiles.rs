@@ -1,5 +1,9 @@
 //! The profiles that ship, and the defaults below them.
 
+use crate::PolicyFile;
+use std::collections::BTreeMap;
+use toml::Spanned;
+
 /// A policy text that is part of the binary.
 #[derive(Debug)]
 pub(crate) struct Embedded {
@@ -9,11 +13,27 @@ pub(crate) struct Embedded {
     pub(crate) about: &'static str,
     /// The text as it lies in `policies/`, with its reasons.
     pub(crate) text: &'static str,
-    /// The same without comments, which is what is parsed.
-    pub(crate) compact: &'static str,
+    /// Makes what the text parses to, without parsing it.
+    pub(crate) file: fn() -> PolicyFile,
 }
 
 include!(concat!(env!("OUT_DIR"), "/profiles.rs"));
+
+/// A value that stands nowhere in particular: values of profiles have no lines.
+fn at<T>(value: T) -> Spanned<T> {
+    Spanned::new(0..0, value)
+}
+
+fn texts(values: &[&str]) -> Vec<Spanned<String>> {
+    values.iter().map(|value| at((*value).to_owned())).collect()
+}
+
+fn pairs(values: &[(&str, &str)]) -> BTreeMap<Spanned<String>, Spanned<String>> {
+    values
+        .iter()
+        .map(|(name, value)| (at((*name).to_owned()), at((*value).to_owned())))
+        .collect()
+}
 
 /// A profile that ships with Ironcage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,10 +110,22 @@ mod tests {
     }
 
     #[test]
-    fn the_text_without_comments_says_the_same() {
+    fn what_is_built_in_is_what_the_text_says() {
+        use crate::diagnostic::Document;
+        use crate::fragment::{Source, from_file};
         for embedded in PROFILES.iter().chain([&DEFAULTS]) {
-            let table = |text: &str| toml::from_str::<toml::Table>(text).unwrap();
-            assert_eq!(table(embedded.text), table(embedded.compact), "{}", embedded.name);
+            let document = Document {
+                path: embedded.name.into(),
+                text: embedded.text.into(),
+            };
+            let parsed = crate::parse(Path::new(embedded.name), embedded.text).unwrap();
+            let made = (embedded.file)();
+            let extends =
+                |file: &PolicyFile| file.extends.as_ref().map(|name| name.get_ref().clone());
+            assert_eq!(extends(&parsed), extends(&made));
+            let source = Source::Profile(embedded.name);
+            let fragment = |file| from_file(file, &document, &source, Path::new("/h")).unwrap();
+            assert_eq!(fragment(&parsed), fragment(&made), "{}", embedded.name);
         }
     }
 
