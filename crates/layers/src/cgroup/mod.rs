@@ -7,7 +7,9 @@
 //! - version 2: the child is cloned into the group (`clone_fd`, CLONE_INTO_CGROUP);
 //! - version 1: the child itself, while it has one thread, writes `ENTRY` to each of `entries`.
 //!
-//! A cgroup namespace must be made after that: its root is the group of the process that makes it.
+//! A cgroup namespace has the group of the process that makes it as its root: a child that enters
+//! by `entries` makes its namespace after that; one that is cloned into the group may be cloned
+//! into the namespace at once.
 
 mod freeze;
 mod group;
