@@ -2,8 +2,8 @@
 //!
 //! It looks at the cage from outside, now and then, and says when a limit is passed; whoever
 //! supervises the cage ends it. It runs in the supervisor's single-threaded loop: `tick` does a
-//! bounded piece of work and says when it wants to be called again, so that watching costs some
-//! five percent of one processor at most, and that only when a limit is near.
+//! bounded piece of work and says when it wants to be called again, so that watching costs five
+//! percent of one processor at most, and only near a limit up to a quarter.
 //!
 //! What it does not see: memory of the kernel itself (pipes, sockets, page tables), memfds in
 //! flight between two processes, deleted files of a program that hides its descriptors, and writes

@@ -9,6 +9,8 @@ const SHORTEST: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_millis(500);
 /// Looking may take one part in this many of the time.
 const COST_SHARE: u32 = 20;
+/// And near a limit, where a late look is worse than a dear one.
+const COST_SHARE_NEAR: u32 = 4;
 /// Even looks that cost much come at least this often.
 const LONGEST_FOR_COST: Duration = Duration::from_secs(5);
 
@@ -18,7 +20,9 @@ pub(super) fn next_check(used: u64, limit: u64, cost: Duration) -> Duration {
     let left = limit.saturating_sub(used);
     let to_fill = Duration::from_micros(left / (FILL_RATE / 1_000_000));
     let pause = to_fill.clamp(SHORTEST, LONGEST);
-    pause.max(affordable(cost))
+    let near = used > limit / 10 * 7;
+    let share = if near { COST_SHARE_NEAR } else { COST_SHARE };
+    pause.max((cost * share).min(LONGEST_FOR_COST))
 }
 
 /// The pause that makes a look's cost bearable.
@@ -72,6 +76,10 @@ mod tests {
     fn an_expensive_look_is_made_less_often_but_not_never() {
         let cost = Duration::from_millis(10);
         assert_eq!(next_check(0, MEGABYTE, cost), Duration::from_millis(200));
+        assert_eq!(
+            next_check(MEGABYTE, MEGABYTE, cost),
+            Duration::from_millis(40)
+        );
         assert_eq!(affordable(Duration::from_secs(60)), LONGEST_FOR_COST);
     }
 
