@@ -1,5 +1,6 @@
 //! Where a value of a policy came from.
 
+use ironcage_model::Printable;
 use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;
@@ -34,7 +35,7 @@ impl fmt::Display for Origin {
         match self {
             Origin::BuiltIn => f.write_str("built in"),
             Origin::Profile { name } => write!(f, "profile {name}"),
-            Origin::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Origin::File { path, line } => write!(f, "{}:{line}", Printable::new(path)),
             Origin::Flag { flag } => f.write_str(flag),
         }
     }

@@ -7,13 +7,17 @@ use std::path::{Path, PathBuf};
 /// The name of policy files.
 pub const FILE_NAME: &str = "ironcage.toml";
 
+const EVERYONE_WRITES: u32 = 0o002;
+
 /// The policy file of a workspace: in it, or in a directory above, up to the home directory.
-/// It stops where a directory belongs to someone else than the workspace does: what lies
-/// there was not written for it.
+/// It stops where a directory belongs to someone else than the workspace does, or where
+/// everyone can write (`/tmp`): what lies there was not written for it.
 pub fn find_policy_file(workspace: &Path, home: &Path) -> Option<PathBuf> {
     let owner = fs::metadata(workspace).ok()?.uid();
     for directory in workspace.ancestors() {
-        if fs::metadata(directory).ok()?.uid() != owner {
+        let metadata = fs::metadata(directory).ok()?;
+        let shared = metadata.mode() & EVERYONE_WRITES != 0 && directory != workspace;
+        if metadata.uid() != owner || shared {
             return None;
         }
         let candidate = directory.join(FILE_NAME);
@@ -50,5 +54,19 @@ mod tests {
             find_policy_file(&workspace, &home),
             Some(home.join("a").join(FILE_NAME))
         );
+    }
+
+    #[test]
+    fn a_file_in_a_directory_that_everyone_can_write_is_not_found_from_below() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let root = tempfile::tempdir().unwrap();
+        let shared = root.path().join("shared");
+        let workspace = shared.join("project");
+        fs::create_dir_all(&workspace).unwrap();
+        fs::write(shared.join(FILE_NAME), "").unwrap();
+        let home = root.path();
+        assert!(find_policy_file(&workspace, home).is_some());
+        fs::set_permissions(&shared, fs::Permissions::from_mode(0o1777)).unwrap();
+        assert!(find_policy_file(&workspace, home).is_none());
     }
 }

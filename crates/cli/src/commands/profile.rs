@@ -10,6 +10,7 @@ use ironcage_policy::{
 use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::Write as _;
+use std::path::Path;
 
 /// List and show profiles, or begin a policy file.
 #[derive(Debug, clap::Args)]
@@ -42,7 +43,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     match args.action {
         Action::List => list(),
         Action::Show { name, merged } => show(&find(&name)?, merged),
-        Action::Init { name } => init(&find(&name)?),
+        Action::Init { name } => init(&find(&name)?, Path::new(FILE_NAME)),
     }
 }
 
@@ -77,12 +78,12 @@ fn show(profile: &Profile, merged: bool) -> CommandResult {
     Ok(0)
 }
 
-fn init(profile: &Profile) -> CommandResult {
+fn init(profile: &Profile, path: &Path) -> CommandResult {
     // `create_new`: an existing file, or a link in its place, is never written through.
     let mut file = OpenOptions::new()
         .write(true)
         .create_new(true)
-        .open(FILE_NAME)
+        .open(path)
         .map_err(|error| match error.kind() {
             std::io::ErrorKind::AlreadyExists => {
                 CliError::new(format!("{FILE_NAME} exists already"))
@@ -143,5 +144,30 @@ fn print_merged(policy: &Policy) {
     );
     for layer in &policy.require {
         line("layers.require", layer.value.name(), layer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn init_writes_a_policy_once_and_never_over_a_file() {
+        let path = std::env::temp_dir().join(format!("ironcage-init-{}.toml", std::process::id()));
+        let profile = find("strict").unwrap();
+        assert_eq!(init(&profile, &path).unwrap(), 0);
+        let written = std::fs::read_to_string(&path).unwrap();
+        assert!(ironcage_policy::parse(&path, &written).is_ok());
+        let again = init(&find("shell").unwrap(), &path);
+        let kept = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert!(again.is_err());
+        assert_eq!(kept, written);
+    }
+
+    #[test]
+    fn a_profile_that_does_not_exist_is_not_found() {
+        assert!(find("nope").is_err());
+        assert!(find("coding-agent").is_ok());
     }
 }
