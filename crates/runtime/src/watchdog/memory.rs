@@ -13,7 +13,7 @@
 //! that nothing else explains is held against the cage.
 
 use super::pace;
-use super::processes::{Nameless, ProcessFiles, kilobytes, named, read_all};
+use super::processes::{Nameless, ProcessFiles, kilobytes, read_all};
 use ironcage_sys::rustix;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -22,8 +22,6 @@ use std::time::{Duration, Instant};
 
 /// How many descriptors one look goes through before it leaves the other processes to the next.
 const FILES_PER_LOOK: usize = 10_000;
-/// How many unreadable files are named.
-const UNREADABLE_NAMED: usize = 8;
 
 /// The result of one look at memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,8 +51,6 @@ pub(super) struct MemoryWatch {
     hiding: BTreeSet<u32>,
     /// Shared memory of the host when the watch began.
     shared_at_start: Option<u64>,
-    unreadable: Vec<String>,
-    peak: u64,
 }
 
 impl MemoryWatch {
@@ -74,21 +70,11 @@ impl MemoryWatch {
             sources,
             memfds: BTreeMap::new(),
             resume_at: 0,
-            unreadable: Vec::new(),
-            peak: 0,
         }
     }
 
     pub(super) fn limit(&self) -> u64 {
         self.limit
-    }
-
-    pub(super) fn unreadable(&self) -> &[String] {
-        &self.unreadable
-    }
-
-    pub(super) fn peak(&self) -> u64 {
-        self.peak
     }
 
     /// Takes as many steps as needed to know whether the limit is passed.
@@ -103,7 +89,6 @@ impl MemoryWatch {
 
     /// Bytes in use; more than the truth only where that is still below the limit.
     pub(super) fn measure(&mut self, processes: &dyn ProcessFiles) -> u64 {
-        self.unreadable.clear();
         // No list of processes means no processes: the cage's PID 1 is gone.
         let pids = processes.pids().unwrap_or_default();
         let resident: Vec<(u32, Resident)> = pids
@@ -111,7 +96,6 @@ impl MemoryWatch {
             .filter_map(|pid| Some((*pid, Resident::parse(&processes.read(*pid, "status").ok()?))))
             .collect();
         let own: u64 = resident.iter().map(|(_, one)| one.anonymous).sum();
-        self.peak = self.peak.max(own);
         // Where the host cannot be asked, the next step decides.
         let host_shared = self.sources.host_shared().ok();
         if let Some(shared) = host_shared {
@@ -131,16 +115,13 @@ impl MemoryWatch {
             .saturating_add(unmapped)
             .saturating_add(hidden);
         if bound <= self.limit {
-            self.peak = self.peak.max(own.saturating_add(unmapped));
             return bound;
         }
         let (anonymous, shared) = self.exact(processes, &resident, memfds);
         let explained = tmpfs.saturating_add(shared);
-        let exact = anonymous
+        anonymous
             .saturating_add(explained)
-            .saturating_add(self.hidden(host_shared, explained));
-        self.peak = self.peak.max(exact);
-        exact
+            .saturating_add(self.hidden(host_shared, explained))
     }
 
     /// Growth of the host's shared memory that must be taken for the cage's, because a process of
@@ -157,7 +138,7 @@ impl MemoryWatch {
 
     /// Proportional shares of anonymous memory, and shared memory outside the cage's tmpfs.
     fn exact(
-        &mut self,
+        &self,
         processes: &dyn ProcessFiles,
         resident: &[(u32, Resident)],
         mut memfds: BTreeMap<u64, u64>,
@@ -171,10 +152,8 @@ impl MemoryWatch {
                     let field = |name| kilobytes(&rollup, name).unwrap_or(0);
                     field("Pss_Anon").saturating_add(field("SwapPss"))
                 }
-                Err(error) => {
-                    self.note(*pid, "smaps_rollup", &error);
-                    rough.anonymous
-                }
+                // What everybody sees is more than the process's share.
+                Err(_) => rough.anonymous,
             };
             total = total.saturating_add(own);
             if rough.shared == 0 {
@@ -188,10 +167,7 @@ impl MemoryWatch {
                         *mapped_memfds.entry(inode).or_default() += bytes;
                     }
                 }
-                Err(error) => {
-                    self.note(*pid, "smaps", &error);
-                    shared_total = shared_total.saturating_add(rough.shared);
-                }
+                Err(_) => shared_total = shared_total.saturating_add(rough.shared),
             }
         }
         // A memfd that is mapped may have no descriptor any more.
@@ -227,12 +203,12 @@ impl MemoryWatch {
                     self.memfds
                         .insert(pid, nameless.filter(|file| file.memory).collect());
                 }
-                Err(error) => {
-                    if error.kind() == io::ErrorKind::PermissionDenied {
-                        self.hiding.insert(pid);
-                    }
-                    self.note(pid, "fd", &error);
+                // The cage's PID 1 is Ironcage's own and never dumpable; it has no memfd.
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied && pid != 1 => {
+                    self.hiding.insert(pid);
                 }
+                // It has ended since.
+                Err(_) => {}
             }
         }
     }
@@ -241,14 +217,6 @@ impl MemoryWatch {
     fn memfd_sizes(&self) -> BTreeMap<u64, u64> {
         let files = self.memfds.values().flatten();
         files.map(|file| (file.inode, file.bytes)).collect()
-    }
-
-    fn note(&mut self, pid: u32, file: &str, error: &io::Error) {
-        // A process that has ended since is no matter.
-        let denied = error.kind() == io::ErrorKind::PermissionDenied;
-        if denied && self.unreadable.len() < UNREADABLE_NAMED {
-            self.unreadable.push(named(pid, file));
-        }
     }
 }
 

@@ -123,22 +123,6 @@ impl Watchdog {
         let next = memory.into_iter().chain(storage).min().unwrap_or(now);
         Tick { next, hit }
     }
-
-    /// Files of the cage's processes that could not be read at the last look: `PID/file`. Such a
-    /// process is counted by what is readable for everybody, which is more than its share.
-    pub(crate) fn unreadable(&self) -> &[String] {
-        self.memory.as_ref().map_or(&[], MemoryWatch::unreadable)
-    }
-
-    /// Processor time that the cage has used, in clock ticks; for telling whether it is idle.
-    pub(crate) fn processor_ticks(&self) -> io::Result<u64> {
-        processor_ticks(&self.proc)
-    }
-
-    /// The most memory seen, in bytes.
-    pub(crate) fn memory_peak(&self) -> Option<u64> {
-        self.memory.as_ref().map(MemoryWatch::peak)
-    }
 }
 
 fn ended(limit: LimitKind, value: String) -> LimitHit {

@@ -166,11 +166,6 @@ fn stat_ticks(stat: &str) -> u64 {
     fields.filter_map(|field| field.parse::<u64>().ok()).sum()
 }
 
-/// Names the file of a process in a report.
-pub(super) fn named(pid: u32, file: &str) -> String {
-    format!("{pid}/{file}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -43,7 +43,6 @@ fn real_processes_pass_a_tiny_limit_and_not_a_huge_one() {
         (hit.limit, hit.value.as_str(), hit.ended),
         (LimitKind::Memory, "1M", true)
     );
-    assert!(tiny.memory_peak().unwrap() > 1 << 20);
     let mut huge = Watchdog::new(limits(1 << 60), places(Vec::new()), now)
         .unwrap()
         .unwrap();
