@@ -83,6 +83,8 @@ pub(crate) struct Params {
     pub(crate) handle: Handle,
     pub(crate) leaks: Leaks,
     pub(crate) victim: Victim,
+    /// The nice value to give the canary process: higher for each run, as it cannot be lowered.
+    pub(crate) victim_nice: i32,
     pub(crate) abstract_stream: String,
     pub(crate) abstract_datagram: String,
     pub(crate) socket_paths: Vec<PathBuf>,

@@ -192,7 +192,7 @@ impl Report {
                 None => "skipped",
             };
             let detail = shortened(&item.detail);
-            let line = format!("{:<28} {state:<8} {}", item.name, Printable::new(&detail));
+            let line = format!("{:<34} {state:<8} {}", item.name, Printable::new(&detail));
             writeln!(text, "{}", line.trim_end())?;
         }
         writeln!(text, "\n{}", self.summary())

@@ -46,6 +46,25 @@ pub(crate) fn all_processes() -> Vec<i32> {
         .collect()
 }
 
+/// The fields of /proc/PID/stat behind the program's name.
+fn stat_fields(pid: i32) -> Vec<i64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let rest = stat.rsplit(')').next().unwrap_or("");
+    let number = |text: &str| text.parse().unwrap_or(0);
+    rest.split_whitespace().map(number).collect()
+}
+
+/// The nice value of a process.
+pub(crate) fn nice_value(pid: i32) -> Option<i64> {
+    stat_fields(pid).get(NICE).copied()
+}
+
+// Positions in the fields of /proc/PID/stat behind the program's name.
+const USER_TICKS: usize = 11;
+const SYSTEM_TICKS: usize = 12;
+const NICE: usize = 16;
+const POLICY: usize = 38;
+
 /// The processes whose first argument is `program`.
 pub(crate) fn processes_of(program: &Path) -> Vec<i32> {
     let program = program.as_os_str().as_encoded_bytes();
@@ -76,21 +95,10 @@ impl Samples {
             tasks += status_number(&status, "Threads");
             // Private pages of each, shared ones (memfd, tmpfs, mappings) where they are touched.
             resident += status_number(&status, "RssAnon") + status_number(&status, "RssShmem");
-            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            let fields: Vec<&str> = stat
-                .rsplit(')')
-                .next()
-                .unwrap_or("")
-                .split_whitespace()
-                .collect();
-            let field = |index: usize| -> i64 {
-                fields
-                    .get(index)
-                    .and_then(|text| text.parse().ok())
-                    .unwrap_or(0)
-            };
-            ticks += u64::try_from(field(11) + field(12)).unwrap_or(0);
-            self.boosted |= field(16) < 0 || field(38) == 1;
+            let fields = stat_fields(*pid);
+            let field = |index: usize| fields.get(index).copied().unwrap_or(0);
+            ticks += u64::try_from(field(USER_TICKS) + field(SYSTEM_TICKS)).unwrap_or(0);
+            self.boosted |= field(NICE) < 0 || field(POLICY) == 1;
             let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd"));
             if let Ok(descriptors) = descriptors {
                 let links: Vec<_> = descriptors.flatten().map(|entry| entry.path()).collect();

@@ -7,6 +7,7 @@ use ironcage_sys::attack;
 use ironcage_sys::rustix::fs::{CWD, Mode, OFlags, openat};
 use ironcage_sys::rustix::process::{
     Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open,
+    setpriority_process,
 };
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -196,6 +197,29 @@ pub(crate) const PROBES: &[Probe] = &[
         control: Control::Privileged,
         inside: suspend_seccomp,
         oracle: Oracle::Reached,
+        ..PR
+    },
+    Probe {
+        id: "PR-14",
+        severity: Severity::Medium,
+        title: "change the priority of a process outside",
+        canary: "the nice value of the canary process",
+        layers: &[PID_NS],
+        references: &["setpriority(2)", "ATT&CK T1499"],
+        inside: |inside| {
+            let mut attempts = Attempts::new();
+            let pid = Pid::from_raw(inside.params.victim.pid);
+            attempts.note(
+                "setpriority",
+                setpriority_process(pid, inside.params.victim_nice),
+            );
+            attempts.done()
+        },
+        oracle: Oracle::Seen(|stage, _| {
+            let wanted = i64::from(stage.params.victim_nice);
+            let now = crate::sampler::nice_value(stage.params.victim.pid)?;
+            (now >= wanted).then(|| format!("the nice value is {now}"))
+        }),
         ..PR
     },
 ];

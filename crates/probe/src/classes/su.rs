@@ -66,7 +66,7 @@ fn hostile_names(inside: &Inside) -> Observation {
         b"not-utf8-\xff\xfe",
         b"line\nbreak",
         b"\x1b]0;title\x07\x1b[31m",
-        b"--workspace=/",
+        b"--workspace=x",
         b"..\x08\x08",
         &long,
     ];

@@ -53,20 +53,25 @@ pub(crate) enum RunError {
 
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Collects a stream in a thread, up to a bound; the rest is read and dropped.
+/// Collects a stream in a thread, within a bound.
 struct Collected(Arc<Mutex<(Vec<u8>, bool)>>);
 
 impl Collected {
     fn start(mut stream: impl Read + Send + 'static) -> Collected {
+        // The beginning and the end are what counts; a flood in between is dropped.
         const BOUND: usize = 4 << 20;
+        const KEPT: usize = 2 << 20;
         let shared = Arc::new(Mutex::new((Vec::new(), false)));
         let target = Arc::clone(&shared);
         std::thread::spawn(move || {
             let mut buffer = [0u8; 65536];
             while let Ok(length @ 1..) = stream.read(&mut buffer) {
                 let mut state = target.lock().unwrap_or_else(PoisonError::into_inner);
-                let room = BOUND.saturating_sub(state.0.len()).min(length);
-                state.0.extend_from_slice(&buffer[..room]);
+                state.0.extend_from_slice(&buffer[..length]);
+                if state.0.len() > BOUND {
+                    let end = state.0.len() - KEPT / 2;
+                    state.0.drain(KEPT..end);
+                }
             }
             target.lock().unwrap_or_else(PoisonError::into_inner).1 = true;
         });
@@ -282,6 +287,8 @@ impl Runner {
         self.launcher = installed.map_err(wrong)?;
         let metadata = std::fs::metadata(&self.launcher).map_err(wrong)?;
         self.stage.params.launcher_inode = (metadata.dev(), metadata.ino());
+        let nice = sampler::nice_value(self.stage.params.victim.pid).unwrap_or(0);
+        self.stage.params.victim_nice = i32::try_from(nice).unwrap_or(0) + 1;
         self.stage.log.clear();
         self.stage.terminal.take_input();
         Ok(())

@@ -7,7 +7,11 @@ use std::path::Path;
 
 /// Everything that can be left behind, by name.
 #[derive(Debug, Default)]
-pub(crate) struct Inventory(BTreeSet<String>);
+pub(crate) struct Inventory {
+    things: BTreeSet<String>,
+    /// Descriptors of the suite itself.
+    descriptors: usize,
+}
 
 fn names(directory: &Path, into: &mut BTreeSet<String>) {
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
@@ -15,18 +19,30 @@ fn names(directory: &Path, into: &mut BTreeSet<String>) {
     }
 }
 
+/// Ids of the cages that were started on this stage, by their audit logs.
+fn own_cages(stage: &Stage) -> Vec<String> {
+    let logs = stage.params.state_secret.parent().map(std::fs::read_dir);
+    let entries = logs.into_iter().flatten().flatten().flatten();
+    let id = |path: std::path::PathBuf| Some(path.file_stem()?.to_str()?.to_owned());
+    entries.filter_map(|entry| id(entry.path())).collect()
+}
+
 /// Control groups without a process: those with one may be somebody else's at work.
-fn empty_groups(directory: &Path, depth: u32, into: &mut BTreeSet<String>) {
+fn empty_groups(directory: &Path, depth: u32, own: &[String], into: &mut BTreeSet<String>) {
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             continue;
         }
         let path = entry.path();
-        if std::fs::read_to_string(path.join("cgroup.procs")).is_ok_and(|list| list.is_empty()) {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        // Cages of others on this machine are not the stage's.
+        let foreign = name.starts_with("ironcage-c") && !own.iter().any(|id| name.contains(id));
+        let processes = std::fs::read_to_string(path.join("cgroup.procs"));
+        if !foreign && processes.is_ok_and(|list| list.is_empty()) {
             into.insert(format!("cgroup {}", path.display()));
         }
         if depth > 0 {
-            empty_groups(&path, depth - 1, into);
+            empty_groups(&path, depth - 1, own, into);
         }
     }
 }
@@ -59,13 +75,20 @@ impl Inventory {
             all.extend(ids.map(|id| format!("{table} {id}")));
         }
         let descriptors = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
-        all.insert(format!("descriptors {descriptors}"));
-        empty_groups(Path::new("/sys/fs/cgroup"), 4, &mut all);
-        Inventory(all)
+        empty_groups(Path::new("/sys/fs/cgroup"), 4, &own_cages(stage), &mut all);
+        Inventory {
+            things: all,
+            descriptors,
+        }
     }
 
     /// What is there now and was not before.
     pub(crate) fn added(&self, before: &Inventory) -> Vec<String> {
-        self.0.difference(&before.0).cloned().collect()
+        let mut added: Vec<String> = self.things.difference(&before.things).cloned().collect();
+        if self.descriptors > before.descriptors {
+            let more = self.descriptors - before.descriptors;
+            added.push(format!("{more} descriptors"));
+        }
+        added
     }
 }

@@ -27,6 +27,7 @@ pub(crate) struct Layout {
     workspace: PathBuf,
     outside: PathBuf,
     granted: PathBuf,
+    tmp_plant: PathBuf,
     /// The suite's own directory in the workspace.
     pub(crate) suite: PathBuf,
     /// The program that runs inside.
@@ -93,6 +94,7 @@ impl Layout {
             kept: Vec::new(),
             outside: params.outside.clone(),
             granted: params.granted.clone(),
+            tmp_plant: params.tmp_plant.clone(),
             program: suite.join("program"),
             params: suite.join("params.json"),
             heartbeat: suite.join("heartbeat"),
@@ -271,10 +273,23 @@ impl Layout {
                 .map(|entry| entry.path())
                 .filter(|path| !own.contains(&path)),
         );
-        for planted in [self.home.join("planted"), self.bin.join("git")] {
-            if planted.symlink_metadata().is_ok() {
-                strays.push(planted);
-            }
+        let planted = [
+            self.home.join("planted"),
+            self.bin.join("git"),
+            self.tmp_plant.clone(),
+        ];
+        strays.extend(
+            planted
+                .into_iter()
+                .filter(|path| path.symlink_metadata().is_ok()),
+        );
+        for place in [Path::new("/tmp"), Path::new("/dev/shm"), &self.home] {
+            let entries = fs::read_dir(place).into_iter().flatten().flatten();
+            let left = |path: &PathBuf| {
+                path.file_name()
+                    .is_some_and(|name| name.as_encoded_bytes().starts_with(b"left-"))
+            };
+            strays.extend(entries.map(|entry| entry.path()).filter(left));
         }
         strays
     }
