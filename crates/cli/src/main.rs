@@ -3,8 +3,10 @@
 //! Each command has a file of its own in `commands/`; this one only names them.
 #![forbid(unsafe_code)]
 
+mod cage_flags;
 mod commands;
 mod error;
+mod places;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -18,16 +20,56 @@ pub(crate) struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {}
+enum Command {
+    Run(commands::run::Args),
+    Plan(commands::plan::Args),
+    Profile(commands::profile::Args),
+    Trust(commands::trust::Args),
+    Audit(commands::audit::Args),
+    Why(commands::why::Args),
+    Bench(commands::bench::Args),
+    Doctor(commands::doctor::Args),
+    Probe(commands::probe::Args),
+    #[command(name = "__bench-floor", hide = true)]
+    BenchFloor(commands::bench::FloorArgs),
+    #[command(name = "__bench-launcher", hide = true)]
+    BenchLauncher(commands::bench::LauncherArgs),
+    #[command(name = "__bench-syscalls", hide = true)]
+    BenchSyscalls,
+}
 
 impl Command {
     fn run(self) -> error::CommandResult {
-        match self {}
+        match self {
+            Command::Run(args) => commands::run::run(args),
+            Command::Plan(args) => commands::plan::run(args),
+            Command::Profile(args) => commands::profile::run(args),
+            Command::Trust(args) => commands::trust::run(args),
+            Command::Audit(args) => commands::audit::run(args),
+            Command::Why(args) => commands::why::run(args),
+            Command::Bench(args) => commands::bench::run(args),
+            Command::Doctor(args) => commands::doctor::run(args),
+            Command::Probe(args) => commands::probe::run(args),
+            Command::BenchFloor(args) => commands::bench::run_floor(args),
+            Command::BenchLauncher(args) => commands::bench::run_launcher(args),
+            Command::BenchSyscalls => commands::bench::run_syscalls(),
+        }
     }
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Printing can only fail because nobody is left to read it.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() {
+                error::EXIT_OURS
+            } else {
+                0
+            });
+        }
+    };
     match cli.command.run() {
         Ok(code) => ExitCode::from(code),
         Err(error) => {

@@ -10,8 +10,10 @@ mod caps;
 mod cgroup;
 pub mod doctor;
 mod error;
+mod files;
 mod quick;
 
 pub use caps::{CgroupHost, CgroupV1, HostCaps, Kernel, Privilege};
 pub use error::HostError;
+pub use files::{HostFiles, Node, NodeType, SystemFiles};
 pub use quick::LEAST_KERNEL;

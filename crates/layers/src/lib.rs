@@ -1,1 +1,16 @@
-//! placeholder
+//! One file per kernel mechanism; each applies its part of a Plan.
+//!
+//! Nothing here decides anything: the plan says what, these files know how. They act on the
+//! calling process and on what it owns; the order in which they are called is the backend's.
+#![forbid(unsafe_code)]
+
+pub mod cgroup;
+mod error;
+pub mod filter;
+pub mod identity;
+pub mod landlock;
+pub mod network;
+pub mod privileges;
+pub mod view;
+
+pub use error::LayerError;

@@ -1,1 +1,26 @@
-//! placeholder
+//! Policy x Request x HostCaps to Plan.
+//!
+//! Pure: looks at the host only through `HostFiles`, changes nothing. The plan is the waist
+//! of Ironcage: what it holds is what will be enforced, in order, and nothing that comes
+//! after it reads the policy again.
+#![forbid(unsafe_code)]
+
+mod bounds;
+mod bytes;
+mod command;
+mod error;
+mod etc;
+mod explain;
+mod filter;
+mod make;
+mod plan;
+mod request;
+pub mod seccomp;
+mod view;
+mod workspace;
+
+pub use error::PlanError;
+pub use explain::explain;
+pub use make::make;
+pub use plan::*;
+pub use request::{OwnDirectories, Request};

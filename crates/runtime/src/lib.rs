@@ -1,1 +1,18 @@
-//! placeholder
+//! The lifecycle of a cage: prepare, start, supervise, report.
+//!
+//! [`run`] holds one command from start to end in the calling process, which is the cage's
+//! supervisor: it relays the streams, answers refused system calls, watches the limits and
+//! writes the record. It decides nothing that the plan has not decided, and parses nothing
+//! that the agent says.
+#![forbid(unsafe_code)]
+
+mod error;
+mod limits;
+mod recorder;
+mod refusals;
+mod relay;
+mod run;
+mod watchdog;
+
+pub use error::RunError;
+pub use run::{Job, run};

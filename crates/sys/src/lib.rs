@@ -5,4 +5,28 @@
 //! fail, it may not corrupt the process. One unsafe operation per block, each with the
 //! reason why it holds.
 
+pub mod bench;
+pub mod host;
+
+pub mod attack;
+
 pub use rustix;
+
+pub mod clone;
+pub mod lock;
+pub mod mount;
+pub mod net;
+pub mod process;
+pub mod seccomp;
+pub mod signals;
+pub mod spawn;
+pub mod trial;
+
+/// Turns a system call's result into a `Result`.
+pub(crate) fn check(result: i64) -> std::io::Result<i64> {
+    if result < 0 {
+        Err(std::io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}

@@ -1,1 +1,11 @@
 //! One file per command.
+
+pub(crate) mod audit;
+pub(crate) mod bench;
+pub(crate) mod doctor;
+pub(crate) mod plan;
+pub(crate) mod profile;
+pub(crate) mod probe;
+pub(crate) mod run;
+pub(crate) mod trust;
+pub(crate) mod why;

@@ -1,0 +1,305 @@
+//! The supervisor's side of a cage: forks it, hears it, ends it.
+
+use crate::faults::step;
+use crate::ids::{self, Range};
+use crate::init::{self, Inheritance};
+use crate::wire::{self, FromInit, ToInit};
+use crate::StartError;
+use ironcage_layers::cgroup::{Cgroup, CgroupLimits};
+use ironcage_layers::identity::{MapLine, write_maps};
+use ironcage_model::CageId;
+use ironcage_plan::{IdMap, Plan};
+use ironcage_sys::clone::{Forked, Namespaces, fork};
+use ironcage_sys::rustix::net::{
+    AddressFamily, SocketFlags, SocketType, shutdown, Shutdown, socketpair,
+};
+use ironcage_sys::rustix::pipe::{PipeFlags, pipe_with};
+use ironcage_sys::rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid,
+};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+/// Outer ends of the command's streams.
+#[derive(Debug)]
+pub struct Streams {
+    /// Where its standard input is written.
+    pub stdin: OwnedFd,
+    /// Where its standard output is read.
+    pub stdout: OwnedFd,
+    /// Where its standard error is read.
+    pub stderr: OwnedFd,
+}
+
+/// A running cage. Dropping it ends it.
+#[derive(Debug)]
+pub struct Cage {
+    control: OwnedFd,
+    pid: Pid,
+    pidfd: OwnedFd,
+    listener: Option<OwnedFd>,
+    root: OwnedFd,
+    proc: OwnedFd,
+    cgroup: Option<Cgroup>,
+    _range: Option<Range>,
+    gone: bool,
+}
+
+/// Builds a cage and starts its command. When this returns an error, nothing is left.
+///
+/// Preconditions: the calling process has one thread; its end is the cage's end.
+pub fn start(plan: &Plan, id: &CageId) -> Result<(Cage, Streams), StartError> {
+    let channel = |error: ironcage_sys::rustix::io::Errno| StartError::Channel(error.into());
+    let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(channel);
+    let (stdin_inner, stdin) = pipe()?;
+    let (stdout, stdout_inner) = pipe()?;
+    let (stderr, stderr_inner) = pipe()?;
+    let (control, control_inner) = socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .map_err(channel)?;
+
+    let (range, agent_outside) = match plan.identity.map {
+        IdMap::Own { uid, gid } => (None, (uid, gid)),
+        IdMap::Range { .. } => {
+            let range = Range::claim()?;
+            let agent = (
+                range.first + plan.identity.uid,
+                range.first + plan.identity.gid,
+            );
+            (Some(range), agent)
+        }
+    };
+    let owner_maps = match range {
+        Some(_) => ids::owner_maps(&plan.view, agent_outside)?,
+        None => Vec::new(),
+    };
+    step();
+    let cgroup = make_cgroup(plan, id)?;
+    step();
+    let cgroup_entries = match &cgroup {
+        Some(cgroup) if cgroup.clone_fd().is_none() => cgroup.entries()?,
+        _ => Vec::new(),
+    };
+
+    let mut namespaces = Namespaces::PID.with(Namespaces::MOUNT);
+    if plan.time_namespace {
+        namespaces = namespaces.with(Namespaces::TIME);
+    }
+    if range.is_none() {
+        namespaces = namespaces.with(Namespaces::USER);
+    }
+    let clone_fd = cgroup.as_ref().and_then(Cgroup::clone_fd);
+    match fork(namespaces, clone_fd).map_err(StartError::Fork)? {
+        Forked::Child => {
+            drop((control, stdin, stdout, stderr));
+            init::run(
+                plan,
+                Inheritance {
+                    control: control_inner,
+                    stdin: stdin_inner,
+                    stdout: stdout_inner,
+                    stderr: stderr_inner,
+                    owner_maps,
+                    agent_outside,
+                    cgroup_entries,
+                },
+            )
+        }
+        Forked::Parent { pid, pidfd } => {
+            drop((control_inner, stdin_inner, stdout_inner, stderr_inner));
+            drop((owner_maps, cgroup_entries));
+            let birth = Birth {
+                control,
+                pid,
+                pidfd,
+                cgroup,
+                range,
+            };
+            let cage = birth.attend(plan)?;
+            let streams = Streams {
+                stdin,
+                stdout,
+                stderr,
+            };
+            Ok((cage, streams))
+        }
+    }
+}
+
+fn make_cgroup(plan: &Plan, id: &CageId) -> Result<Option<Cgroup>, StartError> {
+    let limits = CgroupLimits {
+        memory: Some(plan.bounds.memory.what.value),
+        cpu_milli: u32::try_from(plan.bounds.cpu.what.value).ok(),
+        pids: u32::try_from(plan.bounds.pids.what.value).ok(),
+    }
+    .supported_by(&plan.cgroup);
+    if limits.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(Cgroup::create(&plan.cgroup, id, &limits)?))
+}
+
+/// A cage that is being built by its PID 1.
+struct Birth {
+    control: OwnedFd,
+    pid: Pid,
+    pidfd: OwnedFd,
+    cgroup: Option<Cgroup>,
+    range: Option<Range>,
+}
+
+impl Birth {
+    /// Answers PID 1 until it is ready or has failed.
+    fn attend(self, plan: &Plan) -> Result<Cage, StartError> {
+        match self.hear(plan) {
+            Ok((listener, root, proc)) => Ok(Cage {
+                control: self.control,
+                pid: self.pid,
+                pidfd: self.pidfd,
+                listener,
+                root,
+                proc,
+                cgroup: self.cgroup,
+                _range: self.range,
+                gone: false,
+            }),
+            Err(error) => {
+                end(&self.pidfd);
+                Err(error)
+            }
+        }
+    }
+
+    fn hear(&self, plan: &Plan) -> Result<(Option<OwnedFd>, OwnedFd, OwnedFd), StartError> {
+        loop {
+            let message = wire::receive(self.control.as_fd(), true).map_err(StartError::Channel)?;
+            match message {
+                Some(FromInit::Unshared) => {
+                    step();
+                    self.map_range(plan)?;
+                    wire::tell_init(self.control.as_fd(), ToInit::Go)
+                        .map_err(StartError::Channel)?;
+                    step();
+                }
+                Some(FromInit::Ready { descriptors }) => {
+                    step();
+                    let mut descriptors = descriptors.into_iter();
+                    let (Some(root), Some(proc)) = (descriptors.next(), descriptors.next()) else {
+                        return Err(StartError::Died);
+                    };
+                    return Ok((descriptors.next(), root, proc));
+                }
+                Some(FromInit::Failed {
+                    layer,
+                    errno,
+                    action,
+                }) => {
+                    return Err(StartError::Layer {
+                        layer,
+                        action,
+                        errno,
+                    });
+                }
+                Some(FromInit::NotExecuted(_) | FromInit::Exited(_) | FromInit::Closed) | None => {
+                    return Err(StartError::Died);
+                }
+            }
+        }
+    }
+
+    fn map_range(&self, plan: &Plan) -> Result<(), StartError> {
+        let (Some(range), IdMap::Range { count }) = (&self.range, plan.identity.map) else {
+            return Err(StartError::Died);
+        };
+        let process = PathBuf::from(format!("/proc/{}", self.pid.as_raw_nonzero()));
+        let line = MapLine {
+            inside: 0,
+            outside: range.first,
+            count,
+        };
+        write_maps(&process, line, line, false).map_err(|error| StartError::Layer {
+            layer: error.layer,
+            errno: error.source.raw_os_error().unwrap_or_default(),
+            action: error.to_string(),
+        })
+    }
+}
+
+/// Kills PID 1, and with it the whole pid namespace, and waits until it is gone.
+fn end(pidfd: &OwnedFd) {
+    // Both can only fail because it is gone already.
+    let _ = pidfd_send_signal(pidfd, Signal::KILL);
+    let _ = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
+}
+
+impl Cage {
+    /// The control socket: readable when PID 1 has something to say.
+    pub fn control(&self) -> BorrowedFd<'_> {
+        self.control.as_fd()
+    }
+
+    /// PID 1, outside.
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// PID 1 as a descriptor: readable when it is gone.
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    /// Where refused system calls are reported.
+    pub fn listener(&self) -> Option<BorrowedFd<'_>> {
+        self.listener.as_ref().map(AsFd::as_fd)
+    }
+
+    /// The cage's process file system.
+    pub fn proc(&self) -> BorrowedFd<'_> {
+        self.proc.as_fd()
+    }
+
+    /// The cage's ephemeral storage.
+    pub fn storage(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
+    /// The cgroup, where there is one.
+    pub fn cgroup(&self) -> Option<&Cgroup> {
+        self.cgroup.as_ref()
+    }
+
+    /// Sends a signal to the command and its process group.
+    pub fn signal(&self, signal: i32) -> io::Result<()> {
+        wire::tell_init(self.control.as_fd(), ToInit::Signal(signal))
+    }
+
+    /// Ends every process of the cage and waits until all are gone.
+    pub fn kill(&mut self) {
+        if !self.gone {
+            end(&self.pidfd);
+            self.gone = true;
+        }
+    }
+
+    /// Waits for a PID 1 that has ended by itself, and removes what belongs to the cage
+    /// outside.
+    pub fn bury(mut self) -> Result<(), StartError> {
+        let _ = shutdown(&self.control, Shutdown::Both);
+        self.kill();
+        match self.cgroup.take() {
+            Some(cgroup) => Ok(cgroup.remove()?),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Cage {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -1,0 +1,137 @@
+//! Ids of a cage that root starts: a range that no other cage has, and maps that make the
+//! owner of files outside the agent inside.
+
+use crate::StartError;
+use ironcage_layers::identity::{MapLine, write_maps};
+use ironcage_layers::view::OwnerMap;
+use ironcage_plan::{Access, Item, Owner, ViewOp};
+use ironcage_sys::clone::{Forked, Namespaces, exit_now, fork};
+use ironcage_sys::lock::try_lock_byte;
+use ironcage_sys::rustix::fs::{Mode, OFlags, open};
+use ironcage_sys::rustix::pipe::{PipeFlags, pipe_with};
+use ironcage_sys::rustix::process::{WaitId, WaitIdOptions, waitid};
+use ironcage_sys::rustix::rand::{GetRandomFlags, getrandom};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+/// Ids in one range: enough for an ordinary system's users inside.
+const RANGE: u32 = 65_536;
+/// Above what distributions give to users, systemd to containers, below the sign bit.
+const FIRST: u32 = 0x7000_0000;
+const RANGES: u32 = 0x0fff;
+
+const DIRECTORY: &str = "/run/ironcage";
+const FILE: &str = "/run/ironcage/ids";
+
+/// A range of ids that is this cage's as long as this value lives.
+#[derive(Debug)]
+pub(crate) struct Range {
+    /// Its first id.
+    pub(crate) first: u32,
+    _lock: OwnedFd,
+}
+
+impl Range {
+    /// Claims a free range. Which ones are taken is told by locks on the bytes of one file:
+    /// they end with their owner, however it dies.
+    pub(crate) fn claim() -> Result<Range, StartError> {
+        Range::try_claim().map_err(|source| StartError::Ids { path: FILE, source })
+    }
+
+    fn try_claim() -> io::Result<Range> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let file = match open(FILE, flags, mode) {
+            Ok(file) => file,
+            Err(_) => {
+                std::fs::create_dir_all(DIRECTORY)?;
+                open(FILE, flags, mode)?
+            }
+        };
+        let mut random = [0_u8; 4];
+        getrandom(&mut random, GetRandomFlags::empty())?;
+        let start = u32::from_ne_bytes(random);
+        for step in 0..RANGES {
+            let slot = start.wrapping_add(step) % RANGES;
+            if try_lock_byte(file.as_fd(), i64::from(slot))? {
+                return Ok(Range {
+                    first: FIRST + slot * RANGE,
+                    _lock: file,
+                });
+            }
+        }
+        Err(io::Error::other(
+            "all ranges are taken by running cages; stop some",
+        ))
+    }
+}
+
+/// Makes one map for each owner that the view's binds name.
+pub(crate) fn owner_maps(
+    view: &[Item<ViewOp>],
+    agent: (u32, u32),
+) -> Result<Vec<OwnerMap>, StartError> {
+    let mut maps: Vec<OwnerMap> = Vec::new();
+    for item in view {
+        let ViewOp::Bind {
+            owner: Some(owner),
+            access: Access::Read | Access::Write,
+            ..
+        } = &item.what
+        else {
+            continue;
+        };
+        if maps.iter().all(|map| map.owner != *owner) {
+            let namespace =
+                owner_map(*owner, agent).map_err(|source| StartError::OwnerMap {
+                    owner: owner.uid,
+                    source,
+                })?;
+            maps.push(OwnerMap {
+                owner: *owner,
+                namespace,
+            });
+        }
+    }
+    Ok(maps)
+}
+
+/// A user namespace lives as long as somebody is in it or holds it open: a child that waits
+/// at a pipe makes it, we map it, open it and let the child go.
+fn owner_map(owner: Owner, agent: (u32, u32)) -> io::Result<OwnedFd> {
+    let (wait, release) = pipe_with(PipeFlags::CLOEXEC)?;
+    match fork(Namespaces::USER, None)? {
+        Forked::Child => {
+            drop(release);
+            let _ = ironcage_sys::rustix::io::read(&wait, &mut [0_u8; 1]);
+            exit_now(0)
+        }
+        Forked::Parent { pid, pidfd } => {
+            drop(wait);
+            let process = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));
+            let line = |inside, outside| MapLine {
+                inside,
+                outside,
+                count: 1,
+            };
+            let mapped = write_maps(
+                &process,
+                line(owner.uid, agent.0),
+                line(owner.gid, agent.1),
+                false,
+            )
+            .map_err(|error| error.source)
+            .and_then(|()| {
+                Ok(open(
+                    process.join("ns/user"),
+                    OFlags::RDONLY | OFlags::CLOEXEC,
+                    Mode::empty(),
+                )?)
+            });
+            drop(release);
+            waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)?;
+            mapped
+        }
+    }
+}

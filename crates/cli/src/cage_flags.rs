@@ -1,0 +1,226 @@
+//! The flags that describe a cage, shared by every command that makes or shows one, and the
+//! way from them to a plan.
+
+use crate::error::CliError;
+use crate::places;
+use clap::Args;
+use ironcage_host::{HostCaps, SystemFiles};
+use ironcage_model::Layer;
+use ironcage_plan::{OwnDirectories, Plan, PlanError, Request, make};
+use ironcage_policy::{
+    Amount, Cpus, EnvRule, FlagLayer, Resolved, Sources, TimeLimit, WorkspaceMode, resolve,
+};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// Flags that describe a cage.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct CageFlags {
+    /// Profile to start from (see `ironcage profile list`)
+    #[arg(long, value_name = "NAME", help_heading = "Policy")]
+    profile: Option<String>,
+    /// Policy file to use instead of looking for ironcage.toml
+    #[arg(long, value_name = "FILE", help_heading = "Policy")]
+    policy: Option<PathBuf>,
+    /// Let the cage start although this required layer is missing (can be repeated)
+    #[arg(long, value_name = "LAYER", help_heading = "Policy")]
+    allow_degraded: Vec<Layer>,
+    /// Refuse to start unless this layer holds (can be repeated)
+    #[arg(long, value_name = "LAYER", help_heading = "Policy")]
+    require: Vec<Layer>,
+    /// Confirm a workspace that gives away much, such as your home directory
+    #[arg(long, help_heading = "Policy")]
+    i_know: bool,
+
+    /// Let the agent read this path (can be repeated)
+    #[arg(short, long, value_name = "PATH", help_heading = "Files")]
+    read: Vec<PathBuf>,
+    /// Let the agent write this path (can be repeated)
+    #[arg(short, long, value_name = "PATH", help_heading = "Files")]
+    write: Vec<PathBuf>,
+    /// Hide this path, even below something readable (can be repeated)
+    #[arg(long, value_name = "PATH", help_heading = "Files")]
+    hide: Vec<PathBuf>,
+    /// The workspace [default: the repository around the current directory, else that directory]
+    #[arg(long, value_name = "DIR", help_heading = "Files")]
+    workspace: Option<PathBuf>,
+    /// How the workspace appears: direct, read-only or scratch
+    #[arg(long, value_name = "MODE", help_heading = "Files")]
+    workspace_mode: Option<WorkspaceMode>,
+    /// Leave this protected path of the workspace writable (can be repeated)
+    #[arg(long, value_name = "PATH", help_heading = "Files")]
+    unprotect: Vec<PathBuf>,
+    /// Working directory [default: the current one]
+    #[arg(long, value_name = "DIR", help_heading = "Files")]
+    cwd: Option<PathBuf>,
+
+    /// Set a variable, or pass the caller's (can be repeated)
+    #[arg(long, value_name = "NAME[=VALUE]", help_heading = "Process")]
+    env: Vec<EnvRule>,
+    /// Host name inside
+    #[arg(long, value_name = "NAME", help_heading = "Process")]
+    hostname: Option<String>,
+    /// Be user 0 inside; outside that is still nobody
+    #[arg(long, help_heading = "Process")]
+    root_inside: bool,
+    /// Give back one capability inside the cage's namespaces (can be repeated)
+    #[arg(long, value_name = "NAME", help_heading = "Process")]
+    cap: Vec<String>,
+    /// List of system calls: standard or minimal
+    #[arg(long, value_name = "LIST", help_heading = "Process")]
+    syscalls: Option<String>,
+    /// Add a group of system calls, such as debug (can be repeated)
+    #[arg(long, value_name = "GROUP", help_heading = "Process")]
+    syscall_group: Vec<String>,
+
+    /// Memory, such as 2G or 50%
+    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
+    memory: Option<Amount>,
+    /// Processors, such as 1.5 or 50%
+    #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
+    cpus: Option<Cpus>,
+    /// Processes and threads
+    #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
+    pids: Option<u32>,
+    /// Ephemeral storage, and bytes added to writable directories
+    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
+    disk: Option<Amount>,
+    /// Files in ephemeral storage, and files added to writable directories
+    #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
+    inodes: Option<u64>,
+    /// Open descriptors for each process
+    #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
+    files: Option<u64>,
+    /// Wall-clock time, such as 30s or 10m
+    #[arg(long, value_name = "DURATION", help_heading = "Limits")]
+    time: Option<TimeLimit>,
+    /// Time without output, input or processor use
+    #[arg(long, value_name = "DURATION", help_heading = "Limits")]
+    idle: Option<TimeLimit>,
+}
+
+/// A plan, and how its policy came about.
+pub(crate) struct Prepared {
+    pub(crate) plan: Plan,
+    pub(crate) resolved: Resolved,
+}
+
+impl CageFlags {
+    /// From flags to a plan. Changes nothing.
+    pub(crate) fn prepare(&self, argv: Vec<OsString>) -> Result<Prepared, CliError> {
+        let home = places::home()?;
+        let cwd = match &self.cwd {
+            Some(path) => real(path, "--cwd")?,
+            None => std::env::current_dir()
+                .map_err(|error| CliError::new(format!("cannot tell the current directory: {error}")))?,
+        };
+        let workspace = match &self.workspace {
+            Some(path) => {
+                let path = real(path, "--workspace")?;
+                if !path.is_dir() {
+                    return Err(CliError::new(format!(
+                        "--workspace {} is not a directory",
+                        path.display()
+                    )));
+                }
+                path
+            }
+            None => places::workspace_around(&cwd, &home),
+        };
+        // A workspace elsewhere, and the user did not say where to start: start in it.
+        let cwd = if self.cwd.is_none() && self.workspace.is_some() && !cwd.starts_with(&workspace)
+        {
+            workspace.clone()
+        } else {
+            cwd
+        };
+        let resolved = resolve(&Sources {
+            profile: self.profile.clone(),
+            policy_file: self.policy.clone(),
+            workspace: workspace.clone(),
+            command: argv.first().cloned(),
+            user_config_dir: Some(places::config_dir(&home)),
+            state_dir: Some(places::state_dir(&home)),
+            home: home.clone(),
+            flags: self.layer(&cwd)?,
+        })
+        .map_err(|error| CliError::from_error(&error))?;
+        let host = HostCaps::quick().map_err(|error| CliError::from_error(&error))?;
+        let request = Request {
+            argv,
+            cwd,
+            workspace,
+            workspace_named: self.workspace.is_some(),
+            own: OwnDirectories {
+                paths: places::own(&home),
+            },
+            home,
+            env: std::env::vars_os().collect(),
+            i_know: self.i_know,
+        };
+        let plan = make(&resolved.policy, &request, &host, &SystemFiles).map_err(plan_error)?;
+        Ok(Prepared { plan, resolved })
+    }
+
+    fn layer(&self, cwd: &Path) -> Result<FlagLayer, CliError> {
+        let absolute = |paths: &[PathBuf]| paths.iter().map(|path| cwd.join(path)).collect();
+        Ok(FlagLayer {
+            workspace_mode: self.workspace_mode,
+            unprotect: self.unprotect.clone(),
+            read: absolute(&self.read),
+            write: absolute(&self.write),
+            hide: absolute(&self.hide),
+            env: self.env.clone(),
+            hostname: self.hostname.clone(),
+            root_inside: self.root_inside,
+            capabilities: self.cap.clone(),
+            syscalls: self.syscalls.clone(),
+            syscall_groups: self.syscall_group.clone(),
+            memory: self.memory,
+            cpus: self.cpus,
+            pids: self.pids,
+            disk: self.disk,
+            inodes: self.inodes,
+            files: self.files,
+            time: self.time,
+            idle: self.idle,
+            require: self.require.clone(),
+            allow_degraded: self.allow_degraded.clone(),
+        })
+    }
+}
+
+fn real(path: &Path, flag: &str) -> Result<PathBuf, CliError> {
+    std::fs::canonicalize(path)
+        .map_err(|error| CliError::new(format!("{flag} {}: {error}", path.display())))
+}
+
+fn plan_error(error: PlanError) -> CliError {
+    let shown = CliError::from_error(&error);
+    match error {
+        PlanError::MissingLayer { layer, .. } => shown
+            .hint("`ironcage doctor` says what this host lacks and the command that mends it")
+            .hint(format!("--allow-degraded {layer} starts without it")),
+        PlanError::Workspace {
+            path,
+            can_be_forced: true,
+            ..
+        } => shown
+            .hint("start in a project directory, or name one with --workspace DIR")
+            .hint(format!(
+                "--workspace {} --i-know takes it all the same; credentials in it stay hidden",
+                path.display()
+            )),
+        PlanError::Workspace { .. } => {
+            shown.hint("start in a project directory, or name one with --workspace DIR")
+        }
+        PlanError::WorkingDirectory { .. } => {
+            shown.hint("start inside of the workspace, or give the directory with -r or --cwd")
+        }
+        PlanError::MissingPath { .. } => shown.hint("make it first, or take it out of the policy"),
+        PlanError::UnknownSyscalls { .. } => {
+            shown.hint("the lists are standard and minimal; `ironcage plan` shows what each allows")
+        }
+        _ => shown,
+    }
+}

@@ -1,0 +1,39 @@
+//! `ironcage plan`: what would be enforced.
+
+use crate::cage_flags::CageFlags;
+use crate::error::{CliError, CommandResult};
+use std::ffi::OsString;
+
+/// Show exactly what `run` would enforce, in order, with the origin of each item
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    flags: CageFlags,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// The command and its arguments
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+pub(crate) fn run(args: Args) -> CommandResult {
+    let command = if args.command.is_empty() {
+        vec!["/bin/sh".into()]
+    } else {
+        args.command
+    };
+    let prepared = args.flags.prepare(command)?;
+    if args.json {
+        let json = serde_json::to_string_pretty(&prepared.plan)
+            .map_err(|error| CliError::new(format!("cannot write the plan as JSON: {error}")))?;
+        anstream::println!("{json}");
+    } else {
+        anstream::println!("{}", prepared.resolved.profile_choice);
+        for wanted in &prepared.resolved.narrowed {
+            anstream::println!("not granted: {wanted}");
+        }
+        anstream::print!("{}", ironcage_plan::explain(&prepared.plan));
+    }
+    Ok(0)
+}

@@ -1,0 +1,118 @@
+//! `ironcage run`: a command in a cage, to its end.
+
+use crate::cage_flags::{CageFlags, Prepared};
+use crate::error::{CliError, CommandResult};
+use ironcage_host::HostCaps;
+use ironcage_model::{Ending, LimitHit, Outcome, Printable};
+use ironcage_namespace::StartError;
+use ironcage_runtime::{Job, RunError};
+use std::ffi::OsString;
+use std::path::Path;
+
+/// Run a command in a cage
+///
+/// The command sees a read-only system, its workspace, an empty home directory and nothing
+/// else: no network, no other process, no secret of yours. Everything it starts ends with it.
+///
+/// Exit status: the command's own; 124 when a time limit ended it, 125 for Ironcage's own
+/// errors, 126 and 127 when the command cannot be executed or found, 137 when the memory or
+/// disk limit ended it, 128 and the signal's number when a signal did.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    flags: CageFlags,
+    /// Name of the cage in the record
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Print nothing but errors
+    #[arg(short, long)]
+    quiet: bool,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+pub(crate) fn run(args: Args) -> CommandResult {
+    let program = args.command.first().cloned().unwrap_or_default();
+    let prepared = args.flags.prepare(args.command)?;
+    if !args.quiet {
+        announce(&prepared);
+    }
+    let job = Job {
+        plan: &prepared.plan,
+        name: args.name,
+    };
+    let (id, outcome) = ironcage_runtime::run(&job).map_err(run_error)?;
+    report(&outcome, &program, id.as_str());
+    Ok(outcome.ending.exit_code())
+}
+
+fn announce(prepared: &Prepared) {
+    anstream::eprintln!("ironcage: {}", prepared.resolved.profile_choice);
+    for wanted in &prepared.resolved.narrowed {
+        anstream::eprintln!("ironcage: not granted: {}", Printable::new(wanted));
+    }
+    for note in &prepared.plan.notes {
+        anstream::eprintln!("ironcage: note: {}", Printable::new(note));
+    }
+    for layer in &prepared.plan.degraded {
+        anstream::eprintln!("ironcage: running without the layer {layer}, as you allowed");
+    }
+}
+
+/// Says what the exit status alone does not tell.
+fn report(outcome: &Outcome, program: &OsString, id: &str) {
+    for hit in &outcome.limits {
+        limit_line(hit);
+    }
+    if let Ending::NotExecuted { errno } = &outcome.ending {
+        let reason = std::io::Error::from_raw_os_error(*errno);
+        anstream::eprintln!(
+            "ironcage: cannot execute {} in the cage: {reason}",
+            Printable::new(program)
+        );
+        if let Some(found) = on_host(program) {
+            anstream::eprintln!(
+                "  hint: on the host it is {}, which the cage does not see: -r gives it",
+                Printable::new(&found)
+            );
+        }
+        anstream::eprintln!("  hint: `ironcage why {id}` says more");
+    }
+}
+
+fn limit_line(hit: &LimitHit) {
+    let flag = hit.limit.name();
+    let what = if hit.ended {
+        "ended the cage"
+    } else {
+        "was reached"
+    };
+    anstream::eprintln!(
+        "ironcage: the {flag} limit of {} {what}; --{flag} raises it",
+        hit.value
+    );
+}
+
+/// Where the caller's own PATH has a program that the cage did not find.
+fn on_host(program: &OsString) -> Option<std::path::PathBuf> {
+    if Path::new(program).components().count() > 1 {
+        return None;
+    }
+    std::env::split_paths(&std::env::var_os("PATH")?)
+        .map(|directory| directory.join(program))
+        .find(|path| path.is_file())
+}
+
+fn run_error(error: RunError) -> CliError {
+    let shown = CliError::from_error(&error);
+    match &error {
+        RunError::Start(StartError::Fork(source)) => shown
+            .hint(HostCaps::diagnose_userns_failure(
+                source.raw_os_error().unwrap_or_default(),
+            ))
+            .hint("`ironcage doctor` examines this host"),
+        RunError::Start(_) => shown.hint("`ironcage doctor` examines this host"),
+        _ => shown,
+    }
+}

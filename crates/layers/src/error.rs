@@ -1,0 +1,38 @@
+//! What a layer says when it could not be applied.
+
+use ironcage_model::Layer;
+use std::fmt;
+use std::io;
+
+/// A layer that could not be applied: which, at what, and the kernel's answer.
+#[derive(Debug, thiserror::Error)]
+#[error("{layer}: cannot {action}")]
+pub struct LayerError {
+    /// The layer.
+    pub layer: Layer,
+    /// What it was doing, naming the object.
+    pub action: String,
+    /// The kernel's answer.
+    pub source: io::Error,
+}
+
+/// Adds to an error what was being done.
+pub(crate) trait Doing<T> {
+    /// Names layer and action.
+    fn doing(self, layer: Layer, action: impl FnOnce() -> String) -> Result<T, LayerError>;
+}
+
+impl<T, E: Into<io::Error>> Doing<T> for Result<T, E> {
+    fn doing(self, layer: Layer, action: impl FnOnce() -> String) -> Result<T, LayerError> {
+        self.map_err(|error| LayerError {
+            layer,
+            action: action(),
+            source: error.into(),
+        })
+    }
+}
+
+/// Shows a path in an error.
+pub(crate) fn shown(path: &std::path::Path) -> impl fmt::Display + '_ {
+    ironcage_model::Printable::new(path)
+}

@@ -1,0 +1,47 @@
+//! Seccomp: installs the plan's filter.
+
+use crate::error::{Doing, LayerError};
+use ironcage_model::Layer;
+use ironcage_plan::seccomp::{Filter, Refusal};
+use ironcage_sys::seccomp;
+use std::os::fd::OwnedFd;
+
+/// A filter program, ready to be installed.
+#[derive(Debug)]
+pub struct Prepared {
+    program: Vec<seccomp::Instruction>,
+    refusal: Refusal,
+}
+
+impl Prepared {
+    /// Takes the program over from the plan.
+    pub fn new(filter: &Filter) -> Self {
+        let program = filter
+            .program
+            .iter()
+            .map(|i| seccomp::Instruction {
+                code: i.code,
+                jt: i.jt,
+                jf: i.jf,
+                k: i.k,
+            })
+            .collect();
+        Prepared {
+            program,
+            refusal: filter.refusal,
+        }
+    }
+
+    /// Installs it on the calling process, for good. Returns where refusals are reported.
+    pub fn install(&self) -> Result<Option<OwnedFd>, LayerError> {
+        let doing = || "install the system call filter".into();
+        match self.refusal {
+            Refusal::Notify => seccomp::install_with_listener(&self.program)
+                .map(Some)
+                .doing(Layer::Seccomp, doing),
+            Refusal::Errno => seccomp::install_plain(&self.program)
+                .map(|()| None)
+                .doing(Layer::Seccomp, doing),
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Ids: the maps of a user namespace, and becoming the agent.
+
+use crate::error::{Doing, LayerError};
+use ironcage_model::Layer;
+use ironcage_sys::rustix::process::{Gid, Uid};
+use ironcage_sys::rustix::thread;
+use std::fs;
+use std::path::Path;
+
+/// One line of a map: `count` ids from `inside` are `outside` in the parent namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MapLine {
+    /// First id inside.
+    pub inside: u32,
+    /// First id outside.
+    pub outside: u32,
+    /// How many.
+    pub count: u32,
+}
+
+/// Writes the maps of the user namespace of the process behind a `/proc/PID` directory.
+///
+/// An unprivileged writer may only map its own id, and has to give up setgroups first: else
+/// it could drop a group that denies it something.
+pub fn write_maps(
+    process: &Path,
+    uid: MapLine,
+    gid: MapLine,
+    give_up_setgroups: bool,
+) -> Result<(), LayerError> {
+    let write = |name: &str, content: &str| {
+        let path = process.join(name);
+        fs::write(&path, content).doing(Layer::UserNs, || format!("write {}", path.display()))
+    };
+    let line = |map: MapLine| format!("{} {} {}\n", map.inside, map.outside, map.count);
+    if give_up_setgroups {
+        write("setgroups", "deny")?;
+    }
+    write("uid_map", &line(uid))?;
+    write("gid_map", &line(gid))
+}
+
+/// Becomes the agent: real, effective and saved ids, and no other group where the kernel
+/// lets us choose.
+pub fn become_agent(uid: u32, gid: u32, drop_groups: bool) -> Result<(), LayerError> {
+    let (user, group) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    if drop_groups {
+        thread::set_thread_groups(&[])
+            .doing(Layer::UserNs, || "drop supplementary groups".into())?;
+    }
+    thread::set_thread_res_gid(group, group, group)
+        .doing(Layer::UserNs, || format!("become group {gid}"))?;
+    thread::set_thread_res_uid(user, user, user)
+        .doing(Layer::UserNs, || format!("become user {uid}"))
+}

@@ -1,0 +1,86 @@
+//! Capabilities, no_new_privs, session, rlimits and counters: what a process may still become.
+
+use crate::error::{Doing, LayerError};
+use ironcage_model::Layer;
+use ironcage_plan::{Capability, Counter, Item, Resource, Rlimit};
+use ironcage_sys::rustix::fs::{Mode, OFlags, openat};
+use ironcage_sys::rustix::io::write;
+use ironcage_sys::rustix::process::{self, DumpableBehavior};
+use ironcage_sys::rustix::{self, thread};
+use std::os::fd::BorrowedFd;
+
+/// Drops every capability but those of the plan, for good.
+pub fn drop_capabilities(keep: &[Item<Capability>]) -> Result<(), LayerError> {
+    let mask = keep
+        .iter()
+        .fold(0, |mask, item| mask | 1_u64 << item.what.number);
+    ironcage_sys::process::set_capabilities(mask)
+        .doing(Layer::Capabilities, || "drop capabilities".into())
+}
+
+/// Sets no_new_privs: set-user-id programs and file capabilities mean nothing from here on.
+pub fn no_new_privileges() -> Result<(), LayerError> {
+    thread::set_no_new_privs(true).doing(Layer::NoNewPrivs, || "set no_new_privs".into())
+}
+
+/// Starts a session of its own, away from the caller's terminal.
+pub fn new_session() -> Result<(), LayerError> {
+    process::setsid()
+        .map(drop)
+        .doing(Layer::Session, || "start a session".into())
+}
+
+/// Makes the process unreadable for others of its user: no ptrace, no `/proc/PID/mem`, no
+/// `/proc/PID/exe`, no core.
+pub fn not_dumpable() -> Result<(), LayerError> {
+    process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .doing(Layer::PidNs, || "become unreadable for the agent".into())
+}
+
+/// Sets the rlimits, soft and hard alike.
+pub fn set_rlimits(rlimits: &[Item<Rlimit>]) -> Result<(), LayerError> {
+    for item in rlimits {
+        let Rlimit { resource, value } = item.what;
+        let (kernel, layer) = match resource {
+            Resource::Core => (process::Resource::Core, Layer::Disk),
+            Resource::Data => (process::Resource::Data, Layer::Memory),
+            Resource::FileSize => (process::Resource::Fsize, Layer::Disk),
+            Resource::LockedMemory => (process::Resource::Memlock, Layer::Memory),
+            Resource::MessageQueues => (process::Resource::Msgqueue, Layer::Memory),
+            Resource::Nice => (process::Resource::Nice, Layer::Cpu),
+            Resource::OpenFiles => (process::Resource::Nofile, Layer::Files),
+            Resource::Processes => (process::Resource::Nproc, Layer::Pids),
+            Resource::RealTimePriority => (process::Resource::Rtprio, Layer::Cpu),
+            Resource::PendingSignals => (process::Resource::Sigpending, Layer::Memory),
+        };
+        // The caller's own hard limit may be lower: it cannot be raised, and need not be.
+        let hard = process::getrlimit(kernel).maximum;
+        let value = hard.map_or(value, |hard| hard.min(value));
+        let limit = process::Rlimit {
+            current: Some(value),
+            maximum: Some(value),
+        };
+        process::setrlimit(kernel, limit)
+            .doing(layer, || format!("set the rlimit {resource:?} to {value}"))?;
+    }
+    Ok(())
+}
+
+/// Writes the counters through a handle of `/proc/sys/user` opened before that became
+/// read-only. They hold for the caller's user namespace.
+pub fn set_counters(directory: BorrowedFd<'_>, counters: &[Item<Counter>]) -> Result<(), LayerError> {
+    for item in counters {
+        let Counter { name, value } = &item.what;
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+        let file = match openat(directory, *name, flags, Mode::empty()) {
+            Ok(file) => file,
+            // A kernel without that counter has no such thing to count.
+            Err(rustix::io::Errno::NOENT) => continue,
+            other => other.doing(Layer::Counters, || format!("open /proc/sys/user/{name}"))?,
+        };
+        write(&file, value.to_string().as_bytes())
+            .map(drop)
+            .doing(Layer::Counters, || format!("write {value} to /proc/sys/user/{name}"))?;
+    }
+    Ok(())
+}

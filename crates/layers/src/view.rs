@@ -1,0 +1,503 @@
+//! The file view: carries out the plan's view operations, in order.
+//!
+//! First everything that needs a node on the cage's own tmpfs gets one, before any part of
+//! the host is attached: so nothing is ever created in a tree of the host's. Then mounts are
+//! attached, each target opened once as a handle below the new root, following no link.
+
+use crate::error::{Doing, LayerError, shown};
+use ironcage_model::Layer;
+use ironcage_plan::{Access, Item, NodeKind, Owner, ViewOp};
+use ironcage_sys::mount::{
+    AttributeChange, MountAttributes, open_below, open_source, set_attributes,
+};
+use ironcage_sys::rustix::fs::{
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, Uid, chmodat, chownat, fstat, mkdirat, openat,
+    symlinkat,
+};
+use ironcage_sys::rustix::io::{Errno, write};
+use ironcage_sys::rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
+    fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount,
+    open_tree, unmount,
+};
+use ironcage_sys::rustix::process::{fchdir, pivot_root};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+/// A user namespace that maps the owner of files on disk to the agent.
+#[derive(Debug)]
+pub struct OwnerMap {
+    /// Whose files.
+    pub owner: Owner,
+    /// The namespace.
+    pub namespace: OwnedFd,
+}
+
+/// What the building of a view depends on besides the plan.
+#[derive(Debug)]
+pub struct Setting<'a> {
+    /// Size of the ephemeral storage in bytes.
+    pub bytes: u64,
+    /// Its number of files.
+    pub inodes: u64,
+    /// The agent's ids in the namespace in which the view is built.
+    pub agent: (u32, u32),
+    /// Maps for binds that have an owner; empty where the caller is not privileged.
+    pub owner_maps: &'a [OwnerMap],
+}
+
+/// A view under construction.
+#[derive(Debug)]
+pub struct View<'a> {
+    root: OwnedFd,
+    proc: OwnedFd,
+    setting: Setting<'a>,
+}
+
+/// Nodes that cover what is hidden. They are in the root, where the agent can see but not
+/// open or change them.
+const HIDDEN_DIRECTORY: &str = ".hidden/directory";
+const HIDDEN_FILE: &str = ".hidden/file";
+
+fn doing<T>(
+    result: Result<T, impl Into<std::io::Error>>,
+    action: impl FnOnce() -> String,
+) -> Result<T, LayerError> {
+    result.doing(Layer::MountNs, action)
+}
+
+impl<'a> View<'a> {
+    /// Makes the new root and the process file system, in the caller's mount and pid
+    /// namespaces, which must be new ones.
+    pub fn new(setting: Setting<'a>) -> Result<Self, LayerError> {
+        stop_propagation()?;
+        // Before the new root covers /proc: the kernel lets a user namespace mount a process
+        // file system only while it can see a whole one.
+        let proc = make_filesystem(
+            "proc",
+            &[],
+            MountAttrFlags::MOUNT_ATTR_NOSUID
+                | MountAttrFlags::MOUNT_ATTR_NODEV
+                | MountAttrFlags::MOUNT_ATTR_NOEXEC,
+        )?;
+        let root = make_filesystem(
+            "tmpfs",
+            &[
+                ("size", &setting.bytes.to_string()),
+                ("nr_inodes", &setting.inodes.to_string()),
+                ("mode", "0755"),
+            ],
+            MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV,
+        )?;
+        // Any directory would do as the place: it is in a namespace that nobody else sees,
+        // and gone after pivot_root. /proc exists everywhere.
+        doing(
+            move_mount(
+                &root,
+                "",
+                CWD,
+                "/proc",
+                MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
+            ),
+            || "attach the new root".into(),
+        )?;
+        Ok(View {
+            root,
+            proc,
+            setting,
+        })
+    }
+
+    /// A handle of the cage's process file system, through which nothing is masked yet.
+    pub fn proc(&self) -> BorrowedFd<'_> {
+        self.proc.as_fd()
+    }
+
+    /// Makes the nodes that the operations need.
+    pub fn lay_out(&self, ops: &[Item<ViewOp>]) -> Result<(), LayerError> {
+        self.directory(Path::new(HIDDEN_DIRECTORY), 0o700)?;
+        self.file(Path::new(HIDDEN_FILE), b"", 0o000)?;
+        doing(
+            chmodat(
+                &self.root,
+                HIDDEN_DIRECTORY,
+                Mode::empty(),
+                AtFlags::empty(),
+            ),
+            || "close the hidden directory".into(),
+        )?;
+        for item in ops {
+            match &item.what {
+                ViewOp::Directory {
+                    target,
+                    mode,
+                    agents,
+                } => {
+                    self.directory(target, *mode)?;
+                    if *agents {
+                        self.give_to_agent(target)?;
+                    }
+                }
+                ViewOp::Symlink { target, to } => {
+                    self.parents(target)?;
+                    doing(symlinkat(to, &self.root, relative(target)), || {
+                        format!("make the link {}", shown(target))
+                    })?;
+                }
+                ViewOp::File {
+                    target,
+                    content,
+                    mode,
+                } => self.file(target, content.as_bytes(), *mode)?,
+                ViewOp::Bind { target, kind, .. } => match kind {
+                    NodeKind::Directory => self.directory(target, 0o755)?,
+                    NodeKind::File => self.file(target, b"", 0o444)?,
+                },
+                ViewOp::Proc => self.directory(Path::new("/proc"), 0o555)?,
+                ViewOp::Terminals => self.directory(Path::new("/dev/pts"), 0o755)?,
+                ViewOp::Ephemeral { .. }
+                | ViewOp::Pin { .. }
+                | ViewOp::Hide { .. }
+                | ViewOp::MaskProc { .. }
+                | ViewOp::ReadOnlyProc { .. }
+                | ViewOp::Seal => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Carries out one operation.
+    pub fn mount(&self, op: &ViewOp) -> Result<(), LayerError> {
+        let base = MountAttributes::NO_SUID.with(MountAttributes::NO_DEVICES);
+        match op {
+            ViewOp::Directory { .. } | ViewOp::Symlink { .. } | ViewOp::File { .. } => Ok(()),
+            ViewOp::Ephemeral { target, executable } => {
+                let set = if *executable {
+                    base
+                } else {
+                    base.with(MountAttributes::NO_EXEC)
+                };
+                self.cover(target, target, set, false)
+            }
+            ViewOp::Bind {
+                source,
+                target,
+                access,
+                owner,
+                ..
+            } => self.bind(source, target, *access, *owner),
+            ViewOp::Pin { target, access } => {
+                let set = match access {
+                    Access::Read => base.with(MountAttributes::READ_ONLY),
+                    Access::Write | Access::Device => base,
+                };
+                self.cover(target, target, set, true)
+            }
+            ViewOp::Hide { target, kind } => self.hide(target, *kind),
+            ViewOp::Proc => {
+                let place = self.open(Path::new("/proc"))?;
+                attach(&self.proc, &place, Path::new("/proc"))
+            }
+            ViewOp::MaskProc { target, instead } => match (self.kind_of(target)?, instead) {
+                (None, _) => Ok(()),
+                (Some(kind), None) => self.hide(target, kind),
+                (Some(_), Some(file)) => {
+                    let set = base
+                        .with(MountAttributes::READ_ONLY)
+                        .with(MountAttributes::NO_EXEC);
+                    self.cover(Path::new(file), target, set, false)
+                }
+            },
+            ViewOp::ReadOnlyProc { target } => match self.kind_of(target)? {
+                Some(_) => {
+                    let set = base
+                        .with(MountAttributes::READ_ONLY)
+                        .with(MountAttributes::NO_EXEC);
+                    self.cover(target, target, set, true)
+                }
+                None => Ok(()),
+            },
+            ViewOp::Terminals => {
+                let terminals = make_filesystem(
+                    "devpts",
+                    &[("mode", "0620"), ("ptmxmode", "0666")],
+                    MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC,
+                )?;
+                let target = Path::new("/dev/pts");
+                attach(&terminals, &self.open(target)?, target)
+            }
+            ViewOp::Seal => doing(
+                set_attributes(
+                    self.root.as_fd(),
+                    AttributeChange {
+                        set: MountAttributes::READ_ONLY,
+                        ..AttributeChange::default()
+                    },
+                ),
+                || "make the root read-only".into(),
+            ),
+        }
+    }
+
+    /// Makes the view the root and lets the old one go. The caller's working directory is
+    /// the new root. Returns handles of the process file system and of the root.
+    pub fn enter(self) -> Result<(OwnedFd, OwnedFd), LayerError> {
+        doing(fchdir(&self.root), || "enter the new root".into())?;
+        doing(pivot_root(".", "."), || "pivot into the new root".into())?;
+        doing(unmount(".", UnmountFlags::DETACH), || {
+            "let the old root go".into()
+        })?;
+        doing(ironcage_sys::rustix::process::chdir("/"), || {
+            "enter the root".into()
+        })?;
+        Ok((self.proc, self.root))
+    }
+
+    fn bind(
+        &self,
+        source: &Path,
+        target: &Path,
+        access: Access,
+        owner: Option<Owner>,
+    ) -> Result<(), LayerError> {
+        let handle = doing(open_source(source), || format!("open {}", shown(source)))?;
+        let tree = clone_tree(handle.as_fd(), true, source)?;
+        let set = match access {
+            Access::Read => MountAttributes::NO_SUID
+                .with(MountAttributes::NO_DEVICES)
+                .with(MountAttributes::READ_ONLY),
+            Access::Write => MountAttributes::NO_SUID.with(MountAttributes::NO_DEVICES),
+            Access::Device => MountAttributes::NO_SUID.with(MountAttributes::NO_EXEC),
+        };
+        let id_map = owner.and_then(|owner| {
+            self.setting
+                .owner_maps
+                .iter()
+                .find(|map| map.owner == owner)
+                .map(|map| map.namespace.as_fd())
+        });
+        doing(
+            set_attributes(
+                tree.as_fd(),
+                AttributeChange {
+                    set,
+                    id_map,
+                    recursive: true,
+                    private: true,
+                    ..AttributeChange::default()
+                },
+            ),
+            || match id_map {
+                Some(_) => format!(
+                    "map the owner of {} (its file system, or one mounted below it, may not allow that)",
+                    shown(source)
+                ),
+                None => format!("restrict the mount of {}", shown(source)),
+            },
+        )?;
+        attach(&tree, &self.open(target)?, target)
+    }
+
+    fn hide(&self, target: &Path, kind: NodeKind) -> Result<(), LayerError> {
+        let cover = match kind {
+            NodeKind::Directory => HIDDEN_DIRECTORY,
+            NodeKind::File => HIDDEN_FILE,
+        };
+        let set = MountAttributes::NO_SUID
+            .with(MountAttributes::NO_DEVICES)
+            .with(MountAttributes::NO_EXEC)
+            .with(MountAttributes::READ_ONLY);
+        self.cover(Path::new(cover), target, set, false)
+    }
+
+    /// Mounts a part of the view onto another, or onto itself.
+    fn cover(
+        &self,
+        part: &Path,
+        target: &Path,
+        set: MountAttributes,
+        recursive: bool,
+    ) -> Result<(), LayerError> {
+        let tree = clone_tree(self.open(part)?.as_fd(), recursive, part)?;
+        doing(
+            set_attributes(
+                tree.as_fd(),
+                AttributeChange {
+                    set,
+                    recursive,
+                    ..AttributeChange::default()
+                },
+            ),
+            || format!("restrict {}", shown(target)),
+        )?;
+        attach(&tree, &self.open(target)?, target)
+    }
+
+    fn open(&self, target: &Path) -> Result<OwnedFd, LayerError> {
+        doing(open_below(self.root.as_fd(), target), || {
+            format!("open {} in the view", shown(target))
+        })
+    }
+
+    /// What stands at a place, or `None` when nothing does.
+    fn kind_of(&self, target: &Path) -> Result<Option<NodeKind>, LayerError> {
+        match open_below(self.root.as_fd(), target) {
+            Ok(handle) => {
+                let stat = doing(fstat(&handle), || format!("look at {}", shown(target)))?;
+                let directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+                Ok(Some(if directory {
+                    NodeKind::Directory
+                } else {
+                    NodeKind::File
+                }))
+            }
+            Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => Ok(None),
+            Err(error) => doing(Err(error), || format!("open {} in the view", shown(target))),
+        }
+    }
+
+    fn parents(&self, target: &Path) -> Result<(), LayerError> {
+        match target.parent() {
+            Some(parent) if !relative(parent).as_os_str().is_empty() => {
+                self.directory(parent, 0o755)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn directory(&self, target: &Path, mode: u32) -> Result<(), LayerError> {
+        let path = relative(target);
+        if path.as_os_str().is_empty() {
+            return Ok(());
+        }
+        // chmod besides, because the umask takes bits from what mkdir is given.
+        let make = || mkdirat(&self.root, path, Mode::from_raw_mode(mode));
+        let made = match make() {
+            Err(Errno::NOENT) => {
+                self.parents(target)?;
+                make()
+            }
+            other => other,
+        };
+        match made {
+            Err(Errno::EXIST) => Ok(()),
+            Ok(()) if mode & 0o022 != 0 => doing(
+                chmodat(
+                    &self.root,
+                    path,
+                    Mode::from_raw_mode(mode),
+                    AtFlags::empty(),
+                ),
+                || format!("set the mode of {}", shown(target)),
+            ),
+            other => doing(other, || format!("make the directory {}", shown(target))),
+        }
+    }
+
+    fn file(&self, target: &Path, content: &[u8], mode: u32) -> Result<(), LayerError> {
+        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let make = || openat(&self.root, relative(target), flags, Mode::from_raw_mode(mode));
+        let made = match make() {
+            Err(Errno::NOENT) => {
+                self.parents(target)?;
+                make()
+            }
+            other => other,
+        };
+        let file = doing(made, || format!("make the file {}", shown(target)))?;
+        let mut left = content;
+        while !left.is_empty() {
+            let written = doing(write(&file, left), || format!("fill {}", shown(target)))?;
+            left = left.get(written..).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    fn give_to_agent(&self, target: &Path) -> Result<(), LayerError> {
+        let (uid, gid) = self.setting.agent;
+        doing(
+            chownat(
+                &self.root,
+                relative(target),
+                Some(Uid::from_raw(uid)),
+                Some(Gid::from_raw(gid)),
+                AtFlags::SYMLINK_NOFOLLOW,
+            ),
+            || format!("give {} to the agent", shown(target)),
+        )
+    }
+}
+
+fn relative(path: &Path) -> &Path {
+    path.strip_prefix("/").unwrap_or(path)
+}
+
+/// Nothing that happens in this mount namespace is to reach the host's.
+fn stop_propagation() -> Result<(), LayerError> {
+    let root = doing(
+        openat(CWD, "/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()),
+        || "open the root".into(),
+    )?;
+    doing(
+        set_attributes(
+            root.as_fd(),
+            AttributeChange {
+                recursive: true,
+                private: true,
+                ..AttributeChange::default()
+            },
+        ),
+        || "stop mount events".into(),
+    )
+}
+
+fn make_filesystem(
+    kind: &str,
+    options: &[(&str, &str)],
+    attributes: MountAttrFlags,
+) -> Result<OwnedFd, LayerError> {
+    let action = || format!("make a {kind}");
+    let context = doing(fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC), action)?;
+    for (name, value) in options {
+        doing(fsconfig_set_string(&context, *name, *value), || {
+            format!("make a {kind} with {name}={value}")
+        })?;
+    }
+    if kind == "devpts" {
+        doing(fsconfig_set_flag(&context, "newinstance"), action)?;
+    }
+    doing(fsconfig_create(&context), action)?;
+    doing(
+        fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes),
+        action,
+    )
+}
+
+fn clone_tree(
+    place: BorrowedFd<'_>,
+    recursive: bool,
+    shown_as: &Path,
+) -> Result<OwnedFd, LayerError> {
+    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    if recursive {
+        flags |= OpenTreeFlags::AT_RECURSIVE;
+    }
+    doing(open_tree(place, "", flags), || {
+        format!("clone the mount of {}", shown(shown_as))
+    })
+}
+
+fn attach(tree: &OwnedFd, place: &OwnedFd, shown_as: &Path) -> Result<(), LayerError> {
+    doing(
+        move_mount(
+            tree,
+            "",
+            place,
+            "",
+            MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH,
+        ),
+        || format!("mount at {}", shown(shown_as)),
+    )
+}

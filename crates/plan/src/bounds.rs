@@ -1,0 +1,124 @@
+//! Bounds in numbers: shares of the host resolved, rlimits, kernel counters.
+
+use crate::make::has_controller;
+use crate::plan::{Bound, Bounds, Counter, Item, Resource, Rlimit, TimeBound};
+use ironcage_host::HostCaps;
+use ironcage_policy::{Amount, Cpus, Limits, Sourced};
+use std::time::Duration;
+
+/// Resolves shares of what the host has.
+pub(crate) fn make(limits: &Limits, host: &HostCaps) -> Bounds {
+    // Ephemeral storage is memory, so a share of "disk" is a share of memory.
+    let memory = |amount: &Sourced<Amount>| item(amount, |amount| bytes(*amount, host.memory));
+    let time = |limit: &Sourced<Option<Duration>>| Item {
+        what: TimeBound { value: limit.value },
+        origin: limit.origin.to_string(),
+    };
+    Bounds {
+        memory: memory(&limits.memory),
+        cpu: item(&limits.cpus, |cpus| milli_cpus(*cpus, host.cpus)),
+        pids: item(&limits.pids, |pids| u64::from(*pids)),
+        disk: memory(&limits.disk),
+        inodes: item(&limits.inodes, |inodes| *inodes),
+        files: item(&limits.files, |files| *files),
+        time: time(&limits.time),
+        idle: time(&limits.idle),
+    }
+}
+
+fn item<T>(limit: &Sourced<T>, number: impl Fn(&T) -> u64) -> Item<Bound> {
+    Item {
+        what: Bound {
+            value: number(&limit.value),
+        },
+        origin: limit.origin.to_string(),
+    }
+}
+
+fn bytes(amount: Amount, of: u64) -> u64 {
+    match amount {
+        Amount::Bytes(bytes) => bytes,
+        Amount::Percent(percent) => of / 100 * u64::from(percent),
+        Amount::Least {
+            bytes: most,
+            percent,
+        } => most.min(bytes(Amount::Percent(percent), of)),
+    }
+}
+
+fn milli_cpus(cpus: Cpus, of: u32) -> u64 {
+    match cpus {
+        Cpus::Milli(milli) => u64::from(milli),
+        Cpus::Percent(percent) => (u64::from(of) * 10 * u64::from(percent)).max(1),
+        Cpus::Least { milli, percent } => {
+            u64::from(milli).min(milli_cpus(Cpus::Percent(percent), of))
+        }
+    }
+}
+
+/// Rlimits: hard bounds of their own, and the next best means where there is no cgroup.
+pub(crate) fn rlimits(bounds: &Bounds, host: &HostCaps) -> Vec<Item<Rlimit>> {
+    let mut rlimits = Vec::new();
+    let mut push = |resource, value, origin: &str| {
+        rlimits.push(Item {
+            what: Rlimit { resource, value },
+            origin: origin.to_owned(),
+        });
+    };
+    let built_in = "built in";
+    // One, not zero: the value at which the kernel also stops handing cores to a program.
+    push(Resource::Core, 1, built_in);
+    push(
+        Resource::OpenFiles,
+        bounds.files.what.value,
+        &bounds.files.origin,
+    );
+    push(
+        Resource::FileSize,
+        bounds.disk.what.value,
+        &bounds.disk.origin,
+    );
+    push(Resource::LockedMemory, 8 << 20, built_in);
+    push(Resource::MessageQueues, 819_200, built_in);
+    push(Resource::PendingSignals, 8192, built_in);
+    push(Resource::Nice, 0, built_in);
+    push(Resource::RealTimePriority, 0, built_in);
+    if !has_controller(host, "pids") {
+        push(
+            Resource::Processes,
+            bounds.pids.what.value,
+            &bounds.pids.origin,
+        );
+    }
+    if !has_controller(host, "memory") {
+        push(
+            Resource::Data,
+            bounds.memory.what.value,
+            &bounds.memory.origin,
+        );
+    }
+    rlimits
+}
+
+/// Per-user counters of the kernel, which the cage would share with the host's user.
+pub(crate) fn counters() -> Vec<Item<Counter>> {
+    const COUNTERS: [(&str, u64); 10] = [
+        ("max_user_namespaces", 0),
+        ("max_mnt_namespaces", 0),
+        ("max_pid_namespaces", 0),
+        ("max_net_namespaces", 0),
+        ("max_ipc_namespaces", 0),
+        ("max_uts_namespaces", 0),
+        ("max_cgroup_namespaces", 0),
+        ("max_time_namespaces", 0),
+        ("max_inotify_instances", 128),
+        ("max_inotify_watches", 65_536),
+    ];
+    COUNTERS
+        .into_iter()
+        .map(|(name, value)| Item {
+            what: Counter { name, value },
+            origin: "built in".into(),
+        })
+        .collect()
+}

@@ -1,0 +1,102 @@
+//! The command: its environment, where its program is looked for, where it starts.
+
+use crate::plan::{Command, Identity, Item, NodeKind, Variable, ViewOp};
+use crate::view::Made;
+use crate::{PlanError, Request};
+use ironcage_policy::{EnvRule, Policy};
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// Programs of the system view.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+pub(crate) fn make(
+    policy: &Policy,
+    request: &Request,
+    identity: &Identity,
+    view: &Made,
+) -> Result<Command, PlanError> {
+    let program = request.argv.first().ok_or(PlanError::NoCommand)?;
+    let env = environment(policy, request, identity);
+    if !is_visible(&request.cwd, &view.ops) {
+        return Err(PlanError::WorkingDirectory {
+            path: request.cwd.clone(),
+        });
+    }
+    let candidates = candidates(program, &request.cwd, &env);
+    Ok(Command {
+        argv: request.argv.clone(),
+        candidates,
+        env,
+        cwd: request.cwd.clone(),
+    })
+}
+
+fn environment(policy: &Policy, request: &Request, identity: &Identity) -> Vec<Item<Variable>> {
+    let user = if identity.uid == 0 { "root" } else { "agent" };
+    let mut variables: Vec<Item<Variable>> = Vec::new();
+    let mut set = |name: OsString, value: OsString, origin: String| {
+        variables.retain(|item| item.what.name != name);
+        variables.push(Item {
+            what: Variable { name, value },
+            origin,
+        });
+    };
+    let built_in = || "built in".to_owned();
+    set("PATH".into(), PATH.into(), built_in());
+    set("HOME".into(), request.home.clone().into(), built_in());
+    set("USER".into(), user.into(), built_in());
+    set("LOGNAME".into(), user.into(), built_in());
+    set("SHELL".into(), "/bin/sh".into(), built_in());
+    set("TMPDIR".into(), "/tmp".into(), built_in());
+    set("IRONCAGE".into(), "1".into(), built_in());
+    for rule in &policy.env {
+        let origin = rule.origin.to_string();
+        match &rule.value {
+            EnvRule::Set { name, value } => set(name.into(), value.into(), origin),
+            EnvRule::Pass { name } => {
+                for (known, value) in &request.env {
+                    if matches(name, known.as_bytes()) {
+                        set(known.clone(), value.clone(), origin.clone());
+                    }
+                }
+            }
+        }
+    }
+    variables
+}
+
+/// Whether a name fits a rule: itself, or a prefix with a star as in `LC_*`.
+fn matches(rule: &str, name: &[u8]) -> bool {
+    match rule.strip_suffix('*') {
+        Some(prefix) => name.starts_with(prefix.as_bytes()),
+        None => rule.as_bytes() == name,
+    }
+}
+
+fn candidates(program: &OsString, cwd: &Path, env: &[Item<Variable>]) -> Vec<PathBuf> {
+    if program.as_bytes().contains(&b'/') {
+        return vec![cwd.join(program)];
+    }
+    env.iter()
+        .filter(|item| item.what.name == "PATH")
+        .flat_map(|item| item.what.value.as_bytes().split(|byte| *byte == b':'))
+        .filter(|directory| directory.starts_with(b"/"))
+        .map(|directory| PathBuf::from(OsString::from_vec(directory.to_vec())).join(program))
+        .collect()
+}
+
+/// Whether a directory is there inside: made, or part of something bound.
+fn is_visible(path: &Path, ops: &[Item<ViewOp>]) -> bool {
+    path == Path::new("/")
+        || ops.iter().any(|item| match &item.what {
+            ViewOp::Directory { target, .. } => target.starts_with(path),
+            ViewOp::Bind {
+                target,
+                kind: NodeKind::Directory,
+                ..
+            } => path.starts_with(target) || target.starts_with(path),
+            _ => false,
+        })
+}

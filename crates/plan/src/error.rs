@@ -1,0 +1,86 @@
+//! Why a policy cannot become a plan.
+
+use ironcage_model::{Layer, Printable};
+use std::path::{Path, PathBuf};
+
+fn shown(path: &Path) -> Printable<'_> {
+    Printable::new(path)
+}
+
+/// Why a policy cannot become a plan.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// A required layer cannot be had.
+    #[error("the policy requires the layer {layer} (from {origin}), and this host lacks it: {why}")]
+    MissingLayer {
+        /// Which.
+        layer: Layer,
+        /// Who requires it.
+        origin: String,
+        /// Why it is not there.
+        why: String,
+    },
+    /// A path of the policy is not there.
+    #[error("{origin} names {}, which does not exist or cannot be seen", shown(path))]
+    MissingPath {
+        /// The path.
+        path: PathBuf,
+        /// Who names it.
+        origin: String,
+    },
+    /// A path that no cage may have.
+    #[error("{origin} names {}: {why}", shown(path))]
+    RefusedPath {
+        /// The path.
+        path: PathBuf,
+        /// Who names it.
+        origin: String,
+        /// Why it is refused.
+        why: &'static str,
+    },
+    /// A workspace that would give away too much.
+    #[error("{} cannot be the workspace: {why}", shown(path))]
+    Workspace {
+        /// The path.
+        path: PathBuf,
+        /// Why not.
+        why: &'static str,
+        /// Whether naming it and `--i-know` would allow it.
+        can_be_forced: bool,
+    },
+    /// A working directory outside of the view.
+    #[error("the working directory {} is not visible in the cage", shown(path))]
+    WorkingDirectory {
+        /// The path.
+        path: PathBuf,
+    },
+    /// No command.
+    #[error("no command was given")]
+    NoCommand,
+    /// A list or group of system calls that does not exist.
+    #[error("{origin} names the system call list or group `{name}`, which does not exist")]
+    UnknownSyscalls {
+        /// The name.
+        name: String,
+        /// Who names it.
+        origin: String,
+    },
+    /// A capability that does not exist or cannot be given.
+    #[error("{origin} names the capability {name}: {why}")]
+    Capability {
+        /// The name.
+        name: String,
+        /// Who names it.
+        origin: String,
+        /// Why not.
+        why: String,
+    },
+    /// A protected path to be lifted that is not protected.
+    #[error("{origin} lifts the protection of {}, which is not protected", shown(path))]
+    NotProtected {
+        /// The path.
+        path: PathBuf,
+        /// Who names it.
+        origin: String,
+    },
+}

@@ -1,0 +1,33 @@
+//! The files of `/etc` that are made for the cage rather than taken from the host.
+
+use crate::plan::Identity;
+use std::path::Path;
+
+/// The content of one synthesised file, or `None` when it is a link or unknown here.
+pub(crate) fn content(
+    name: &str,
+    identity: &Identity,
+    home: &Path,
+    hostname: &str,
+) -> Option<String> {
+    let home = home.display();
+    let agent = identity.uid;
+    Some(match name {
+        "passwd" if agent == 0 => format!(
+            "root:x:0:0:root:{home}:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+        ),
+        "passwd" => format!(
+            "root:x:0:0:root:/root:/usr/sbin/nologin\nagent:x:{agent}:{agent}:agent:{home}:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+        ),
+        "group" if agent == 0 => "root:x:0:\nnogroup:x:65534:\n".into(),
+        "group" => format!("root:x:0:\ntty:x:5:\nagent:x:{agent}:\nnogroup:x:65534:\n"),
+        "hosts" => format!(
+            "127.0.0.1 localhost {hostname}\n::1 localhost ip6-localhost ip6-loopback {hostname}\n"
+        ),
+        "resolv.conf" => "# This cage has no network: there is no resolver to reach.\n".into(),
+        "nsswitch.conf" => "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\nprotocols: files\nservices: files\nethers: files\nrpc: files\n".into(),
+        "hostname" => format!("{hostname}\n"),
+        "machine-id" => format!("{}\n", "0".repeat(32)),
+        _ => return None,
+    })
+}

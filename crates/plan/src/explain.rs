@@ -1,0 +1,201 @@
+//! The plan as text for a person: exactly what would be enforced, in order, with origins.
+
+use crate::plan::{Access, IdMap, Item, NodeKind, Plan, ViewOp, WriteRights};
+use crate::seccomp::Refusal;
+use ironcage_model::Printable;
+use std::fmt::{self, Write as _};
+
+/// Writes the plan as text. Everything that came from outside is shown escaped.
+pub fn explain(plan: &Plan) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = write_all(plan, &mut text);
+    text
+}
+
+fn write_all(plan: &Plan, out: &mut String) -> fmt::Result {
+    let command: Vec<String> = plan
+        .command
+        .argv
+        .iter()
+        .map(|word| Printable::new(word).to_string())
+        .collect();
+    writeln!(out, "plan {}", plan.digest())?;
+    writeln!(out, "profile    {}", plan.profile)?;
+    writeln!(out, "command    {}", command.join(" "))?;
+    writeln!(out, "directory  {}", Printable::new(&plan.command.cwd))?;
+    for note in &plan.notes {
+        writeln!(out, "note       {}", Printable::new(note))?;
+    }
+    identity(plan, out)?;
+    section(out, "environment", &plan.command.env, |variable, line| {
+        write!(
+            line,
+            "{}={}",
+            Printable::new(&variable.name),
+            Printable::new(&variable.value)
+        )
+    })?;
+    section(out, "file view, in this order", &plan.view, view_op)?;
+    section(out, "capabilities given back", &plan.capabilities, |capability, line| {
+        line.write_str(&capability.name)
+    })?;
+    section(out, "kernel counters", &plan.counters, |counter, line| {
+        write!(line, "{} = {}", counter.name, counter.value)
+    })?;
+    bounds(plan, out)?;
+    section(out, "rlimits", &plan.rlimits, |rlimit, line| {
+        write!(line, "{:?} = {}", rlimit.resource, rlimit.value)
+    })?;
+    section(out, "landlock: writes only below", &plan.write_rules, |rule, line| {
+        let rights = match rule.rights {
+            WriteRights::Tree => "everything in",
+            WriteRights::Existing => "existing files of",
+        };
+        write!(line, "{rights} {}", Printable::new(&rule.path))
+    })?;
+    seccomp(plan, out)?;
+    writeln!(out, "\nlayers")?;
+    for report in &plan.layers {
+        writeln!(out, "  {:<14} {}", report.layer.name(), report.enforcement)?;
+    }
+    for layer in &plan.degraded {
+        writeln!(out, "  degraded by explicit word: {layer}")?;
+    }
+    Ok(())
+}
+
+fn identity(plan: &Plan, out: &mut String) -> fmt::Result {
+    let outside = match plan.identity.map {
+        IdMap::Own { uid, gid } => format!("user {uid}, group {gid} outside"),
+        IdMap::Range { count } => {
+            format!("a range of {count} ids outside that no other cage has")
+        }
+    };
+    writeln!(
+        out,
+        "agent      user {}, group {} inside; {outside}",
+        plan.identity.uid, plan.identity.gid
+    )?;
+    writeln!(
+        out,
+        "host name  {}  [{}]",
+        plan.hostname.what.name, plan.hostname.origin
+    )
+}
+
+fn section<T>(
+    out: &mut String,
+    title: &str,
+    items: &[Item<T>],
+    show: impl Fn(&T, &mut String) -> fmt::Result,
+) -> fmt::Result {
+    writeln!(out, "\n{title}")?;
+    if items.is_empty() {
+        writeln!(out, "  none")?;
+    }
+    for item in items {
+        let mut line = String::new();
+        show(&item.what, &mut line)?;
+        writeln!(out, "  {line:<56} [{}]", Printable::new(&item.origin))?;
+    }
+    Ok(())
+}
+
+fn view_op(op: &ViewOp, line: &mut String) -> fmt::Result {
+    match op {
+        ViewOp::Directory { target, mode, .. } => {
+            write!(line, "directory  {} ({mode:o})", Printable::new(target))
+        }
+        ViewOp::Symlink { target, to } => write!(
+            line,
+            "link       {} -> {}",
+            Printable::new(target),
+            Printable::new(to)
+        ),
+        ViewOp::File { target, .. } => write!(line, "file       {}", Printable::new(target)),
+        ViewOp::Ephemeral { target, .. } => {
+            write!(line, "ephemeral  {}", Printable::new(target))
+        }
+        ViewOp::Bind {
+            source,
+            target,
+            access,
+            kind,
+            owner,
+        } => {
+            let word = match access {
+                Access::Read => "read-only",
+                Access::Write => "writable",
+                Access::Device => "device",
+            };
+            write!(line, "{word:<10} {}", Printable::new(target))?;
+            if source != target {
+                write!(line, " from {}", Printable::new(source))?;
+            }
+            if let (Some(owner), NodeKind::Directory) = (owner, kind) {
+                write!(line, " (user {} outside is the agent)", owner.uid)?;
+            }
+            Ok(())
+        }
+        ViewOp::Pin {
+            target,
+            access: Access::Read,
+        } => write!(line, "protect    {}", Printable::new(target)),
+        ViewOp::Pin { target, .. } => write!(line, "pin        {}", Printable::new(target)),
+        ViewOp::Hide { target, .. } => write!(line, "hide       {}", Printable::new(target)),
+        ViewOp::Proc => line.write_str("processes  /proc"),
+        ViewOp::MaskProc { target, .. } => write!(line, "mask       {}", Printable::new(target)),
+        ViewOp::ReadOnlyProc { target } => {
+            write!(line, "read-only  {}", Printable::new(target))
+        }
+        ViewOp::Terminals => line.write_str("terminals  /dev/pts"),
+        ViewOp::Seal => line.write_str("seal       everything else is read-only"),
+    }
+}
+
+fn bounds(plan: &Plan, out: &mut String) -> fmt::Result {
+    let bounds = &plan.bounds;
+    writeln!(out, "\nlimits")?;
+    for (name, item, unit) in [
+        ("memory", &bounds.memory, "bytes"),
+        ("cpus", &bounds.cpu, "thousandths of a processor"),
+        ("pids", &bounds.pids, "processes and threads"),
+        ("disk", &bounds.disk, "bytes"),
+        ("inodes", &bounds.inodes, "files"),
+        ("files", &bounds.files, "open descriptors"),
+    ] {
+        let line = format!("{name:<8} {} {unit}", item.what.value);
+        writeln!(out, "  {line:<56} [{}]", item.origin)?;
+    }
+    for (name, item) in [("time", &bounds.time), ("idle", &bounds.idle)] {
+        let value = match item.what.value {
+            Some(duration) => format!("{} s", duration.as_secs_f64()),
+            None => "none".into(),
+        };
+        let line = format!("{name:<8} {value}");
+        writeln!(out, "  {line:<56} [{}]", item.origin)?;
+    }
+    Ok(())
+}
+
+fn seccomp(plan: &Plan, out: &mut String) -> fmt::Result {
+    let refusal = match plan.seccomp.refusal {
+        Refusal::Notify => "refused with EPERM and recorded",
+        Refusal::Errno => "refused with EPERM",
+    };
+    writeln!(
+        out,
+        "\nsystem calls: {} named, {} instructions; the rest is {refusal}",
+        plan.seccomp.rules.len(),
+        plan.seccomp.program.len()
+    )?;
+    if plan.seccomp.one_exec {
+        writeln!(out, "  execve is let through once, to start the command")?;
+    }
+    for rule in &plan.seccomp.rules {
+        let line = format!("{:<24} {}", rule.syscall, rule.verdict);
+        writeln!(out, "  {line:<56} [{}: {}]", rule.origin, rule.why)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,134 @@
+//! From lists of system calls to the filter of a plan.
+
+use crate::PlanError;
+use crate::seccomp::{Action, Comparison, Filter, FilterRule, Refusal, compile};
+use ironcage_host::HostCaps;
+use ironcage_policy::Policy;
+use ironcage_policy::syscalls::{self, Condition, SyscallAction, SyscallList};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// Numbers below this have a name here; the rest answer ENOSYS.
+const KNOWN: u32 = 470;
+
+pub(crate) fn make(policy: &Policy, host: &HostCaps) -> Result<Filter, PlanError> {
+    let unknown = |name: &str, origin: &dyn std::fmt::Display| PlanError::UnknownSyscalls {
+        name: name.to_owned(),
+        origin: origin.to_string(),
+    };
+    let list = syscalls::list(&policy.syscalls.value)
+        .ok_or_else(|| unknown(&policy.syscalls.value, &policy.syscalls.origin))?;
+    let groups = policy
+        .syscall_groups
+        .iter()
+        .map(|group| {
+            syscalls::group(&group.value).ok_or_else(|| unknown(&group.value, &group.origin))
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut rules = Vec::new();
+    let mut actions = BTreeMap::new();
+    for rule in syscalls::compose(list, &groups) {
+        actions.insert(rule.number, action(&rule.action));
+        rules.push(FilterRule {
+            syscall: rule.name,
+            number: rule.number,
+            verdict: verdict(&rule.action),
+            why: rule.why,
+            origin: origin(rule.name, list, &groups),
+        });
+    }
+    let refusal = if host.seccomp_notify {
+        Refusal::Notify
+    } else {
+        Refusal::Errno
+    };
+    Ok(Filter {
+        program: compile(&actions, refusal, KNOWN),
+        rules,
+        refusal,
+        one_exec: list.rule("execve").is_none(),
+    })
+}
+
+fn origin(name: &str, list: &SyscallList, groups: &[&SyscallList]) -> String {
+    match groups.iter().rev().find(|group| group.rule(name).is_some()) {
+        Some(group) => format!("group {}", group.name),
+        None => format!("list {}", list.name),
+    }
+}
+
+fn action(action: &SyscallAction) -> Action {
+    match action {
+        SyscallAction::Allow => Action::Allow,
+        SyscallAction::Errno(errno) => Action::Errno(*errno),
+        SyscallAction::AllowIf {
+            alternatives,
+            else_errno,
+        } => Action::AllowIf {
+            alternatives: alternatives
+                .iter()
+                .map(|conditions| conditions.iter().map(comparison).collect())
+                .collect(),
+            otherwise: *else_errno,
+        },
+    }
+}
+
+fn comparison(condition: &Condition) -> Comparison {
+    match *condition {
+        Condition::MaskedEq { arg, mask, value } => Comparison::MaskedEqual {
+            argument: arg,
+            mask,
+            value,
+        },
+        Condition::OneOf { arg, values } => Comparison::OneOf {
+            argument: arg,
+            values: values.to_vec(),
+        },
+        Condition::NotOneOf { arg, values } => Comparison::NoneOf {
+            argument: arg,
+            values: values.to_vec(),
+        },
+    }
+}
+
+/// The verdict in words.
+fn verdict(action: &SyscallAction) -> String {
+    match action {
+        SyscallAction::Allow => "allow".into(),
+        SyscallAction::Errno(errno) => format!("error {errno}"),
+        SyscallAction::AllowIf {
+            alternatives,
+            else_errno,
+        } => {
+            let mut text = String::from("allow if ");
+            for (index, conditions) in alternatives.iter().enumerate() {
+                if index > 0 {
+                    text.push_str(" or ");
+                }
+                for (index, condition) in conditions.iter().enumerate() {
+                    if index > 0 {
+                        text.push_str(" and ");
+                    }
+                    // Writing to a string cannot fail.
+                    let _ = match condition {
+                        Condition::MaskedEq { arg, mask, value } if *mask == u64::MAX => {
+                            write!(text, "arg{arg} = {value:#x}")
+                        }
+                        Condition::MaskedEq { arg, mask, value } => {
+                            write!(text, "arg{arg} & {mask:#x} = {value:#x}")
+                        }
+                        Condition::OneOf { arg, values } => {
+                            write!(text, "arg{arg} in {values:x?}")
+                        }
+                        Condition::NotOneOf { arg, values } => {
+                            write!(text, "arg{arg} not in {values:x?}")
+                        }
+                    };
+                }
+            }
+            let _ = write!(text, ", else error {else_errno}");
+            text
+        }
+    }
+}

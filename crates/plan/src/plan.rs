@@ -1,0 +1,380 @@
+//! The plan: what will be enforced, in order, with the origin of each item.
+//!
+//! Absolute, fully resolved, serialisable. Nothing in it means "default", nothing is left
+//! to be decided after the fork.
+
+use crate::bytes;
+use crate::seccomp::Filter;
+use ironcage_host::CgroupHost;
+use ironcage_model::{Layer, LayerReport};
+use serde::Serialize;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// One item of a plan and where it came from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Item<T> {
+    /// What is to be done.
+    #[serde(flatten)]
+    pub what: T,
+    /// Where that came from, as shown to the user.
+    pub origin: String,
+}
+
+/// The program to run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Command {
+    /// Program and arguments.
+    #[serde(serialize_with = "bytes::os_list")]
+    pub argv: Vec<OsString>,
+    /// Paths to try for the program, in order.
+    #[serde(serialize_with = "bytes::path_list")]
+    pub candidates: Vec<PathBuf>,
+    /// The whole environment.
+    pub env: Vec<Item<Variable>>,
+    /// Working directory.
+    #[serde(serialize_with = "bytes::path")]
+    pub cwd: PathBuf,
+}
+
+/// One variable of the environment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Variable {
+    /// Its name.
+    #[serde(serialize_with = "bytes::os")]
+    pub name: OsString,
+    /// Its value.
+    #[serde(serialize_with = "bytes::os")]
+    pub value: OsString,
+}
+
+/// Who the agent is inside, and who that is outside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Identity {
+    /// User id inside.
+    pub uid: u32,
+    /// Group id inside.
+    pub gid: u32,
+    /// Ids outside.
+    pub map: IdMap,
+}
+
+/// How ids inside become ids outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum IdMap {
+    /// The agent's id is the caller's own; there is no other.
+    Own {
+        /// The caller's user id.
+        uid: u32,
+        /// The caller's group id.
+        gid: u32,
+    },
+    /// A range of ids that no other cage has, chosen at the start.
+    Range {
+        /// How many.
+        count: u32,
+    },
+}
+
+/// The owner of files outside, who is the agent inside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Owner {
+    /// User id on disk.
+    pub uid: u32,
+    /// Group id on disk.
+    pub gid: u32,
+}
+
+/// What a bind mount lets through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Access {
+    /// Reading and executing.
+    Read,
+    /// Also writing.
+    Write,
+    /// A device node: reading and writing, no execution.
+    Device,
+}
+
+/// What kind of mount point is needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NodeKind {
+    /// A directory.
+    Directory,
+    /// Anything else.
+    File,
+}
+
+/// One step in the building of the file view. Targets are paths inside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "op", rename_all = "kebab-case")]
+pub enum ViewOp {
+    /// An empty directory; missing parents are made.
+    Directory {
+        /// Where.
+        #[serde(serialize_with = "bytes::path")]
+        target: PathBuf,
+        /// Permission bits.
+        mode: u32,
+        /// Whether the agent owns it.
+        agents: bool,
+    },
+    /// A symbolic link.
+    Symlink {
+        /// Where.
+        #[serde(serialize_with = "bytes::path")]
+        target: PathBuf,
+        /// What it says.
+        #[serde(serialize_with = "bytes::path")]
+        to: PathBuf,
+    },
+    /// A small file made for the cage.
+    File {
+        /// Where.
+        #[serde(serialize_with = "bytes::path")]
+        target: PathBuf,
+        /// What is in it.
+        content: String,
+        /// Permission bits.
+        mode: u32,
+    },
+    /// A directory made before becomes writable, on the cage's ephemeral storage.
+    Ephemeral {
+        /// Which.
+        #[serde(serialize_with = "bytes::path")]
+        target: PathBuf,
+        /// Whether programs in it can be executed.
+        executable: bool,
+    },
+    /// A part of the host's tree.
+    Bind {
+        /// Real path on the host.
+        #[serde(serialize_with = "bytes::path")]
+        source: PathBuf,
+        /// Where.
+        #[serde(serialize_with = "bytes::path")]
+        target: PathBuf,
+        /// What it lets through.
+        access: Access,
+        /// Mount point to make.
+        kind: NodeKind,
+        /// On-disk owner who is the agent inside; `null` leaves ids as they are.
+        owner: Option<Owner>,
+    },
+    /// A place of the view made before, mounted onto itself so that it is read-only or, when
+    /// writable, cannot be renamed away from under what is mounted below it.
+    Pin {
+        /// Which.
+        #[serde(serialize_with = "bytes::path")]
+        target: PathBuf,
+        /// What it lets through.
+        access: Access,
+    },
+    /// A place that is there but cannot be looked into.
+    Hide {
+        /// Which.
+        #[serde(serialize_with = "bytes::path")]
+        target: PathBuf,
+        /// What stands there.
+        kind: NodeKind,
+    },
+    /// The process file system of the cage's own pid namespace, at `/proc`.
+    Proc,
+    /// A place of `/proc` that cannot be looked into; skipped where the kernel has it not.
+    MaskProc {
+        /// Which.
+        #[serde(serialize_with = "bytes::path")]
+        target: PathBuf,
+        /// A file made before that is seen instead; `null` is nothing.
+        instead: Option<&'static str>,
+    },
+    /// A place of `/proc` that is read-only; skipped where the kernel has it not.
+    ReadOnlyProc {
+        /// Which.
+        #[serde(serialize_with = "bytes::path")]
+        target: PathBuf,
+    },
+    /// Pseudo-terminals of the cage's own, at `/dev/pts`.
+    Terminals,
+    /// From here on, what is not mounted writable is read-only.
+    Seal,
+}
+
+/// A path on which Landlock lets writes through.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct WriteRule {
+    /// Path inside.
+    #[serde(serialize_with = "bytes::path")]
+    pub path: PathBuf,
+    /// What is let through.
+    pub rights: WriteRights,
+}
+
+/// Rights of a write rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WriteRights {
+    /// Everything in a directory tree.
+    Tree,
+    /// Writing to existing files and devices.
+    Existing,
+}
+
+/// A capability given back inside the namespaces.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Capability {
+    /// Its kernel name.
+    pub name: String,
+    /// Its number.
+    pub number: u32,
+}
+
+/// A per-user counter of the kernel, limited in the cage's user namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Counter {
+    /// File below `/proc/sys/user`.
+    pub name: &'static str,
+    /// Its value.
+    pub value: u64,
+}
+
+/// Resources that rlimits bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Resource {
+    /// Core dumps.
+    Core,
+    /// Private writable memory of each process.
+    Data,
+    /// Size of each file written.
+    FileSize,
+    /// Locked memory.
+    LockedMemory,
+    /// Bytes in message queues.
+    MessageQueues,
+    /// Nice ceiling.
+    Nice,
+    /// Open descriptors.
+    OpenFiles,
+    /// Processes of the agent's id.
+    Processes,
+    /// Real-time priority.
+    RealTimePriority,
+    /// Queued signals.
+    PendingSignals,
+}
+
+/// One rlimit: soft and hard are the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Rlimit {
+    /// Of what.
+    pub resource: Resource,
+    /// How much.
+    pub value: u64,
+}
+
+/// Bounds that the supervisor and the cgroup hold, in numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Bounds {
+    /// Bytes of memory.
+    pub memory: Item<Bound>,
+    /// Thousandths of a processor.
+    pub cpu: Item<Bound>,
+    /// Processes and threads.
+    pub pids: Item<Bound>,
+    /// Bytes of ephemeral storage, and bytes added to writable directories.
+    pub disk: Item<Bound>,
+    /// Files of ephemeral storage, and files added to writable directories.
+    pub inodes: Item<Bound>,
+    /// Open descriptors for each process.
+    pub files: Item<Bound>,
+    /// Wall-clock time.
+    pub time: Item<TimeBound>,
+    /// Time without sign of life.
+    pub idle: Item<TimeBound>,
+}
+
+/// A number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Bound {
+    /// The number.
+    pub value: u64,
+}
+
+/// A duration, or none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct TimeBound {
+    /// How long; `null` is without end.
+    pub value: Option<Duration>,
+}
+
+/// What will be enforced.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Plan {
+    /// Profile at the bottom of the policy.
+    pub profile: String,
+    /// The program.
+    pub command: Command,
+    /// The workspace's path, outside and inside.
+    #[serde(serialize_with = "bytes::path")]
+    pub workspace: PathBuf,
+    /// Directories of the host that are writable inside: the watchdog looks at these.
+    #[serde(serialize_with = "bytes::path_list")]
+    pub writable: Vec<PathBuf>,
+    /// Who the agent is.
+    pub identity: Identity,
+    /// Host name inside.
+    pub hostname: Item<Hostname>,
+    /// Whether a time namespace is made.
+    pub time_namespace: bool,
+    /// The file view.
+    pub view: Vec<Item<ViewOp>>,
+    /// Capabilities given back; none by default.
+    pub capabilities: Vec<Item<Capability>>,
+    /// Kernel counters.
+    pub counters: Vec<Item<Counter>>,
+    /// Rlimits.
+    pub rlimits: Vec<Item<Rlimit>>,
+    /// Where Landlock lets writes through; empty with `landlock` false.
+    pub write_rules: Vec<Item<WriteRule>>,
+    /// Whether Landlock is applied.
+    pub landlock: bool,
+    /// The system call filter.
+    pub seccomp: Filter,
+    /// Bounds in numbers.
+    pub bounds: Bounds,
+    /// Where cgroups are made.
+    pub cgroup: CgroupHost,
+    /// How far each layer holds.
+    pub layers: Vec<LayerReport>,
+    /// Required layers that are off by explicit word.
+    pub degraded: Vec<Layer>,
+    /// What the user should know: protections that could not be had.
+    pub notes: Vec<String>,
+}
+
+impl Plan {
+    /// SHA-256 of the plan, in hexadecimal.
+    pub fn digest(&self) -> String {
+        use sha2::{Digest, Sha256};
+        use std::fmt::Write as _;
+        // Plans hold no map with keys that JSON could refuse.
+        let json = serde_json::to_vec(self).unwrap_or_default();
+        let mut text = String::with_capacity(64);
+        for byte in Sha256::digest(&json) {
+            let _ = write!(text, "{byte:02x}");
+        }
+        text
+    }
+}
+
+/// A host name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Hostname {
+    /// The name.
+    pub name: String,
+}

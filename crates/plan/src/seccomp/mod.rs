@@ -1,0 +1,63 @@
+//! The system call filter: rules with their reasons, and the program made of them.
+//!
+//! The compiler is our own because every rule keeps its reason up to `ironcage plan`, and
+//! because refusals are to be reported by user notification.
+
+mod assemble;
+mod compile;
+
+pub use compile::{Action, Comparison, compile};
+
+use serde::Serialize;
+
+/// One instruction of the program, as the kernel takes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Instruction {
+    /// Operation.
+    pub code: u16,
+    /// Jump if true.
+    pub jt: u8,
+    /// Jump if false.
+    pub jf: u8,
+    /// Operand.
+    pub k: u32,
+}
+
+/// One system call that the filter knows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FilterRule {
+    /// Its name.
+    pub syscall: &'static str,
+    /// Its number.
+    pub number: u32,
+    /// What happens, in words: `allow`, `allow if ...`, `ENOSYS`.
+    pub verdict: String,
+    /// Who needs it, or why it is refused.
+    pub why: &'static str,
+    /// The list or group that it comes from.
+    pub origin: String,
+}
+
+/// What happens to a system call that no rule names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Refusal {
+    /// It is reported to the supervisor, which answers EPERM.
+    Notify,
+    /// EPERM, unseen.
+    Errno,
+}
+
+/// The filter of a cage.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Filter {
+    /// Rules in the order of system call numbers.
+    pub rules: Vec<FilterRule>,
+    /// What happens to the rest.
+    pub refusal: Refusal,
+    /// Whether execve is refused after the first.
+    pub one_exec: bool,
+    /// The program.
+    #[serde(skip)]
+    pub program: Vec<Instruction>,
+}

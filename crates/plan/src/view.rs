@@ -1,0 +1,494 @@
+//! The file view: an allow-list of the host's tree, in the order in which it is built.
+
+use crate::plan::{Access, Identity, Item, NodeKind, Owner, ViewOp, WriteRights, WriteRule};
+use crate::{PlanError, Request, etc, workspace};
+use ironcage_host::{HostCaps, HostFiles, NodeType, Privilege};
+use ironcage_policy::{Listed, Policy, Sourced, WorkspaceMode, credentials, system};
+use std::path::{Path, PathBuf};
+
+/// What the making of a view yields.
+pub(crate) struct Made {
+    pub(crate) ops: Vec<Item<ViewOp>>,
+    pub(crate) write_rules: Vec<Item<WriteRule>>,
+    pub(crate) writable: Vec<PathBuf>,
+    pub(crate) notes: Vec<String>,
+}
+
+/// Where links to processes, terminals and files of the cage itself lead.
+const DEVICE_LINKS: [(&str, &str); 5] = [
+    ("/dev/fd", "/proc/self/fd"),
+    ("/dev/stdin", "/proc/self/fd/0"),
+    ("/dev/stdout", "/proc/self/fd/1"),
+    ("/dev/stderr", "/proc/self/fd/2"),
+    ("/dev/ptmx", "pts/ptmx"),
+];
+
+/// Trees of the host that no rule can open: they are the kernel's, or hold every device.
+const NEVER: [(&str, &str); 4] = [
+    ("/", "the whole tree of the host cannot be given"),
+    ("/proc", "the cage has a process file system of its own"),
+    (
+        "/sys",
+        "kernel objects and hardware of the host are in no cage",
+    ),
+    ("/dev", "devices of the host are in no cage"),
+];
+
+pub(crate) fn make(
+    policy: &Policy,
+    request: &Request,
+    host: &HostCaps,
+    files: &dyn HostFiles,
+    identity: &Identity,
+) -> Result<Made, PlanError> {
+    let mut builder = Builder {
+        request,
+        files,
+        map_owners: host.privilege == Privilege::Root,
+        made: Made {
+            ops: Vec::new(),
+            write_rules: Vec::new(),
+            writable: Vec::new(),
+            notes: Vec::new(),
+        },
+    };
+    builder.own_directories(identity);
+    for entry in system::DIRECTORIES {
+        builder.system(Path::new(entry.path), entry);
+    }
+    builder.etc(policy, identity);
+    builder.devices();
+    builder.processes();
+    builder.grants(policy)?;
+    builder.hidden(policy)?;
+    builder.push(ViewOp::Seal, "built in");
+    Ok(builder.made)
+}
+
+struct Builder<'a> {
+    request: &'a Request,
+    files: &'a dyn HostFiles,
+    map_owners: bool,
+    made: Made,
+}
+
+struct Grant {
+    path: PathBuf,
+    access: Access,
+    origin: String,
+    is_workspace: bool,
+}
+
+impl Builder<'_> {
+    fn push(&mut self, what: ViewOp, origin: impl Into<String>) {
+        self.made.ops.push(Item {
+            what,
+            origin: origin.into(),
+        });
+    }
+
+    fn write_rule(&mut self, path: impl Into<PathBuf>, rights: WriteRights, origin: &str) {
+        self.made.write_rules.push(Item {
+            what: WriteRule {
+                path: path.into(),
+                rights,
+            },
+            origin: origin.to_owned(),
+        });
+    }
+
+    fn directory(&mut self, target: impl Into<PathBuf>, mode: u32, agents: bool) {
+        let target = target.into();
+        self.push(
+            ViewOp::Directory {
+                target,
+                mode,
+                agents,
+            },
+            "built in",
+        );
+    }
+
+    /// Home, /tmp and shared memory: the cage's ephemeral storage.
+    fn own_directories(&mut self, _identity: &Identity) {
+        let home = self.request.home.clone();
+        self.directory("/tmp", 0o1777, false);
+        self.directory("/dev/shm", 0o1777, false);
+        self.directory("/run", 0o755, false);
+        self.directory(home.clone(), 0o700, true);
+        self.push(
+            ViewOp::Symlink {
+                target: "/var/tmp".into(),
+                to: "../tmp".into(),
+            },
+            "built in",
+        );
+        self.push(
+            ViewOp::Symlink {
+                target: "/var/run".into(),
+                to: "../run".into(),
+            },
+            "built in",
+        );
+        for (target, executable) in [
+            (PathBuf::from("/tmp"), true),
+            (home, true),
+            (PathBuf::from("/dev/shm"), false),
+        ] {
+            self.write_rule(target.clone(), WriteRights::Tree, "built in");
+            self.push(ViewOp::Ephemeral { target, executable }, "built in");
+        }
+        self.write_rule("/dev", WriteRights::Existing, "built in");
+        self.write_rule("/proc", WriteRights::Existing, "built in");
+    }
+
+    /// A part of the system: a link stays a link where it leads into the view.
+    fn system(&mut self, path: &Path, entry: &Listed) {
+        let origin = format!("system: {}", entry.why);
+        let Some(node) = self.files.node(path) else {
+            return;
+        };
+        let kind = match node.kind {
+            NodeType::Directory => NodeKind::Directory,
+            NodeType::File => NodeKind::File,
+            NodeType::Symlink => {
+                self.system_link(path, origin);
+                return;
+            }
+            // A socket or device below /etc is not what the list means.
+            NodeType::Socket | NodeType::Other => return,
+        };
+        self.bind_as_is(path.to_owned(), path.to_owned(), kind, origin);
+    }
+
+    fn system_link(&mut self, path: &Path, origin: String) {
+        let (Ok(text), Ok(real)) = (self.files.link(path), self.files.real(path)) else {
+            return;
+        };
+        if real.starts_with("/usr") {
+            self.push(
+                ViewOp::Symlink {
+                    target: path.to_owned(),
+                    to: text,
+                },
+                origin,
+            );
+            return;
+        }
+        let kind = match self.files.node(&real).map(|node| node.kind) {
+            Some(NodeType::Directory) => NodeKind::Directory,
+            Some(NodeType::File) => NodeKind::File,
+            _ => return,
+        };
+        self.bind_as_is(real, path.to_owned(), kind, origin);
+    }
+
+    fn bind_as_is(&mut self, source: PathBuf, target: PathBuf, kind: NodeKind, origin: String) {
+        self.push(
+            ViewOp::Bind {
+                source,
+                target,
+                access: Access::Read,
+                kind,
+                owner: None,
+            },
+            origin,
+        );
+    }
+
+    fn etc(&mut self, policy: &Policy, identity: &Identity) {
+        for entry in system::ETC {
+            self.system(&Path::new("/etc").join(entry.path), entry);
+        }
+        for entry in system::ETC_WRITTEN {
+            let target = Path::new("/etc").join(entry.path);
+            let origin = format!("system: {}", entry.why);
+            let content = etc::content(
+                entry.path,
+                identity,
+                &self.request.home,
+                &policy.hostname.value,
+            );
+            match content {
+                Some(content) => self.push(
+                    ViewOp::File {
+                        target,
+                        content,
+                        mode: 0o644,
+                    },
+                    origin,
+                ),
+                None => self.push(
+                    ViewOp::Symlink {
+                        target,
+                        to: "../proc/self/mounts".into(),
+                    },
+                    origin,
+                ),
+            }
+        }
+    }
+
+    fn devices(&mut self) {
+        for entry in system::DEVICES {
+            let path = PathBuf::from(entry.path);
+            if self.files.node(&path).is_some() {
+                self.push(
+                    ViewOp::Bind {
+                        source: path.clone(),
+                        target: path,
+                        access: Access::Device,
+                        kind: NodeKind::File,
+                        owner: None,
+                    },
+                    format!("system: {}", entry.why),
+                );
+            }
+        }
+        for (target, to) in DEVICE_LINKS {
+            self.push(
+                ViewOp::Symlink {
+                    target: target.into(),
+                    to: to.into(),
+                },
+                "built in",
+            );
+        }
+        self.push(ViewOp::Terminals, "built in");
+    }
+
+    fn processes(&mut self) {
+        self.push(ViewOp::Proc, "built in");
+        let below = |path: &str| Path::new("/proc").join(path);
+        for (index, entry) in system::PROC_FIXED.iter().enumerate() {
+            // One file each; there are very few.
+            let Some(stand_in) = STAND_INS.get(index) else {
+                break;
+            };
+            self.push(
+                ViewOp::File {
+                    target: stand_in.into(),
+                    content: entry.content.to_owned(),
+                    mode: 0o444,
+                },
+                format!("system: {}", entry.why),
+            );
+            self.push(
+                ViewOp::MaskProc {
+                    target: below(entry.path),
+                    instead: Some(stand_in),
+                },
+                format!("system: {}", entry.why),
+            );
+        }
+        for entry in system::PROC_MASKED {
+            // The kernel keeps everybody but the host's root out of these, and nobody in a
+            // cage is that: covering them would only cost time.
+            if !entry.root_only {
+                self.push(
+                    ViewOp::MaskProc {
+                        target: below(entry.path),
+                        instead: None,
+                    },
+                    format!("system: {}", entry.why),
+                );
+            }
+        }
+        for entry in system::PROC_READ_ONLY {
+            self.push(
+                ViewOp::ReadOnlyProc {
+                    target: below(entry.path),
+                },
+                format!("system: {}", entry.why),
+            );
+        }
+    }
+
+    /// The workspace and what the policy adds, shallow paths first, so that a deeper one is
+    /// mounted over what contains it.
+    fn grants(&mut self, policy: &Policy) -> Result<(), PlanError> {
+        let mut grants = Vec::new();
+        for path in &policy.read {
+            grants.push(self.grant(path, Access::Read)?);
+        }
+        for path in &policy.write {
+            grants.push(self.grant(path, Access::Write)?);
+        }
+        let workspace = self.request.workspace.clone();
+        let mode = policy.workspace_mode.value;
+        match mode {
+            WorkspaceMode::Scratch => {
+                self.directory(workspace.clone(), 0o755, true);
+                self.push(
+                    ViewOp::Ephemeral {
+                        target: workspace.clone(),
+                        executable: true,
+                    },
+                    policy.workspace_mode.origin.to_string(),
+                );
+                self.write_rule(workspace.clone(), WriteRights::Tree, "workspace");
+            }
+            WorkspaceMode::Direct | WorkspaceMode::ReadOnly => {
+                workspace::check(self.request)?;
+                grants.push(Grant {
+                    path: workspace.clone(),
+                    access: if mode == WorkspaceMode::Direct {
+                        Access::Write
+                    } else {
+                        Access::Read
+                    },
+                    origin: format!("workspace, {}", policy.workspace_mode.origin),
+                    is_workspace: true,
+                });
+            }
+        }
+        grants.sort_by_key(|grant| grant.path.components().count());
+        for grant in grants {
+            self.bind_grant(policy, grant)?;
+        }
+        Ok(())
+    }
+
+    fn grant(&self, path: &Sourced<PathBuf>, access: Access) -> Result<Grant, PlanError> {
+        let origin = path.origin.to_string();
+        let missing = || PlanError::MissingPath {
+            path: path.value.clone(),
+            origin: origin.clone(),
+        };
+        let real = self.files.real(&path.value).map_err(|_| missing())?;
+        let refuse = |why| {
+            Err(PlanError::RefusedPath {
+                path: path.value.clone(),
+                origin: origin.clone(),
+                why,
+            })
+        };
+        for (tree, why) in NEVER {
+            let inside_kernel_tree = tree != "/" && real.starts_with(tree);
+            if real == Path::new(tree) || inside_kernel_tree {
+                return refuse(why);
+            }
+        }
+        if matches!(self.files.node(&real).map(|node| node.kind), Some(NodeType::Socket | NodeType::Other)) {
+            return refuse("sockets, pipes and devices of the host are not given as files");
+        }
+        let own = &self.request.own.paths;
+        if own.iter().any(|own| own.starts_with(&real) || real.starts_with(own)) {
+            return refuse("Ironcage's own directories are in no cage");
+        }
+        Ok(Grant {
+            path: real,
+            access,
+            origin,
+            is_workspace: false,
+        })
+    }
+
+    fn bind_grant(&mut self, policy: &Policy, grant: Grant) -> Result<(), PlanError> {
+        let Some(node) = self.files.node(&grant.path) else {
+            return Err(PlanError::MissingPath {
+                path: grant.path,
+                origin: grant.origin,
+            });
+        };
+        let kind = if node.kind == NodeType::Directory {
+            NodeKind::Directory
+        } else {
+            NodeKind::File
+        };
+        let owner = self.map_owners.then_some(Owner {
+            uid: node.uid,
+            gid: node.gid,
+        });
+        self.push(
+            ViewOp::Bind {
+                source: grant.path.clone(),
+                target: grant.path.clone(),
+                access: grant.access,
+                kind,
+                owner,
+            },
+            grant.origin.clone(),
+        );
+        if grant.access == Access::Write {
+            let rights = match kind {
+                NodeKind::Directory => WriteRights::Tree,
+                NodeKind::File => WriteRights::Existing,
+            };
+            self.write_rule(grant.path.clone(), rights, &grant.origin);
+            self.made.writable.push(grant.path.clone());
+            if grant.is_workspace {
+                let mut ops =
+                    workspace::protect(policy, &grant.path, self.files, &mut self.made.notes)?;
+                for op in &mut ops {
+                    if let ViewOp::Bind { owner: of, .. } = &mut op.what {
+                        *of = owner;
+                    }
+                }
+                self.made.ops.append(&mut ops);
+            }
+        }
+        Ok(())
+    }
+
+    /// What must not be seen in what is: credentials, Ironcage's own, and what the policy
+    /// hides. Only where something bound contains it.
+    fn hidden(&mut self, policy: &Policy) -> Result<(), PlanError> {
+        let home = self.request.home.clone();
+        for entry in credentials::ENTRIES {
+            self.hide(&home.join(entry.path), format!("credentials: {}", entry.why));
+        }
+        for own in self.request.own.paths.clone() {
+            self.hide(&own, "Ironcage's own directories are in no cage".into());
+        }
+        for path in &policy.hide {
+            let real = self
+                .files
+                .real(&path.value)
+                .unwrap_or_else(|_| path.value.clone());
+            self.hide(&real, path.origin.to_string());
+        }
+        Ok(())
+    }
+
+    fn hide(&mut self, path: &Path, origin: String) {
+        // The granted path itself may have been asked for by name: `-r ~/.ssh/known_hosts`
+        // is an explicit word, a directory above it is not.
+        let contained = self.made.ops.iter().any(|item| {
+            matches!(&item.what, ViewOp::Bind { target, access, .. }
+                if *access != Access::Device && path.starts_with(target) && path != target)
+                || matches!(&item.what, ViewOp::Bind { target, .. }
+                    if path == target && origin.starts_with("--hide"))
+        });
+        if !contained {
+            return;
+        }
+        let kind = match self.files.node(path).map(|node| node.kind) {
+            Some(NodeType::Directory) => NodeKind::Directory,
+            Some(NodeType::File | NodeType::Socket | NodeType::Other) => NodeKind::File,
+            Some(NodeType::Symlink) => {
+                self.made.notes.push(format!(
+                    "{} is a symbolic link and cannot be hidden itself",
+                    path.display()
+                ));
+                return;
+            }
+            None => return,
+        };
+        self.push(
+            ViewOp::Hide {
+                target: path.to_owned(),
+                kind,
+            },
+            origin,
+        );
+    }
+}
+
+/// Where fixed contents of `/proc` files stand in the view.
+const STAND_INS: [&str; 4] = [
+    "/.hidden/fixed-0",
+    "/.hidden/fixed-1",
+    "/.hidden/fixed-2",
+    "/.hidden/fixed-3",
+];

@@ -1,0 +1,158 @@
+//! What may be the workspace, and what of it stays protected.
+
+use crate::plan::{Access, Item, ViewOp};
+use crate::{PlanError, Request};
+use ironcage_host::{HostFiles, NodeType};
+use ironcage_policy::{Policy, protected};
+use std::path::{Path, PathBuf};
+
+/// Trees that hold no workspace: they are the kernel's, or the cage has its own.
+const KERNEL_TREES: [&str; 3] = ["/proc", "/sys", "/dev"];
+
+/// Refuses workspaces that would give away too much.
+pub(crate) fn check(request: &Request) -> Result<(), PlanError> {
+    let path = &request.workspace;
+    let refuse = |why, can_be_forced| {
+        Err(PlanError::Workspace {
+            path: path.clone(),
+            why,
+            can_be_forced,
+        })
+    };
+    if path == Path::new("/") {
+        return refuse("it is the root of the whole system", false);
+    }
+    if KERNEL_TREES.iter().any(|tree| path.starts_with(tree)) {
+        return refuse("it belongs to the kernel", false);
+    }
+    if request.own.paths.iter().any(|own| path.starts_with(own)) {
+        return refuse("it lies in Ironcage's own directories", false);
+    }
+    if request.workspace_named && request.i_know {
+        return Ok(());
+    }
+    if *path == request.home {
+        return refuse("it is your home directory, with your keys and settings", true);
+    }
+    if request.home.starts_with(path) {
+        return refuse("your home directory lies in it", true);
+    }
+    if request.own.paths.iter().any(|own| own.starts_with(path)) {
+        return refuse("Ironcage's own configuration or state lies in it", true);
+    }
+    Ok(())
+}
+
+/// Operations that keep the host from executing or trusting what the agent wrote, in a
+/// workspace of real files. Only what exists in its root: no walk.
+pub(crate) fn protect(
+    policy: &Policy,
+    workspace: &Path,
+    files: &dyn HostFiles,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Item<ViewOp>>, PlanError> {
+    let mut ops: Vec<Item<ViewOp>> = Vec::new();
+    let mut done: Vec<PathBuf> = Vec::new();
+    let lifted: Vec<PathBuf> = policy
+        .unprotect
+        .iter()
+        .map(|path| inside(&path.value, workspace))
+        .collect();
+    for (path, sourced) in lifted.iter().zip(&policy.unprotect) {
+        let known = protected::ENTRIES.iter().any(|entry| {
+            let entry = workspace.join(entry.path);
+            *path == entry || path.starts_with(&entry) || entry.starts_with(path)
+        });
+        if !known || path == workspace {
+            return Err(PlanError::NotProtected {
+                path: sourced.value.clone(),
+                origin: sourced.origin.to_string(),
+            });
+        }
+    }
+    for entry in protected::ENTRIES {
+        let target = workspace.join(entry.path);
+        let covered = done.iter().any(|parent| target.starts_with(parent));
+        if covered || lifted.iter().any(|path| target.starts_with(path)) {
+            continue;
+        }
+        match files.node(&target).map(|node| node.kind) {
+            None => continue,
+            // Nothing can be mounted on a link; what it leads to is protected only if it is
+            // itself in the list.
+            Some(NodeType::Symlink) => {
+                notes.push(format!(
+                    "{} is a symbolic link and cannot be protected in a direct workspace",
+                    target.display()
+                ));
+                continue;
+            }
+            Some(_) => {}
+        }
+        let origin = format!("protected: {}", entry.why);
+        for ancestor in ancestors_between(workspace, &target) {
+            let pinned = ops
+                .iter()
+                .any(|op| matches!(&op.what, ViewOp::Pin { target, .. } if *target == ancestor));
+            if !pinned {
+                ops.push(Item {
+                    what: ViewOp::Pin {
+                        target: ancestor,
+                        access: Access::Write,
+                    },
+                    origin: format!("keeps {} in its place", entry.path),
+                });
+            }
+        }
+        ops.push(Item {
+            what: ViewOp::Pin {
+                target: target.clone(),
+                access: Access::Read,
+            },
+            origin,
+        });
+        // A writable part below a protected one: the part is mounted over it again.
+        for path in lifted.iter().filter(|path| path.starts_with(&target)) {
+            if let Some(op) = lift(path, files) {
+                ops.push(op);
+            }
+        }
+        done.push(target);
+    }
+    Ok(ops)
+}
+
+fn lift(path: &Path, files: &dyn HostFiles) -> Option<Item<ViewOp>> {
+    let node = files.node(path)?;
+    let kind = match node.kind {
+        NodeType::Directory => crate::plan::NodeKind::Directory,
+        NodeType::Symlink => return None,
+        _ => crate::plan::NodeKind::File,
+    };
+    Some(Item {
+        what: ViewOp::Bind {
+            source: path.to_owned(),
+            target: path.to_owned(),
+            access: Access::Write,
+            kind,
+            owner: None,
+        },
+        origin: "--unprotect".into(),
+    })
+}
+
+fn inside(path: &Path, workspace: &Path) -> PathBuf {
+    workspace.join(path)
+}
+
+/// Directories strictly between the workspace and a target below it, from the top.
+fn ancestors_between(workspace: &Path, target: &Path) -> Vec<PathBuf> {
+    let mut between: Vec<PathBuf> = target
+        .ancestors()
+        .skip(1)
+        .take_while(|ancestor| *ancestor != workspace)
+        .map(Path::to_owned)
+        .collect();
+    between.reverse();
+    between
+}

@@ -1,0 +1,373 @@
+//! One run: from a plan to an outcome.
+
+use crate::limits::{self, Limits};
+use crate::recorder::Recorder;
+use crate::refusals::Refusals;
+use crate::relay::{self, Relay, Waits};
+use crate::RunError;
+use ironcage_model::{CageId, Ending, EventKind, LimitHit, LimitKind, Outcome};
+use ironcage_namespace::{Cage, FromInit, StartError, Streams, receive_from_init, start};
+use ironcage_plan::Plan;
+use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
+use ironcage_sys::rustix::io::Errno;
+use ironcage_sys::rustix::rand::{GetRandomFlags, getrandom};
+use ironcage_sys::rustix::stdio;
+use ironcage_sys::signals;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// What is run.
+#[derive(Debug)]
+pub struct Job<'a> {
+    /// The plan.
+    pub plan: &'a Plan,
+    /// A name for the record, if the user gave one.
+    pub name: Option<String>,
+}
+
+/// Signals that are passed on to the command.
+const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGTERM];
+const SIGHUP: i32 = 1;
+const SIGINT: i32 = 2;
+const SIGQUIT: i32 = 3;
+const SIGKILL: i32 = 9;
+const SIGUSR1: i32 = 10;
+const SIGUSR2: i32 = 12;
+const SIGTERM: i32 = 15;
+
+/// Runs a command in a cage, with the caller's standard streams, to its end.
+///
+/// Preconditions: the calling process has one thread.
+pub fn run(job: &Job<'_>) -> Result<(CageId, Outcome), RunError> {
+    let born = Instant::now();
+    let mut random = [0_u8; 12];
+    getrandom(&mut random, GetRandomFlags::empty()).map_err(|e| RunError::Id(e.into()))?;
+    let id = CageId::from_entropy(random);
+    let mut recorder = Recorder::new(id.clone())?;
+    let (cage, streams) = match start(job.plan, &id) {
+        Ok(started) => started,
+        Err(error) => {
+            recorder.write(exit(
+                Ending::Failed {
+                    reason: error.to_string(),
+                },
+                born,
+            ))?;
+            return Err(error.into());
+        }
+    };
+    recorder.write(start_event(job))?;
+    let mut supervision = Supervision::new(job.plan, cage, streams, recorder)?;
+    let ending = supervision.watch()?;
+    let outcome = supervision.close(job.plan, ending, born)?;
+    Ok((id, outcome))
+}
+
+fn start_event(job: &Job<'_>) -> EventKind {
+    let plan = job.plan;
+    EventKind::Start {
+        name: job.name.clone(),
+        command: plan
+            .command
+            .argv
+            .iter()
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect(),
+        workspace: plan.workspace.to_string_lossy().into_owned(),
+        profile: plan.profile.clone(),
+        plan: plan.digest(),
+        layers: plan.layers.clone(),
+        degraded: plan.degraded.iter().map(ToString::to_string).collect(),
+    }
+}
+
+fn exit(ending: Ending, born: Instant) -> EventKind {
+    EventKind::Exit {
+        ending,
+        milliseconds: born.elapsed().as_millis() as u64,
+    }
+}
+
+/// A cage being supervised.
+struct Supervision {
+    cage: Cage,
+    recorder: Recorder,
+    refusals: Refusals,
+    limits: Limits,
+    signals: OwnedFd,
+    stdin: Relay<'static>,
+    stdout: Relay<'static>,
+    stderr: Relay<'static>,
+    status: Option<i32>,
+    not_executed: Option<i32>,
+    failure: Option<StartError>,
+    hit: Option<LimitHit>,
+}
+
+/// Which descriptor of the poll set is which.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Control,
+    Pid,
+    Listener,
+    Signals,
+    Stream(usize),
+    BrokenSink(usize),
+}
+
+fn failed(action: &'static str) -> impl FnOnce(std::io::Error) -> RunError {
+    move |source| RunError::Supervise { action, source }
+}
+
+impl Supervision {
+    fn new(
+        plan: &Plan,
+        cage: Cage,
+        streams: Streams,
+        recorder: Recorder,
+    ) -> Result<Self, RunError> {
+        let now = Instant::now();
+        let own = |fd| relay::own(fd).map_err(|e| failed("prepare the streams")(e.into()));
+        let init = cage.pid().as_raw_nonzero().get().unsigned_abs();
+        Ok(Supervision {
+            limits: Limits::new(plan, &cage, now)?,
+            signals: signals::catch(&FORWARDED).map_err(failed("catch signals"))?,
+            refusals: Refusals::new(init, plan.seccomp.one_exec, now),
+            stdin: Relay::new(relay::End::Callers(stdio::stdin()), own(streams.stdin)?),
+            stdout: Relay::new(own(streams.stdout)?, relay::callers_sink(stdio::stdout())),
+            stderr: Relay::new(own(streams.stderr)?, relay::callers_sink(stdio::stderr())),
+            cage,
+            recorder,
+            status: None,
+            not_executed: None,
+            failure: None,
+            hit: None,
+        })
+    }
+
+    /// Until the command is gone and everything that it wrote has been passed on.
+    fn watch(&mut self) -> Result<Ending, RunError> {
+        let mut gone = false;
+        loop {
+            if gone && self.stdout.is_done() && self.stderr.is_done() {
+                return Ok(self.ending());
+            }
+            let now = Instant::now();
+            let pause = self.refusals.pause(now);
+            let ready = self.wait(gone, pause)?;
+            let now = Instant::now();
+            for source in ready {
+                gone |= self.handle(source, now)?;
+            }
+            if gone {
+                self.cage.kill();
+            } else if let Some(hit) = self.limits.look(now) {
+                self.hit = Some(hit);
+                self.cage.kill();
+                gone = true;
+            }
+        }
+    }
+
+    /// Waits for something to do.
+    fn wait(&self, gone: bool, pause: Option<Instant>) -> Result<Vec<Source>, RunError> {
+        let mut sources = Vec::with_capacity(12);
+        let mut fds = Vec::with_capacity(12);
+        let mut add = |source, fd, flags| {
+            sources.push(source);
+            fds.push(PollFd::from_borrowed_fd(fd, flags));
+        };
+        if !gone {
+            add(Source::Control, self.cage.control(), PollFlags::IN);
+            add(Source::Pid, self.cage.pidfd(), PollFlags::IN);
+            if let (Some(listener), None) = (self.cage.listener(), pause) {
+                add(Source::Listener, listener, PollFlags::IN);
+            }
+        }
+        add(Source::Signals, self.signals.as_fd(), PollFlags::IN);
+        let streams = [&self.stdin, &self.stdout, &self.stderr];
+        for (index, stream) in streams.into_iter().enumerate() {
+            if gone && index == 0 {
+                continue;
+            }
+            let interest = stream.interest();
+            if let Some((_, fd, flags)) = interest {
+                add(Source::Stream(index), fd, flags);
+            }
+            if let (Some((Waits::Source, ..)), Some(sink)) = (interest, stream.watched_sink()) {
+                add(Source::BrokenSink(index), sink, PollFlags::empty());
+            }
+        }
+        let until = [pause, (!gone).then(|| self.limits.next()).flatten()]
+            .into_iter()
+            .flatten()
+            .min();
+        let timeout = until.map(|at| timespec(at.saturating_duration_since(Instant::now())));
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) => {}
+            Err(Errno::INTR) => return Ok(Vec::new()),
+            Err(error) => return Err(failed("wait for the cage")(error.into())),
+        }
+        Ok(sources
+            .into_iter()
+            .zip(&fds)
+            .filter(|(_, fd)| !fd.revents().is_empty())
+            .map(|(source, _)| source)
+            .collect())
+    }
+
+    /// Acts on one descriptor. `true` when the cage is gone.
+    fn handle(&mut self, source: Source, now: Instant) -> Result<bool, RunError> {
+        match source {
+            Source::Control => self.hear(),
+            // Whatever PID 1 still had to say is in the socket.
+            Source::Pid => {
+                while !self.hear()? {}
+                Ok(true)
+            }
+            Source::Listener => {
+                self.refuse()?;
+                Ok(false)
+            }
+            Source::Signals => {
+                let next = || signals::next(self.signals.as_fd());
+                while let Some(signal) = next().map_err(failed("read a signal"))? {
+                    // A cage that is just ending needs no signal any more.
+                    let _ = self.cage.signal(signal);
+                }
+                Ok(false)
+            }
+            Source::Stream(index) => {
+                if self.stream(index).advance() {
+                    self.limits.sign_of_life(now);
+                }
+                Ok(false)
+            }
+            Source::BrokenSink(index) => {
+                self.stream(index).break_off();
+                Ok(false)
+            }
+        }
+    }
+
+    fn stream(&mut self, index: usize) -> &mut Relay<'static> {
+        match index {
+            0 => &mut self.stdin,
+            1 => &mut self.stdout,
+            _ => &mut self.stderr,
+        }
+    }
+
+    /// Takes one message of PID 1. `true` when there will be no more.
+    fn hear(&mut self) -> Result<bool, RunError> {
+        let message = receive_from_init(self.cage.control(), false);
+        match message.map_err(failed("hear the cage"))? {
+            Some(FromInit::Exited(status)) => {
+                self.status = Some(status);
+                Ok(true)
+            }
+            Some(FromInit::NotExecuted(errno)) => {
+                self.not_executed = Some(errno);
+                Ok(false)
+            }
+            Some(FromInit::Failed {
+                layer,
+                errno,
+                action,
+            }) => {
+                self.failure = Some(StartError::Layer {
+                    layer,
+                    action,
+                    errno,
+                });
+                Ok(true)
+            }
+            Some(FromInit::Closed) | None => Ok(true),
+            Some(FromInit::Unshared | FromInit::Ready { .. }) => Ok(false),
+        }
+    }
+
+    fn refuse(&mut self) -> Result<(), RunError> {
+        let Some(listener) = self.cage.listener() else {
+            return Ok(());
+        };
+        let denial = self
+            .refusals
+            .answer(listener)
+            .map_err(failed("answer a refused system call"))?;
+        if let Some(denial) = denial {
+            self.recorder.write(EventKind::Denied(denial))?;
+        }
+        Ok(())
+    }
+
+    fn ending(&self) -> Ending {
+        if let Some(error) = &self.failure {
+            return Ending::Failed {
+                reason: error.to_string(),
+            };
+        }
+        if let Some(hit) = &self.hit {
+            return Ending::Limit { hit: hit.clone() };
+        }
+        if let Some(errno) = self.not_executed {
+            return Ending::NotExecuted { errno };
+        }
+        match self.status {
+            // As waitpid encodes it.
+            Some(status) if status & 0x7f == 0 => Ending::Exited {
+                code: (status >> 8) as u8,
+            },
+            Some(status) => Ending::Signalled {
+                signal: status & 0x7f,
+            },
+            None => Ending::Signalled { signal: SIGKILL },
+        }
+    }
+
+    /// Writes the end of the record and removes what is left of the cage.
+    fn close(
+        mut self,
+        plan: &Plan,
+        mut ending: Ending,
+        born: Instant,
+    ) -> Result<Outcome, RunError> {
+        let mut hits = limits::counted(plan, &self.cage);
+        // Killed, and the group ran out of memory: that is why.
+        let killed = ending == Ending::Signalled { signal: SIGKILL };
+        for hit in &mut hits {
+            if killed && hit.limit == LimitKind::Memory {
+                hit.ended = true;
+                ending = Ending::Limit { hit: hit.clone() };
+            }
+        }
+        if let Ending::Limit { hit } = &ending
+            && !hits.contains(hit)
+        {
+            hits.push(hit.clone());
+        }
+        for denial in self.refusals.remainder() {
+            self.recorder.write(EventKind::Denied(denial))?;
+        }
+        for hit in &hits {
+            self.recorder.write(EventKind::Limit(hit.clone()))?;
+        }
+        self.recorder.write(exit(ending.clone(), born))?;
+        self.cage.bury()?;
+        if let Some(error) = self.failure {
+            return Err(error.into());
+        }
+        Ok(Outcome {
+            ending,
+            layers: plan.layers.clone(),
+            limits: hits,
+        })
+    }
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(duration.subsec_nanos()),
+    }
+}

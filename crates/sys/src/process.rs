@@ -1,0 +1,183 @@
+//! Facts and attributes of the calling process.
+
+use crate::check;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// Whether this process has one thread only.
+pub fn is_single_threaded() -> bool {
+    // Field 20 of /proc/self/stat would need a parse; the directory's link count is two
+    // for `.` and `..`, and one for each thread.
+    rustix::fs::stat("/proc/self/task").is_ok_and(|stat| stat.st_nlink == 3)
+}
+
+/// Closes every descriptor from three upwards but those named.
+pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut kept: Vec<RawFd> = keep.iter().map(AsRawFd::as_raw_fd).collect();
+    kept.sort_unstable();
+    let mut next: RawFd = 3;
+    for fd in kept.into_iter().filter(|fd| *fd >= 3) {
+        if fd > next {
+            close_range(next as u32, (fd - 1) as u32)?;
+        }
+        next = fd + 1;
+    }
+    close_range(next as u32, u32::MAX)
+}
+
+fn close_range(first: u32, last: u32) -> io::Result<()> {
+    // SAFETY: closing descriptors touches no memory; owners of closed ones get EBADF, which
+    // the callers of `close_all_but` accept: they are about to leave their old life behind.
+    check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) }).map(drop)
+}
+
+/// The argument list that the kernel put on this process's stack, kept for
+/// [`wipe_arguments_and_environment`].
+static ARGUMENTS: AtomicPtr<*mut libc::c_char> = AtomicPtr::new(std::ptr::null_mut());
+
+extern "C" fn remember_arguments(
+    _count: libc::c_int,
+    arguments: *mut *mut libc::c_char,
+    _environment: *mut *mut libc::c_char,
+) {
+    ARGUMENTS.store(arguments, Ordering::Relaxed);
+}
+
+// SAFETY: the C library calls each entry of this section once before main, with exactly
+// these arguments; the function only stores a pointer.
+#[unsafe(link_section = ".init_array")]
+#[used]
+static REMEMBER: extern "C" fn(libc::c_int, *mut *mut libc::c_char, *mut *mut libc::c_char) =
+    remember_arguments;
+
+/// Overwrites the environment and the arguments that the kernel put on this process's stack:
+/// a forked child then carries no secret of its parent's there, and its `/proc/PID/cmdline`
+/// tells nothing of the policy.
+///
+/// Preconditions: the caller has one thread and does not use `std::env` afterwards.
+pub fn wipe_arguments_and_environment() {
+    unsafe extern "C" {
+        static mut environ: *mut *mut libc::c_char;
+    }
+    wipe_strings(ARGUMENTS.load(Ordering::Relaxed));
+    // SAFETY: reading the pointer that the C library keeps; no other thread changes it.
+    let environment = unsafe { environ };
+    wipe_strings(environment);
+    if !environment.is_null() {
+        // SAFETY: clears the list's first pointer: the environment is now empty.
+        unsafe { *environment = std::ptr::null_mut() };
+    }
+}
+
+/// Overwrites the strings of a list that ends with a null pointer.
+fn wipe_strings(list: *mut *mut libc::c_char) {
+    if list.is_null() {
+        return;
+    }
+    let mut index = 0;
+    loop {
+        // SAFETY: the list ends with a null pointer, and `index` has not passed it.
+        let place = unsafe { list.add(index) };
+        // SAFETY: within the list.
+        let entry = unsafe { *place };
+        if entry.is_null() {
+            return;
+        }
+        // SAFETY: each entry is a C string in writable memory of this process.
+        let length = unsafe { libc::strlen(entry) };
+        // SAFETY: exactly the bytes of that string; its terminator stays.
+        unsafe { std::ptr::write_bytes(entry, 0, length) };
+        index += 1;
+    }
+}
+
+/// Sets the bounding set, permitted, effective, inheritable and ambient capabilities to
+/// `keep` (a bit for each capability), and forbids user id 0 from regaining any by execve.
+pub fn set_capabilities(keep: u64) -> io::Result<()> {
+    use rustix::thread as t;
+    let last = last_capability();
+    for number in 0..=last {
+        if keep & (1 << number) == 0 {
+            // SAFETY: prctl with plain numbers.
+            check(unsafe {
+                libc::syscall(libc::SYS_prctl, libc::PR_CAPBSET_DROP, number, 0, 0, 0)
+            })?;
+        }
+    }
+    let bits = t::CapabilitiesSecureBits::NO_ROOT
+        | t::CapabilitiesSecureBits::NO_ROOT_LOCKED
+        | t::CapabilitiesSecureBits::NO_SETUID_FIXUP
+        | t::CapabilitiesSecureBits::NO_SETUID_FIXUP_LOCKED
+        | t::CapabilitiesSecureBits::KEEP_CAPS_LOCKED;
+    t::set_capabilities_secure_bits(bits)?;
+    t::clear_ambient_capability_set()?;
+    let sets = t::CapabilitySet::from_bits_retain(keep);
+    t::set_capabilities(
+        None,
+        t::CapabilitySets {
+            effective: sets,
+            permitted: sets,
+            inheritable: sets,
+        },
+    )?;
+    for number in (0..=last).filter(|number| keep & (1 << number) != 0) {
+        const PR_CAP_AMBIENT: i32 = 47;
+        const PR_CAP_AMBIENT_RAISE: i32 = 2;
+        // SAFETY: prctl with plain numbers.
+        check(unsafe {
+            libc::syscall(
+                libc::SYS_prctl,
+                PR_CAP_AMBIENT,
+                PR_CAP_AMBIENT_RAISE,
+                number,
+                0,
+                0,
+            )
+        })?;
+    }
+    Ok(())
+}
+
+/// The highest capability number that this kernel knows.
+fn last_capability() -> u32 {
+    // The bounding set tells without a file: unknown numbers are EINVAL. Kernels since 5.9
+    // know 40 (CAP_CHECKPOINT_RESTORE); newer ones may know more.
+    const KNOWN: u32 = 40;
+    let mut last = KNOWN;
+    while last < 63 {
+        let next = last + 1;
+        // SAFETY: prctl with plain numbers.
+        let known =
+            unsafe { libc::syscall(libc::SYS_prctl, libc::PR_CAPBSET_READ, next, 0, 0, 0) };
+        if known < 0 {
+            break;
+        }
+        last = next;
+    }
+    last
+}
+
+/// Sends a signal to every process of the calling process's pid namespace but itself.
+pub fn signal_all(signal: i32) -> io::Result<()> {
+    // SAFETY: kill touches no memory.
+    check(i64::from(unsafe { libc::kill(-1, signal) })).map(drop)
+}
+
+/// Sends a signal to a process group.
+pub fn signal_group(group: i32, signal: i32) -> io::Result<()> {
+    if group <= 1 {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    }
+    // SAFETY: kill touches no memory.
+    check(i64::from(unsafe { libc::kill(-group, signal) })).map(drop)
+}
+
+/// Ends the calling process by SIGKILL, as an outside killer would: for fault injection.
+pub fn kill_self() -> ! {
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    // SAFETY: kill touches no memory.
+    unsafe { libc::kill(own, libc::SIGKILL) };
+    // A pid namespace's first process ignores its own SIGKILL: leave by the other door.
+    crate::clone::exit_now(137)
+}

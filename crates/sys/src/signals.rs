@@ -1,0 +1,88 @@
+//! Signals as descriptors.
+
+use crate::check;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+fn set_of(signals: &[i32]) -> libc::sigset_t {
+    let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigemptyset initialises the whole set.
+    unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+    // SAFETY: initialised just above.
+    let mut set = unsafe { set.assume_init() };
+    for signal in signals {
+        // SAFETY: a valid set; a number that is no signal is refused without effect.
+        unsafe { libc::sigaddset(std::ptr::from_mut(&mut set), *signal) };
+    }
+    set
+}
+
+/// Blocks signals and makes a descriptor from which they can be read.
+pub fn catch(signals: &[i32]) -> io::Result<OwnedFd> {
+    let set = set_of(signals);
+    // SAFETY: a valid set; the old mask is not asked for.
+    check(i64::from(unsafe {
+        libc::sigprocmask(
+            libc::SIG_BLOCK,
+            std::ptr::from_ref(&set),
+            std::ptr::null_mut(),
+        )
+    }))?;
+    // SAFETY: a valid set; -1 asks for a new descriptor.
+    let fd = check(i64::from(unsafe {
+        libc::signalfd(
+            -1,
+            std::ptr::from_ref(&set),
+            libc::SFD_CLOEXEC | libc::SFD_NONBLOCK,
+        )
+    }))?;
+    // SAFETY: fresh, and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Reads one signal's number, or `None` when none is waiting.
+pub fn next(caught: BorrowedFd<'_>) -> io::Result<Option<i32>> {
+    let mut info = [0_u8; size_of::<libc::signalfd_siginfo>()];
+    match rustix::io::read(caught, &mut info) {
+        Ok(read) if read == info.len() => {
+            let number = u32::from_ne_bytes([info[0], info[1], info[2], info[3]]);
+            Ok(i32::try_from(number).ok())
+        }
+        Ok(_) => Ok(None),
+        Err(rustix::io::Errno::AGAIN) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Gives SIGPIPE back its default effect. Rust's start-up code ignores it, and an ignored
+/// signal stays ignored across execve.
+fn default_pipe() {
+    // SAFETY: restores a default; no handler is installed.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+}
+
+/// Undoes for a program about to be executed what this process changed: no signal blocked,
+/// SIGPIPE as usual. Async-signal-safe.
+pub(crate) fn reset_for_exec() {
+    default_pipe();
+    let set = set_of(&[]);
+    // SAFETY: a valid set; the old mask is not asked for.
+    unsafe {
+        libc::sigprocmask(
+            libc::SIG_SETMASK,
+            std::ptr::from_ref(&set),
+            std::ptr::null_mut(),
+        )
+    };
+}
+
+/// A descriptor's owner wants to know this: is anything to be read?
+pub fn pending(fd: BorrowedFd<'_>) -> bool {
+    let mut poll = libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one valid entry.
+    unsafe { libc::poll(std::ptr::from_mut(&mut poll), 1, 0) == 1 }
+}

@@ -1,0 +1,119 @@
+//! Between fork and exec.
+//!
+//! Everything that runs in the child before execve stands in this file. It calls only
+//! async-signal-safe functions: no allocation, no locks, no Rust standard library beyond
+//! plain arithmetic. Memory is prepared before the fork.
+
+use crate::clone::{exit_now, fork_plain};
+use crate::signals::reset_for_exec;
+use rustix::process::Pid;
+use std::ffi::{CStr, CString, c_char};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+
+/// A program with its arguments and environment, ready for execve.
+#[derive(Debug)]
+pub struct Image {
+    /// The program's file.
+    pub path: CString,
+    /// Its arguments, its own name first.
+    pub argv: Vec<CString>,
+    /// Its environment, each `NAME=value`.
+    pub envp: Vec<CString>,
+}
+
+/// Where the child's standard streams lead, and how it reports.
+#[derive(Debug)]
+pub struct Streams<'a> {
+    /// Standard input.
+    pub stdin: BorrowedFd<'a>,
+    /// Standard output.
+    pub stdout: BorrowedFd<'a>,
+    /// Standard error.
+    pub stderr: BorrowedFd<'a>,
+    /// Gets `failure` and the error number (four bytes) when execve fails, in one write.
+    pub report: BorrowedFd<'a>,
+    /// First byte of that message.
+    pub failure: u8,
+}
+
+fn pointers(strings: &[CString]) -> Vec<*const c_char> {
+    strings
+        .iter()
+        .map(|string| string.as_ptr())
+        .chain(std::iter::once(std::ptr::null()))
+        .collect()
+}
+
+/// Starts the program in a process group of its own and returns its id.
+///
+/// Preconditions: one thread; every restriction that the program is to have is already in
+/// force on the caller.
+pub fn spawn(image: &Image, streams: &Streams<'_>) -> io::Result<Pid> {
+    let argv = pointers(&image.argv);
+    let envp = pointers(&image.envp);
+    match fork_plain()? {
+        Some(pid) => Ok(pid),
+        None => become_program(&image.path, &argv, &envp, streams),
+    }
+}
+
+fn become_program(
+    path: &CStr,
+    argv: &[*const c_char],
+    envp: &[*const c_char],
+    streams: &Streams<'_>,
+) -> ! {
+    // SAFETY: plain numbers. A group of its own: signals for the program reach its children.
+    unsafe { libc::setpgid(0, 0) };
+    let report = above_streams(streams.report.as_raw_fd());
+    let sources = [
+        above_streams(streams.stdin.as_raw_fd()),
+        above_streams(streams.stdout.as_raw_fd()),
+        above_streams(streams.stderr.as_raw_fd()),
+    ];
+    for (target, source) in sources.into_iter().enumerate() {
+        // SAFETY: plain numbers.
+        if unsafe { libc::dup2(source, target as RawFd) } < 0 {
+            fail(report, streams.failure);
+        }
+    }
+    // Everything else goes at execve: descriptors here are close-on-exec, and this makes
+    // sure of those that were not.
+    const CLOSE_RANGE_CLOEXEC: u32 = 4;
+    // SAFETY: plain numbers.
+    if unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, CLOSE_RANGE_CLOEXEC) } < 0 {
+        fail(report, streams.failure);
+    }
+    reset_for_exec();
+    // SAFETY: a C string and two null-terminated lists of such, prepared before the fork.
+    unsafe { libc::execve(path.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
+    fail(report, streams.failure)
+}
+
+/// A copy of the descriptor above the standard streams, so that dup2 onto 0, 1 and 2 cannot
+/// overwrite one that is still needed.
+fn above_streams(fd: RawFd) -> RawFd {
+    // SAFETY: plain numbers.
+    let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) };
+    if copy < 0 { fd } else { copy }
+}
+
+fn fail(report: RawFd, failure: u8) -> ! {
+    report_failure(report, failure, last_error())
+}
+
+fn last_error() -> i32 {
+    // SAFETY: returns an address, reads nothing.
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: the address of this thread's error number is always valid.
+    unsafe { *place }
+}
+
+fn report_failure(report: RawFd, failure: u8, number: i32) -> ! {
+    let [a, b, c, d] = number.to_le_bytes();
+    let message = [failure, a, b, c, d];
+    // SAFETY: five bytes that live across the call.
+    unsafe { libc::write(report, message.as_ptr().cast(), message.len()) };
+    exit_now(127)
+}
