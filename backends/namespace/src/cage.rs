@@ -46,10 +46,11 @@ pub struct Cage {
     gone: bool,
 }
 
-/// Builds a cage and starts its command. When this returns an error, nothing is left.
+/// Forks PID 1 of a cage, which builds it and starts the command. The caller goes on with
+/// [`Birth::attend`]; what it does before is done while PID 1 works.
 ///
 /// Preconditions: the calling process has one thread; its end is the cage's end.
-pub fn start(plan: &Plan, id: &CageId) -> Result<(Cage, Streams), StartError> {
+pub fn start(plan: &Plan, id: &CageId) -> Result<Birth, StartError> {
     let channel = |error: ironcage_sys::rustix::io::Errno| StartError::Channel(error.into());
     let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(channel);
     let (stdin_inner, stdin) = pipe()?;
@@ -113,20 +114,18 @@ pub fn start(plan: &Plan, id: &CageId) -> Result<(Cage, Streams), StartError> {
         Forked::Parent { pid, pidfd } => {
             drop((control_inner, stdin_inner, stdout_inner, stderr_inner));
             drop((owner_maps, cgroup_entries));
-            let birth = Birth {
+            Ok(Birth {
                 control,
                 pid,
                 pidfd,
                 cgroup,
                 range,
-            };
-            let cage = birth.attend(plan)?;
-            let streams = Streams {
-                stdin,
-                stdout,
-                stderr,
-            };
-            Ok((cage, streams))
+                streams: Streams {
+                    stdin,
+                    stdout,
+                    stderr,
+                },
+            })
         }
     }
 }
@@ -145,29 +144,35 @@ fn make_cgroup(plan: &Plan, id: &CageId) -> Result<Option<Cgroup>, StartError> {
 }
 
 /// A cage that is being built by its PID 1.
-struct Birth {
+#[derive(Debug)]
+pub struct Birth {
     control: OwnedFd,
     pid: Pid,
     pidfd: OwnedFd,
     cgroup: Option<Cgroup>,
     range: Option<Range>,
+    streams: Streams,
 }
 
 impl Birth {
-    /// Answers PID 1 until it is ready or has failed.
-    fn attend(self, plan: &Plan) -> Result<Cage, StartError> {
+    /// Answers PID 1 until it is ready or has failed. When this returns an error, nothing is
+    /// left.
+    pub fn attend(self, plan: &Plan) -> Result<(Cage, Streams), StartError> {
         match self.hear(plan) {
-            Ok((listener, root, proc)) => Ok(Cage {
-                control: self.control,
-                pid: self.pid,
-                pidfd: self.pidfd,
-                listener,
-                root,
-                proc,
-                cgroup: self.cgroup,
-                _range: self.range,
-                gone: false,
-            }),
+            Ok((listener, root, proc)) => {
+                let cage = Cage {
+                    control: self.control,
+                    pid: self.pid,
+                    pidfd: self.pidfd,
+                    listener,
+                    root,
+                    proc,
+                    cgroup: self.cgroup,
+                    _range: self.range,
+                    gone: false,
+                };
+                Ok((cage, self.streams))
+            }
             Err(error) => {
                 end(&self.pidfd);
                 Err(error)

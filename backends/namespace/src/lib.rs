@@ -12,7 +12,7 @@ mod ids;
 mod init;
 mod wire;
 
-pub use cage::{Cage, Streams, start};
+pub use cage::{Birth, Cage, Streams, start};
 pub use error::StartError;
 pub use wire::{FromInit, receive as receive_from_init};
 

@@ -21,6 +21,7 @@ use ironcage_sys::rustix::mount::{
     open_tree, unmount,
 };
 use ironcage_sys::rustix::process::{fchdir, pivot_root};
+use std::cell::OnceCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -52,6 +53,15 @@ pub struct View<'a> {
     root: OwnedFd,
     proc: OwnedFd,
     setting: Setting<'a>,
+    covers: OnceCell<Covers>,
+}
+
+/// Read-only mounts of the nodes that cover what is hidden. Clones of them are read-only too,
+/// which spares a call for each.
+#[derive(Debug)]
+struct Covers {
+    directory: OwnedFd,
+    file: OwnedFd,
 }
 
 /// Nodes that cover what is hidden. They are in the root, where the agent can see but not
@@ -105,6 +115,7 @@ impl<'a> View<'a> {
             root,
             proc,
             setting,
+            covers: OnceCell::new(),
         })
     }
 
@@ -299,15 +310,35 @@ impl<'a> View<'a> {
     }
 
     fn hide(&self, target: &Path, kind: NodeKind) -> Result<(), LayerError> {
-        let cover = match kind {
-            NodeKind::Directory => HIDDEN_DIRECTORY,
-            NodeKind::File => HIDDEN_FILE,
+        let covers = match self.covers.get() {
+            Some(covers) => covers,
+            None => {
+                let covers = self.make_covers()?;
+                self.covers.get_or_init(|| covers)
+            }
         };
+        let cover = match kind {
+            NodeKind::Directory => &covers.directory,
+            NodeKind::File => &covers.file,
+        };
+        let tree = clone_tree(cover.as_fd(), false, target)?;
+        attach(&tree, &self.open(target)?, target)
+    }
+
+    fn make_covers(&self) -> Result<Covers, LayerError> {
         let set = MountAttributes::NO_SUID
             .with(MountAttributes::NO_DEVICES)
             .with(MountAttributes::NO_EXEC)
             .with(MountAttributes::READ_ONLY);
-        self.cover(Path::new(cover), target, set, false)
+        let cover = |path: &str| {
+            let path = Path::new(path);
+            self.cover(path, path, set, false)?;
+            self.open(path)
+        };
+        Ok(Covers {
+            directory: cover(HIDDEN_DIRECTORY)?,
+            file: cover(HIDDEN_FILE)?,
+        })
     }
 
     /// Mounts a part of the view onto another, or onto itself.

@@ -180,6 +180,7 @@ fn bounds(plan: &Plan, out: &mut String) -> fmt::Result {
 }
 
 fn seccomp(plan: &Plan, out: &mut String) -> fmt::Result {
+    let rules = plan.seccomp.rules();
     let refusal = match plan.seccomp.refusal {
         Refusal::Notify => "refused with EPERM and recorded",
         Refusal::Errno => "refused with EPERM",
@@ -187,13 +188,13 @@ fn seccomp(plan: &Plan, out: &mut String) -> fmt::Result {
     writeln!(
         out,
         "\nsystem calls: {} named, {} instructions; the rest is {refusal}",
-        plan.seccomp.rules.len(),
+        rules.len(),
         plan.seccomp.program.len()
     )?;
     if plan.seccomp.one_exec {
         writeln!(out, "  execve is let through once, to start the command")?;
     }
-    for rule in &plan.seccomp.rules {
+    for rule in &rules {
         let line = format!("{:<24} {}", rule.syscall, rule.verdict);
         writeln!(out, "  {line:<56} [{}: {}]", rule.origin, rule.why)?;
     }

@@ -25,29 +25,44 @@ pub(crate) fn make(policy: &Policy, host: &HostCaps) -> Result<Filter, PlanError
             syscalls::group(&group.value).ok_or_else(|| unknown(&group.value, &group.origin))
         })
         .collect::<Result<Vec<_>, _>>()?;
-    let mut rules = Vec::new();
-    let mut actions = BTreeMap::new();
-    for rule in syscalls::compose(list, &groups) {
-        actions.insert(rule.number, action(&rule.action));
-        rules.push(FilterRule {
-            syscall: rule.name,
-            number: rule.number,
-            verdict: verdict(&rule.action),
-            why: rule.why,
-            origin: origin(rule.name, list, &groups),
-        });
-    }
+    let actions: BTreeMap<u32, Action> = syscalls::compose(list, &groups)
+        .into_iter()
+        .map(|rule| (rule.number, action(&rule.action)))
+        .collect();
     let refusal = if host.seccomp_notify {
         Refusal::Notify
     } else {
         Refusal::Errno
     };
     Ok(Filter {
+        list: list.name,
+        groups: groups.iter().map(|group| group.name).collect(),
         program: compile(&actions, refusal, KNOWN),
-        rules,
         refusal,
         one_exec: list.rule("execve").is_none(),
     })
+}
+
+/// The rules of a filter in words.
+pub(crate) fn describe(filter: &Filter) -> Vec<FilterRule> {
+    let groups: Vec<_> = filter
+        .groups
+        .iter()
+        .filter_map(|name| syscalls::group(name))
+        .collect();
+    let Some(list) = syscalls::list(filter.list) else {
+        return Vec::new();
+    };
+    syscalls::compose(list, &groups)
+        .into_iter()
+        .map(|rule| FilterRule {
+            syscall: rule.name,
+            number: rule.number,
+            verdict: verdict(&rule.action),
+            why: rule.why,
+            origin: origin(rule.name, list, &groups),
+        })
+        .collect()
 }
 
 fn origin(name: &str, list: &SyscallList, groups: &[&SyscallList]) -> String {

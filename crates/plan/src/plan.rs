@@ -362,10 +362,16 @@ impl Plan {
     pub fn digest(&self) -> String {
         use sha2::{Digest, Sha256};
         use std::fmt::Write as _;
+        let mut hash = Sha256::new();
         // Plans hold no map with keys that JSON could refuse.
-        let json = serde_json::to_vec(self).unwrap_or_default();
+        hash.update(serde_json::to_vec(self).unwrap_or_default());
+        for step in &self.seccomp.program {
+            hash.update(step.code.to_le_bytes());
+            hash.update([step.jt, step.jf]);
+            hash.update(step.k.to_le_bytes());
+        }
         let mut text = String::with_capacity(64);
-        for byte in Sha256::digest(&json) {
+        for byte in hash.finalize() {
             let _ = write!(text, "{byte:02x}");
         }
         text

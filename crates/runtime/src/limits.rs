@@ -16,7 +16,7 @@ pub(crate) struct Limits {
     deadline: Option<(Instant, Duration)>,
     idle: Option<Duration>,
     last_sign: Instant,
-    last_cpu: u64,
+    last_cpu: Option<u64>,
     watchdog: Option<Watchdog>,
     next_look: Option<Instant>,
     proc: ProcMount,
@@ -75,16 +75,18 @@ impl Limits {
                 action: "take the watchdog's first look",
                 source,
             })?;
+        let idle = plan.bounds.idle.what.value;
+        let proc = ProcMount::new(proc);
         Ok(Limits {
             deadline: plan.bounds.time.what.value.map(|limit| (now + limit, limit)),
-            idle: plan.bounds.idle.what.value,
+            idle,
             last_sign: now,
-            last_cpu: 0,
+            last_cpu: idle.and_then(|_| processor_ticks(&proc).ok()),
             // The first look comes a moment later: a command that is over by then is not
             // held up by it.
             next_look: watchdog.as_ref().map(|_| now + FIRST_LOOK),
             watchdog,
-            proc: ProcMount::new(proc),
+            proc,
         })
     }
 
@@ -115,8 +117,9 @@ impl Limits {
         if let Some(limit) = self.idle
             && now >= self.last_sign + limit
         {
-            let cpu = processor_ticks(&self.proc).unwrap_or_default();
-            if cpu == self.last_cpu {
+            // A process list that cannot be read is no sign of life.
+            let cpu = processor_ticks(&self.proc).ok();
+            if cpu.is_none() || cpu == self.last_cpu {
                 return Some(ended(LimitKind::Idle, limit));
             }
             self.last_cpu = cpu;

@@ -44,19 +44,22 @@ pub fn run(job: &Job<'_>) -> Result<(CageId, Outcome), RunError> {
     getrandom(&mut random, GetRandomFlags::empty()).map_err(|e| RunError::Id(e.into()))?;
     let id = CageId::from_entropy(random);
     let mut recorder = Recorder::new(id.clone())?;
-    let (cage, streams) = match start(job.plan, &id) {
-        Ok(started) => started,
-        Err(error) => {
-            recorder.write(exit(
-                Ending::Failed {
-                    reason: error.to_string(),
-                },
-                born,
-            ))?;
-            return Err(error.into());
-        }
+    let mut fail = |error: StartError| {
+        let reason = error.to_string();
+        let written = recorder.write(exit(Ending::Failed { reason }, born));
+        written.err().unwrap_or(RunError::Start(error))
     };
-    recorder.write(start_event(job))?;
+    let birth = match start(job.plan, &id) {
+        Ok(birth) => birth,
+        Err(error) => return Err(fail(error)),
+    };
+    // Done while PID 1 builds the cage.
+    let event = start_event(job);
+    let (cage, streams) = match birth.attend(job.plan) {
+        Ok(born) => born,
+        Err(error) => return Err(fail(error)),
+    };
+    recorder.write(event)?;
     let mut supervision = Supervision::new(job.plan, cage, streams, recorder)?;
     let ending = supervision.watch()?;
     let outcome = supervision.close(job.plan, ending, born)?;

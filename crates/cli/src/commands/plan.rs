@@ -2,6 +2,7 @@
 
 use crate::cage_flags::CageFlags;
 use crate::error::{CliError, CommandResult};
+use ironcage_plan::Plan;
 use std::ffi::OsString;
 
 /// Show exactly what `run` would enforce, in order, with the origin of each item
@@ -25,7 +26,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     };
     let prepared = args.flags.prepare(command)?;
     if args.json {
-        let json = serde_json::to_string_pretty(&prepared.plan)
+        let json = as_json(&prepared.plan)
             .map_err(|error| CliError::new(format!("cannot write the plan as JSON: {error}")))?;
         anstream::println!("{json}");
     } else {
@@ -36,4 +37,12 @@ pub(crate) fn run(args: Args) -> CommandResult {
         anstream::print!("{}", ironcage_plan::explain(&prepared.plan));
     }
     Ok(0)
+}
+
+/// The plan with its digest and the rules of the filter spelled out.
+fn as_json(plan: &Plan) -> Result<String, serde_json::Error> {
+    let mut value = serde_json::to_value(plan)?;
+    value["digest"] = plan.digest().into();
+    value["seccomp"]["rules"] = serde_json::to_value(plan.seccomp.rules())?;
+    serde_json::to_string_pretty(&value)
 }

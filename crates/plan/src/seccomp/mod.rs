@@ -23,7 +23,7 @@ pub struct Instruction {
     pub k: u32,
 }
 
-/// One system call that the filter knows.
+/// One system call that the filter knows, in words.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FilterRule {
     /// Its name.
@@ -51,8 +51,10 @@ pub enum Refusal {
 /// The filter of a cage.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Filter {
-    /// Rules in the order of system call numbers.
-    pub rules: Vec<FilterRule>,
+    /// The list that it is made of.
+    pub list: &'static str,
+    /// Groups on top of it.
+    pub groups: Vec<&'static str>,
     /// What happens to the rest.
     pub refusal: Refusal,
     /// Whether execve is refused after the first.
@@ -60,4 +62,12 @@ pub struct Filter {
     /// The program.
     #[serde(skip)]
     pub program: Vec<Instruction>,
+}
+
+impl Filter {
+    /// The rules in words, in the order of system call numbers: for people, not on the way
+    /// to a cage.
+    pub fn rules(&self) -> Vec<FilterRule> {
+        crate::filter::describe(self)
+    }
 }
