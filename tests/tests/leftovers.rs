@@ -70,7 +70,10 @@ fn what_is_left_behind_is_seen() {
         .lock()
         .unwrap_or_else(|poison| poison.into_inner());
     let before = Host::now();
-    let file = tempfile::NamedTempFile::new().expect("a file");
+    let file = tempfile::Builder::new()
+        .prefix("ironcage-left-")
+        .tempfile()
+        .expect("a file");
     let mut sleeper = std::process::Command::new("unshare")
         .args(["--user", "--map-root-user", "sleep", "600"])
         .spawn()
