@@ -253,7 +253,11 @@ impl Scales {
                 continue;
             }
             self.own += 1;
-            let role = if index == 0 { "launched" } else { "below it" };
+            let role = if index == 0 {
+                "supervisor"
+            } else {
+                "below the supervisor"
+            };
             match private_memory(process.pid) {
                 Ok(bytes) => {
                     let kilobytes = bytes as f64 / 1024.0;
@@ -262,7 +266,7 @@ impl Scales {
                 }
                 Err(error) => {
                     complete = false;
-                    let what = format!("smaps_rollup of a process {role}: {error}");
+                    let what = format!("smaps_rollup of a process ({role}): {error}");
                     *self.unreadable.entry(what).or_default() += 1;
                 }
             }
