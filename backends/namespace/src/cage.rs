@@ -3,6 +3,7 @@
 use crate::faults::step;
 use crate::ids::{self, Range};
 use crate::init::{self, Inheritance};
+use crate::network::Helper;
 use crate::wire::{self, FromInit, ToInit};
 use crate::StartError;
 use ironcage_layers::cgroup::{Cgroup, CgroupLimits};
@@ -114,7 +115,15 @@ pub fn start(plan: &Plan, id: &CageId) -> Result<Birth, StartError> {
         Forked::Parent { pid, pidfd } => {
             drop((control_inner, stdin_inner, stdout_inner, stderr_inner));
             drop((owner_maps, cgroup_entries));
+            let network = match Helper::start(range.is_none().then_some(pid), control.as_fd()) {
+                Ok(network) => network,
+                Err(error) => {
+                    end(&pidfd);
+                    return Err(error);
+                }
+            };
             Ok(Birth {
+                network: Some(network),
                 control,
                 pid,
                 pidfd,
@@ -152,13 +161,15 @@ pub struct Birth {
     cgroup: Option<Cgroup>,
     range: Option<Range>,
     streams: Streams,
+    network: Option<Helper>,
 }
 
 impl Birth {
     /// Answers PID 1 until it is ready or has failed. When this returns an error, nothing is
     /// left.
-    pub fn attend(self, plan: &Plan) -> Result<(Cage, Streams), StartError> {
-        match self.hear(plan) {
+    pub fn attend(mut self, plan: &Plan) -> Result<(Cage, Streams), StartError> {
+        let network = self.network.take().map_or(Ok(()), Helper::finish);
+        match network.and_then(|()| self.hear(plan)) {
             Ok((listener, root, proc)) => {
                 let cage = Cage {
                     control: self.control,

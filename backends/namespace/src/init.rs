@@ -22,11 +22,11 @@ use ironcage_sys::rustix::process::{
     wait,
 };
 use ironcage_sys::rustix::stdio;
-use ironcage_sys::rustix::thread::set_name;
+use ironcage_sys::rustix::thread::{LinkNameSpaceType, move_into_link_name_space, set_name};
 use ironcage_sys::spawn::{Image, Streams, spawn};
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -95,9 +95,10 @@ fn build(plan: &Plan, inheritance: &Inheritance) -> Result<Built, LayerError> {
 
     // The cage's own namespaces come after its mounts: copied into a user namespace further
     // down, every mount is locked there, so not even root of the cage could take one off.
+    enter_network(control)?;
+    step();
     let namespaces = Namespaces::USER
         .with(Namespaces::MOUNT)
-        .with(Namespaces::NET)
         .with(Namespaces::IPC)
         .with(Namespaces::UTS)
         .with(Namespaces::CGROUP);
@@ -111,7 +112,6 @@ fn build(plan: &Plan, inheritance: &Inheritance) -> Result<Built, LayerError> {
         wait_for_go(inheritance)?;
     }
     step();
-    network::loopback_up()?;
     network::set_hostname(&plan.hostname.what.name)?;
     step();
     privileges::set_counters(counters.as_fd(), &plan.counters)?;
@@ -189,6 +189,18 @@ fn map_own(uid: (u32, u32), gid: (u32, u32)) -> Result<(), LayerError> {
         count: 1,
     };
     write_maps(Path::new("/proc/self"), line(uid), line(gid), true)
+}
+
+/// Enters the network namespace that was made meanwhile.
+fn enter_network(control: BorrowedFd<'_>) -> Result<(), LayerError> {
+    let namespace = wire::take_network(control)
+        .map_err(|error| failed(Layer::NetNs, "wait for the network namespace", error))?;
+    let Some(namespace) = namespace else {
+        // The supervisor is gone or has given up: so does the cage.
+        exit_now(125)
+    };
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+        .map_err(|error| failed(Layer::NetNs, "enter the network namespace", error))
 }
 
 fn make_view(

@@ -10,6 +10,7 @@ mod cage;
 mod faults;
 mod ids;
 mod init;
+mod network;
 mod wire;
 
 pub use cage::{Birth, Cage, Streams, start};

@@ -21,6 +21,7 @@ const READY: u8 = b'r';
 const EXITED: u8 = b'x';
 const FAILED: u8 = b'f';
 const GO: u8 = b'g';
+const NETWORK: u8 = b'w';
 const SIGNAL: u8 = b's';
 
 /// Longest message.
@@ -74,10 +75,14 @@ fn garbled() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "garbled message from the cage")
 }
 
-/// Takes the next message of PID 1. With `wait` false, `None` when there is none.
-pub fn receive(socket: BorrowedFd<'_>, wait: bool) -> io::Result<Option<FromInit>> {
+/// One packet with the descriptors in it; `None` when there is none and `wait` is false. An
+/// empty one means that the other end is gone.
+fn receive_packet(
+    socket: BorrowedFd<'_>,
+    wait: bool,
+) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
     let mut buffer = [0_u8; MAX];
-    let mut space = [MaybeUninit::uninit(); rustix_space()];
+    let mut space = [MaybeUninit::uninit(); ancillary_space()];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = if wait {
         RecvFlags::CMSG_CLOEXEC
@@ -89,7 +94,7 @@ pub fn receive(socket: BorrowedFd<'_>, wait: bool) -> io::Result<Option<FromInit
         match recvmsg(socket, &mut slices, &mut ancillary, flags) {
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => return Ok(None),
-            Err(Errno::CONNRESET) => return Ok(Some(FromInit::Closed)),
+            Err(Errno::CONNRESET) => return Ok(Some((Vec::new(), Vec::new()))),
             other => break other?,
         }
     };
@@ -104,7 +109,15 @@ pub fn receive(socket: BorrowedFd<'_>, wait: bool) -> io::Result<Option<FromInit
         })
         .flatten()
         .collect();
-    let bytes = buffer.get(..message.bytes).unwrap_or_default();
+    let bytes = buffer.get(..message.bytes).unwrap_or_default().to_vec();
+    Ok(Some((bytes, descriptors)))
+}
+
+/// Takes the next message of PID 1. With `wait` false, `None` when there is none.
+pub fn receive(socket: BorrowedFd<'_>, wait: bool) -> io::Result<Option<FromInit>> {
+    let Some((bytes, descriptors)) = receive_packet(socket, wait)? else {
+        return Ok(None);
+    };
     let Some((tag, rest)) = bytes.split_first() else {
         return Ok(Some(FromInit::Closed));
     };
@@ -119,7 +132,7 @@ pub fn receive(socket: BorrowedFd<'_>, wait: bool) -> io::Result<Option<FromInit
     parsed.map(Some).ok_or_else(garbled)
 }
 
-const fn rustix_space() -> usize {
+const fn ancillary_space() -> usize {
     // One header and room for the descriptors; generous, the kernel cuts what does not fit.
     16 + 8 + MAX_FDS * 8
 }
@@ -172,16 +185,34 @@ pub(crate) fn say_unshared(socket: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
+/// The network helper's side: hands the network namespace to PID 1, through the
+/// supervisor's end of the socket.
+pub(crate) fn give_network(socket: BorrowedFd<'_>, namespace: BorrowedFd<'_>) -> io::Result<()> {
+    send_with(socket, NETWORK, &[namespace])
+}
+
+/// PID 1's side: waits for its network namespace. `None` when the other end is gone.
+pub(crate) fn take_network(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+    match receive_packet(socket, true)? {
+        Some((bytes, descriptors)) if bytes == [NETWORK] => Ok(descriptors.into_iter().next()),
+        _ => Ok(None),
+    }
+}
+
 /// PID 1's side: says that every layer is in force.
 pub(crate) fn say_ready(socket: BorrowedFd<'_>, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix_space()];
+    send_with(socket, READY, fds)
+}
+
+fn send_with(socket: BorrowedFd<'_>, tag: u8, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); ancillary_space()];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(io::Error::other("too many descriptors for one message"));
     }
     sendmsg(
         socket,
-        &[IoSlice::new(&[READY])],
+        &[IoSlice::new(&[tag])],
         &mut ancillary,
         SendFlags::NOSIGNAL,
     )?;

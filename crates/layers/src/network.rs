@@ -9,6 +9,13 @@ pub fn loopback_up() -> Result<(), LayerError> {
     ironcage_sys::net::loopback_up().doing(Layer::NetNs, || "bring the loopback up".into())
 }
 
+/// Lets everybody in this network namespace bind ports below 1024: the ports are the cage's
+/// own, and servers expect to listen on 80. Where `/proc/sys` is read-only, as in some
+/// containers, they stay closed as on any system: a convenience, not a layer.
+pub fn open_low_ports() {
+    let _ = std::fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0");
+}
+
 /// Sets the host name of the cage's UTS namespace.
 pub fn set_hostname(name: &str) -> Result<(), LayerError> {
     sethostname(name.as_bytes()).doing(Layer::UtsNs, || format!("set the host name {name}"))

@@ -51,6 +51,7 @@ pub(crate) fn make(
             writable: Vec::new(),
             notes: Vec::new(),
         },
+        granted: Vec::new(),
     };
     builder.own_directories(identity);
     for entry in system::DIRECTORIES {
@@ -60,7 +61,7 @@ pub(crate) fn make(
     builder.devices();
     builder.processes();
     builder.grants(policy)?;
-    builder.hidden(policy)?;
+    builder.hidden(policy);
     builder.push(ViewOp::Seal, "built in");
     Ok(builder.made)
 }
@@ -70,6 +71,7 @@ struct Builder<'a> {
     files: &'a dyn HostFiles,
     map_owners: bool,
     made: Made,
+    granted: Vec<PathBuf>,
 }
 
 struct Grant {
@@ -400,6 +402,7 @@ impl Builder<'_> {
             uid: node.uid,
             gid: node.gid,
         });
+        self.granted.push(grant.path.clone());
         self.push(
             ViewOp::Bind {
                 source: grant.path.clone(),
@@ -432,37 +435,42 @@ impl Builder<'_> {
     }
 
     /// What must not be seen in what is: credentials, Ironcage's own, and what the policy
-    /// hides. Only where something bound contains it.
-    fn hidden(&mut self, policy: &Policy) -> Result<(), PlanError> {
+    /// hides. Only where something granted contains it; a granted path itself was asked for
+    /// by name, which is an explicit word (`-r ~/.ssh/known_hosts`).
+    fn hidden(&mut self, policy: &Policy) {
         let home = self.request.home.clone();
-        for entry in credentials::ENTRIES {
-            self.hide(&home.join(entry.path), format!("credentials: {}", entry.why));
+        let granted = std::mem::take(&mut self.granted);
+        let contains = |tree: &PathBuf, path: &Path| path.starts_with(tree) && path != tree;
+        let near_home = |tree: &&PathBuf| tree.starts_with(&home) || home.starts_with(tree);
+        let at_home: Vec<&PathBuf> = granted.iter().filter(near_home).collect();
+        if !at_home.is_empty() {
+            for entry in credentials::ENTRIES {
+                let path = home.join(entry.path);
+                if at_home.iter().any(|tree| contains(tree, &path)) {
+                    self.hide(&path, format!("credentials: {}", entry.why));
+                }
+            }
         }
-        for own in self.request.own.paths.clone() {
-            self.hide(&own, "Ironcage's own directories are in no cage".into());
+        for own in &self.request.own.paths {
+            if granted.iter().any(|tree| contains(tree, own)) {
+                self.hide(own, "Ironcage's own directories are in no cage".into());
+            }
         }
         for path in &policy.hide {
             let real = self
                 .files
                 .real(&path.value)
                 .unwrap_or_else(|_| path.value.clone());
-            self.hide(&real, path.origin.to_string());
+            let visible = self.made.ops.iter().any(|item| {
+                matches!(&item.what, ViewOp::Bind { target, .. } if real.starts_with(target))
+            });
+            if visible {
+                self.hide(&real, path.origin.to_string());
+            }
         }
-        Ok(())
     }
 
     fn hide(&mut self, path: &Path, origin: String) {
-        // The granted path itself may have been asked for by name: `-r ~/.ssh/known_hosts`
-        // is an explicit word, a directory above it is not.
-        let contained = self.made.ops.iter().any(|item| {
-            matches!(&item.what, ViewOp::Bind { target, access, .. }
-                if *access != Access::Device && path.starts_with(target) && path != target)
-                || matches!(&item.what, ViewOp::Bind { target, .. }
-                    if path == target && origin.starts_with("--hide"))
-        });
-        if !contained {
-            return;
-        }
         let kind = match self.files.node(path).map(|node| node.kind) {
             Some(NodeType::Directory) => NodeKind::Directory,
             Some(NodeType::File | NodeType::Socket | NodeType::Other) => NodeKind::File,

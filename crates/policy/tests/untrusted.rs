@@ -62,7 +62,7 @@ pass = ["AWS_SECRET_ACCESS_KEY"]
 set = { LD_PRELOAD = "x" }
 [process]
 root-inside = true
-capabilities = ["CAP_NET_RAW"]
+capabilities = ["CAP_IPC_LOCK"]
 hostname = "other"
 [syscalls]
 groups = ["debug", "io-uring"]
@@ -92,7 +92,7 @@ fn an_untrusted_file_that_widens_gets_nothing_and_is_told_about() {
         "env AWS_SECRET_ACCESS_KEY",
         "env LD_PRELOAD",
         "root-inside",
-        "CAP_NET_RAW",
+        "CAP_IPC_LOCK",
         "hostname",
         "debug",
         "memory 100%",
@@ -273,7 +273,7 @@ fn any_policy() -> impl Strategy<Value = String> {
         scalar("root-inside", &["true", "false"]),
         list(
             "capabilities",
-            &["CAP_CHOWN", "CAP_NET_RAW", "CAP_SYS_CHROOT"],
+            &["CAP_CHOWN", "CAP_IPC_LOCK", "CAP_SYS_CHROOT"],
         ),
     );
     let syscalls = (
