@@ -26,6 +26,12 @@ pub const SURFACES: &[AcceptedSurface] = &[
         reason: "a bind mount shows the device and the path it comes from; the kernel has no way to hide that",
         behind: "names only: the mount namespace shows nothing behind them",
     },
+    AcceptedSurface {
+        id: "RS-09s",
+        reason: "without a cgroup the kernel has no means to hold a share of one processor; with \
+                 one, as root or where it is delegated, it is held",
+        behind: "whole processors are held everywhere (RS-09), and the plan says `partial`",
+    },
 ];
 
 /// Why the surface of this probe is accepted, if it is.

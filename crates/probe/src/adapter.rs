@@ -107,7 +107,14 @@ fn ironcage_line(launch: &Launch<'_>) -> Vec<OsString> {
             ("--disk", format!("{}M", limits.disk_mib)),
             ("--inodes", limits.inodes.to_string()),
             ("--files", limits.files.to_string()),
-            ("--cpus", format!("0.{:02}", limits.cpu_percent)),
+            (
+                "--cpus",
+                format!(
+                    "{}.{:02}",
+                    limits.cpu_percent / 100,
+                    limits.cpu_percent % 100
+                ),
+            ),
         ];
         for (name, value) in values {
             flag(name, OsStr::new(&value));

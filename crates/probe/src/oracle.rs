@@ -58,7 +58,15 @@ impl Evidence {
             Some(observation) => observation.detail,
             None if self.overdue => "no answer in time".to_owned(),
             None if self.status < 0 => format!("killed by {}", errno::signal(-self.status)),
-            None => format!("ended with status {}", self.status),
+            None => {
+                let errors = String::from_utf8_lossy(&self.errors);
+                let last = errors.lines().rfind(|line| !line.trim().is_empty());
+                format!(
+                    "ended with status {}: {}",
+                    self.status,
+                    last.unwrap_or("no message")
+                )
+            }
         }
     }
 }

@@ -46,7 +46,7 @@ pub(crate) struct Limits {
     pub(crate) disk_mib: u64,
     pub(crate) inodes: u64,
     pub(crate) files: u64,
-    /// In hundredths of a processor.
+    /// In hundredths of a processor: one whole, as that can be held without a cgroup.
     pub(crate) cpu_percent: u64,
 }
 
@@ -58,7 +58,13 @@ impl Limits {
         disk_mib: 64,
         inodes: 5000,
         files: 256,
+        cpu_percent: 100,
+    };
+
+    /// The same with a share of a processor.
+    pub(crate) const SHARE: Limits = Limits {
         cpu_percent: 20,
+        ..Limits::SMALL
     };
 }
 

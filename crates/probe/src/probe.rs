@@ -161,6 +161,8 @@ pub(crate) enum Setup {
     Terminal,
     /// With small limits on memory, processes, files, disk and processors.
     Limits,
+    /// The same with a share of one processor.
+    CpuShare,
     /// With a time limit of one second.
     Deadline,
     /// Beside a second sandbox of the same user.

@@ -151,7 +151,7 @@ impl Runner {
             _ if adapter.is_bare() => None,
             Setup::Mask if !adapter.hides => lacks("hidden directories"),
             Setup::ReadGrant if !adapter.grants => lacks("read-only grants"),
-            Setup::Limits if !adapter.limits => lacks("limits"),
+            Setup::Limits | Setup::CpuShare if !adapter.limits => lacks("limits"),
             _ => None,
         }
     }
@@ -237,6 +237,13 @@ impl Runner {
         if probe.id == "SY-23" && mode == Mode::Caged {
             decision =
                 crate::classes::sy::against_declared(&evidence, self.declared.as_deref(), decision);
+        }
+        if matches!(probe.setup, Setup::Limits | Setup::CpuShare) && !decision.through {
+            let seen = &evidence.samples;
+            decision.detail = format!(
+                "{} (at most {} tasks, {} MiB, {} descriptors, {} ticks)",
+                decision.detail, seen.tasks, seen.resident_mib, seen.descriptors, seen.ticks
+            );
         }
         self.stage.layout.restore()?;
         Ok((decision, evidence))

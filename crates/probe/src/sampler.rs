@@ -18,6 +18,8 @@ pub(crate) struct Samples {
     pub(crate) descriptors: u64,
     /// Processor time of them, in clock ticks of a hundredth of a second.
     pub(crate) ticks: u64,
+    /// Processors that they may use, in hundredths: those in their set, or less by a quota.
+    pub(crate) processor_percent: u64,
     /// Whether one of them ran in a real-time class or below the ordinary nice value.
     pub(crate) boosted: bool,
     /// Processes not of the probe that were traced by one of it.
@@ -52,6 +54,61 @@ fn stat_fields(pid: i32) -> Vec<i64> {
     let rest = stat.rsplit(')').next().unwrap_or("");
     let number = |text: &str| text.parse().unwrap_or(0);
     rest.split_whitespace().map(number).collect()
+}
+
+/// What a process may use of the processors, in hundredths of one.
+fn processor_percent(pid: i32, status: &str) -> u64 {
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed:"));
+    let digits = line
+        .unwrap_or("")
+        .chars()
+        .filter_map(|digit| digit.to_digit(16));
+    let processors: u32 = digits.map(u32::count_ones).sum();
+    let whole = u64::from(processors) * 100;
+    quota_percent(pid).map_or(whole, |quota| quota.min(whole))
+}
+
+/// The least quota on processor time among the control groups that a process is in.
+fn quota_percent(pid: i32) -> Option<u64> {
+    let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let mut least: Option<u64> = None;
+    for line in groups.lines() {
+        let mut parts = line.splitn(3, ':');
+        let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+        let trees: &[&str] = if controllers.is_empty() {
+            &["/sys/fs/cgroup", "/sys/fs/cgroup/unified"]
+        } else if controllers.split(',').any(|name| name == "cpu") {
+            &["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"]
+        } else {
+            continue;
+        };
+        for tree in trees {
+            // Every group above counts too.
+            let mut place = Some(Path::new(path));
+            while let Some(path) = place {
+                let directory = Path::new(tree).join(path.strip_prefix("/").unwrap_or(path));
+                least = [least, quota_of(&directory)].into_iter().flatten().min();
+                place = path.parent();
+            }
+        }
+    }
+    least
+}
+
+fn quota_of(group: &Path) -> Option<u64> {
+    let read = |name: &str| std::fs::read_to_string(group.join(name)).ok();
+    let (quota, period) = match read("cpu.max") {
+        Some(text) => {
+            let (quota, period) = text.trim().split_once(' ')?;
+            (quota.to_owned(), period.to_owned())
+        }
+        None => (read("cpu.cfs_quota_us")?, read("cpu.cfs_period_us")?),
+    };
+    // `max`, or minus one, is no quota and no number here.
+    let (quota, period): (u64, u64) = (quota.trim().parse().ok()?, period.trim().parse().ok()?);
+    (quota * 100).checked_div(period)
 }
 
 /// The nice value of a process.
@@ -98,6 +155,7 @@ impl Samples {
             let fields = stat_fields(*pid);
             let field = |index: usize| fields.get(index).copied().unwrap_or(0);
             ticks += u64::try_from(field(USER_TICKS) + field(SYSTEM_TICKS)).unwrap_or(0);
+            self.processor_percent = self.processor_percent.max(processor_percent(*pid, &status));
             self.boosted |= field(NICE) < 0 || field(POLICY) == 1;
             let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd"));
             if let Ok(descriptors) = descriptors {

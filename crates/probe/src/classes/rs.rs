@@ -4,6 +4,8 @@ use super::{Attempts, Class, Control, Inside, Kind, Observation, Oracle, Probe, 
 use crate::inside::publish;
 use crate::params::Limits;
 use ironcage_sys::attack;
+use ironcage_sys::rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
+use ironcage_sys::rustix::io::Errno;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -37,17 +39,17 @@ pub(crate) const PROBES: &[Probe] = &[
         canary: "resident memory of the probe, measured outside",
         layers: &[CGROUP, "watchdog"],
         references: &["CIS Docker 5.10", "ATT&CK T1499"],
-        inside: |_| take_memory(None),
+        inside: take_memory,
         oracle: Oracle::Seen(too_much_memory),
         ..RS
     },
     Probe {
         id: "RS-02t",
-        title: "more memory than allowed, in files of /tmp and /dev/shm",
+        title: "more memory than allowed, in files of /tmp, /dev/shm and memfds",
         canary: "resident memory of the probe, measured outside",
         layers: &[CGROUP, "size of the tmpfs", "watchdog"],
         references: &["ATT&CK T1499"],
-        inside: |_| take_memory(Some(&["/tmp/large", "/dev/shm/large"])),
+        inside: take_file_memory,
         oracle: Oracle::Seen(too_much_memory),
         ..RS
     },
@@ -60,9 +62,7 @@ pub(crate) const PROBES: &[Probe] = &[
         inside: fill_disk,
         oracle: Oracle::Seen(|stage, evidence| {
             let allowed = LIMITS.disk_mib;
-            let written =
-                fs::metadata(stage.layout.suite.join("large")).map_or(0, |file| file.len());
-            let outside = written >> 20;
+            let outside = bytes_in(&stage.layout.suite.join("large")) >> 20;
             let inside = evidence.observation().map_or(0, |seen| number(&seen.data));
             let most = outside.max(inside);
             (most >= allowed * 2).then(|| format!("{most} MiB, {allowed} allowed"))
@@ -144,21 +144,44 @@ pub(crate) const PROBES: &[Probe] = &[
     Probe {
         id: "RS-09",
         severity: Severity::Medium,
-        title: "more processor time than allowed",
-        canary: "processor time of the probe in one second, measured outside",
-        layers: &[CGROUP],
+        title: "more processors than allowed",
+        canary: "processor time of the probe, measured outside",
+        layers: &[CGROUP, "a set of processors"],
         references: &["CIS Docker 5.11", "ATT&CK T1496"],
         inside: spin,
-        oracle: Oracle::Seen(|_, evidence| {
-            // A second and a half, at most; a share more than that is allowed for measuring.
-            let allowed = LIMITS.cpu_percent * 3 / 2;
-            let spent = evidence.samples.ticks;
-            (spent > allowed * 8 / 5)
-                .then(|| format!("{spent} hundredths of a second, {allowed} allowed"))
-        }),
+        oracle: Oracle::Seen(|_, evidence| too_much_time(evidence, LIMITS)),
+        ..RS
+    },
+    Probe {
+        id: "RS-09s",
+        kind: Kind::Surface,
+        severity: Severity::Medium,
+        title: "more than the allowed share of one processor",
+        canary: "processor time of the probe, measured outside",
+        layers: &["cgroup"],
+        references: &["CIS Docker 5.11", "ATT&CK T1496"],
+        setup: Setup::CpuShare,
+        inside: spin,
+        oracle: Oracle::Seen(|_, evidence| too_much_time(evidence, Limits::SHARE)),
         ..RS
     },
 ];
+
+fn too_much_time(evidence: &super::Evidence, limits: Limits) -> Option<String> {
+    let allowed = limits.cpu_percent * SPIN_MS / 1000;
+    let (spent, free) = (evidence.samples.ticks, evidence.samples.processor_percent);
+    // A fifth more is allowed for measuring, and for what a quota lets pass in its first period.
+    if spent > allowed * 6 / 5 {
+        return Some(format!("{spent} hundredths of a second, {allowed} allowed"));
+    }
+    // On a busy machine nobody gets more, so what it would be given counts as well.
+    (free > limits.cpu_percent).then(|| {
+        format!(
+            "{free} % of a processor is free to it, {} allowed",
+            limits.cpu_percent
+        )
+    })
+}
 
 fn number(text: &str) -> u64 {
     text.trim().parse().unwrap_or(0)
@@ -190,53 +213,81 @@ fn fork_many(_: &Inside) -> Observation {
     attempts.done()
 }
 
-const BOMB: usize = 640 << 20;
-
-fn take_memory(files: Option<&[&str]>) -> Observation {
+/// Takes anonymous memory, all at once.
+fn take_memory(_: &Inside) -> Observation {
     let mut attempts = Attempts::new();
-    let mut touch = |what: &str, file: Option<&File>, size: usize| {
-        let touched = attack::touch_memory(file.map(AsFd::as_fd), size, |done| {
-            // Not at full speed: what watches needs no more than the kernel's own pace.
-            if done % (32 << 20) == 0 {
-                std::thread::sleep(Duration::from_millis(2));
-            }
-        });
-        attempts.note(what, touched);
+    let taken = touch_slowly(None, 640 << 20);
+    attempts.note("anonymous memory", taken);
+    std::thread::sleep(Duration::from_millis(60));
+    attempts.done()
+}
+
+fn touch_slowly(file: Option<&File>, size: usize) -> Result<(), Errno> {
+    attack::touch_memory(file.map(AsFd::as_fd), size, |done| {
+        // Not at full speed: what watches needs no more than the kernel's own pace.
+        if done.is_multiple_of(32 << 20) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    })
+}
+
+/// Takes memory that belongs to no process: many files, each below every limit on one file.
+fn take_file_memory(_: &Inside) -> Observation {
+    const PIECE: usize = 24 << 20;
+    let mut attempts = Attempts::new();
+    let mut held = Vec::new();
+    let in_directory = |path: String| -> std::io::Result<File> {
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&path)?;
+        // Unlinked, so that nothing stays on the stage; the mapping keeps the memory.
+        fs::remove_file(&path)?;
+        Ok(file)
     };
-    match files {
-        None => touch("anonymous memory", None, BOMB),
-        Some(paths) => {
-            for path in paths {
-                // The second place is smaller on many systems.
-                let size = if path.starts_with("/tmp") {
-                    400 << 20
-                } else {
-                    48 << 20
-                };
-                let mut options = File::options();
-                options.read(true).write(true).create(true).truncate(true);
-                if let Ok(file) = options.open(path) {
-                    touch(path, Some(&file), size);
-                }
-                // Unlinked, so that nothing stays on the stage; the mapping keeps the memory.
-                let _ = fs::remove_file(path);
+    let unnamed = || memfd_create("probe", MemfdFlags::CLOEXEC).map(File::from);
+    let mut take = |what: &str, opened: std::io::Result<File>| -> bool {
+        let taken = opened.and_then(|file| {
+            // Reserved first: a touch beyond what is there would be the end of the probe.
+            fallocate(&file, FallocateFlags::empty(), 0, PIECE as u64)?;
+            touch_slowly(Some(&file), PIECE)?;
+            held.push(file);
+            Ok(())
+        });
+        attempts.note(what, taken).is_some()
+    };
+    for place in ["/tmp", "/dev/shm"] {
+        for piece in 0..12 {
+            if !take(place, in_directory(format!("{place}/piece-{piece}"))) {
+                break;
             }
+        }
+    }
+    for _ in 0..14 {
+        if !take("memfd", unnamed().map_err(std::io::Error::from)) {
+            break;
         }
     }
     std::thread::sleep(Duration::from_millis(60));
     attempts.done()
 }
 
-fn fill(path: &Path, mib: u64) -> (u64, std::io::Result<()>) {
+/// Fills a directory with files that are each below every limit on one file.
+fn fill(directory: &Path, mib: u64) -> (u64, std::io::Result<()>) {
+    const PIECE: u64 = 12;
     let chunk = vec![0xa5u8; 1 << 20];
     let mut written = 0;
     let mut run = || -> std::io::Result<()> {
-        let mut file = File::create(path)?;
+        fs::create_dir_all(directory)?;
         while written < mib {
-            file.write_all(&chunk)?;
-            written += 1;
-            // A pace that a disk has, and that a watchdog can follow.
-            std::thread::sleep(Duration::from_millis(4));
+            let mut file = File::create(directory.join(format!("piece-{written}")))?;
+            for _ in 0..PIECE {
+                file.write_all(&chunk)?;
+                written += 1;
+                // A pace that a disk has, and that a watchdog can follow.
+                std::thread::sleep(Duration::from_millis(4));
+            }
         }
         Ok(())
     };
@@ -246,13 +297,13 @@ fn fill(path: &Path, mib: u64) -> (u64, std::io::Result<()>) {
 
 fn fill_disk(inside: &Inside) -> Observation {
     let mut attempts = Attempts::new();
-    let (in_tmp, done) = fill(Path::new("/tmp/large"), 144);
+    let (in_tmp, done) = fill(Path::new("/tmp/left-large"), 144);
     attempts.note("fill /tmp", done);
     let mut observation = attempts.done();
     observation.data = in_tmp.to_string();
     // Before the workspace, as a watchdog may end this process there.
     publish(&observation);
-    let _ = fs::remove_file("/tmp/large");
+    let _ = fs::remove_dir_all("/tmp/left-large");
     let mut attempts = Attempts::new();
     let (_, done) = fill(&inside.params.workspace.join(".suite/large"), 144);
     attempts.note("fill the workspace", done);
@@ -260,6 +311,15 @@ fn fill_disk(inside: &Inside) -> Observation {
     let mut last = attempts.done();
     last.data = observation.data;
     last
+}
+
+/// Bytes of the files in a directory.
+fn bytes_in(directory: &Path) -> u64 {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| entry.metadata().ok())
+        .map(|metadata| metadata.len())
+        .sum()
 }
 
 fn files_in(directory: &Path, count: u64) -> (u64, std::io::Result<()>) {
@@ -281,12 +341,12 @@ fn files_in(directory: &Path, count: u64) -> (u64, std::io::Result<()>) {
 
 fn make_files(inside: &Inside) -> Observation {
     let mut attempts = Attempts::new();
-    let (in_tmp, done) = files_in(Path::new("/tmp/many"), 10_500);
+    let (in_tmp, done) = files_in(Path::new("/tmp/left-many"), 10_500);
     attempts.note("files in /tmp", done);
     let mut observation = attempts.done();
     observation.data = in_tmp.to_string();
     publish(&observation);
-    let _ = fs::remove_dir_all("/tmp/many");
+    let _ = fs::remove_dir_all("/tmp/left-many");
     let mut attempts = Attempts::new();
     let (_, done) = files_in(&inside.params.workspace.join(".suite/many"), 10_500);
     attempts.note("files in the workspace", done);
@@ -352,13 +412,14 @@ fn flood(_: &Inside) -> Observation {
     attempts.done()
 }
 
+const SPIN_MS: u64 = 1500;
+
 fn spin(_: &Inside) -> Observation {
     let mut attempts = Attempts::new();
-    let spinners = std::thread::available_parallelism()
-        .map_or(2, usize::from)
-        .clamp(2, 4);
-    let until = Instant::now() + Duration::from_millis(1500);
-    for _ in 0..spinners {
+    let processors = std::thread::available_parallelism().map_or(2, usize::from);
+    let until = Instant::now() + Duration::from_millis(SPIN_MS);
+    // Many, so that a busy machine gives them most of its time all the same.
+    for _ in 0..(processors * 8).clamp(8, 32) {
         let child = attack::fork_start(|| {
             while Instant::now() < until {
                 std::hint::spin_loop();
@@ -367,6 +428,6 @@ fn spin(_: &Inside) -> Observation {
         });
         attempts.note("spinner", child);
     }
-    std::thread::sleep(Duration::from_millis(1450));
+    std::thread::sleep(Duration::from_millis(SPIN_MS - 30));
     attempts.done()
 }

@@ -392,7 +392,8 @@ pub(crate) fn against_declared(
     found: Decision,
 ) -> Decision {
     let Some(declared) = declared else {
-        return found;
+        let detail = format!("{}; no list is declared", found.detail);
+        return Decision { detail, ..found };
     };
     let Some(observation) = evidence.observation() else {
         return found;
@@ -423,41 +424,28 @@ pub(crate) fn against_declared(
     }
 }
 
-/// The names of allowed system calls in the output of `plan --json`, wherever they stand: an
-/// array of names or of objects with a name, under a key that speaks of system calls.
+/// The system calls that the output of `plan --json` allows, with or without conditions.
 pub(crate) fn declared_in(plan: &[u8]) -> Option<Vec<String>> {
-    let plan: serde_json::Value = serde_json::from_slice(plan).ok()?;
-    let mut found = Vec::new();
-    collect(&plan, false, &mut found);
-    found.sort();
-    found.dedup();
-    (!found.is_empty()).then_some(found)
-}
-
-fn collect(value: &serde_json::Value, relevant: bool, into: &mut Vec<String>) {
-    use serde_json::Value;
-    match value {
-        Value::Object(fields) => {
-            if let (true, Some(Value::String(name))) = (relevant, fields.get("name")) {
-                into.push(name.clone());
-            }
-            for (key, inner) in fields {
-                let names_calls = key.contains("syscall") || (relevant && key == "allow");
-                if key != "deny" && key != "denied" {
-                    collect(inner, relevant || names_calls, into);
-                }
-            }
-        }
-        Value::Array(items) => {
-            for item in items {
-                match item {
-                    Value::String(name) if relevant => into.push(name.clone()),
-                    other => collect(other, relevant, into),
-                }
-            }
-        }
-        _ => {}
+    #[derive(serde::Deserialize)]
+    struct Plan {
+        seccomp: Filter,
     }
+    #[derive(serde::Deserialize)]
+    struct Filter {
+        rules: Vec<Rule>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Rule {
+        number: u32,
+        verdict: String,
+    }
+    let plan: Plan = serde_json::from_slice(plan).ok()?;
+    let allowed = plan
+        .seccomp
+        .rules
+        .into_iter()
+        .filter(|rule| rule.verdict.starts_with("allow"));
+    Some(allowed.map(|rule| names::of(rule.number)).collect())
 }
 
 #[cfg(test)]
@@ -490,10 +478,12 @@ mod tests {
     }
 
     #[test]
-    fn names_are_found_in_a_plan_under_system_calls_only() {
-        let plan =
-            br#"{"env":["HOME"],"syscalls":{"allow":[{"name":"read"},"write"],"deny":["bpf"]}}"#;
-        assert_eq!(declared_in(plan).unwrap(), ["read", "write"]);
-        assert!(declared_in(br#"{"env":["HOME"]}"#).is_none());
+    fn a_plan_declares_what_it_allows_and_not_what_it_answers_with_an_error() {
+        let plan = br#"{"seccomp":{"rules":[
+            {"number":0,"verdict":"allow"},
+            {"number":16,"verdict":"allow if arg1 not in [5412], else error 1"},
+            {"number":435,"verdict":"error 38"}]}}"#;
+        assert_eq!(declared_in(plan).unwrap(), [names::of(0), names::of(16)]);
+        assert!(declared_in(b"{}").is_none());
     }
 }

@@ -170,13 +170,17 @@ impl Runner {
                 self.role_line(&words, command)
             }
             Mode::Caged => {
-                let limited = matches!(setup, Setup::Limits | Setup::SlowReader);
+                let limits = match setup {
+                    Setup::Limits | Setup::SlowReader => Some(Limits::SMALL),
+                    Setup::CpuShare => Some(Limits::SHARE),
+                    _ => None,
+                };
                 self.adapter.line(&Launch {
                     launcher: &self.launcher,
                     workspace: &params.workspace,
                     read: grant,
                     hide: mask,
-                    limits: (limited && self.adapter.limits).then_some(Limits::SMALL),
+                    limits: limits.filter(|_| self.adapter.limits),
                     seconds: (setup == Setup::Deadline && self.adapter.limits).then_some(1),
                     outside: setup == Setup::OutsideCwd,
                     command,
@@ -330,7 +334,7 @@ impl Runner {
         mode: Mode,
         evidence: &mut Evidence,
     ) -> Result<(), RunError> {
-        let watched = matches!(setup, Setup::Limits | Setup::Watched);
+        let watched = matches!(setup, Setup::Limits | Setup::CpuShare | Setup::Watched);
         let sampler = watched.then(|| Sampler::start(&self.stage.layout.program));
         let mut child = self.spawn(line, setup, mode)?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());

@@ -48,9 +48,10 @@ pub fn fork_start(work: impl FnOnce() -> i32) -> Result<Pid, Errno> {
         // SAFETY: _exit ends the process without running the parent's exit handlers.
         unsafe { libc::_exit(status) }
     }
-    Pid::from_raw(pid)
-        .filter(|_| pid > 0)
-        .ok_or_else(super::last_errno)
+    if pid < 0 {
+        return Err(super::last_errno());
+    }
+    Pid::from_raw(pid).ok_or(Errno::INVAL)
 }
 
 /// Runs `work` in a forked child and waits for its end.
