@@ -1,7 +1,7 @@
 //! The supervisor's side of a cage: forks it, hears it, ends it.
 
 use crate::faults::step;
-use crate::ids::{self, Range};
+use crate::ids::{self, Range, Reaped};
 use crate::init::{self, Inheritance};
 use crate::network::Helper;
 use crate::wire::{self, FromInit, ToInit};
@@ -44,6 +44,7 @@ pub struct Cage {
     proc: OwnedFd,
     cgroup: Option<Cgroup>,
     _range: Option<Range>,
+    _children: Vec<Reaped>,
     gone: bool,
 }
 
@@ -76,9 +77,9 @@ pub fn start(plan: &Plan, id: &CageId) -> Result<Birth, StartError> {
             (Some(range), agent)
         }
     };
-    let owner_maps = match range {
+    let (owner_maps, children) = match range {
         Some(_) => ids::owner_maps(&plan.view, agent_outside)?,
-        None => Vec::new(),
+        None => Default::default(),
     };
     step();
     let cgroup = make_cgroup(plan, id)?;
@@ -99,6 +100,8 @@ pub fn start(plan: &Plan, id: &CageId) -> Result<Birth, StartError> {
     match fork(namespaces, clone_fd).map_err(StartError::Fork)? {
         Forked::Child => {
             drop((control, stdin, stdout, stderr));
+            // The supervisor's children, not this process's: it must not wait for them.
+            std::mem::forget(children);
             init::run(
                 plan,
                 Inheritance {
@@ -124,6 +127,7 @@ pub fn start(plan: &Plan, id: &CageId) -> Result<Birth, StartError> {
             };
             Ok(Birth {
                 network: Some(network),
+                children,
                 control,
                 pid,
                 pidfd,
@@ -162,6 +166,7 @@ pub struct Birth {
     range: Option<Range>,
     streams: Streams,
     network: Option<Helper>,
+    children: Vec<Reaped>,
 }
 
 impl Birth {
@@ -180,6 +185,7 @@ impl Birth {
                     proc,
                     cgroup: self.cgroup,
                     _range: self.range,
+                    _children: self.children,
                     gone: false,
                 };
                 Ok((cage, self.streams))

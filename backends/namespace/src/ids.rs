@@ -67,12 +67,25 @@ impl Range {
     }
 }
 
+/// A child that ends by itself, and is waited for when this is dropped: nobody has to wait
+/// while there is work to do.
+#[derive(Debug)]
+pub(crate) struct Reaped(OwnedFd);
+
+impl Drop for Reaped {
+    fn drop(&mut self) {
+        // It can only fail because the child is gone.
+        let _ = waitid(WaitId::PidFd(self.0.as_fd()), WaitIdOptions::EXITED);
+    }
+}
+
 /// Makes one map for each owner that the view's binds name.
 pub(crate) fn owner_maps(
     view: &[Item<ViewOp>],
     agent: (u32, u32),
-) -> Result<Vec<OwnerMap>, StartError> {
+) -> Result<(Vec<OwnerMap>, Vec<Reaped>), StartError> {
     let mut maps: Vec<OwnerMap> = Vec::new();
+    let mut children = Vec::new();
     for item in view {
         let ViewOp::Bind {
             owner: Some(owner),
@@ -83,23 +96,24 @@ pub(crate) fn owner_maps(
             continue;
         };
         if maps.iter().all(|map| map.owner != *owner) {
-            let namespace =
+            let (namespace, child) =
                 owner_map(*owner, agent).map_err(|source| StartError::OwnerMap {
                     owner: owner.uid,
                     source,
                 })?;
+            children.push(child);
             maps.push(OwnerMap {
                 owner: *owner,
                 namespace,
             });
         }
     }
-    Ok(maps)
+    Ok((maps, children))
 }
 
 /// A user namespace lives as long as somebody is in it or holds it open: a child that waits
 /// at a pipe makes it, we map it, open it and let the child go.
-fn owner_map(owner: Owner, agent: (u32, u32)) -> io::Result<OwnedFd> {
+fn owner_map(owner: Owner, agent: (u32, u32)) -> io::Result<(OwnedFd, Reaped)> {
     let (wait, release) = pipe_with(PipeFlags::CLOEXEC)?;
     match fork(Namespaces::USER, None)? {
         Forked::Child => {
@@ -130,8 +144,7 @@ fn owner_map(owner: Owner, agent: (u32, u32)) -> io::Result<OwnedFd> {
                 )?)
             });
             drop(release);
-            waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)?;
-            mapped
+            Ok((mapped?, Reaped(pidfd)))
         }
     }
 }

@@ -131,6 +131,9 @@ fn build(plan: &Plan, inheritance: &Inheritance) -> Result<Built, LayerError> {
         .map_err(|error| failed(Layer::PidNs, "catch the end of children", error))?;
     close_descriptors(inheritance, &[&proc, &root, &children])?;
     privileges::set_rlimits(&plan.rlimits)?;
+    if let Some(count) = plan.processors {
+        privileges::keep_to_processors(count)?;
+    }
     step();
     if plan.landlock {
         landlock::restrict(&plan.write_rules)?;

@@ -66,6 +66,18 @@ pub fn set_rlimits(rlimits: &[Item<Rlimit>]) -> Result<(), LayerError> {
     Ok(())
 }
 
+/// Keeps this process and its children on the first so many of the processors it may use.
+pub fn keep_to_processors(count: u32) -> Result<(), LayerError> {
+    let doing = || format!("keep to {count} processors");
+    let allowed = thread::sched_getaffinity(None).doing(Layer::Cpu, doing)?;
+    let mut kept = thread::CpuSet::new();
+    (0..thread::CpuSet::MAX_CPU)
+        .filter(|cpu| allowed.is_set(*cpu))
+        .take(count as usize)
+        .for_each(|cpu| kept.set(cpu));
+    thread::sched_setaffinity(None, &kept).doing(Layer::Cpu, doing)
+}
+
 /// Writes the counters through a handle of `/proc/sys/user` opened before that became
 /// read-only. They hold for the caller's user namespace.
 pub fn set_counters(directory: BorrowedFd<'_>, counters: &[Item<Counter>]) -> Result<(), LayerError> {

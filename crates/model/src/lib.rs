@@ -17,6 +17,6 @@ pub use enforcement::{Enforcement, LayerReport};
 pub use event::{Denial, Event, EventKind};
 pub use id::{CageId, InvalidCageId};
 pub use layer::{Layer, UnknownLayer};
-pub use limit::{LimitHit, LimitKind};
+pub use limit::{LimitHit, LimitKind, bytes_as_written};
 pub use outcome::{Ending, Outcome};
 pub use printable::Printable;

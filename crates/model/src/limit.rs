@@ -57,3 +57,27 @@ pub struct LimitHit {
     /// Whether the cage was ended for it; otherwise the kernel refused the operation.
     pub ended: bool,
 }
+
+/// A size as a person writes it: `536870912` is `512M`, the largest unit that leaves no rest.
+pub fn bytes_as_written(bytes: u64) -> String {
+    const UNITS: [(&str, u64); 4] = [("T", 1 << 40), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)];
+    UNITS
+        .into_iter()
+        .find(|(_, size)| bytes >= *size && bytes.is_multiple_of(*size))
+        .map_or_else(
+            || bytes.to_string(),
+            |(unit, size)| format!("{}{unit}", bytes / size),
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_written_in_the_largest_unit_without_rest() {
+        assert_eq!(bytes_as_written(512 << 20), "512M");
+        assert_eq!(bytes_as_written((1 << 30) + 1), "1073741825");
+        assert_eq!(bytes_as_written(0), "0");
+    }
+}

@@ -91,13 +91,34 @@ pub(crate) fn rlimits(bounds: &Bounds, host: &HostCaps) -> Vec<Item<Rlimit>> {
         );
     }
     if !has_controller(host, "memory") {
-        push(
-            Resource::Data,
-            bounds.memory.what.value,
-            &bounds.memory.origin,
-        );
+        // The watchdog holds the limit and says so; this stops what is faster than it. Not
+        // lower, because programs reserve more than they use.
+        let memory = bounds.memory.what.value;
+        let data = memory.saturating_mul(8).max(memory.saturating_add(4 << 30));
+        push(Resource::Data, data, &bounds.memory.origin);
     }
     rlimits
+}
+
+/// Without a cgroup, processor time is bounded by whole processors only; what that leaves
+/// open is said.
+pub(crate) fn processors(
+    bounds: &Bounds,
+    host: &HostCaps,
+    notes: &mut Vec<String>,
+) -> Option<u32> {
+    let milli = bounds.cpu.what.value;
+    if has_controller(host, "cpu") || milli >= u64::from(host.cpus) * 1000 {
+        return None;
+    }
+    let whole = u32::try_from(milli.div_ceil(1000)).unwrap_or(u32::MAX);
+    if milli % 1000 != 0 {
+        notes.push(format!(
+            "without a cgroup the cpus limit of {} holds as {whole} whole processor(s)",
+            milli as f64 / 1000.0
+        ));
+    }
+    Some(whole)
 }
 
 /// Per-user counters of the kernel, which the cage would share with the host's user.

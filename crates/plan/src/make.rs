@@ -23,9 +23,11 @@ pub fn make(
     let landlock = holds(&layers, Layer::Landlock);
     let view = view::make(policy, request, host, files, &identity)?;
     let bounds = bounds::make(&policy.limits, host);
+    let command = command::make(policy, request, &identity, &view)?;
+    let mut notes = view.notes;
     Ok(Plan {
         profile: policy.profile.value.clone(),
-        command: command::make(policy, request, &identity, &view)?,
+        command,
         workspace: request.workspace.clone(),
         writable: view.writable,
         hostname: Item {
@@ -41,13 +43,14 @@ pub fn make(
         rlimits: bounds::rlimits(&bounds, host),
         write_rules: if landlock { view.write_rules } else { Vec::new() },
         landlock,
+        processors: bounds::processors(&bounds, host, &mut notes),
         seccomp: filter::make(policy, host)?,
         bounds,
         cgroup: host.cgroup.clone(),
         identity,
         layers,
         degraded,
-        notes: view.notes,
+        notes,
     })
 }
 

@@ -343,6 +343,9 @@ pub struct Plan {
     pub write_rules: Vec<Item<WriteRule>>,
     /// Whether Landlock is applied.
     pub landlock: bool,
+    /// To how many whole processors the cage is kept, where no cgroup bounds their use;
+    /// `null` leaves it to the cgroup, or to all of them.
+    pub processors: Option<u32>,
     /// The system call filter.
     pub seccomp: Filter,
     /// Bounds in numbers.

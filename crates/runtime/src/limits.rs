@@ -1,9 +1,11 @@
 //! Limits while a cage runs: deadlines, the watchdog, and what the cgroup counted.
 
 use crate::RunError;
-use crate::watchdog::{ProcMount, WatchedLimits, WatchedPlaces, Watchdog, processor_ticks};
+use crate::watchdog::{
+    ProcMount, ProcessFiles, WatchedLimits, WatchedPlaces, Watchdog, processor_ticks,
+};
 use ironcage_layers::cgroup::Cgroup;
-use ironcage_model::{LimitHit, LimitKind};
+use ironcage_model::{LimitHit, LimitKind, bytes_as_written};
 use ironcage_namespace::Cage;
 use ironcage_plan::{Plan, Resource};
 use ironcage_sys::rustix::fs::{Mode, OFlags, fstatfs, open, openat};
@@ -20,6 +22,8 @@ pub(crate) struct Limits {
     watchdog: Option<Watchdog>,
     next_look: Option<Instant>,
     proc: ProcMount,
+    processes: Option<usize>,
+    full: bool,
 }
 
 fn failed(
@@ -87,6 +91,10 @@ impl Limits {
             next_look: watchdog.as_ref().map(|_| now + FIRST_LOOK),
             watchdog,
             proc,
+            processes: by_rlimit(Resource::Processes)
+                .then(|| usize::try_from(plan.bounds.pids.what.value).ok())
+                .flatten(),
+            full: false,
         })
     }
 
@@ -100,6 +108,12 @@ impl Limits {
         let deadline = self.deadline.map(|(at, _)| at);
         let idle = self.idle.map(|limit| self.last_sign + limit);
         [deadline, idle, self.next_look].into_iter().flatten().min()
+    }
+
+    /// Whether the bound on processes was seen to be reached. Without a cgroup nobody counts
+    /// refused forks; a look that finds every place taken is the next best.
+    pub(crate) fn processes_full(&self) -> bool {
+        self.full
     }
 
     /// Looks at what is due. A hit means that the cage has to end.
@@ -128,6 +142,9 @@ impl Limits {
         if let Some(watchdog) = &mut self.watchdog
             && self.next_look.is_some_and(|at| now >= at)
         {
+            if let (Some(most), false) = (self.processes, self.full) {
+                self.full = self.proc.pids().is_ok_and(|pids| pids.len() >= most);
+            }
             let tick = watchdog.tick(now);
             self.next_look = Some(tick.next);
             return tick.hit;
@@ -164,7 +181,11 @@ pub(crate) fn counted(plan: &Plan, cage: &Cage) -> Vec<LimitHit> {
         let mut full = |limit, value: u64| {
             hits.push(LimitHit {
                 limit,
-                value: value.to_string(),
+                value: if limit == LimitKind::Disk {
+                    bytes_as_written(value)
+                } else {
+                    value.to_string()
+                },
                 ended: false,
             });
         };

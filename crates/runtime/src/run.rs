@@ -5,7 +5,9 @@ use crate::recorder::Recorder;
 use crate::refusals::Refusals;
 use crate::relay::{self, Relay, Waits};
 use crate::RunError;
-use ironcage_model::{CageId, Ending, EventKind, LimitHit, LimitKind, Outcome};
+use ironcage_model::{
+    CageId, Ending, EventKind, LimitHit, LimitKind, Outcome, bytes_as_written,
+};
 use ironcage_namespace::{Cage, FromInit, StartError, Streams, receive_from_init, start};
 use ironcage_plan::Plan;
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -34,6 +36,7 @@ const SIGKILL: i32 = 9;
 const SIGUSR1: i32 = 10;
 const SIGUSR2: i32 = 12;
 const SIGTERM: i32 = 15;
+const SIGXFSZ: i32 = 25;
 
 /// Runs a command in a cage, with the caller's standard streams, to its end.
 ///
@@ -336,6 +339,23 @@ impl Supervision {
         born: Instant,
     ) -> Result<Outcome, RunError> {
         let mut hits = limits::counted(plan, &self.cage);
+        let mut told = |limit, value| {
+            hits.push(LimitHit {
+                limit,
+                value,
+                ended: false,
+            });
+        };
+        if self.limits.processes_full() {
+            told(LimitKind::Pids, plan.bounds.pids.what.value.to_string());
+        }
+        // The bound on the size of a file is the disk limit.
+        if ending == (Ending::Signalled { signal: SIGXFSZ }) {
+            told(
+                LimitKind::Disk,
+                bytes_as_written(plan.bounds.disk.what.value),
+            );
+        }
         // Killed, and the group ran out of memory: that is why.
         let killed = ending == Ending::Signalled { signal: SIGKILL };
         for hit in &mut hits {

@@ -20,7 +20,7 @@ pub use sweep::sweep;
 
 use group::Group;
 use ironcage_host::CgroupHost;
-use ironcage_model::{CageId, LimitKind};
+use ironcage_model::{CageId, LimitKind, bytes_as_written};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -438,21 +438,6 @@ fn field(text: &str, name: &str) -> Option<u64> {
         .filter_map(|line| line.split_once(' '))
         .find(|(key, _)| *key == name)
         .and_then(|(_, value)| value.trim().parse().ok())
-}
-
-/// `536870912` is `512M`: the largest unit that leaves no rest.
-fn bytes_as_written(bytes: u64) -> String {
-    for (unit, size) in [
-        ("T", 1u64 << 40),
-        ("G", 1 << 30),
-        ("M", 1 << 20),
-        ("K", 1 << 10),
-    ] {
-        if bytes >= size && bytes.is_multiple_of(size) {
-            return format!("{}{unit}", bytes / size);
-        }
-    }
-    bytes.to_string()
 }
 
 #[cfg(test)]

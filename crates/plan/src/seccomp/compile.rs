@@ -100,7 +100,13 @@ pub fn compile(actions: &BTreeMap<u32, Action>, refusal: Refusal, known: u32) ->
         } = action
         {
             starts.insert(*number, checks.len());
-            emit_checks(alternatives, *otherwise, &mut checks);
+            // A plain EPERM is a refusal like any other, and so is reported where that can be
+            // had. Other errors are answers that programs expect and fall back from.
+            let otherwise = match u32::from(*otherwise) {
+                EPERM => refused,
+                errno => ERRNO | errno,
+            };
+            emit_checks(alternatives, otherwise, &mut checks);
         }
     }
     let tree_length = tree.len();
@@ -171,7 +177,7 @@ fn emit_tree(ranges: &[(u32, Leaf)], out: &mut Vec<Node>) {
     emit_tree(right, out);
 }
 
-fn emit_checks(alternatives: &[Vec<Comparison>], otherwise: u16, out: &mut Vec<Instruction>) {
+fn emit_checks(alternatives: &[Vec<Comparison>], otherwise: u32, out: &mut Vec<Instruction>) {
     for alternative in alternatives {
         let mut block = Vec::new();
         // From the last condition to the first, so that the distance to the end is known.
@@ -183,7 +189,7 @@ fn emit_checks(alternatives: &[Vec<Comparison>], otherwise: u16, out: &mut Vec<I
         }
         out.extend(block);
     }
-    out.push(plain(RETURN, ERRNO | u32::from(otherwise)));
+    out.push(plain(RETURN, otherwise));
 }
 
 /// Code that falls through when the condition holds and else jumps over `rest` further

@@ -17,9 +17,9 @@ mod processes;
 mod storage;
 mod walk;
 
-pub(crate) use processes::{ProcMount, processor_ticks};
+pub(crate) use processes::{ProcMount, ProcessFiles, processor_ticks};
 
-use ironcage_model::{LimitHit, LimitKind};
+use ironcage_model::{LimitHit, LimitKind, bytes_as_written};
 use memory::MemoryWatch;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -107,7 +107,7 @@ impl Watchdog {
             if look.exceeded {
                 hit = Some(ended(
                     LimitKind::Memory,
-                    pace::bytes_as_written(memory.limit()),
+                    bytes_as_written(memory.limit()),
                 ));
             }
         }

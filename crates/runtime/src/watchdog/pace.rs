@@ -30,22 +30,6 @@ pub(super) fn affordable(cost: Duration) -> Duration {
     (cost * COST_SHARE).min(LONGEST_FOR_COST)
 }
 
-/// `536870912` is `512M`: the largest unit that leaves no rest.
-pub(super) fn bytes_as_written(bytes: u64) -> String {
-    let units = [
-        ("T", 1u64 << 40),
-        ("G", 1 << 30),
-        ("M", 1 << 20),
-        ("K", 1 << 10),
-    ];
-    for (unit, size) in units {
-        if bytes >= size && bytes.is_multiple_of(size) {
-            return format!("{}{unit}", bytes / size);
-        }
-    }
-    bytes.to_string()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,12 +65,5 @@ mod tests {
             Duration::from_millis(40)
         );
         assert_eq!(affordable(Duration::from_secs(60)), LONGEST_FOR_COST);
-    }
-
-    #[test]
-    fn bytes_are_written_as_people_write_them() {
-        assert_eq!(bytes_as_written(512 * MEGABYTE), "512M");
-        assert_eq!(bytes_as_written(3 << 30), "3G");
-        assert_eq!(bytes_as_written(1000), "1000");
     }
 }

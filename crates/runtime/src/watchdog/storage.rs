@@ -7,7 +7,7 @@
 use super::pace;
 use super::processes::ProcessFiles;
 use super::walk::{self, Added, Walk};
-use ironcage_model::LimitKind;
+use ironcage_model::{LimitKind, bytes_as_written};
 use ironcage_sys::rustix;
 use rustix::fs::AtFlags;
 use std::collections::BTreeMap;
@@ -190,7 +190,7 @@ impl Suspicion {
         let files = fall.files.map_or(added.files, |fall| added.files.min(fall));
         if let Some(limit) = self.disk {
             if bytes > limit {
-                return Some((LimitKind::Disk, pace::bytes_as_written(limit)));
+                return Some((LimitKind::Disk, bytes_as_written(limit)));
             }
             // To pass the limit now, the cage has to add what is left of it.
             self.bytes_at = fall.bytes.saturating_add(limit - bytes);
