@@ -30,7 +30,7 @@ pub(crate) struct Launch<'a> {
 pub enum AdapterError {
     /// There is none of that name.
     #[error(
-        "there is no built-in sandbox `{0}`; there are ironcage, none, bwrap, and --against-command for any other"
+        "there is no built-in sandbox `{0}`; there are ironcage, ironcage-root-inside, bwrap and none, and --against-command for any other"
     )]
     Unknown(String),
     /// Its program is not on this machine.
@@ -88,7 +88,16 @@ fn words(list: &[&OsStr]) -> Vec<OsString> {
 }
 
 fn ironcage_line(launch: &Launch<'_>) -> Vec<OsString> {
+    ironcage_with(&[], launch)
+}
+
+fn ironcage_root_line(launch: &Launch<'_>) -> Vec<OsString> {
+    ironcage_with(&["--root-inside"], launch)
+}
+
+fn ironcage_with(flags: &[&str], launch: &Launch<'_>) -> Vec<OsString> {
     let mut line = vec![launch.launcher.into(), "run".into(), "--quiet".into()];
+    line.extend(flags.iter().map(OsString::from));
     let mut flag =
         |name: &str, value: &OsStr| line.extend([OsString::from(name), value.to_owned()]);
     if launch.outside {
@@ -197,6 +206,11 @@ impl Adapter {
     pub fn named(name: &str) -> Result<Adapter, AdapterError> {
         match name {
             "ironcage" => Ok(Adapter::ironcage()),
+            "ironcage-root-inside" => Ok(Adapter {
+                name: "ironcage --root-inside".to_owned(),
+                line: Line::Built(ironcage_root_line),
+                ..Adapter::ironcage()
+            }),
             "none" => Ok(Adapter::none()),
             "bwrap" => Ok(Adapter {
                 name: "bwrap --ro-bind / /".to_owned(),
@@ -244,6 +258,17 @@ impl Adapter {
                 }
                 line
             }
+        }
+    }
+
+    /// The program of a template, which must be there on the stage too.
+    pub(crate) fn hidden_program(&self) -> Option<&str> {
+        match &self.line {
+            Line::Template(words) => {
+                let program = words.first().map(String::as_str)?;
+                (program.contains('/') && !Path::new(program).exists()).then_some(program)
+            }
+            Line::Built(_) => None,
         }
     }
 

@@ -172,6 +172,12 @@ fn on_stage(
     hostname: &str,
 ) -> Result<Report, String> {
     let adapter = adapter_of(options).map_err(|error| error.to_string())?;
+    if let Some(program) = adapter.hidden_program() {
+        return Err(format!(
+            "`{program}` is not there on the stage, which covers /tmp, /run and the home \
+             directory; put it elsewhere"
+        ));
+    }
     let stage = Stage::build(home, &program, hostname.to_owned()).map_err(|error| chain(&error))?;
     let mut runner = Runner::new(stage, adapter, program, options.progress)
         .map_err(|error| format!("the sandbox cannot be put on the stage: {error}"))?;

@@ -49,7 +49,7 @@ struct Run {
     /// Ids or classes: FS-01, PR, ...
     #[arg(value_name = "ID|CLASS")]
     names: Vec<String>,
-    /// The sandbox under test: ironcage, bwrap, none
+    /// The sandbox under test: ironcage, ironcage-root-inside, bwrap, none
     #[arg(long, value_name = "NAME", conflicts_with = "against_command")]
     against: Option<String>,
     /// The command line of any other sandbox: 'tool {workspace} -- {command}'
