@@ -57,9 +57,32 @@ impl Command {
     }
 }
 
+/// The same command line with `run` alone.
+#[derive(Debug, Parser)]
+#[command(name = "ironcage", version, max_term_width = 100)]
+struct RunCli {
+    #[command(subcommand)]
+    command: RunCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum RunCommand {
+    Run(commands::run::Args),
+}
+
+/// Parses the arguments. `run` is on every tool call's path, and describing all commands to
+/// the parser takes longer than mounting a cage's devices: there only it is described.
+fn parse() -> Result<Command, clap::Error> {
+    if std::env::args_os().nth(1).is_some_and(|word| word == "run") {
+        let RunCommand::Run(args) = RunCli::try_parse()?.command;
+        return Ok(Command::Run(args));
+    }
+    Ok(Cli::try_parse()?.command)
+}
+
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
+    let command = match parse() {
+        Ok(command) => command,
         Err(error) => {
             // Printing can only fail because nobody is left to read it.
             let _ = error.print();
@@ -70,7 +93,7 @@ fn main() -> ExitCode {
             });
         }
     };
-    match cli.command.run() {
+    match command.run() {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             error.print();

@@ -11,7 +11,7 @@ use ironcage_sys::mount::{
     AttributeChange, MountAttributes, open_below, open_source, set_attributes,
 };
 use ironcage_sys::rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, Uid, chmodat, chownat, fstat, mkdirat, openat,
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, Uid, chmodat, chownat, fstat, mkdirat, mknodat, openat,
     symlinkat,
 };
 use ironcage_sys::rustix::io::{Errno, write};
@@ -21,9 +21,9 @@ use ironcage_sys::rustix::mount::{
     open_tree, unmount,
 };
 use ironcage_sys::rustix::process::{fchdir, pivot_root};
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A user namespace that maps the owner of files on disk to the agent.
 #[derive(Debug)]
@@ -54,6 +54,7 @@ pub struct View<'a> {
     proc: OwnedFd,
     setting: Setting<'a>,
     covers: OnceCell<Covers>,
+    foreign: RefCell<Vec<PathBuf>>,
 }
 
 /// Read-only mounts of the nodes that cover what is hidden. Clones of them are read-only too,
@@ -116,6 +117,7 @@ impl<'a> View<'a> {
             proc,
             setting,
             covers: OnceCell::new(),
+            foreign: RefCell::new(Vec::new()),
         })
     }
 
@@ -162,7 +164,7 @@ impl<'a> View<'a> {
                 } => self.file(target, content.as_bytes(), *mode)?,
                 ViewOp::Bind { target, kind, .. } => match kind {
                     NodeKind::Directory => self.directory(target, 0o755)?,
-                    NodeKind::File => self.file(target, b"", 0o444)?,
+                    NodeKind::File => self.empty_file(target)?,
                 },
                 ViewOp::Proc => self.directory(Path::new("/proc"), 0o555)?,
                 ViewOp::Terminals => self.directory(Path::new("/dev/pts"), 0o755)?,
@@ -205,10 +207,7 @@ impl<'a> View<'a> {
                 self.cover(target, target, set, true)
             }
             ViewOp::Hide { target, kind } => self.hide(target, *kind),
-            ViewOp::Proc => {
-                let place = self.open(Path::new("/proc"))?;
-                attach(&self.proc, &place, Path::new("/proc"))
-            }
+            ViewOp::Proc => self.attach(&self.proc, Path::new("/proc")),
             ViewOp::MaskProc { target, instead } => match (self.kind_of(target)?, instead) {
                 (None, _) => Ok(()),
                 (Some(kind), None) => self.hide(target, kind),
@@ -235,7 +234,7 @@ impl<'a> View<'a> {
                     MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC,
                 )?;
                 let target = Path::new("/dev/pts");
-                attach(&terminals, &self.open(target)?, target)
+                self.attach(&terminals, target)
             }
             ViewOp::Seal => doing(
                 set_attributes(
@@ -306,7 +305,11 @@ impl<'a> View<'a> {
                 None => format!("restrict the mount of {}", shown(source)),
             },
         )?;
-        attach(&tree, &self.open(target)?, target)
+        self.attach(&tree, target)?;
+        if access != Access::Device {
+            self.foreign.borrow_mut().push(target.to_owned());
+        }
+        Ok(())
     }
 
     fn hide(&self, target: &Path, kind: NodeKind) -> Result<(), LayerError> {
@@ -322,7 +325,7 @@ impl<'a> View<'a> {
             NodeKind::File => &covers.file,
         };
         let tree = clone_tree(cover.as_fd(), false, target)?;
-        attach(&tree, &self.open(target)?, target)
+        self.attach(&tree, target)
     }
 
     fn make_covers(&self) -> Result<Covers, LayerError> {
@@ -361,7 +364,27 @@ impl<'a> View<'a> {
             ),
             || format!("restrict {}", shown(target)),
         )?;
-        attach(&tree, &self.open(target)?, target)
+        self.attach(&tree, target)
+    }
+
+    /// Mounts a tree at a place of the view. A place on the cage's own tmpfs is named: nobody
+    /// else has been there. One in a tree of the host's is opened as a handle that follows no
+    /// link, since others may change that tree at any moment.
+    fn attach(&self, tree: &OwnedFd, target: &Path) -> Result<(), LayerError> {
+        let action = || format!("mount at {}", shown(target));
+        let from = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+        let in_foreign_tree = self
+            .foreign
+            .borrow()
+            .iter()
+            .any(|tree| target.starts_with(tree));
+        if in_foreign_tree {
+            let place = self.open(target)?;
+            let to = MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+            doing(move_mount(tree, "", &place, "", from | to), action)
+        } else {
+            doing(move_mount(tree, "", &self.root, relative(target), from), action)
+        }
     }
 
     fn open(&self, target: &Path) -> Result<OwnedFd, LayerError> {
@@ -444,6 +467,23 @@ impl<'a> View<'a> {
         Ok(())
     }
 
+    /// A mount point: one call instead of the two that opening and closing would take.
+    fn empty_file(&self, target: &Path) -> Result<(), LayerError> {
+        let mode = Mode::RUSR | Mode::RGRP | Mode::ROTH;
+        let make = || mknodat(&self.root, relative(target), FileType::RegularFile, mode, 0);
+        let made = match make() {
+            Err(Errno::NOENT) => {
+                self.parents(target)?;
+                make()
+            }
+            other => other,
+        };
+        match made {
+            Err(Errno::EXIST) => Ok(()),
+            other => doing(other, || format!("make the file {}", shown(target))),
+        }
+    }
+
     fn give_to_agent(&self, target: &Path) -> Result<(), LayerError> {
         let (uid, gid) = self.setting.agent;
         doing(
@@ -518,17 +558,4 @@ fn clone_tree(
     doing(open_tree(place, "", flags), || {
         format!("clone the mount of {}", shown(shown_as))
     })
-}
-
-fn attach(tree: &OwnedFd, place: &OwnedFd, shown_as: &Path) -> Result<(), LayerError> {
-    doing(
-        move_mount(
-            tree,
-            "",
-            place,
-            "",
-            MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH,
-        ),
-        || format!("mount at {}", shown(shown_as)),
-    )
 }

@@ -165,9 +165,9 @@ impl Supervision {
             for source in ready {
                 gone |= self.handle(source, now)?;
             }
-            if gone {
-                self.cage.kill();
-            } else if let Some(hit) = self.limits.look(now) {
+            // When PID 1 has said that the command is over, it is exiting, and the kernel ends
+            // the rest: the streams come to their end while it does.
+            if !gone && let Some(hit) = self.limits.look(now) {
                 self.hit = Some(hit);
                 self.cage.kill();
                 gone = true;
