@@ -112,7 +112,7 @@ pub(crate) fn processors(
         return None;
     }
     let whole = u32::try_from(milli.div_ceil(1000)).unwrap_or(u32::MAX);
-    if milli % 1000 != 0 {
+    if !milli.is_multiple_of(1000) {
         notes.push(format!(
             "without a cgroup the cpus limit of {} holds as {whole} whole processor(s)",
             milli as f64 / 1000.0

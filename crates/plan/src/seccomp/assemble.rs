@@ -45,7 +45,7 @@ pub(super) fn run(program: &[Instruction], number: u32, architecture: u32, args:
         ARCHITECTURE => architecture,
         _ => {
             let argument = args[((offset - 16) / 8) as usize];
-            if (offset - 16) % 8 == 0 {
+            if (offset - 16).is_multiple_of(8) {
                 argument as u32
             } else {
                 (argument >> 32) as u32
