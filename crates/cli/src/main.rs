@@ -30,6 +30,8 @@ enum Command {
     Bench(commands::bench::Args),
     Doctor(commands::doctor::Args),
     Probe(commands::probe::Args),
+    Completions(commands::completions::Args),
+    Man(commands::man::Args),
     #[command(name = "__bench-floor", hide = true)]
     BenchFloor(commands::bench::FloorArgs),
     #[command(name = "__bench-launcher", hide = true)]
@@ -50,6 +52,8 @@ impl Command {
             Command::Bench(args) => commands::bench::run(args),
             Command::Doctor(args) => commands::doctor::run(args),
             Command::Probe(args) => commands::probe::run(args),
+            Command::Completions(args) => commands::completions::run(args),
+            Command::Man(args) => commands::man::run(args),
             Command::BenchFloor(args) => commands::bench::run_floor(args),
             Command::BenchLauncher(args) => commands::bench::run_launcher(args),
             Command::BenchSyscalls => commands::bench::run_syscalls(),

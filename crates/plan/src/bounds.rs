@@ -102,11 +102,7 @@ pub(crate) fn rlimits(bounds: &Bounds, host: &HostCaps) -> Vec<Item<Rlimit>> {
 
 /// Without a cgroup, processor time is bounded by whole processors only; what that leaves
 /// open is said.
-pub(crate) fn processors(
-    bounds: &Bounds,
-    host: &HostCaps,
-    notes: &mut Vec<String>,
-) -> Option<u32> {
+pub(crate) fn processors(bounds: &Bounds, host: &HostCaps, notes: &mut Vec<String>) -> Option<u32> {
     let milli = bounds.cpu.what.value;
     if has_controller(host, "cpu") || milli >= u64::from(host.cpus) * 1000 {
         return None;

@@ -16,7 +16,10 @@ pub(crate) fn os<S: Serializer>(value: &OsStr, serializer: S) -> Result<S::Ok, S
     serializer.serialize_str(&text(value))
 }
 
-pub(crate) fn path<S: Serializer>(value: &std::path::Path, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn path<S: Serializer>(
+    value: &std::path::Path,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     os(value.as_os_str(), serializer)
 }
 
@@ -27,6 +30,9 @@ pub(crate) fn os_list<S: Serializer>(
     serializer.collect_seq(values.iter().map(|value| text(value)))
 }
 
-pub(crate) fn path_list<S: Serializer>(values: &[PathBuf], serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn path_list<S: Serializer>(
+    values: &[PathBuf],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(values.iter().map(|value| text(value.as_os_str())))
 }

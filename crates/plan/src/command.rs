@@ -3,7 +3,7 @@
 use crate::plan::{Command, Identity, Item, NodeKind, Variable, ViewOp};
 use crate::view::Made;
 use crate::{PlanError, Request};
-use ironcage_policy::{EnvRule, Policy};
+use ironcage_policy::{EnvRule, Policy, WorkspaceMode};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -19,17 +19,22 @@ pub(crate) fn make(
 ) -> Result<Command, PlanError> {
     let program = request.argv.first().ok_or(PlanError::NoCommand)?;
     let env = environment(policy, request, identity);
-    if !is_visible(&request.cwd, &view.ops) {
-        return Err(PlanError::WorkingDirectory {
-            path: request.cwd.clone(),
-        });
+    // An empty workspace has no directory below it to start in.
+    let scratch = policy.workspace_mode.value == WorkspaceMode::Scratch;
+    let cwd = if scratch && request.cwd.starts_with(&request.workspace) {
+        &request.workspace
+    } else {
+        &request.cwd
+    };
+    if !is_visible(cwd, &view.ops) {
+        return Err(PlanError::WorkingDirectory { path: cwd.clone() });
     }
-    let candidates = candidates(program, &request.cwd, &env);
+    let candidates = candidates(program, cwd, &env);
     Ok(Command {
         argv: request.argv.clone(),
         candidates,
         env,
-        cwd: request.cwd.clone(),
+        cwd: cwd.clone(),
     })
 }
 

@@ -21,7 +21,10 @@ pub enum PlanError {
         why: String,
     },
     /// A path of the policy is not there.
-    #[error("{origin} names {}, which does not exist or cannot be seen", shown(path))]
+    #[error(
+        "{origin} names {}, which does not exist or cannot be seen",
+        shown(path)
+    )]
     MissingPath {
         /// The path.
         path: PathBuf,
@@ -76,7 +79,10 @@ pub enum PlanError {
         why: String,
     },
     /// A protected path to be lifted that is not protected.
-    #[error("{origin} lifts the protection of {}, which is not protected", shown(path))]
+    #[error(
+        "{origin} lifts the protection of {}, which is not protected",
+        shown(path)
+    )]
     NotProtected {
         /// The path.
         path: PathBuf,

@@ -37,9 +37,12 @@ fn write_all(plan: &Plan, out: &mut String) -> fmt::Result {
         )
     })?;
     section(out, "file view, in this order", &plan.view, view_op)?;
-    section(out, "capabilities given back", &plan.capabilities, |capability, line| {
-        line.write_str(&capability.name)
-    })?;
+    section(
+        out,
+        "capabilities given back",
+        &plan.capabilities,
+        |capability, line| line.write_str(&capability.name),
+    )?;
     section(out, "kernel counters", &plan.counters, |counter, line| {
         write!(line, "{} = {}", counter.name, counter.value)
     })?;
@@ -47,13 +50,18 @@ fn write_all(plan: &Plan, out: &mut String) -> fmt::Result {
     section(out, "rlimits", &plan.rlimits, |rlimit, line| {
         write!(line, "{:?} = {}", rlimit.resource, rlimit.value)
     })?;
-    section(out, "landlock: writes only below", &plan.write_rules, |rule, line| {
-        let rights = match rule.rights {
-            WriteRights::Tree => "everything in",
-            WriteRights::Existing => "existing files of",
-        };
-        write!(line, "{rights} {}", Printable::new(&rule.path))
-    })?;
+    section(
+        out,
+        "landlock: writes only below",
+        &plan.write_rules,
+        |rule, line| {
+            let rights = match rule.rights {
+                WriteRights::Tree => "everything in",
+                WriteRights::Existing => "existing files of",
+            };
+            write!(line, "{rights} {}", Printable::new(&rule.path))
+        },
+    )?;
     seccomp(plan, out)?;
     writeln!(out, "\nlayers")?;
     for report in &plan.layers {

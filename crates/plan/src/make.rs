@@ -41,7 +41,11 @@ pub fn make(
         capabilities: given_capabilities(policy)?,
         counters: bounds::counters(),
         rlimits: bounds::rlimits(&bounds, host),
-        write_rules: if landlock { view.write_rules } else { Vec::new() },
+        write_rules: if landlock {
+            view.write_rules
+        } else {
+            Vec::new()
+        },
         landlock,
         processors: bounds::processors(&bounds, host, &mut notes),
         seccomp: filter::make(policy, host)?,
@@ -77,10 +81,7 @@ fn identity(policy: &Policy, host: &HostCaps) -> Identity {
 
 /// What each layer will enforce. A required one that is off stops the start, unless the user
 /// has said by name that it may be.
-fn layers(
-    policy: &Policy,
-    host: &HostCaps,
-) -> Result<(Vec<LayerReport>, Vec<Layer>), PlanError> {
+fn layers(policy: &Policy, host: &HostCaps) -> Result<(Vec<LayerReport>, Vec<Layer>), PlanError> {
     let mut degraded = Vec::new();
     let reports = Layer::ALL.map(|layer| LayerReport {
         layer,
@@ -112,9 +113,7 @@ fn layers(
     Ok((reports.to_vec(), degraded))
 }
 
-fn given_capabilities(
-    policy: &Policy,
-) -> Result<Vec<Item<crate::plan::Capability>>, PlanError> {
+fn given_capabilities(policy: &Policy) -> Result<Vec<Item<crate::plan::Capability>>, PlanError> {
     let mut given = Vec::new();
     for wanted in &policy.capabilities {
         let refuse = |why: &str| PlanError::Capability {
@@ -122,8 +121,8 @@ fn given_capabilities(
             origin: wanted.origin.to_string(),
             why: why.into(),
         };
-        let known =
-            capabilities::find(&wanted.value).ok_or_else(|| refuse("there is no such capability"))?;
+        let known = capabilities::find(&wanted.value)
+            .ok_or_else(|| refuse("there is no such capability"))?;
         if !known.allowed {
             return Err(refuse(known.why));
         }

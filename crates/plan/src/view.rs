@@ -371,11 +371,17 @@ impl Builder<'_> {
                 return refuse(why);
             }
         }
-        if matches!(self.files.node(&real).map(|node| node.kind), Some(NodeType::Socket | NodeType::Other)) {
+        if matches!(
+            self.files.node(&real).map(|node| node.kind),
+            Some(NodeType::Socket | NodeType::Other)
+        ) {
             return refuse("sockets, pipes and devices of the host are not given as files");
         }
         let own = &self.request.own.paths;
-        if own.iter().any(|own| own.starts_with(&real) || real.starts_with(own)) {
+        if own
+            .iter()
+            .any(|own| own.starts_with(&real) || real.starts_with(own))
+        {
             return refuse("Ironcage's own directories are in no cage");
         }
         Ok(Grant {

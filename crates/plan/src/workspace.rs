@@ -32,7 +32,10 @@ pub(crate) fn check(request: &Request) -> Result<(), PlanError> {
         return Ok(());
     }
     if *path == request.home {
-        return refuse("it is your home directory, with your keys and settings", true);
+        return refuse(
+            "it is your home directory, with your keys and settings",
+            true,
+        );
     }
     if request.home.starts_with(path) {
         return refuse("your home directory lies in it", true);

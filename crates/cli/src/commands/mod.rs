@@ -2,7 +2,9 @@
 
 pub(crate) mod audit;
 pub(crate) mod bench;
+pub(crate) mod completions;
 pub(crate) mod doctor;
+pub(crate) mod man;
 pub(crate) mod plan;
 pub(crate) mod profile;
 pub(crate) mod probe;

@@ -210,12 +210,7 @@ fn emit_comparison(comparison: &Comparison, rest: usize) -> Vec<Instruction> {
                     code.push(plain(AND, mask_high));
                 }
                 let remaining = if mask_low == u32::MAX { 2 } else { 3 };
-                code.push(branch(
-                    JUMP_EQUAL,
-                    (value >> 32) as u32,
-                    0,
-                    over(remaining),
-                ));
+                code.push(branch(JUMP_EQUAL, (value >> 32) as u32, 0, over(remaining)));
             }
             code.push(plain(LOAD_WORD, argument_low(*argument)));
             if mask_low != u32::MAX {
