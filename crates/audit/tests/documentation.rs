@@ -1,6 +1,6 @@
 //! The example in docs/reference/audit-log.md is what the writer writes.
 //!
-//! `IRONCAGE_UPDATE=1 cargo test -p ironcage-audit --test documentation` renews it.
+//! `UPDATE=1 cargo test -p ironcage-audit --test documentation` renews it.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use ironcage_audit::{Log, Verdict, head_path, log_path, verify};
@@ -94,7 +94,7 @@ fn the_example_is_what_is_written() {
         "<!-- example: head -->\n",
         &text(head_path(&dir, &id)),
     );
-    if std::env::var_os("IRONCAGE_UPDATE").is_some() {
+    if std::env::var_os("UPDATE").is_some() {
         std::fs::write(page(), &wanted).unwrap();
         return;
     }

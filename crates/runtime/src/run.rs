@@ -5,6 +5,7 @@ use crate::recorder::Recorder;
 use crate::refusals::Refusals;
 use crate::relay::{self, Relay, Waits};
 use crate::RunError;
+use ironcage_layers::cgroup::sweep;
 use ironcage_model::{
     CageId, Ending, EventKind, LimitHit, LimitKind, Outcome, bytes_as_written,
 };
@@ -377,6 +378,8 @@ impl Supervision {
         }
         self.recorder.write(exit(ending.clone(), born))?;
         self.cage.bury()?;
+        // What supervisors that were killed have left, as far as it can be told from here.
+        sweep(&plan.cgroup);
         if let Some(error) = self.failure {
             return Err(error.into());
         }

@@ -52,6 +52,9 @@ fn announce(prepared: &Prepared) {
     for wanted in &prepared.resolved.narrowed {
         anstream::eprintln!("ironcage: not granted: {}", Printable::new(wanted));
     }
+    if !prepared.resolved.narrowed.is_empty() {
+        anstream::eprintln!("  hint: `ironcage trust` shows that file and lets it have these");
+    }
     for note in &prepared.plan.notes {
         anstream::eprintln!("ironcage: note: {}", Printable::new(note));
     }
