@@ -118,6 +118,14 @@ impl Item {
     }
 }
 
+/// A command that does a little and leaves nothing.
+pub(crate) fn quiet_command(program: &Path) -> Vec<OsString> {
+    let words = ["probe", "role", "works", "threads"];
+    let mut command = vec![program.as_os_str().to_owned()];
+    command.extend(words.map(OsString::from));
+    command
+}
+
 /// Whether an item worked.
 pub(crate) fn succeeded(evidence: &Evidence) -> bool {
     evidence.status == 0 && contains(&evidence.output, WORKS.as_bytes())

@@ -173,6 +173,8 @@ pub(crate) enum Setup {
     SlowReader,
     /// The launcher is killed while the command runs.
     LauncherKilled,
+    /// The launcher is killed, another run follows, and what is left is counted.
+    LauncherKilledCounted,
     /// The suite tries to reach a listener of the probe while it runs.
     Listening,
     /// The suite tries to take a lock while it runs.

@@ -36,13 +36,7 @@ pub(crate) const PROBES: &[Probe] = &[
         layers: &["parent-death signal", DIES],
         references: &["ATT&CK T1543"],
         setup: Setup::LauncherKilled,
-        inside: |inside| {
-            let mut attempts = Attempts::new();
-            attempts.note("setsid daemon", daemonise(inside, 400));
-            publish(&attempts.done());
-            std::thread::sleep(Duration::from_secs(4));
-            Observation::default()
-        },
+        inside: beat_and_stay,
         oracle: Oracle::Seen(survived),
         ..LF
     },
@@ -72,16 +66,38 @@ pub(crate) const PROBES: &[Probe] = &[
         references: &["ATT&CK T1499"],
         setup: Setup::Repeated(50),
         inside: leave_things,
-        oracle: Oracle::Seen(|_, evidence| {
-            let first = evidence.leftovers.first()?;
-            Some(format!(
-                "{} things are left, such as {first}",
-                evidence.leftovers.len()
-            ))
-        }),
+        oracle: Oracle::Seen(left),
+        ..LF
+    },
+    Probe {
+        id: "LF-06",
+        severity: Severity::Medium,
+        title: "what a killed launcher leaves, after the next start",
+        canary: "processes, mounts, files, queues, cgroups and descriptors before and after",
+        layers: &[DIES, "the next start takes away what a killed one left"],
+        references: &["ATT&CK T1499"],
+        setup: Setup::LauncherKilledCounted,
+        inside: beat_and_stay,
+        oracle: Oracle::Seen(left),
         ..LF
     },
 ];
+
+fn beat_and_stay(inside: &Inside) -> Observation {
+    let mut attempts = Attempts::new();
+    attempts.note("setsid daemon", daemonise(inside, 400));
+    publish(&attempts.done());
+    std::thread::sleep(Duration::from_secs(4));
+    Observation::default()
+}
+
+fn left(_: &Stage, evidence: &Evidence) -> Option<String> {
+    let first = evidence.leftovers.first()?;
+    Some(format!(
+        "{} things are left, such as {first}",
+        evidence.leftovers.len()
+    ))
+}
 
 fn survived(_: &Stage, evidence: &Evidence) -> Option<String> {
     evidence

@@ -314,6 +314,7 @@ impl Runner {
         };
         match setup {
             Setup::Repeated(times) => self.repeat(times, &line, mode, &mut evidence)?,
+            Setup::LauncherKilledCounted => self.kill_and_count(&line, mode, &mut evidence)?,
             _ => self.once(setup, &line, mode, &mut evidence)?,
         }
         if let Some((mut child, output)) = sibling {
@@ -422,12 +423,38 @@ impl Runner {
         for _ in 0..times {
             self.once(Setup::Plain, line, mode, evidence)?;
         }
-        evidence.leftovers = Inventory::take(&self.stage).added(&before);
-        if !evidence.leftovers.is_empty() {
-            // Some things need a moment to go; what is a leak stays.
-            std::thread::sleep(Duration::from_millis(400));
-            evidence.leftovers = Inventory::take(&self.stage).added(&before);
+        evidence.leftovers = self.leftovers_since(&before);
+        Ok(())
+    }
+
+    /// What was left; some things need a moment to go, what is a leak stays.
+    fn leftovers_since(&self, before: &Inventory) -> Vec<String> {
+        let left = Inventory::take(&self.stage).added(before);
+        if left.is_empty() {
+            return left;
         }
+        std::thread::sleep(Duration::from_millis(400));
+        Inventory::take(&self.stage).added(before)
+    }
+
+    /// Kills the launcher in the middle of a run. What it could not take away itself is to be
+    /// gone after the next start at the latest.
+    fn kill_and_count(
+        &self,
+        line: &[OsString],
+        mode: Mode,
+        evidence: &mut Evidence,
+    ) -> Result<(), RunError> {
+        let quiet = mustwork::quiet_command(&self.stage.layout.program);
+        let other = self.line(Setup::Plain, mode, quiet);
+        let mut ignored = Evidence::default();
+        self.once(Setup::Plain, &other, mode, &mut ignored)?;
+        let before = Inventory::take(&self.stage);
+        self.once(Setup::LauncherKilled, line, mode, evidence)?;
+        // Counted by its own probe; here it would only be in the way of the next run.
+        self.still_beating();
+        self.once(Setup::Plain, &other, mode, &mut ignored)?;
+        evidence.leftovers = self.leftovers_since(&before);
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! What a sandbox leaves on the stage: processes, mounts, files, queues, cgroups.
 
 use crate::sampler;
-use crate::stage::Stage;
+use crate::stage::{Stage, sweep};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -17,14 +17,6 @@ fn names(directory: &Path, into: &mut BTreeSet<String>) {
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         into.insert(format!("file {}", entry.path().display()));
     }
-}
-
-/// Ids of the cages that were started on this stage, by their audit logs.
-fn own_cages(stage: &Stage) -> Vec<String> {
-    let logs = stage.params.state_secret.parent().map(std::fs::read_dir);
-    let entries = logs.into_iter().flatten().flatten().flatten();
-    let id = |path: std::path::PathBuf| Some(path.file_stem()?.to_str()?.to_owned());
-    entries.filter_map(|entry| id(entry.path())).collect()
 }
 
 /// Control groups without a process: those with one may be somebody else's at work.
@@ -45,6 +37,23 @@ fn empty_groups(directory: &Path, depth: u32, own: &[String], into: &mut BTreeSe
             empty_groups(&path, depth - 1, own, into);
         }
     }
+}
+
+/// A process by more than its number, while it is there.
+fn described(thing: &str) -> String {
+    let Some(pid) = thing.strip_prefix("process ") else {
+        return thing.to_owned();
+    };
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields: Vec<&str> = stat.splitn(5, ' ').take(4).collect();
+    format!(
+        "process {}",
+        if fields.is_empty() {
+            pid.to_owned()
+        } else {
+            fields.join(" ")
+        }
+    )
 }
 
 impl Inventory {
@@ -75,7 +84,12 @@ impl Inventory {
             all.extend(ids.map(|id| format!("{table} {id}")));
         }
         let descriptors = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
-        empty_groups(Path::new("/sys/fs/cgroup"), 4, &own_cages(stage), &mut all);
+        empty_groups(
+            Path::new("/sys/fs/cgroup"),
+            4,
+            &sweep::cages(&stage.params.home),
+            &mut all,
+        );
         Inventory {
             things: all,
             descriptors,
@@ -84,7 +98,8 @@ impl Inventory {
 
     /// What is there now and was not before.
     pub(crate) fn added(&self, before: &Inventory) -> Vec<String> {
-        let mut added: Vec<String> = self.things.difference(&before.things).cloned().collect();
+        let new = self.things.difference(&before.things);
+        let mut added: Vec<String> = new.map(|thing| described(thing)).collect();
         if self.descriptors > before.descriptors {
             let more = self.descriptors - before.descriptors;
             added.push(format!("{more} descriptors"));

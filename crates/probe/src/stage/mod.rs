@@ -11,6 +11,7 @@ mod log;
 pub(crate) mod namespaces;
 mod nonce;
 mod queues;
+pub(crate) mod sweep;
 mod terminal;
 pub(crate) mod victim;
 

@@ -2,14 +2,17 @@
 //! probe could harm, and all of it goes when their first process ends.
 
 use super::listeners::METADATA;
-use super::{StageError, files::c_path, making};
+use super::{StageError, files::c_path, making, sweep};
 use ironcage_sys::attack::{self, ChildEnd};
 use ironcage_sys::rustix::mount::{MountPropagationFlags, mount_change};
-use ironcage_sys::rustix::process::{getegid, geteuid};
+use ironcage_sys::rustix::process::{
+    Pid, Signal, WaitOptions, getegid, geteuid, getppid, kill_process, waitpid,
+};
 use ironcage_sys::rustix::system::sethostname;
 use std::ffi::CString;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const NEWNS: i32 = 0x0002_0000;
 const NEWUTS: i32 = 0x0400_0000;
@@ -17,6 +20,11 @@ const NEWIPC: i32 = 0x0800_0000;
 const NEWUSER: i32 = 0x1000_0000;
 const NEWPID: i32 = 0x2000_0000;
 const NEWNET: i32 = 0x4000_0000;
+
+const SIGTERM: i32 = 15;
+const SIGCHLD: i32 = 17;
+/// HUP, INT and TERM end the stage; CHLD tells of its end.
+const HEARD: [i32; 4] = [1, 2, SIGTERM, SIGCHLD];
 
 /// Enters the namespaces and runs `suite` in them, below a first process that collects orphans.
 ///
@@ -26,6 +34,7 @@ pub(crate) fn run_in_stage(
     hostname: &str,
     suite: impl FnOnce() -> i32,
 ) -> Result<i32, StageError> {
+    let parent = getppid();
     let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
     let kinds = NEWNS | NEWUTS | NEWIPC | NEWPID | NEWNET;
     if uid == 0 {
@@ -40,19 +49,36 @@ pub(crate) fn run_in_stage(
         write("setgroups", "deny".to_owned())?;
         write("gid_map", format!("{gid} {gid} 1"))?;
     }
-    // Now, not earlier: a change of credentials clears it.
-    attack::die_with_parent().map_err(making("the bond to the parent"))?;
-    let first = attack::fork_start(|| match first_process(home, hostname, suite) {
-        Ok(code) => code,
-        Err(error) => {
-            let source = std::error::Error::source(&error).map(ToString::to_string);
-            eprintln!("ironcage: {error}: {}", source.unwrap_or_default());
-            125
+    // Now, not earlier: a change of credentials clears it. Not the end at once: what the
+    // sandboxes leave outside these namespaces is taken away first.
+    attack::block_signals(&HEARD);
+    attack::hear_of_parent(SIGTERM).map_err(making("the bond to the parent"))?;
+    let first = attack::fork_start(|| {
+        attack::unblock_signals(&HEARD);
+        match first_process(home, hostname, suite) {
+            Ok(code) => code,
+            Err(error) => {
+                let source = std::error::Error::source(&error).map(ToString::to_string);
+                eprintln!("ironcage: {error}: {}", source.unwrap_or_default());
+                125
+            }
         }
     });
     let first = first.map_err(making("the first process"))?;
-    let end = attack::wait_for(first).map_err(making("the first process"))?;
-    Ok(code_of(end))
+    let end = loop {
+        let ended = waitpid(Some(first), WaitOptions::NOHANG);
+        if let Some((_, status)) = ended.map_err(making("the first process"))? {
+            break status.exit_status().unwrap_or(125);
+        }
+        let orphaned = getppid().map(Pid::as_raw_nonzero) != parent.map(Pid::as_raw_nonzero);
+        let heard = attack::wait_signal(&HEARD, Duration::from_millis(500));
+        if orphaned || heard.is_some_and(|signal| signal.0 != SIGCHLD) {
+            // The kernel ends everything on the stage with its first process.
+            kill_process(first, Signal::KILL).map_err(making("the end"))?;
+        }
+    };
+    sweep::remove_groups(home);
+    Ok(end)
 }
 
 fn code_of(end: ChildEnd) -> i32 {

@@ -4,7 +4,7 @@
 //! only then may a forked child run ordinary code. With more threads, it is refused.
 
 use rustix::io::Errno;
-use rustix::process::{Pid, WaitOptions, WaitStatus, waitpid};
+use rustix::process::{Pid, WaitOptions, WaitStatus, wait, waitpid};
 
 /// How a forked child ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +73,7 @@ pub fn wait_for(child: Pid) -> Result<ChildEnd, Errno> {
 /// Collects every orphan, as the first process of a pid namespace must, until `child` ends.
 pub fn run_as_init(child: Pid) -> Result<ChildEnd, Errno> {
     loop {
-        match waitpid(None, WaitOptions::empty()) {
+        match wait(WaitOptions::empty()) {
             Ok(Some((pid, status))) if pid == child => return Ok(end_of(status)),
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error),

@@ -28,9 +28,9 @@ pub use mount::{
 };
 pub use net::{add_loopback_address, loopback_up, netlink_socket, socket_of};
 pub use process::{
-    SignalSeen, block_signals, core_limit_raise, crash, die_with_parent, duplicate, kill_everyone,
-    leak_memory, memory_address, ptrace_change_syscall, ptrace_detach, ptrace_seize,
-    ptrace_seize_suspending_seccomp, read_memory, wait_signal,
+    SignalSeen, block_signals, core_limit_raise, crash, die_with_parent, duplicate, hear_of_parent,
+    kill_everyone, leak_memory, memory_address, ptrace_change_syscall, ptrace_detach, ptrace_seize,
+    ptrace_seize_suspending_seccomp, read_memory, unblock_signals, wait_signal,
 };
 pub use ring::{io_uring_connect_abstract, io_uring_setup};
 pub use surface::{

@@ -135,8 +135,13 @@ pub fn kill_everyone(signal: i32) -> Result<(), Errno> {
 
 /// Asks for SIGKILL when the parent thread ends.
 pub fn die_with_parent() -> Result<(), Errno> {
+    hear_of_parent(libc::SIGKILL)
+}
+
+/// Asks for a signal when the parent thread ends.
+pub fn hear_of_parent(signal: i32) -> Result<(), Errno> {
     // SAFETY: PR_SET_PDEATHSIG takes a number.
-    checked(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) }.into()).map(drop)
+    checked(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal) }.into()).map(drop)
 }
 
 /// Raises the core size limit to its hard maximum.
@@ -189,6 +194,13 @@ pub fn block_signals(signals: &[i32]) {
     let set = set_of(signals);
     // SAFETY: set is valid; the old mask is not asked for.
     unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
+}
+
+/// Lets signals through again in the calling thread.
+pub fn unblock_signals(signals: &[i32]) {
+    let set = set_of(signals);
+    // SAFETY: set is valid; the old mask is not asked for.
+    unsafe { libc::sigprocmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut()) };
 }
 
 /// Collects one of the blocked signals, waiting at most `timeout`.
