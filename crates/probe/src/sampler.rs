@@ -18,8 +18,9 @@ pub(crate) struct Samples {
     pub(crate) descriptors: u64,
     /// Processor time of them, in clock ticks of a hundredth of a second.
     pub(crate) ticks: u64,
-    /// Processors that they may use, in hundredths: those in their set, or less by a quota.
-    pub(crate) processor_percent: u64,
+    /// Processors that they may use, in hundredths: those in their set, or less by a quota. The
+    /// least of all looks, as the last one may see a process whose group is gone.
+    pub(crate) processor_percent: Option<u64>,
     /// Whether one of them ran in a real-time class or below the ordinary nice value.
     pub(crate) boosted: bool,
     /// Processes not of the probe that were traced by one of it.
@@ -155,7 +156,9 @@ impl Samples {
             let fields = stat_fields(*pid);
             let field = |index: usize| fields.get(index).copied().unwrap_or(0);
             ticks += u64::try_from(field(USER_TICKS) + field(SYSTEM_TICKS)).unwrap_or(0);
-            self.processor_percent = self.processor_percent.max(processor_percent(*pid, &status));
+            let free = processor_percent(*pid, &status);
+            self.processor_percent =
+                Some(self.processor_percent.map_or(free, |least| least.min(free)));
             self.boosted |= field(NICE) < 0 || field(POLICY) == 1;
             let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd"));
             if let Ok(descriptors) = descriptors {

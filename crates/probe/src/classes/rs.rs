@@ -169,7 +169,8 @@ pub(crate) const PROBES: &[Probe] = &[
 
 fn too_much_time(evidence: &super::Evidence, limits: Limits) -> Option<String> {
     let allowed = limits.cpu_percent * SPIN_MS / 1000;
-    let (spent, free) = (evidence.samples.ticks, evidence.samples.processor_percent);
+    let spent = evidence.samples.ticks;
+    let free = evidence.samples.processor_percent.unwrap_or(0);
     // A fifth more is allowed for measuring, and for what a quota lets pass in its first period.
     if spent > allowed * 6 / 5 {
         return Some(format!("{spent} hundredths of a second, {allowed} allowed"));
