@@ -1,18 +1,18 @@
 //! The supervisor's side of a cage: forks it, hears it, ends it.
 
+use crate::StartError;
 use crate::faults::step;
 use crate::ids::{self, Range, Reaped};
 use crate::init::{self, Inheritance};
 use crate::network::Helper;
 use crate::wire::{self, FromInit, ToInit};
-use crate::StartError;
 use ironcage_layers::cgroup::{Cgroup, CgroupLimits};
 use ironcage_layers::identity::{MapLine, write_maps};
 use ironcage_model::CageId;
 use ironcage_plan::{IdMap, Plan};
 use ironcage_sys::clone::{Forked, Namespaces, fork};
 use ironcage_sys::rustix::net::{
-    AddressFamily, SocketFlags, SocketType, shutdown, Shutdown, socketpair,
+    AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair,
 };
 use ironcage_sys::rustix::pipe::{PipeFlags, pipe_with};
 use ironcage_sys::rustix::process::{

@@ -172,8 +172,8 @@ fn build(plan: &Plan, inheritance: &Inheritance) -> Result<Built, LayerError> {
         report: control,
         failure: wire::NOT_EXECUTED,
     };
-    let command = spawn(&image, &streams)
-        .map_err(|error| failed(Layer::PidNs, "fork the command", error))?;
+    let command =
+        spawn(&image, &streams).map_err(|error| failed(Layer::PidNs, "fork the command", error))?;
     // Both sides set the group, so that neither has to wait for the other.
     let _ = setpgid(Some(command), Some(command));
     step();
@@ -292,9 +292,8 @@ fn image(plan: &Plan, path: &Path) -> Result<Image, LayerError> {
         CString::new(bytes).map_err(|error| failed(Layer::PidNs, "prepare the command", error))
     };
     let command = &plan.command;
-    let list = |items: &mut dyn Iterator<Item = &[u8]>| {
-        items.map(string).collect::<Result<Vec<_>, _>>()
-    };
+    let list =
+        |items: &mut dyn Iterator<Item = &[u8]>| items.map(string).collect::<Result<Vec<_>, _>>();
     let argv = list(&mut command.argv.iter().map(|a| a.as_bytes()))?;
     let envp = command
         .env

@@ -111,8 +111,9 @@ impl CageFlags {
         let home = places::home()?;
         let cwd = match &self.cwd {
             Some(path) => real(path, "--cwd")?,
-            None => std::env::current_dir()
-                .map_err(|error| CliError::new(format!("cannot tell the current directory: {error}")))?,
+            None => std::env::current_dir().map_err(|error| {
+                CliError::new(format!("cannot tell the current directory: {error}"))
+            })?,
         };
         let workspace = match &self.workspace {
             Some(path) => {

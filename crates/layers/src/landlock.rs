@@ -8,8 +8,8 @@ use crate::error::LayerError;
 use ironcage_model::Layer;
 use ironcage_plan::{Item, WriteRights, WriteRule};
 use landlock::{
-    ABI, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset,
-    RulesetAttr, RulesetCreatedAttr, Scope,
+    ABI, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, Scope,
 };
 use std::io;
 

@@ -80,7 +80,10 @@ pub fn keep_to_processors(count: u32) -> Result<(), LayerError> {
 
 /// Writes the counters through a handle of `/proc/sys/user` opened before that became
 /// read-only. They hold for the caller's user namespace.
-pub fn set_counters(directory: BorrowedFd<'_>, counters: &[Item<Counter>]) -> Result<(), LayerError> {
+pub fn set_counters(
+    directory: BorrowedFd<'_>,
+    counters: &[Item<Counter>],
+) -> Result<(), LayerError> {
     for item in counters {
         let Counter { name, value } = &item.what;
         let flags = OFlags::WRONLY | OFlags::CLOEXEC;
@@ -92,7 +95,9 @@ pub fn set_counters(directory: BorrowedFd<'_>, counters: &[Item<Counter>]) -> Re
         };
         write(&file, value.to_string().as_bytes())
             .map(drop)
-            .doing(Layer::Counters, || format!("write {value} to /proc/sys/user/{name}"))?;
+            .doing(Layer::Counters, || {
+                format!("write {value} to /proc/sys/user/{name}")
+            })?;
     }
     Ok(())
 }

@@ -11,8 +11,8 @@ use ironcage_sys::mount::{
     AttributeChange, MountAttributes, open_below, open_source, set_attributes,
 };
 use ironcage_sys::rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, Uid, chmodat, chownat, fstat, mkdirat, mknodat, openat,
-    symlinkat,
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, Uid, chmodat, chownat, fstat, mkdirat, mknodat,
+    openat, symlinkat,
 };
 use ironcage_sys::rustix::io::{Errno, write};
 use ironcage_sys::rustix::mount::{
@@ -383,7 +383,10 @@ impl<'a> View<'a> {
             let to = MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
             doing(move_mount(tree, "", &place, "", from | to), action)
         } else {
-            doing(move_mount(tree, "", &self.root, relative(target), from), action)
+            doing(
+                move_mount(tree, "", &self.root, relative(target), from),
+                action,
+            )
         }
     }
 
@@ -450,7 +453,14 @@ impl<'a> View<'a> {
 
     fn file(&self, target: &Path, content: &[u8], mode: u32) -> Result<(), LayerError> {
         let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let make = || openat(&self.root, relative(target), flags, Mode::from_raw_mode(mode));
+        let make = || {
+            openat(
+                &self.root,
+                relative(target),
+                flags,
+                Mode::from_raw_mode(mode),
+            )
+        };
         let made = match make() {
             Err(Errno::NOENT) => {
                 self.parents(target)?;

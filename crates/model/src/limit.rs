@@ -60,7 +60,12 @@ pub struct LimitHit {
 
 /// A size as a person writes it: `536870912` is `512M`, the largest unit that leaves no rest.
 pub fn bytes_as_written(bytes: u64) -> String {
-    const UNITS: [(&str, u64); 4] = [("T", 1 << 40), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)];
+    const UNITS: [(&str, u64); 4] = [
+        ("T", 1 << 40),
+        ("G", 1 << 30),
+        ("M", 1 << 20),
+        ("K", 1 << 10),
+    ];
     UNITS
         .into_iter()
         .find(|(_, size)| bytes >= *size && bytes.is_multiple_of(*size))

@@ -2,7 +2,7 @@
 
 use crate::RunError;
 use crate::watchdog::{
-    ProcMount, ProcessFiles, WatchedLimits, WatchedPlaces, Watchdog, processor_ticks,
+    ProcMount, ProcessFiles, Watchdog, WatchedLimits, WatchedPlaces, processor_ticks,
 };
 use ironcage_layers::cgroup::Cgroup;
 use ironcage_model::{LimitHit, LimitKind, bytes_as_written};
@@ -26,9 +26,7 @@ pub(crate) struct Limits {
     full: bool,
 }
 
-fn failed(
-    action: &'static str,
-) -> impl FnOnce(ironcage_sys::rustix::io::Errno) -> RunError {
+fn failed(action: &'static str) -> impl FnOnce(ironcage_sys::rustix::io::Errno) -> RunError {
     move |error| RunError::Supervise {
         action,
         source: error.into(),
@@ -45,11 +43,7 @@ impl Limits {
             Mode::empty(),
         )
         .map_err(failed("open the cage's process list"))?;
-        let by_rlimit = |wanted| {
-            plan.rlimits
-                .iter()
-                .any(|item| item.what.resource == wanted)
-        };
+        let by_rlimit = |wanted| plan.rlimits.iter().any(|item| item.what.resource == wanted);
         let limits = WatchedLimits {
             memory: by_rlimit(Resource::Data).then_some(plan.bounds.memory.what.value),
             disk: Some(plan.bounds.disk.what.value),
@@ -64,10 +58,11 @@ impl Limits {
             })
             .collect();
         let clone = |fd: std::os::fd::BorrowedFd<'_>| {
-            fd.try_clone_to_owned().map_err(|source| RunError::Supervise {
-                action: "keep a handle of the cage's storage",
-                source,
-            })
+            fd.try_clone_to_owned()
+                .map_err(|source| RunError::Supervise {
+                    action: "keep a handle of the cage's storage",
+                    source,
+                })
         };
         let places = WatchedPlaces {
             proc: clone(proc.as_fd())?,
@@ -82,7 +77,12 @@ impl Limits {
         let idle = plan.bounds.idle.what.value;
         let proc = ProcMount::new(proc);
         Ok(Limits {
-            deadline: plan.bounds.time.what.value.map(|limit| (now + limit, limit)),
+            deadline: plan
+                .bounds
+                .time
+                .what
+                .value
+                .map(|limit| (now + limit, limit)),
             idle,
             last_sign: now,
             last_cpu: idle.and_then(|_| processor_ticks(&proc).ok()),

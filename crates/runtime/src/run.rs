@@ -1,14 +1,12 @@
 //! One run: from a plan to an outcome.
 
+use crate::RunError;
 use crate::limits::{self, Limits};
 use crate::recorder::Recorder;
 use crate::refusals::Refusals;
 use crate::relay::{self, Relay, Waits};
-use crate::RunError;
 use ironcage_layers::cgroup::sweep;
-use ironcage_model::{
-    CageId, Ending, EventKind, LimitHit, LimitKind, Outcome, bytes_as_written,
-};
+use ironcage_model::{CageId, Ending, EventKind, LimitHit, LimitKind, Outcome, bytes_as_written};
 use ironcage_namespace::{Cage, FromInit, StartError, Streams, receive_from_init, start};
 use ironcage_plan::Plan;
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -148,8 +148,7 @@ fn last_capability() -> u32 {
     while last < 63 {
         let next = last + 1;
         // SAFETY: prctl with plain numbers.
-        let known =
-            unsafe { libc::syscall(libc::SYS_prctl, libc::PR_CAPBSET_READ, next, 0, 0, 0) };
+        let known = unsafe { libc::syscall(libc::SYS_prctl, libc::PR_CAPBSET_READ, next, 0, 0, 0) };
         if known < 0 {
             break;
         }

@@ -105,10 +105,7 @@ impl Watchdog {
             let look = memory.look(&self.proc);
             self.memory_due = now + look.pause;
             if look.exceeded {
-                hit = Some(ended(
-                    LimitKind::Memory,
-                    bytes_as_written(memory.limit()),
-                ));
+                hit = Some(ended(LimitKind::Memory, bytes_as_written(memory.limit())));
             }
         }
         if let Some(storage) = &mut self.storage
