@@ -19,6 +19,22 @@ fn names(directory: &Path, into: &mut BTreeSet<String>) {
     }
 }
 
+/// What the names of groups of this stage's sandboxes contain: the cage's id for Ironcage, of
+/// which others may run on this machine, and the launcher's name for any other.
+fn marks(stage: &Stage) -> Vec<String> {
+    let mut marks = sweep::cages(&stage.params.home);
+    let launcher = stage
+        .params
+        .launcher
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy();
+    if launcher != "ironcage" {
+        marks.push(launcher.into_owned());
+    }
+    marks
+}
+
 /// Control groups without a process: those with one may be somebody else's at work.
 fn empty_groups(directory: &Path, depth: u32, own: &[String], into: &mut BTreeSet<String>) {
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
@@ -27,10 +43,10 @@ fn empty_groups(directory: &Path, depth: u32, own: &[String], into: &mut BTreeSe
         }
         let path = entry.path();
         let name = entry.file_name().to_string_lossy().into_owned();
-        // Cages of others on this machine are not the stage's.
-        let foreign = name.starts_with("ironcage-c") && !own.iter().any(|id| name.contains(id));
+        // Other groups come and go with the machine's own work.
+        let ours = own.iter().any(|mark| name.contains(mark));
         let processes = std::fs::read_to_string(path.join("cgroup.procs"));
-        if !foreign && processes.is_ok_and(|list| list.is_empty()) {
+        if ours && processes.is_ok_and(|list| list.is_empty()) {
             into.insert(format!("cgroup {}", path.display()));
         }
         if depth > 0 {
@@ -84,12 +100,7 @@ impl Inventory {
             all.extend(ids.map(|id| format!("{table} {id}")));
         }
         let descriptors = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
-        empty_groups(
-            Path::new("/sys/fs/cgroup"),
-            4,
-            &sweep::cages(&stage.params.home),
-            &mut all,
-        );
+        empty_groups(Path::new("/sys/fs/cgroup"), 4, &marks(stage), &mut all);
         Inventory {
             things: all,
             descriptors,
