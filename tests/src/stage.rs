@@ -150,8 +150,12 @@ impl Stage {
 
     /// Any program of the host, run outside of every cage by the one who runs here.
     pub fn outside(&self, program: impl AsRef<OsStr>) -> Command {
-        let mut command = Command::new(program);
+        // Signals that the caller of the tests ignores (nohup, a shell's background job) would stay ignored in all
+        // that is started here; env sets them back and then executes the program in its own place.
+        let mut command = Command::new("/usr/bin/env");
         command
+            .arg("--default-signal")
+            .arg(program)
             .env_clear()
             .env("PATH", SEARCH_PATH)
             .env("HOME", self.home())
