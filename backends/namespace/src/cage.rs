@@ -3,9 +3,9 @@
 use crate::StartError;
 use crate::faults::step;
 use crate::ids::{self, Range, Reaped};
-use crate::init::{self, Inheritance};
+use crate::init::{self, Inheritance, InnerStreams};
 use crate::network::Helper;
-use crate::wire::{self, FromInit, ToInit};
+use crate::wire::{self, FromInit, Ready, ToInit};
 use ironcage_layers::cgroup::{Cgroup, CgroupLimits};
 use ironcage_layers::identity::{MapLine, write_maps};
 use ironcage_model::CageId;
@@ -22,15 +22,64 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
+/// What the command's standard streams are to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StreamKind {
+    /// Three pipes.
+    Pipes,
+    /// One terminal of the cage's own.
+    Terminal,
+}
+
 /// Outer ends of the command's streams.
 #[derive(Debug)]
-pub struct Streams {
-    /// Where its standard input is written.
-    pub stdin: OwnedFd,
-    /// Where its standard output is read.
-    pub stdout: OwnedFd,
-    /// Where its standard error is read.
-    pub stderr: OwnedFd,
+pub enum Streams {
+    /// Three pipes.
+    Pipes {
+        /// Where its standard input is written.
+        stdin: OwnedFd,
+        /// Where its standard output is read.
+        stdout: OwnedFd,
+        /// Where its standard error is read.
+        stderr: OwnedFd,
+    },
+    /// The controlling end of the cage's terminal.
+    Terminal(OwnedFd),
+}
+
+/// Both ends of the streams before the fork.
+#[derive(Debug)]
+struct Ends {
+    inner: InnerStreams,
+    outer: Option<Streams>,
+}
+
+impl Ends {
+    fn make(kind: StreamKind) -> io::Result<Ends> {
+        if kind == StreamKind::Terminal {
+            // Made by PID 1, from the cage's own devpts.
+            return Ok(Ends {
+                inner: InnerStreams::Terminal,
+                outer: None,
+            });
+        }
+        let pipe = || pipe_with(PipeFlags::CLOEXEC);
+        let (stdin_inner, stdin) = pipe()?;
+        let (stdout, stdout_inner) = pipe()?;
+        let (stderr, stderr_inner) = pipe()?;
+        Ok(Ends {
+            inner: InnerStreams::Pipes {
+                stdin: stdin_inner,
+                stdout: stdout_inner,
+                stderr: stderr_inner,
+            },
+            outer: Some(Streams::Pipes {
+                stdin,
+                stdout,
+                stderr,
+            }),
+        })
+    }
 }
 
 /// A running cage. Dropping it ends it.
@@ -52,12 +101,9 @@ pub struct Cage {
 /// [`Birth::attend`]; what it does before is done while PID 1 works.
 ///
 /// Preconditions: the calling process has one thread; its end is the cage's end.
-pub fn start(plan: &Plan, id: &CageId) -> Result<Birth, StartError> {
+pub fn start(plan: &Plan, id: &CageId, kind: StreamKind) -> Result<Birth, StartError> {
     let channel = |error: ironcage_sys::rustix::io::Errno| StartError::Channel(error.into());
-    let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(channel);
-    let (stdin_inner, stdin) = pipe()?;
-    let (stdout, stdout_inner) = pipe()?;
-    let (stderr, stderr_inner) = pipe()?;
+    let ends = Ends::make(kind).map_err(StartError::Channel)?;
     let (control, control_inner) = socketpair(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,
@@ -99,16 +145,14 @@ pub fn start(plan: &Plan, id: &CageId) -> Result<Birth, StartError> {
     let clone_fd = cgroup.as_ref().and_then(Cgroup::clone_fd);
     match fork(namespaces, clone_fd).map_err(StartError::Fork)? {
         Forked::Child => {
-            drop((control, stdin, stdout, stderr));
+            drop((control, ends.outer));
             // The supervisor's children, not this process's: it must not wait for them.
             std::mem::forget(children);
             init::run(
                 plan,
                 Inheritance {
                     control: control_inner,
-                    stdin: stdin_inner,
-                    stdout: stdout_inner,
-                    stderr: stderr_inner,
+                    streams: ends.inner,
                     owner_maps,
                     agent_outside,
                     cgroup_entries,
@@ -116,7 +160,7 @@ pub fn start(plan: &Plan, id: &CageId) -> Result<Birth, StartError> {
             )
         }
         Forked::Parent { pid, pidfd } => {
-            drop((control_inner, stdin_inner, stdout_inner, stderr_inner));
+            drop((control_inner, ends.inner));
             drop((owner_maps, cgroup_entries));
             let network = match Helper::start(range.is_none().then_some(pid), control.as_fd()) {
                 Ok(network) => network,
@@ -133,11 +177,7 @@ pub fn start(plan: &Plan, id: &CageId) -> Result<Birth, StartError> {
                 pidfd,
                 cgroup,
                 range,
-                streams: Streams {
-                    stdin,
-                    stdout,
-                    stderr,
-                },
+                streams: ends.outer,
             })
         }
     }
@@ -164,7 +204,7 @@ pub struct Birth {
     pidfd: OwnedFd,
     cgroup: Option<Cgroup>,
     range: Option<Range>,
-    streams: Streams,
+    streams: Option<Streams>,
     network: Option<Helper>,
     children: Vec<Reaped>,
 }
@@ -175,20 +215,28 @@ impl Birth {
     pub fn attend(mut self, plan: &Plan) -> Result<(Cage, Streams), StartError> {
         let network = self.network.take().map_or(Ok(()), Helper::finish);
         match network.and_then(|()| self.hear(plan)) {
-            Ok((listener, root, proc)) => {
+            Ok(ready) => {
+                let streams = match (ready.terminal, self.streams.take()) {
+                    (Some(terminal), _) => Streams::Terminal(terminal),
+                    (None, Some(pipes)) => pipes,
+                    (None, None) => {
+                        end(&self.pidfd);
+                        return Err(StartError::Died);
+                    }
+                };
                 let cage = Cage {
                     control: self.control,
                     pid: self.pid,
                     pidfd: self.pidfd,
-                    listener,
-                    root,
-                    proc,
+                    listener: ready.listener,
+                    root: ready.root,
+                    proc: ready.proc,
                     cgroup: self.cgroup,
                     _range: self.range,
                     _children: self.children,
                     gone: false,
                 };
-                Ok((cage, self.streams))
+                Ok((cage, streams))
             }
             Err(error) => {
                 end(&self.pidfd);
@@ -197,7 +245,7 @@ impl Birth {
         }
     }
 
-    fn hear(&self, plan: &Plan) -> Result<(Option<OwnedFd>, OwnedFd, OwnedFd), StartError> {
+    fn hear(&self, plan: &Plan) -> Result<Ready, StartError> {
         loop {
             let message = wire::receive(self.control.as_fd(), true).map_err(StartError::Channel)?;
             match message {
@@ -208,13 +256,9 @@ impl Birth {
                         .map_err(StartError::Channel)?;
                     step();
                 }
-                Some(FromInit::Ready { descriptors }) => {
+                Some(FromInit::Ready(ready)) => {
                     step();
-                    let mut descriptors = descriptors.into_iter();
-                    let (Some(root), Some(proc)) = (descriptors.next(), descriptors.next()) else {
-                        return Err(StartError::Died);
-                    };
-                    return Ok((descriptors.next(), root, proc));
+                    return Ok(ready);
                 }
                 Some(FromInit::Failed {
                     layer,
@@ -227,9 +271,13 @@ impl Birth {
                         errno,
                     });
                 }
-                Some(FromInit::NotExecuted(_) | FromInit::Exited(_) | FromInit::Closed) | None => {
-                    return Err(StartError::Died);
-                }
+                Some(
+                    FromInit::NotExecuted(_)
+                    | FromInit::Exited(_)
+                    | FromInit::Stopped
+                    | FromInit::Closed,
+                )
+                | None => return Err(StartError::Died),
             }
         }
     }
@@ -298,6 +346,11 @@ impl Cage {
     /// Sends a signal to the command and its process group.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
         wire::tell_init(self.control.as_fd(), ToInit::Signal(signal))
+    }
+
+    /// Lets a stopped command go on, in the foreground of its terminal.
+    pub fn resume(&self) -> io::Result<()> {
+        wire::tell_init(self.control.as_fd(), ToInit::Resume)
     }
 
     /// Ends every process of the cage and waits until all are gone.

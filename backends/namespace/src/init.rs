@@ -5,6 +5,7 @@
 //! secrets, its environment is wiped, and nobody inside may read it.
 
 use crate::faults::step;
+use crate::terminal;
 use crate::wire::{self, ToInit};
 use ironcage_layers::cgroup::ENTRY;
 use ironcage_layers::filter::Prepared;
@@ -35,10 +36,8 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Inheritance {
     /// The control socket.
     pub(crate) control: OwnedFd,
-    /// Inner ends of the streams.
-    pub(crate) stdin: OwnedFd,
-    pub(crate) stdout: OwnedFd,
-    pub(crate) stderr: OwnedFd,
+    /// The streams, as far as they are made outside.
+    pub(crate) streams: InnerStreams,
     /// Maps for owned binds.
     pub(crate) owner_maps: Vec<OwnerMap>,
     /// The agent's ids outside.
@@ -47,7 +46,21 @@ pub(crate) struct Inheritance {
     pub(crate) cgroup_entries: Vec<OwnedFd>,
 }
 
+/// Inner ends of the command's streams.
+#[derive(Debug)]
+pub(crate) enum InnerStreams {
+    /// Three pipes.
+    Pipes {
+        stdin: OwnedFd,
+        stdout: OwnedFd,
+        stderr: OwnedFd,
+    },
+    /// A terminal, still to be made.
+    Terminal,
+}
+
 const SIGCHLD: i32 = 17;
+const SIGCONT: i32 = 18;
 
 /// Runs PID 1 to its end.
 pub(crate) fn run(plan: &Plan, inheritance: Inheritance) -> ! {
@@ -65,6 +78,8 @@ pub(crate) fn run(plan: &Plan, inheritance: Inheritance) -> ! {
 struct Built {
     command: Pid,
     children: OwnedFd,
+    /// The command's end of the terminal, where it has one.
+    terminal: Option<OwnedFd>,
 }
 
 fn failed(layer: Layer, action: &str, source: impl Into<io::Error>) -> LayerError {
@@ -127,9 +142,17 @@ fn build(plan: &Plan, inheritance: &Inheritance) -> Result<Built, LayerError> {
     privileges::drop_capabilities(&plan.capabilities)?;
     step();
     privileges::new_session()?;
+    let terminal = match inheritance.streams {
+        InnerStreams::Terminal => Some(terminal::make()?),
+        InnerStreams::Pipes { .. } => None,
+    };
     let children = ironcage_sys::signals::catch(&[SIGCHLD])
         .map_err(|error| failed(Layer::PidNs, "catch the end of children", error))?;
-    close_descriptors(inheritance, &[&proc, &root, &children])?;
+    let mut kept = vec![&proc, &root, &children];
+    if let Some(pair) = &terminal {
+        kept.extend([&pair.controller, &pair.command]);
+    }
+    close_descriptors(inheritance, &kept)?;
     privileges::set_rlimits(&plan.rlimits)?;
     if let Some(count) = plan.processors {
         privileges::keep_to_processors(count)?;
@@ -148,12 +171,17 @@ fn build(plan: &Plan, inheritance: &Inheritance) -> Result<Built, LayerError> {
     step();
     let listener = filter.install()?;
     step();
-    let mut descriptors = vec![root.as_fd(), proc.as_fd()];
-    descriptors.extend(listener.as_ref().map(AsFd::as_fd));
     // From here on the supervisor answers refused calls; without it they would wait. If it
     // is gone, sending fails, and nothing is started.
-    wire::say_ready(control, &descriptors)
-        .map_err(|error| failed(Layer::Seccomp, "hand the listener over", error))?;
+    wire::say_ready(
+        control,
+        root.as_fd(),
+        proc.as_fd(),
+        listener.as_ref().map(AsFd::as_fd),
+        terminal.as_ref().map(|pair| pair.controller.as_fd()),
+    )
+    .map_err(|error| failed(Layer::Seccomp, "hand the listener over", error))?;
+    let terminal = terminal.map(|pair| pair.command);
     drop((listener, proc, root));
     step();
     let path = match path {
@@ -165,10 +193,23 @@ fn build(plan: &Plan, inheritance: &Inheritance) -> Result<Built, LayerError> {
         }
     };
     let image = image(plan, &path)?;
+    let (stdin, stdout, stderr) = match (&inheritance.streams, &terminal) {
+        (
+            InnerStreams::Pipes {
+                stdin,
+                stdout,
+                stderr,
+            },
+            _,
+        ) => (stdin.as_fd(), stdout.as_fd(), stderr.as_fd()),
+        (InnerStreams::Terminal, Some(end)) => (end.as_fd(), end.as_fd(), end.as_fd()),
+        (InnerStreams::Terminal, None) => exit_now(125),
+    };
     let streams = Streams {
-        stdin: inheritance.stdin.as_fd(),
-        stdout: inheritance.stdout.as_fd(),
-        stderr: inheritance.stderr.as_fd(),
+        stdin,
+        stdout,
+        stderr,
+        terminal: terminal.as_ref().map(AsFd::as_fd),
         report: control,
         failure: wire::NOT_EXECUTED,
     };
@@ -177,7 +218,11 @@ fn build(plan: &Plan, inheritance: &Inheritance) -> Result<Built, LayerError> {
     // Both sides set the group, so that neither has to wait for the other.
     let _ = setpgid(Some(command), Some(command));
     step();
-    Ok(Built { command, children })
+    Ok(Built {
+        command,
+        children,
+        terminal,
+    })
 }
 
 fn die_with_parent() -> Result<(), LayerError> {
@@ -211,7 +256,13 @@ fn make_view(
     inheritance: &Inheritance,
 ) -> Result<(OwnedFd, OwnedFd, OwnedFd), LayerError> {
     let view = View::new(Setting {
-        bytes: plan.bounds.disk.what.value,
+        // Ephemeral storage is memory, and so never more than that.
+        bytes: plan
+            .bounds
+            .disk
+            .what
+            .value
+            .min(plan.bounds.memory.what.value),
         inodes: plan.bounds.inodes.what.value,
         agent: inheritance.agent_outside,
         owner_maps: &inheritance.owner_maps,
@@ -240,7 +291,7 @@ fn wait_for_go(inheritance: &Inheritance) -> Result<(), LayerError> {
     match wire::hear_supervisor(inheritance.control.as_fd()) {
         Ok(ToInit::Go) => Ok(()),
         // The supervisor is gone or confused: so is the cage.
-        Ok(ToInit::Closed | ToInit::Signal(_)) | Err(_) => exit_now(125),
+        Ok(ToInit::Closed | ToInit::Signal(_) | ToInit::Resume) | Err(_) => exit_now(125),
     }
 }
 
@@ -254,12 +305,15 @@ fn close_descriptors(inheritance: &Inheritance, more: &[&OwnedFd]) -> Result<(),
     dup(stdio::dup2_stdout(&null))?;
     dup(stdio::dup2_stderr(&null))?;
     drop(null);
-    let mut keep = vec![
-        inheritance.control.as_fd(),
-        inheritance.stdin.as_fd(),
-        inheritance.stdout.as_fd(),
-        inheritance.stderr.as_fd(),
-    ];
+    let mut keep = vec![inheritance.control.as_fd()];
+    if let InnerStreams::Pipes {
+        stdin,
+        stdout,
+        stderr,
+    } = &inheritance.streams
+    {
+        keep.extend([stdin.as_fd(), stdout.as_fd(), stderr.as_fd()]);
+    }
     keep.extend(more.iter().map(AsFd::as_fd));
     ironcage_sys::process::close_all_but(&keep)
         .map_err(|error| failed(Layer::Descriptors, "close descriptors", error))
@@ -317,9 +371,16 @@ fn image(plan: &Plan, path: &Path) -> Result<Image, LayerError> {
 fn supervise_child(inheritance: &Inheritance, built: Built) -> ! {
     let control = inheritance.control.as_fd();
     loop {
-        if let Some(status) = reap(built.command) {
-            let _ = wire::say_exited(control, status.as_raw());
-            exit_now(0);
+        match reap(built.command) {
+            // If the supervisor is gone, so are we in a moment.
+            Some(status) if status.stopped() => {
+                let _ = wire::say_stopped(control);
+            }
+            Some(status) => {
+                let _ = wire::say_exited(control, status.as_raw());
+                exit_now(0);
+            }
+            None => {}
         }
         let mut fds = [
             PollFd::new(&built.children, PollFlags::IN),
@@ -340,6 +401,13 @@ fn supervise_child(inheritance: &Inheritance, built: Built) -> ! {
                     // A command that is gone by now needs no signal.
                     let _ = ironcage_sys::process::signal_group(group, signal);
                 }
+                Ok(ToInit::Resume) => {
+                    if let Some(terminal) = &built.terminal {
+                        terminal::bring_forward(terminal, built.command);
+                    }
+                    let group = built.command.as_raw_nonzero().get();
+                    let _ = ironcage_sys::process::signal_group(group, SIGCONT);
+                }
                 Ok(ToInit::Go) => {}
                 Ok(ToInit::Closed) | Err(_) => exit_now(125),
             }
@@ -347,10 +415,11 @@ fn supervise_child(inheritance: &Inheritance, built: Built) -> ! {
     }
 }
 
-/// Collects every child that has ended; the command's status if it is among them.
+/// Collects every child that has ended or stopped; the command's status if it is among them.
 fn reap(command: Pid) -> Option<WaitStatus> {
     let mut ended = None;
-    while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
+    let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;
+    while let Ok(Some((pid, status))) = wait(options) {
         if pid == command {
             ended = Some(status);
         }

@@ -11,10 +11,11 @@ mod faults;
 mod ids;
 mod init;
 mod network;
+mod terminal;
 mod wire;
 
-pub use cage::{Birth, Cage, Streams, start};
+pub use cage::{Birth, Cage, StreamKind, Streams, start};
 pub use error::StartError;
-pub use wire::{FromInit, receive as receive_from_init};
+pub use wire::{FromInit, Ready, receive as receive_from_init};
 
 mod error;

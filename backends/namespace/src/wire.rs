@@ -22,12 +22,17 @@ const EXITED: u8 = b'x';
 const FAILED: u8 = b'f';
 const GO: u8 = b'g';
 const NETWORK: u8 = b'w';
+const RESUME: u8 = b'c';
+const STOPPED: u8 = b't';
+/// Which of the optional descriptors a ready message has.
+const HAS_LISTENER: u8 = 1;
+const HAS_TERMINAL: u8 = 2;
 const SIGNAL: u8 = b's';
 
 /// Longest message.
 const MAX: usize = 4096;
 /// Most descriptors in a message.
-const MAX_FDS: usize = 3;
+const MAX_FDS: usize = 4;
 
 /// What PID 1 says.
 #[derive(Debug)]
@@ -35,12 +40,11 @@ pub enum FromInit {
     /// Its user namespace waits for its maps.
     Unshared,
     /// Every layer is in force; the command is about to start.
-    Ready {
-        /// Root of the ephemeral storage, process file system, and the filter's listener.
-        descriptors: Vec<OwnedFd>,
-    },
+    Ready(Ready),
     /// execve failed with this error number.
     NotExecuted(i32),
+    /// The command was stopped, by its terminal or by somebody inside.
+    Stopped,
     /// The command ended with this wait status.
     Exited(i32),
     /// A layer could not be applied.
@@ -56,6 +60,19 @@ pub enum FromInit {
     Closed,
 }
 
+/// What PID 1 hands over when the cage is built.
+#[derive(Debug)]
+pub struct Ready {
+    /// Root of the ephemeral storage.
+    pub root: OwnedFd,
+    /// The cage's process file system.
+    pub proc: OwnedFd,
+    /// Where refused system calls are reported.
+    pub listener: Option<OwnedFd>,
+    /// The controlling end of the cage's terminal, where it has one.
+    pub terminal: Option<OwnedFd>,
+}
+
 /// What the supervisor says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ToInit {
@@ -63,6 +80,8 @@ pub(crate) enum ToInit {
     Go,
     /// Send this signal to the command.
     Signal(i32),
+    /// Let the stopped command go on.
+    Resume,
     /// The other end is gone.
     Closed,
 }
@@ -123,7 +142,8 @@ pub fn receive(socket: BorrowedFd<'_>, wait: bool) -> io::Result<Option<FromInit
     };
     let parsed = match *tag {
         UNSHARED => Some(FromInit::Unshared),
-        READY => Some(FromInit::Ready { descriptors }),
+        READY => parse_ready(rest, descriptors),
+        STOPPED => Some(FromInit::Stopped),
         NOT_EXECUTED => number(rest).map(FromInit::NotExecuted),
         EXITED => number(rest).map(FromInit::Exited),
         FAILED => parse_failure(rest),
@@ -135,6 +155,23 @@ pub fn receive(socket: BorrowedFd<'_>, wait: bool) -> io::Result<Option<FromInit
 const fn ancillary_space() -> usize {
     // One header and room for the descriptors; generous, the kernel cuts what does not fit.
     16 + 8 + MAX_FDS * 8
+}
+
+fn parse_ready(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<FromInit> {
+    let has = *bytes.first()?;
+    let mut descriptors = descriptors.into_iter();
+    let (root, proc) = (descriptors.next()?, descriptors.next()?);
+    let mut optional = |bit| match has & bit {
+        0 => Some(None),
+        // Announced, so it must be there.
+        _ => descriptors.next().map(Some),
+    };
+    Some(FromInit::Ready(Ready {
+        root,
+        proc,
+        listener: optional(HAS_LISTENER)?,
+        terminal: optional(HAS_TERMINAL)?,
+    }))
 }
 
 fn parse_failure(bytes: &[u8]) -> Option<FromInit> {
@@ -153,6 +190,7 @@ pub(crate) fn tell_init(socket: BorrowedFd<'_>, message: ToInit) -> io::Result<(
     let mut bytes = vec![match message {
         ToInit::Go => GO,
         ToInit::Signal(_) => SIGNAL,
+        ToInit::Resume => RESUME,
         ToInit::Closed => return Ok(()),
     }];
     if let ToInit::Signal(signal) = message {
@@ -174,6 +212,7 @@ pub(crate) fn hear_supervisor(socket: BorrowedFd<'_>) -> io::Result<ToInit> {
     match buffer.get(..read).and_then(<[u8]>::split_first) {
         None => Ok(ToInit::Closed),
         Some((&GO, _)) => Ok(ToInit::Go),
+        Some((&RESUME, _)) => Ok(ToInit::Resume),
         Some((&SIGNAL, rest)) => number(rest).map(ToInit::Signal).ok_or_else(garbled),
         Some(_) => Err(garbled()),
     }
@@ -188,7 +227,7 @@ pub(crate) fn say_unshared(socket: BorrowedFd<'_>) -> io::Result<()> {
 /// The network helper's side: hands the network namespace to PID 1, through the
 /// supervisor's end of the socket.
 pub(crate) fn give_network(socket: BorrowedFd<'_>, namespace: BorrowedFd<'_>) -> io::Result<()> {
-    send_with(socket, NETWORK, &[namespace])
+    send_with(socket, &[NETWORK], &[namespace])
 }
 
 /// PID 1's side: waits for its network namespace. `None` when the other end is gone.
@@ -199,12 +238,32 @@ pub(crate) fn take_network(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>
     }
 }
 
-/// PID 1's side: says that every layer is in force.
-pub(crate) fn say_ready(socket: BorrowedFd<'_>, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-    send_with(socket, READY, fds)
+/// PID 1's side: says that every layer is in force, and hands over what the supervisor needs.
+pub(crate) fn say_ready(
+    socket: BorrowedFd<'_>,
+    root: BorrowedFd<'_>,
+    proc: BorrowedFd<'_>,
+    listener: Option<BorrowedFd<'_>>,
+    terminal: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let mut has = 0;
+    let mut descriptors = vec![root, proc];
+    for (bit, descriptor) in [(HAS_LISTENER, listener), (HAS_TERMINAL, terminal)] {
+        if let Some(descriptor) = descriptor {
+            has |= bit;
+            descriptors.push(descriptor);
+        }
+    }
+    send_with(socket, &[READY, has], &descriptors)
 }
 
-fn send_with(socket: BorrowedFd<'_>, tag: u8, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+/// PID 1's side: says that the command was stopped.
+pub(crate) fn say_stopped(socket: BorrowedFd<'_>) -> io::Result<()> {
+    send(socket, &[STOPPED], SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); ancillary_space()];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
@@ -212,7 +271,7 @@ fn send_with(socket: BorrowedFd<'_>, tag: u8, fds: &[BorrowedFd<'_>]) -> io::Res
     }
     sendmsg(
         socket,
-        &[IoSlice::new(&[tag])],
+        &[IoSlice::new(bytes)],
         &mut ancillary,
         SendFlags::NOSIGNAL,
     )?;

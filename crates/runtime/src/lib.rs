@@ -12,6 +12,7 @@ mod recorder;
 mod refusals;
 mod relay;
 mod run;
+pub mod terminal;
 mod watchdog;
 
 pub use error::RunError;

@@ -4,6 +4,7 @@
 //! The cage never gets a descriptor of the caller's: through one it could reopen the file
 //! with other rights, or act on the caller's terminal.
 
+use crate::terminal::filter::Filter;
 use ironcage_sys::rustix::event::PollFlags;
 use ironcage_sys::rustix::fs::{FileType, Mode, OFlags, fcntl_getfl, fcntl_setfl, fstat, open};
 use ironcage_sys::rustix::io::{Errno, read, write};
@@ -66,6 +67,7 @@ pub(crate) struct Relay<'a> {
     buffer: Vec<u8>,
     filled: usize,
     written: usize,
+    filter: Option<Filter>,
 }
 
 /// What a relay waits for.
@@ -86,7 +88,14 @@ impl<'a> Relay<'a> {
             buffer: Vec::new(),
             filled: 0,
             written: 0,
+            filter: None,
         }
+    }
+
+    /// The same, with what acts on a terminal taken out.
+    pub(crate) fn filtered(mut self) -> Self {
+        self.filter = Some(Filter::default());
+        self
     }
 
     /// Whether everything that will come has gone through.
@@ -133,14 +142,18 @@ impl<'a> Relay<'a> {
         let Some(source) = &self.source else {
             return false;
         };
-        if self.buffer.is_empty() {
-            self.buffer = vec![0; BUFFER];
-        }
+        self.buffer.resize(BUFFER, 0);
         match read(source.fd(), self.buffer.as_mut_slice()) {
             Ok(0) => self.finish(),
             Ok(count) => {
                 self.written = 0;
                 self.filled = count;
+                if let Some(filter) = &mut self.filter {
+                    let mut passed = Vec::with_capacity(count);
+                    filter.feed(self.buffer.get(..count).unwrap_or_default(), &mut passed);
+                    self.filled = passed.len();
+                    self.buffer = passed;
+                }
             }
             Err(Errno::AGAIN | Errno::INTR) => return false,
             // A terminal that is gone, or a stream that was never open, is at its end.

@@ -5,9 +5,12 @@ use crate::limits::{self, Limits};
 use crate::recorder::Recorder;
 use crate::refusals::Refusals;
 use crate::relay::{self, Relay, Waits};
+use crate::terminal::{self, RawMode};
 use ironcage_layers::cgroup::sweep;
 use ironcage_model::{CageId, Ending, EventKind, LimitHit, LimitKind, Outcome, bytes_as_written};
-use ironcage_namespace::{Cage, FromInit, StartError, Streams, receive_from_init, start};
+use ironcage_namespace::{
+    Cage, FromInit, StartError, StreamKind, Streams, receive_from_init, start,
+};
 use ironcage_plan::Plan;
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ironcage_sys::rustix::io::Errno;
@@ -24,6 +27,10 @@ pub struct Job<'a> {
     pub plan: &'a Plan,
     /// A name for the record, if the user gave one.
     pub name: Option<String>,
+    /// Whether the command gets a terminal of the cage's own.
+    pub terminal: bool,
+    /// Whether sequences that make the user's terminal act or answer are let through.
+    pub raw_terminal: bool,
 }
 
 /// Signals that are passed on to the command.
@@ -36,6 +43,7 @@ const SIGUSR1: i32 = 10;
 const SIGUSR2: i32 = 12;
 const SIGTERM: i32 = 15;
 const SIGXFSZ: i32 = 25;
+const SIGWINCH: i32 = 28;
 
 /// Runs a command in a cage, with the caller's standard streams, to its end.
 ///
@@ -51,7 +59,12 @@ pub fn run(job: &Job<'_>) -> Result<(CageId, Outcome), RunError> {
         let written = recorder.write(exit(Ending::Failed { reason }, born));
         written.err().unwrap_or(RunError::Start(error))
     };
-    let birth = match start(job.plan, &id) {
+    let kind = if job.terminal {
+        StreamKind::Terminal
+    } else {
+        StreamKind::Pipes
+    };
+    let birth = match start(job.plan, &id, kind) {
         Ok(birth) => birth,
         Err(error) => return Err(fail(error)),
     };
@@ -62,7 +75,7 @@ pub fn run(job: &Job<'_>) -> Result<(CageId, Outcome), RunError> {
         Err(error) => return Err(fail(error)),
     };
     recorder.write(event)?;
-    let mut supervision = Supervision::new(job.plan, cage, streams, recorder)?;
+    let mut supervision = Supervision::new(job, cage, streams, recorder)?;
     let ending = supervision.watch()?;
     let outcome = supervision.close(job.plan, ending, born)?;
     Ok((id, outcome))
@@ -100,13 +113,18 @@ struct Supervision {
     refusals: Refusals,
     limits: Limits,
     signals: OwnedFd,
-    stdin: Relay<'static>,
-    stdout: Relay<'static>,
-    stderr: Relay<'static>,
+    streams: Vec<Relay<'static>>,
+    terminal: Option<Terminal>,
     status: Option<i32>,
     not_executed: Option<i32>,
     failure: Option<StartError>,
     hit: Option<LimitHit>,
+}
+
+/// The cage's terminal, and the user's while that is in raw mode.
+struct Terminal {
+    controller: OwnedFd,
+    mode: RawMode,
 }
 
 /// Which descriptor of the poll set is which.
@@ -126,21 +144,27 @@ fn failed(action: &'static str) -> impl FnOnce(std::io::Error) -> RunError {
 
 impl Supervision {
     fn new(
-        plan: &Plan,
+        job: &Job<'_>,
         cage: Cage,
         streams: Streams,
         recorder: Recorder,
     ) -> Result<Self, RunError> {
         let now = Instant::now();
-        let own = |fd| relay::own(fd).map_err(|e| failed("prepare the streams")(e.into()));
+        let plan = job.plan;
         let init = cage.pid().as_raw_nonzero().get().unsigned_abs();
+        let limits = Limits::new(plan, &cage, now)?;
+        let mut caught = FORWARDED.to_vec();
+        if job.terminal {
+            caught.push(SIGWINCH);
+        }
+        let signals = signals::catch(&caught).map_err(failed("catch signals"))?;
+        let (streams, terminal) = join(streams, job.raw_terminal)?;
         Ok(Supervision {
-            limits: Limits::new(plan, &cage, now)?,
-            signals: signals::catch(&FORWARDED).map_err(failed("catch signals"))?,
+            limits,
+            signals,
             refusals: Refusals::new(init, plan.seccomp.one_exec, now),
-            stdin: Relay::new(relay::End::Callers(stdio::stdin()), own(streams.stdin)?),
-            stdout: Relay::new(own(streams.stdout)?, relay::callers_sink(stdio::stdout())),
-            stderr: Relay::new(own(streams.stderr)?, relay::callers_sink(stdio::stderr())),
+            streams,
+            terminal,
             cage,
             recorder,
             status: None,
@@ -154,7 +178,8 @@ impl Supervision {
     fn watch(&mut self) -> Result<Ending, RunError> {
         let mut gone = false;
         loop {
-            if gone && self.stdout.is_done() && self.stderr.is_done() {
+            // The first is the command's input, for which nobody waits.
+            if gone && self.streams.iter().skip(1).all(Relay::is_done) {
                 return Ok(self.ending());
             }
             let now = Instant::now();
@@ -190,8 +215,7 @@ impl Supervision {
             }
         }
         add(Source::Signals, self.signals.as_fd(), PollFlags::IN);
-        let streams = [&self.stdin, &self.stdout, &self.stderr];
-        for (index, stream) in streams.into_iter().enumerate() {
+        for (index, stream) in self.streams.iter().enumerate() {
             if gone && index == 0 {
                 continue;
             }
@@ -237,29 +261,26 @@ impl Supervision {
             Source::Signals => {
                 let next = || signals::next(self.signals.as_fd());
                 while let Some(signal) = next().map_err(failed("read a signal"))? {
-                    // A cage that is just ending needs no signal any more.
-                    let _ = self.cage.signal(signal);
+                    match (signal, &self.terminal) {
+                        (SIGWINCH, Some(own)) => terminal::copy_size(own.controller.as_fd()),
+                        // A cage that is just ending needs no signal any more.
+                        _ => drop(self.cage.signal(signal)),
+                    }
                 }
                 Ok(false)
             }
             Source::Stream(index) => {
-                if self.stream(index).advance() {
+                if self.streams.get_mut(index).is_some_and(Relay::advance) {
                     self.limits.sign_of_life(now);
                 }
                 Ok(false)
             }
             Source::BrokenSink(index) => {
-                self.stream(index).break_off();
+                if let Some(stream) = self.streams.get_mut(index) {
+                    stream.break_off();
+                }
                 Ok(false)
             }
-        }
-    }
-
-    fn stream(&mut self, index: usize) -> &mut Relay<'static> {
-        match index {
-            0 => &mut self.stdin,
-            1 => &mut self.stdout,
-            _ => &mut self.stderr,
         }
     }
 
@@ -287,8 +308,23 @@ impl Supervision {
                 });
                 Ok(true)
             }
+            Some(FromInit::Stopped) => {
+                self.stop_with_command();
+                Ok(false)
+            }
             Some(FromInit::Closed) | None => Ok(true),
-            Some(FromInit::Unshared | FromInit::Ready { .. }) => Ok(false),
+            Some(FromInit::Unshared | FromInit::Ready(_)) => Ok(false),
+        }
+    }
+
+    /// The command was stopped at its terminal: so are we, and with us the shell's job. Without
+    /// a terminal somebody inside stopped it, and somebody inside may let it go on.
+    fn stop_with_command(&mut self) {
+        if let Some(own) = &self.terminal {
+            own.mode.suspend();
+            terminal::copy_size(own.controller.as_fd());
+            // A cage that ended meanwhile does not go on.
+            let _ = self.cage.resume();
         }
     }
 
@@ -386,6 +422,45 @@ impl Supervision {
             layers: plan.layers.clone(),
             limits: hits,
         })
+    }
+}
+
+/// Joins the cage's streams with the caller's.
+fn join(
+    streams: Streams,
+    raw_terminal: bool,
+) -> Result<(Vec<Relay<'static>>, Option<Terminal>), RunError> {
+    let own = |fd| relay::own(fd).map_err(|e| failed("prepare the streams")(e.into()));
+    let callers_input = relay::End::Callers(stdio::stdin());
+    match streams {
+        Streams::Pipes {
+            stdin,
+            stdout,
+            stderr,
+        } => Ok((
+            vec![
+                Relay::new(callers_input, own(stdin)?),
+                Relay::new(own(stdout)?, relay::callers_sink(stdio::stdout())),
+                Relay::new(own(stderr)?, relay::callers_sink(stdio::stderr())),
+            ],
+            None,
+        )),
+        Streams::Terminal(controller) => {
+            let another = || controller.try_clone().map_err(failed("copy a descriptor"));
+            let (input, output) = (another()?, another()?);
+            terminal::copy_size(controller.as_fd());
+            let shown = Relay::new(own(output)?, relay::callers_sink(stdio::stdout()));
+            let relays = vec![
+                Relay::new(callers_input, own(input)?),
+                if raw_terminal {
+                    shown
+                } else {
+                    shown.filtered()
+                },
+            ];
+            let mode = RawMode::enter();
+            Ok((relays, Some(Terminal { controller, mode })))
+        }
     }
 }
 

@@ -54,6 +54,19 @@ pub fn next(caught: BorrowedFd<'_>) -> io::Result<Option<i32>> {
     }
 }
 
+/// Keeps the terminal's stop signal out until [`reset_for_exec`]. Async-signal-safe.
+pub(crate) fn block_stop() {
+    let set = set_of(&[libc::SIGTTOU]);
+    // SAFETY: a valid set; the old mask is not asked for.
+    unsafe {
+        libc::sigprocmask(
+            libc::SIG_BLOCK,
+            std::ptr::from_ref(&set),
+            std::ptr::null_mut(),
+        )
+    };
+}
+
 /// Gives SIGPIPE back its default effect. Rust's start-up code ignores it, and an ignored
 /// signal stays ignored across execve.
 fn default_pipe() {

@@ -5,7 +5,7 @@
 //! plain arithmetic. Memory is prepared before the fork.
 
 use crate::clone::{exit_now, fork_plain};
-use crate::signals::reset_for_exec;
+use crate::signals::{block_stop, reset_for_exec};
 use rustix::process::Pid;
 use std::ffi::{CStr, CString, c_char};
 use std::io;
@@ -31,6 +31,9 @@ pub struct Streams<'a> {
     pub stdout: BorrowedFd<'a>,
     /// Standard error.
     pub stderr: BorrowedFd<'a>,
+    /// The terminal in whose foreground the program is to be, if any. The caller leads its
+    /// session.
+    pub terminal: Option<BorrowedFd<'a>>,
     /// Gets `failure` and the error number (four bytes) when execve fails, in one write.
     pub report: BorrowedFd<'a>,
     /// First byte of that message.
@@ -66,6 +69,16 @@ fn become_program(
 ) -> ! {
     // SAFETY: plain numbers. A group of its own: signals for the program reach its children.
     unsafe { libc::setpgid(0, 0) };
+    if let Some(terminal) = streams.terminal {
+        // From the background this raises SIGTTOU, which is not to stop us.
+        block_stop();
+        // SAFETY: asks for a number.
+        let group = unsafe { libc::getpgrp() };
+        // SAFETY: plain numbers.
+        if unsafe { libc::tcsetpgrp(terminal.as_raw_fd(), group) } < 0 {
+            fail(streams.report.as_raw_fd(), streams.failure);
+        }
+    }
     let report = above_streams(streams.report.as_raw_fd());
     let sources = [
         above_streams(streams.stdin.as_raw_fd()),

@@ -24,6 +24,16 @@ pub(crate) struct Args {
     /// Name of the cage in the record
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
+    /// Give the command a terminal of the cage's own [default: when standard input and output
+    /// are terminals]
+    #[arg(short = 't', long, overrides_with = "no_tty", help_heading = "Terminal")]
+    tty: bool,
+    /// Give the command pipes even on a terminal
+    #[arg(short = 'T', long, help_heading = "Terminal")]
+    no_tty: bool,
+    /// Let through what makes your terminal act or answer: clipboard, notifications, reports
+    #[arg(long, help_heading = "Terminal")]
+    raw_terminal: bool,
     /// Print nothing but errors
     #[arg(short, long)]
     quiet: bool,
@@ -41,6 +51,8 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let job = Job {
         plan: &prepared.plan,
         name: args.name,
+        terminal: args.tty || (!args.no_tty && ironcage_runtime::terminal::is_interactive()),
+        raw_terminal: args.raw_terminal,
     };
     let (id, outcome) = ironcage_runtime::run(&job).map_err(run_error)?;
     report(&outcome, &program, id.as_str());

@@ -1,0 +1,48 @@
+//! The cage's terminal: made inside, from the cage's own devpts, so that no descriptor of the
+//! user's terminal ever goes in and no name of it exists there.
+
+use ironcage_layers::LayerError;
+use ironcage_model::Layer;
+use ironcage_sys::rustix::io::Errno;
+use ironcage_sys::rustix::process::{Pid, ioctl_tiocsctty};
+use ironcage_sys::rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
+use ironcage_sys::rustix::termios::tcsetpgrp;
+use std::os::fd::OwnedFd;
+
+/// Both ends of a terminal.
+#[derive(Debug)]
+pub(crate) struct Pair {
+    /// The end that the supervisor relays.
+    pub(crate) controller: OwnedFd,
+    /// The end that is the command's standard streams.
+    pub(crate) command: OwnedFd,
+}
+
+/// Makes a terminal and makes it the controlling one of the caller's session, which must be
+/// new.
+pub(crate) fn make() -> Result<Pair, LayerError> {
+    let doing = |action: &'static str| {
+        move |error: Errno| LayerError {
+            layer: Layer::Session,
+            action: action.into(),
+            source: error.into(),
+        }
+    };
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let controller = openpt(flags).map_err(doing("open a terminal"))?;
+    unlockpt(&controller).map_err(doing("unlock the terminal"))?;
+    let command =
+        ioctl_tiocgptpeer(&controller, flags).map_err(doing("open the terminal's other end"))?;
+    ioctl_tiocsctty(&command).map_err(doing("make the terminal the session's"))?;
+    Ok(Pair {
+        controller,
+        command,
+    })
+}
+
+/// Puts a process group into the foreground of the terminal. PID 1 leads the session, and the
+/// kernel does not stop the first process of a pid namespace for asking from the background.
+pub(crate) fn bring_forward(terminal: &OwnedFd, group: Pid) {
+    // A command that is gone needs no foreground.
+    let _ = tcsetpgrp(terminal, group);
+}

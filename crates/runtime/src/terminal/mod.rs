@@ -1,0 +1,85 @@
+//! The user's terminal while a cage has one of its own: raw mode, window size, stop and go on.
+//!
+//! Keys go to the cage's terminal as they are typed, so Ctrl-C and Ctrl-Z are made into
+//! signals there. What comes back passes [`filter`] first.
+
+pub(crate) mod filter;
+
+use ironcage_sys::rustix::process::{Pid, Signal, getpid, kill_process};
+use ironcage_sys::rustix::stdio;
+use ironcage_sys::rustix::termios::{
+    OptionalActions, Termios, Winsize, isatty, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize,
+};
+use std::os::fd::BorrowedFd;
+
+/// The size of a cage's terminal when the user has none.
+const DEFAULT_SIZE: Winsize = Winsize {
+    ws_row: 24,
+    ws_col: 80,
+    ws_xpixel: 0,
+    ws_ypixel: 0,
+};
+
+/// Whether both ends of what a person uses are terminals.
+pub fn is_interactive() -> bool {
+    isatty(stdio::stdin()) && isatty(stdio::stdout())
+}
+
+/// The user's terminal in raw mode. Dropping it gives the old mode back.
+#[derive(Debug)]
+pub(crate) struct RawMode {
+    before: Option<Termios>,
+}
+
+impl RawMode {
+    /// Takes the terminal over, if standard input is one.
+    pub(crate) fn enter() -> Self {
+        let before = tcgetattr(stdio::stdin()).ok();
+        if let Some(before) = &before {
+            set_raw(before);
+        }
+        RawMode { before }
+    }
+
+    /// Gives the terminal back, stops this process as the command was stopped, and takes the
+    /// terminal over again when the user lets it go on.
+    pub(crate) fn suspend(&self) {
+        self.restore();
+        // Stops here until somebody sends SIGCONT. Not catchable, so nothing is lost.
+        let _ = kill_process(own_pid(), Signal::STOP);
+        if let Some(before) = &self.before {
+            set_raw(before);
+        }
+    }
+
+    fn restore(&self) {
+        if let Some(before) = &self.before {
+            // A terminal that is gone needs no mode.
+            let _ = tcsetattr(stdio::stdin(), OptionalActions::Drain, before);
+        }
+    }
+}
+
+impl Drop for RawMode {
+    fn drop(&mut self) {
+        self.restore();
+    }
+}
+
+fn own_pid() -> Pid {
+    getpid()
+}
+
+fn set_raw(before: &Termios) {
+    let mut raw = before.clone();
+    raw.make_raw();
+    let _ = tcsetattr(stdio::stdin(), OptionalActions::Now, &raw);
+}
+
+/// Gives the cage's terminal the size of the user's. The kernel tells the programs in it.
+pub(crate) fn copy_size(controller: BorrowedFd<'_>) {
+    let size = tcgetwinsize(stdio::stdout())
+        .or_else(|_| tcgetwinsize(stdio::stdin()))
+        .unwrap_or(DEFAULT_SIZE);
+    let _ = tcsetwinsize(controller, size);
+}
