@@ -1,0 +1,203 @@
+//! A real terminal: programs that draw, keys that are signals, sizes, pastes. tmux is the user's terminal.
+#![forbid(unsafe_code)]
+
+use ironcage_tests::{Stage, both, skip, wait_until};
+use std::process::Command;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A tmux server of its own with one window, in which a shell of the stage's user runs.
+struct Screen<'a> {
+    stage: &'a Stage,
+    socket: String,
+}
+
+impl<'a> Screen<'a> {
+    fn open(stage: &'a Stage) -> Option<Self> {
+        if Command::new("tmux").arg("-V").output().is_err() {
+            skip("tmux is not installed");
+            return None;
+        }
+        let screen = Screen {
+            stage,
+            socket: stage.base().join("tmux").display().to_string(),
+        };
+        screen.tmux(&["new-session", "-d", "-x", "100", "-y", "30", "sh"]);
+        screen.line("PS1='host> '; clear");
+        screen.prompt();
+        Some(screen)
+    }
+
+    fn tmux(&self, arguments: &[&str]) -> String {
+        let output = self
+            .stage
+            .outside("tmux")
+            .args(["-S", &self.socket, "-f", "/dev/null"])
+            .args(arguments)
+            .output()
+            .expect("tmux runs");
+        assert!(output.status.success(), "tmux {arguments:?}: {output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn keys(&self, keys: &[&str]) {
+        let mut arguments = vec!["send-keys"];
+        arguments.extend(keys);
+        self.tmux(&arguments);
+    }
+
+    /// Types a line.
+    fn line(&self, text: &str) {
+        self.keys(&[text, "Enter"]);
+    }
+
+    /// Starts a command in a cage.
+    fn cage(&self, rest: &str) {
+        let binary = ironcage_tests::binary().display();
+        self.line(&format!("{binary} run -q {rest}"));
+    }
+
+    fn text(&self) -> String {
+        self.tmux(&["capture-pane", "-p", "-S", "-200"])
+    }
+
+    /// Waits until the host's shell asks for the next command: what is typed before that goes to the cage.
+    fn prompt(&self) {
+        self.asks("host>");
+    }
+
+    fn asks(&self, prompt: &str) {
+        let asks = || self.text().trim_end().ends_with(prompt);
+        assert!(wait_until(PATIENCE, asks), "no {prompt}:\n{}", self.text());
+    }
+
+    /// Waits for a line that begins so. What was typed does not count: it stands behind a prompt.
+    fn shows(&self, wanted: &str) {
+        let wanted = format!("\n{wanted}");
+        let wanted = wanted.as_str();
+        let shown = wait_until(PATIENCE, || self.text().contains(wanted));
+        assert!(shown, "no {wanted:?} on the screen:\n{}", self.text());
+    }
+}
+
+impl Drop for Screen<'_> {
+    fn drop(&mut self) {
+        let _ = self
+            .stage
+            .outside("tmux")
+            .args(["-S", &self.socket, "kill-server"])
+            .output();
+    }
+}
+
+both! {
+    fn a_shell_has_a_terminal_of_the_cages_own_and_sees_its_size_change(stage) {
+        let Some(screen) = Screen::open(stage) else { return };
+        screen.cage("--env PS1='in> ' -- /bin/sh");
+        screen.asks("in>");
+        screen.line("tty; stty size");
+        screen.shows("/dev/pts/0");
+        screen.shows("30 100");
+        screen.tmux(&["resize-window", "-x", "90", "-y", "20"]);
+        screen.line("sleep 0.5; stty size");
+        screen.shows("20 90");
+        screen.line("exit 7");
+        screen.prompt();
+        screen.line("echo status=$?");
+        screen.shows("status=7");
+    }
+
+    fn without_a_terminal_the_streams_are_pipes(stage) {
+        // The allowing arm is above: there `tty` names one.
+        assert_eq!(stage.sh("tty || true").ok().stdout(), "not a tty\n");
+        let Some(screen) = Screen::open(stage) else { return };
+        screen.cage("-T -- /usr/bin/tty");
+        screen.shows("not a tty");
+    }
+
+    fn ctrl_c_reaches_the_command_and_not_the_launcher(stage) {
+        let Some(screen) = Screen::open(stage) else { return };
+        screen.cage("-- /bin/sh -c 'trap \"echo caught; exit 3\" INT; echo ready; while :; do sleep 0.1; done'");
+        screen.shows("ready");
+        screen.keys(&["C-c"]);
+        screen.shows("caught");
+        screen.prompt();
+        screen.line("echo status=$?");
+        screen.shows("status=3");
+    }
+
+    fn ctrl_z_stops_the_job_and_fg_lets_it_go_on(stage) {
+        let Some(screen) = Screen::open(stage) else { return };
+        screen.cage("-- /bin/sh -c 'echo ready; while ! test -e go; do sleep 0.1; done; echo went on'");
+        screen.shows("ready");
+        screen.keys(&["C-z"]);
+        let stopped = || screen.text().contains("Stopped");
+        assert!(wait_until(PATIENCE, stopped), "{}", screen.text());
+        screen.prompt();
+        // The terminal is the host's shell's again, in its own mode.
+        screen.line("stty -a | grep -o -e '-*icanon'; touch go");
+        screen.shows("icanon");
+        assert!(!screen.text().contains("-icanon"), "{}", screen.text());
+        assert!(!screen.text().contains("\nwent on"), "it ran while it was stopped");
+        screen.line("fg");
+        screen.shows("went on");
+    }
+
+    fn vim_edits_and_saves(stage) {
+        let Some(screen) = Screen::open(stage) else { return };
+        if !std::path::Path::new("/usr/bin/vim").exists() {
+            skip("vim is not installed");
+            return;
+        }
+        screen.cage("-- /usr/bin/vim -u NONE note.txt");
+        screen.shows("~");
+        screen.keys(&["i", "written in a cage", "Escape"]);
+        screen.line(":wq");
+        screen.prompt();
+        let saved = || stage.read("note.txt").as_deref() == Some("written in a cage\n");
+        assert!(wait_until(PATIENCE, saved), "{}", screen.text());
+    }
+
+    fn htop_draws_the_cages_processes(stage) {
+        let Some(screen) = Screen::open(stage) else { return };
+        if !std::path::Path::new("/usr/bin/htop").exists() {
+            skip("htop is not installed");
+            return;
+        }
+        screen.cage("-- /usr/bin/htop");
+        screen.shows("F1");
+        screen.keys(&["q"]);
+        screen.prompt();
+        screen.line("echo back");
+        screen.shows("back");
+    }
+
+    fn a_paste_of_a_megabyte_arrives_whole(stage) {
+        let Some(screen) = Screen::open(stage) else { return };
+        let paste = "0123456789abcdef".repeat(1 << 16);
+        stage.write(stage.project().join("paste"), &paste);
+        screen.cage("-- /bin/sh -c 'stty raw -echo; echo ready; head -c 1048576 > got; stty sane; echo; echo done'");
+        screen.shows("ready");
+        let file = stage.project().join("paste").display().to_string();
+        screen.tmux(&["load-buffer", &file]);
+        screen.tmux(&["paste-buffer"]);
+        screen.shows("done");
+        assert!(stage.read("got").as_deref() == Some(paste.as_str()), "the paste was changed");
+    }
+
+    fn the_clipboard_is_out_of_reach_unless_it_is_let_through(stage) {
+        let Some(screen) = Screen::open(stage) else { return };
+        screen.tmux(&["set-option", "-g", "set-clipboard", "on"]);
+        let plant = "/usr/bin/printf '\\033]52;c;cGxhbnRlZA==\\007'";
+        screen.cage(&format!("-- {plant}"));
+        screen.prompt();
+        screen.line("echo first");
+        screen.shows("first");
+        screen.prompt();
+        let buffers = || screen.tmux(&["list-buffers"]);
+        assert!(!buffers().contains("planted"), "{}", buffers());
+        screen.cage(&format!("--raw-terminal -- {plant}"));
+        assert!(wait_until(PATIENCE, || buffers().contains("planted")), "{}", screen.text());
+    }
+}
