@@ -133,7 +133,12 @@ impl Filter {
             0x20..=0x2f => self.keep(byte),
             0x30..=0x7e => {
                 self.keep(byte);
-                self.pass(out);
+                // `ESC %` chooses another coding, in which the 8-bit controls would be back.
+                if self.overlong || self.pending.contains(&b'%') {
+                    self.forget();
+                } else {
+                    self.pass(out);
+                }
             }
             _ => {
                 self.forget();
@@ -221,6 +226,12 @@ fn text_passes(sequence: &[u8]) -> bool {
     let body = sequence
         .get(2..sequence.len().saturating_sub(end))
         .unwrap_or_default();
+    // A control character in a string ends it for some terminals, and what follows begins
+    // anew: 8-bit ones too, plain or coded as UTF-8.
+    let plain = std::str::from_utf8(body).is_ok_and(|text| !text.contains(char::is_control));
+    if !plain {
+        return false;
+    }
     match sequence.get(1) {
         Some(b']') => command_passes(body),
         // Pictures (sixel). Not: questions about settings and terminal names, whose answer
@@ -319,6 +330,12 @@ mod tests {
         assert!(!through(b"\x9d52;c;QQ==\x07").contains(&0x9d));
         assert!(!through("\u{9d}52;c;QQ==\x07".as_bytes()).contains(&0x9d));
         assert_eq!(through("é".as_bytes()), "é".as_bytes());
+        // Nor inside of a string that would pass, nor by another coding.
+        assert_eq!(through(b"\x1b]0;a\x9c\x9d52;c;QQ==\x07"), b"");
+        assert_eq!(through("\x1b]0;a\u{9c}\u{9d}52;c;QQ==\x07".as_bytes()), b"");
+        assert_eq!(through(b"\x1b%@text"), b"text");
+        let title = "\x1b]0;naïve\x07".as_bytes();
+        assert_eq!(through(title), title);
     }
 
     #[test]
