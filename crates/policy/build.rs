@@ -5,6 +5,8 @@
 
 #[path = "build/emit.rs"]
 mod emit;
+#[path = "build/places.rs"]
+mod places;
 #[path = "build/profiles.rs"]
 mod profiles;
 #[path = "build/syscalls.rs"]
@@ -46,6 +48,20 @@ fn generate() -> Result<(), Failure> {
     write(&out.join("credentials.rs"), &credentials)?;
     let capabilities = emit::capabilities(&policies.join("capabilities.toml"))?;
     write(&out.join("capabilities.rs"), &capabilities)?;
+    for (name, code) in [
+        (
+            "toolchains",
+            places::toolchains(&policies.join("toolchains.toml"))?,
+        ),
+        ("caches", places::caches(&policies.join("caches.toml"))?),
+        ("git", places::git(&policies.join("git.toml"))?),
+        (
+            "kept_files",
+            places::kept_files(&policies.join("kept-files.toml"))?,
+        ),
+    ] {
+        write(&out.join(name).with_extension("rs"), &code)?;
+    }
     let profiles = profiles::emit(&policies)?;
     write(&out.join("profiles.rs"), &profiles.code)?;
     let commands = emit::commands(&policies.join("commands.toml"), &profiles.names)?;

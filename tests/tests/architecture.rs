@@ -13,7 +13,7 @@ use std::process::Command;
 /// `cli` stands below `probe` and `bench` because it offers both as commands.
 const ORDER: &[&[&str]] = &[
     &["model", "sys"],
-    &["policy", "host", "audit", "control"],
+    &["policy", "host", "audit", "state", "control"],
     &["plan"],
     &["layers", "workspace", "egress", "intent"],
     &["backends"],

@@ -6,7 +6,7 @@ use crate::places;
 use clap::Args;
 use ironcage_host::{HostCaps, SystemFiles};
 use ironcage_model::Layer;
-use ironcage_plan::{OwnDirectories, Plan, PlanError, Request, make};
+use ironcage_plan::{KeptPlaces, NodeKind, OwnDirectories, Plan, PlanError, Request, make};
 use ironcage_policy::{
     Amount, Cpus, EnvRule, FlagLayer, Resolved, Sources, TimeLimit, WorkspaceMode, resolve,
 };
@@ -41,6 +41,15 @@ pub(crate) struct CageFlags {
     /// Hide this path, even below something readable (can be repeated)
     #[arg(long, value_name = "PATH", help_heading = "Files")]
     hide: Vec<PathBuf>,
+    /// Do not show toolchains outside of the system's directories that PATH names
+    #[arg(long, help_heading = "Files")]
+    no_toolchains: bool,
+    /// Keep this path of the home directory for the next run in this workspace (can be repeated)
+    #[arg(long, value_name = "PATH", help_heading = "Files")]
+    state: Vec<PathBuf>,
+    /// Keep nothing, and see nothing that was kept: no state, no caches
+    #[arg(long, conflicts_with = "state", help_heading = "Files")]
+    no_state: bool,
     /// The workspace [default: the repository around the current directory, else that directory]
     #[arg(long, value_name = "DIR", help_heading = "Files")]
     workspace: Option<PathBuf>,
@@ -105,6 +114,26 @@ pub(crate) struct Prepared {
     pub(crate) resolved: Resolved,
 }
 
+impl Prepared {
+    /// Makes the places of what outlives the run, where they are missing. The last step
+    /// before a start: the plan itself changes nothing.
+    pub(crate) fn make_places(&self) -> Result<(), CliError> {
+        if self.plan.kept.is_empty() {
+            return Ok(());
+        }
+        let places = self.plan.kept.iter().map(|item| {
+            let is_directory = item.what.kind == NodeKind::Directory;
+            (item.what.path.as_path(), is_directory)
+        });
+        let store = places::store(&places::home()?);
+        store.make(&self.plan.workspace, places).map_err(|error| {
+            CliError::from_error(&error)
+                .hint("`ironcage state reset` removes what is kept for this workspace")
+                .hint("--no-state starts without it")
+        })
+    }
+}
+
 impl CageFlags {
     /// From flags to a plan. Changes nothing.
     pub(crate) fn prepare(&self, argv: Vec<OsString>) -> Result<Prepared, CliError> {
@@ -147,7 +176,17 @@ impl CageFlags {
         })
         .map_err(|error| CliError::from_error(&error))?;
         let host = HostCaps::quick().map_err(|error| CliError::from_error(&error))?;
+        let place = places::store(&home).place(&workspace);
         let request = Request {
+            git: if resolved.policy.git_identity.value {
+                places::git(&home)
+            } else {
+                Vec::new()
+            },
+            kept: KeptPlaces {
+                caches: place.caches_of(&resolved.policy.profile.value),
+                home: place.home,
+            },
             argv,
             cwd,
             workspace,
@@ -171,6 +210,9 @@ impl CageFlags {
             read: absolute(&self.read),
             write: absolute(&self.write),
             hide: absolute(&self.hide),
+            no_toolchains: self.no_toolchains,
+            state: self.state.clone(),
+            no_state: self.no_state,
             env: self.env.clone(),
             hostname: self.hostname.clone(),
             root_inside: self.root_inside,

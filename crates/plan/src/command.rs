@@ -18,7 +18,7 @@ pub(crate) fn make(
     view: &Made,
 ) -> Result<Command, PlanError> {
     let program = request.argv.first().ok_or(PlanError::NoCommand)?;
-    let env = environment(policy, request, identity);
+    let env = environment(policy, request, identity, view);
     // An empty workspace has no directory below it to start in.
     let scratch = policy.workspace_mode.value == WorkspaceMode::Scratch;
     let cwd = if scratch && request.cwd.starts_with(&request.workspace) {
@@ -38,7 +38,12 @@ pub(crate) fn make(
     })
 }
 
-fn environment(policy: &Policy, request: &Request, identity: &Identity) -> Vec<Item<Variable>> {
+fn environment(
+    policy: &Policy,
+    request: &Request,
+    identity: &Identity,
+    view: &Made,
+) -> Vec<Item<Variable>> {
     let user = if identity.uid == 0 { "root" } else { "agent" };
     let mut variables: Vec<Item<Variable>> = Vec::new();
     let mut set = |name: OsString, value: OsString, origin: String| {
@@ -49,13 +54,20 @@ fn environment(policy: &Policy, request: &Request, identity: &Identity) -> Vec<I
         });
     };
     let built_in = || "built in".to_owned();
-    set("PATH".into(), PATH.into(), built_in());
+    set("PATH".into(), search_path(view), built_in());
     set("HOME".into(), request.home.clone().into(), built_in());
     set("USER".into(), user.into(), built_in());
     set("LOGNAME".into(), user.into(), built_in());
     set("SHELL".into(), "/bin/sh".into(), built_in());
     set("TMPDIR".into(), "/tmp".into(), built_in());
     set("IRONCAGE".into(), "1".into(), built_in());
+    // Where a git that was not built for /usr looks for it.
+    let git = "/etc/gitconfig";
+    set("GIT_CONFIG_SYSTEM".into(), git.into(), built_in());
+    for item in &view.variables {
+        let Variable { name, value } = item.what.clone();
+        set(name, value, item.origin.clone());
+    }
     for rule in &policy.env {
         let origin = rule.origin.to_string();
         match &rule.value {
@@ -70,6 +82,40 @@ fn environment(policy: &Policy, request: &Request, identity: &Identity) -> Vec<I
         }
     }
     variables
+}
+
+/// The caller's PATH as far as it is there inside, in the caller's order: a program of theirs
+/// may stand in front of the system's, or behind it. Then what it does not name of the system's.
+fn search_path(view: &Made) -> OsString {
+    let system: Vec<&Path> = PATH.split(':').map(Path::new).collect();
+    let visible = |entry: &Path| {
+        view.ops.iter().any(|item| match &item.what {
+            ViewOp::Bind {
+                target,
+                kind: NodeKind::Directory,
+                ..
+            }
+            | ViewOp::Symlink { target, .. } => entry.starts_with(target),
+            _ => false,
+        })
+    };
+    let named = view.search.iter().map(PathBuf::as_path);
+    let callers = named.filter(|entry| {
+        let plain = !entry.as_os_str().as_bytes().contains(&b':');
+        system.contains(entry) || (plain && visible(entry))
+    });
+    let rest = system
+        .iter()
+        .copied()
+        .filter(|known| !view.search.iter().any(|entry| entry == known));
+    let mut path = OsString::new();
+    for entry in callers.chain(rest) {
+        if !path.is_empty() {
+            path.push(":");
+        }
+        path.push(entry);
+    }
+    path
 }
 
 /// Whether a name fits a rule: itself, or a prefix with a star as in `LC_*`.

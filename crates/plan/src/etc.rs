@@ -1,16 +1,18 @@
 //! The files of `/etc` that are made for the cage rather than taken from the host.
 
 use crate::plan::Identity;
-use std::path::Path;
+use crate::{Request, git};
+use ironcage_policy::Policy;
 
 /// The content of one synthesised file, or `None` when it is a link or unknown here.
 pub(crate) fn content(
     name: &str,
     identity: &Identity,
-    home: &Path,
-    hostname: &str,
+    policy: &Policy,
+    request: &Request,
 ) -> Option<String> {
-    let home = home.display();
+    let home = request.home.display();
+    let hostname = &policy.hostname.value;
     let agent = identity.uid;
     Some(match name {
         "passwd" if agent == 0 => format!(
@@ -28,6 +30,11 @@ pub(crate) fn content(
         "nsswitch.conf" => "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\nprotocols: files\nservices: files\nethers: files\nrpc: files\n".into(),
         "hostname" => format!("{hostname}\n"),
         "machine-id" => format!("{}\n", "0".repeat(32)),
+        "gitconfig" => {
+            let given = policy.git_identity.value;
+            let settings = if given { request.git.as_slice() } else { &[] };
+            git::config(settings, &request.workspace)
+        }
         _ => return None,
     })
 }

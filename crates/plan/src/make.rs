@@ -30,6 +30,7 @@ pub fn make(
         command,
         workspace: request.workspace.clone(),
         writable: view.writable,
+        kept: view.kept,
         hostname: Item {
             what: Hostname {
                 name: policy.hostname.value.clone(),

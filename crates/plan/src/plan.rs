@@ -204,6 +204,17 @@ pub enum ViewOp {
     Seal,
 }
 
+/// A place in Ironcage's own directories that is made before the cage starts, where it is
+/// not there yet, and outlives it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct KeptPlace {
+    /// Its path on the host.
+    #[serde(serialize_with = "bytes::path")]
+    pub path: PathBuf,
+    /// What it is.
+    pub kind: NodeKind,
+}
+
 /// A path on which Landlock lets writes through.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WriteRule {
@@ -325,6 +336,8 @@ pub struct Plan {
     /// Directories of the host that are writable inside: the watchdog looks at these.
     #[serde(serialize_with = "bytes::path_list")]
     pub writable: Vec<PathBuf>,
+    /// Places that must be made before the cage starts, for what outlives it.
+    pub kept: Vec<Item<KeptPlace>>,
     /// Who the agent is.
     pub identity: Identity,
     /// Host name inside.

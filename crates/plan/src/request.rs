@@ -1,5 +1,6 @@
 //! What the user asks for in one run, besides the policy.
 
+use crate::GitSetting;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -8,6 +9,15 @@ use std::path::PathBuf;
 pub struct OwnDirectories {
     /// Configuration, state and runtime directories.
     pub paths: Vec<PathBuf>,
+}
+
+/// Where what outlives the run lies, in Ironcage's own directories.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptPlaces {
+    /// The directory that stands for the home directory.
+    pub home: PathBuf,
+    /// The directory of the caches.
+    pub caches: PathBuf,
 }
 
 /// One run.
@@ -29,4 +39,8 @@ pub struct Request {
     pub i_know: bool,
     /// Ironcage's own directories.
     pub own: OwnDirectories,
+    /// Where what is kept lies.
+    pub kept: KeptPlaces,
+    /// The user's settings of git that are harmless; used where the policy gives them.
+    pub git: Vec<GitSetting>,
 }

@@ -1,7 +1,10 @@
 //! The file view: an allow-list of the host's tree, in the order in which it is built.
 
-use crate::plan::{Access, Identity, Item, NodeKind, Owner, ViewOp, WriteRights, WriteRule};
-use crate::{PlanError, Request, etc, workspace};
+use crate::plan::{
+    Access, Identity, Item, KeptPlace, NodeKind, Owner, Variable, ViewOp, WriteRights, WriteRule,
+};
+use crate::toolchains::{self, Found, Shape};
+use crate::{PlanError, Request, etc, kept, workspace};
 use ironcage_host::{HostCaps, HostFiles, NodeType, Privilege};
 use ironcage_policy::{Listed, Policy, Sourced, WorkspaceMode, credentials, system};
 use std::path::{Path, PathBuf};
@@ -11,6 +14,11 @@ pub(crate) struct Made {
     pub(crate) ops: Vec<Item<ViewOp>>,
     pub(crate) write_rules: Vec<Item<WriteRule>>,
     pub(crate) writable: Vec<PathBuf>,
+    pub(crate) kept: Vec<Item<KeptPlace>>,
+    /// Variables that toolchains and what is kept need.
+    pub(crate) variables: Vec<Item<Variable>>,
+    /// The caller's PATH entries outside of the system, and those in it.
+    pub(crate) search: Vec<PathBuf>,
     pub(crate) notes: Vec<String>,
 }
 
@@ -45,10 +53,17 @@ pub(crate) fn make(
         request,
         files,
         map_owners: host.privilege == Privilege::Root,
+        caller: Owner {
+            uid: host.uid,
+            gid: host.gid,
+        },
         made: Made {
             ops: Vec::new(),
             write_rules: Vec::new(),
             writable: Vec::new(),
+            kept: Vec::new(),
+            variables: Vec::new(),
+            search: Vec::new(),
             notes: Vec::new(),
         },
         granted: Vec::new(),
@@ -60,7 +75,11 @@ pub(crate) fn make(
     builder.etc(policy, identity);
     builder.devices();
     builder.processes();
-    builder.grants(policy)?;
+    let toolchains = toolchains::find(policy, request, files, builder.map_owners);
+    let grants = builder.collect(policy)?;
+    builder.kept(policy, &toolchains, &grants);
+    builder.toolchains(toolchains);
+    builder.grants(policy, grants)?;
     builder.hidden(policy);
     builder.push(ViewOp::Seal, "built in");
     Ok(builder.made)
@@ -70,6 +89,7 @@ struct Builder<'a> {
     request: &'a Request,
     files: &'a dyn HostFiles,
     map_owners: bool,
+    caller: Owner,
     made: Made,
     granted: Vec<PathBuf>,
 }
@@ -205,12 +225,7 @@ impl Builder<'_> {
         for entry in system::ETC_WRITTEN {
             let target = Path::new("/etc").join(entry.path);
             let origin = format!("system: {}", entry.why);
-            let content = etc::content(
-                entry.path,
-                identity,
-                &self.request.home,
-                &policy.hostname.value,
-            );
+            let content = etc::content(entry.path, identity, policy, self.request);
             match content {
                 Some(content) => self.push(
                     ViewOp::File {
@@ -308,14 +323,7 @@ impl Builder<'_> {
 
     /// The workspace and what the policy adds, shallow paths first, so that a deeper one is
     /// mounted over what contains it.
-    fn grants(&mut self, policy: &Policy) -> Result<(), PlanError> {
-        let mut grants = Vec::new();
-        for path in &policy.read {
-            grants.push(self.grant(path, Access::Read)?);
-        }
-        for path in &policy.write {
-            grants.push(self.grant(path, Access::Write)?);
-        }
+    fn grants(&mut self, policy: &Policy, mut grants: Vec<Grant>) -> Result<(), PlanError> {
         let workspace = self.request.workspace.clone();
         let mode = policy.workspace_mode.value;
         match mode {
@@ -349,6 +357,103 @@ impl Builder<'_> {
             self.bind_grant(policy, grant)?;
         }
         Ok(())
+    }
+
+    fn collect(&self, policy: &Policy) -> Result<Vec<Grant>, PlanError> {
+        let read = policy.read.iter().map(|path| (path, Access::Read));
+        let write = policy.write.iter().map(|path| (path, Access::Write));
+        read.chain(write)
+            .map(|(path, access)| self.grant(path, access))
+            .collect()
+    }
+
+    /// What outlives the run. Ironcage's own directories are in no cage but for these.
+    fn kept(&mut self, policy: &Policy, toolchains: &Found, grants: &[Grant]) {
+        let mut given: Vec<PathBuf> = grants.iter().map(|grant| grant.path.clone()).collect();
+        given.push(self.request.workspace.clone());
+        given.extend(toolchains.parts.iter().map(|part| part.target.clone()));
+        let kept = kept::find(policy, self.request, self.files, &given);
+        if !kept.home.is_empty() {
+            self.made.writable.push(self.request.kept.home.clone());
+        }
+        if let Some(caches) = &kept.caches {
+            self.made.writable.push(caches.place.what.path.clone());
+            self.write_rule(
+                caches.target.clone(),
+                WriteRights::Tree,
+                &caches.place.origin,
+            );
+        }
+        let owner = self.map_owners.then_some(self.caller);
+        for mount in kept.home.into_iter().chain(kept.caches) {
+            self.parents(&mount.target);
+            let KeptPlace { path, kind } = mount.place.what.clone();
+            self.push(
+                ViewOp::Bind {
+                    source: path,
+                    target: mount.target,
+                    access: Access::Write,
+                    kind,
+                    owner,
+                },
+                mount.place.origin.clone(),
+            );
+            self.made.kept.push(mount.place);
+        }
+        self.made.variables.extend(kept.variables);
+        self.made.notes.extend(kept.notes);
+    }
+
+    /// Directories of the agent's home above something that is mounted there are the agent's.
+    fn parents(&mut self, target: &Path) {
+        let home = self.request.home.clone();
+        if !target.starts_with(&home) {
+            return;
+        }
+        for above in workspace::ancestors_between(&home, target) {
+            let there = self.made.ops.iter().any(|item| match &item.what {
+                ViewOp::Directory { target, .. } => *target == above,
+                // What lies in something mounted is not ours to make.
+                ViewOp::Bind { target, .. } => above.starts_with(target),
+                _ => false,
+            });
+            if !there {
+                self.directory(above, 0o755, true);
+            }
+        }
+    }
+
+    fn toolchains(&mut self, found: Found) {
+        for part in found.parts {
+            self.parents(&part.target);
+            let op = match part.shape {
+                Shape::Link { to } => ViewOp::Symlink {
+                    target: part.target,
+                    to,
+                },
+                Shape::Bound {
+                    source,
+                    kind,
+                    owner,
+                } => {
+                    self.granted.push(part.target.clone());
+                    ViewOp::Bind {
+                        source,
+                        target: part.target,
+                        access: Access::Read,
+                        kind,
+                        owner,
+                    }
+                }
+            };
+            self.push(op, part.origin);
+        }
+        for (path, why) in found.credentials {
+            self.hide(&path, format!("credentials: {why}"));
+        }
+        self.made.variables.extend(found.variables);
+        self.made.search = found.search;
+        self.made.notes.extend(found.notes);
     }
 
     fn grant(&self, path: &Sourced<PathBuf>, access: Access) -> Result<Grant, PlanError> {

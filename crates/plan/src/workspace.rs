@@ -149,7 +149,7 @@ fn inside(path: &Path, workspace: &Path) -> PathBuf {
 }
 
 /// Directories strictly between the workspace and a target below it, from the top.
-fn ancestors_between(workspace: &Path, target: &Path) -> Vec<PathBuf> {
+pub(crate) fn ancestors_between(workspace: &Path, target: &Path) -> Vec<PathBuf> {
     let mut between: Vec<PathBuf> = target
         .ancestors()
         .skip(1)

@@ -2,10 +2,13 @@
 //!
 //! `UPDATE=1 cargo test -p ironcage-plan --test snapshots` writes the snapshots anew; read the
 //! difference before you commit it.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use ironcage_host::{CgroupHost, HostCaps, HostFiles, Kernel, Node, NodeType, Privilege};
 use ironcage_model::{Enforcement, Layer};
-use ironcage_plan::{OwnDirectories, Plan, PlanError, Request, ViewOp, explain, make};
+use ironcage_plan::{
+    KeptPlaces, OwnDirectories, Plan, PlanError, Request, ViewOp, explain, git_settings, make,
+};
 use ironcage_policy::{
     EnvRule, FlagLayer, Origin, Policy, Sourced, Sources, WorkspaceMode, resolve,
 };
@@ -134,6 +137,11 @@ fn request() -> Request {
         own: OwnDirectories {
             paths: vec!["/home/ann/.config/ironcage".into()],
         },
+        kept: KeptPlaces {
+            home: "/home/ann/.local/state/ironcage/kept/key/home".into(),
+            caches: "/home/ann/.cache/ironcage/key/profile".into(),
+        },
+        git: git_settings("[user]\nname = Ann\nemail = ann@example.org\n[core]\neditor = vi\n"),
     }
 }
 
@@ -303,4 +311,198 @@ fn a_required_layer_that_is_off_stops_the_start_unless_allowed_by_name() {
     };
     let plan = plan_of("shell", allowed, &request(), &host).unwrap();
     assert_eq!(plan.degraded, [Layer::Seccomp]);
+}
+
+/// A home with toolchains in it, and a PATH that names them.
+fn workshop() -> (Tree, Request) {
+    let mut tree = Tree::new();
+    for directory in [
+        "/home/ann/.cargo",
+        "/home/ann/.cargo/bin",
+        "/home/ann/.rustup/toolchains",
+        "/home/ann/.nvm/versions/node/v20",
+        "/home/ann/.nvm/versions/node/v20/bin",
+        "/home/ann/.pyenv/versions",
+        "/home/ann/.npm-global/bin",
+        "/home/ann/.npm-global/lib/node_modules",
+        "/home/ann/bin",
+        "/home/ann/project/.venv/bin",
+        "/opt/jdk",
+        "/opt/jdk/bin",
+        "/srv/venv/bin",
+        "/srv/venv/lib",
+    ] {
+        tree.add(directory, NodeType::Directory);
+    }
+    for file in [
+        "/home/ann/.cargo/credentials.toml",
+        "/home/ann/.rustup/settings.toml",
+        "/home/ann/project/.venv/pyvenv.cfg",
+        "/srv/venv/pyvenv.cfg",
+    ] {
+        tree.add(file, NodeType::File);
+    }
+    tree.add_link("/srv/venv/lib64", "lib");
+    tree.add_link("/srv/venv/bin/python", "/usr/bin/python3.11");
+    tree.add_link(
+        "/home/ann/project/.venv/bin/python",
+        "/home/ann/.pyenv/versions/3.12/bin/python3",
+    );
+    tree.add_link("/home/ann/current", "/home/ann/.nvm/versions/node/v20/bin");
+    let mut wanted = request();
+    let path = "/home/ann/.cargo/bin:/usr/bin:relative::/home/ann/current:/home/ann/bin:\
+                /home/ann/project/.venv/bin:/srv/venv/bin:/opt/jdk/bin:/home/ann/.npm-global/bin:\
+                /home/ann/absent/bin:/home/ann/.cargo/bin:/etc";
+    wanted.env.push(("PATH".into(), path.into()));
+    (tree, wanted)
+}
+
+fn bound(plan: &Plan) -> Vec<&Path> {
+    let targets = plan.view.iter().filter_map(|item| match &item.what {
+        ViewOp::Bind { target, .. } => Some(target.as_path()),
+        _ => None,
+    });
+    targets.collect()
+}
+
+fn variable<'a>(plan: &'a Plan, name: &str) -> Option<&'a str> {
+    let mut env = plan.command.env.iter();
+    env.find(|item| item.what.name == name)
+        .and_then(|item| item.what.value.to_str())
+}
+
+#[test]
+fn toolchains_on_the_path_are_seen_as_far_as_they_execute() {
+    let (tree, wanted) = workshop();
+    let policy = policy_of("shell", FlagLayer::default());
+    let plan = make(&policy, &wanted, &host(Privilege::User), &tree).unwrap();
+    compare("toolchains", &plan);
+    assert_eq!(
+        variable(&plan, "PATH"),
+        Some(
+            "/home/ann/.cargo/bin:/usr/bin:/home/ann/.nvm/versions/node/v20/bin:\
+             /home/ann/project/.venv/bin:/srv/venv/bin:/opt/jdk/bin:/home/ann/.npm-global/bin:\
+             /usr/local/sbin:/usr/local/bin:/usr/sbin:/sbin:/bin"
+        )
+    );
+    let seen = bound(&plan);
+    for secret in ["/home/ann/.cargo/credentials.toml", "/home/ann/bin/x"] {
+        let holders: Vec<_> = seen
+            .iter()
+            .filter(|target| Path::new(secret).starts_with(target))
+            .collect();
+        assert!(holders.is_empty(), "{secret}: {holders:?}");
+    }
+}
+
+#[test]
+fn without_toolchains_nothing_of_them_is_seen() {
+    let (tree, wanted) = workshop();
+    let plan_with = |profile, flags| {
+        make(
+            &policy_of(profile, flags),
+            &wanted,
+            &host(Privilege::User),
+            &tree,
+        )
+        .unwrap()
+    };
+    let usual = plan_with("shell", FlagLayer::default());
+    assert!(bound(&usual).contains(&Path::new("/home/ann/.cargo/bin")));
+    let flag = FlagLayer {
+        no_toolchains: true,
+        ..FlagLayer::default()
+    };
+    for plan in [
+        plan_with("shell", flag),
+        plan_with("strict", FlagLayer::default()),
+        plan_with("data", FlagLayer::default()),
+    ] {
+        let outside = bound(&plan)
+            .into_iter()
+            .filter(|path| path.starts_with("/home") || path.starts_with("/opt"))
+            .filter(|path| *path != wanted.workspace)
+            .count();
+        assert_eq!(outside, 0);
+        assert_eq!(
+            variable(&plan, "PATH"),
+            Some("/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+        );
+    }
+}
+
+#[test]
+fn a_toolchain_that_would_open_too_much_is_left_out_and_told() {
+    let (mut tree, mut wanted) = workshop();
+    tree.add_link("/home/ann/.cargo/bin", "/home/ann");
+    tree.add("/etc/bin", NodeType::Directory);
+    wanted.env.push(("GOPATH".into(), "/etc".into()));
+    let path = &mut wanted.env[2].1;
+    path.push(":/etc/bin");
+    let policy = policy_of("shell", FlagLayer::default());
+    let plan = make(&policy, &wanted, &host(Privilege::User), &tree).unwrap();
+    let sources: Vec<_> = plan
+        .view
+        .iter()
+        .filter_map(|item| match &item.what {
+            ViewOp::Bind { source, .. } => Some(source.as_path()),
+            _ => None,
+        })
+        .collect();
+    assert!(
+        !sources.contains(&Path::new("/home/ann")) && !sources.contains(&Path::new("/etc/bin"))
+    );
+    for told in ["contains your home directory", "belongs to the system"] {
+        assert!(
+            plan.notes.iter().any(|note| note.contains(told)),
+            "{told}: {:?}",
+            plan.notes
+        );
+    }
+}
+
+#[test]
+fn what_is_kept_yields_to_what_is_given() {
+    let host = host(Privilege::Root);
+    let keep = |paths: &[&str]| FlagLayer {
+        state: paths.iter().map(PathBuf::from).collect(),
+        ..FlagLayer::default()
+    };
+    let kept = |plan: &Plan| -> Vec<PathBuf> {
+        let places = plan.kept.iter().map(|item| item.what.path.clone());
+        places.collect()
+    };
+    let place = |path: &str| request().kept.home.join(path);
+    let plan = plan_of("shell", keep(&[".a", ".a/b", ".netrc"]), &request(), &host).unwrap();
+    assert_eq!(kept(&plan), [place(".a"), place(".netrc")]);
+    assert_eq!(plan.writable[0], request().kept.home);
+    let plan = plan_of("shell", keep(&["project", ".a"]), &request(), &host).unwrap();
+    assert_eq!(kept(&plan), [place(".a")]);
+    assert!(plan.notes.iter().any(|note| note.contains("is not kept")));
+    let mut at_home = request();
+    at_home.workspace = at_home.home.clone();
+    (at_home.workspace_named, at_home.i_know) = (true, true);
+    let plan = plan_of("shell", keep(&[".a"]), &at_home, &host).unwrap();
+    assert_eq!(kept(&plan), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_link_in_the_workspace_leads_to_an_interpreter_and_to_nothing_else() {
+    let (mut tree, mut wanted) = workshop();
+    tree.add("/opt/secret", NodeType::Directory);
+    tree.add("/opt/secret/bin", NodeType::Directory);
+    tree.add_link("/home/ann/project/tool", "/opt/secret/bin/tool");
+    tree.add_link("/home/ann/project/bin", "/opt/secret/bin");
+    tree.add_link("/home/ann/tool", "/opt/secret/bin/tool");
+    let policy = policy_of("shell", FlagLayer::default());
+    let sees_secret = |wanted: &Request| {
+        let plan = make(&policy, wanted, &host(Privilege::User), &tree).unwrap();
+        assert!(bound(&plan).contains(&Path::new("/home/ann/.pyenv/versions")));
+        bound(&plan).contains(&Path::new("/opt/secret"))
+    };
+    wanted.argv = vec!["/home/ann/project/tool".into()];
+    wanted.env[2].1.push(":/home/ann/project/bin");
+    assert!(!sees_secret(&wanted));
+    wanted.argv = vec!["/home/ann/tool".into()];
+    assert!(sees_secret(&wanted), "the user's own link leads anywhere");
 }

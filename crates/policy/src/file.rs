@@ -24,6 +24,8 @@ pub struct PolicyFile {
     pub workspace: WorkspaceSection,
     /// Files and directories beyond the system and the workspace.
     pub files: FilesSection,
+    /// What outlives a run: paths of the agent's home, and caches.
+    pub state: StateSection,
     /// Environment variables. What is not named here or in the defaults is not there.
     pub env: EnvSection,
     /// Who the agent is inside.
@@ -62,6 +64,21 @@ pub struct FilesSection {
     /// Not visible, even below something that is.
     #[schemars(with = "Vec<String>")]
     pub hide: Vec<Spanned<String>>,
+    /// Whether toolchains outside of the system's directories, found by the caller's PATH, are readable.
+    #[schemars(with = "Option<bool>")]
+    pub toolchains: Option<Spanned<bool>>,
+}
+
+/// What outlives a run, for each workspace on its own and never the user's own copies.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct StateSection {
+    /// Paths of the agent's home that are kept: `.claude` or `~/.claude`.
+    #[schemars(with = "Vec<String>")]
+    pub keep: Vec<Spanned<String>>,
+    /// Caches of tools that are kept, such as `cargo`; each profile has its own.
+    #[schemars(with = "Vec<crate::schema::CacheName>")]
+    pub caches: Vec<Spanned<String>>,
 }
 
 /// Environment variables.
@@ -86,6 +103,9 @@ pub struct ProcessSection {
     /// Whether the agent is uid 0 of its user namespace; outside it never is.
     #[schemars(with = "Option<bool>")]
     pub root_inside: Option<Spanned<bool>>,
+    /// Whether git inside knows the user's name and address, so that commits are theirs.
+    #[schemars(with = "Option<bool>")]
+    pub git_identity: Option<Spanned<bool>>,
     /// Capabilities inside the namespaces, such as `CAP_NET_BIND_SERVICE`.
     #[schemars(with = "Vec<crate::schema::CapabilityName>")]
     pub capabilities: Vec<Spanned<String>>,

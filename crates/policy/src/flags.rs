@@ -1,6 +1,8 @@
 //! The flags of one run: the topmost fragment of the merge.
 
-use crate::fragment::{self, Fragment, LimitsFragment, check_capability, check_unprotect, normal};
+use crate::fragment::{
+    self, Fragment, LimitsFragment, check_capability, check_keep, check_unprotect, normal,
+};
 use crate::{
     Amount, Cpus, EnvRule, Origin, PolicyError, Sourced, TimeLimit, WorkspaceMode, syscalls,
 };
@@ -21,6 +23,12 @@ pub struct FlagLayer {
     pub write: Vec<PathBuf>,
     /// `--hide`.
     pub hide: Vec<PathBuf>,
+    /// `--no-toolchains`.
+    pub no_toolchains: bool,
+    /// `--state`, relative to the home directory.
+    pub state: Vec<PathBuf>,
+    /// `--no-state`.
+    pub no_state: bool,
     /// `--env`.
     pub env: Vec<EnvRule>,
     /// `--hostname`.
@@ -125,7 +133,7 @@ fn known(
 
 impl FlagLayer {
     /// Checks the values and puts the flags beside them as origins.
-    pub(crate) fn fragment(&self) -> Result<Fragment, PolicyError> {
+    pub(crate) fn fragment(&self, home: &Path) -> Result<Fragment, PolicyError> {
         if let Some(name) = self
             .hostname
             .as_deref()
@@ -167,9 +175,14 @@ impl FlagLayer {
             read: paths("--read", &self.read)?,
             write: paths("--write", &self.write)?,
             hide: paths("--hide", &self.hide)?,
+            toolchains: one("--no-toolchains", self.no_toolchains.then_some(false)),
+            keep: each("--state", self.kept(home)?),
+            caches: Vec::new(),
+            keep_nothing: self.no_state,
             env: each("--env", self.env.iter().cloned()),
             hostname: one("--hostname", self.hostname.clone()),
             root_inside: one("--root-inside", self.root_inside.then_some(true)),
+            git_identity: None,
             capabilities: each("--cap", capabilities),
             syscalls: one("--syscalls", self.syscalls.clone()),
             syscall_groups: each("--syscall-group", self.syscall_groups.iter().cloned()),
@@ -200,5 +213,15 @@ impl FlagLayer {
             })
         };
         self.unprotect.iter().map(check).collect()
+    }
+
+    fn kept(&self, home: &Path) -> Result<Vec<PathBuf>, PolicyError> {
+        let check = |path: &PathBuf| {
+            check_keep(path, home).map_err(|remedy| {
+                let shown = ironcage_model::Printable::new(path);
+                wrong("--state", format!("`{shown}` cannot be kept; {remedy}"))
+            })
+        };
+        self.state.iter().map(check).collect()
     }
 }

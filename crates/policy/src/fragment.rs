@@ -6,7 +6,7 @@ use crate::file::CpusText;
 use crate::parse::nearest;
 use crate::{
     Amount, Cpus, Diagnostic, EnvRule, Origin, PolicyFile, Sourced, TimeLimit, WorkspaceMode,
-    capabilities, profiles, protected, syscalls,
+    caches, capabilities, profiles, protected, syscalls,
 };
 use ironcage_model::Layer;
 use std::ops::{Range, RangeInclusive};
@@ -22,9 +22,15 @@ pub(crate) struct Fragment {
     pub(crate) read: Vec<Sourced<PathBuf>>,
     pub(crate) write: Vec<Sourced<PathBuf>>,
     pub(crate) hide: Vec<Sourced<PathBuf>>,
+    pub(crate) toolchains: Option<Sourced<bool>>,
+    pub(crate) keep: Vec<Sourced<PathBuf>>,
+    pub(crate) caches: Vec<Sourced<String>>,
+    /// Takes away what is kept so far; only flags say so.
+    pub(crate) keep_nothing: bool,
     pub(crate) env: Vec<Sourced<EnvRule>>,
     pub(crate) hostname: Option<Sourced<String>>,
     pub(crate) root_inside: Option<Sourced<bool>>,
+    pub(crate) git_identity: Option<Sourced<bool>>,
     pub(crate) capabilities: Vec<Sourced<String>>,
     pub(crate) syscalls: Option<Sourced<String>>,
     pub(crate) syscall_groups: Vec<Sourced<String>>,
@@ -102,12 +108,22 @@ impl Check<'_> {
             read: self.each(&file.files.read, path)?,
             write: self.each(&file.files.write, path)?,
             hide: self.each(&file.files.hide, path)?,
+            toolchains: self.one(&file.files.toolchains, |_, value| Ok(*value.get_ref()))?,
+            keep: self.each(&file.state.keep, |this, text| {
+                check_keep(Path::new(text.get_ref()), this.home).map_err(|remedy| {
+                    let title = format!("`{}` cannot be kept", text.get_ref());
+                    this.wrong(text, title, "not a path of the home directory")
+                        .remedy(remedy)
+                })
+            })?,
+            caches: self.each(&file.state.caches, |this, text| {
+                this.name_of(text, "cache", &caches::names())
+            })?,
+            keep_nothing: false,
             env,
             hostname: self.one(&process.hostname, Self::hostname)?,
-            root_inside: process
-                .root_inside
-                .as_ref()
-                .map(|value| self.sourced(*value.get_ref(), value.span())),
+            root_inside: self.one(&process.root_inside, |_, value| Ok(*value.get_ref()))?,
+            git_identity: self.one(&process.git_identity, |_, value| Ok(*value.get_ref()))?,
             capabilities: self.each(&process.capabilities, Self::capability)?,
             syscalls: self.one(&file.syscalls.list, |this, text| {
                 let names: Vec<&str> = syscalls::lists().iter().map(|list| list.name).collect();
@@ -402,6 +418,26 @@ pub(crate) fn check_unprotect(path: &str) -> Result<PathBuf, String> {
         Some(near) => format!("did you mean `{near}`?"),
         None => "name one of the protected paths as `ironcage plan` shows them, relative to the workspace".to_owned(),
     })
+}
+
+/// A path of the agent's home that is to be kept, relative to it; else the remedy.
+pub(crate) fn check_keep(path: &Path, home: &Path) -> Result<PathBuf, &'static str> {
+    let relative = path
+        .strip_prefix("~")
+        .or_else(|_| path.strip_prefix(home))
+        .unwrap_or(path);
+    let mut kept = PathBuf::new();
+    for component in relative.components() {
+        match component {
+            Component::Normal(name) => kept.push(name),
+            Component::CurDir => {}
+            _ => return Err("name a path below the home directory, such as \".claude\""),
+        }
+    }
+    if kept.as_os_str().is_empty() {
+        return Err("name paths of the home directory; the whole of it is not kept");
+    }
+    Ok(kept)
 }
 
 /// The path without `.` and `..`: what is compared must be what is meant.

@@ -5,6 +5,7 @@
 //! filters of it (that is `plan`).
 #![forbid(unsafe_code)]
 
+pub mod caches;
 pub mod capabilities;
 mod chain;
 pub mod commands;
@@ -26,16 +27,17 @@ mod resolve;
 pub mod schema;
 mod search;
 pub mod syscalls;
+pub mod toolchains;
 mod trust;
 
 pub use diagnostic::Diagnostic;
 pub use error::PolicyError;
 pub use file::{
     CpusText, EnvSection, FilesSection, LayersSection, LimitsSection, PolicyFile, ProcessSection,
-    SyscallsSection, WorkspaceSection,
+    StateSection, SyscallsSection, WorkspaceSection,
 };
 pub use flags::FlagLayer;
-pub use listed::{Fixed, Listed, Masked, credentials, protected, system};
+pub use listed::{Fixed, GitKey, Listed, Masked, credentials, git, protected, system};
 pub use narrow::is_no_wider;
 pub use origin::Origin;
 pub use parse::parse;

@@ -55,3 +55,18 @@ pub mod credentials {
     use super::Listed;
     include!(concat!(env!("OUT_DIR"), "/credentials.rs"));
 }
+
+/// A setting of git that is taken over from the user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct GitKey {
+    /// Section and key, in lower case: `user.name`.
+    pub name: &'static str,
+    /// Why it is taken over.
+    pub why: &'static str,
+}
+
+/// Settings of git that are taken over from the user.
+pub mod git {
+    use super::GitKey;
+    include!(concat!(env!("OUT_DIR"), "/git.rs"));
+}

@@ -22,11 +22,17 @@ pub(crate) fn from_defaults(
         read: defaults.read,
         write: defaults.write,
         hide: defaults.hide,
+        toolchains: defaults.toolchains.ok_or(Incomplete("files.toolchains"))?,
+        keep: defaults.keep,
+        caches: defaults.caches,
         env: defaults.env,
         hostname: defaults.hostname.ok_or(Incomplete("process.hostname"))?,
         root_inside: defaults
             .root_inside
             .ok_or(Incomplete("process.root-inside"))?,
+        git_identity: defaults
+            .git_identity
+            .ok_or(Incomplete("process.git-identity"))?,
         capabilities: defaults.capabilities,
         syscalls: defaults.syscalls.ok_or(Incomplete("syscalls.list"))?,
         syscall_groups: defaults.syscall_groups,
@@ -72,6 +78,13 @@ pub(crate) fn apply(policy: &mut Policy, fragment: Fragment) {
     append(&mut policy.read, fragment.read);
     append(&mut policy.write, fragment.write);
     append(&mut policy.hide, fragment.hide);
+    replace(&mut policy.toolchains, fragment.toolchains);
+    if fragment.keep_nothing {
+        policy.keep.clear();
+        policy.caches.clear();
+    }
+    append(&mut policy.keep, fragment.keep);
+    append(&mut policy.caches, fragment.caches);
     // Later rules win, so a repeated one moves to the end.
     policy.env.retain(|known| {
         fragment
@@ -82,6 +95,7 @@ pub(crate) fn apply(policy: &mut Policy, fragment: Fragment) {
     policy.env.extend(fragment.env);
     replace(&mut policy.hostname, fragment.hostname);
     replace(&mut policy.root_inside, fragment.root_inside);
+    replace(&mut policy.git_identity, fragment.git_identity);
     append(&mut policy.capabilities, fragment.capabilities);
     replace(&mut policy.syscalls, fragment.syscalls);
     append(&mut policy.syscall_groups, fragment.syscall_groups);

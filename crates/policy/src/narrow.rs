@@ -45,13 +45,17 @@ pub fn is_no_wider(a: &Policy, b: &Policy) -> bool {
         && all_in(&a.unprotect, &b.unprotect)
         && a.read.iter().all(|path| readable(&path.value))
         && a.write.iter().all(|path| covered(&path.value, &b.write))
-        && b.hide.iter().all(|path| covered(&path.value, &a.hide));
+        && b.hide.iter().all(|path| covered(&path.value, &a.hide))
+        && a.toolchains.value <= b.toolchains.value
+        && a.keep.iter().all(|path| covered(&path.value, &b.keep))
+        && all_in(&a.caches, &b.caches);
     let outer = environment(b);
     let process = environment(a)
         .iter()
         .all(|(name, rule)| outer.get(name) == Some(rule))
         && a.hostname.value == b.hostname.value
         && a.root_inside.value <= b.root_inside.value
+        && a.git_identity.value <= b.git_identity.value
         && all_in(&a.capabilities, &b.capabilities);
     let syscalls = list_within(&a.syscalls.value, &b.syscalls.value)
         && all_in(&a.syscall_groups, &b.syscall_groups);
@@ -162,7 +166,21 @@ pub(crate) fn narrow(base: &mut Policy, fragment: &mut Fragment, workspace: &Pat
         |root| *root <= base.root_inside.value,
         bool::to_string,
     );
+    dropped.keep_if(
+        "process.git-identity",
+        &mut fragment.git_identity,
+        |given| *given <= base.git_identity.value,
+        bool::to_string,
+    );
+    dropped.keep_if(
+        "files.toolchains",
+        &mut fragment.toolchains,
+        |given| *given <= base.toolchains.value,
+        bool::to_string,
+    );
+    dropped.keep("state.keep", &mut fragment.keep, &base.keep, path);
     let text = |name: &String| name.clone();
+    dropped.keep("state.caches", &mut fragment.caches, &base.caches, text);
     dropped.keep(
         "process.capabilities",
         &mut fragment.capabilities,

@@ -211,12 +211,20 @@ pub struct Policy {
     pub write: Vec<Sourced<PathBuf>>,
     /// Paths that must not be visible even below something that is.
     pub hide: Vec<Sourced<PathBuf>>,
+    /// Whether toolchains that the caller's PATH names are readable.
+    pub toolchains: Sourced<bool>,
+    /// Paths relative to the home directory that are kept between runs.
+    pub keep: Vec<Sourced<PathBuf>>,
+    /// Caches that are kept between runs, by name.
+    pub caches: Vec<Sourced<String>>,
     /// Environment, later rules win.
     pub env: Vec<Sourced<EnvRule>>,
     /// Host name inside.
     pub hostname: Sourced<String>,
     /// Whether the agent is uid 0 of its user namespace.
     pub root_inside: Sourced<bool>,
+    /// Whether git inside knows the user's name and address.
+    pub git_identity: Sourced<bool>,
     /// Capabilities given back inside the namespaces, by their kernel names (`CAP_...`).
     pub capabilities: Vec<Sourced<String>>,
     /// The list of system calls: `standard` or `minimal`.

@@ -103,7 +103,7 @@ pub fn resolve(sources: &Sources) -> Result<Resolved, PolicyError> {
             narrowed = apply_untrusted(&mut policy, chain, sources, &mut documents)?;
         }
     }
-    merge::apply(&mut policy, sources.flags.fragment()?);
+    merge::apply(&mut policy, sources.flags.fragment(&sources.home)?);
     merge::add_capability_groups(&mut policy);
     let lint = Lint {
         workspace: &sources.workspace,

@@ -91,6 +91,10 @@ described!(
     json_schema!({"type": "string", "enum": syscalls::lists().iter().map(|list| list.name).collect::<Vec<_>>()})
 );
 described!(
+    CacheName,
+    json_schema!({"type": "string", "enum": crate::caches::names()})
+);
+described!(
     GroupName,
     json_schema!({"type": "string", "enum": syscalls::groups().iter().map(|group| group.name).collect::<Vec<_>>()})
 );

@@ -64,6 +64,32 @@ fn table() -> String {
     out.push_str(&row("`workspace.mode`", &policies, |p| {
         p.workspace_mode.value.name().to_owned()
     }));
+    out.push_str(&row("`files.toolchains`", &policies, |p| {
+        p.toolchains.value.to_string()
+    }));
+    out.push_str(&row("`state.keep`", &policies, |p| match p.keep.len() {
+        0 => "-".to_owned(),
+        _ => p
+            .keep
+            .iter()
+            .map(|path| path.value.display().to_string())
+            .collect::<Vec<_>>()
+            .join(", "),
+    }));
+    out.push_str(&row("`state.caches`", &policies, |p| {
+        match p.caches.len() {
+            0 => "-".to_owned(),
+            _ => p
+                .caches
+                .iter()
+                .map(|name| name.value.clone())
+                .collect::<Vec<_>>()
+                .join(", "),
+        }
+    }));
+    out.push_str(&row("`process.git-identity`", &policies, |p| {
+        p.git_identity.value.to_string()
+    }));
     out.push_str(&row("`syscalls.list`", &policies, |p| {
         p.syscalls.value.clone()
     }));

@@ -512,3 +512,61 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_is_kept_lies_in_the_home_directory_and_flags_add_to_it_or_take_it_away() {
+    let stage = Stage::new();
+    let kept = |flags: FlagLayer| {
+        let sources = Sources {
+            profile: Some("coding-agent".into()),
+            flags,
+            ..stage.sources()
+        };
+        resolve(&sources).map(|resolved| resolved.policy)
+    };
+    let names = |policy: &ironcage_policy::Policy| -> Vec<PathBuf> {
+        policy.keep.iter().map(|path| path.value.clone()).collect()
+    };
+    let state = |path: &str| FlagLayer {
+        state: vec![path.into()],
+        ..FlagLayer::default()
+    };
+    let usual = kept(FlagLayer::default()).unwrap();
+    assert!(names(&usual).contains(&".claude".into()) && !usual.caches.is_empty());
+    let below_home = stage.path("home/.tool/");
+    for path in [".tool/", "~/.tool", below_home.to_str().unwrap()] {
+        assert_eq!(
+            names(&kept(state(path)).unwrap()).last().unwrap(),
+            Path::new(".tool")
+        );
+    }
+    for path in ["/etc", "../other", "~", ".", ".tool/../../x"] {
+        let refused = kept(state(path)).unwrap_err().to_string();
+        assert!(refused.contains("cannot be kept"), "{path}: {refused}");
+    }
+    let nothing = kept(FlagLayer {
+        no_state: true,
+        ..state(".tool")
+    })
+    .unwrap();
+    assert_eq!(names(&nothing), [PathBuf::from(".tool")]);
+    assert!(nothing.caches.is_empty());
+}
+
+#[test]
+fn caches_and_kept_paths_of_a_file_are_checked_where_they_are_written() {
+    let stage = Stage::new();
+    let text = stage.refused("[state]\ncaches = [\"crago\"]\n");
+    assert!(text.contains("did you mean \"cargo\"?"), "{text}");
+    let text = stage.refused("[state]\nkeep = [\"/etc\"]\n");
+    assert!(text.contains("cannot be kept"), "{text}");
+    let policy = stage
+        .with_policy(
+            "[state]\nkeep = [\"~/.tool\"]\ncaches = [\"go\"]\n[files]\ntoolchains = false\n",
+        )
+        .unwrap()
+        .policy;
+    assert_eq!(policy.keep[0].value, Path::new(".tool"));
+    assert_eq!(policy.caches[0].value, "go");
+    assert!(!policy.toolchains.value);
+}

@@ -57,6 +57,9 @@ const WIDENING: &str = r#"
 [files]
 read = ["~/datasets"]
 write = ["~/datasets"]
+[state]
+keep = [".claude"]
+caches = ["cargo"]
 [env]
 pass = ["AWS_SECRET_ACCESS_KEY"]
 set = { LD_PRELOAD = "x" }
@@ -89,6 +92,8 @@ fn an_untrusted_file_that_widens_gets_nothing_and_is_told_about() {
     for wish in [
         "files.read",
         "files.write",
+        "state.keep .claude",
+        "state.caches cargo",
         "env AWS_SECRET_ACCESS_KEY",
         "env LD_PRELOAD",
         "root-inside",
@@ -263,6 +268,11 @@ fn any_policy() -> impl Strategy<Value = String> {
         list("read", &["~/datasets", "/usr", "src", "~"]),
         list("write", &["~/datasets", "/usr/local", "src"]),
         list("hide", &["src", "~/datasets", "/usr/share"]),
+        scalar("toolchains", &["true", "false"]),
+    );
+    let state = (
+        list("keep", &[".claude", "~/.codex", ".config"]),
+        list("caches", &["cargo", "pip"]),
     );
     let env = (
         list("pass", &["HOME", "SSH_AUTH_SOCK", "TERM", "LANG"]),
@@ -271,6 +281,7 @@ fn any_policy() -> impl Strategy<Value = String> {
     let process = (
         scalar("hostname", &["\"cage\"", "\"evil\""]),
         scalar("root-inside", &["true", "false"]),
+        scalar("git-identity", &["true", "false"]),
         list(
             "capabilities",
             &["CAP_CHOWN", "CAP_IPC_LOCK", "CAP_SYS_CHROOT"],
@@ -299,11 +310,11 @@ fn any_policy() -> impl Strategy<Value = String> {
         list("require", &["landlock", "time-ns", "cpu"]),
         list("allow-degraded", &["seccomp", "user-ns"]),
     );
-    (head, workspace, files, env, process, syscalls, limits, layers).prop_map(
-        |(head, w, f, e, p, s, l, y)| {
+    (head, workspace, (files, state), env, process, syscalls, limits, layers).prop_map(
+        |(head, w, (f, st), e, p, s, l, y)| {
             format!(
-                "{head}[workspace]\n{}{}[files]\n{}{}{}[env]\n{}{}[process]\n{}{}{}[syscalls]\n{}{}[limits]\n{}{}{}{}{}{}{}{}[layers]\n{}{}",
-                w.0, w.1, f.0, f.1, f.2, e.0, e.1, p.0, p.1, p.2, s.0, s.1, l.0, l.1, l.2, l.3, l.4, l.5, l.6, l.7, y.0, y.1
+                "{head}[workspace]\n{}{}[files]\n{}{}{}{}[state]\n{}{}[env]\n{}{}[process]\n{}{}{}{}[syscalls]\n{}{}[limits]\n{}{}{}{}{}{}{}{}[layers]\n{}{}",
+                w.0, w.1, f.0, f.1, f.2, f.3, st.0, st.1, e.0, e.1, p.0, p.1, p.2, p.3, s.0, s.1, l.0, l.1, l.2, l.3, l.4, l.5, l.6, l.7, y.0, y.1
             )
         },
     )

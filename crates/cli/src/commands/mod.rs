@@ -9,5 +9,6 @@ pub(crate) mod plan;
 pub(crate) mod probe;
 pub(crate) mod profile;
 pub(crate) mod run;
+pub(crate) mod state;
 pub(crate) mod trust;
 pub(crate) mod why;

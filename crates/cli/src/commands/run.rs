@@ -48,6 +48,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     if !args.quiet {
         announce(&prepared);
     }
+    prepared.make_places()?;
     let job = Job {
         plan: &prepared.plan,
         name: args.name,

@@ -1,0 +1,294 @@
+//! `ironcage state`: what outlives cages.
+
+use crate::error::{CliError, CommandResult};
+use crate::places;
+use clap::Subcommand;
+use ironcage_model::Printable;
+use ironcage_policy::caches::kept_files;
+use ironcage_policy::credentials;
+use ironcage_state::{StateError, Store};
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+
+/// What is kept between runs: list it, remove it, bring in files of your own.
+///
+/// Each workspace has its own: paths of the agent's home that a profile or --state names, and
+/// caches. Your own files are never used in their place, and never changed.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List workspaces and how much is kept for each
+    Ls {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove all that is kept for a workspace
+    Reset {
+        /// The workspace [default: the one that `ironcage run` would take]
+        workspace: Option<PathBuf>,
+        /// Of every workspace
+        #[arg(long, conflicts_with = "workspace")]
+        all: bool,
+    },
+    /// Copy a file or directory of your home into what is kept for a workspace
+    Import {
+        /// What to copy
+        path: PathBuf,
+        /// The workspace [default: the one that `ironcage run` would take]
+        #[arg(long, value_name = "DIR")]
+        workspace: Option<PathBuf>,
+        /// Replace what is kept there
+        #[arg(long)]
+        replace: bool,
+        /// Copy credentials too: the agent will be able to read and send them
+        #[arg(long)]
+        i_know: bool,
+        /// Do not ask
+        #[arg(short, long)]
+        yes: bool,
+    },
+}
+
+pub(crate) fn run(args: Args) -> CommandResult {
+    let home = places::home()?;
+    let store = places::store(&home);
+    match args.action {
+        Action::Ls { json } => list(&store, json),
+        Action::Reset { all: true, .. } => {
+            for entry in store.list().map_err(failed)? {
+                reset(&store, &entry.workspace)?;
+            }
+            Ok(0)
+        }
+        Action::Reset { workspace, .. } => {
+            let workspace = workspace_or_default(workspace, &home)?;
+            if !reset(&store, &workspace)? {
+                let shown = Printable::new(&workspace).to_string();
+                anstream::println!("nothing is kept for {shown}");
+            }
+            Ok(0)
+        }
+        Action::Import {
+            path,
+            workspace,
+            replace,
+            i_know,
+            yes,
+        } => {
+            let workspace = workspace_or_default(workspace, &home)?;
+            let import = Import::new(&path, &home)?;
+            import.check(&home, i_know)?;
+            import.carry_out(&store, &workspace, replace, yes)
+        }
+    }
+}
+
+fn failed(error: StateError) -> CliError {
+    let shown = CliError::from_error(&error);
+    match error {
+        StateError::Exists { .. } => shown.hint("--replace puts your copy in its place"),
+        _ => shown,
+    }
+}
+
+fn workspace_or_default(named: Option<PathBuf>, home: &Path) -> Result<PathBuf, CliError> {
+    match named {
+        // A workspace that is gone can still have files kept for it.
+        Some(path) => std::fs::canonicalize(&path)
+            .or_else(|_| std::path::absolute(&path))
+            .map_err(|error| CliError::new(format!("{}: {error}", Printable::new(&path)))),
+        None => {
+            let cwd = std::env::current_dir().map_err(|error| {
+                CliError::new(format!("cannot tell the current directory: {error}"))
+            })?;
+            Ok(places::workspace_around(&cwd, home))
+        }
+    }
+}
+
+fn list(store: &Store, json: bool) -> CommandResult {
+    let entries = store.list().map_err(failed)?;
+    if json {
+        let entries: Vec<_> = entries
+            .iter()
+            .map(|entry| {
+                serde_json::json!({
+                    "workspace": entry.workspace.to_string_lossy(),
+                    "home": entry.home.to_string_lossy(),
+                    "home_bytes": entry.home_bytes,
+                    "caches": entry.caches.to_string_lossy(),
+                    "cache_bytes": entry.cache_bytes,
+                })
+            })
+            .collect();
+        anstream::println!("{}", serde_json::Value::from(entries));
+        return Ok(0);
+    }
+    for entry in entries {
+        let gone = if entry.workspace.is_dir() {
+            ""
+        } else {
+            "  (gone)"
+        };
+        anstream::println!(
+            "{:>9}  caches {:>9}  {}{gone}",
+            size(entry.home_bytes),
+            size(entry.cache_bytes),
+            Printable::new(&entry.workspace)
+        );
+    }
+    Ok(0)
+}
+
+fn size(bytes: u64) -> String {
+    let mut value = bytes;
+    for unit in ["B", "KiB", "MiB"] {
+        if value < 10_000 {
+            return format!("{value} {unit}");
+        }
+        value = value.div_ceil(1024);
+    }
+    format!("{value} GiB")
+}
+
+fn reset(store: &Store, workspace: &Path) -> Result<bool, CliError> {
+    let found = store.reset(workspace).map_err(failed)?;
+    if found {
+        let shown = Printable::new(workspace).to_string();
+        anstream::println!("removed what was kept for {shown}");
+    }
+    Ok(found)
+}
+
+/// A copy that is to be made.
+#[derive(Debug)]
+struct Import {
+    from: PathBuf,
+    /// Relative to the home.
+    path: PathBuf,
+    /// Where the cage has it, relative to the home.
+    inside: PathBuf,
+}
+
+impl Import {
+    fn new(path: &Path, home: &Path) -> Result<Import, CliError> {
+        let shown = Printable::new(path).to_string();
+        let wrong = |why: &str| Err(CliError::new(format!("{shown}: {why}")));
+        let written = match path.strip_prefix("~") {
+            Ok(rest) => home.join(rest),
+            Err(_) => path.to_owned(),
+        };
+        let Ok(from) = std::fs::canonicalize(&written) else {
+            return wrong("there is no such file or directory");
+        };
+        let relative = match from.strip_prefix(home) {
+            Ok(relative) if !relative.as_os_str().is_empty() => relative.to_owned(),
+            _ => return wrong("is not below your home directory"),
+        };
+        if places::own(home)
+            .iter()
+            .any(|own| own.starts_with(&from) || from.starts_with(own))
+        {
+            return wrong("Ironcage's own directories are in no cage");
+        }
+        let inside = match kept_files::find(&relative) {
+            Some(file) => PathBuf::from(file.inside),
+            None => relative.clone(),
+        };
+        Ok(Import {
+            from,
+            path: relative,
+            inside,
+        })
+    }
+
+    /// Credentials come along only by explicit word.
+    fn check(&self, home: &Path, i_know: bool) -> Result<(), CliError> {
+        let held: Vec<_> = credentials::ENTRIES
+            .iter()
+            .filter(|entry| {
+                let entry = Path::new(entry.path);
+                self.path.starts_with(entry)
+                    || (entry.starts_with(&self.path)
+                        && home.join(entry).symlink_metadata().is_ok())
+            })
+            .collect();
+        if held.is_empty() || i_know {
+            return Ok(());
+        }
+        let mut error = CliError::new(format!(
+            "{} holds credentials, which the agent could then read and send",
+            Printable::new(&self.from)
+        ));
+        for entry in held {
+            error = error.hint(format!("~/{}: {}", entry.path, entry.why));
+        }
+        Err(error
+            .hint("log in inside of the cage instead: that login is kept there and can be revoked alone")
+            .hint("--i-know copies it all the same"))
+    }
+
+    fn carry_out(
+        &self,
+        store: &Store,
+        workspace: &Path,
+        replace: bool,
+        yes: bool,
+    ) -> CommandResult {
+        anstream::println!(
+            "copies {} to ~/{} of cages in {}",
+            Printable::new(&self.from),
+            Printable::new(&self.inside),
+            Printable::new(workspace)
+        );
+        if !yes && std::io::stdin().is_terminal() && !confirmed()? {
+            anstream::println!("not copied");
+            return Ok(1);
+        }
+        let copied = store
+            .import(workspace, &self.from, &self.inside, replace)
+            .map_err(failed)?;
+        for path in &copied.left_out {
+            anstream::println!("left out, not a file: {}", Printable::new(path));
+        }
+        anstream::println!(
+            "copied {} in {} files; cages see it where a profile or --state {} names it",
+            size(copied.bytes),
+            copied.files,
+            Printable::new(&self.path)
+        );
+        Ok(0)
+    }
+}
+
+fn confirmed() -> Result<bool, CliError> {
+    let failed = |error: std::io::Error| CliError::new(format!("cannot ask: {error}"));
+    anstream::print!("Copy it? [y/N] ");
+    std::io::stdout().flush().map_err(failed)?;
+    let mut answer = String::new();
+    std::io::stdin()
+        .lock()
+        .read_line(&mut answer)
+        .map_err(failed)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_short_and_never_rounded_down_to_nothing() {
+        assert_eq!(size(0), "0 B");
+        assert_eq!(size(9_999), "9999 B");
+        assert_eq!(size(10_240), "10 KiB");
+        assert_eq!(size(20 << 20), "20 MiB");
+        assert_eq!(size(u64::from(u32::MAX) * 100), "400 GiB");
+    }
+}

@@ -1,0 +1,18 @@
+//! What outlives a cage: paths of the agent's home and caches of tools, by workspace.
+//!
+//! Makes, lists, fills and removes the places; what of them a cage sees is the plan's to say.
+//! An agent writes in these trees, so nothing here follows a link in them or trusts how deep
+//! they are.
+#![forbid(unsafe_code)]
+
+mod copy;
+mod error;
+mod place;
+mod remove;
+mod store;
+mod tree;
+
+pub use copy::Copied;
+pub use error::StateError;
+pub use place::Place;
+pub use store::{Entry, Store};
