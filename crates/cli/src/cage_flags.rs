@@ -177,6 +177,11 @@ impl CageFlags {
         .map_err(|error| CliError::from_error(&error))?;
         let host = HostCaps::quick().map_err(|error| CliError::from_error(&error))?;
         let place = places::store(&home).place(&workspace);
+        let own = places::own(&home);
+        if self.i_know {
+            places::make_own_in(&workspace, &own)?;
+        }
+        let other_homes = places::other_homes(&workspace, &home);
         let request = Request {
             git: if resolved.policy.git_identity.value {
                 places::git(&home)
@@ -191,12 +196,12 @@ impl CageFlags {
             cwd,
             workspace,
             workspace_named: self.workspace.is_some(),
-            own: OwnDirectories {
-                paths: places::own(&home),
-            },
+            own: OwnDirectories { paths: own },
             home,
             env: std::env::vars_os().collect(),
             i_know: self.i_know,
+            other_homes,
+            policy_documents: resolved.documents.clone(),
         };
         let plan = make(&resolved.policy, &request, &host, &SystemFiles).map_err(plan_error)?;
         Ok(Prepared { plan, resolved })

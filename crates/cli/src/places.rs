@@ -4,6 +4,7 @@ use crate::error::CliError;
 use ironcage_plan::{GitSetting, git_settings};
 use ironcage_state::Store;
 use std::io::Read as _;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// The user's home directory: `HOME`, which must be absolute. Links in it are resolved, so
@@ -100,18 +101,64 @@ pub(crate) fn own(home: &Path) -> Vec<PathBuf> {
     {
         paths.push(runtime.join("ironcage"));
     }
-    paths
-        .into_iter()
-        .map(|path| std::fs::canonicalize(&path).unwrap_or(path))
+    paths.into_iter().map(|path| resolved(&path)).collect()
+}
+
+/// Makes those of Ironcage's own directories that would lie in a workspace: what is not there
+/// cannot be covered, and the agent would make it.
+pub(crate) fn make_own_in(workspace: &Path, own: &[PathBuf]) -> Result<(), CliError> {
+    for path in own.iter().filter(|path| path.starts_with(workspace)) {
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)
+            .map_err(|error| CliError::new(format!("cannot make {}: {error}", path.display())))?;
+    }
+    Ok(())
+}
+
+/// Home directories that are not the caller's but matter when root starts a cage: that of the
+/// workspace's owner, and that of the user who called through sudo.
+pub(crate) fn other_homes(workspace: &Path, home: &Path) -> Vec<PathBuf> {
+    let Ok(metadata) = std::fs::metadata(workspace) else {
+        return Vec::new();
+    };
+    let caller = std::env::var("SUDO_UID").ok();
+    let caller: Option<u32> = caller.and_then(|uid| uid.parse().ok());
+    // For an ordinary user in a workspace of its own there is nothing to look up.
+    let own = std::fs::metadata(home).map(|home| home.uid());
+    if caller.is_none() && own.is_ok_and(|own| own == metadata.uid()) {
+        return Vec::new();
+    }
+    let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    passwd
+        .lines()
+        .filter_map(|line| {
+            let mut fields = line.split(':').skip(2);
+            let uid: u32 = fields.next()?.parse().ok()?;
+            let directory = PathBuf::from(fields.nth(2)?);
+            let wanted = uid == metadata.uid() || Some(uid) == caller;
+            (wanted && directory.is_absolute() && directory != Path::new("/"))
+                .then(|| resolved(&directory))
+        })
+        .filter(|directory| directory != home)
         .collect()
 }
 
 /// The top of the repository around a directory, else the directory. A repository that is
 /// the home directory itself, or lies above it, does not count: people keep their settings
-/// in one.
+/// in one. Nor does one above a directory of somebody else's, or one that everybody writes:
+/// a stranger's `.git` there would widen the workspace.
 pub(crate) fn workspace_around(cwd: &Path, home: &Path) -> PathBuf {
+    let owner = std::fs::metadata(cwd).map(|metadata| metadata.uid()).ok();
+    let own = |directory: &Path| {
+        const OTHERS_WRITE: u32 = 0o002;
+        std::fs::metadata(directory).is_ok_and(|metadata| {
+            Some(metadata.uid()) == owner && metadata.mode() & OTHERS_WRITE == 0
+        })
+    };
     cwd.ancestors()
-        .take_while(|directory| !home.starts_with(directory))
+        .take_while(|directory| !home.starts_with(directory) && own(directory))
         .find(|directory| directory.join(".git").symlink_metadata().is_ok())
         .unwrap_or(cwd)
         .to_owned()

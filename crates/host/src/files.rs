@@ -28,6 +28,10 @@ pub struct Node {
     pub uid: u32,
     /// Its group.
     pub gid: u32,
+    /// Its permission bits.
+    pub mode: u32,
+    /// How many names it has.
+    pub links: u64,
 }
 
 /// Questions about the host's tree. Plans are tested with a made-up tree.
@@ -62,6 +66,8 @@ impl HostFiles for SystemFiles {
             },
             uid: metadata.uid(),
             gid: metadata.gid(),
+            mode: metadata.mode() & 0o7777,
+            links: metadata.nlink(),
         })
     }
 

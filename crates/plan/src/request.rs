@@ -33,6 +33,11 @@ pub struct Request {
     pub workspace_named: bool,
     /// The user's home directory; the agent's home has the same path.
     pub home: PathBuf,
+    /// Home directories of others that credentials may lie in: that of the workspace's owner,
+    /// and of who called through sudo.
+    pub other_homes: Vec<PathBuf>,
+    /// The files of the policy in force, real paths.
+    pub policy_documents: Vec<PathBuf>,
     /// The caller's environment, from which the policy may pass variables.
     pub env: Vec<(OsString, OsString)>,
     /// The user said that they know what they do.

@@ -67,6 +67,7 @@ pub(crate) fn make(
             notes: Vec::new(),
         },
         granted: Vec::new(),
+        agents: policy.write.iter().map(|path| path.value.clone()).collect(),
     };
     builder.own_directories(identity);
     for entry in system::DIRECTORIES {
@@ -80,6 +81,7 @@ pub(crate) fn make(
     builder.kept(policy, &toolchains, &grants);
     builder.toolchains(toolchains);
     builder.grants(policy, grants)?;
+    builder.policy_documents();
     builder.hidden(policy);
     builder.push(ViewOp::Seal, "built in");
     Ok(builder.made)
@@ -92,6 +94,8 @@ struct Builder<'a> {
     caller: Owner,
     made: Made,
     granted: Vec<PathBuf>,
+    /// Directories outside of the workspace that the policy gives for writing.
+    agents: Vec<PathBuf>,
 }
 
 struct Grant {
@@ -328,6 +332,7 @@ impl Builder<'_> {
         let mode = policy.workspace_mode.value;
         match mode {
             WorkspaceMode::Scratch => {
+                workspace::check_place(self.request)?;
                 self.directory(workspace.clone(), 0o755, true);
                 self.push(
                     ViewOp::Ephemeral {
@@ -339,7 +344,7 @@ impl Builder<'_> {
                 self.write_rule(workspace.clone(), WriteRights::Tree, "workspace");
             }
             WorkspaceMode::Direct | WorkspaceMode::ReadOnly => {
-                workspace::check(self.request)?;
+                workspace::check(self.request, self.files)?;
                 grants.push(Grant {
                     path: workspace.clone(),
                     access: if mode == WorkspaceMode::Direct {
@@ -470,6 +475,11 @@ impl Builder<'_> {
                 why,
             })
         };
+        if real != path.value && self.passes_a_link_of_the_agents(&path.value) {
+            return refuse(
+                "it goes through a symbolic link in a directory that agents can write, which may lead anywhere",
+            );
+        }
         for (tree, why) in NEVER {
             let inside_kernel_tree = tree != "/" && real.starts_with(tree);
             if real == Path::new(tree) || inside_kernel_tree {
@@ -494,6 +504,23 @@ impl Builder<'_> {
             access,
             origin,
             is_workspace: false,
+        })
+    }
+
+    /// Whether a path goes through a link that an agent may have made: one that lies in the
+    /// workspace or in another directory that is given for writing.
+    fn passes_a_link_of_the_agents(&self, path: &Path) -> bool {
+        path.ancestors().any(|part| {
+            let is_link = self
+                .files
+                .node(part)
+                .is_some_and(|node| node.kind == NodeType::Symlink);
+            let place = part.parent().filter(|_| is_link);
+            place.is_some_and(|place| {
+                let place = self.files.real(place).unwrap_or_else(|_| place.to_owned());
+                place.starts_with(&self.request.workspace)
+                    || self.agents.iter().any(|tree| place.starts_with(tree))
+            })
         })
     }
 
@@ -549,15 +576,26 @@ impl Builder<'_> {
     /// hides. Only where something granted contains it; a granted path itself was asked for
     /// by name, which is an explicit word (`-r ~/.ssh/known_hosts`).
     fn hidden(&mut self, policy: &Policy) {
-        let home = self.request.home.clone();
         let granted = std::mem::take(&mut self.granted);
         let contains = |tree: &PathBuf, path: &Path| path.starts_with(tree) && path != tree;
-        let near_home = |tree: &&PathBuf| tree.starts_with(&home) || home.starts_with(tree);
-        let at_home: Vec<&PathBuf> = granted.iter().filter(near_home).collect();
-        if !at_home.is_empty() {
+        let homes = std::iter::once(&self.request.home).chain(&self.request.other_homes);
+        for home in homes {
+            let near_home = |tree: &&PathBuf| tree.starts_with(home) || home.starts_with(tree);
+            if !granted.iter().any(|tree| near_home(&tree)) {
+                continue;
+            }
             for entry in credentials::ENTRIES {
-                let path = home.join(entry.path);
-                if at_home.iter().any(|tree| contains(tree, &path)) {
+                let named = home.join(entry.path);
+                // Where it is a link, what it leads to is the secret.
+                let path = match self.files.node(&named) {
+                    None => continue,
+                    Some(node) if node.kind == NodeType::Symlink => match self.files.real(&named) {
+                        Ok(real) => real,
+                        Err(_) => continue,
+                    },
+                    Some(_) => named,
+                };
+                if granted.iter().any(|tree| contains(tree, &path)) {
                     self.hide(&path, format!("credentials: {}", entry.why));
                 }
             }
@@ -594,6 +632,7 @@ impl Builder<'_> {
             }
             None => return,
         };
+        self.pin_ancestors(path);
         self.push(
             ViewOp::Hide {
                 target: path.to_owned(),
@@ -601,6 +640,54 @@ impl Builder<'_> {
             },
             origin,
         );
+    }
+
+    /// Keeps a place where it is: a directory above it that the agent could rename would take
+    /// what is mounted there along, and the place would be free in the next run.
+    fn pin_ancestors(&mut self, path: &Path) {
+        let writable = self.made.writable.iter();
+        let Some(tree) = writable.filter(|tree| path.starts_with(tree)).max() else {
+            return;
+        };
+        for ancestor in workspace::ancestors_between(tree, path) {
+            let pinned = self.made.ops.iter().any(
+                |item| matches!(&item.what, ViewOp::Pin { target, .. } if *target == ancestor),
+            );
+            if !pinned {
+                self.push(
+                    ViewOp::Pin {
+                        target: ancestor,
+                        access: Access::Write,
+                    },
+                    format!("keeps {} in its place", path.display()),
+                );
+            }
+        }
+    }
+
+    /// The documents of the policy in force: the agent must not write its own next policy.
+    fn policy_documents(&mut self) {
+        for document in &self.request.policy_documents {
+            let writable = self
+                .made
+                .writable
+                .iter()
+                .any(|tree| document.starts_with(tree));
+            let protected = self.made.ops.iter().any(|item| {
+                matches!(&item.what, ViewOp::Pin { target, access: Access::Read }
+                    if document.starts_with(target))
+            });
+            if writable && !protected && self.files.node(document).is_some() {
+                self.pin_ancestors(document);
+                self.push(
+                    ViewOp::Pin {
+                        target: document.clone(),
+                        access: Access::Read,
+                    },
+                    "protected: it is the policy in force",
+                );
+            }
+        }
     }
 }
 

@@ -9,39 +9,98 @@ use std::path::{Path, PathBuf};
 /// Trees that hold no workspace: they are the kernel's, or the cage has its own.
 const KERNEL_TREES: [&str; 3] = ["/proc", "/sys", "/dev"];
 
-/// Refuses workspaces that would give away too much.
-pub(crate) fn check(request: &Request) -> Result<(), PlanError> {
+/// Directories that many share, or that hold the system: no project is one of them, and none
+/// of them is a project.
+const SHARED: [&str; 20] = [
+    "/bin",
+    "/boot",
+    "/etc",
+    "/home",
+    "/lib",
+    "/lib64",
+    "/media",
+    "/mnt",
+    "/opt",
+    "/root",
+    "/run",
+    "/sbin",
+    "/srv",
+    "/tmp",
+    "/usr",
+    "/usr/local",
+    "/var",
+    "/var/lib",
+    "/var/tmp",
+    "/var/log",
+];
+/// Trees in which nothing is a project.
+const SYSTEM_TREES: [&str; 9] = [
+    "/bin", "/boot", "/etc", "/lib", "/lib64", "/run", "/sbin", "/usr/bin", "/usr/lib",
+];
+
+/// Refuses places at which no workspace can be, of real files or empty.
+pub(crate) fn check_place(request: &Request) -> Result<(), PlanError> {
     let path = &request.workspace;
-    let refuse = |why, can_be_forced| {
+    let refuse = |why| {
         Err(PlanError::Workspace {
             path: path.clone(),
             why,
-            can_be_forced,
+            can_be_forced: false,
         })
     };
     if path == Path::new("/") {
-        return refuse("it is the root of the whole system", false);
+        return refuse("it is the root of the whole system");
     }
     if KERNEL_TREES.iter().any(|tree| path.starts_with(tree)) {
-        return refuse("it belongs to the kernel", false);
+        return refuse("it belongs to the kernel");
     }
     if request.own.paths.iter().any(|own| path.starts_with(own)) {
-        return refuse("it lies in Ironcage's own directories", false);
+        return refuse("it lies in Ironcage's own directories");
     }
+    Ok(())
+}
+
+/// Refuses workspaces that would give away too much.
+pub(crate) fn check(request: &Request, files: &dyn HostFiles) -> Result<(), PlanError> {
+    check_place(request)?;
     if request.workspace_named && request.i_know {
         return Ok(());
     }
+    let path = &request.workspace;
+    let refuse = |why| {
+        Err(PlanError::Workspace {
+            path: path.clone(),
+            why,
+            can_be_forced: true,
+        })
+    };
     if *path == request.home {
-        return refuse(
-            "it is your home directory, with your keys and settings",
-            true,
-        );
+        return refuse("it is your home directory, with your keys and settings");
     }
     if request.home.starts_with(path) {
-        return refuse("your home directory lies in it", true);
+        return refuse("your home directory lies in it");
+    }
+    if request
+        .other_homes
+        .iter()
+        .any(|home| home.starts_with(path))
+    {
+        return refuse("the home directory of its owner is or lies in it, with keys and settings");
     }
     if request.own.paths.iter().any(|own| own.starts_with(path)) {
-        return refuse("Ironcage's own configuration or state lies in it", true);
+        return refuse("Ironcage's own configuration or state lies in it");
+    }
+    let is_shared = SHARED.iter().any(|shared| path == Path::new(shared));
+    let in_system = SYSTEM_TREES.iter().any(|tree| path.starts_with(tree));
+    if is_shared || in_system {
+        return refuse("it belongs to the system, or to all of its users");
+    }
+    const OTHERS_WRITE: u32 = 0o002;
+    if files
+        .node(path)
+        .is_some_and(|node| node.mode & OTHERS_WRITE != 0)
+    {
+        return refuse("every user of this system can write in it");
     }
     Ok(())
 }
@@ -79,8 +138,22 @@ pub(crate) fn protect(
         if covered || lifted.iter().any(|path| target.starts_with(path)) {
             continue;
         }
+        let through_link = ancestors_between(workspace, &target)
+            .iter()
+            .any(|ancestor| {
+                files
+                    .node(ancestor)
+                    .is_some_and(|node| node.kind == NodeType::Symlink)
+            });
         match files.node(&target).map(|node| node.kind) {
             None => continue,
+            Some(_) if through_link => {
+                notes.push(format!(
+                    "{} lies behind a symbolic link and cannot be protected in a direct workspace",
+                    target.display()
+                ));
+                continue;
+            }
             // Nothing can be mounted on a link; what it leads to is protected only if it is
             // itself in the list.
             Some(NodeType::Symlink) => {
@@ -89,6 +162,12 @@ pub(crate) fn protect(
                     target.display()
                 ));
                 continue;
+            }
+            Some(NodeType::File) if files.node(&target).is_some_and(|node| node.links > 1) => {
+                notes.push(format!(
+                    "{} has another name (a hard link), through which it can be written",
+                    target.display()
+                ));
             }
             Some(_) => {}
         }

@@ -74,6 +74,8 @@ impl HostFiles for Tree {
             kind,
             uid,
             gid: uid,
+            mode: 0o755,
+            links: 1,
         })
     }
 
@@ -134,6 +136,8 @@ fn request() -> Request {
             ("GITHUB_TOKEN".into(), "canary".into()),
         ],
         i_know: false,
+        other_homes: Vec::new(),
+        policy_documents: Vec::new(),
         own: OwnDirectories {
             paths: vec!["/home/ann/.config/ironcage".into()],
         },

@@ -67,8 +67,32 @@ pub(crate) fn read(path: &Path) -> Result<Document, PolicyError> {
     })
 }
 
-/// Reads a file and all that it extends.
+/// Reads a file that was found in a workspace and all that it extends. An agent may have put
+/// it there: a link, or a base outside of its directory, would make us read other files of the
+/// user's, and show their lines in an error.
+pub(crate) fn load_found(path: &Path, home: &Path) -> Result<Chain, PolicyError> {
+    let is_link = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink());
+    if is_link {
+        return Err(PolicyError::NotAPolicy {
+            path: path.to_owned(),
+            reason: "it is a symbolic link; `--policy` takes a file that lies elsewhere",
+        });
+    }
+    read_chain(path, home, false, path.parent())
+}
+
+/// Reads a file that the user named, and all that it extends.
 pub(crate) fn load(path: &Path, home: &Path, is_config: bool) -> Result<Chain, PolicyError> {
+    read_chain(path, home, is_config, None)
+}
+
+fn read_chain(
+    path: &Path,
+    home: &Path,
+    is_config: bool,
+    within: Option<&Path>,
+) -> Result<Chain, PolicyError> {
+    let within = within.map(canonical).transpose()?;
     let mut chain = Chain {
         root: None,
         chosen: None,
@@ -108,6 +132,19 @@ pub(crate) fn load(path: &Path, home: &Path, is_config: bool) -> Result<Chain, P
                     trail(&chain.links, &base)
                 ));
                 let base = fs::canonicalize(&base).map_err(|_| missing.clone())?;
+                if within
+                    .as_ref()
+                    .is_some_and(|within| !base.starts_with(within))
+                {
+                    return Err(Diagnostic::new(
+                        document,
+                        extends.span(),
+                        "a policy file of a workspace extends a file outside of its directory",
+                        "lies elsewhere",
+                    )
+                    .remedy("copy that file beside this one, or name this one with --policy")
+                    .into());
+                }
                 let seen = chain.links.iter().any(|link| link.document.path == base);
                 if seen || chain.links.len() >= DEEPEST {
                     return Err(Diagnostic::new(

@@ -50,6 +50,8 @@ pub struct Resolved {
     pub file: Option<PathBuf>,
     /// Whether that file's word counts in full.
     pub trusted: bool,
+    /// Every file that was read, real paths: no agent may write them.
+    pub documents: Vec<PathBuf>,
 }
 
 /// A policy file of a workspace before it is trusted.
@@ -75,7 +77,7 @@ pub fn resolve(sources: &Sources) -> Result<Resolved, PolicyError> {
         Some(path) => Some((chain::load(path, &sources.home, false)?, true)),
         None => match find_policy_file(&sources.workspace, &sources.home) {
             Some(path) => {
-                let chain = chain::load(&path, &sources.home, false)?;
+                let chain = chain::load_found(&path, &sources.home)?;
                 let trusted = is_trusted(sources, &chain);
                 Some((chain, trusted))
             }
@@ -110,7 +112,9 @@ pub fn resolve(sources: &Sources) -> Result<Resolved, PolicyError> {
         documents: &documents,
     };
     lint.check(&policy)?;
+    let documents = documents.iter().map(|document| document.path.clone());
     Ok(Resolved {
+        documents: documents.collect(),
         policy,
         profile_choice,
         narrowed,
