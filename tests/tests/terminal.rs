@@ -94,7 +94,7 @@ impl Drop for Screen<'_> {
 both! {
     fn a_shell_has_a_terminal_of_the_cages_own_and_sees_its_size_change(stage) {
         let Some(screen) = Screen::open(stage) else { return };
-        screen.cage("--env PS1='in> ' -- /bin/sh");
+        screen.cage("--env PS1='in> ' -- /bin/sh; echo status=$?");
         screen.asks("in>");
         screen.line("tty; stty size");
         screen.shows("/dev/pts/0");
@@ -103,8 +103,6 @@ both! {
         screen.line("sleep 0.5; stty size");
         screen.shows("20 90");
         screen.line("exit 7");
-        screen.prompt();
-        screen.line("echo status=$?");
         screen.shows("status=7");
     }
 
@@ -142,6 +140,23 @@ both! {
         assert!(!screen.text().contains("\nwent on"), "it ran while it was stopped");
         screen.line("fg");
         screen.shows("went on");
+    }
+
+    fn nothing_in_the_cage_runs_while_its_supervisor_is_stopped(stage) {
+        let Some(screen) = Screen::open(stage) else { return };
+        let beat = "(while :; do echo x >> beats; sleep 0.1; done) &";
+        screen.cage(&format!("-- /bin/sh -c '{beat} sleep 0.5; echo ready; kill -STOP $$; echo on; rm -f beats; sleep 1'"));
+        screen.shows("ready");
+        let stopped = || screen.text().contains("Stopped");
+        assert!(wait_until(PATIENCE, stopped), "{}", screen.text());
+        let beats = || stage.read("beats").map_or(0, |text| text.len());
+        let then = beats();
+        assert!(then > 0, "it never ran");
+        std::thread::sleep(Duration::from_secs(1));
+        assert_eq!(beats(), then, "it ran on");
+        screen.line("fg");
+        screen.shows("on");
+        assert!(wait_until(PATIENCE, || beats() > 0 && beats() != then), "it did not go on");
     }
 
     fn vim_edits_and_saves(stage) {
@@ -190,11 +205,8 @@ both! {
         let Some(screen) = Screen::open(stage) else { return };
         screen.tmux(&["set-option", "-g", "set-clipboard", "on"]);
         let plant = "/usr/bin/printf '\\033]52;c;cGxhbnRlZA==\\007'";
-        screen.cage(&format!("-- {plant}"));
-        screen.prompt();
-        screen.line("echo first");
+        screen.cage(&format!("-- {plant}; echo first"));
         screen.shows("first");
-        screen.prompt();
         let buffers = || screen.tmux(&["list-buffers"]);
         assert!(!buffers().contains("planted"), "{}", buffers());
         screen.cage(&format!("--raw-terminal -- {plant}"));

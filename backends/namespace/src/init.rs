@@ -61,6 +61,7 @@ pub(crate) enum InnerStreams {
 
 const SIGCHLD: i32 = 17;
 const SIGCONT: i32 = 18;
+const SIGSTOP: i32 = 19;
 
 /// Runs PID 1 to its end.
 pub(crate) fn run(plan: &Plan, inheritance: Inheritance) -> ! {
@@ -374,6 +375,11 @@ fn supervise_child(inheritance: &Inheritance, built: Built) -> ! {
         match reap(built.command) {
             // If the supervisor is gone, so are we in a moment.
             Some(status) if status.stopped() => {
+                if built.terminal.is_some() {
+                    // The supervisor stops too, and then nobody watches limits or answers
+                    // refused calls: so everything stops, not only the command.
+                    let _ = ironcage_sys::process::signal_all(SIGSTOP);
+                }
                 let _ = wire::say_stopped(control);
             }
             Some(status) => {
@@ -405,8 +411,7 @@ fn supervise_child(inheritance: &Inheritance, built: Built) -> ! {
                     if let Some(terminal) = &built.terminal {
                         terminal::bring_forward(terminal, built.command);
                     }
-                    let group = built.command.as_raw_nonzero().get();
-                    let _ = ironcage_sys::process::signal_group(group, SIGCONT);
+                    let _ = ironcage_sys::process::signal_all(SIGCONT);
                 }
                 Ok(ToInit::Go) => {}
                 Ok(ToInit::Closed) | Err(_) => exit_now(125),
