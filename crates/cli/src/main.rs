@@ -7,13 +7,14 @@ mod cage_flags;
 mod commands;
 mod error;
 mod places;
+mod version;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
 /// Run AI agents, and every tool call they make, in a cage.
 #[derive(Debug, Parser)]
-#[command(name = "ironcage", version, max_term_width = 100)]
+#[command(name = "ironcage", version = version::VERSION, max_term_width = 100)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -23,6 +24,7 @@ pub(crate) struct Cli {
 enum Command {
     Run(commands::run::Args),
     Plan(commands::plan::Args),
+    Policy(commands::policy::Args),
     Profile(commands::profile::Args),
     Trust(commands::trust::Args),
     State(commands::state::Args),
@@ -46,6 +48,7 @@ impl Command {
         match self {
             Command::Run(args) => commands::run::run(args),
             Command::Plan(args) => commands::plan::run(args),
+            Command::Policy(args) => commands::policy::run(args),
             Command::Profile(args) => commands::profile::run(args),
             Command::Trust(args) => commands::trust::run(args),
             Command::State(args) => commands::state::run(args),
@@ -65,7 +68,7 @@ impl Command {
 
 /// The same command line with `run` alone.
 #[derive(Debug, Parser)]
-#[command(name = "ironcage", version, max_term_width = 100)]
+#[command(name = "ironcage", version = version::VERSION, max_term_width = 100)]
 struct RunCli {
     #[command(subcommand)]
     command: RunCommand,

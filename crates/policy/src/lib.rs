@@ -14,6 +14,7 @@ mod error;
 mod file;
 mod flags;
 mod fragment;
+pub mod import;
 mod lint;
 mod listed;
 mod merge;

@@ -6,6 +6,7 @@ pub(crate) mod completions;
 pub(crate) mod doctor;
 pub(crate) mod man;
 pub(crate) mod plan;
+pub(crate) mod policy;
 pub(crate) mod probe;
 pub(crate) mod profile;
 pub(crate) mod run;

@@ -1,0 +1,105 @@
+//! A draft as the text of a policy file, each value with the setting that it came from.
+
+use super::judge::{Draft, Line};
+use super::{ImportError, Place};
+use ironcage_model::Printable;
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// srt is made for coding agents, and sets no limits of its own.
+const PROFILE: &str = "coding-agent";
+
+pub(super) fn render(draft: &Draft, place: &Place) -> Result<String, ImportError> {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = write!(
+        text,
+        "# Made by `ironcage policy import srt` for the workspace\n# {}.\n\
+         # Each value names the setting that it came from. All keys: docs/reference/policy.md\n\
+         #\n# A file in a workspace can only narrow, until you have read it and run `ironcage trust`.\n\n\
+         # srt sets no limits on memory, processes or time; these are the profile's.\nextends = \"{PROFILE}\"\n\n\
+         [workspace]\n# {}\nmode = \"{}\"\n",
+        Printable::new(&place.workspace),
+        Printable::new(&draft.mode_why),
+        draft.mode.name(),
+    );
+    text.push_str("\n[files]\n");
+    if draft.held {
+        text.push_str(
+            "# What is read-only inside the workspace is so by `read`, which counts only once this file is trusted.\n",
+        );
+    }
+    list(&mut text, "read", &draft.read, place)?;
+    list(&mut text, "write", &draft.write, place)?;
+    list(&mut text, "hide", &draft.hide, place)?;
+    if let Some(why) = &draft.no_toolchains {
+        let _ = writeln!(
+            text,
+            "# {} may hold some.\ntoolchains = false",
+            Printable::new(why)
+        );
+    }
+    if draft.no_identity {
+        text.push_str("\n[process]\n# git's own settings are among what filesystem.denyRead names.\ngit-identity = false\n");
+    }
+    if !draft.empty_env.is_empty() {
+        text.push_str("\n[env.set]\n# credentials.envVars: the defaults would pass these.\n");
+        for name in &draft.empty_env {
+            let _ = writeln!(text, "{} = \"\"", quoted(name));
+        }
+    }
+    Ok(text)
+}
+
+fn list(text: &mut String, key: &str, lines: &[Line], place: &Place) -> Result<(), ImportError> {
+    if lines.is_empty() {
+        return Ok(());
+    }
+    let _ = writeln!(text, "{key} = [");
+    for line in lines {
+        let path = quoted(&written(&line.path, place)?);
+        let _ = writeln!(text, "  # {}\n  {path},", Printable::new(&line.why));
+    }
+    text.push_str("]\n");
+    Ok(())
+}
+
+/// A path as it reads best: in the workspace relative to the file, at home with `~/`, else in full.
+fn written(path: &Path, place: &Place) -> Result<String, ImportError> {
+    let as_text = |path: &Path| {
+        path.to_str()
+            .map(str::to_owned)
+            .ok_or_else(|| ImportError::NotText {
+                path: path.to_owned(),
+            })
+    };
+    if place.policy_dir == place.workspace
+        && let Ok(rest) = path.strip_prefix(&place.workspace)
+    {
+        return Ok(format!("./{}", as_text(rest)?));
+    }
+    match path.strip_prefix(&place.home) {
+        Ok(rest) if rest.as_os_str().is_empty() => Ok("~".to_owned()),
+        Ok(rest) => Ok(format!("~/{}", as_text(rest)?)),
+        Err(_) => as_text(path),
+    }
+}
+
+/// A basic string of TOML.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => {
+                quoted.push('\\');
+                quoted.push(c);
+            }
+            c if c.is_control() => {
+                let _ = write!(quoted, "\\u{:04X}", u32::from(c));
+            }
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
