@@ -181,7 +181,8 @@ both! {
             return;
         }
         screen.cage("-- /usr/bin/htop");
-        screen.shows("F1");
+        let drawn = || screen.text().contains("Tasks:") && screen.text().contains("Quit");
+        assert!(wait_until(PATIENCE, drawn), "{}", screen.text());
         screen.keys(&["q"]);
         screen.prompt();
         screen.line("echo back");

@@ -18,17 +18,21 @@ use ironcage_sys::rustix::pipe::{PipeFlags, pipe_with};
 use ironcage_sys::rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid,
 };
+use ironcage_sys::rustix::termios::Winsize;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 /// What the command's standard streams are to be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub enum StreamKind {
     /// Three pipes.
     Pipes,
     /// One terminal of the cage's own.
-    Terminal,
+    Terminal {
+        /// Its size at the start: programs ask for it at once.
+        size: Winsize,
+    },
 }
 
 /// Outer ends of the command's streams.
@@ -56,10 +60,10 @@ struct Ends {
 
 impl Ends {
     fn make(kind: StreamKind) -> io::Result<Ends> {
-        if kind == StreamKind::Terminal {
+        if let StreamKind::Terminal { size } = kind {
             // Made by PID 1, from the cage's own devpts.
             return Ok(Ends {
-                inner: InnerStreams::Terminal,
+                inner: InnerStreams::Terminal { size },
                 outer: None,
             });
         }

@@ -23,6 +23,7 @@ use ironcage_sys::rustix::process::{
     wait,
 };
 use ironcage_sys::rustix::stdio;
+use ironcage_sys::rustix::termios::Winsize;
 use ironcage_sys::rustix::thread::{LinkNameSpaceType, move_into_link_name_space, set_name};
 use ironcage_sys::spawn::{Image, Streams, spawn};
 use std::ffi::CString;
@@ -55,8 +56,8 @@ pub(crate) enum InnerStreams {
         stdout: OwnedFd,
         stderr: OwnedFd,
     },
-    /// A terminal, still to be made.
-    Terminal,
+    /// A terminal of this size, still to be made.
+    Terminal { size: Winsize },
 }
 
 const SIGCHLD: i32 = 17;
@@ -144,7 +145,7 @@ fn build(plan: &Plan, inheritance: &Inheritance) -> Result<Built, LayerError> {
     step();
     privileges::new_session()?;
     let terminal = match inheritance.streams {
-        InnerStreams::Terminal => Some(terminal::make()?),
+        InnerStreams::Terminal { size } => Some(terminal::make(size)?),
         InnerStreams::Pipes { .. } => None,
     };
     let children = ironcage_sys::signals::catch(&[SIGCHLD])
@@ -203,8 +204,8 @@ fn build(plan: &Plan, inheritance: &Inheritance) -> Result<Built, LayerError> {
             },
             _,
         ) => (stdin.as_fd(), stdout.as_fd(), stderr.as_fd()),
-        (InnerStreams::Terminal, Some(end)) => (end.as_fd(), end.as_fd(), end.as_fd()),
-        (InnerStreams::Terminal, None) => exit_now(125),
+        (InnerStreams::Terminal { .. }, Some(end)) => (end.as_fd(), end.as_fd(), end.as_fd()),
+        (InnerStreams::Terminal { .. }, None) => exit_now(125),
     };
     let streams = Streams {
         stdin,

@@ -6,7 +6,7 @@ use ironcage_model::Layer;
 use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::process::{Pid, ioctl_tiocsctty};
 use ironcage_sys::rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
-use ironcage_sys::rustix::termios::tcsetpgrp;
+use ironcage_sys::rustix::termios::{Winsize, tcsetpgrp, tcsetwinsize};
 use std::os::fd::OwnedFd;
 
 /// Both ends of a terminal.
@@ -20,7 +20,7 @@ pub(crate) struct Pair {
 
 /// Makes a terminal and makes it the controlling one of the caller's session, which must be
 /// new.
-pub(crate) fn make() -> Result<Pair, LayerError> {
+pub(crate) fn make(size: Winsize) -> Result<Pair, LayerError> {
     let doing = |action: &'static str| {
         move |error: Errno| LayerError {
             layer: Layer::Session,
@@ -33,6 +33,7 @@ pub(crate) fn make() -> Result<Pair, LayerError> {
     unlockpt(&controller).map_err(doing("unlock the terminal"))?;
     let command =
         ioctl_tiocgptpeer(&controller, flags).map_err(doing("open the terminal's other end"))?;
+    tcsetwinsize(&controller, size).map_err(doing("set the terminal's size"))?;
     ioctl_tiocsctty(&command).map_err(doing("make the terminal the session's"))?;
     Ok(Pair {
         controller,

@@ -44,6 +44,8 @@ const SIGUSR2: i32 = 12;
 const SIGTERM: i32 = 15;
 const SIGXFSZ: i32 = 25;
 const SIGWINCH: i32 = 28;
+/// Rounds of passing output on before a stop: more than a terminal holds.
+const DRAIN: u32 = 64;
 
 /// Runs a command in a cage, with the caller's standard streams, to its end.
 ///
@@ -60,7 +62,9 @@ pub fn run(job: &Job<'_>) -> Result<(CageId, Outcome), RunError> {
         written.err().unwrap_or(RunError::Start(error))
     };
     let kind = if job.terminal {
-        StreamKind::Terminal
+        StreamKind::Terminal {
+            size: terminal::size(),
+        }
     } else {
         StreamKind::Pipes
     };
@@ -321,6 +325,12 @@ impl Supervision {
     /// a terminal somebody inside stopped it, and somebody inside may let it go on.
     fn stop_with_command(&mut self) {
         if let Some(own) = &self.terminal {
+            // What it said before it stopped, as far as the user's terminal takes it at once.
+            for _ in 0..DRAIN {
+                if !self.streams.iter_mut().skip(1).any(Relay::advance) {
+                    break;
+                }
+            }
             own.mode.suspend();
             terminal::copy_size(own.controller.as_fd());
             // A cage that ended meanwhile does not go on.
@@ -448,7 +458,6 @@ fn join(
         Streams::Terminal(controller) => {
             let another = || controller.try_clone().map_err(failed("copy a descriptor"));
             let (input, output) = (another()?, another()?);
-            terminal::copy_size(controller.as_fd());
             let shown = Relay::new(own(output)?, relay::callers_sink(stdio::stdout()));
             let relays = vec![
                 Relay::new(callers_input, own(input)?),

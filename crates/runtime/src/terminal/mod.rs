@@ -78,8 +78,13 @@ fn set_raw(before: &Termios) {
 
 /// Gives the cage's terminal the size of the user's. The kernel tells the programs in it.
 pub(crate) fn copy_size(controller: BorrowedFd<'_>) {
-    let size = tcgetwinsize(stdio::stdout())
+    // A terminal whose other end is gone has no size to set.
+    let _ = tcsetwinsize(controller, size());
+}
+
+/// The size of the user's terminal, or an ordinary one where there is none.
+pub(crate) fn size() -> Winsize {
+    tcgetwinsize(stdio::stdout())
         .or_else(|_| tcgetwinsize(stdio::stdin()))
-        .unwrap_or(DEFAULT_SIZE);
-    let _ = tcsetwinsize(controller, size);
+        .unwrap_or(DEFAULT_SIZE)
 }
