@@ -26,7 +26,12 @@ pub(crate) struct Args {
     name: Option<String>,
     /// Give the command a terminal of the cage's own [default: when standard input and output
     /// are terminals]
-    #[arg(short = 't', long, overrides_with = "no_tty", help_heading = "Terminal")]
+    #[arg(
+        short = 't',
+        long,
+        overrides_with = "no_tty",
+        help_heading = "Terminal"
+    )]
     tty: bool,
     /// Give the command pipes even on a terminal
     #[arg(short = 'T', long, help_heading = "Terminal")]
