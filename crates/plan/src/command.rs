@@ -89,7 +89,8 @@ fn environment(
 fn search_path(view: &Made) -> OsString {
     let system: Vec<&Path> = PATH.split(':').map(Path::new).collect();
     let visible = |entry: &Path| {
-        view.ops.iter().any(|item| match &item.what {
+        // From the end: toolchains and the workspace come after the system.
+        view.ops.iter().rev().any(|item| match &item.what {
             ViewOp::Bind {
                 target,
                 kind: NodeKind::Directory,

@@ -66,7 +66,8 @@ pub(crate) fn find(
         map_owners,
         agents: writable.chain([request.workspace.clone()]).collect(),
         scratch: policy.workspace_mode.value == WorkspaceMode::Scratch,
-        roots: None,
+        roots: Vec::new(),
+        real_parent: None,
         found: Found::default(),
     };
     let variable = |name: &str| {
@@ -94,8 +95,10 @@ struct Search<'a> {
     /// Trees in which an agent may have written before.
     agents: Vec<PathBuf>,
     scratch: bool,
-    /// Real values of the variables, made when the first entry needs them.
-    roots: Option<Vec<PathBuf>>,
+    /// Values of the variables, made when the first entry needs them.
+    roots: Vec<PathBuf>,
+    /// A directory and its real path: parts lie beside each other.
+    real_parent: Option<(PathBuf, PathBuf)>,
     found: Found,
 }
 
@@ -198,11 +201,12 @@ impl Search<'_> {
     }
 
     fn by_pattern(&mut self, entry: &Path, allowed: impl Fn(&Toolchain) -> bool) -> bool {
+        self.set_roots();
         for toolchain in ENTRIES.iter().filter(|toolchain| allowed(toolchain)) {
             for pattern in toolchain.entries {
-                let (root, rest) = self.rooted(pattern, Path::new("/"));
-                if let Some(stars) = fits(entry, &root, rest) {
-                    let above = Path::new("/");
+                let above = Path::new("/");
+                let (root, rest) = self.rooted(pattern, above);
+                if let Some(stars) = fits(entry, root, rest) {
                     self.take(toolchain, &Fit { stars, above });
                     return true;
                 }
@@ -212,6 +216,7 @@ impl Search<'_> {
     }
 
     fn by_neighbour(&mut self, entry: &Path) -> bool {
+        self.set_roots();
         let Some(above) = entry.parent() else {
             return false;
         };
@@ -228,7 +233,8 @@ impl Search<'_> {
                 self.take(toolchain, &Fit { stars, above });
                 if let Some(link) = toolchain.follow {
                     let (root, rest) = self.rooted(link, above);
-                    self.follow(&root.join(rest));
+                    let link = root.join(rest);
+                    self.follow(&link);
                 }
                 return true;
             }
@@ -294,7 +300,7 @@ impl Search<'_> {
                 _ => {}
             }
         }
-        if let Ok(real) = self.files.real(&target)
+        if let Some(real) = self.real(&target, node.kind)
             && real != source
         {
             let Some(at_real) = self.files.node(&real) else {
@@ -332,6 +338,22 @@ impl Search<'_> {
         });
     }
 
+    /// The real path of a part.
+    fn real(&mut self, path: &Path, kind: NodeType) -> Option<PathBuf> {
+        let (parent, name) = (path.parent()?, path.file_name()?);
+        if kind == NodeType::Symlink {
+            return self.files.real(path).ok();
+        }
+        match &self.real_parent {
+            Some((known, real)) if known == parent => Some(real.join(name)),
+            _ => {
+                let real = self.files.real(path).ok()?;
+                self.real_parent = Some((parent.to_owned(), real.parent()?.to_owned()));
+                Some(real)
+            }
+        }
+    }
+
     fn refused(&self, source: &Path) -> Option<&'static str> {
         if self.request.home.starts_with(source) {
             return Some("contains your home directory");
@@ -348,39 +370,41 @@ impl Search<'_> {
     }
 
     /// The root of a pattern as a path, and the rest of the pattern.
-    fn rooted<'p>(&mut self, pattern: &'p str, above: &Path) -> (PathBuf, &'p str) {
+    fn rooted<'s, 'p: 's>(&'s self, pattern: &'p str, above: &'s Path) -> (&'s Path, &'p str) {
         let (first, rest) = pattern.split_once('/').unwrap_or((pattern, ""));
         let root = match first.strip_prefix('$') {
             Some(name) => {
                 let index = VARIABLES.iter().position(|variable| variable.name == name);
-                index.and_then(|index| self.roots().get(index).cloned())
+                index.and_then(|index| self.roots.get(index))
             }
-            None if first == "~" => Some(self.request.home.clone()),
-            None if first == "@" => Some(above.to_owned()),
+            None if first == "~" => Some(&self.request.home),
+            None if first == "@" => return (above, rest),
             None => None,
         };
-        (root.unwrap_or_else(|| PathBuf::from("/")), rest)
+        (root.map_or(Path::new("/"), PathBuf::as_path), rest)
     }
 
-    fn roots(&mut self) -> &[PathBuf] {
+    fn set_roots(&mut self) {
+        if !self.roots.is_empty() {
+            return;
+        }
         let request = self.request;
-        self.roots.get_or_insert_with(|| {
-            let root = |variable: &ironcage_policy::toolchains::Variable| {
-                let moved = request
-                    .env
-                    .iter()
-                    .find(|(name, _)| name == variable.name)
-                    .map(|(_, value)| PathBuf::from(value))
-                    .filter(|path| is_plain(path));
-                let default = variable.default.trim_start_matches("~/");
-                moved.unwrap_or_else(|| request.home.join(default))
-            };
-            VARIABLES.iter().map(root).collect()
-        })
+        let root = |variable: &ironcage_policy::toolchains::Variable| {
+            let moved = request
+                .env
+                .iter()
+                .find(|(name, _)| name == variable.name)
+                .map(|(_, value)| PathBuf::from(value))
+                .filter(|path| is_plain(path));
+            let default = variable.default.trim_start_matches("~/");
+            moved.unwrap_or_else(|| request.home.join(default))
+        };
+        self.roots = VARIABLES.iter().map(root).collect();
     }
 
-    fn filled(&mut self, pattern: &str, fit: &Fit<'_>) -> PathBuf {
-        let (mut path, rest) = self.rooted(pattern, fit.above);
+    fn filled(&self, pattern: &str, fit: &Fit<'_>) -> PathBuf {
+        let (root, rest) = self.rooted(pattern, fit.above);
+        let mut path = root.to_owned();
         let mut stars = fit.stars.iter();
         for part in rest.split('/').filter(|part| !part.is_empty()) {
             match part {

@@ -1,10 +1,11 @@
 //! The file view: an allow-list of the host's tree, in the order in which it is built.
 
+mod beside;
+
 use crate::plan::{
     Access, Identity, Item, KeptPlace, NodeKind, Owner, Variable, ViewOp, WriteRights, WriteRule,
 };
-use crate::toolchains::{self, Found, Shape};
-use crate::{PlanError, Request, etc, kept, workspace};
+use crate::{PlanError, Request, etc, toolchains, workspace};
 use ironcage_host::{HostCaps, HostFiles, NodeType, Privilege};
 use ironcage_policy::{Listed, Policy, Sourced, WorkspaceMode, credentials, system};
 use std::path::{Path, PathBuf};
@@ -67,6 +68,7 @@ pub(crate) fn make(
             notes: Vec::new(),
         },
         granted: Vec::new(),
+        below_home: Vec::new(),
         agents: policy.write.iter().map(|path| path.value.clone()).collect(),
     };
     builder.own_directories(identity);
@@ -94,6 +96,8 @@ struct Builder<'a> {
     caller: Owner,
     made: Made,
     granted: Vec<PathBuf>,
+    /// Directories of the agent's home that were made for what is mounted in them.
+    below_home: Vec<PathBuf>,
     /// Directories outside of the workspace that the policy gives for writing.
     agents: Vec<PathBuf>,
 }
@@ -370,95 +374,6 @@ impl Builder<'_> {
         read.chain(write)
             .map(|(path, access)| self.grant(path, access))
             .collect()
-    }
-
-    /// What outlives the run. Ironcage's own directories are in no cage but for these.
-    fn kept(&mut self, policy: &Policy, toolchains: &Found, grants: &[Grant]) {
-        let mut given: Vec<PathBuf> = grants.iter().map(|grant| grant.path.clone()).collect();
-        given.push(self.request.workspace.clone());
-        given.extend(toolchains.parts.iter().map(|part| part.target.clone()));
-        let kept = kept::find(policy, self.request, self.files, &given);
-        if !kept.home.is_empty() {
-            self.made.writable.push(self.request.kept.home.clone());
-        }
-        if let Some(caches) = &kept.caches {
-            self.made.writable.push(caches.place.what.path.clone());
-            self.write_rule(
-                caches.target.clone(),
-                WriteRights::Tree,
-                &caches.place.origin,
-            );
-        }
-        let owner = self.map_owners.then_some(self.caller);
-        for mount in kept.home.into_iter().chain(kept.caches) {
-            self.parents(&mount.target);
-            let KeptPlace { path, kind } = mount.place.what.clone();
-            self.push(
-                ViewOp::Bind {
-                    source: path,
-                    target: mount.target,
-                    access: Access::Write,
-                    kind,
-                    owner,
-                },
-                mount.place.origin.clone(),
-            );
-            self.made.kept.push(mount.place);
-        }
-        self.made.variables.extend(kept.variables);
-        self.made.notes.extend(kept.notes);
-    }
-
-    /// Directories of the agent's home above something that is mounted there are the agent's.
-    fn parents(&mut self, target: &Path) {
-        let home = self.request.home.clone();
-        if !target.starts_with(&home) {
-            return;
-        }
-        for above in workspace::ancestors_between(&home, target) {
-            let there = self.made.ops.iter().any(|item| match &item.what {
-                ViewOp::Directory { target, .. } => *target == above,
-                // What lies in something mounted is not ours to make.
-                ViewOp::Bind { target, .. } => above.starts_with(target),
-                _ => false,
-            });
-            if !there {
-                self.directory(above, 0o755, true);
-            }
-        }
-    }
-
-    fn toolchains(&mut self, found: Found) {
-        for part in found.parts {
-            self.parents(&part.target);
-            let op = match part.shape {
-                Shape::Link { to } => ViewOp::Symlink {
-                    target: part.target,
-                    to,
-                },
-                Shape::Bound {
-                    source,
-                    kind,
-                    owner,
-                } => {
-                    self.granted.push(part.target.clone());
-                    ViewOp::Bind {
-                        source,
-                        target: part.target,
-                        access: Access::Read,
-                        kind,
-                        owner,
-                    }
-                }
-            };
-            self.push(op, part.origin);
-        }
-        for (path, why) in found.credentials {
-            self.hide(&path, format!("credentials: {why}"));
-        }
-        self.made.variables.extend(found.variables);
-        self.made.search = found.search;
-        self.made.notes.extend(found.notes);
     }
 
     fn grant(&self, path: &Sourced<PathBuf>, access: Access) -> Result<Grant, PlanError> {

@@ -323,7 +323,8 @@ fn workshop() -> (Tree, Request) {
     for directory in [
         "/home/ann/.cargo",
         "/home/ann/.cargo/bin",
-        "/home/ann/.rustup/toolchains",
+        "/home/ann/.rustup",
+        "/home/ann/.pyenv",
         "/home/ann/.nvm/versions/node/v20",
         "/home/ann/.nvm/versions/node/v20/bin",
         "/home/ann/.pyenv/versions",
@@ -340,7 +341,6 @@ fn workshop() -> (Tree, Request) {
     }
     for file in [
         "/home/ann/.cargo/credentials.toml",
-        "/home/ann/.rustup/settings.toml",
         "/home/ann/project/.venv/pyvenv.cfg",
         "/srv/venv/pyvenv.cfg",
     ] {
@@ -501,7 +501,7 @@ fn a_link_in_the_workspace_leads_to_an_interpreter_and_to_nothing_else() {
     let policy = policy_of("shell", FlagLayer::default());
     let sees_secret = |wanted: &Request| {
         let plan = make(&policy, wanted, &host(Privilege::User), &tree).unwrap();
-        assert!(bound(&plan).contains(&Path::new("/home/ann/.pyenv/versions")));
+        assert!(bound(&plan).contains(&Path::new("/home/ann/.pyenv")));
         bound(&plan).contains(&Path::new("/opt/secret"))
     };
     wanted.argv = vec!["/home/ann/project/tool".into()];

@@ -1,0 +1,115 @@
+//! What the cage gets beside the system and what it is granted: toolchains, and what is kept.
+
+use super::{Builder, Grant};
+use crate::plan::{Access, KeptPlace, ViewOp, WriteRights};
+use crate::toolchains::{Found, Shape};
+use crate::{kept, workspace};
+use ironcage_policy::{Listed, Policy, credentials};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+impl Builder<'_> {
+    /// What outlives the run. Ironcage's own directories are in no cage but for these.
+    pub(super) fn kept(&mut self, policy: &Policy, toolchains: &Found, grants: &[Grant]) {
+        let mut given: Vec<PathBuf> = grants.iter().map(|grant| grant.path.clone()).collect();
+        given.push(self.request.workspace.clone());
+        given.extend(toolchains.parts.iter().map(|part| part.target.clone()));
+        let kept = kept::find(policy, self.request, self.files, &given);
+        if !kept.home.is_empty() {
+            self.made.writable.push(self.request.kept.home.clone());
+        }
+        if let Some(caches) = &kept.caches {
+            self.made.writable.push(caches.place.what.path.clone());
+            self.write_rule(
+                caches.target.clone(),
+                WriteRights::Tree,
+                &caches.place.origin,
+            );
+        }
+        let owner = self.map_owners.then_some(self.caller);
+        for mount in kept.home.into_iter().chain(kept.caches) {
+            self.parents(&mount.target);
+            let KeptPlace { path, kind } = mount.place.what.clone();
+            self.push(
+                ViewOp::Bind {
+                    source: path,
+                    target: mount.target,
+                    access: Access::Write,
+                    kind,
+                    owner,
+                },
+                mount.place.origin.clone(),
+            );
+            self.made.kept.push(mount.place);
+        }
+        self.made.variables.extend(kept.variables);
+        self.made.notes.extend(kept.notes);
+    }
+
+    /// Directories of the agent's home above something that is mounted there are the agent's.
+    fn parents(&mut self, target: &Path) {
+        let home = self.request.home.clone();
+        if !target.starts_with(&home) {
+            return;
+        }
+        for above in workspace::ancestors_between(&home, target) {
+            if !self.below_home.contains(&above) {
+                self.directory(above.clone(), 0o755, true);
+                self.below_home.push(above);
+            }
+        }
+    }
+
+    pub(super) fn toolchains(&mut self, found: Found) {
+        let mut credentials = found.credentials;
+        for part in found.parts {
+            self.parents(&part.target);
+            let op = match part.shape {
+                Shape::Link { to } => ViewOp::Symlink {
+                    target: part.target,
+                    to,
+                },
+                Shape::Bound {
+                    source,
+                    kind,
+                    owner,
+                } => {
+                    credentials.extend(self.credentials_below(&part.target));
+                    ViewOp::Bind {
+                        source,
+                        target: part.target,
+                        access: Access::Read,
+                        kind,
+                        owner,
+                    }
+                }
+            };
+            self.push(op, part.origin);
+        }
+        for (path, why) in credentials {
+            self.hide(&path, format!("credentials: {why}"));
+        }
+        self.made.variables.extend(found.variables);
+        self.made.search = found.search;
+        self.made.notes.extend(found.notes);
+    }
+
+    /// Credentials of the home directory that lie in a part of it. By their names alone: this
+    /// is done at every start, and parts hold none where they are where they usually are.
+    fn credentials_below(&self, part: &Path) -> Vec<(PathBuf, &'static str)> {
+        let home = &self.request.home;
+        let Ok(part) = part.strip_prefix(home) else {
+            return Vec::new();
+        };
+        let part = part.as_os_str().as_bytes();
+        let below = |entry: &&Listed| {
+            let rest = entry.path.as_bytes().strip_prefix(part);
+            rest.is_some_and(|rest| rest.starts_with(b"/"))
+        };
+        credentials::ENTRIES
+            .iter()
+            .filter(below)
+            .map(|entry| (home.join(entry.path), entry.why))
+            .collect()
+    }
+}
