@@ -1,4 +1,4 @@
-//! docs/probes.md lists what the catalogue has. `UPDATE_DOCS=1` writes it anew.
+//! docs/probes.md lists what the catalogue has. `UPDATE=1` writes it anew.
 
 // Helpers of a test are not seen as tests by clippy.
 #![allow(clippy::unwrap_used)]
@@ -58,12 +58,12 @@ fn the_documentation_lists_the_catalogue() {
     let (before, rest) = text.split_once(BEGIN).unwrap();
     let (listed, after) = rest.split_once(END).unwrap();
     let current = catalogue();
-    if std::env::var_os("UPDATE_DOCS").is_some() {
+    if std::env::var_os("UPDATE").is_some() {
         std::fs::write(&path, format!("{before}{BEGIN}{current}{END}{after}")).unwrap();
         return;
     }
     assert!(
         listed == current,
-        "docs/probes.md is old: UPDATE_DOCS=1 cargo test -p ironcage-probe --test docs"
+        "docs/probes.md is old: UPDATE=1 cargo test -p ironcage-probe --test docs"
     );
 }
