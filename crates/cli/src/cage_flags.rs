@@ -176,7 +176,16 @@ impl CageFlags {
         })
         .map_err(|error| CliError::from_error(&error))?;
         let host = HostCaps::quick().map_err(|error| CliError::from_error(&error))?;
-        let place = places::store(&home).place(&workspace);
+        let policy = &resolved.policy;
+        let kept = if policy.keep.is_empty() && policy.caches.is_empty() {
+            KeptPlaces::default()
+        } else {
+            let place = places::store(&home).place(&workspace);
+            KeptPlaces {
+                caches: place.caches_of(&policy.profile.value),
+                home: place.home,
+            }
+        };
         let own = places::own(&home);
         if self.i_know {
             places::make_own_in(&workspace, &own)?;
@@ -188,10 +197,7 @@ impl CageFlags {
             } else {
                 Vec::new()
             },
-            kept: KeptPlaces {
-                caches: place.caches_of(&resolved.policy.profile.value),
-                home: place.home,
-            },
+            kept,
             argv,
             cwd,
             workspace,

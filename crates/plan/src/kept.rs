@@ -6,8 +6,8 @@
 use crate::Request;
 use crate::plan::{Item, KeptPlace, NodeKind, Variable};
 use ironcage_host::{HostFiles, NodeType};
-use ironcage_policy::Policy;
 use ironcage_policy::caches::{self, kept_files};
+use ironcage_policy::{Policy, Sourced};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -90,6 +90,10 @@ fn keep_home(
     wanted.sort_by_key(|(path, ..)| path.components().count());
     for (path, kind, origin) in wanted {
         let target = home.join(&path);
+        let hidden = |hidden: &Sourced<PathBuf>| target.starts_with(&hidden.value);
+        if policy.hide.iter().any(hidden) {
+            continue;
+        }
         if kept
             .home
             .iter()

@@ -11,8 +11,8 @@ pub struct OwnDirectories {
     pub paths: Vec<PathBuf>,
 }
 
-/// Where what outlives the run lies, in Ironcage's own directories.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Where what outlives the run lies, in Ironcage's own directories; empty where nothing does.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KeptPlaces {
     /// The directory that stands for the home directory.
     pub home: PathBuf,

@@ -64,6 +64,11 @@ pub(crate) fn find(
         request,
         files,
         map_owners,
+        hidden: policy
+            .hide
+            .iter()
+            .map(|path| path.value.as_path())
+            .collect(),
         agents: writable.chain([request.workspace.clone()]).collect(),
         scratch: policy.workspace_mode.value == WorkspaceMode::Scratch,
         roots: Vec::new(),
@@ -92,6 +97,8 @@ struct Search<'a> {
     request: &'a Request,
     files: &'a dyn HostFiles,
     map_owners: bool,
+    /// What the policy hides: a part of it is not to be seen either.
+    hidden: Vec<&'a Path>,
     /// Trees in which an agent may have written before.
     agents: Vec<PathBuf>,
     scratch: bool,
@@ -276,6 +283,7 @@ impl Search<'_> {
         // of the host in it, nor around it.
         if self.has(&target)
             || self.is_agents(&target)
+            || self.hidden.iter().any(|hidden| target.starts_with(hidden))
             || (self.scratch && workspace.starts_with(&target))
         {
             return;

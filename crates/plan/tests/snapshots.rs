@@ -510,3 +510,23 @@ fn a_link_in_the_workspace_leads_to_an_interpreter_and_to_nothing_else() {
     wanted.argv = vec!["/home/ann/tool".into()];
     assert!(sees_secret(&wanted), "the user's own link leads anywhere");
 }
+
+#[test]
+fn what_is_hidden_comes_back_neither_as_a_toolchain_nor_as_state() {
+    let (tree, wanted) = workshop();
+    let mut policy = policy_of("coding-agent", FlagLayer::default());
+    let sees = |policy: &Policy| {
+        let plan = make(policy, &wanted, &host(Privilege::User), &tree).unwrap();
+        let bound = bound(&plan);
+        ["/home/ann/.cargo/bin", "/home/ann/.claude", "/opt/jdk"]
+            .map(|path| bound.contains(&Path::new(path)))
+    };
+    assert_eq!(sees(&policy), [true, true, true]);
+    for path in ["/home/ann/.cargo", "/home/ann/.claude"] {
+        let flag = "--hide".into();
+        policy
+            .hide
+            .push(Sourced::new(path.into(), Origin::Flag { flag }));
+    }
+    assert_eq!(sees(&policy), [false, false, true]);
+}

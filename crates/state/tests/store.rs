@@ -89,7 +89,7 @@ fn reset_takes_one_workspace_and_leaves_what_links_lead_to() {
     let two = stage.make("/w/two", &[(".a", true)]).unwrap();
     symlink(&target, one.join(".a/link")).unwrap();
     fs::create_dir_all(one.join(".a/x/y/z")).unwrap();
-    fs::set_permissions(one.join(".a/x/y"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(one.join(".a/x/y"), fs::Permissions::from_mode(0o000)).unwrap();
     assert_eq!(stage.store.list().unwrap().len(), 2);
     assert!(stage.store.reset(Path::new("/w/one")).unwrap());
     assert!(!stage.store.reset(Path::new("/w/one")).unwrap());

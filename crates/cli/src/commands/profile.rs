@@ -3,6 +3,7 @@
 use crate::error::{CliError, CommandResult};
 use crate::places;
 use clap::Subcommand;
+use ironcage_model::Printable;
 use ironcage_policy::{
     EnvRule, FILE_NAME, Policy, Profile, Sourced, TimeLimit, profile, profiles, resolve_profile,
     template,
@@ -108,6 +109,14 @@ fn line<T>(key: &str, value: impl Display, sourced: &Sourced<T>) {
 fn print_merged(policy: &Policy) {
     let mode = &policy.workspace_mode;
     line("workspace.mode", mode.value.name(), mode);
+    let toolchains = &policy.toolchains;
+    line("files.toolchains", toolchains.value, toolchains);
+    for path in &policy.keep {
+        line("state.keep", Printable::new(&path.value).to_string(), path);
+    }
+    for name in &policy.caches {
+        line("state.caches", &name.value, name);
+    }
     for rule in &policy.env {
         match &rule.value {
             EnvRule::Pass { name } => line("env.pass", name, rule),
@@ -119,6 +128,11 @@ fn print_merged(policy: &Policy) {
         "process.root-inside",
         policy.root_inside.value,
         &policy.root_inside,
+    );
+    line(
+        "process.git-identity",
+        policy.git_identity.value,
+        &policy.git_identity,
     );
     line("syscalls.list", &policy.syscalls.value, &policy.syscalls);
     let limits = &policy.limits;
