@@ -11,6 +11,8 @@ use ironcage_layers::identity::{MapLine, write_maps};
 use ironcage_model::CageId;
 use ironcage_plan::{IdMap, Plan};
 use ironcage_sys::clone::{Forked, Namespaces, fork};
+use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
+use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::net::{
     AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair,
 };
@@ -22,6 +24,11 @@ use ironcage_sys::rustix::termios::Winsize;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// How long PID 1 may take to build the cage. Generous: it is some milliseconds of work, and the
+/// host may be busy; but a start that never ends must not be a hang without a word.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What the command's standard streams are to be.
 #[derive(Debug, Clone, Copy)]
@@ -250,11 +257,23 @@ impl Birth {
     }
 
     fn hear(&self, plan: &Plan) -> Result<Ready, StartError> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut awaited = match self.range {
+            Some(_) => "make its namespaces",
+            None => "build the cage and hand its listener over",
+        };
         loop {
+            if !readable_before(self.control.as_fd(), deadline).map_err(StartError::Channel)? {
+                return Err(StartError::Silent {
+                    awaited,
+                    within: PATIENCE,
+                });
+            }
             let message = wire::receive(self.control.as_fd(), true).map_err(StartError::Channel)?;
             match message {
                 Some(FromInit::Unshared) => {
                     step();
+                    awaited = "build the cage and hand its listener over";
                     self.map_range(plan)?;
                     wire::tell_init(self.control.as_fd(), ToInit::Go)
                         .map_err(StartError::Channel)?;
@@ -301,6 +320,21 @@ impl Birth {
             errno: error.source.raw_os_error().unwrap_or_default(),
             action: error.to_string(),
         })
+    }
+}
+
+/// Waits until there is something to read, or the other end is gone. `false` when neither was
+/// so in time.
+fn readable_before(socket: BorrowedFd<'_>, deadline: Instant) -> io::Result<bool> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
+        let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(ready) => return Ok(ready > 0),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
 }
 
@@ -380,5 +414,31 @@ impl Cage {
 impl Drop for Cage {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ironcage_sys::rustix::net::{SendFlags, send};
+
+    #[test]
+    fn a_silent_peer_is_not_waited_for_longer_than_agreed_and_a_word_or_an_end_is_heard() {
+        let (ours, theirs) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        let soon = || Instant::now() + Duration::from_millis(20);
+        assert!(!readable_before(ours.as_fd(), soon()).unwrap());
+        // Also when the deadline has passed: the launcher may have been stopped meanwhile.
+        send(&theirs, b"u", SendFlags::empty()).unwrap();
+        assert!(readable_before(ours.as_fd(), Instant::now()).unwrap());
+        let mut buffer = [0; 8];
+        ironcage_sys::rustix::io::read(&ours, &mut buffer).unwrap();
+        drop(theirs);
+        assert!(readable_before(ours.as_fd(), soon()).unwrap());
     }
 }

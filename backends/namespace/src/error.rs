@@ -3,6 +3,7 @@
 use ironcage_layers::cgroup::CgroupError;
 use ironcage_model::Layer;
 use std::io;
+use std::time::Duration;
 
 /// Why a cage did not start. Nothing of it is left when this is returned.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +42,17 @@ pub enum StartError {
         action: String,
         /// The kernel's answer.
         errno: i32,
+    },
+    /// PID 1 neither went on nor ended.
+    #[error(
+        "the first process of the cage did not {awaited} within {} s",
+        .within.as_secs()
+    )]
+    Silent {
+        /// What it was to do.
+        awaited: &'static str,
+        /// How long it was given.
+        within: Duration,
     },
     /// PID 1 ended before the command was started, without a word.
     #[error("the first process of the cage ended before the command was started")]
