@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use ironcage_tests::{Running, Stage, both};
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -41,5 +42,45 @@ both! {
         for profile in &profiles {
             run(stage, &["--profile", profile], &["/bin/true"]).ok();
         }
+    }
+
+    fn no_set_id_bit_reaches_the_host(stage) {
+        let script = r#"
+import ctypes, os, stat
+libc = ctypes.CDLL(None, use_errno=True)
+open('f', 'w').write('content'); os.mkdir('d')
+here = os.open('.', os.O_RDONLY)
+def refused(call, *arguments):
+    ctypes.set_errno(0)
+    assert libc.syscall(call, *arguments) == -1 and ctypes.get_errno() == 1, (call, arguments)
+for mode in 0o4755, 0o2755, 0o6755:
+    refused(90, b'f', mode)
+    refused(91, os.open('f', os.O_RDONLY), mode)
+    refused(268, here, b'f', mode)
+    refused(452, here, b'f', mode, 0)
+    refused(133, b'n', stat.S_IFREG | mode, 0)
+    refused(259, here, b'n', stat.S_IFREG | mode, 0)
+# The ways that no rule covers leave an empty file; what is written into it takes the bits away.
+def opened(name):
+    return os.open(name, os.O_RDWR | os.O_CREAT, 0o6755)
+os.umask(0)
+os.write(opened('written'), b'x')
+os.ftruncate(opened('truncated'), 4096)
+os.posix_fallocate(opened('allocated'), 0, 4096)
+source = os.open('f', os.O_RDONLY)
+os.copy_file_range(source, opened('copied'), 7)
+os.sendfile(opened('sent'), source, 0, 7)
+os.mkdir('made', 0o6755)
+for mode in 0o600, 0o755, 0o1777, 0o644:
+    os.chmod('f', mode); os.fchmod(here, 0o755)
+"#;
+        run(stage, &[], &["/usr/bin/python3", "-c", script]).ok();
+        for path in ironcage_tests::tree(&stage.project()) {
+            let mode = std::fs::metadata(&path).expect("a file").permissions().mode();
+            assert_eq!(mode & 0o6000, 0, "{}: {mode:o}", path.display());
+        }
+        let ran = run(stage, &["--cap", "CAP_FSETID"], &["/bin/true"]);
+        ran.ended(125).says("CAP_FSETID");
+        run(stage, &["--cap", "CAP_FOWNER"], &["/bin/true"]).ok();
     }
 }

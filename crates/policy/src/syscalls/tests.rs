@@ -127,6 +127,46 @@ fn device_nodes_cannot_be_made_but_fifos_can() {
 }
 
 #[test]
+fn set_id_bits_cannot_be_given_but_other_permissions_can() {
+    let all = |mode| {
+        let second = [0, mode, 0, 0, 0, 0];
+        let third = [0, 0, mode, 0, 0, 0];
+        [
+            allows("standard", "chmod", second),
+            allows("standard", "fchmod", second),
+            allows("standard", "fchmodat", third),
+            allows("standard", "fchmodat2", third),
+            allows("standard", "mknod", second),
+            allows("standard", "mknodat", third),
+        ]
+    };
+    for mode in [0o4755, 0o2755, 0o6777, 0o104_755] {
+        assert_eq!(all(mode), [false; 6], "{mode:o}");
+    }
+    for mode in [0, 0o644, 0o755, 0o1777] {
+        assert_eq!(all(mode), [true; 6], "{mode:o}");
+    }
+}
+
+#[test]
+fn frequent_calls_have_no_argument_rules() {
+    for name in [
+        "read",
+        "write",
+        "open",
+        "openat",
+        "newfstatat",
+        "statx",
+        "futex",
+        "mmap",
+        "close",
+    ] {
+        let rule = list("standard").unwrap().rule(name).unwrap();
+        assert_eq!(rule.action, SyscallAction::Allow, "{name}");
+    }
+}
+
+#[test]
 fn dangerous_calls_stand_in_no_list() {
     for name in [
         "ptrace",
