@@ -3,6 +3,7 @@
 
 use ironcage_tests::{Running, Stage, both};
 use std::os::unix::fs::PermissionsExt;
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -21,6 +22,17 @@ fn shipped(folder: &str) -> Vec<String> {
         .collect();
     names.sort();
     names
+}
+
+/// What one test frees would hide what another one writes: such tests run one by one, and each
+/// waits until the file system has given back what was deleted before.
+fn quiet_disk(stage: &Stage) -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let alone = ALONE
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    stage.sh_outside("sync -f .").ok();
+    alone
 }
 
 /// Runs a command in a cage with these flags; what hangs fails after a minute.
@@ -82,5 +94,50 @@ for mode in 0o600, 0o755, 0o1777, 0o644:
         let ran = run(stage, &["--cap", "CAP_FSETID"], &["/bin/true"]);
         ran.ended(125).says("CAP_FSETID");
         run(stage, &["--cap", "CAP_FOWNER"], &["/bin/true"]).ok();
+    }
+
+    fn a_tree_of_absurd_depth_does_not_hide_what_is_written(stage) {
+        let script = "
+import os, time
+top = os.getcwd()
+for i in range(1500): os.mkdir('b'); os.mkdir('a'); os.chdir('a')
+for q in range(20):
+    with open(top + '/z%d' % q, 'wb') as f: [f.write(b'x' * (1 << 20)) for i in range(20)]
+    time.sleep(.1)
+time.sleep(5)
+print('alive')
+";
+        let _alone = quiet_disk(stage);
+        let python = |disk| {
+            let ran = run(stage, &["--disk", disk], &["/usr/bin/python3", "-c", script]);
+            stage.sh_outside("rm -rf a b z*").ok();
+            ran
+        };
+        let ran = python("120M").says("--disk").says("120M");
+        assert_ne!(ran.code(), 0, "{ran:?}");
+        assert_eq!(python("16G").ok().stdout(), "alive\n");
+    }
+
+    fn an_unreadable_directory_does_not_hide_what_is_written(stage) {
+        let script = "
+import os, time
+os.mkdir('d')
+files = [open('d/f%d' % i, 'wb') for i in range(20)]
+os.chmod('d', 0)
+for f in files:
+    for i in range(20): f.write(b'x' * (1 << 20))
+    time.sleep(.05)
+time.sleep(5)
+print('alive')
+";
+        let _alone = quiet_disk(stage);
+        let python = |disk| {
+            let ran = run(stage, &["--disk", disk], &["/usr/bin/python3", "-c", script]);
+            stage.sh_outside("chmod 700 d && rm -rf d").ok();
+            ran
+        };
+        let ran = python("120M").says("--disk").says("120M");
+        assert_ne!(ran.code(), 0, "{ran:?}");
+        assert_eq!(python("16G").ok().stdout(), "alive\n");
     }
 }

@@ -3,6 +3,10 @@
 //! Free space and free inodes of the file system are cheap to ask for: while they have not
 //! fallen by a limit's worth, the cage cannot have passed it (unless others freed as much). When
 //! they have, a walk finds out whether it was the cage. Deleted files that are still open count.
+//!
+//! Where the walk cannot look (a directory that the cage made unreadable, a tree of absurd depth,
+//! a process that hides its descriptors), what the file system has lost is held against the cage;
+//! and a walk that does not end is not waited for while the file system goes on falling.
 
 use super::pace;
 use super::processes::ProcessFiles;
@@ -19,6 +23,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// While a walk is under way: other work of the supervisor comes between its steps.
 const PAUSE_IN_WALK: Duration = Duration::from_millis(2);
 const ENTRIES_PER_STEP: usize = 500;
+/// How long a walk may take before a further fall by a limit's worth is taken for its result.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// How often to walk for files where the file system does not count them (btrfs).
 const UNCOUNTED: Duration = Duration::from_secs(10);
 
@@ -52,8 +58,16 @@ pub(super) struct StorageWatch {
     /// By device, so that two directories on one file system count once.
     baseline: BTreeMap<(u32, u32), (usize, Free)>,
     started: SystemTime,
-    walk: Option<(Walk, Duration)>,
+    walk: Option<UnderWay>,
     next_uncounted: Instant,
+}
+
+/// A walk, when it began, and the time that it took so far.
+#[derive(Debug)]
+struct UnderWay {
+    walk: Walk,
+    begun: Instant,
+    spent: Duration,
 }
 
 impl StorageWatch {
@@ -85,21 +99,28 @@ impl StorageWatch {
     pub(super) fn look(&mut self, processes: &dyn ProcessFiles) -> StorageLook {
         let start = Instant::now();
         let fall = self.fall();
-        let Some((walk, spent)) = &mut self.walk else {
+        let Some(under_way) = &mut self.walk else {
             let uncounted = fall.files.is_none() && start >= self.next_uncounted;
             if self.suspicion.arises(fall) || uncounted {
-                let walk = Walk::new(self.roots.len(), self.started);
-                self.walk = Some((walk, Duration::ZERO));
+                self.walk = Some(UnderWay {
+                    walk: Walk::new(self.started),
+                    begun: start,
+                    spent: Duration::ZERO,
+                });
                 return pause(PAUSE_IN_WALK);
             }
             return pause(PAUSE);
         };
-        let done = walk.step(&self.roots, ENTRIES_PER_STEP);
-        *spent += start.elapsed();
+        let done = under_way.walk.step(&self.roots, ENTRIES_PER_STEP);
+        under_way.spent += start.elapsed();
         let Some(mut added) = done else {
-            return pause(PAUSE_IN_WALK);
+            let late = start.duration_since(under_way.begun) > PATIENCE;
+            return StorageLook {
+                pause: PAUSE_IN_WALK,
+                exceeded: late.then(|| self.suspicion.overdue(fall)).flatten(),
+            };
         };
-        let rest = pace::affordable(*spent).max(PAUSE);
+        let rest = pace::affordable(under_way.spent).max(PAUSE);
         self.walk = None;
         self.next_uncounted = Instant::now() + UNCOUNTED.max(rest);
         self.add_deleted(processes, &mut added);
@@ -113,7 +134,15 @@ impl StorageWatch {
     fn add_deleted(&self, processes: &dyn ProcessFiles, added: &mut Added) {
         let mut deleted = BTreeMap::new();
         for pid in processes.pids().unwrap_or_default() {
-            let files = processes.open_files(pid).unwrap_or_default();
+            let files = match processes.open_files(pid) {
+                Ok(files) => files,
+                Err(error) => {
+                    // The cage's PID 1 is Ironcage's own and never dumpable. Others have ended,
+                    // or hide what they hold.
+                    added.blind |= error.kind() == io::ErrorKind::PermissionDenied && pid != 1;
+                    continue;
+                }
+            };
             for file in files.nameless {
                 if !file.memory && self.baseline.contains_key(&file.device) {
                     deleted.insert((file.device, file.inode), file.bytes);
@@ -183,11 +212,33 @@ impl Suspicion {
         fall.bytes > self.bytes_at || fall.files.is_some_and(|files| files > self.files_at)
     }
 
+    /// What to think of a walk that does not come to its end while the file system falls by
+    /// another limit's worth.
+    pub(super) fn overdue(&self, fall: Fall) -> Option<(LimitKind, String)> {
+        let beyond = |fall: u64, at: u64, limit: u64| fall > at.saturating_add(limit);
+        if let Some(limit) = self.disk
+            && beyond(fall.bytes, self.bytes_at, limit)
+        {
+            return Some((LimitKind::Disk, bytes_as_written(limit)));
+        }
+        if let (Some(limit), Some(files)) = (self.inodes, fall.files)
+            && beyond(files, self.files_at, limit)
+        {
+            return Some((LimitKind::Inodes, limit.to_string()));
+        }
+        None
+    }
+
     /// Whether it has, after a walk. A changed file counts whole in `added`, though little of it
-    /// may be new: no more than the fall is held against the cage.
+    /// may be new: no more than the fall is held against the cage; but all of it where the walk
+    /// was kept from seeing everything.
     pub(super) fn verdict(&mut self, fall: Fall, added: Added) -> Option<(LimitKind, String)> {
-        let bytes = added.bytes.min(fall.bytes);
-        let files = fall.files.map_or(added.files, |fall| added.files.min(fall));
+        let blind = added.blind;
+        let held = |added: u64, fall: u64| if blind { fall } else { added.min(fall) };
+        let bytes = held(added.bytes, fall.bytes);
+        let files = fall
+            .files
+            .map_or(added.files, |fall| held(added.files, fall));
         if let Some(limit) = self.disk {
             if bytes > limit {
                 return Some((LimitKind::Disk, bytes_as_written(limit)));

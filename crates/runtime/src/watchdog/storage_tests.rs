@@ -16,7 +16,68 @@ fn added(megabytes: u64, files: u64) -> Added {
     Added {
         bytes: megabytes * MEGABYTE,
         files,
+        blind: false,
     }
+}
+
+#[test]
+fn what_the_walk_was_kept_from_seeing_is_held_against_the_cage() {
+    let blind = |megabytes, files| Added {
+        blind: true,
+        ..added(megabytes, files)
+    };
+    let mut suspicion = Suspicion::new(Some(100 * MEGABYTE), Some(1000));
+    assert_eq!(suspicion.verdict(fall(150, 10), added(3, 3)), None);
+    assert_eq!(
+        suspicion.verdict(fall(150, 10), blind(3, 3)),
+        Some((LimitKind::Disk, "100M".into()))
+    );
+    assert_eq!(
+        suspicion.verdict(fall(5, 1100), blind(3, 3)),
+        Some((LimitKind::Inodes, "1000".into()))
+    );
+    // No fall, no matter what cannot be seen.
+    assert_eq!(suspicion.verdict(fall(5, 5), blind(3, 3)), None);
+}
+
+#[test]
+fn a_walk_without_end_is_not_waited_for_while_the_file_system_goes_on_falling() {
+    let mut suspicion = Suspicion::new(Some(100 * MEGABYTE), Some(1000));
+    assert_eq!(suspicion.overdue(fall(190, 1900)), None);
+    let disk = Some((LimitKind::Disk, "100M".into()));
+    assert_eq!(suspicion.overdue(fall(201, 0)), disk);
+    let inodes = Some((LimitKind::Inodes, "1000".into()));
+    assert_eq!(suspicion.overdue(fall(0, 2001)), inodes);
+    // What a walk has explained by others does not count again.
+    assert_eq!(suspicion.verdict(fall(5000, 0), added(0, 0)), None);
+    assert_eq!(suspicion.overdue(fall(5150, 0)), None);
+    assert_eq!(suspicion.overdue(fall(5201, 0)), disk);
+    assert_eq!(Suspicion::new(None, None).overdue(fall(5201, 5)), None);
+}
+
+#[test]
+fn a_process_that_hides_its_descriptors_makes_the_watch_blind_and_the_cages_first_does_not() {
+    struct Hiding(u32);
+    impl ProcessFiles for Hiding {
+        fn pids(&self) -> io::Result<Vec<u32>> {
+            Ok(vec![self.0])
+        }
+        fn read(&self, _: u32, _: &str) -> io::Result<String> {
+            Err(io::ErrorKind::PermissionDenied.into())
+        }
+        fn open_files(&self, _: u32) -> io::Result<OpenFiles> {
+            Err(io::ErrorKind::PermissionDenied.into())
+        }
+    }
+    let root = fs::File::open(std::env::temp_dir()).unwrap().into();
+    let watch = StorageWatch::new(Some(1), None, vec![root])
+        .unwrap()
+        .unwrap();
+    let mut seen = Added::default();
+    watch.add_deleted(&Hiding(1), &mut seen);
+    assert!(!seen.blind);
+    watch.add_deleted(&Hiding(2), &mut seen);
+    assert!(seen.blind);
 }
 
 #[test]

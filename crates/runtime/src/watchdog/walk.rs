@@ -1,16 +1,23 @@
 //! A walk over writable directories, in small steps: what has been added since a moment.
 //!
-//! No symbolic link is followed and no file system boundary crossed. Directories are reached
-//! name by name from a descriptor, so that a path of any depth is reached and one that is
-//! renamed on the way leads nowhere else.
+//! No symbolic link is followed and no file system boundary crossed. The directories on the way
+//! down are kept open, so that one that is renamed leads nowhere else, that each is opened once,
+//! and that the walk holds no names: its memory is bounded by its depth, whatever is found. What
+//! it could not look into is told, because there anything may lie.
 
 use ironcage_sys::rustix;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxFlags};
+use rustix::io::Errno;
 use std::collections::HashSet;
-use std::ffi::CString;
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// How deep the walk goes. Trees that people and tools make are some tens of levels deep.
+const DEEPEST: usize = 128;
+/// How many files with several names are remembered; more are counted by each of their names.
+const MOST_REMEMBERED: usize = 1 << 20;
 
 /// What was found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -19,92 +26,154 @@ pub(super) struct Added {
     pub(super) bytes: u64,
     /// Files that were made since; where the file system keeps no time of birth, or changed.
     pub(super) files: u64,
+    /// Whether there are places where the cage may have added more: what is too deep, and what
+    /// it can enter but we cannot read.
+    pub(super) blind: bool,
 }
 
 /// A walk under way.
 #[derive(Debug)]
 pub(super) struct Walk {
     since: Duration,
-    /// Directories still to be read: number of the root, names from it.
-    pending: Vec<(usize, Vec<CString>)>,
-    /// Files with several names count once.
+    /// Roots that have been begun.
+    begun: usize,
+    /// The directories from a root down to the one that is being read.
+    open: Vec<Level>,
+    /// Changed files with several names count once.
     several: HashSet<(u32, u32, u64)>,
     added: Added,
 }
 
+/// A directory that is being read.
+#[derive(Debug)]
+struct Level {
+    entries: Dir,
+    device: (u32, u32),
+    /// Whether the cage could go in even if we cannot.
+    enterable: bool,
+}
+
+/// What the next entry of a directory was.
+enum Step {
+    /// Counted, or not to be counted.
+    Done,
+    /// A directory to go into.
+    Into(Level),
+    /// There are no more.
+    End,
+}
+
 impl Walk {
     /// Starts at all roots; counts what is newer than `since`.
-    pub(super) fn new(roots: usize, since: SystemTime) -> Walk {
+    pub(super) fn new(since: SystemTime) -> Walk {
         Walk {
             since: since.duration_since(UNIX_EPOCH).unwrap_or_default(),
-            pending: (0..roots).map(|root| (root, Vec::new())).collect(),
+            begun: 0,
+            open: Vec::new(),
             several: HashSet::new(),
             added: Added::default(),
         }
     }
 
-    /// Reads directories until about `budget` entries are seen. `Some` when the walk is over.
+    /// Reads directories until `budget` entries are seen. `Some` when the walk is over.
     pub(super) fn step(&mut self, roots: &[OwnedFd], budget: usize) -> Option<Added> {
-        let mut seen = 0;
-        while seen < budget {
-            let Some((root, names)) = self.pending.pop() else {
-                return Some(self.added);
-            };
-            let Some(start) = roots.get(root) else {
+        for _ in 0..budget {
+            let Some(mut level) = self.open.pop() else {
+                let Some(root) = roots.get(self.begun) else {
+                    return Some(self.added);
+                };
+                self.begun += 1;
+                match open(root.as_fd(), c".") {
+                    Ok(level) => self.open.push(level),
+                    Err(_) => self.added.blind = true,
+                }
                 continue;
             };
-            // A directory that is gone, or turned into something else, holds nothing.
-            seen += 1 + self
-                .read_directory(start.as_fd(), root, &names)
-                .unwrap_or(0);
+            match self.next_entry(&mut level) {
+                Step::Done => self.open.push(level),
+                Step::Into(below) => self.open.extend([level, below]),
+                Step::End => {}
+            }
         }
         None
     }
 
-    fn read_directory(
-        &mut self,
-        start: BorrowedFd<'_>,
-        root: usize,
-        names: &[CString],
-    ) -> io::Result<usize> {
-        let directory = open_below(start, names)?;
-        let device = device(&stat(directory.as_fd(), c"", AtFlags::EMPTY_PATH)?);
-        let mut seen = 0;
-        for entry in Dir::read_from(&directory)? {
-            let entry = entry?;
-            let name = entry.file_name();
-            if name == c"." || name == c".." {
-                continue;
+    fn next_entry(&mut self, level: &mut Level) -> Step {
+        let entry = match level.entries.read() {
+            None => return Step::End,
+            Some(Ok(entry)) => entry,
+            Some(Err(_)) => {
+                self.added.blind = true;
+                return Step::End;
             }
-            seen += 1;
-            let Ok(stat) = stat(directory.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW) else {
-                continue;
-            };
-            if self::device(&stat) != device {
-                continue;
+        };
+        let name = entry.file_name();
+        if name == c"." || name == c".." {
+            return Step::Done;
+        }
+        let Ok(directory) = level.entries.fd() else {
+            self.added.blind = true;
+            return Step::End;
+        };
+        let stat = match stat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            // It is gone; or the directory shows names and lets nobody look at them.
+            Err(error) => {
+                self.added.blind |= match error.kind() {
+                    io::ErrorKind::NotFound => false,
+                    io::ErrorKind::PermissionDenied => level.enterable,
+                    _ => true,
+                };
+                return Step::Done;
             }
-            self.count(&stat);
-            if FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Directory {
-                let mut below = names.to_vec();
-                below.push(name.to_owned());
-                self.pending.push((root, below));
+        };
+        if device(&stat) != level.device {
+            return Step::Done;
+        }
+        self.count(&stat);
+        if !is_directory(&stat) {
+            return Step::Done;
+        }
+        // The level itself was taken out of the list.
+        if self.open.len() + 1 >= DEEPEST {
+            self.added.blind = true;
+            return Step::Done;
+        }
+        match open(directory, name) {
+            Ok(below) if below.device == level.device => Step::Into(below),
+            // Something was mounted there since.
+            Ok(_) => Step::Done,
+            // It is gone, or turned into something else.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Step::Done,
+            Err(Errno::ACCESS) => {
+                self.added.blind |= may_be_entered(&stat);
+                Step::Done
+            }
+            Err(_) => {
+                self.added.blind = true;
+                Step::Done
             }
         }
-        Ok(seen)
     }
 
     fn count(&mut self, stat: &Statx) {
-        let is_directory = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Directory;
-        let key = (stat.stx_dev_major, stat.stx_dev_minor, stat.stx_ino);
-        if stat.stx_nlink > 1 && !is_directory && !self.several.insert(key) {
-            return;
-        }
         let changed = since_epoch(stat.stx_ctime) >= self.since;
         let born = if stat.stx_mask & StatxFlags::BTIME.bits() == 0 {
             changed
         } else {
             since_epoch(stat.stx_btime) >= self.since
         };
+        if !changed && !born {
+            return;
+        }
+        let key = (stat.stx_dev_major, stat.stx_dev_minor, stat.stx_ino);
+        if stat.stx_nlink > 1
+            && !is_directory(stat)
+            && self.several.len() < MOST_REMEMBERED
+            && !self.several.insert(key)
+        {
+            return;
+        }
         if changed {
             self.added.bytes += stat.stx_blocks.saturating_mul(512);
         }
@@ -112,6 +181,16 @@ impl Walk {
             self.added.files += 1;
         }
     }
+}
+
+fn is_directory(stat: &Statx) -> bool {
+    FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Directory
+}
+
+/// Whether somebody like us could go into a directory that we cannot read: its owner can let
+/// himself in, others need the right to search it. (A user's cage has the user's rights.)
+fn may_be_entered(stat: &Statx) -> bool {
+    stat.stx_uid == rustix::process::geteuid().as_raw() || stat.stx_mode & 0o011 != 0
 }
 
 fn since_epoch(time: rustix::fs::StatxTimestamp) -> Duration {
@@ -133,13 +212,16 @@ pub(super) fn stat(
     Ok(rustix::fs::statx(directory, name, flags, mask)?)
 }
 
-fn open_below(start: BorrowedFd<'_>, names: &[CString]) -> io::Result<OwnedFd> {
+fn open(directory: BorrowedFd<'_>, name: &CStr) -> Result<Level, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mut directory = rustix::fs::openat(start, c".", flags, Mode::empty())?;
-    for name in names {
-        directory = rustix::fs::openat(&directory, name, flags, Mode::empty())?;
-    }
-    Ok(directory)
+    let opened = rustix::fs::openat(directory, name, flags, Mode::empty())?;
+    let mask = StatxFlags::BASIC_STATS;
+    let stat = rustix::fs::statx(&opened, c"", AtFlags::EMPTY_PATH, mask)?;
+    Ok(Level {
+        entries: Dir::new(opened)?,
+        device: device(&stat),
+        enterable: may_be_entered(&stat),
+    })
 }
 
 #[cfg(test)]
@@ -158,7 +240,7 @@ mod tests {
 
     fn walk(path: &PathBuf, since: SystemTime) -> Added {
         let roots = [OwnedFd::from(fs::File::open(path).unwrap())];
-        let mut walk = Walk::new(1, since);
+        let mut walk = Walk::new(since);
         for _ in 0..10_000 {
             if let Some(added) = walk.step(&roots, 3) {
                 return added;
@@ -202,5 +284,81 @@ mod tests {
         let added = walk(&path, since);
         fs::remove_dir_all(&path).unwrap();
         assert!(added.bytes >= 1 << 20 && added.files == 1, "{added:?}");
+    }
+
+    /// Directories within one another, each beside an empty one; removed from the bottom up.
+    fn chain(path: &std::path::Path, depth: usize) -> impl Drop {
+        struct Chain(OwnedFd, usize);
+        impl Drop for Chain {
+            fn drop(&mut self) {
+                let top = self.0.try_clone().unwrap();
+                let mut levels = vec![top];
+                for _ in 1..self.1 {
+                    let last = levels.last().unwrap();
+                    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+                    levels.push(rustix::fs::openat(last, c"a", flags, Mode::empty()).unwrap());
+                }
+                while let Some(level) = levels.pop() {
+                    let _ = rustix::fs::unlinkat(&level, c"a", AtFlags::REMOVEDIR);
+                    let _ = rustix::fs::unlinkat(&level, c"b", AtFlags::REMOVEDIR);
+                }
+            }
+        }
+        let top = OwnedFd::from(fs::File::open(path).unwrap());
+        let mut here = top.try_clone().unwrap();
+        for _ in 0..depth {
+            for name in [c"b", c"a"] {
+                rustix::fs::mkdirat(&here, name, Mode::RWXU).unwrap();
+            }
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+            here = rustix::fs::openat(&here, c"a", flags, Mode::empty()).unwrap();
+        }
+        Chain(top, depth)
+    }
+
+    #[test]
+    fn a_chain_of_directories_is_walked_once_and_no_deeper_than_agreed() {
+        let path = scratch("chain");
+        let since = SystemTime::now() - Duration::from_millis(50);
+        let roots = [OwnedFd::from(fs::File::open(&path).unwrap())];
+        let shallow = chain(&path, DEEPEST - 2);
+        assert!(!walk(&path, since).blind);
+        drop(shallow);
+        let deep = chain(&path, 500);
+        let mut walk = Walk::new(since);
+        let mut steps = 0;
+        let added = loop {
+            steps += 1;
+            if let Some(added) = walk.step(&roots, 1) {
+                break added;
+            }
+            // Bounded memory: what is kept is what is open.
+            assert!(walk.open.len() <= DEEPEST && walk.several.is_empty());
+        };
+        drop(deep);
+        fs::remove_dir_all(&path).unwrap();
+        assert!(added.blind, "what is too deep to be seen is told");
+        // Four entries in each directory on the way (two are dots), three where `b` is looked
+        // into: linear in the depth.
+        assert!(steps < DEEPEST * 12, "{steps} steps");
+    }
+
+    #[test]
+    fn who_can_enter_what_we_cannot_read() {
+        let path = scratch("enter");
+        let mut stat = stat(
+            fs::File::open(&path).unwrap().as_fd(),
+            c"",
+            AtFlags::EMPTY_PATH,
+        )
+        .unwrap();
+        fs::remove_dir_all(&path).unwrap();
+        stat.stx_mode = 0o040_000;
+        // Our own: its owner can give himself the right.
+        assert!(may_be_entered(&stat));
+        stat.stx_uid += 1;
+        assert!(!may_be_entered(&stat));
+        stat.stx_mode = 0o040_733;
+        assert!(may_be_entered(&stat));
     }
 }
