@@ -394,8 +394,7 @@ impl Supervision {
         if self.limits.processes_full() {
             told(LimitKind::Pids, plan.bounds.pids.what.value.to_string());
         }
-        // The bound on the size of a file is the disk limit.
-        if ending == (Ending::Signalled { signal: SIGXFSZ }) {
+        if file_too_large(&ending) {
             told(
                 LimitKind::Disk,
                 bytes_as_written(plan.bounds.disk.what.value),
@@ -432,6 +431,17 @@ impl Supervision {
             layers: plan.layers.clone(),
             limits: hits,
         })
+    }
+}
+
+/// Whether the command ended because a file would have grown beyond the bound on the size of a
+/// file, which is the disk limit. A shell whose last program was ended by the signal says so by
+/// its own status.
+fn file_too_large(ending: &Ending) -> bool {
+    match ending {
+        Ending::Signalled { signal } => *signal == SIGXFSZ,
+        Ending::Exited { code } => i32::from(*code) == 128 + SIGXFSZ,
+        _ => false,
     }
 }
 
@@ -477,5 +487,18 @@ fn timespec(duration: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(duration.subsec_nanos()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_grew_too_large_is_known_by_the_signal_and_by_a_shells_word_for_it() {
+        assert!(file_too_large(&Ending::Signalled { signal: SIGXFSZ }));
+        assert!(file_too_large(&Ending::Exited { code: 153 }));
+        assert!(!file_too_large(&Ending::Signalled { signal: SIGKILL }));
+        assert!(!file_too_large(&Ending::Exited { code: 25 }));
     }
 }
