@@ -7,11 +7,12 @@ fn python(stage: &Stage, flags: &[&str], script: &str) -> Ran {
     stage.run(flags, &["/usr/bin/python3", "-c", script])
 }
 
-/// Forks so many children that live at once; prints how many there were.
+/// Forks so many children that live at once, for a moment; prints how many there were. The moment is there because
+/// without a cgroup nobody counts refused forks: that all places are taken is seen by looking.
 fn forks(count: usize) -> String {
     format!(
         "
-import os, signal, sys
+import os, signal, sys, time
 children = []
 for _ in range({count}):
     try:
@@ -22,6 +23,7 @@ for _ in range({count}):
         signal.pause()
     children.append(child)
 print(len(children), flush=True)
+time.sleep(0.5)
 for child in children: os.kill(child, signal.SIGKILL)
 for child in children: os.waitpid(child, 0)
 "

@@ -2,7 +2,7 @@
 
 use crate::RunError;
 use crate::watchdog::{
-    ProcMount, ProcessFiles, Watchdog, WatchedLimits, WatchedPlaces, processor_ticks,
+    ProcMount, ProcessFiles, Watchdog, WatchedLimits, WatchedPlaces, processor_ticks, tasks,
 };
 use ironcage_layers::cgroup::Cgroup;
 use ironcage_model::{LimitHit, LimitKind, bytes_as_written};
@@ -22,8 +22,42 @@ pub(crate) struct Limits {
     watchdog: Option<Watchdog>,
     next_look: Option<Instant>,
     proc: ProcMount,
-    processes: Option<usize>,
+    tasks: Option<TaskWatch>,
+}
+
+/// Watches the bound on processes and threads where an rlimit holds it. Nobody counts refused
+/// forks then; a look that finds every place taken is the next best. So the looks come in less
+/// time than it takes to fill the places that are left, within reason.
+#[derive(Debug)]
+struct TaskWatch {
+    most: usize,
+    next: Instant,
     full: bool,
+}
+
+impl TaskWatch {
+    fn look(&mut self, now: Instant, processes: &dyn ProcessFiles) {
+        if self.full || now < self.next {
+            return;
+        }
+        let start = Instant::now();
+        let count = tasks(processes, self.most);
+        self.full = count >= self.most;
+        self.next = now + until_full(self.most - count.min(self.most), start.elapsed());
+    }
+
+    fn due(&self) -> Option<Instant> {
+        (!self.full).then_some(self.next)
+    }
+}
+
+/// The pause before the next look: a fork or a new thread takes some fifty microseconds at
+/// least, and looking may take a tenth of the time.
+fn until_full(left: usize, cost: Duration) -> Duration {
+    let to_fill = Duration::from_micros(50).saturating_mul(u32::try_from(left).unwrap_or(u32::MAX));
+    to_fill
+        .clamp(Duration::from_millis(2), Duration::from_millis(500))
+        .max(cost * 10)
 }
 
 fn failed(action: &'static str) -> impl FnOnce(ironcage_sys::rustix::io::Errno) -> RunError {
@@ -91,10 +125,14 @@ impl Limits {
             next_look: watchdog.as_ref().map(|_| now + FIRST_LOOK),
             watchdog,
             proc,
-            processes: by_rlimit(Resource::Processes)
+            tasks: by_rlimit(Resource::Processes)
                 .then(|| usize::try_from(plan.bounds.pids.what.value).ok())
-                .flatten(),
-            full: false,
+                .flatten()
+                .map(|most| TaskWatch {
+                    most,
+                    next: now + FIRST_LOOK,
+                    full: false,
+                }),
         })
     }
 
@@ -107,13 +145,16 @@ impl Limits {
     pub(crate) fn next(&self) -> Option<Instant> {
         let deadline = self.deadline.map(|(at, _)| at);
         let idle = self.idle.map(|limit| self.last_sign + limit);
-        [deadline, idle, self.next_look].into_iter().flatten().min()
+        let tasks = self.tasks.as_ref().and_then(TaskWatch::due);
+        [deadline, idle, self.next_look, tasks]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
-    /// Whether the bound on processes was seen to be reached. Without a cgroup nobody counts
-    /// refused forks; a look that finds every place taken is the next best.
+    /// Whether the bound on processes was seen to be reached.
     pub(crate) fn processes_full(&self) -> bool {
-        self.full
+        self.tasks.as_ref().is_some_and(|tasks| tasks.full)
     }
 
     /// Looks at what is due. A hit means that the cage has to end.
@@ -123,6 +164,9 @@ impl Limits {
             value: seconds(value),
             ended: true,
         };
+        if let Some(tasks) = &mut self.tasks {
+            tasks.look(now, &self.proc);
+        }
         if let Some((at, limit)) = self.deadline
             && now >= at
         {
@@ -142,9 +186,6 @@ impl Limits {
         if let Some(watchdog) = &mut self.watchdog
             && self.next_look.is_some_and(|at| now >= at)
         {
-            if let (Some(most), false) = (self.processes, self.full) {
-                self.full = self.proc.pids().is_ok_and(|pids| pids.len() >= most);
-            }
             let tick = watchdog.tick(now);
             self.next_look = Some(tick.next);
             return tick.hit;
@@ -197,4 +238,58 @@ pub(crate) fn counted(plan: &Plan, cage: &Cage) -> Vec<LimitHit> {
         }
     }
     hits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    #[derive(Default)]
+    struct Threads(Vec<usize>);
+
+    impl ProcessFiles for Threads {
+        fn pids(&self) -> io::Result<Vec<u32>> {
+            Ok((0..self.0.len() as u32).collect())
+        }
+        fn read(&self, pid: u32, _: &str) -> io::Result<String> {
+            let threads = self.0.get(pid as usize).ok_or(io::ErrorKind::NotFound)?;
+            Ok(format!(
+                "7 (x) y) S 1 7 7 0 -1 0 0 0 0 0 1 2 3 4 20 0 {threads} 0 99"
+            ))
+        }
+        fn open_files(&self, _: u32) -> io::Result<crate::watchdog::OpenFiles> {
+            Err(io::ErrorKind::NotFound.into())
+        }
+    }
+
+    #[test]
+    fn threads_take_places_as_processes_do_and_a_full_house_is_remembered() {
+        let now = Instant::now();
+        let mut watch = TaskWatch {
+            most: 10,
+            next: now,
+            full: false,
+        };
+        watch.look(now, &Threads(vec![1, 1, 7]));
+        assert!(!watch.full && watch.due() > Some(now));
+        // Not before its time.
+        watch.look(now, &Threads(vec![1, 1, 8]));
+        assert!(!watch.full);
+        let later = now + Duration::from_secs(1);
+        watch.look(later, &Threads(vec![1, 1, 8]));
+        assert!(watch.full && watch.due().is_none());
+        watch.look(later + Duration::from_secs(1), &Threads(vec![1]));
+        assert!(watch.full);
+    }
+
+    #[test]
+    fn the_fewer_places_are_left_the_sooner_the_next_look_but_not_at_any_price() {
+        let none = Duration::ZERO;
+        assert!(until_full(200, none) > until_full(100, none));
+        assert_eq!(until_full(0, none), Duration::from_millis(2));
+        assert_eq!(until_full(usize::MAX, none), Duration::from_millis(500));
+        let dear = Duration::from_millis(7);
+        assert_eq!(until_full(0, dear), Duration::from_millis(70));
+    }
 }

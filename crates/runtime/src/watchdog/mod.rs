@@ -17,7 +17,9 @@ mod processes;
 mod storage;
 mod walk;
 
-pub(crate) use processes::{ProcMount, ProcessFiles, processor_ticks};
+#[cfg(test)]
+pub(crate) use processes::OpenFiles;
+pub(crate) use processes::{ProcMount, ProcessFiles, processor_ticks, tasks};
 
 use ironcage_model::{LimitHit, LimitKind, bytes_as_written};
 use memory::MemoryWatch;

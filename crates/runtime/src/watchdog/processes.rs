@@ -157,6 +157,30 @@ pub(crate) fn processor_ticks(processes: &dyn ProcessFiles) -> io::Result<u64> {
     Ok(total)
 }
 
+/// Processes and threads of the cage; no further than `enough`.
+pub(crate) fn tasks(processes: &dyn ProcessFiles, enough: usize) -> usize {
+    let pids = processes.pids().unwrap_or_default();
+    // Threads are asked for only where they decide.
+    let mut count = pids.len();
+    for pid in pids {
+        if count >= enough {
+            break;
+        }
+        if let Ok(stat) = processes.read(pid, "stat") {
+            count += stat_threads(&stat).saturating_sub(1);
+        }
+    }
+    count
+}
+
+/// Field 20 of `stat`.
+fn stat_threads(stat: &str) -> usize {
+    let after_name = stat.rsplit_once(')').map(|(_, rest)| rest);
+    after_name
+        .and_then(|rest| rest.split_ascii_whitespace().nth(17)?.parse().ok())
+        .unwrap_or(1)
+}
+
 /// Fields 14 to 17 of `stat`. The name before them, in brackets, may hold anything, brackets too.
 fn stat_ticks(stat: &str) -> u64 {
     let Some((_, after_name)) = stat.rsplit_once(')') else {
@@ -218,6 +242,8 @@ mod tests {
         let stat = "7 (x) 9 9 (y) S 1 7 7 0 -1 0 0 0 0 0 11 22 33 44 20 0";
         assert_eq!(stat_ticks(stat), 110);
         assert_eq!(stat_ticks("nothing"), 0);
+        let stat = "7 (x) 9 (y) S 1 7 7 0 -1 0 0 0 0 0 11 22 33 44 20 0 5 0";
+        assert_eq!((stat_threads(stat), stat_threads("nothing")), (5, 1));
     }
 
     #[test]
