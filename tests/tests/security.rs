@@ -140,4 +140,34 @@ print('alive')
         assert_ne!(ran.code(), 0, "{ran:?}");
         assert_eq!(python("16G").ok().stdout(), "alive\n");
     }
+
+    fn a_stranger_who_holds_the_output_does_not_hold_the_launcher(stage) {
+        let holder = "
+import socket, sys
+server = socket.socket(socket.AF_UNIX); server.bind('s'); server.listen()
+print('ready', flush=True)
+fds = socket.recv_fds(server.accept()[0], 9, 9)[1]
+print('held', len(fds), flush=True)
+sys.stdin.read()
+";
+        let gives = "
+import os, socket, sys
+s = socket.socket(socket.AF_UNIX); s.connect('s')
+socket.send_fds(s, [b'x'], [1, 2])
+os.write(1, b'y' * 60000)
+";
+        let mut stranger = Running::start(stage.outside("/usr/bin/python3").args(["-c", holder]));
+        let hold = stranger.stdin();
+        let mut said = [0; 6];
+        let mut stdout = stranger.stdout();
+        std::io::Read::read_exact(&mut stdout, &mut said).expect("the stranger listens");
+        let ran = run(stage, &[], &["/usr/bin/python3", "-c", gives]).ok();
+        assert_eq!(ran.bytes.len(), 60000, "everything that the cage wrote");
+        // He had both all the time.
+        let mut said = [0; 7];
+        std::io::Read::read_exact(&mut stdout, &mut said).expect("the stranger got something");
+        assert_eq!(&said, b"held 2\n");
+        drop(hold);
+        stranger.finish(MINUTE).ok();
+    }
 }

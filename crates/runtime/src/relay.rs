@@ -7,10 +7,15 @@
 use crate::terminal::filter::Filter;
 use ironcage_sys::rustix::event::PollFlags;
 use ironcage_sys::rustix::fs::{FileType, Mode, OFlags, fcntl_getfl, fcntl_setfl, fstat, open};
-use ironcage_sys::rustix::io::{Errno, read, write};
+use ironcage_sys::rustix::io::{Errno, ioctl_fionread, read, write};
 use ironcage_sys::rustix::net::{SendFlags, send};
+use ironcage_sys::rustix::termios::isatty;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
+/// More than a pseudo-terminal keeps of what nobody has read: 64 KiB and a line.
+const TERMINAL_BUFFER: usize = 128 * 1024;
+const TERMINAL_MOMENT: Duration = Duration::from_secs(1);
 /// Bytes that are under way at once.
 const BUFFER: usize = 64 * 1024;
 
@@ -68,6 +73,10 @@ pub(crate) struct Relay<'a> {
     filled: usize,
     written: usize,
     filter: Option<Filter>,
+    /// How many bytes are still taken, once nobody is left who may write.
+    last: Option<usize>,
+    /// Until when a terminal is given time to bring them forth.
+    dry: Option<Instant>,
 }
 
 /// What a relay waits for.
@@ -89,6 +98,8 @@ impl<'a> Relay<'a> {
             filled: 0,
             written: 0,
             filter: None,
+            last: None,
+            dry: None,
         }
     }
 
@@ -98,9 +109,38 @@ impl<'a> Relay<'a> {
         self
     }
 
+    /// Every process of the cage is gone: what it wrote is there, and no more is waited for.
+    /// Somebody else may have the other end, handed over by the cage; what he writes, or that he
+    /// does not close it, is no longer part of the run.
+    pub(crate) fn take_only_what_is_there(&mut self, now: Instant) {
+        self.last = Some(match &self.source {
+            None => 0,
+            // A terminal works through what was written at its leisure, and cannot say how much
+            // is to come: it gets a moment.
+            Some(End::Own(fd)) if isatty(fd) => {
+                self.dry = Some(now + TERMINAL_MOMENT);
+                TERMINAL_BUFFER
+            }
+            Some(source) => ioctl_fionread(source.fd())
+                .ok()
+                .and_then(|count| usize::try_from(count).ok())
+                .unwrap_or(0),
+        });
+    }
+
+    /// When nothing more is expected of a terminal that nobody is left at.
+    pub(crate) fn runs_dry(&self) -> Option<Instant> {
+        self.dry.filter(|_| self.written == self.filled)
+    }
+
+    /// Whether that moment has come, with everything passed on.
+    pub(crate) fn has_run_dry(&self, now: Instant) -> bool {
+        self.runs_dry().is_some_and(|at| now >= at)
+    }
+
     /// Whether everything that will come has gone through.
     pub(crate) fn is_done(&self) -> bool {
-        self.source.is_none() && self.written == self.filled
+        (self.source.is_none() || self.last == Some(0)) && self.written == self.filled
     }
 
     /// What to poll for, or `None` when done.
@@ -108,6 +148,9 @@ impl<'a> Relay<'a> {
         if self.written < self.filled {
             let sink = self.sink.as_ref()?;
             return Some((Waits::Sink, sink.fd(), PollFlags::OUT));
+        }
+        if self.last == Some(0) {
+            return None;
         }
         let source = self.source.as_ref()?;
         Some((Waits::Source, source.fd(), PollFlags::IN))
@@ -135,6 +178,10 @@ impl<'a> Relay<'a> {
         if self.written < self.filled {
             moved |= self.drain();
         }
+        if moved {
+            // However slow the reader is: the moment begins when he has it.
+            self.dry = self.dry.map(|_| Instant::now() + TERMINAL_MOMENT);
+        }
         moved
     }
 
@@ -142,10 +189,16 @@ impl<'a> Relay<'a> {
         let Some(source) = &self.source else {
             return false;
         };
-        self.buffer.resize(BUFFER, 0);
+        let most = self.last.map_or(BUFFER, |last| last.min(BUFFER));
+        if most == 0 {
+            self.finish();
+            return false;
+        }
+        self.buffer.resize(most, 0);
         match read(source.fd(), self.buffer.as_mut_slice()) {
             Ok(0) => self.finish(),
             Ok(count) => {
+                self.last = self.last.map(|last| last.saturating_sub(count));
                 self.written = 0;
                 self.filled = count;
                 if let Some(filter) = &mut self.filter {
@@ -191,5 +244,31 @@ impl<'a> Relay<'a> {
             Err(_) => self.break_off(),
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ironcage_sys::rustix::pipe::{PipeFlags, pipe_with};
+
+    #[test]
+    fn what_is_in_the_pipe_at_the_end_goes_through_and_what_another_holder_adds_does_not() {
+        let pipe = || pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let ((source, held_by_another), (result, sink)) = (pipe(), pipe());
+        let mut relay = Relay::new(own(source).unwrap(), own(sink).unwrap());
+        write(&held_by_another, b"the cage's last words").unwrap();
+        // Without the end, it waits for more.
+        assert!(relay.interest().is_some() && !relay.is_done());
+        relay.take_only_what_is_there(Instant::now());
+        assert!(!relay.is_done());
+        write(&held_by_another, b", and a stranger's").unwrap();
+        while relay.interest().is_some() {
+            assert!(relay.advance());
+        }
+        assert!(relay.is_done());
+        let mut buffer = [0; 100];
+        let count = read(&result, &mut buffer).unwrap();
+        assert_eq!(&buffer[..count], b"the cage's last words");
     }
 }

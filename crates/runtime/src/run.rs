@@ -181,16 +181,21 @@ impl Supervision {
     /// Until the command is gone and everything that it wrote has been passed on.
     fn watch(&mut self) -> Result<Ending, RunError> {
         let mut gone = false;
+        let mut dead = false;
         loop {
+            let now = Instant::now();
             // The first is the command's input, for which nobody waits.
-            if gone && self.streams.iter().skip(1).all(Relay::is_done) {
+            let mut outputs = self.streams.iter().skip(1);
+            if gone && outputs.all(|output| output.is_done() || output.has_run_dry(now)) {
                 return Ok(self.ending());
             }
-            let now = Instant::now();
             let pause = self.refusals.pause(now);
-            let ready = self.wait(gone, pause)?;
+            let ready = self.wait(gone, dead, pause)?;
             let now = Instant::now();
+            let was_dead = dead;
             for source in ready {
+                // PID 1 is the last to go.
+                dead |= source == Source::Pid;
                 gone |= self.handle(source, now)?;
             }
             // When PID 1 has said that the command is over, it is exiting, and the kernel ends
@@ -199,21 +204,34 @@ impl Supervision {
                 self.hit = Some(hit);
                 self.cage.kill();
                 gone = true;
+                dead = true;
+            }
+            if dead && !was_dead {
+                for stream in self.streams.iter_mut().skip(1) {
+                    stream.take_only_what_is_there(now);
+                }
             }
         }
     }
 
     /// Waits for something to do.
-    fn wait(&self, gone: bool, pause: Option<Instant>) -> Result<Vec<Source>, RunError> {
+    fn wait(
+        &self,
+        gone: bool,
+        dead: bool,
+        pause: Option<Instant>,
+    ) -> Result<Vec<Source>, RunError> {
         let mut sources = Vec::with_capacity(12);
         let mut fds = Vec::with_capacity(12);
         let mut add = |source, fd, flags| {
             sources.push(source);
             fds.push(PollFd::from_borrowed_fd(fd, flags));
         };
+        if !dead {
+            add(Source::Pid, self.cage.pidfd(), PollFlags::IN);
+        }
         if !gone {
             add(Source::Control, self.cage.control(), PollFlags::IN);
-            add(Source::Pid, self.cage.pidfd(), PollFlags::IN);
             if let (Some(listener), None) = (self.cage.listener(), pause) {
                 add(Source::Listener, listener, PollFlags::IN);
             }
@@ -231,10 +249,9 @@ impl Supervision {
                 add(Source::BrokenSink(index), sink, PollFlags::empty());
             }
         }
-        let until = [pause, (!gone).then(|| self.limits.next()).flatten()]
-            .into_iter()
-            .flatten()
-            .min();
+        let limits = (!gone).then(|| self.limits.next()).flatten();
+        let dry = self.streams.iter().skip(1).filter_map(Relay::runs_dry);
+        let until = [pause, limits].into_iter().flatten().chain(dry).min();
         let timeout = until.map(|at| timespec(at.saturating_duration_since(Instant::now())));
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) => {}
