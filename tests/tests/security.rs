@@ -170,4 +170,43 @@ os.write(1, b'y' * 60000)
         drop(hold);
         stranger.finish(MINUTE).ok();
     }
+
+    fn what_the_host_shares_by_one_count_is_not_taken(stage) {
+        let script = "
+import ctypes, fcntl, sys
+libc = ctypes.CDLL(None, use_errno=True)
+context = ctypes.c_ulong(0)
+if libc.syscall(206, 1, ctypes.byref(context)) == -1: print('io_setup', ctypes.get_errno())
+f = open('f', 'w')
+fcntl.flock(f, fcntl.LOCK_EX)
+fcntl.lockf(f, fcntl.LOCK_EX)
+r = open('f')
+try: fcntl.fcntl(r, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+except OSError as error: print('lease', error.errno)
+";
+        let python = |flags: &[&str]| run(stage, flags, &["/usr/bin/python3", "-c", script]).ok().stdout();
+        assert_eq!(python(&[]), "io_setup 38\nlease 22\n");
+        stage.write(stage.project().join("aio.toml"), "[syscalls]\ngroups = [\"aio\"]\n");
+        assert_eq!(python(&["--policy", "aio.toml"]), "lease 22\n");
+    }
+
+    fn a_set_of_processors_that_holds_the_limit_cannot_be_left(stage) {
+        let all = std::thread::available_parallelism().map_or(1, usize::from);
+        if all < 2 {
+            ironcage_tests::skip("needs two processors");
+            return;
+        }
+        let script = "
+import os
+try: os.sched_setaffinity(0, range(2))
+except PermissionError: print('refused')
+print(len(os.sched_getaffinity(0)))
+";
+        let python = |cpus: &str| run(stage, &["--cpus", cpus], &["/usr/bin/python3", "-c", script]).ok().stdout();
+        let one = python("1");
+        // With the cpu controller every processor may be used, and all of them together as much as one.
+        let by_controller = one == "2\n" && stage.who() == ironcage_tests::Who::Root;
+        assert!(one == "refused\n1\n" || by_controller, "{one}");
+        assert_eq!(python(&all.to_string()), "2\n");
+    }
 }

@@ -1,7 +1,7 @@
 //! From lists of system calls to the filter of a plan.
 
-use crate::PlanError;
 use crate::seccomp::{Action, Comparison, Filter, FilterRule, Refusal, compile};
+use crate::{PlanError, bounds};
 use ironcage_host::HostCaps;
 use ironcage_policy::Policy;
 use ironcage_policy::syscalls::{self, Condition, SyscallAction, SyscallList};
@@ -10,6 +10,8 @@ use std::fmt::Write as _;
 
 /// Numbers below this have a name here; the rest answer ENOSYS.
 const KNOWN: u32 = 470;
+
+const SET_PROCESSORS: &str = "sched_setaffinity";
 
 pub(crate) fn make(policy: &Policy, host: &HostCaps) -> Result<Filter, PlanError> {
     let unknown = |name: &str, origin: &dyn std::fmt::Display| PlanError::UnknownSyscalls {
@@ -25,8 +27,13 @@ pub(crate) fn make(policy: &Policy, host: &HostCaps) -> Result<Filter, PlanError
             syscalls::group(&group.value).ok_or_else(|| unknown(&group.value, &group.origin))
         })
         .collect::<Result<Vec<_>, _>>()?;
+    // Where a set of processors stands in for the cpu controller, leaving it would be leaving
+    // the limit.
+    let limits = bounds::make(&policy.limits, host);
+    let processors_fixed = bounds::processors(&limits, host, &mut Vec::new()).is_some();
     let actions: BTreeMap<u32, Action> = syscalls::compose(list, &groups)
         .into_iter()
+        .filter(|rule| !(processors_fixed && rule.name == SET_PROCESSORS))
         .map(|rule| (rule.number, action(&rule.action)))
         .collect();
     let refusal = if host.seccomp_notify {
@@ -37,6 +44,7 @@ pub(crate) fn make(policy: &Policy, host: &HostCaps) -> Result<Filter, PlanError
     Ok(Filter {
         list: list.name,
         groups: groups.iter().map(|group| group.name).collect(),
+        processors_fixed,
         program: compile(&actions, refusal, KNOWN),
         refusal,
         one_exec: list.rule("execve").is_none(),
@@ -55,6 +63,7 @@ pub(crate) fn describe(filter: &Filter) -> Vec<FilterRule> {
     };
     syscalls::compose(list, &groups)
         .into_iter()
+        .filter(|rule| !(filter.processors_fixed && rule.name == SET_PROCESSORS))
         .map(|rule| FilterRule {
             syscall: rule.name,
             number: rule.number,

@@ -55,6 +55,8 @@ pub struct Filter {
     pub list: &'static str,
     /// Groups on top of it.
     pub groups: Vec<&'static str>,
+    /// Whether the set of processors cannot be changed, because it is what holds a limit.
+    pub processors_fixed: bool,
     /// What happens to the rest.
     pub refusal: Refusal,
     /// Whether execve is refused after the first.

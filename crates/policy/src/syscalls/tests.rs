@@ -149,6 +149,15 @@ fn set_id_bits_cannot_be_given_but_other_permissions_can() {
 }
 
 #[test]
+fn leases_cannot_be_taken_but_locks_can() {
+    for list in ["standard", "minimal"] {
+        let fcntl = |command| allows(list, "fcntl", [3, command, 0, 0, 0, 0]);
+        assert!(!fcntl(1024) && !fcntl(0x1_0000_0400), "{list}");
+        assert!(fcntl(1) && fcntl(6) && fcntl(37) && fcntl(1030), "{list}");
+    }
+}
+
+#[test]
 fn frequent_calls_have_no_argument_rules() {
     for name in [
         "read",
