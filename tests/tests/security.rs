@@ -209,4 +209,11 @@ print(len(os.sched_getaffinity(0)))
         assert!(one == "refused\n1\n" || by_controller, "{one}");
         assert_eq!(python(&all.to_string()), "2\n");
     }
+
+    fn the_standard_streams_can_be_opened_by_name(stage) {
+        let script = "cat /dev/stdin > /dev/stdout; echo err > /dev/stderr; echo fd > /proc/self/fd/1";
+        let cage = Running::start(&mut stage.cage(&["-q"], &["/bin/sh", "-ec", script]));
+        let ran = cage.feed(b"in\n".to_vec(), MINUTE).ok();
+        assert_eq!((ran.stdout().as_str(), ran.stderr.as_str()), ("in\nfd\n", "err\n"));
+    }
 }

@@ -12,6 +12,7 @@ use ironcage_model::CageId;
 use ironcage_plan::{IdMap, Plan};
 use ironcage_sys::clone::{Forked, Namespaces, fork};
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
+use ironcage_sys::rustix::fs::{Gid, Uid, fchown};
 use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::net::{
     AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair,
@@ -93,6 +94,25 @@ impl Ends {
     }
 }
 
+impl Ends {
+    /// Makes the pipes the agent's own, as they are where the user starts a cage: so that it can
+    /// open them by name (`/dev/stdout`).
+    fn give_to(&self, (uid, gid): (u32, u32)) -> io::Result<()> {
+        let InnerStreams::Pipes {
+            stdin,
+            stdout,
+            stderr,
+        } = &self.inner
+        else {
+            return Ok(());
+        };
+        for end in [stdin, stdout, stderr] {
+            fchown(end, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+        }
+        Ok(())
+    }
+}
+
 /// A running cage. Dropping it ends it.
 #[derive(Debug)]
 pub struct Cage {
@@ -134,6 +154,9 @@ pub fn start(plan: &Plan, id: &CageId, kind: StreamKind) -> Result<Birth, StartE
             (Some(range), agent)
         }
     };
+    if range.is_some() {
+        ends.give_to(agent_outside).map_err(StartError::Channel)?;
+    }
     let (owner_maps, children) = match range {
         Some(_) => ids::owner_maps(&plan.view, agent_outside)?,
         None => Default::default(),
