@@ -60,6 +60,20 @@ both! {
         stage.sh("true").ok();
     }
 
+    fn hooks_and_config_stay_protected_when_the_repository_is_not(stage) {
+        stage.sh_outside("git init -q . && git config user.name n && git config user.email e").ok();
+        let lifted = ["-q", "--unprotect", ".git"];
+        stage.sh_with(&lifted, "echo x > f && git add f && git commit -q -m made").ok();
+        let plant = "echo evil > .git/hooks/pre-commit; echo evil >> .git/config; mv .git/hooks .git/h2; true";
+        stage.sh_with(&lifted, plant).ok();
+        assert!(!stage.project().join(".git/hooks/pre-commit").exists());
+        assert!(!stage.project().join(".git/h2").exists());
+        assert!(!stage.read(".git/config").expect("a config").contains("evil"));
+        // By its own name it is lifted.
+        let by_name = ["-q", "--unprotect", ".git", "--unprotect", ".git/hooks"];
+        stage.sh_with(&by_name, "echo x > .git/hooks/pre-commit").ok();
+    }
+
     fn a_directory_that_everybody_writes_is_no_workspace(stage) {
         stage.sh("true").ok();
         let open = std::fs::Permissions::from_mode(0o1777);

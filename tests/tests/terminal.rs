@@ -159,6 +159,27 @@ both! {
         assert!(wait_until(PATIENCE, || beats() > 0 && beats() != then), "it did not go on");
     }
 
+    fn limits_hold_in_the_background_too(stage) {
+        let Some(screen) = Screen::open(stage) else { return };
+        screen.cage("--time 2s -- /bin/sh -c 'touch began; sleep 60; touch ended'; echo status=$? &");
+        assert!(wait_until(PATIENCE, || stage.project().join("began").exists()), "{}", screen.text());
+        let told = || screen.text().contains("status=124");
+        assert!(wait_until(PATIENCE, told), "{}", screen.text());
+        assert!(!stage.project().join("ended").exists());
+    }
+
+    fn a_stopped_cage_can_be_ended(stage) {
+        let Some(screen) = Screen::open(stage) else { return };
+        screen.cage("-- /bin/sh -c 'echo ready; sleep 60'");
+        screen.shows("ready");
+        screen.keys(&["C-z"]);
+        let stopped = || screen.text().contains("Stopped");
+        assert!(wait_until(PATIENCE, stopped), "{}", screen.text());
+        screen.prompt();
+        screen.line("kill %1; kill -CONT %1; while kill -0 %1; do sleep 0.2; done 2>/dev/null; echo gone");
+        screen.shows("gone");
+    }
+
     fn vim_edits_and_saves(stage) {
         let Some(screen) = Screen::open(stage) else { return };
         if !std::path::Path::new("/usr/bin/vim").exists() {

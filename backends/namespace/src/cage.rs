@@ -409,6 +409,11 @@ impl Cage {
         wire::tell_init(self.control.as_fd(), ToInit::Signal(signal))
     }
 
+    /// Stops every process of the cage but PID 1.
+    pub fn freeze(&self) -> io::Result<()> {
+        wire::tell_init(self.control.as_fd(), ToInit::Freeze)
+    }
+
     /// Lets a stopped command go on, in the foreground of its terminal.
     pub fn resume(&self) -> io::Result<()> {
         wire::tell_init(self.control.as_fd(), ToInit::Resume)

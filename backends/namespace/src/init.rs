@@ -293,7 +293,9 @@ fn wait_for_go(inheritance: &Inheritance) -> Result<(), LayerError> {
     match wire::hear_supervisor(inheritance.control.as_fd()) {
         Ok(ToInit::Go) => Ok(()),
         // The supervisor is gone or confused: so is the cage.
-        Ok(ToInit::Closed | ToInit::Signal(_) | ToInit::Resume) | Err(_) => exit_now(125),
+        Ok(ToInit::Closed | ToInit::Signal(_) | ToInit::Resume | ToInit::Freeze) | Err(_) => {
+            exit_now(125)
+        }
     }
 }
 
@@ -407,6 +409,9 @@ fn supervise_child(inheritance: &Inheritance, built: Built) -> ! {
                     let group = built.command.as_raw_nonzero().get();
                     // A command that is gone by now needs no signal.
                     let _ = ironcage_sys::process::signal_group(group, signal);
+                }
+                Ok(ToInit::Freeze) => {
+                    let _ = ironcage_sys::process::signal_all(SIGSTOP);
                 }
                 Ok(ToInit::Resume) => {
                     if let Some(terminal) = &built.terminal {

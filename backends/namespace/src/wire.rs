@@ -23,6 +23,7 @@ const FAILED: u8 = b'f';
 const GO: u8 = b'g';
 const NETWORK: u8 = b'w';
 const RESUME: u8 = b'c';
+const FREEZE: u8 = b'z';
 const STOPPED: u8 = b't';
 /// Which of the optional descriptors a ready message has.
 const HAS_LISTENER: u8 = 1;
@@ -80,7 +81,9 @@ pub(crate) enum ToInit {
     Go,
     /// Send this signal to the command.
     Signal(i32),
-    /// Let the stopped command go on.
+    /// Stop everything.
+    Freeze,
+    /// Let what was stopped go on.
     Resume,
     /// The other end is gone.
     Closed,
@@ -191,6 +194,7 @@ pub(crate) fn tell_init(socket: BorrowedFd<'_>, message: ToInit) -> io::Result<(
         ToInit::Go => GO,
         ToInit::Signal(_) => SIGNAL,
         ToInit::Resume => RESUME,
+        ToInit::Freeze => FREEZE,
         ToInit::Closed => return Ok(()),
     }];
     if let ToInit::Signal(signal) = message {
@@ -213,6 +217,7 @@ pub(crate) fn hear_supervisor(socket: BorrowedFd<'_>) -> io::Result<ToInit> {
         None => Ok(ToInit::Closed),
         Some((&GO, _)) => Ok(ToInit::Go),
         Some((&RESUME, _)) => Ok(ToInit::Resume),
+        Some((&FREEZE, _)) => Ok(ToInit::Freeze),
         Some((&SIGNAL, rest)) => number(rest).map(ToInit::Signal).ok_or_else(garbled),
         Some(_) => Err(garbled()),
     }

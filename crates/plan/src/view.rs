@@ -528,8 +528,32 @@ impl Builder<'_> {
             let visible = self.made.ops.iter().any(|item| {
                 matches!(&item.what, ViewOp::Bind { target, .. } if real.starts_with(target))
             });
+            let origin = path.origin.to_string();
             if visible {
-                self.hide(&real, path.origin.to_string());
+                self.hide(&real, origin);
+                continue;
+            }
+            // A directory above things in the view: each of them is hidden.
+            let below: Vec<(PathBuf, NodeKind)> = self
+                .made
+                .ops
+                .iter()
+                .filter_map(|item| match &item.what {
+                    ViewOp::Bind { target, kind, .. } if target.starts_with(&real) => {
+                        Some((target.clone(), *kind))
+                    }
+                    _ => None,
+                })
+                .collect();
+            if below.is_empty() {
+                let text = format!(
+                    "{} is not in the view, so there is nothing to hide",
+                    real.display()
+                );
+                self.made.notes.push(text);
+            }
+            for (target, kind) in below {
+                self.push(ViewOp::Hide { target, kind }, origin.clone());
             }
         }
     }

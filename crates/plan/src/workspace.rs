@@ -135,7 +135,16 @@ pub(crate) fn protect(
     for entry in protected::ENTRIES {
         let target = workspace.join(entry.path);
         let covered = done.iter().any(|parent| target.starts_with(parent));
-        if covered || lifted.iter().any(|path| target.starts_with(path)) {
+        // Lifting `.git` lets commits be made; hooks and config in it are entries of their own,
+        // and are lifted by their own names only. A directory that is no entry itself stands
+        // for those in it.
+        let is_lifted = lifted.iter().any(|path| {
+            let is_entry = protected::ENTRIES
+                .iter()
+                .any(|entry| *path == workspace.join(entry.path));
+            target == *path || (!is_entry && target.starts_with(path))
+        });
+        if covered || is_lifted {
             continue;
         }
         let through_link = ancestors_between(workspace, &target)

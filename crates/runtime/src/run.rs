@@ -14,6 +14,7 @@ use ironcage_namespace::{
 use ironcage_plan::Plan;
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ironcage_sys::rustix::io::Errno;
+use ironcage_sys::rustix::process::{Signal, getpid, kill_process};
 use ironcage_sys::rustix::rand::{GetRandomFlags, getrandom};
 use ironcage_sys::rustix::stdio;
 use ironcage_sys::signals;
@@ -42,6 +43,9 @@ const SIGKILL: i32 = 9;
 const SIGUSR1: i32 = 10;
 const SIGUSR2: i32 = 12;
 const SIGTERM: i32 = 15;
+const SIGTSTP: i32 = 20;
+const SIGTTIN: i32 = 21;
+const SIGTTOU: i32 = 22;
 const SIGXFSZ: i32 = 25;
 const SIGWINCH: i32 = 28;
 /// Rounds of passing output on before a stop: more than a terminal holds.
@@ -160,7 +164,11 @@ impl Supervision {
         let mut caught = FORWARDED.to_vec();
         if job.terminal {
             caught.push(SIGWINCH);
+        } else {
+            caught.push(SIGTSTP);
         }
+        // In the background, reading or changing the terminal fails instead of stopping us.
+        signals::block(&[SIGTTIN, SIGTTOU]).map_err(failed("block signals"))?;
         let signals = signals::catch(&caught).map_err(failed("catch signals"))?;
         let (streams, terminal) = join(streams, job.raw_terminal)?;
         Ok(Supervision {
@@ -283,6 +291,7 @@ impl Supervision {
                 let next = || signals::next(self.signals.as_fd());
                 while let Some(signal) = next().map_err(failed("read a signal"))? {
                     match (signal, &self.terminal) {
+                        (SIGTSTP, None) => self.stop_with_cage(),
                         (SIGWINCH, Some(own)) => terminal::copy_size(own.controller.as_fd()),
                         // A cage that is just ending needs no signal any more.
                         _ => drop(self.cage.signal(signal)),
@@ -348,11 +357,20 @@ impl Supervision {
                     break;
                 }
             }
-            own.mode.suspend();
+            let signals = self.signals.as_fd();
+            own.mode.suspend(|| signals::pending(signals));
             terminal::copy_size(own.controller.as_fd());
             // A cage that ended meanwhile does not go on.
             let _ = self.cage.resume();
         }
+    }
+
+    /// The user stopped us: a cage that nobody watches must not run.
+    fn stop_with_cage(&self) {
+        let _ = self.cage.freeze();
+        // Stops here until somebody sends SIGCONT.
+        let _ = kill_process(getpid(), Signal::STOP);
+        let _ = self.cage.resume();
     }
 
     fn refuse(&mut self) -> Result<(), RunError> {

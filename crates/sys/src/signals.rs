@@ -17,8 +17,8 @@ fn set_of(signals: &[i32]) -> libc::sigset_t {
     set
 }
 
-/// Blocks signals and makes a descriptor from which they can be read.
-pub fn catch(signals: &[i32]) -> io::Result<OwnedFd> {
+/// Blocks signals.
+pub fn block(signals: &[i32]) -> io::Result<()> {
     let set = set_of(signals);
     // SAFETY: a valid set; the old mask is not asked for.
     check(i64::from(unsafe {
@@ -27,7 +27,14 @@ pub fn catch(signals: &[i32]) -> io::Result<OwnedFd> {
             std::ptr::from_ref(&set),
             std::ptr::null_mut(),
         )
-    }))?;
+    }))
+    .map(drop)
+}
+
+/// Blocks signals and makes a descriptor from which they can be read.
+pub fn catch(signals: &[i32]) -> io::Result<OwnedFd> {
+    block(signals)?;
+    let set = set_of(signals);
     // SAFETY: a valid set; -1 asks for a new descriptor.
     let fd = check(i64::from(unsafe {
         libc::signalfd(

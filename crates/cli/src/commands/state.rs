@@ -247,7 +247,13 @@ impl Import {
             Printable::new(&self.inside),
             Printable::new(workspace)
         );
-        if !yes && std::io::stdin().is_terminal() && !confirmed()? {
+        if !yes && !std::io::stdin().is_terminal() {
+            return Err(CliError::new(
+                "nothing was copied: standard input is no terminal to ask on",
+            )
+            .hint("`--yes` copies without asking"));
+        }
+        if !yes && !confirmed()? {
             anstream::println!("not copied");
             return Ok(1);
         }

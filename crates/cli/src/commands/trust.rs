@@ -121,7 +121,13 @@ fn trust(store: &TrustStore, path: &Path, home: PathBuf, yes: bool) -> CommandRe
             Printable::new(file)
         );
     }
-    if !yes && std::io::stdin().is_terminal() && !confirmed()? {
+    if !yes && !std::io::stdin().is_terminal() {
+        return Err(
+            CliError::new("not trusted: standard input is no terminal to ask on")
+                .hint("read the file, then `ironcage trust --yes` trusts it without asking"),
+        );
+    }
+    if !yes && !confirmed()? {
         anstream::println!("not trusted");
         return Ok(1);
     }

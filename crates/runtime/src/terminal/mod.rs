@@ -5,10 +5,11 @@
 
 pub(crate) mod filter;
 
-use ironcage_sys::rustix::process::{Pid, Signal, getpid, kill_process};
+use ironcage_sys::rustix::process::{Signal, getpgrp, getpid, kill_process};
 use ironcage_sys::rustix::stdio;
 use ironcage_sys::rustix::termios::{
-    OptionalActions, Termios, Winsize, isatty, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize,
+    OptionalActions, Termios, Winsize, isatty, tcgetattr, tcgetpgrp, tcgetwinsize, tcsetattr,
+    tcsetwinsize,
 };
 use std::os::fd::BorrowedFd;
 
@@ -22,7 +23,16 @@ const DEFAULT_SIZE: Winsize = Winsize {
 
 /// Whether both ends of what a person uses are terminals.
 pub fn is_interactive() -> bool {
-    isatty(stdio::stdin()) && isatty(stdio::stdout())
+    isatty(stdio::stdin()) && isatty(stdio::stdout()) && is_foreground()
+}
+
+/// Whether this process may read from its terminal and change it. In the background (`&`) it
+/// may not, and trying would stop it; what is no terminal has no background.
+pub(crate) fn is_foreground() -> bool {
+    match tcgetpgrp(stdio::stdin()) {
+        Ok(group) => group == getpgrp(),
+        Err(_) => true,
+    }
 }
 
 /// The user's terminal in raw mode. Dropping it gives the old mode back.
@@ -43,17 +53,30 @@ impl RawMode {
 
     /// Gives the terminal back, stops this process as the command was stopped, and takes the
     /// terminal over again when the user lets it go on.
-    pub(crate) fn suspend(&self) {
+    ///
+    /// Let go on in the background (`bg`), there is no terminal to go on with: it stops again,
+    /// unless a signal waits that ends the command.
+    pub(crate) fn suspend(&self, ending: impl Fn() -> bool) {
         self.restore();
-        // Stops here until somebody sends SIGCONT. Not catchable, so nothing is lost.
-        let _ = kill_process(own_pid(), Signal::STOP);
+        loop {
+            // Stops here until somebody sends SIGCONT. Not catchable, so nothing is lost.
+            let _ = kill_process(getpid(), Signal::STOP);
+            if is_foreground() {
+                break;
+            }
+            if ending() {
+                return;
+            }
+        }
         if let Some(before) = &self.before {
             set_raw(before);
         }
     }
 
     fn restore(&self) {
-        if let Some(before) = &self.before {
+        if let Some(before) = &self.before
+            && is_foreground()
+        {
             // A terminal that is gone needs no mode.
             let _ = tcsetattr(stdio::stdin(), OptionalActions::Drain, before);
         }
@@ -64,10 +87,6 @@ impl Drop for RawMode {
     fn drop(&mut self) {
         self.restore();
     }
-}
-
-fn own_pid() -> Pid {
-    getpid()
 }
 
 fn set_raw(before: &Termios) {
