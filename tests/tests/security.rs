@@ -216,4 +216,24 @@ print(len(os.sched_getaffinity(0)))
         let ran = cage.feed(b"in\n".to_vec(), MINUTE).ok();
         assert_eq!((ran.stdout().as_str(), ran.stderr.as_str()), ("in\nfd\n", "err\n"));
     }
+
+    fn shared_memory_that_nobody_is_attached_to_counts(stage) {
+        let script = "
+import ctypes, time
+libc = ctypes.CDLL(None, use_errno=True)
+libc.shmat.restype = ctypes.c_void_p
+for _ in range(12):
+    segment = libc.shmget(0, 64 << 20, 0o1600)
+    assert segment >= 0, ctypes.get_errno()
+    address = libc.shmat(segment, None, 0)
+    ctypes.memset(address, 1, 64 << 20)
+    libc.shmdt(ctypes.c_void_p(address))
+    time.sleep(.05)
+time.sleep(3)
+print('alive')
+";
+        let python = |memory| run(stage, &["--memory", memory], &["/usr/bin/python3", "-c", script]);
+        assert_eq!(python("4G").ok().stdout(), "alive\n");
+        python("256M").ended(137).says("--memory");
+    }
 }

@@ -122,6 +122,7 @@ pub struct Cage {
     listener: Option<OwnedFd>,
     root: OwnedFd,
     proc: OwnedFd,
+    shared_memory: Option<OwnedFd>,
     cgroup: Option<Cgroup>,
     _range: Option<Range>,
     _children: Vec<Reaped>,
@@ -265,6 +266,7 @@ impl Birth {
                     listener: ready.listener,
                     root: ready.root,
                     proc: ready.proc,
+                    shared_memory: ready.shared_memory,
                     cgroup: self.cgroup,
                     _range: self.range,
                     _children: self.children,
@@ -392,6 +394,11 @@ impl Cage {
     /// The cage's process file system.
     pub fn proc(&self) -> BorrowedFd<'_> {
         self.proc.as_fd()
+    }
+
+    /// The list of the cage's System V shared memory, where no cgroup counts it.
+    pub fn shared_memory(&self) -> Option<BorrowedFd<'_>> {
+        self.shared_memory.as_ref().map(AsFd::as_fd)
     }
 
     /// The cage's ephemeral storage.

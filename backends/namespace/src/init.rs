@@ -13,7 +13,7 @@ use ironcage_layers::identity::{MapLine, become_agent, write_maps};
 use ironcage_layers::view::{OwnerMap, Setting, View};
 use ironcage_layers::{LayerError, landlock, network, privileges};
 use ironcage_model::Layer;
-use ironcage_plan::{IdMap, Plan};
+use ironcage_plan::{IdMap, Plan, Resource};
 use ironcage_sys::clone::{Namespaces, exit_now, unshare};
 use ironcage_sys::rustix::event::{PollFd, PollFlags, poll};
 use ironcage_sys::rustix::fs::{Access, FileType, Mode, OFlags, access, open, openat, stat};
@@ -150,7 +150,9 @@ fn build(plan: &Plan, inheritance: &Inheritance) -> Result<Built, LayerError> {
     };
     let children = ironcage_sys::signals::catch(&[SIGCHLD])
         .map_err(|error| failed(Layer::PidNs, "catch the end of children", error))?;
+    let shared_memory = shared_memory(plan, proc.as_fd());
     let mut kept = vec![&proc, &root, &children];
+    kept.extend(&shared_memory);
     if let Some(pair) = &terminal {
         kept.extend([&pair.controller, &pair.command]);
     }
@@ -181,10 +183,11 @@ fn build(plan: &Plan, inheritance: &Inheritance) -> Result<Built, LayerError> {
         proc.as_fd(),
         listener.as_ref().map(AsFd::as_fd),
         terminal.as_ref().map(|pair| pair.controller.as_fd()),
+        shared_memory.as_ref().map(AsFd::as_fd),
     )
     .map_err(|error| failed(Layer::Seccomp, "hand the listener over", error))?;
     let terminal = terminal.map(|pair| pair.command);
-    drop((listener, proc, root));
+    drop((listener, proc, root, shared_memory));
     step();
     let path = match path {
         Ok(path) => path,
@@ -225,6 +228,18 @@ fn build(plan: &Plan, inheritance: &Inheritance) -> Result<Built, LayerError> {
         children,
         terminal,
     })
+}
+
+/// The list of System V segments, where no cgroup counts them. It shows those of the namespace
+/// in which it was opened, whoever reads it; so it is opened here. A kernel without System V
+/// has none.
+fn shared_memory(plan: &Plan, proc: BorrowedFd<'_>) -> Option<OwnedFd> {
+    let mut rlimits = plan.rlimits.iter();
+    if !rlimits.any(|item| item.what.resource == Resource::Data) {
+        return None;
+    }
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    openat(proc, "sysvipc/shm", flags, Mode::empty()).ok()
 }
 
 fn die_with_parent() -> Result<(), LayerError> {

@@ -28,12 +28,13 @@ const STOPPED: u8 = b't';
 /// Which of the optional descriptors a ready message has.
 const HAS_LISTENER: u8 = 1;
 const HAS_TERMINAL: u8 = 2;
+const HAS_SHARED_MEMORY: u8 = 4;
 const SIGNAL: u8 = b's';
 
 /// Longest message.
 const MAX: usize = 4096;
 /// Most descriptors in a message.
-const MAX_FDS: usize = 4;
+const MAX_FDS: usize = 5;
 
 /// What PID 1 says.
 #[derive(Debug)]
@@ -72,6 +73,8 @@ pub struct Ready {
     pub listener: Option<OwnedFd>,
     /// The controlling end of the cage's terminal, where it has one.
     pub terminal: Option<OwnedFd>,
+    /// The list of the cage's System V shared memory, where somebody has to count it.
+    pub shared_memory: Option<OwnedFd>,
 }
 
 /// What the supervisor says.
@@ -174,6 +177,7 @@ fn parse_ready(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<FromInit> {
         proc,
         listener: optional(HAS_LISTENER)?,
         terminal: optional(HAS_TERMINAL)?,
+        shared_memory: optional(HAS_SHARED_MEMORY)?,
     }))
 }
 
@@ -250,10 +254,15 @@ pub(crate) fn say_ready(
     proc: BorrowedFd<'_>,
     listener: Option<BorrowedFd<'_>>,
     terminal: Option<BorrowedFd<'_>>,
+    shared_memory: Option<BorrowedFd<'_>>,
 ) -> io::Result<()> {
     let mut has = 0;
     let mut descriptors = vec![root, proc];
-    for (bit, descriptor) in [(HAS_LISTENER, listener), (HAS_TERMINAL, terminal)] {
+    for (bit, descriptor) in [
+        (HAS_LISTENER, listener),
+        (HAS_TERMINAL, terminal),
+        (HAS_SHARED_MEMORY, shared_memory),
+    ] {
         if let Some(descriptor) = descriptor {
             has |= bit;
             descriptors.push(descriptor);

@@ -101,6 +101,7 @@ impl Limits {
         let places = WatchedPlaces {
             proc: clone(proc.as_fd())?,
             tmpfs: vec![clone(cage.storage())?],
+            segments: cage.shared_memory().map(clone).transpose()?,
             writable,
         };
         let watchdog =

@@ -36,6 +36,9 @@ pub(super) trait MemorySources: std::fmt::Debug {
     fn host_shared(&self) -> io::Result<u64>;
     /// Bytes used in the cage's tmpfs.
     fn tmpfs(&self) -> u64;
+    /// Bytes of the cage's System V segments, attached or not; `None` where they cannot be
+    /// listed.
+    fn segments(&self) -> Option<u64>;
 }
 
 /// Watches the memory of one cage.
@@ -54,11 +57,19 @@ pub(super) struct MemoryWatch {
 }
 
 impl MemoryWatch {
-    pub(super) fn new(limit: u64, tmpfs: Vec<OwnedFd>) -> io::Result<MemoryWatch> {
+    pub(super) fn new(
+        limit: u64,
+        tmpfs: Vec<OwnedFd>,
+        segments: Option<OwnedFd>,
+    ) -> io::Result<MemoryWatch> {
         let meminfo = std::fs::File::open("/proc/meminfo")?.into();
         Ok(MemoryWatch::with_sources(
             limit,
-            Box::new(HostSources { meminfo, tmpfs }),
+            Box::new(HostSources {
+                meminfo,
+                tmpfs,
+                segments,
+            }),
         ))
     }
 
@@ -105,7 +116,8 @@ impl MemoryWatch {
             }
         }
         self.scan_memfds(processes, &pids);
-        let tmpfs = self.sources.tmpfs();
+        let segments = self.sources.segments();
+        let tmpfs = self.sources.tmpfs().saturating_add(segments.unwrap_or(0));
         let memfds = self.memfd_sizes();
         let mapped: u64 = resident.iter().map(|(_, one)| one.shared).sum();
         let unmapped = tmpfs.saturating_add(memfds.values().sum());
@@ -117,7 +129,7 @@ impl MemoryWatch {
         if bound <= self.limit {
             return bound;
         }
-        let (anonymous, shared) = self.exact(processes, &resident, memfds);
+        let (anonymous, shared) = self.exact(processes, &resident, memfds, segments.is_some());
         let explained = tmpfs.saturating_add(shared);
         anonymous
             .saturating_add(explained)
@@ -142,6 +154,7 @@ impl MemoryWatch {
         processes: &dyn ProcessFiles,
         resident: &[(u32, Resident)],
         mut memfds: BTreeMap<u64, u64>,
+        segments_listed: bool,
     ) -> (u64, u64) {
         let mut total = 0u64;
         let mut shared_total = 0u64;
@@ -161,7 +174,7 @@ impl MemoryWatch {
             }
             match processes.read(*pid, "smaps") {
                 Ok(smaps) => {
-                    let shared = SharedMappings::parse(&smaps);
+                    let shared = SharedMappings::parse(&smaps, segments_listed);
                     shared_total = shared_total.saturating_add(shared.without_file);
                     for (inode, bytes) in shared.memfds {
                         *mapped_memfds.entry(inode).or_default() += bytes;
@@ -249,7 +262,8 @@ struct SharedMappings {
 }
 
 impl SharedMappings {
-    fn parse(smaps: &str) -> SharedMappings {
+    /// Segments that are listed are counted there already.
+    fn parse(smaps: &str, segments_listed: bool) -> SharedMappings {
         enum Kind {
             Other,
             WithoutFile,
@@ -259,7 +273,8 @@ impl SharedMappings {
         let mut kind = Kind::Other;
         for line in smaps.lines() {
             if let Some((inode, path)) = mapping(line) {
-                kind = if path.starts_with("/dev/zero (deleted)") || path.starts_with("/SYSV") {
+                let segment = path.starts_with("/SYSV") && !segments_listed;
+                kind = if path.starts_with("/dev/zero (deleted)") || segment {
                     Kind::WithoutFile
                 } else if path.starts_with("/memfd:") {
                     Kind::Memfd(inode)
@@ -303,6 +318,7 @@ fn mapping(line: &str) -> Option<(u64, &str)> {
 struct HostSources {
     meminfo: OwnedFd,
     tmpfs: Vec<OwnedFd>,
+    segments: Option<OwnedFd>,
 }
 
 impl MemorySources for HostSources {
@@ -324,6 +340,23 @@ impl MemorySources for HostSources {
             })
             .sum()
     }
+
+    fn segments(&self) -> Option<u64> {
+        let list = self.segments.as_ref()?;
+        rustix::fs::seek(list, rustix::fs::SeekFrom::Start(0)).ok()?;
+        Some(segment_bytes(&read_all(list).ok()?))
+    }
+}
+
+/// Resident and swapped bytes of all segments: the last two columns of the list.
+fn segment_bytes(list: &str) -> u64 {
+    let of_line = |line: &str| {
+        let mut fields = line.split_ascii_whitespace().rev();
+        let swap: u64 = fields.next()?.parse().ok()?;
+        let resident: u64 = fields.next()?.parse().ok()?;
+        Some(resident.saturating_add(swap))
+    };
+    list.lines().filter_map(of_line).sum()
 }
 
 fn host_shared(meminfo: &str) -> Option<u64> {

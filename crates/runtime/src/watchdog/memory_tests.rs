@@ -92,6 +92,7 @@ impl ProcessFiles for FakeProcesses {
 struct FakeSources {
     host: Rc<Cell<u64>>,
     tmpfs: u64,
+    segments: Option<u64>,
 }
 
 impl MemorySources for FakeSources {
@@ -101,6 +102,38 @@ impl MemorySources for FakeSources {
     fn tmpfs(&self) -> u64 {
         self.tmpfs * MEGABYTE
     }
+    fn segments(&self) -> Option<u64> {
+        self.segments.map(|megabytes| megabytes * MEGABYTE)
+    }
+}
+
+#[test]
+fn segments_count_also_when_nobody_is_attached_and_once_when_somebody_is() {
+    let with = |segments| {
+        let sources = FakeSources {
+            host: Rc::new(Cell::new(5000)),
+            tmpfs: 0,
+            segments: Some(segments),
+        };
+        let mut watch = MemoryWatch::with_sources(100 * MEGABYTE, Box::new(sources));
+        watch
+            .look(&FakeProcesses::default().process(1, 10, 10, 0))
+            .exceeded
+    };
+    assert!(with(95) && !with(85));
+    let smaps = "7f00-7f01 rw-s 00000000 00:01 5  /SYSV00000000 (deleted)\nPss:  4 kB\n";
+    assert_eq!(SharedMappings::parse(smaps, false).without_file, 4096);
+    assert_eq!(SharedMappings::parse(smaps, true).without_file, 0);
+}
+
+#[test]
+fn the_list_of_segments_is_read_by_its_last_two_columns() {
+    let list = "       key      shmid perms                  size  cpid  lpid nattch   uid   gid  cuid  cgid      atime      dtime      ctime                   rss                  swap
+         0          0   600             104857600   123   123      0  1000  1000  1000  1000 1700000000 1700000000 1700000000               8192                  4096
+         0          1   600                  4096   123   123      1  1000  1000  1000  1000 1700000000          0 1700000000               4096                     0
+";
+    assert_eq!(segment_bytes(list), 8192 + 4096 + 4096);
+    assert_eq!(segment_bytes("garbage\n"), 0);
 }
 
 /// A limit of 100 MB on a host with much shared memory of others.
@@ -112,6 +145,7 @@ fn watch_with(tmpfs: u64, host: &Rc<Cell<u64>>) -> MemoryWatch {
     let sources = FakeSources {
         host: Rc::clone(host),
         tmpfs,
+        segments: None,
     };
     MemoryWatch::with_sources(100 * MEGABYTE, Box::new(sources))
 }

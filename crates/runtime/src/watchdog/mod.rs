@@ -46,6 +46,8 @@ pub(crate) struct WatchedPlaces {
     pub(crate) proc: OwnedFd,
     /// Every tmpfs of the cage, by any descriptor in it.
     pub(crate) tmpfs: Vec<OwnedFd>,
+    /// The list of the cage's System V shared memory.
+    pub(crate) segments: Option<OwnedFd>,
     /// Every writable directory of the host, opened for reading (not O_PATH).
     pub(crate) writable: Vec<OwnedFd>,
 }
@@ -79,7 +81,7 @@ impl Watchdog {
     ) -> io::Result<Option<Watchdog>> {
         let memory = limits
             .memory
-            .map(|limit| MemoryWatch::new(limit, places.tmpfs))
+            .map(|limit| MemoryWatch::new(limit, places.tmpfs, places.segments))
             .transpose()?;
         let storage = if places.writable.is_empty() {
             None

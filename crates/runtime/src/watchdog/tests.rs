@@ -7,6 +7,7 @@ fn places(writable: Vec<OwnedFd>) -> WatchedPlaces {
     WatchedPlaces {
         proc: File::open("/proc").unwrap().into(),
         tmpfs: Vec::new(),
+        segments: None,
         writable,
     }
 }
