@@ -116,7 +116,7 @@ both! {
 
     fn ctrl_c_reaches_the_command_and_not_the_launcher(stage) {
         let Some(screen) = Screen::open(stage) else { return };
-        screen.cage("-- /bin/sh -c 'trap \"echo caught; exit 3\" INT; echo ready; while :; do sleep 0.1; done'");
+        screen.cage("-- /bin/sh -c 'trap \"echo; echo caught; exit 3\" INT; echo ready; while :; do sleep 0.1; done'");
         screen.shows("ready");
         screen.keys(&["C-c"]);
         screen.shows("caught");
@@ -127,7 +127,7 @@ both! {
 
     fn ctrl_z_stops_the_job_and_fg_lets_it_go_on(stage) {
         let Some(screen) = Screen::open(stage) else { return };
-        screen.cage("-- /bin/sh -c 'echo ready; while ! test -e go; do sleep 0.1; done; echo went on'");
+        screen.cage("-- /bin/sh -c 'echo ready; while ! test -e go; do sleep 0.1; done; echo; echo went on'");
         screen.shows("ready");
         screen.keys(&["C-z"]);
         let stopped = || screen.text().contains("Stopped");
