@@ -139,7 +139,12 @@ fn tell(
         explain(out, explanation)?;
     }
     if refusals.is_empty() && ended.is_none() {
-        writeln!(out, "\nNothing was denied, and no limit was reached.")?;
+        writeln!(
+            out,
+            "\nNo system call was refused, and no limit was noticed.\n\
+             Files that were read-only, hidden or not there, and the network that a cage has not, are\n\
+             not recorded: `ironcage plan` shows what this command may read and write."
+        )?;
         wrap(
             out,
             "",
@@ -276,6 +281,6 @@ mod tests {
             }])
         };
         assert!(exit(Ending::NotExecuted { errno: 2 }).contains("-r PATH"));
-        assert!(exit(Ending::Exited { code: 0 }).contains("Nothing was denied"));
+        assert!(exit(Ending::Exited { code: 0 }).contains("No system call was refused"));
     }
 }
