@@ -1,5 +1,6 @@
 //! `ironcage state`: what outlives cages.
 
+use crate::ask::confirm;
 use crate::error::{CliError, CommandResult};
 use crate::places;
 use clap::Subcommand;
@@ -7,7 +8,6 @@ use ironcage_model::Printable;
 use ironcage_policy::caches::kept_files;
 use ironcage_policy::credentials;
 use ironcage_state::{StateError, Store};
-use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 
 /// What is kept between runs: list it, remove it, bring in files of your own.
@@ -247,13 +247,7 @@ impl Import {
             Printable::new(&self.inside),
             Printable::new(workspace)
         );
-        if !yes && !std::io::stdin().is_terminal() {
-            return Err(CliError::new(
-                "nothing was copied: standard input is no terminal to ask on",
-            )
-            .hint("`--yes` copies without asking"));
-        }
-        if !yes && !confirmed()? {
+        if !yes && !confirm("Copy it?", "nothing was copied", "--yes")? {
             anstream::println!("not copied");
             return Ok(1);
         }
@@ -271,18 +265,6 @@ impl Import {
         );
         Ok(0)
     }
-}
-
-fn confirmed() -> Result<bool, CliError> {
-    let failed = |error: std::io::Error| CliError::new(format!("cannot ask: {error}"));
-    anstream::print!("Copy it? [y/N] ");
-    std::io::stdout().flush().map_err(failed)?;
-    let mut answer = String::new();
-    std::io::stdin()
-        .lock()
-        .read_line(&mut answer)
-        .map_err(failed)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! `ironcage trust`: which policy files of workspaces count in full.
 
+use crate::ask::confirm;
 use crate::error::{CliError, CommandResult};
 use crate::places;
 use ironcage_model::Printable;
 use ironcage_policy::{FILE_NAME, Sources, TrustStore, examine, find_policy_file};
-use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 
 /// Trust a policy file of a workspace, after showing what it allows.
@@ -121,13 +121,7 @@ fn trust(store: &TrustStore, path: &Path, home: PathBuf, yes: bool) -> CommandRe
             Printable::new(file)
         );
     }
-    if !yes && !std::io::stdin().is_terminal() {
-        return Err(
-            CliError::new("not trusted: standard input is no terminal to ask on")
-                .hint("read the file, then `ironcage trust --yes` trusts it without asking"),
-        );
-    }
-    if !yes && !confirmed()? {
+    if !yes && !confirm("Trust it?", "not trusted", "--yes")? {
         anstream::println!("not trusted");
         return Ok(1);
     }
@@ -136,16 +130,4 @@ fn trust(store: &TrustStore, path: &Path, home: PathBuf, yes: bool) -> CommandRe
         .map_err(|error| CliError::from_error(&error))?;
     anstream::println!("trusted, until a file of it changes");
     Ok(0)
-}
-
-fn confirmed() -> Result<bool, CliError> {
-    let failed = |error: std::io::Error| CliError::new(format!("cannot ask: {error}"));
-    anstream::print!("Trust it? [y/N] ");
-    std::io::stdout().flush().map_err(failed)?;
-    let mut answer = String::new();
-    std::io::stdin()
-        .lock()
-        .read_line(&mut answer)
-        .map_err(failed)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }

@@ -1,0 +1,153 @@
+//! What of the view is covered: credentials and what else must not be seen, and the policy in
+//! force, which must not be written; and what keeps them in their places.
+
+use super::Builder;
+use crate::plan::{Access, NodeKind, ViewOp};
+use crate::workspace;
+use ironcage_host::NodeType;
+use ironcage_policy::{Policy, credentials};
+use std::path::{Path, PathBuf};
+
+impl Builder<'_> {
+    /// What must not be seen in what is: credentials, Ironcage's own, and what the policy
+    /// hides. Only where something granted contains it; a granted path itself was asked for
+    /// by name, which is an explicit word (`-r ~/.ssh/known_hosts`).
+    pub(super) fn hidden(&mut self, policy: &Policy) {
+        let granted = std::mem::take(&mut self.granted);
+        let contains = |tree: &PathBuf, path: &Path| path.starts_with(tree) && path != tree;
+        let homes = std::iter::once(&self.request.home).chain(&self.request.other_homes);
+        for home in homes {
+            let near_home = |tree: &&PathBuf| tree.starts_with(home) || home.starts_with(tree);
+            if !granted.iter().any(|tree| near_home(&tree)) {
+                continue;
+            }
+            for entry in credentials::ENTRIES {
+                let named = home.join(entry.path);
+                // Where it is a link, what it leads to is the secret.
+                let path = match self.files.node(&named) {
+                    None => continue,
+                    Some(node) if node.kind == NodeType::Symlink => match self.files.real(&named) {
+                        Ok(real) => real,
+                        Err(_) => continue,
+                    },
+                    Some(_) => named,
+                };
+                if granted.iter().any(|tree| contains(tree, &path)) {
+                    self.hide(&path, format!("credentials: {}", entry.why));
+                }
+            }
+        }
+        for own in &self.request.own.paths {
+            if granted.iter().any(|tree| contains(tree, own)) {
+                self.hide(own, "Ironcage's own directories are in no cage".into());
+            }
+        }
+        for path in &policy.hide {
+            let real = self
+                .files
+                .real(&path.value)
+                .unwrap_or_else(|_| path.value.clone());
+            let visible = self.made.ops.iter().any(|item| {
+                matches!(&item.what, ViewOp::Bind { target, .. } if real.starts_with(target))
+            });
+            let origin = path.origin.to_string();
+            if visible {
+                self.hide(&real, origin);
+                continue;
+            }
+            // A directory above things in the view: each of them is hidden.
+            let below: Vec<(PathBuf, NodeKind)> = self
+                .made
+                .ops
+                .iter()
+                .filter_map(|item| match &item.what {
+                    ViewOp::Bind { target, kind, .. } if target.starts_with(&real) => {
+                        Some((target.clone(), *kind))
+                    }
+                    _ => None,
+                })
+                .collect();
+            if below.is_empty() {
+                let text = format!(
+                    "{} is not in the view, so there is nothing to hide",
+                    real.display()
+                );
+                self.made.notes.push(text);
+            }
+            for (target, kind) in below {
+                self.push(ViewOp::Hide { target, kind }, origin.clone());
+            }
+        }
+    }
+
+    pub(super) fn hide(&mut self, path: &Path, origin: String) {
+        let kind = match self.files.node(path).map(|node| node.kind) {
+            Some(NodeType::Directory) => NodeKind::Directory,
+            Some(NodeType::File | NodeType::Socket | NodeType::Other) => NodeKind::File,
+            Some(NodeType::Symlink) => {
+                self.made.notes.push(format!(
+                    "{} is a symbolic link and cannot be hidden itself",
+                    path.display()
+                ));
+                return;
+            }
+            None => return,
+        };
+        self.pin_ancestors(path);
+        self.push(
+            ViewOp::Hide {
+                target: path.to_owned(),
+                kind,
+            },
+            origin,
+        );
+    }
+
+    /// Keeps a place where it is: a directory above it that the agent could rename would take
+    /// what is mounted there along, and the place would be free in the next run.
+    pub(super) fn pin_ancestors(&mut self, path: &Path) {
+        let writable = self.made.writable.iter();
+        let Some(tree) = writable.filter(|tree| path.starts_with(tree)).max() else {
+            return;
+        };
+        for ancestor in workspace::ancestors_between(tree, path) {
+            let pinned = self.made.ops.iter().any(
+                |item| matches!(&item.what, ViewOp::Pin { target, .. } if *target == ancestor),
+            );
+            if !pinned {
+                self.push(
+                    ViewOp::Pin {
+                        target: ancestor,
+                        access: Access::Write,
+                    },
+                    format!("keeps {} in its place", path.display()),
+                );
+            }
+        }
+    }
+
+    /// The documents of the policy in force: the agent must not write its own next policy.
+    pub(super) fn policy_documents(&mut self) {
+        for document in &self.request.policy_documents {
+            let writable = self
+                .made
+                .writable
+                .iter()
+                .any(|tree| document.starts_with(tree));
+            let protected = self.made.ops.iter().any(|item| {
+                matches!(&item.what, ViewOp::Pin { target, access: Access::Read }
+                    if document.starts_with(target))
+            });
+            if writable && !protected && self.files.node(document).is_some() {
+                self.pin_ancestors(document);
+                self.push(
+                    ViewOp::Pin {
+                        target: document.clone(),
+                        access: Access::Read,
+                    },
+                    "protected: it is the policy in force",
+                );
+            }
+        }
+    }
+}
