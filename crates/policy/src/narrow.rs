@@ -219,6 +219,35 @@ pub(crate) fn narrow(base: &mut Policy, fragment: &mut Fragment, workspace: &Pat
     dropped.0
 }
 
+/// Limits that are written as a size against a share of the host, or the other way round.
+/// Untrusted, the smaller of both holds, and nothing is lost; trusted, they hold as they are,
+/// which may be more.
+pub(crate) fn limits_to_weigh(base: &Policy, fragment: &Fragment) -> Vec<String> {
+    let (limits, base) = (&fragment.limits, &base.limits);
+    let mut found = Dropped::default();
+    for (what, wanted, bound) in [
+        ("limits.memory", &limits.memory, base.memory.value),
+        ("limits.disk", &limits.disk, base.disk.value),
+    ] {
+        if let Some(wanted) = wanted
+            && !wanted.value.is_within(bound)
+            && wanted.value.least(bound) != bound
+        {
+            let shown = format!("{}, where that is more than {bound}", wanted.value);
+            found.note(what, shown, wanted);
+        }
+    }
+    let bound = base.cpus.value;
+    if let Some(wanted) = &limits.cpus
+        && !wanted.value.is_within(bound)
+        && wanted.value.least(bound) != bound
+    {
+        let shown = format!("{}, where that is more than {bound}", wanted.value);
+        found.note("limits.cpus", shown, wanted);
+    }
+    found.0
+}
+
 /// Amounts become the smaller of both; a wish for more is noted.
 fn narrow_limits(base: &Policy, fragment: &mut Fragment, dropped: &mut Dropped) {
     let (limits, base) = (&mut fragment.limits, &base.limits);

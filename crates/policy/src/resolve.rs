@@ -7,7 +7,7 @@
 use crate::chain::{self, Chain};
 use crate::diagnostic::Document;
 use crate::lint::Lint;
-use crate::narrow::narrow;
+use crate::narrow::{limits_to_weigh, narrow};
 use crate::profiles::{self, Embedded};
 use crate::search::find_policy_file;
 use crate::trust::{TrustDigest, TrustStore, Trusted};
@@ -152,7 +152,17 @@ pub fn examine(path: &Path, sources: &Sources) -> Result<Examined, PolicyError> 
     if let Some(chain) = config {
         apply_chain(&mut policy, chain, &mut documents);
     }
-    let widens = apply_untrusted(&mut policy, chain, sources, &mut documents)?;
+    let weigh = chain
+        .links
+        .iter()
+        .flat_map(|link| limits_to_weigh(&policy, &link.fragment));
+    let mut widens: Vec<String> = weigh.collect();
+    widens.extend(apply_untrusted(
+        &mut policy,
+        chain,
+        sources,
+        &mut documents,
+    )?);
     Ok(Examined {
         trusted: Trusted { path, digest },
         files,

@@ -378,3 +378,21 @@ fn generated_files_mostly_resolve_and_widen_when_trusted() {
     assert!(resolved > 150, "{resolved}");
     assert!(widened > 20, "{widened}");
 }
+
+#[test]
+fn a_size_against_a_share_is_shown_before_it_is_trusted() {
+    let place = Stage::new();
+    let wish = |limits: &str| {
+        place.write(
+            "home/project/ironcage.toml",
+            &format!("[limits]\n{limits}\n"),
+        );
+        let file = place.path("home/project/ironcage.toml");
+        examine(&file, &place.sources()).unwrap().widens.join("\n")
+    };
+    let shown = wish("memory = \"400G\"\ncpus = 99");
+    assert!(shown.contains("limits.memory 400G"), "{shown}");
+    assert!(shown.contains("limits.cpus 99"), "{shown}");
+    // The allowing arm: what is less in the same terms is no wish for more.
+    assert_eq!(wish("memory = \"10%\""), "");
+}
