@@ -422,6 +422,22 @@ impl<'a> View<'a> {
         }
     }
 
+    /// Makes a node; where a parent is missing, makes that first and tries once more. The inner
+    /// result is the kernel's answer about the node itself.
+    fn with_parents<T>(
+        &self,
+        target: &Path,
+        make: impl Fn() -> Result<T, Errno>,
+    ) -> Result<Result<T, Errno>, LayerError> {
+        match make() {
+            Err(Errno::NOENT) => {
+                self.parents(target)?;
+                Ok(make())
+            }
+            answer => Ok(answer),
+        }
+    }
+
     fn directory(&self, target: &Path, mode: u32) -> Result<(), LayerError> {
         let path = relative(target);
         if path.as_os_str().is_empty() {
@@ -429,13 +445,7 @@ impl<'a> View<'a> {
         }
         // chmod besides, because the umask takes bits from what mkdir is given.
         let make = || mkdirat(&self.root, path, Mode::from_raw_mode(mode));
-        let made = match make() {
-            Err(Errno::NOENT) => {
-                self.parents(target)?;
-                make()
-            }
-            other => other,
-        };
+        let made = self.with_parents(target, make)?;
         match made {
             Err(Errno::EXIST) => Ok(()),
             Ok(()) if mode & 0o022 != 0 => doing(
@@ -461,13 +471,7 @@ impl<'a> View<'a> {
                 Mode::from_raw_mode(mode),
             )
         };
-        let made = match make() {
-            Err(Errno::NOENT) => {
-                self.parents(target)?;
-                make()
-            }
-            other => other,
-        };
+        let made = self.with_parents(target, make)?;
         let file = doing(made, || format!("make the file {}", shown(target)))?;
         let mut left = content;
         while !left.is_empty() {
@@ -481,13 +485,7 @@ impl<'a> View<'a> {
     fn empty_file(&self, target: &Path) -> Result<(), LayerError> {
         let mode = Mode::RUSR | Mode::RGRP | Mode::ROTH;
         let make = || mknodat(&self.root, relative(target), FileType::RegularFile, mode, 0);
-        let made = match make() {
-            Err(Errno::NOENT) => {
-                self.parents(target)?;
-                make()
-            }
-            other => other,
-        };
+        let made = self.with_parents(target, make)?;
         match made {
             Err(Errno::EXIST) => Ok(()),
             other => doing(other, || format!("make the file {}", shown(target))),

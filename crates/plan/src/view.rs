@@ -72,7 +72,7 @@ pub(crate) fn make(
         below_home: Vec::new(),
         agents: policy.write.iter().map(|path| path.value.clone()).collect(),
     };
-    builder.own_directories(identity);
+    builder.own_directories();
     for entry in system::DIRECTORIES {
         builder.system(Path::new(entry.path), entry);
     }
@@ -141,7 +141,7 @@ impl Builder<'_> {
     }
 
     /// Home, /tmp and shared memory: the cage's ephemeral storage.
-    fn own_directories(&mut self, _identity: &Identity) {
+    fn own_directories(&mut self) {
         let home = self.request.home.clone();
         self.directory("/tmp", 0o1777, false);
         self.directory("/dev/shm", 0o1777, false);
