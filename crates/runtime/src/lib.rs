@@ -6,12 +6,15 @@
 //! that the agent says.
 #![forbid(unsafe_code)]
 
+mod ending;
 mod error;
 mod limits;
 mod recorder;
 mod refusals;
 mod relay;
 mod run;
+mod streams;
+mod supervise;
 pub mod terminal;
 mod watchdog;
 

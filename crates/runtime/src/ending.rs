@@ -1,0 +1,119 @@
+//! The end of a cage: how it ended, what is recorded of it, and what is removed.
+
+use crate::RunError;
+use crate::limits;
+use crate::run::exit;
+use crate::supervise::{SIGKILL, Supervision};
+use ironcage_layers::cgroup::sweep;
+use ironcage_model::{Ending, EventKind, LimitHit, LimitKind, Outcome, bytes_as_written};
+use ironcage_plan::Plan;
+use std::time::Instant;
+
+const SIGXFSZ: i32 = 25;
+
+impl Supervision {
+    pub(crate) fn ending(&self) -> Ending {
+        if let Some(error) = &self.failure {
+            return Ending::Failed {
+                reason: error.to_string(),
+            };
+        }
+        if let Some(hit) = &self.hit {
+            return Ending::Limit { hit: hit.clone() };
+        }
+        if let Some(errno) = self.not_executed {
+            return Ending::NotExecuted { errno };
+        }
+        match self.status {
+            // As waitpid encodes it.
+            Some(status) if status & 0x7f == 0 => Ending::Exited {
+                code: (status >> 8) as u8,
+            },
+            Some(status) => Ending::Signalled {
+                signal: status & 0x7f,
+            },
+            None => Ending::Signalled { signal: SIGKILL },
+        }
+    }
+
+    /// Writes the end of the record and removes what is left of the cage.
+    pub(crate) fn close(
+        mut self,
+        plan: &Plan,
+        mut ending: Ending,
+        born: Instant,
+    ) -> Result<Outcome, RunError> {
+        let mut hits = limits::counted(plan, &self.cage);
+        let mut told = |limit, value| {
+            hits.push(LimitHit {
+                limit,
+                value,
+                ended: false,
+            });
+        };
+        if self.limits.processes_full() {
+            told(LimitKind::Pids, plan.bounds.pids.what.value.to_string());
+        }
+        if file_too_large(&ending) {
+            told(
+                LimitKind::Disk,
+                bytes_as_written(plan.bounds.disk.what.value),
+            );
+        }
+        // Killed, and the group ran out of memory: that is why.
+        let killed = ending == Ending::Signalled { signal: SIGKILL };
+        for hit in &mut hits {
+            if killed && hit.limit == LimitKind::Memory {
+                hit.ended = true;
+                ending = Ending::Limit { hit: hit.clone() };
+            }
+        }
+        if let Ending::Limit { hit } = &ending
+            && !hits.contains(hit)
+        {
+            hits.push(hit.clone());
+        }
+        for denial in self.refusals.remainder() {
+            self.recorder.write(EventKind::Denied(denial))?;
+        }
+        for hit in &hits {
+            self.recorder.write(EventKind::Limit(hit.clone()))?;
+        }
+        self.recorder.write(exit(ending.clone(), born))?;
+        self.cage.bury()?;
+        // What supervisors that were killed have left, as far as it can be told from here.
+        sweep(&plan.cgroup);
+        if let Some(error) = self.failure {
+            return Err(error.into());
+        }
+        Ok(Outcome {
+            ending,
+            layers: plan.layers.clone(),
+            limits: hits,
+        })
+    }
+}
+
+/// Whether the command ended because a file would have grown beyond the bound on the size of a
+/// file, which is the disk limit. A shell whose last program was ended by the signal says so by
+/// its own status.
+fn file_too_large(ending: &Ending) -> bool {
+    match ending {
+        Ending::Signalled { signal } => *signal == SIGXFSZ,
+        Ending::Exited { code } => i32::from(*code) == 128 + SIGXFSZ,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_grew_too_large_is_known_by_the_signal_and_by_a_shells_word_for_it() {
+        assert!(file_too_large(&Ending::Signalled { signal: SIGXFSZ }));
+        assert!(file_too_large(&Ending::Exited { code: 153 }));
+        assert!(!file_too_large(&Ending::Signalled { signal: SIGKILL }));
+        assert!(!file_too_large(&Ending::Exited { code: 25 }));
+    }
+}
