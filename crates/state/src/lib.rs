@@ -14,5 +14,6 @@ mod tree;
 
 pub use copy::Copied;
 pub use error::StateError;
-pub use place::Place;
+pub use place::{Place, workspace_key};
+pub use remove::remove_tree;
 pub use store::{Entry, Store};

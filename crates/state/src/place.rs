@@ -39,7 +39,7 @@ impl Place {
 }
 
 /// The name of a workspace's directory: a hash of its real path, and its last part for people.
-pub(crate) fn key(workspace: &Path) -> String {
+pub fn workspace_key(workspace: &Path) -> String {
     let digest = Sha256::digest(workspace.as_os_str().as_bytes());
     let mut key = String::new();
     for byte in digest.iter().take(HASH_BYTES) {
@@ -64,11 +64,11 @@ mod tests {
 
     #[test]
     fn workspaces_of_one_name_have_different_keys_and_odd_names_stay_plain() {
-        let keys =
-            ["/a/project", "/b/project", "/", "/a/..b/x y\n/"].map(|path| key(Path::new(path)));
+        let keys = ["/a/project", "/b/project", "/", "/a/..b/x y\n/"]
+            .map(|path| workspace_key(Path::new(path)));
         assert_ne!(keys[0], keys[1]);
         assert!(keys[0].ends_with("-project"), "{keys:?}");
         assert!(keys[3].ends_with("-x_y_"), "{keys:?}");
-        assert_eq!(key(Path::new("/a/project")), keys[0]);
+        assert_eq!(workspace_key(Path::new("/a/project")), keys[0]);
     }
 }

@@ -16,8 +16,12 @@ use std::path::Path;
 /// Begins the names of what is to go. No key begins with a dot.
 pub(crate) const GONE: &str = ".gone-";
 
-/// Removes an entry of a directory. It is out of its place at once, before the work begins.
-pub(crate) fn remove(directory: &Path, name: &OsStr) -> Result<bool, StateError> {
+/// Removes an entry of a directory, whatever it is; returns whether it was there. It is out of
+/// its place at once, before the work begins.
+///
+/// # Errors
+/// Where the system refuses.
+pub fn remove_tree(directory: &Path, name: &OsStr) -> Result<bool, StateError> {
     let shown = directory.join(name);
     let above = match open_path(directory) {
         Ok(above) => above,
@@ -53,7 +57,7 @@ pub(crate) fn sweep(directory: &Path) -> Result<(), StateError> {
     };
     for name in names(above.as_fd()).doing("read", directory)? {
         if name.as_bytes().starts_with(GONE.as_bytes()) {
-            remove(directory, as_os(&name))?;
+            remove_tree(directory, as_os(&name))?;
         }
     }
     Ok(())

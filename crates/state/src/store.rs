@@ -1,8 +1,8 @@
 //! The places of all workspaces: making, listing, filling and removing them.
 
 use crate::error::{Doing, StateError};
-use crate::place::{Place, key};
-use crate::remove::{open_path, remove, sweep, take_out};
+use crate::place::{Place, workspace_key};
+use crate::remove::{open_path, remove_tree, sweep, take_out};
 use crate::tree::{PRIVATE, exists, make_directory};
 use crate::{Copied, copy};
 use ironcage_sys::rustix::fs::{CWD, Mode, OFlags, openat};
@@ -51,7 +51,11 @@ impl Store {
     /// Where a workspace's files are kept. The path must be real: two names of one directory
     /// are one workspace.
     pub fn place(&self, workspace: &Path) -> Place {
-        Place::new(&self.kept, &self.caches, OsStr::new(&key(workspace)))
+        Place::new(
+            &self.kept,
+            &self.caches,
+            OsStr::new(&workspace_key(workspace)),
+        )
     }
 
     /// Makes places of a workspace where they are missing: directories, and empty files.
@@ -148,10 +152,10 @@ impl Store {
     /// # Errors
     /// Where the system refuses.
     pub fn reset(&self, workspace: &Path) -> Result<bool, StateError> {
-        let key = key(workspace);
+        let key = workspace_key(workspace);
         let mut found = false;
         for directory in [&self.caches, &self.kept] {
-            found |= remove(directory, OsStr::new(&key))?;
+            found |= remove_tree(directory, OsStr::new(&key))?;
             sweep(directory)?;
         }
         Ok(found)

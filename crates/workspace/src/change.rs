@@ -1,0 +1,268 @@
+//! One pending change: its record, its layers, and the lock that says it is in use.
+
+use crate::error::{Doing as _, WorkspaceError};
+use crate::path_text;
+use ironcage_model::CageId;
+use ironcage_sys::rustix::fs::{FlockOperation, flock};
+use ironcage_sys::rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+const RECORD: &str = "change.json";
+const LOCK: &str = "lock";
+const DIGITS: usize = 8;
+const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+
+/// The id of a change: `w` and eight characters.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ChangeId(String);
+
+impl ChangeId {
+    /// Makes an id from random bytes.
+    pub(crate) fn from_entropy(random: [u8; DIGITS]) -> ChangeId {
+        let digits = random.iter().map(|byte| ALPHABET[usize::from(byte & 31)]);
+        ChangeId(
+            std::iter::once(b'w')
+                .chain(digits)
+                .map(char::from)
+                .collect(),
+        )
+    }
+
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ChangeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<ChangeId> for String {
+    fn from(id: ChangeId) -> String {
+        id.0
+    }
+}
+
+/// Text that is not the id of a change.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{}` is not the id of a change (`w` and eight letters or digits)", .0.escape_debug())]
+pub struct InvalidChangeId(pub String);
+
+impl TryFrom<String> for ChangeId {
+    type Error = InvalidChangeId;
+
+    fn try_from(text: String) -> Result<ChangeId, InvalidChangeId> {
+        let well_formed = text.len() == DIGITS + 1
+            && text.starts_with('w')
+            && text.bytes().skip(1).all(|byte| ALPHABET.contains(&byte));
+        if well_formed {
+            Ok(ChangeId(text))
+        } else {
+            Err(InvalidChangeId(text))
+        }
+    }
+}
+
+impl FromStr for ChangeId {
+    type Err = InvalidChangeId;
+
+    fn from_str(text: &str) -> Result<ChangeId, InvalidChangeId> {
+        text.to_owned().try_into()
+    }
+}
+
+/// A point in time as file systems keep it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Moment {
+    /// Seconds since 1970.
+    pub seconds: i64,
+    /// And nanoseconds.
+    pub nanoseconds: i64,
+}
+
+/// What a layer lies over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LayerRole {
+    /// The workspace itself.
+    Workspace,
+    /// A git directory: that of a direct workspace, or the common one of a worktree.
+    Git,
+    /// A directory that was granted for writing.
+    Granted,
+}
+
+/// One overlay of a change, as it is on disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layer {
+    /// What it lies over.
+    pub role: LayerRole,
+    /// The real directory.
+    #[serde(with = "path_text")]
+    pub real: PathBuf,
+    /// Device of the real directory when the change began.
+    pub device: u64,
+    /// Inode of the real directory when the change began.
+    pub inode: u64,
+    /// Where the layer's two directories are, below the change's.
+    #[serde(with = "path_text")]
+    pub(crate) place: PathBuf,
+    /// The upper directory, absolute.
+    #[serde(skip)]
+    pub upper: PathBuf,
+    /// The work directory, absolute.
+    #[serde(skip)]
+    pub work: PathBuf,
+}
+
+/// What is written down about a change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    pub(crate) id: ChangeId,
+    #[serde(with = "path_text")]
+    pub(crate) workspace: PathBuf,
+    pub(crate) began: Moment,
+    pub(crate) mode: String,
+    pub(crate) cages: Vec<CageId>,
+    pub(crate) layers: Vec<Layer>,
+}
+
+/// A pending change: what cages did to a workspace and nobody has applied yet.
+#[derive(Debug, Clone)]
+pub struct Change {
+    pub(crate) record: Record,
+    pub(crate) directory: PathBuf,
+}
+
+/// Held while a cage or a command works on a change. It ends with its holder, however that
+/// dies: the kernel keeps it.
+#[derive(Debug)]
+pub struct Lock {
+    _file: File,
+}
+
+impl Change {
+    /// Reads the change that lies in a directory.
+    pub(crate) fn read(directory: &Path) -> Result<Change, WorkspaceError> {
+        let path = directory.join(RECORD);
+        let text = std::fs::read(&path).doing("read", &path)?;
+        let mut record: Record = serde_json::from_slice(&text)
+            .map_err(|source| WorkspaceError::Record { path, source })?;
+        for layer in &mut record.layers {
+            layer.upper = directory.join(&layer.place).join("upper");
+            layer.work = directory.join(&layer.place).join("work");
+        }
+        Ok(Change {
+            record,
+            directory: directory.to_owned(),
+        })
+    }
+
+    /// Writes the record, whole or not at all.
+    pub(crate) fn write(&self) -> Result<(), WorkspaceError> {
+        let path = self.directory.join(RECORD);
+        let text =
+            serde_json::to_vec_pretty(&self.record).map_err(|source| WorkspaceError::Record {
+                path: path.clone(),
+                source,
+            })?;
+        replace_file(&path, &text).doing("write", &path)
+    }
+
+    /// Its id.
+    pub fn id(&self) -> &ChangeId {
+        &self.record.id
+    }
+
+    /// The workspace that it belongs to.
+    pub fn workspace(&self) -> &Path {
+        &self.record.workspace
+    }
+
+    /// When it began. What changed in the real tree since then is in its way.
+    pub fn began(&self) -> Moment {
+        self.record.began
+    }
+
+    /// The mode that it was begun in.
+    pub fn mode(&self) -> &str {
+        &self.record.mode
+    }
+
+    /// The cages that worked on it.
+    pub fn cages(&self) -> &[CageId] {
+        &self.record.cages
+    }
+
+    /// Its overlays: the workspace's first, where it has one.
+    pub fn layers(&self) -> &[Layer] {
+        &self.record.layers
+    }
+
+    /// The directory that holds all of it.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Writes down that a cage works on it.
+    ///
+    /// # Errors
+    /// Where the record cannot be written.
+    pub fn add_cage(&mut self, cage: &CageId) -> Result<(), WorkspaceError> {
+        self.record.cages.push(cage.clone());
+        self.write()
+    }
+
+    /// Takes it for one user alone.
+    ///
+    /// # Errors
+    /// [`WorkspaceError::InUse`] when somebody has it already.
+    pub fn lock(&self) -> Result<Lock, WorkspaceError> {
+        let path = self.directory.join(LOCK);
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .doing("lock", &path)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Lock { _file: file }),
+            Err(Errno::WOULDBLOCK) => Err(WorkspaceError::InUse {
+                id: self.id().clone(),
+            }),
+            Err(error) => Err(error).doing("lock", &path),
+        }
+    }
+
+    /// Whether somebody has it.
+    pub fn in_use(&self) -> bool {
+        matches!(self.lock(), Err(WorkspaceError::InUse { .. }))
+    }
+}
+
+/// Replaces a file of ours by way of another name, so that it is never seen half written.
+pub(crate) fn replace_file(path: &Path, content: &[u8]) -> std::io::Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    let beside = PathBuf::from(name);
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&beside)?;
+    file.write_all(content)?;
+    file.sync_data()?;
+    std::fs::rename(&beside, path)
+}

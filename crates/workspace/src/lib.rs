@@ -1,0 +1,17 @@
+//! The copy-on-write workspace: what an agent changed, kept aside until the user decides.
+//!
+//! A [`Change`] is the upper layers of the overlays that a cage worked in, with what has to be
+//! known to judge them later. This room stores changes, reads them and brings them over to the
+//! real tree; it mounts nothing. Everything in an upper layer was made by an agent: names,
+//! links, special files, attributes and depth are hostile, so nothing here follows a link in
+//! one or resolves a path twice.
+#![forbid(unsafe_code)]
+
+mod change;
+mod error;
+mod path_text;
+mod store;
+
+pub use change::{Change, ChangeId, InvalidChangeId, Layer, LayerRole, Lock, Moment};
+pub use error::WorkspaceError;
+pub use store::{LayerRequest, Store};

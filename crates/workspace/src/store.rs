@@ -1,0 +1,254 @@
+//! The pending changes of all workspaces, in Ironcage's state directory.
+//!
+//! `changes/KEY/ID/` holds one: `change.json`, and for each layer `upper` and `work`.
+//! `changes/KEY/current` names the one that the next run in the workspace continues.
+
+use crate::change::{Change, ChangeId, Layer, LayerRole, Moment, Record, replace_file};
+use crate::error::{Doing as _, WorkspaceError};
+use ironcage_state::{remove_tree, workspace_key};
+use ironcage_sys::rustix::fs::{Gid, Mode, Uid};
+use ironcage_sys::rustix::rand::{GetRandomFlags, getrandom};
+use ironcage_sys::rustix::time::{ClockId, clock_gettime};
+use std::ffi::OsStr;
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+const CURRENT: &str = "current";
+/// The workspace's layer lies in the change's directory itself, the others below this.
+const OTHER_LAYERS: &str = "layers";
+
+/// The pending changes of all workspaces.
+#[derive(Debug, Clone)]
+pub struct Store {
+    changes: PathBuf,
+}
+
+/// An overlay that a new change is to have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LayerRequest {
+    /// What it lies over.
+    pub role: LayerRole,
+    /// The real directory, without links.
+    pub real: PathBuf,
+}
+
+impl Store {
+    /// The store in Ironcage's state directory. Nothing is made yet.
+    pub fn open(state_dir: &Path) -> Store {
+        Store {
+            changes: state_dir.join("changes"),
+        }
+    }
+
+    fn of_workspace(&self, workspace: &Path) -> PathBuf {
+        self.changes.join(workspace_key(workspace))
+    }
+
+    /// The change that the next run in a workspace continues.
+    ///
+    /// # Errors
+    /// Where its record cannot be read.
+    pub fn pending(&self, workspace: &Path) -> Result<Option<Change>, WorkspaceError> {
+        let place = self.of_workspace(workspace);
+        let current = place.join(CURRENT);
+        let id = match std::fs::read_to_string(&current) {
+            Ok(id) => id,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error).doing("read", &current),
+        };
+        let Ok(id) = id.trim().parse::<ChangeId>() else {
+            return Ok(None);
+        };
+        let directory = place.join(id.as_str());
+        if !directory.is_dir() {
+            return Ok(None);
+        }
+        Change::read(&directory).map(Some)
+    }
+
+    /// Begins a change, which becomes the workspace's current one. Earlier ones stay.
+    ///
+    /// # Errors
+    /// Where the directories cannot be made or a real one cannot be looked at.
+    pub fn create(
+        &self,
+        workspace: &Path,
+        mode: &str,
+        layers: &[LayerRequest],
+    ) -> Result<Change, WorkspaceError> {
+        let place = self.of_workspace(workspace);
+        let mut random = [0; 8];
+        getrandom(&mut random, GetRandomFlags::empty()).doing("name a change in", &place)?;
+        let id = ChangeId::from_entropy(random);
+        let directory = place.join(id.as_str());
+        make_private(&directory)?;
+        let mut made = Vec::with_capacity(layers.len());
+        for (number, request) in layers.iter().enumerate() {
+            let below = match request.role {
+                LayerRole::Workspace => PathBuf::new(),
+                LayerRole::Git | LayerRole::Granted => {
+                    Path::new(OTHER_LAYERS).join(number.to_string())
+                }
+            };
+            made.push(make_layer(&directory, &below, request)?);
+        }
+        let change = Change {
+            record: Record {
+                id,
+                workspace: workspace.to_owned(),
+                began: now(),
+                mode: mode.to_owned(),
+                cages: Vec::new(),
+                layers: made,
+            },
+            directory,
+        };
+        change.write()?;
+        self.make_current(&change)?;
+        Ok(change)
+    }
+
+    /// Makes a change the one that the next run in its workspace continues.
+    ///
+    /// # Errors
+    /// Where that cannot be written down.
+    pub fn make_current(&self, change: &Change) -> Result<(), WorkspaceError> {
+        let path = self.of_workspace(change.workspace()).join(CURRENT);
+        replace_file(&path, change.id().as_str().as_bytes()).doing("write", &path)
+    }
+
+    /// Every change there is, the oldest first.
+    ///
+    /// # Errors
+    /// Where the store cannot be read. A directory without a record is one that is just being
+    /// made or removed, and is passed over.
+    pub fn list(&self) -> Result<Vec<Change>, WorkspaceError> {
+        let mut found = Vec::new();
+        for workspace in directories(&self.changes)? {
+            for directory in directories(&workspace)? {
+                match Change::read(&directory) {
+                    Ok(change) => found.push(change),
+                    Err(WorkspaceError::Io { source, .. })
+                        if source.kind() == io::ErrorKind::NotFound => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        found.sort_by_key(Change::began);
+        Ok(found)
+    }
+
+    /// The change of an id.
+    ///
+    /// # Errors
+    /// Where there is none, or the store cannot be read.
+    pub fn find(&self, id: &ChangeId) -> Result<Change, WorkspaceError> {
+        self.list()?
+            .into_iter()
+            .find(|change| change.id() == id)
+            .ok_or_else(|| WorkspaceError::Unknown { id: id.clone() })
+    }
+
+    /// Removes a change with all that is in it. The real tree is not touched.
+    ///
+    /// # Errors
+    /// When somebody uses it, or the system refuses.
+    pub fn remove(&self, change: &Change) -> Result<(), WorkspaceError> {
+        let _lock = change.lock()?;
+        self.remove_locked(change)
+    }
+
+    /// As [`Store::remove`], by the one who holds the lock.
+    pub(crate) fn remove_locked(&self, change: &Change) -> Result<(), WorkspaceError> {
+        let place = self.of_workspace(change.workspace());
+        remove_tree(&place, OsStr::new(change.id().as_str()))?;
+        let current = place.join(CURRENT);
+        if std::fs::read_to_string(&current).is_ok_and(|id| id == change.id().as_str()) {
+            std::fs::remove_file(&current).doing("remove", &current)?;
+        }
+        // Only when nothing is left in it.
+        let _ = std::fs::remove_dir(&place);
+        Ok(())
+    }
+}
+
+/// The time as the file system would stamp it: of the coarse clock, so that a file that is
+/// written after this moment never has an earlier stamp.
+fn now() -> Moment {
+    let time = clock_gettime(ClockId::RealtimeCoarse);
+    Moment {
+        seconds: time.tv_sec,
+        nanoseconds: time.tv_nsec,
+    }
+}
+
+fn make_layer(
+    directory: &Path,
+    below: &Path,
+    request: &LayerRequest,
+) -> Result<Layer, WorkspaceError> {
+    let real = std::fs::symlink_metadata(&request.real).doing("look at", &request.real)?;
+    if !real.is_dir() {
+        return Err(io::Error::from(io::ErrorKind::NotADirectory))
+            .doing("lay a layer over", &request.real);
+    }
+    let place = directory.join(below);
+    let (upper, work) = (place.join("upper"), place.join("work"));
+    make_private(&work)?;
+    make_private(&upper)?;
+    // The root of the overlay has the upper directory's owner and mode.
+    let owner = (Uid::from_raw(real.uid()), Gid::from_raw(real.gid()));
+    let own = std::fs::metadata(&upper).doing("look at", &upper)?;
+    if (own.uid(), own.gid()) != (real.uid(), real.gid()) {
+        for made in [&upper, &work] {
+            match ironcage_sys::rustix::fs::chown(made, Some(owner.0), Some(owner.1)) {
+                Ok(()) => {}
+                // A group that is not ours stays with the real directory.
+                Err(_) if own.uid() == real.uid() => {}
+                Err(error) => return Err(error).doing("give away", made),
+            }
+        }
+    }
+    let mode = Mode::from_raw_mode(real.permissions().mode() & 0o7777);
+    ironcage_sys::rustix::fs::chmod(&upper, mode).doing("set the mode of", &upper)?;
+    Ok(Layer {
+        role: request.role,
+        real: request.real.clone(),
+        device: real.dev(),
+        inode: real.ino(),
+        place: below.to_owned(),
+        upper,
+        work,
+    })
+}
+
+fn make_private(path: &Path) -> Result<(), WorkspaceError> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .doing("make", path)
+}
+
+/// Directories in a directory, which need not be there.
+fn directories(path: &Path) -> Result<Vec<PathBuf>, WorkspaceError> {
+    let listing = match std::fs::read_dir(path) {
+        Ok(listing) => listing,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error).doing("read", path),
+    };
+    let mut found = Vec::new();
+    for entry in listing {
+        let entry = entry.doing("read", path)?;
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            found.push(entry.path());
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+#[path = "store_tests.rs"]
+mod tests;

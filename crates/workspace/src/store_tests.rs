@@ -1,0 +1,83 @@
+use super::*;
+use crate::change::Lock;
+
+fn store() -> (tempfile::TempDir, Store, PathBuf) {
+    let base = tempfile::tempdir().expect("a directory");
+    let workspace = base.path().join("project");
+    std::fs::create_dir(&workspace).expect("a workspace");
+    let store = Store::open(&base.path().join("state"));
+    (base, store, workspace)
+}
+
+fn over(real: &Path) -> [LayerRequest; 1] {
+    [LayerRequest {
+        role: LayerRole::Workspace,
+        real: real.to_owned(),
+    }]
+}
+
+#[test]
+fn a_change_is_found_again_until_it_is_removed() {
+    let (_base, store, workspace) = store();
+    assert!(store.pending(&workspace).expect("a store").is_none());
+    let made = store
+        .create(&workspace, "cow", &over(&workspace))
+        .expect("a change");
+    let found = store
+        .pending(&workspace)
+        .expect("a store")
+        .expect("it is pending");
+    assert_eq!(found.record, made.record);
+    assert!(found.layers()[0].upper.is_dir());
+    assert!(found.layers()[0].work.is_dir());
+    assert_eq!(store.find(made.id()).expect("by id").record, made.record);
+    store.remove(&made).expect("it goes");
+    assert!(store.pending(&workspace).expect("a store").is_none());
+    assert!(store.list().expect("a store").is_empty());
+}
+
+#[test]
+fn a_fresh_change_takes_the_place_of_the_current_one_which_stays() {
+    let (_base, store, workspace) = store();
+    let first = store
+        .create(&workspace, "cow", &over(&workspace))
+        .expect("a change");
+    let second = store
+        .create(&workspace, "cow", &over(&workspace))
+        .expect("a change");
+    let current = store.pending(&workspace).expect("a store").expect("one");
+    assert_eq!(current.id(), second.id());
+    assert_eq!(store.list().expect("a store").len(), 2);
+    store.remove(&second).expect("it goes");
+    assert!(store.pending(&workspace).expect("a store").is_none());
+    store.make_current(&first).expect("current again");
+    assert!(store.pending(&workspace).expect("a store").is_some());
+}
+
+#[test]
+fn a_change_in_use_is_neither_locked_again_nor_removed() {
+    let (_base, store, workspace) = store();
+    let change = store
+        .create(&workspace, "cow", &over(&workspace))
+        .expect("a change");
+    let lock: Lock = change.lock().expect("the lock");
+    assert!(change.in_use());
+    assert!(matches!(
+        store.remove(&change),
+        Err(WorkspaceError::InUse { .. })
+    ));
+    drop(lock);
+    assert!(!change.in_use());
+    store.remove(&change).expect("it goes");
+}
+
+#[test]
+fn the_root_of_a_layer_has_the_mode_of_the_real_directory() {
+    let (_base, store, workspace) = store();
+    std::fs::set_permissions(&workspace, std::fs::Permissions::from_mode(0o2751)).expect("a mode");
+    let change = store
+        .create(&workspace, "cow", &over(&workspace))
+        .expect("a change");
+    let upper = std::fs::metadata(&change.layers()[0].upper).expect("the upper directory");
+    assert_eq!(upper.mode() & 0o7777, 0o2751);
+}
