@@ -46,6 +46,8 @@ fn generate() -> Result<(), Failure> {
     write(&out.join("protected.rs"), &protected)?;
     let credentials = emit::paths(&policies.join("credentials.toml"), "credential", "ENTRIES")?;
     write(&out.join("credentials.rs"), &credentials)?;
+    let guarded = emit::guarded(&policies.join("guarded.toml"))?;
+    write(&out.join("guarded.rs"), &guarded)?;
     let capabilities = emit::capabilities(&policies.join("capabilities.toml"))?;
     write(&out.join("capabilities.rs"), &capabilities)?;
     for (name, code) in [

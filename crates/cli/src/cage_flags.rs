@@ -28,7 +28,7 @@ pub(crate) struct CageFlags {
     /// Refuse to start unless this layer holds (can be repeated)
     #[arg(long, value_name = "LAYER", help_heading = "Policy")]
     require: Vec<Layer>,
-    /// Confirm a workspace that gives away much, such as your home directory
+    /// Confirm a workspace or a path that gives away much, such as your home directory or keys
     #[arg(long, help_heading = "Policy")]
     i_know: bool,
 
@@ -271,6 +271,9 @@ fn plan_error(error: PlanError) -> CliError {
         PlanError::WorkingDirectory { .. } => {
             shown.hint("start inside of the workspace, or give the directory with -r or --cwd")
         }
+        PlanError::GuardedPath { .. } => shown
+            .hint("name only what the command needs: a file or directory in it")
+            .hint("--i-know gives it all the same"),
         PlanError::MissingPath { .. } => shown.hint("make it first, or take it out of the policy"),
         PlanError::UnknownSyscalls { .. } => {
             shown.hint("the lists are standard and minimal; `ironcage plan` shows what each allows")

@@ -41,6 +41,16 @@ pub enum PlanError {
         /// Why it is refused.
         why: &'static str,
     },
+    /// A path that is given only by an explicit word.
+    #[error("{origin} names {}: {why}", shown(path))]
+    GuardedPath {
+        /// The path.
+        path: PathBuf,
+        /// Who names it.
+        origin: String,
+        /// Why it is guarded.
+        why: String,
+    },
     /// A workspace that would give away too much.
     #[error("{} cannot be the workspace: {why}", shown(path))]
     Workspace {

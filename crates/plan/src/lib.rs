@@ -13,6 +13,7 @@ mod etc;
 mod explain;
 mod filter;
 mod git;
+mod guarded;
 mod kept;
 mod make;
 mod plan;

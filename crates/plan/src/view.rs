@@ -6,7 +6,7 @@ mod covered;
 use crate::plan::{
     Access, Identity, Item, KeptPlace, NodeKind, Owner, Variable, ViewOp, WriteRights, WriteRule,
 };
-use crate::{PlanError, Request, etc, toolchains, workspace};
+use crate::{PlanError, Request, etc, guarded, toolchains, workspace};
 use ironcage_host::{HostCaps, HostFiles, NodeType, Privilege};
 use ironcage_policy::{Listed, Policy, Sourced, WorkspaceMode, system};
 use std::path::{Path, PathBuf};
@@ -107,7 +107,6 @@ struct Grant {
     path: PathBuf,
     access: Access,
     origin: String,
-    is_workspace: bool,
 }
 
 impl Builder<'_> {
@@ -350,6 +349,7 @@ impl Builder<'_> {
             }
             WorkspaceMode::Direct | WorkspaceMode::ReadOnly => {
                 workspace::check(self.request, self.files)?;
+                workspace::check_lifted(policy, &workspace)?;
                 grants.push(Grant {
                     path: workspace.clone(),
                     access: if mode == WorkspaceMode::Direct {
@@ -358,7 +358,6 @@ impl Builder<'_> {
                         Access::Read
                     },
                     origin: format!("workspace, {}", policy.workspace_mode.origin),
-                    is_workspace: true,
                 });
             }
         }
@@ -413,13 +412,23 @@ impl Builder<'_> {
             .iter()
             .any(|own| own.starts_with(&real) || real.starts_with(own))
         {
-            return refuse("Ironcage's own directories are in no cage");
+            return refuse(
+                "it is, holds or lies in Ironcage's own directories, which are in no cage",
+            );
+        }
+        if !self.request.i_know
+            && let Some(why) = guarded::why(&guarded::known_homes(self.request), &real, access)
+        {
+            return Err(PlanError::GuardedPath {
+                path: path.value.clone(),
+                origin,
+                why,
+            });
         }
         Ok(Grant {
             path: real,
             access,
             origin,
-            is_workspace: false,
         })
     }
 
@@ -474,9 +483,13 @@ impl Builder<'_> {
             };
             self.write_rule(grant.path.clone(), rights, &grant.origin);
             self.made.writable.push(grant.path.clone());
-            if grant.is_workspace {
-                let mut ops =
-                    workspace::protect(policy, &grant.path, self.files, &mut self.made.notes)?;
+            if kind == NodeKind::Directory {
+                let lifted = policy.unprotect.iter();
+                let lifted: Vec<PathBuf> = lifted
+                    .map(|path| self.request.workspace.join(&path.value))
+                    .collect();
+                let notes = &mut self.made.notes;
+                let mut ops = workspace::protect(&lifted, &grant.path, self.files, notes);
                 for op in &mut ops {
                     if let ViewOp::Bind { owner: of, .. } = &mut op.what {
                         *of = owner;

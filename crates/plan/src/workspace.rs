@@ -105,25 +105,13 @@ pub(crate) fn check(request: &Request, files: &dyn HostFiles) -> Result<(), Plan
     Ok(())
 }
 
-/// Operations that keep the host from executing or trusting what the agent wrote, in a
-/// workspace of real files. Only what exists in its root: no walk.
-pub(crate) fn protect(
-    policy: &Policy,
-    workspace: &Path,
-    files: &dyn HostFiles,
-    notes: &mut Vec<String>,
-) -> Result<Vec<Item<ViewOp>>, PlanError> {
-    let mut ops: Vec<Item<ViewOp>> = Vec::new();
-    let mut done: Vec<PathBuf> = Vec::new();
-    let lifted: Vec<PathBuf> = policy
-        .unprotect
-        .iter()
-        .map(|path| inside(&path.value, workspace))
-        .collect();
-    for (path, sourced) in lifted.iter().zip(&policy.unprotect) {
+/// Refuses to lift a protection that the workspace has not.
+pub(crate) fn check_lifted(policy: &Policy, workspace: &Path) -> Result<(), PlanError> {
+    for sourced in &policy.unprotect {
+        let path = workspace.join(&sourced.value);
         let known = protected::ENTRIES.iter().any(|entry| {
             let entry = workspace.join(entry.path);
-            *path == entry || path.starts_with(&entry) || entry.starts_with(path)
+            path.starts_with(&entry) || entry.starts_with(&path)
         });
         if !known || path == workspace {
             return Err(PlanError::NotProtected {
@@ -132,8 +120,23 @@ pub(crate) fn protect(
             });
         }
     }
+    Ok(())
+}
+
+/// Operations that keep the host from executing or trusting what the agent wrote, in a
+/// writable tree of real files: the workspace, or another that is given for writing. Only what
+/// exists in its root: no walk. `lifted` are the paths whose protection the policy lifts; a
+/// deeper path that is itself given for writing is mounted over its protection later.
+pub(crate) fn protect(
+    lifted: &[PathBuf],
+    root: &Path,
+    files: &dyn HostFiles,
+    notes: &mut Vec<String>,
+) -> Vec<Item<ViewOp>> {
+    let mut ops: Vec<Item<ViewOp>> = Vec::new();
+    let mut done: Vec<PathBuf> = Vec::new();
     for entry in protected::ENTRIES {
-        let target = workspace.join(entry.path);
+        let target = root.join(entry.path);
         let covered = done.iter().any(|parent| target.starts_with(parent));
         // Lifting `.git` lets commits be made; hooks and config in it are entries of their own,
         // and are lifted by their own names only. A directory that is no entry itself stands
@@ -141,24 +144,22 @@ pub(crate) fn protect(
         let is_lifted = lifted.iter().any(|path| {
             let is_entry = protected::ENTRIES
                 .iter()
-                .any(|entry| *path == workspace.join(entry.path));
+                .any(|entry| *path == root.join(entry.path));
             target == *path || (!is_entry && target.starts_with(path))
         });
         if covered || is_lifted {
             continue;
         }
-        let through_link = ancestors_between(workspace, &target)
-            .iter()
-            .any(|ancestor| {
-                files
-                    .node(ancestor)
-                    .is_some_and(|node| node.kind == NodeType::Symlink)
-            });
+        let through_link = ancestors_between(root, &target).iter().any(|ancestor| {
+            files
+                .node(ancestor)
+                .is_some_and(|node| node.kind == NodeType::Symlink)
+        });
         match files.node(&target).map(|node| node.kind) {
             None => continue,
             Some(_) if through_link => {
                 notes.push(format!(
-                    "{} lies behind a symbolic link and cannot be protected in a direct workspace",
+                    "{} lies behind a symbolic link and cannot be protected where it is writable",
                     target.display()
                 ));
                 continue;
@@ -167,7 +168,7 @@ pub(crate) fn protect(
             // itself in the list.
             Some(NodeType::Symlink) => {
                 notes.push(format!(
-                    "{} is a symbolic link and cannot be protected in a direct workspace",
+                    "{} is a symbolic link and cannot be protected where it is writable",
                     target.display()
                 ));
                 continue;
@@ -181,7 +182,7 @@ pub(crate) fn protect(
             Some(_) => {}
         }
         let origin = format!("protected: {}", entry.why);
-        for ancestor in ancestors_between(workspace, &target) {
+        for ancestor in ancestors_between(root, &target) {
             let pinned = ops
                 .iter()
                 .any(|op| matches!(&op.what, ViewOp::Pin { target, .. } if *target == ancestor));
@@ -210,7 +211,7 @@ pub(crate) fn protect(
         }
         done.push(target);
     }
-    Ok(ops)
+    ops
 }
 
 fn lift(path: &Path, files: &dyn HostFiles) -> Option<Item<ViewOp>> {
@@ -230,10 +231,6 @@ fn lift(path: &Path, files: &dyn HostFiles) -> Option<Item<ViewOp>> {
         },
         origin: "--unprotect".into(),
     })
-}
-
-fn inside(path: &Path, workspace: &Path) -> PathBuf {
-    workspace.join(path)
 }
 
 /// Directories strictly between the workspace and a target below it, from the top.

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Clone)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct PathEntry {
     path: String,
@@ -118,6 +118,37 @@ pub(crate) fn paths(path: &Path, key: &str, name: &str) -> Result<String, Failur
     check_paths(path, &entries, true)?;
     let mut code = String::new();
     emit_paths(&mut code, "Every entry.", name, &entries);
+    Ok(code)
+}
+
+/// Places that are given by an explicit word only; absolute, or below `~/`.
+pub(crate) fn guarded(path: &Path) -> Result<String, Failure> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Guarded {
+        whole: Vec<PathEntry>,
+        secret: Vec<PathEntry>,
+        executed: Vec<PathEntry>,
+    }
+    let file: Guarded = read(path)?;
+    let mut code = String::new();
+    for (doc, name, entries) in [
+        ("Not to be given as a whole.", "WHOLE", &file.whole),
+        ("Secrets of the system.", "SECRETS", &file.secret),
+        (
+            "What the host executes or trusts.",
+            "EXECUTED",
+            &file.executed,
+        ),
+    ] {
+        let (home, system): (Vec<_>, Vec<_>) = entries
+            .iter()
+            .cloned()
+            .partition(|entry| entry.path.starts_with("~/"));
+        check_paths(path, &system, false)?;
+        check_paths(path, &home, true)?;
+        emit_paths(&mut code, doc, name, entries);
+    }
     Ok(code)
 }
 

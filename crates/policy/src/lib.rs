@@ -38,7 +38,7 @@ pub use file::{
     StateSection, SyscallsSection, WorkspaceSection,
 };
 pub use flags::FlagLayer;
-pub use listed::{Fixed, GitKey, Listed, Masked, credentials, git, protected, system};
+pub use listed::{Fixed, GitKey, Listed, Masked, credentials, git, guarded, protected, system};
 pub use narrow::is_no_wider;
 pub use origin::Origin;
 pub use parse::parse;

@@ -56,6 +56,13 @@ pub mod credentials {
     include!(concat!(env!("OUT_DIR"), "/credentials.rs"));
 }
 
+/// Places of the host that a cage gets only by an explicit word; paths are absolute, or begin
+/// with `~/`.
+pub mod guarded {
+    use super::Listed;
+    include!(concat!(env!("OUT_DIR"), "/guarded.rs"));
+}
+
 /// A setting of git that is taken over from the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct GitKey {

@@ -3,20 +3,27 @@
 
 use super::Builder;
 use crate::plan::{Access, NodeKind, ViewOp};
-use crate::workspace;
+use crate::{guarded, workspace};
 use ironcage_host::NodeType;
+use ironcage_policy::guarded as listed;
 use ironcage_policy::{Policy, credentials};
 use std::path::{Path, PathBuf};
 
 impl Builder<'_> {
     /// What must not be seen in what is: credentials, Ironcage's own, and what the policy
     /// hides. Only where something granted contains it; a granted path itself was asked for
-    /// by name, which is an explicit word (`-r ~/.ssh/known_hosts`).
+    /// by name and with `--i-know`.
     pub(super) fn hidden(&mut self, policy: &Policy) {
         let granted = std::mem::take(&mut self.granted);
         let contains = |tree: &PathBuf, path: &Path| path.starts_with(tree) && path != tree;
-        let homes = std::iter::once(&self.request.home).chain(&self.request.other_homes);
-        for home in homes {
+        let known = guarded::known_homes(self.request);
+        let mut homes: Vec<PathBuf> = granted
+            .iter()
+            .flat_map(|tree| guarded::homes(&known, tree))
+            .collect();
+        homes.sort();
+        homes.dedup();
+        for home in &homes {
             let near_home = |tree: &&PathBuf| tree.starts_with(home) || home.starts_with(tree);
             if !granted.iter().any(|tree| near_home(&tree)) {
                 continue;
@@ -35,6 +42,12 @@ impl Builder<'_> {
                 if granted.iter().any(|tree| contains(tree, &path)) {
                     self.hide(&path, format!("credentials: {}", entry.why));
                 }
+            }
+        }
+        for entry in listed::SECRETS {
+            let path = Path::new(entry.path);
+            if granted.iter().any(|tree| contains(tree, path)) {
+                self.hide(path, format!("secret of the system: {}", entry.why));
             }
         }
         for own in &self.request.own.paths {

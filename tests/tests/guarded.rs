@@ -1,0 +1,63 @@
+//! Places that a cage gets only by an explicit word, and what stays protected in any tree that it may write.
+#![forbid(unsafe_code)]
+
+use ironcage_tests::{Stage, both};
+use std::path::Path;
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a path in text")
+}
+
+/// Refused with the remedy, and given with the explicit word.
+fn needs_a_word(stage: &Stage, flag: &str, path: &str) {
+    let ran = stage.sh_with(&[flag, path], "true").ended(125);
+    assert!(ran.stderr.contains("--i-know"), "{path}: {ran:?}");
+    stage.sh_with(&[flag, path, "--i-know"], "true").ok();
+}
+
+both! {
+    fn system_directories_are_not_writable_by_a_slip(stage) {
+        for path in ["/etc", "/usr", "/opt", "/usr/local"] {
+            needs_a_word(stage, "-w", path);
+        }
+        stage.sh_with(&["-r", "/usr"], "true").ok();
+        stage.sh_with(&["-w", text(&stage.aside())], "true").ok();
+    }
+
+    fn credentials_are_not_readable_by_a_slip(stage) {
+        let keys = stage.home().join(".ssh");
+        stage.write(keys.join("id_ed25519"), "canary");
+        stage.write(stage.home().join("notes"), "open");
+        needs_a_word(stage, "-r", text(&keys));
+        needs_a_word(stage, "-r", text(&keys.join("id_ed25519")));
+        needs_a_word(stage, "-r", "/etc");
+        let ran = stage.sh_with(&["-r", text(&stage.home().join("notes"))], "cat ~/notes ~/.ssh/*");
+        assert_eq!(ran.stdout(), "open");
+    }
+
+    fn start_up_files_of_the_user_are_not_writable_by_a_slip(stage) {
+        let startup = stage.home().join(".bashrc");
+        stage.write(&startup, "original");
+        needs_a_word(stage, "-w", text(&startup));
+        stage.sh_with(&["-r", text(&startup)], "echo x > ~/.bashrc");
+        assert_eq!(std::fs::read_to_string(&startup).expect("the file"), "original");
+    }
+
+    fn password_hashes_are_hidden_in_an_etc_that_is_given(stage) {
+        let ran = stage.sh_with(&["-r", "/etc", "--i-know"], "cat /etc/shadow; cat /etc/debian_version");
+        let version = std::fs::read_to_string("/etc/debian_version").expect("Debian");
+        assert_eq!(ran.stdout(), version);
+    }
+
+    fn what_the_host_trusts_is_protected_in_every_writable_tree(stage) {
+        let other = stage.aside();
+        stage.sh_outside(&format!("git init -q {}", other.display())).ok();
+        let hook = other.join(".git/hooks/pre-commit");
+        let plant = format!("echo x > {}; echo y > {}/made", hook.display(), other.display());
+        stage.sh_with(&["-w", text(&other)], &plant);
+        assert!(!hook.exists() && other.join("made").exists());
+        // Named itself, it is given.
+        stage.sh_with(&["-w", text(&other), "-w", text(&other.join(".git/hooks"))], &plant).ok();
+        assert!(hook.exists());
+    }
+}
