@@ -11,6 +11,7 @@
 
 pub mod accepted;
 mod adapter;
+pub mod casf;
 mod catalogue;
 mod classes;
 mod errno;

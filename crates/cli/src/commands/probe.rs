@@ -2,9 +2,13 @@
 
 use crate::error::{CliError, CommandResult};
 use clap::Subcommand;
-use ironcage_probe::{Options, Probe, Verdict, accepted, find, probes, role, run_suite, select};
+use ironcage_probe::casf::{Judgement, Standard, level_name};
+use ironcage_probe::{
+    Options, Probe, Report, Verdict, accepted, find, probes, role, run_suite, select,
+};
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
 
 /// Test whether a sandbox holds a program that wants out.
 ///
@@ -33,6 +37,15 @@ enum Action {
     },
     /// Run probes: all of them, or those named
     Run(Run),
+    /// The standard by which a sandbox is judged: its requirements, or what a report shows of them
+    Casf {
+        /// A report, as `probe run --json` prints it
+        #[arg(value_name = "REPORT")]
+        report: Option<PathBuf>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// A part that the suite plays itself
     #[command(hide = true)]
     Role {
@@ -55,6 +68,9 @@ struct Run {
     /// The command line of any other sandbox: 'tool {workspace} -- {command}'
     #[arg(long, value_name = "COMMAND")]
     against_command: Option<String>,
+    /// Judge the result by the Common Agent Sandboxing Framework (docs/casf)
+    #[arg(long, conflicts_with = "names")]
+    casf: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -64,6 +80,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     match args.command {
         None => suite(Run::default()),
         Some(Action::Run(run)) => suite(run),
+        Some(Action::Casf { report, json }) => casf(report.as_deref(), json),
         Some(Action::List { json }) => list(json),
         Some(Action::Show { id }) => show(&id),
         Some(Action::Role { name, rest }) => Ok(role::play(&name, &rest)),
@@ -100,13 +117,73 @@ fn suite(run: Run) -> CommandResult {
         CliError::from_error(&error)
             .hint("the stage needs namespaces; `ironcage doctor` says what this host allows")
     })?;
-    let text = if run.json {
-        json(&report)?
-    } else {
-        report.table()
+    let judgement = match run.casf {
+        true => Some(standard()?.judge(&report)),
+        false => None,
+    };
+    let text = match (run.json, &judgement) {
+        (true, None) => json(&report)?,
+        (true, Some(casf)) => json(&Judged {
+            casf,
+            report: &report,
+        })?,
+        (false, None) => report.table(),
+        (false, Some(casf)) => format!("{}\n{}", report.table(), casf.text()),
     };
     print(&text)?;
     Ok(u8::from(!report.holds()))
+}
+
+#[derive(serde::Serialize)]
+struct Judged<'a> {
+    casf: &'a Judgement,
+    report: &'a Report,
+}
+
+fn standard() -> Result<Standard, CliError> {
+    Standard::shipped().map_err(|error| CliError::from_error(&error))
+}
+
+fn casf(report: Option<&Path>, as_json: bool) -> CommandResult {
+    let standard = standard()?;
+    let Some(path) = report else {
+        return print(&if as_json {
+            json(&standard)?
+        } else {
+            requirements(&standard)
+        });
+    };
+    let name = path.display();
+    let bytes = std::fs::read(path).map_err(|error| CliError::new(format!("{name}: {error}")))?;
+    let report: Report = serde_json::from_slice(&bytes).map_err(|error| {
+        CliError::new(format!("{name}: not a report of the suite: {error}"))
+            .hint("`ironcage probe run --json` prints one")
+    })?;
+    let judgement = standard.judge(&report);
+    print(&if as_json {
+        json(&judgement)?
+    } else {
+        judgement.text()
+    })
+}
+
+fn requirements(standard: &Standard) -> String {
+    let mut text = format!(
+        "Common Agent Sandboxing Framework {} (docs/casf)\n",
+        standard.version
+    );
+    let mut level = 0;
+    for requirement in &standard.requirements {
+        if requirement.level != level {
+            level = requirement.level;
+            text.push_str(&format!("\nLevel {level}: {}\n", level_name(level)));
+        }
+        text.push_str(&format!(
+            "  {:<10} {}\n             {}\n",
+            requirement.id, requirement.title, requirement.text
+        ));
+    }
+    text
 }
 
 #[derive(serde::Serialize)]
