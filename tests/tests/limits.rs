@@ -1,7 +1,7 @@
 //! Every limit holds, and the one who hits it is told which, its value, and the flag that raises it.
 #![forbid(unsafe_code)]
 
-use ironcage_tests::{Ran, Stage, both};
+use ironcage_tests::{Ran, Stage, Who, both};
 
 fn python(stage: &Stage, flags: &[&str], script: &str) -> Ran {
     stage.run(flags, &["/usr/bin/python3", "-c", script])
@@ -141,6 +141,20 @@ print((time.process_time() - used) / (time.monotonic() - start))
         } else {
             // Without a cgroup nothing holds it; then the one who asked is told.
             assert!(limited.stderr.contains("cpu"), "not held, and nothing said: {limited:?}");
+        }
+    }
+
+    fn a_writable_directory_that_nobody_can_watch_is_not_given(stage) {
+        let place = stage.aside().join("sealed");
+        stage.mkdir(&place);
+        let flags = ["-w", place.to_str().expect("text")];
+        stage.sh_with(&flags, "true").ok();
+        // Its owner may write in it and not list it; root may always.
+        stage.sh_outside("chmod 300 ../../aside/sealed").ok();
+        let ran = stage.sh_with(&flags, "true");
+        match stage.who() {
+            Who::User => drop(ran.ended(125).says("disk limit")),
+            Who::Root => drop(ran.ok()),
         }
     }
 

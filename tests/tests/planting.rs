@@ -1,8 +1,11 @@
 //! What an agent leaves in one run must not widen the next: links, renamed directories, policies of its own.
 #![forbid(unsafe_code)]
 
-use ironcage_tests::{Stage, both};
+use ironcage_tests::{Running, Stage, both};
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::time::Duration;
+
+const DEADLINE: Duration = Duration::from_secs(60);
 
 fn secret(stage: &Stage) -> String {
     stage.write(stage.aside().join("secret"), "CANARY");
@@ -34,6 +37,26 @@ both! {
         assert!(stage.project().join("conf/other").exists());
         let ran = stage.sh_with(&hide, "cat conf/secrets/key c2/secrets/key; true").ok();
         assert!(!ran.stdout().contains("CANARY"), "{ran:?}");
+    }
+
+    fn names_that_the_host_trusts_are_reported_when_they_appear(stage) {
+        let script = "mkdir -p .vscode src && echo x > .vscode/tasks.json && echo x > .envrc && echo x > src/.envrc";
+        let ran = stage.sh(script).ok();
+        let line = ran.stderr.lines().find(|line| line.contains("the command made")).expect("a line").to_owned();
+        assert!(line.contains("/project/.envrc") && line.contains("/project/.vscode,"), "{line}");
+        assert!(!line.contains("tasks.json") && !line.contains("src"), "{line}");
+        let record = Running::start(&mut stage.ironcage(["audit", "show"])).finish(DEADLINE).ok();
+        assert!(record.stdout().contains("planted "), "{record:?}");
+        // There at the start they are protected, and nothing is new.
+        let ran = stage.sh("echo y > .envrc; echo z > other");
+        assert!(!ran.stderr.contains("the command made"), "{ran:?}");
+        assert_eq!(stage.read(".envrc").as_deref(), Some("x\n"));
+    }
+
+    fn a_process_left_behind_plants_nothing_unseen(stage) {
+        let ran = stage.sh("(sleep 0.2; echo x > .envrc) >/dev/null 2>&1 & exit 0").ok();
+        // It did not live long enough, or what it made is told.
+        assert_eq!(stage.project().join(".envrc").exists(), ran.stderr.contains(".envrc"), "{ran:?}");
     }
 
     fn a_policy_in_force_cannot_be_written_by_the_agent(stage) {

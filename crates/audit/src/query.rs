@@ -136,6 +136,7 @@ fn add(sum: &mut Summary, record: Record) {
         }
         EventKind::Denied(denial) => sum.denied = sum.denied.saturating_add(denial.count),
         EventKind::Limit(_) => sum.limits += 1,
+        EventKind::Planted { .. } => {}
         EventKind::Exit {
             ending,
             milliseconds,

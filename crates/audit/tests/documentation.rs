@@ -43,6 +43,9 @@ fn events(cage: &CageId) -> Vec<Event> {
             value: "4096".into(),
             ended: false,
         }),
+        EventKind::Planted {
+            paths: vec!["/home/user/project/.envrc".into()],
+        },
         EventKind::Exit {
             ending: Ending::Exited { code: 0 },
             milliseconds: 1234,
@@ -79,7 +82,7 @@ fn the_example_is_what_is_written() {
     drop(log);
     assert!(matches!(
         verify(&dir, &id).unwrap(),
-        Verdict::Intact { lines: 4, .. }
+        Verdict::Intact { lines: 5, .. }
     ));
 
     let text = |path: PathBuf| std::fs::read_to_string(path).unwrap();

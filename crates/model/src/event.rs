@@ -41,6 +41,12 @@ pub enum EventKind {
     Denied(Denial),
     /// A limit was reached.
     Limit(LimitHit),
+    /// Files appeared that the host would execute or trust, and that were not there to be
+    /// protected when the cage started.
+    Planted {
+        /// Their paths; bytes that are not UTF-8 are replaced.
+        paths: Vec<String>,
+    },
     /// The cage is gone.
     Exit {
         /// How it ended.

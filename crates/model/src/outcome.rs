@@ -63,6 +63,9 @@ pub struct Outcome {
     pub layers: Vec<LayerReport>,
     /// Limits that were reached, fatal or not.
     pub limits: Vec<LimitHit>,
+    /// Files that appeared and that the host would execute or trust.
+    #[serde(default)]
+    pub planted: Vec<String>,
 }
 
 #[cfg(test)]

@@ -37,6 +37,13 @@ fn write_all(plan: &Plan, out: &mut String) -> fmt::Result {
         )
     })?;
     section(out, "file view, in this order", &plan.view, view_op)?;
+    if !plan.absent.is_empty() {
+        writeln!(
+            out,
+            "  {} protected names are not there; those that appear are reported at the end",
+            plan.absent.len()
+        )?;
+    }
     section(
         out,
         "capabilities given back",

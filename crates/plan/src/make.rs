@@ -55,6 +55,7 @@ pub fn make(
         identity,
         layers,
         degraded,
+        absent: view.absent,
         notes,
     })
 }

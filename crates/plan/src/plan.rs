@@ -369,6 +369,10 @@ pub struct Plan {
     pub layers: Vec<LayerReport>,
     /// Required layers that are off by explicit word.
     pub degraded: Vec<Layer>,
+    /// Names in writable trees that would be protected if they were there, looked for when the
+    /// cage is gone: what appeared is reported.
+    #[serde(serialize_with = "bytes::path_list")]
+    pub absent: Vec<PathBuf>,
     /// What the user should know: protections that could not be had.
     pub notes: Vec<String>,
 }

@@ -22,6 +22,8 @@ pub(crate) struct Made {
     /// The caller's PATH entries outside of the system, and those in it.
     pub(crate) search: Vec<PathBuf>,
     pub(crate) notes: Vec<String>,
+    /// Protected names that are not there.
+    pub(crate) absent: Vec<PathBuf>,
 }
 
 /// Where links to processes, terminals and files of the cage itself lead.
@@ -67,6 +69,7 @@ pub(crate) fn make(
             variables: Vec::new(),
             search: Vec::new(),
             notes: Vec::new(),
+            absent: Vec::new(),
         },
         granted: Vec::new(),
         below_home: Vec::new(),
@@ -488,8 +491,8 @@ impl Builder<'_> {
                 let lifted: Vec<PathBuf> = lifted
                     .map(|path| self.request.workspace.join(&path.value))
                     .collect();
-                let notes = &mut self.made.notes;
-                let mut ops = workspace::protect(&lifted, &grant.path, self.files, notes);
+                let Made { notes, absent, .. } = &mut self.made;
+                let mut ops = workspace::protect(&lifted, &grant.path, self.files, notes, absent);
                 for op in &mut ops {
                     if let ViewOp::Bind { owner: of, .. } = &mut op.what {
                         *of = owner;

@@ -126,12 +126,14 @@ pub(crate) fn check_lifted(policy: &Policy, workspace: &Path) -> Result<(), Plan
 /// Operations that keep the host from executing or trusting what the agent wrote, in a
 /// writable tree of real files: the workspace, or another that is given for writing. Only what
 /// exists in its root: no walk. `lifted` are the paths whose protection the policy lifts; a
-/// deeper path that is itself given for writing is mounted over its protection later.
+/// deeper path that is itself given for writing is mounted over its protection later. What is
+/// not there cannot be mounted over: it goes to `absent`, to be looked for at the end.
 pub(crate) fn protect(
     lifted: &[PathBuf],
     root: &Path,
     files: &dyn HostFiles,
     notes: &mut Vec<String>,
+    absent: &mut Vec<PathBuf>,
 ) -> Vec<Item<ViewOp>> {
     let mut ops: Vec<Item<ViewOp>> = Vec::new();
     let mut done: Vec<PathBuf> = Vec::new();
@@ -156,7 +158,10 @@ pub(crate) fn protect(
                 .is_some_and(|node| node.kind == NodeType::Symlink)
         });
         match files.node(&target).map(|node| node.kind) {
-            None => continue,
+            None => {
+                absent.push(target);
+                continue;
+            }
             Some(_) if through_link => {
                 notes.push(format!(
                     "{} lies behind a symbolic link and cannot be protected where it is writable",

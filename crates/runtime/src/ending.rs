@@ -7,6 +7,7 @@ use crate::supervise::{SIGKILL, Supervision};
 use ironcage_layers::cgroup::sweep;
 use ironcage_model::{Ending, EventKind, LimitHit, LimitKind, Outcome, bytes_as_written};
 use ironcage_plan::Plan;
+use std::path::PathBuf;
 use std::time::Instant;
 
 const SIGXFSZ: i32 = 25;
@@ -79,6 +80,13 @@ impl Supervision {
         for hit in &hits {
             self.recorder.write(EventKind::Limit(hit.clone()))?;
         }
+        // Nobody is left to plant anything after the look.
+        self.cage.kill();
+        let planted = planted(&plan.absent);
+        if !planted.is_empty() {
+            let paths = planted.clone();
+            self.recorder.write(EventKind::Planted { paths })?;
+        }
         self.recorder.write(exit(ending.clone(), born))?;
         self.cage.bury()?;
         // What supervisors that were killed have left, as far as it can be told from here.
@@ -90,8 +98,25 @@ impl Supervision {
             ending,
             layers: plan.layers.clone(),
             limits: hits,
+            planted,
         })
     }
+}
+
+/// Names that have appeared, each without what lies in it. Existence alone is asked for, and
+/// no link is followed at the name itself: what the agent made there is not read.
+fn planted(absent: &[PathBuf]) -> Vec<String> {
+    let mut found: Vec<&PathBuf> = Vec::new();
+    for path in absent {
+        let told = found.iter().any(|known| path.starts_with(known));
+        if !told && path.symlink_metadata().is_ok() {
+            found.push(path);
+        }
+    }
+    found
+        .into_iter()
+        .map(|path| path.to_string_lossy().into_owned())
+        .collect()
 }
 
 /// Whether the command ended because a file would have grown beyond the bound on the size of a

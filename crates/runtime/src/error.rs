@@ -1,7 +1,9 @@
 //! Why a run ended in an error of our own.
 
+use ironcage_model::Printable;
 use ironcage_namespace::StartError;
 use std::io;
+use std::path::PathBuf;
 
 /// Why a run ended in an error of our own. The cage is gone when this is returned.
 #[derive(Debug, thiserror::Error)]
@@ -18,6 +20,17 @@ pub enum RunError {
     /// The cage did not start.
     #[error("the cage did not start")]
     Start(#[from] StartError),
+    /// A writable directory that nobody could watch: its growth would have no bound.
+    #[error(
+        "cannot open {} to hold the disk limit in it; the cage was ended. Make it readable for yourself, or do not give it for writing",
+        Printable::new(path)
+    )]
+    Unwatched {
+        /// The directory.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
     /// The supervisor could not go on; the cage was ended.
     #[error("cannot {action}; the cage was ended")]
     Supervise {

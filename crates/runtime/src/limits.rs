@@ -9,6 +9,7 @@ use ironcage_model::{LimitHit, LimitKind, bytes_as_written};
 use ironcage_namespace::Cage;
 use ironcage_plan::{Plan, Resource};
 use ironcage_sys::rustix::fs::{Mode, OFlags, fstatfs, open, openat};
+use ironcage_sys::rustix::io::Errno;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -83,14 +84,21 @@ impl Limits {
             disk: Some(plan.bounds.disk.what.value),
             inodes: Some(plan.bounds.inodes.what.value),
         };
-        let writable = plan
-            .writable
-            .iter()
-            .filter_map(|path| {
-                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-                open(path, flags, Mode::empty()).ok()
-            })
-            .collect();
+        let mut writable = Vec::new();
+        for path in &plan.writable {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            match open(path, flags, Mode::empty()) {
+                Ok(directory) => writable.push(directory),
+                // A single file: the bound on the size of a file holds it.
+                Err(Errno::NOTDIR) => {}
+                Err(error) => {
+                    return Err(RunError::Unwatched {
+                        path: path.clone(),
+                        source: error.into(),
+                    });
+                }
+            }
+        }
         let clone = |fd: std::os::fd::BorrowedFd<'_>| {
             fd.try_clone_to_owned()
                 .map_err(|source| RunError::Supervise {

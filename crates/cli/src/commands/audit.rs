@@ -276,6 +276,13 @@ fn print_record(out: &mut dyn Write, record: &Record) -> io::Result<()> {
             Printable::new(&denial.program)
         ),
         EventKind::Limit(hit) => writeln!(out, "limit   {}", limit_in_words(hit)),
+        EventKind::Planted { paths } => {
+            let paths: Vec<String> = paths
+                .iter()
+                .map(|path| Printable::new(path).to_string())
+                .collect();
+            writeln!(out, "planted {}", paths.join(" "))
+        }
         EventKind::Exit {
             ending,
             milliseconds,

@@ -86,6 +86,17 @@ fn report(outcome: &Outcome, program: &OsString, id: &str) {
     for hit in &outcome.limits {
         limit_line(hit);
     }
+    if !outcome.planted.is_empty() {
+        let paths: Vec<String> = outcome
+            .planted
+            .iter()
+            .map(|path| Printable::new(path).to_string())
+            .collect();
+        anstream::eprintln!(
+            "ironcage: the command made {}, which your own tools execute or trust: read it before you go on",
+            paths.join(", ")
+        );
+    }
     if let Ending::NotExecuted { errno } = &outcome.ending {
         let reason = std::io::Error::from_raw_os_error(*errno);
         anstream::eprintln!(

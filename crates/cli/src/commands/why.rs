@@ -36,6 +36,7 @@ struct Refusals {
     denied: BTreeMap<String, Refusal>,
     limits: Vec<LimitHit>,
     ending: Option<Ending>,
+    planted: Vec<String>,
     damaged: u64,
 }
 
@@ -71,6 +72,7 @@ impl Refusals {
             EventKind::Start { command, .. } => self.command = command,
             EventKind::Denied(denial) => self.add_denial(denial),
             EventKind::Limit(hit) => self.add_limit(hit),
+            EventKind::Planted { paths } => self.planted = paths,
             EventKind::Exit { ending, .. } => {
                 if let Ending::Limit { hit } = &ending {
                     self.add_limit(hit.clone());
@@ -98,7 +100,7 @@ impl Refusals {
     }
 
     fn is_empty(&self) -> bool {
-        self.denied.is_empty() && self.limits.is_empty()
+        self.denied.is_empty() && self.limits.is_empty() && self.planted.is_empty()
     }
 }
 
@@ -131,6 +133,18 @@ fn tell(
         if let Some(explanation) = explanations.limit(hit.limit) {
             explain(out, &explanation)?;
         }
+    }
+    if !refusals.planted.is_empty() {
+        writeln!(out, "\nmade, and not removed by us:")?;
+        for path in &refusals.planted {
+            writeln!(out, "  {}", Printable::new(path))?;
+        }
+        wrap(
+            out,
+            "  ",
+            "Your own tools execute or trust files of these names. They were not there when the \
+             cage started, so nothing protected them: read them before you go on.",
+        )?;
     }
     let ending = refusals.ending.as_ref();
     let ended = ending.and_then(|ending| Some((ending, explanations.ending(ending)?)));
