@@ -16,6 +16,7 @@ const ORDER: &[&[&str]] = &[
     &["policy", "host", "audit", "state", "control"],
     &["plan"],
     &["layers", "workspace", "egress", "intent"],
+    &["backend"],
     &["backends"],
     &["runtime"],
     &["probe", "bench", "server", "mcp", "oci"],

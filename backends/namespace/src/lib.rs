@@ -1,21 +1,45 @@
 //! The namespace backend: a cage from kernel namespaces.
 //!
-//! [`start`] forks PID 1 of a cage, which builds the cage around itself and then runs the
-//! command as its child. The caller is the supervisor: it keeps the control socket, the
-//! outer ends of the streams and the listener of the system call filter, and the cage dies
-//! with it.
+//! The supervisor forks PID 1 of a cage, which builds the cage around itself and then runs the
+//! command as its child. The supervisor keeps the control socket, the outer ends of the
+//! streams and the listener of the system call filter, and the cage dies with it.
 #![forbid(unsafe_code)]
 
-mod cage;
-mod faults;
-mod ids;
-mod init;
+mod enclose;
 mod network;
-mod terminal;
-mod wire;
+mod start;
 
-pub use cage::{Birth, Cage, StreamKind, Streams, start};
-pub use error::StartError;
-pub use wire::{FromInit, Ready, receive as receive_from_init};
+use ironcage_backend::{Ability, Answer, Backend, Birth, StartError, StreamKind};
+use ironcage_model::{CageId, Isolation};
+use ironcage_plan::Plan;
 
-mod error;
+/// The backend.
+#[derive(Debug, Clone, Copy)]
+pub struct Namespace;
+
+impl Backend for Namespace {
+    fn isolation(&self) -> Isolation {
+        Isolation::Namespace
+    }
+
+    fn can(&self, ability: Ability) -> Answer {
+        const LATER: &str = "not in this version";
+        match ability {
+            Ability::Terminal => Answer::Yes("a devpts of the cage's own"),
+            Ability::Signal => Answer::Yes("by PID 1, to the command's process group"),
+            Ability::Freeze => Answer::Yes("by PID 1, to every process of its pid namespace"),
+            Ability::Kill => Answer::Yes("the kernel ends the pid namespace with its PID 1"),
+            Ability::Limits => {
+                Answer::Yes("cgroup where there is one, rlimits, sizes of tmpfs, watchdog")
+            }
+            Ability::Refusals => Answer::Yes("seccomp user notification"),
+            Ability::Exec | Ability::Lease | Ability::Flip | Ability::Revoke | Ability::Scope => {
+                Answer::No(LATER)
+            }
+        }
+    }
+
+    fn start(&self, plan: &Plan, id: &CageId, kind: StreamKind) -> Result<Birth, StartError> {
+        start::start(plan, id, kind)
+    }
+}

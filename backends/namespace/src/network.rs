@@ -4,54 +4,31 @@
 //! It belongs to the outer user namespace (to the initial one when root starts the cage): not
 //! even root of the cage has power over it. Ports below 1024 can be bound in it by anybody.
 
-use crate::StartError;
-use crate::faults::step;
-use crate::wire;
+use ironcage_backend::faults::step;
+use ironcage_backend::{Helper, StartError, wire};
 use ironcage_layers::{LayerError, network};
 use ironcage_model::Layer;
 use ironcage_sys::clone::{Forked, Namespaces, exit_now, fork, unshare};
 use ironcage_sys::rustix::fs::{Mode, OFlags, open};
-use ironcage_sys::rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, set_parent_process_death_signal, waitid,
-};
+use ironcage_sys::rustix::process::{Pid, Signal, set_parent_process_death_signal};
 use ironcage_sys::rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// A helper that makes a network namespace and hands it to PID 1.
-#[derive(Debug)]
-pub(crate) struct Helper {
-    pidfd: OwnedFd,
-}
-
-impl Helper {
-    /// Starts the helper. `init` is PID 1 outside when it has a user namespace of its own.
-    pub(crate) fn start(init: Option<Pid>, control: BorrowedFd<'_>) -> Result<Self, StartError> {
-        match fork(Namespaces::NONE, None).map_err(StartError::Fork)? {
-            Forked::Child => {
-                let code = match make(init).and_then(|namespace| hand_over(&namespace, control)) {
-                    Ok(()) => 0,
-                    Err(error) => error.source.raw_os_error().unwrap_or(1),
-                };
-                exit_now(code)
-            }
-            Forked::Parent { pidfd, .. } => Ok(Helper { pidfd }),
+/// Starts the helper. `init` is PID 1 outside when it has a user namespace of its own.
+pub(crate) fn start(init: Option<Pid>, control: BorrowedFd<'_>) -> Result<Helper, StartError> {
+    match fork(Namespaces::NONE, None).map_err(StartError::Fork)? {
+        Forked::Child => {
+            let code = match make(init).and_then(|namespace| hand_over(&namespace, control)) {
+                Ok(()) => 0,
+                Err(error) => error.source.raw_os_error().unwrap_or(1),
+            };
+            exit_now(code)
         }
-    }
-
-    /// Waits until the namespace is made and handed over.
-    pub(crate) fn finish(self) -> Result<(), StartError> {
-        let failed = |errno| StartError::Layer {
+        Forked::Parent { pidfd, .. } => Ok(Helper {
+            pidfd,
             layer: Layer::NetNs,
-            action: "make the network namespace".into(),
-            errno,
-        };
-        let status = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED)
-            .map_err(|error| failed(error.raw_os_error()))?;
-        match status.and_then(|status| status.exit_status()) {
-            Some(0) => Ok(()),
-            Some(errno) => Err(failed(errno)),
-            None => Err(StartError::Died),
-        }
+            action: "make the network namespace",
+        }),
     }
 }
 

@@ -8,6 +8,7 @@
 mod enforcement;
 mod event;
 mod id;
+mod isolation;
 mod layer;
 mod limit;
 mod outcome;
@@ -16,6 +17,7 @@ mod printable;
 pub use enforcement::{Enforcement, LayerReport};
 pub use event::{Denial, Event, EventKind};
 pub use id::{CageId, InvalidCageId};
+pub use isolation::{Isolation, UnknownIsolation};
 pub use layer::{Layer, UnknownLayer};
 pub use limit::{LimitHit, LimitKind, bytes_as_written};
 pub use outcome::{Ending, Outcome};

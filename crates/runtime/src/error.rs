@@ -1,7 +1,7 @@
 //! Why a run ended in an error of our own.
 
+use ironcage_backend::StartError;
 use ironcage_model::Printable;
-use ironcage_namespace::StartError;
 use std::io;
 use std::path::PathBuf;
 

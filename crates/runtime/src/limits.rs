@@ -4,9 +4,9 @@ use crate::RunError;
 use crate::watchdog::{
     ProcMount, ProcessFiles, Watchdog, WatchedLimits, WatchedPlaces, processor_ticks, tasks,
 };
+use ironcage_backend::Cage;
 use ironcage_layers::cgroup::Cgroup;
 use ironcage_model::{LimitHit, LimitKind, bytes_as_written};
-use ironcage_namespace::Cage;
 use ironcage_plan::{Plan, Resource};
 use ironcage_sys::rustix::fs::{Mode, OFlags, fstatfs, open, openat};
 use ironcage_sys::rustix::io::Errno;

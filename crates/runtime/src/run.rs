@@ -4,8 +4,9 @@ use crate::RunError;
 use crate::recorder::Recorder;
 use crate::supervise::Supervision;
 use crate::terminal;
+use ironcage_backend::{Backend as _, StartError, StreamKind};
 use ironcage_model::{CageId, Ending, EventKind, Outcome};
-use ironcage_namespace::{StartError, StreamKind, start};
+use ironcage_namespace::Namespace;
 use ironcage_plan::Plan;
 use ironcage_sys::rustix::rand::{GetRandomFlags, getrandom};
 use std::time::Instant;
@@ -43,7 +44,7 @@ pub fn run(job: &Job<'_>) -> Result<(CageId, Outcome), RunError> {
     } else {
         StreamKind::Pipes
     };
-    let birth = match start(job.plan, &id, kind) {
+    let birth = match Namespace.start(job.plan, &id, kind) {
         Ok(birth) => birth,
         Err(error) => return Err(fail(error)),
     };

@@ -4,7 +4,7 @@ use crate::RunError;
 use crate::relay::{self, Relay};
 use crate::supervise::failed;
 use crate::terminal::RawMode;
-use ironcage_namespace::Streams;
+use ironcage_backend::Streams;
 use ironcage_sys::rustix::stdio;
 use std::os::fd::OwnedFd;
 

@@ -2,9 +2,9 @@
 
 use crate::cage_flags::{CageFlags, Prepared};
 use crate::error::{CliError, CommandResult};
+use ironcage_backend::StartError;
 use ironcage_host::HostCaps;
 use ironcage_model::{Ending, LimitHit, Outcome, Printable};
-use ironcage_namespace::StartError;
 use ironcage_runtime::{Job, RunError};
 use std::ffi::OsString;
 use std::path::Path;

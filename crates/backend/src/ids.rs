@@ -2,8 +2,12 @@
 //! owner of files outside the agent inside.
 
 use crate::StartError;
+use crate::init::failed;
+use crate::wire::{self, ToInit};
+use ironcage_layers::LayerError;
 use ironcage_layers::identity::{MapLine, write_maps};
 use ironcage_layers::view::OwnerMap;
+use ironcage_model::Layer;
 use ironcage_plan::{Access, Item, Owner, ViewOp};
 use ironcage_sys::clone::{Forked, Namespaces, exit_now, fork};
 use ironcage_sys::lock::try_lock_byte;
@@ -12,8 +16,8 @@ use ironcage_sys::rustix::pipe::{PipeFlags, pipe_with};
 use ironcage_sys::rustix::process::{WaitId, WaitIdOptions, waitid};
 use ironcage_sys::rustix::rand::{GetRandomFlags, getrandom};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
 /// Ids in one range: enough for an ordinary system's users inside.
 const RANGE: u32 = 65_536;
@@ -26,16 +30,16 @@ const FILE: &str = "/run/ironcage/ids";
 
 /// A range of ids that is this cage's as long as this value lives.
 #[derive(Debug)]
-pub(crate) struct Range {
+pub struct Range {
     /// Its first id.
-    pub(crate) first: u32,
+    pub first: u32,
     _lock: OwnedFd,
 }
 
 impl Range {
     /// Claims a free range. Which ones are taken is told by locks on the bytes of one file:
     /// they end with their owner, however it dies.
-    pub(crate) fn claim() -> Result<Range, StartError> {
+    pub fn claim() -> Result<Range, StartError> {
         Range::try_claim().map_err(|source| StartError::Ids { path: FILE, source })
     }
 
@@ -70,7 +74,7 @@ impl Range {
 /// A child that ends by itself, and is waited for when this is dropped: nobody has to wait
 /// while there is work to do.
 #[derive(Debug)]
-pub(crate) struct Reaped(OwnedFd);
+pub struct Reaped(OwnedFd);
 
 impl Drop for Reaped {
     fn drop(&mut self) {
@@ -80,7 +84,7 @@ impl Drop for Reaped {
 }
 
 /// Makes one map for each owner that the view's binds name.
-pub(crate) fn owner_maps(
+pub fn owner_maps(
     view: &[Item<ViewOp>],
     agent: (u32, u32),
 ) -> Result<(Vec<OwnerMap>, Vec<Reaped>), StartError> {
@@ -145,6 +149,29 @@ fn owner_map(owner: Owner, agent: (u32, u32)) -> io::Result<(OwnedFd, Reaped)> {
             });
             drop(release);
             Ok((mapped?, Reaped(pidfd)))
+        }
+    }
+}
+
+/// Inside: maps the caller's own ids, inside and outside.
+pub fn map_own(uid: (u32, u32), gid: (u32, u32)) -> Result<(), LayerError> {
+    let line = |(inside, outside)| MapLine {
+        inside,
+        outside,
+        count: 1,
+    };
+    write_maps(Path::new("/proc/self"), line(uid), line(gid), true)
+}
+
+/// Inside: asks the supervisor for the maps of this process's user namespace, and waits.
+pub fn await_maps(control: BorrowedFd<'_>) -> Result<(), LayerError> {
+    wire::say_unshared(control)
+        .map_err(|error| failed(Layer::UserNs, "ask for the id maps", error))?;
+    match wire::hear_supervisor(control) {
+        Ok(ToInit::Go) => Ok(()),
+        // The supervisor is gone or confused: so is the cage.
+        Ok(ToInit::Closed | ToInit::Signal(_) | ToInit::Resume | ToInit::Freeze) | Err(_) => {
+            exit_now(125)
         }
     }
 }

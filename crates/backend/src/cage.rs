@@ -2,21 +2,17 @@
 
 use crate::StartError;
 use crate::faults::step;
-use crate::ids::{self, Range, Reaped};
-use crate::init::{self, Inheritance, InnerStreams};
-use crate::network::Helper;
+use crate::ids::{Range, Reaped};
+use crate::init::InnerStreams;
 use crate::wire::{self, FromInit, Ready, ToInit};
 use ironcage_layers::cgroup::{Cgroup, CgroupLimits};
 use ironcage_layers::identity::{MapLine, write_maps};
-use ironcage_model::CageId;
+use ironcage_model::{CageId, Layer};
 use ironcage_plan::{IdMap, Plan};
-use ironcage_sys::clone::{Forked, Namespaces, fork};
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ironcage_sys::rustix::fs::{Gid, Uid, fchown};
 use ironcage_sys::rustix::io::Errno;
-use ironcage_sys::rustix::net::{
-    AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair,
-};
+use ironcage_sys::rustix::net::{Shutdown, shutdown};
 use ironcage_sys::rustix::pipe::{PipeFlags, pipe_with};
 use ironcage_sys::rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid,
@@ -61,13 +57,16 @@ pub enum Streams {
 
 /// Both ends of the streams before the fork.
 #[derive(Debug)]
-struct Ends {
-    inner: InnerStreams,
-    outer: Option<Streams>,
+pub struct Ends {
+    /// Those of the cage.
+    pub inner: InnerStreams,
+    /// Those of the supervisor; a terminal is still to be made.
+    pub outer: Option<Streams>,
 }
 
 impl Ends {
-    fn make(kind: StreamKind) -> io::Result<Ends> {
+    /// Makes both ends.
+    pub fn make(kind: StreamKind) -> io::Result<Ends> {
         if let StreamKind::Terminal { size } = kind {
             // Made by PID 1, from the cage's own devpts.
             return Ok(Ends {
@@ -97,7 +96,7 @@ impl Ends {
 impl Ends {
     /// Makes the pipes the agent's own, as they are where the user starts a cage: so that it can
     /// open them by name (`/dev/stdout`).
-    fn give_to(&self, (uid, gid): (u32, u32)) -> io::Result<()> {
+    pub fn give_to(&self, (uid, gid): (u32, u32)) -> io::Result<()> {
         let InnerStreams::Pipes {
             stdin,
             stdout,
@@ -129,96 +128,8 @@ pub struct Cage {
     gone: bool,
 }
 
-/// Forks PID 1 of a cage, which builds it and starts the command. The caller goes on with
-/// [`Birth::attend`]; what it does before is done while PID 1 works.
-///
-/// Preconditions: the calling process has one thread; its end is the cage's end.
-pub fn start(plan: &Plan, id: &CageId, kind: StreamKind) -> Result<Birth, StartError> {
-    let channel = |error: ironcage_sys::rustix::io::Errno| StartError::Channel(error.into());
-    let ends = Ends::make(kind).map_err(StartError::Channel)?;
-    let (control, control_inner) = socketpair(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )
-    .map_err(channel)?;
-
-    let (range, agent_outside) = match plan.identity.map {
-        IdMap::Own { uid, gid } => (None, (uid, gid)),
-        IdMap::Range { .. } => {
-            let range = Range::claim()?;
-            let agent = (
-                range.first + plan.identity.uid,
-                range.first + plan.identity.gid,
-            );
-            (Some(range), agent)
-        }
-    };
-    if range.is_some() {
-        ends.give_to(agent_outside).map_err(StartError::Channel)?;
-    }
-    let (owner_maps, children) = match range {
-        Some(_) => ids::owner_maps(&plan.view, agent_outside)?,
-        None => Default::default(),
-    };
-    step();
-    let cgroup = make_cgroup(plan, id)?;
-    step();
-    let cgroup_entries = match &cgroup {
-        Some(cgroup) if cgroup.clone_fd().is_none() => cgroup.entries()?,
-        _ => Vec::new(),
-    };
-
-    let mut namespaces = Namespaces::PID.with(Namespaces::MOUNT);
-    if plan.time_namespace {
-        namespaces = namespaces.with(Namespaces::TIME);
-    }
-    if range.is_none() {
-        namespaces = namespaces.with(Namespaces::USER);
-    }
-    let clone_fd = cgroup.as_ref().and_then(Cgroup::clone_fd);
-    match fork(namespaces, clone_fd).map_err(StartError::Fork)? {
-        Forked::Child => {
-            drop((control, ends.outer));
-            // The supervisor's children, not this process's: it must not wait for them.
-            std::mem::forget(children);
-            init::run(
-                plan,
-                Inheritance {
-                    control: control_inner,
-                    streams: ends.inner,
-                    owner_maps,
-                    agent_outside,
-                    cgroup_entries,
-                },
-            )
-        }
-        Forked::Parent { pid, pidfd } => {
-            drop((control_inner, ends.inner));
-            drop((owner_maps, cgroup_entries));
-            let network = match Helper::start(range.is_none().then_some(pid), control.as_fd()) {
-                Ok(network) => network,
-                Err(error) => {
-                    end(&pidfd);
-                    return Err(error);
-                }
-            };
-            Ok(Birth {
-                network: Some(network),
-                children,
-                control,
-                pid,
-                pidfd,
-                cgroup,
-                range,
-                streams: ends.outer,
-            })
-        }
-    }
-}
-
-fn make_cgroup(plan: &Plan, id: &CageId) -> Result<Option<Cgroup>, StartError> {
+/// Makes the cgroup that holds the plan's limits; `None` where none of them is held by one.
+pub fn make_cgroup(plan: &Plan, id: &CageId) -> Result<Option<Cgroup>, StartError> {
     let limits = CgroupLimits {
         memory: Some(plan.bounds.memory.what.value),
         cpu_milli: u32::try_from(plan.bounds.cpu.what.value).ok(),
@@ -234,22 +145,60 @@ fn make_cgroup(plan: &Plan, id: &CageId) -> Result<Option<Cgroup>, StartError> {
 /// A cage that is being built by its PID 1.
 #[derive(Debug)]
 pub struct Birth {
-    control: OwnedFd,
-    pid: Pid,
-    pidfd: OwnedFd,
-    cgroup: Option<Cgroup>,
-    range: Option<Range>,
-    streams: Option<Streams>,
-    network: Option<Helper>,
-    children: Vec<Reaped>,
+    /// The supervisor's end of the control socket.
+    pub control: OwnedFd,
+    /// PID 1, outside.
+    pub pid: Pid,
+    /// PID 1 as a descriptor.
+    pub pidfd: OwnedFd,
+    /// The cgroup, where there is one.
+    pub cgroup: Option<Cgroup>,
+    /// The cage's ids, where root starts it.
+    pub range: Option<Range>,
+    /// Outer ends of the streams, as far as they are made.
+    pub streams: Option<Streams>,
+    /// A process that makes a part of the cage beside PID 1.
+    pub helper: Option<Helper>,
+    /// Children that end by themselves.
+    pub children: Vec<Reaped>,
+}
+
+/// A short-lived process that makes a part of the cage while PID 1 builds the rest. It exits
+/// with zero, or with the number of the error that it met.
+#[derive(Debug)]
+pub struct Helper {
+    /// The process.
+    pub pidfd: OwnedFd,
+    /// What it makes a part of.
+    pub layer: Layer,
+    /// What it does.
+    pub action: &'static str,
+}
+
+impl Helper {
+    /// Waits until its part is made and handed over.
+    pub fn finish(self) -> Result<(), StartError> {
+        let failed = |errno| StartError::Layer {
+            layer: self.layer,
+            action: self.action.into(),
+            errno,
+        };
+        let status = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED)
+            .map_err(|error| failed(error.raw_os_error()))?;
+        match status.and_then(|status| status.exit_status()) {
+            Some(0) => Ok(()),
+            Some(errno) => Err(failed(errno)),
+            None => Err(StartError::Died),
+        }
+    }
 }
 
 impl Birth {
     /// Answers PID 1 until it is ready or has failed. When this returns an error, nothing is
     /// left.
     pub fn attend(mut self, plan: &Plan) -> Result<(Cage, Streams), StartError> {
-        let network = self.network.take().map_or(Ok(()), Helper::finish);
-        match network.and_then(|()| self.hear(plan)) {
+        let helped = self.helper.take().map_or(Ok(()), Helper::finish);
+        match helped.and_then(|()| self.hear(plan)) {
             Ok(ready) => {
                 let streams = match (ready.terminal, self.streams.take()) {
                     (Some(terminal), _) => Streams::Terminal(terminal),
@@ -364,7 +313,7 @@ fn readable_before(socket: BorrowedFd<'_>, deadline: Instant) -> io::Result<bool
 }
 
 /// Kills PID 1, and with it the whole pid namespace, and waits until it is gone.
-fn end(pidfd: &OwnedFd) {
+pub fn end(pidfd: &OwnedFd) {
     // Both can only fail because it is gone already.
     let _ = pidfd_send_signal(pidfd, Signal::KILL);
     let _ = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
@@ -455,7 +404,9 @@ impl Drop for Cage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ironcage_sys::rustix::net::{SendFlags, send};
+    use ironcage_sys::rustix::net::{
+        AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair,
+    };
 
     #[test]
     fn a_silent_peer_is_not_waited_for_longer_than_agreed_and_a_word_or_an_end_is_heard() {

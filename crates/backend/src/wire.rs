@@ -15,7 +15,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 /// First byte of the message that the child sends itself when execve fails.
-pub(crate) const NOT_EXECUTED: u8 = b'n';
+pub const NOT_EXECUTED: u8 = b'n';
 const UNSHARED: u8 = b'u';
 const READY: u8 = b'r';
 const EXITED: u8 = b'x';
@@ -79,7 +79,7 @@ pub struct Ready {
 
 /// What the supervisor says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ToInit {
+pub enum ToInit {
     /// Go on.
     Go,
     /// Send this signal to the command.
@@ -193,7 +193,7 @@ fn parse_failure(bytes: &[u8]) -> Option<FromInit> {
 }
 
 /// Sends a message to PID 1.
-pub(crate) fn tell_init(socket: BorrowedFd<'_>, message: ToInit) -> io::Result<()> {
+pub fn tell_init(socket: BorrowedFd<'_>, message: ToInit) -> io::Result<()> {
     let mut bytes = vec![match message {
         ToInit::Go => GO,
         ToInit::Signal(_) => SIGNAL,
@@ -209,7 +209,7 @@ pub(crate) fn tell_init(socket: BorrowedFd<'_>, message: ToInit) -> io::Result<(
 }
 
 /// PID 1's side: waits for the next message.
-pub(crate) fn hear_supervisor(socket: BorrowedFd<'_>) -> io::Result<ToInit> {
+pub fn hear_supervisor(socket: BorrowedFd<'_>) -> io::Result<ToInit> {
     let mut buffer = [0_u8; 8];
     let read = loop {
         match ironcage_sys::rustix::io::read(socket, &mut buffer) {
@@ -228,19 +228,19 @@ pub(crate) fn hear_supervisor(socket: BorrowedFd<'_>) -> io::Result<ToInit> {
 }
 
 /// PID 1's side: says that its user namespace waits for its maps.
-pub(crate) fn say_unshared(socket: BorrowedFd<'_>) -> io::Result<()> {
+pub fn say_unshared(socket: BorrowedFd<'_>) -> io::Result<()> {
     send(socket, &[UNSHARED], SendFlags::NOSIGNAL)?;
     Ok(())
 }
 
 /// The network helper's side: hands the network namespace to PID 1, through the
 /// supervisor's end of the socket.
-pub(crate) fn give_network(socket: BorrowedFd<'_>, namespace: BorrowedFd<'_>) -> io::Result<()> {
+pub fn give_network(socket: BorrowedFd<'_>, namespace: BorrowedFd<'_>) -> io::Result<()> {
     send_with(socket, &[NETWORK], &[namespace])
 }
 
 /// PID 1's side: waits for its network namespace. `None` when the other end is gone.
-pub(crate) fn take_network(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+pub fn take_network(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     match receive_packet(socket, true)? {
         Some((bytes, descriptors)) if bytes == [NETWORK] => Ok(descriptors.into_iter().next()),
         _ => Ok(None),
@@ -248,7 +248,7 @@ pub(crate) fn take_network(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>
 }
 
 /// PID 1's side: says that every layer is in force, and hands over what the supervisor needs.
-pub(crate) fn say_ready(
+pub fn say_ready(
     socket: BorrowedFd<'_>,
     root: BorrowedFd<'_>,
     proc: BorrowedFd<'_>,
@@ -272,7 +272,7 @@ pub(crate) fn say_ready(
 }
 
 /// PID 1's side: says that the command was stopped.
-pub(crate) fn say_stopped(socket: BorrowedFd<'_>) -> io::Result<()> {
+pub fn say_stopped(socket: BorrowedFd<'_>) -> io::Result<()> {
     send(socket, &[STOPPED], SendFlags::NOSIGNAL)?;
     Ok(())
 }
@@ -293,21 +293,21 @@ fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io
 }
 
 /// PID 1's side: says why the command cannot be executed.
-pub(crate) fn say_not_executed(socket: BorrowedFd<'_>, errno: i32) -> io::Result<()> {
+pub fn say_not_executed(socket: BorrowedFd<'_>, errno: i32) -> io::Result<()> {
     let [a, b, c, d] = errno.to_le_bytes();
     send(socket, &[NOT_EXECUTED, a, b, c, d], SendFlags::NOSIGNAL)?;
     Ok(())
 }
 
 /// PID 1's side: says how the command ended.
-pub(crate) fn say_exited(socket: BorrowedFd<'_>, status: i32) -> io::Result<()> {
+pub fn say_exited(socket: BorrowedFd<'_>, status: i32) -> io::Result<()> {
     let [a, b, c, d] = status.to_le_bytes();
     send(socket, &[EXITED, a, b, c, d], SendFlags::NOSIGNAL)?;
     Ok(())
 }
 
 /// PID 1's side: says which layer failed.
-pub(crate) fn say_failed(socket: BorrowedFd<'_>, error: &LayerError) -> io::Result<()> {
+pub fn say_failed(socket: BorrowedFd<'_>, error: &LayerError) -> io::Result<()> {
     let position = Layer::ALL.iter().position(|layer| *layer == error.layer);
     let errno = error.source.raw_os_error().unwrap_or(5);
     let mut bytes = vec![FAILED, position.unwrap_or_default() as u8];

@@ -1,4 +1,5 @@
-//! PID 1 of a cage: builds the cage around itself, starts the command, reaps, reports.
+//! PID 1 of a cage: lets its backend enclose it, gives up what is left, starts the command,
+//! reaps, reports.
 //!
 //! It runs between the supervisor's fork and its own end; it never executes another image
 //! itself. What it holds of the supervisor's memory is a copy of a small process without
@@ -9,12 +10,11 @@ use crate::terminal;
 use crate::wire::{self, ToInit};
 use ironcage_layers::cgroup::ENTRY;
 use ironcage_layers::filter::Prepared;
-use ironcage_layers::identity::{MapLine, become_agent, write_maps};
-use ironcage_layers::view::{OwnerMap, Setting, View};
-use ironcage_layers::{LayerError, landlock, network, privileges};
+use ironcage_layers::view::OwnerMap;
+use ironcage_layers::{LayerError, landlock, privileges};
 use ironcage_model::Layer;
-use ironcage_plan::{IdMap, Plan, Resource};
-use ironcage_sys::clone::{Namespaces, exit_now, unshare};
+use ironcage_plan::{Plan, Resource};
+use ironcage_sys::clone::exit_now;
 use ironcage_sys::rustix::event::{PollFd, PollFlags, poll};
 use ironcage_sys::rustix::fs::{Access, FileType, Mode, OFlags, access, open, openat, stat};
 use ironcage_sys::rustix::io::{Errno, write};
@@ -24,7 +24,7 @@ use ironcage_sys::rustix::process::{
 };
 use ironcage_sys::rustix::stdio;
 use ironcage_sys::rustix::termios::Winsize;
-use ironcage_sys::rustix::thread::{LinkNameSpaceType, move_into_link_name_space, set_name};
+use ironcage_sys::rustix::thread::set_name;
 use ironcage_sys::spawn::{Image, Streams, spawn};
 use std::ffi::CString;
 use std::io;
@@ -34,40 +34,46 @@ use std::path::{Path, PathBuf};
 
 /// What PID 1 gets from the supervisor besides the plan.
 #[derive(Debug)]
-pub(crate) struct Inheritance {
+pub struct Inheritance {
     /// The control socket.
-    pub(crate) control: OwnedFd,
+    pub control: OwnedFd,
     /// The streams, as far as they are made outside.
-    pub(crate) streams: InnerStreams,
+    pub streams: InnerStreams,
     /// Maps for owned binds.
-    pub(crate) owner_maps: Vec<OwnerMap>,
+    pub owner_maps: Vec<OwnerMap>,
     /// The agent's ids outside.
-    pub(crate) agent_outside: (u32, u32),
+    pub agent_outside: (u32, u32),
     /// Files by which this process enters its cgroups.
-    pub(crate) cgroup_entries: Vec<OwnedFd>,
+    pub cgroup_entries: Vec<OwnedFd>,
 }
 
 /// Inner ends of the command's streams.
 #[derive(Debug)]
-pub(crate) enum InnerStreams {
+pub enum InnerStreams {
     /// Three pipes.
     Pipes {
+        /// Where the command reads.
         stdin: OwnedFd,
+        /// Where it writes.
         stdout: OwnedFd,
+        /// Where it writes what went wrong.
         stderr: OwnedFd,
     },
-    /// A terminal of this size, still to be made.
-    Terminal { size: Winsize },
+    /// A terminal, still to be made.
+    Terminal {
+        /// Its size.
+        size: Winsize,
+    },
 }
 
 const SIGCHLD: i32 = 17;
 const SIGCONT: i32 = 18;
 const SIGSTOP: i32 = 19;
 
-/// Runs PID 1 to its end.
-pub(crate) fn run(plan: &Plan, inheritance: Inheritance) -> ! {
+/// Runs PID 1 to its end. What differs between backends is done by `enclose`.
+pub fn run(plan: &Plan, inheritance: Inheritance, enclose: Enclose) -> ! {
     let control = inheritance.control.as_fd();
-    match build(plan, &inheritance) {
+    match build(plan, &inheritance, enclose) {
         Ok(child) => supervise_child(&inheritance, child),
         Err(error) => {
             // If the supervisor is gone too, there is nobody left to tell.
@@ -84,7 +90,8 @@ struct Built {
     terminal: Option<OwnedFd>,
 }
 
-fn failed(layer: Layer, action: &str, source: impl Into<io::Error>) -> LayerError {
+/// An error of a layer.
+pub fn failed(layer: Layer, action: &str, source: impl Into<io::Error>) -> LayerError {
     LayerError {
         layer,
         action: action.into(),
@@ -92,7 +99,19 @@ fn failed(layer: Layer, action: &str, source: impl Into<io::Error>) -> LayerErro
     }
 }
 
-fn build(plan: &Plan, inheritance: &Inheritance) -> Result<Built, LayerError> {
+/// What a backend has made before what all of them do.
+#[derive(Debug)]
+pub struct Enclosed {
+    /// The process file system in which the cage's processes are seen.
+    pub proc: OwnedFd,
+    /// Any place of the ephemeral storage.
+    pub storage: OwnedFd,
+}
+
+/// What a backend does first, in the cage's first process: identity, file view, namespaces.
+pub type Enclose = fn(&Plan, &Inheritance) -> Result<Enclosed, LayerError>;
+
+fn build(plan: &Plan, inheritance: &Inheritance, enclose: Enclose) -> Result<Built, LayerError> {
     let control = inheritance.control.as_fd();
     die_with_parent()?;
     step();
@@ -101,39 +120,10 @@ fn build(plan: &Plan, inheritance: &Inheritance) -> Result<Built, LayerError> {
         write(entry, ENTRY).map_err(|error| failed(Layer::Memory, "enter the cgroup", error))?;
     }
     step();
-    let own = matches!(plan.identity.map, IdMap::Own { .. });
-    let (uid, gid) = inheritance.agent_outside;
-    if own {
-        // In the outer namespace the caller keeps its id; only there may it mount.
-        map_own((uid, uid), (gid, gid))?;
-        step();
-    }
-    let (proc, root, counters) = make_view(plan, inheritance)?;
-
-    // The cage's own namespaces come after its mounts: copied into a user namespace further
-    // down, every mount is locked there, so not even root of the cage could take one off.
-    enter_network(control)?;
-    step();
-    let namespaces = Namespaces::USER
-        .with(Namespaces::MOUNT)
-        .with(Namespaces::IPC)
-        .with(Namespaces::UTS)
-        .with(Namespaces::CGROUP);
-    unshare(namespaces).map_err(|error| failed(Layer::UserNs, "unshare namespaces", error))?;
-    step();
-    if own {
-        map_own((plan.identity.uid, uid), (plan.identity.gid, gid))?;
-    } else {
-        wire::say_unshared(control)
-            .map_err(|error| failed(Layer::UserNs, "ask for the id maps", error))?;
-        wait_for_go(inheritance)?;
-    }
-    step();
-    network::set_hostname(&plan.hostname.what.name)?;
-    step();
-    privileges::set_counters(counters.as_fd(), &plan.counters)?;
-    drop(counters);
-    become_agent(plan.identity.uid, plan.identity.gid, !own)?;
+    let Enclosed {
+        proc,
+        storage: root,
+    } = enclose(plan, inheritance)?;
     // A change of ids takes the parent-death signal away.
     die_with_parent()?;
     step();
@@ -245,73 +235,6 @@ fn shared_memory(plan: &Plan, proc: BorrowedFd<'_>) -> Option<OwnedFd> {
 fn die_with_parent() -> Result<(), LayerError> {
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| failed(Layer::PidNs, "ask to die with the supervisor", error))
-}
-
-fn map_own(uid: (u32, u32), gid: (u32, u32)) -> Result<(), LayerError> {
-    let line = |(inside, outside)| MapLine {
-        inside,
-        outside,
-        count: 1,
-    };
-    write_maps(Path::new("/proc/self"), line(uid), line(gid), true)
-}
-
-/// Enters the network namespace that was made meanwhile.
-fn enter_network(control: BorrowedFd<'_>) -> Result<(), LayerError> {
-    let namespace = wire::take_network(control)
-        .map_err(|error| failed(Layer::NetNs, "wait for the network namespace", error))?;
-    let Some(namespace) = namespace else {
-        // The supervisor is gone or has given up: so does the cage.
-        exit_now(125)
-    };
-    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
-        .map_err(|error| failed(Layer::NetNs, "enter the network namespace", error))
-}
-
-fn make_view(
-    plan: &Plan,
-    inheritance: &Inheritance,
-) -> Result<(OwnedFd, OwnedFd, OwnedFd), LayerError> {
-    let view = View::new(Setting {
-        // Ephemeral storage is memory, and so never more than that.
-        bytes: plan
-            .bounds
-            .disk
-            .what
-            .value
-            .min(plan.bounds.memory.what.value),
-        inodes: plan.bounds.inodes.what.value,
-        agent: inheritance.agent_outside,
-        owner_maps: &inheritance.owner_maps,
-    })?;
-    step();
-    // Opened now, because later /proc/sys is read-only.
-    let counters = openat(
-        view.proc(),
-        "sys/user",
-        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )
-    .map_err(|error| failed(Layer::Counters, "open /proc/sys/user", error))?;
-    view.lay_out(&plan.view)?;
-    step();
-    for item in &plan.view {
-        view.mount(&item.what)?;
-        step();
-    }
-    let (proc, root) = view.enter()?;
-    step();
-    Ok((proc, root, counters))
-}
-
-fn wait_for_go(inheritance: &Inheritance) -> Result<(), LayerError> {
-    match wire::hear_supervisor(inheritance.control.as_fd()) {
-        Ok(ToInit::Go) => Ok(()),
-        // The supervisor is gone or confused: so is the cage.
-        Ok(ToInit::Closed | ToInit::Signal(_) | ToInit::Resume | ToInit::Freeze) | Err(_) => {
-            exit_now(125)
-        }
-    }
 }
 
 fn close_descriptors(inheritance: &Inheritance, more: &[&OwnedFd]) -> Result<(), LayerError> {

@@ -1,0 +1,103 @@
+//! What PID 1 of a cage does first: identity, file view, namespaces. The order is the point.
+
+use ironcage_backend::faults::step;
+use ironcage_backend::ids::{await_maps, map_own};
+use ironcage_backend::init::{Enclosed, Inheritance, failed};
+use ironcage_backend::wire;
+use ironcage_layers::identity::become_agent;
+use ironcage_layers::view::{Setting, View};
+use ironcage_layers::{LayerError, network, privileges};
+use ironcage_model::Layer;
+use ironcage_plan::{IdMap, Plan};
+use ironcage_sys::clone::{Namespaces, exit_now, unshare};
+use ironcage_sys::rustix::fs::{Mode, OFlags, openat};
+use ironcage_sys::rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Builds the file view and enters the cage's namespaces.
+pub(crate) fn enclose(plan: &Plan, inheritance: &Inheritance) -> Result<Enclosed, LayerError> {
+    let control = inheritance.control.as_fd();
+    let own = matches!(plan.identity.map, IdMap::Own { .. });
+    let (uid, gid) = inheritance.agent_outside;
+    if own {
+        // In the outer namespace the caller keeps its id; only there may it mount.
+        map_own((uid, uid), (gid, gid))?;
+        step();
+    }
+    let (proc, root, counters) = make_view(plan, inheritance)?;
+
+    // The cage's own namespaces come after its mounts: copied into a user namespace further
+    // down, every mount is locked there, so not even root of the cage could take one off.
+    enter_network(control)?;
+    step();
+    let namespaces = Namespaces::USER
+        .with(Namespaces::MOUNT)
+        .with(Namespaces::IPC)
+        .with(Namespaces::UTS)
+        .with(Namespaces::CGROUP);
+    unshare(namespaces).map_err(|error| failed(Layer::UserNs, "unshare namespaces", error))?;
+    step();
+    if own {
+        map_own((plan.identity.uid, uid), (plan.identity.gid, gid))?;
+    } else {
+        await_maps(control)?;
+    }
+    step();
+    network::set_hostname(&plan.hostname.what.name)?;
+    step();
+    privileges::set_counters(counters.as_fd(), &plan.counters)?;
+    drop(counters);
+    become_agent(plan.identity.uid, plan.identity.gid, !own)?;
+    Ok(Enclosed {
+        proc,
+        storage: root,
+    })
+}
+
+/// Enters the network namespace that was made meanwhile.
+fn enter_network(control: BorrowedFd<'_>) -> Result<(), LayerError> {
+    let namespace = wire::take_network(control)
+        .map_err(|error| failed(Layer::NetNs, "wait for the network namespace", error))?;
+    let Some(namespace) = namespace else {
+        // The supervisor is gone or has given up: so does the cage.
+        exit_now(125)
+    };
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+        .map_err(|error| failed(Layer::NetNs, "enter the network namespace", error))
+}
+
+fn make_view(
+    plan: &Plan,
+    inheritance: &Inheritance,
+) -> Result<(OwnedFd, OwnedFd, OwnedFd), LayerError> {
+    let view = View::new(Setting {
+        // Ephemeral storage is memory, and so never more than that.
+        bytes: plan
+            .bounds
+            .disk
+            .what
+            .value
+            .min(plan.bounds.memory.what.value),
+        inodes: plan.bounds.inodes.what.value,
+        agent: inheritance.agent_outside,
+        owner_maps: &inheritance.owner_maps,
+    })?;
+    step();
+    // Opened now, because later /proc/sys is read-only.
+    let counters = openat(
+        view.proc(),
+        "sys/user",
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .map_err(|error| failed(Layer::Counters, "open /proc/sys/user", error))?;
+    view.lay_out(&plan.view)?;
+    step();
+    for item in &plan.view {
+        view.mount(&item.what)?;
+        step();
+    }
+    let (proc, root) = view.enter()?;
+    step();
+    Ok((proc, root, counters))
+}

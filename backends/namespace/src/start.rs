@@ -1,0 +1,104 @@
+//! The supervisor's side of a start: forks PID 1 into its namespaces.
+
+use crate::enclose::enclose;
+use crate::network;
+use ironcage_backend::faults::step;
+use ironcage_backend::ids::{self, Range};
+use ironcage_backend::init::{self, Inheritance};
+use ironcage_backend::{Birth, Ends, StartError, StreamKind, end, make_cgroup};
+use ironcage_layers::cgroup::Cgroup;
+use ironcage_model::CageId;
+use ironcage_plan::{IdMap, Plan};
+use ironcage_sys::clone::{Forked, Namespaces, fork};
+use ironcage_sys::rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::os::fd::AsFd;
+
+/// Forks PID 1 of a cage, which builds it and starts the command. The caller goes on with
+/// [`Birth::attend`]; what it does before is done while PID 1 works.
+///
+/// Preconditions: the calling process has one thread; its end is the cage's end.
+pub(crate) fn start(plan: &Plan, id: &CageId, kind: StreamKind) -> Result<Birth, StartError> {
+    let channel = |error: ironcage_sys::rustix::io::Errno| StartError::Channel(error.into());
+    let ends = Ends::make(kind).map_err(StartError::Channel)?;
+    let (control, control_inner) = socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .map_err(channel)?;
+
+    let (range, agent_outside) = match plan.identity.map {
+        IdMap::Own { uid, gid } => (None, (uid, gid)),
+        IdMap::Range { .. } => {
+            let range = Range::claim()?;
+            let agent = (
+                range.first + plan.identity.uid,
+                range.first + plan.identity.gid,
+            );
+            (Some(range), agent)
+        }
+    };
+    if range.is_some() {
+        ends.give_to(agent_outside).map_err(StartError::Channel)?;
+    }
+    let (owner_maps, children) = match range {
+        Some(_) => ids::owner_maps(&plan.view, agent_outside)?,
+        None => Default::default(),
+    };
+    step();
+    let cgroup = make_cgroup(plan, id)?;
+    step();
+    let cgroup_entries = match &cgroup {
+        Some(cgroup) if cgroup.clone_fd().is_none() => cgroup.entries()?,
+        _ => Vec::new(),
+    };
+
+    let mut namespaces = Namespaces::PID.with(Namespaces::MOUNT);
+    if plan.time_namespace {
+        namespaces = namespaces.with(Namespaces::TIME);
+    }
+    if range.is_none() {
+        namespaces = namespaces.with(Namespaces::USER);
+    }
+    let clone_fd = cgroup.as_ref().and_then(Cgroup::clone_fd);
+    match fork(namespaces, clone_fd).map_err(StartError::Fork)? {
+        Forked::Child => {
+            drop((control, ends.outer));
+            // The supervisor's children, not this process's: it must not wait for them.
+            std::mem::forget(children);
+            init::run(
+                plan,
+                Inheritance {
+                    control: control_inner,
+                    streams: ends.inner,
+                    owner_maps,
+                    agent_outside,
+                    cgroup_entries,
+                },
+                enclose,
+            )
+        }
+        Forked::Parent { pid, pidfd } => {
+            drop((control_inner, ends.inner));
+            drop((owner_maps, cgroup_entries));
+            let helper = match network::start(range.is_none().then_some(pid), control.as_fd()) {
+                Ok(helper) => helper,
+                Err(error) => {
+                    end(&pidfd);
+                    return Err(error);
+                }
+            };
+            Ok(Birth {
+                helper: Some(helper),
+                children,
+                control,
+                pid,
+                pidfd,
+                cgroup,
+                range,
+                streams: ends.outer,
+            })
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! What a backend is: a strength of isolation that can start a cage, and says what else it can.
+
+use crate::{Birth, StartError, StreamKind};
+use ironcage_model::{CageId, Isolation};
+use ironcage_plan::Plan;
+
+/// Something that may be done with a cage, besides starting it and waiting for its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ability {
+    /// A terminal of the cage's own.
+    Terminal,
+    /// Sending a signal to the command.
+    Signal,
+    /// Stopping every process of the cage, and letting them go on.
+    Freeze,
+    /// Ending every process of the cage, those that left their parents included.
+    Kill,
+    /// Bounding what the cage uses, and telling which bound was reached.
+    Limits,
+    /// Recording system calls that were refused.
+    Refusals,
+    /// Another command in the running cage.
+    Exec,
+    /// A permission given to the running cage.
+    Lease,
+    /// A given permission narrowed or widened in place.
+    Flip,
+    /// A given permission taken back, with the proof that it is gone.
+    Revoke,
+    /// One command with permissions of its own beside the cage.
+    Scope,
+}
+
+impl Ability {
+    /// Every ability, in the order in which tables list them.
+    pub const ALL: [Ability; 11] = [
+        Ability::Terminal,
+        Ability::Signal,
+        Ability::Freeze,
+        Ability::Kill,
+        Ability::Limits,
+        Ability::Refusals,
+        Ability::Exec,
+        Ability::Lease,
+        Ability::Flip,
+        Ability::Revoke,
+        Ability::Scope,
+    ];
+
+    /// Its name in tables and messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Ability::Terminal => "terminal",
+            Ability::Signal => "signal",
+            Ability::Freeze => "freeze",
+            Ability::Kill => "kill",
+            Ability::Limits => "limits",
+            Ability::Refusals => "refusals",
+            Ability::Exec => "exec",
+            Ability::Lease => "lease",
+            Ability::Flip => "flip",
+            Ability::Revoke => "revoke",
+            Ability::Scope => "scope",
+        }
+    }
+}
+
+/// Whether a backend can do something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// It can; the text says how.
+    Yes(&'static str),
+    /// It refuses; the text says why.
+    No(&'static str),
+}
+
+/// A strength of isolation. How far each layer holds with it on a host is the plan's to say,
+/// before anything is started.
+pub trait Backend: std::fmt::Debug + Sync {
+    /// Which one it is.
+    fn isolation(&self) -> Isolation;
+
+    /// Whether it can do something, and how, or why not.
+    fn can(&self, ability: Ability) -> Answer;
+
+    /// Starts a cage. The caller goes on with [`Birth::attend`]; what it does before is done
+    /// while the cage is being built.
+    ///
+    /// Preconditions: the calling process has one thread; its end is the cage's end.
+    fn start(&self, plan: &Plan, id: &CageId, kind: StreamKind) -> Result<Birth, StartError>;
+}

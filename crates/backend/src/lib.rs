@@ -1,0 +1,22 @@
+//! The seam between the runtime and what makes a cage.
+//!
+//! [`Backend`] says what a backend is and what it can; [`Birth`] and [`Cage`] are the
+//! supervisor's side of a cage made of processes of this host. What those backends share
+//! stands here too: the messages between supervisor and first process, and what that process
+//! does after its backend has enclosed it. What differs (namespaces, file view, identity) is
+//! the backends' own.
+#![forbid(unsafe_code)]
+
+mod backend;
+mod cage;
+mod error;
+pub mod faults;
+pub mod ids;
+pub mod init;
+mod terminal;
+pub mod wire;
+
+pub use backend::{Ability, Answer, Backend};
+pub use cage::{Birth, Cage, Ends, Helper, StreamKind, Streams, end, make_cgroup};
+pub use error::StartError;
+pub use wire::{FromInit, Ready, receive as receive_from_init};

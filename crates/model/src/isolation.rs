@@ -1,0 +1,79 @@
+//! The strengths of isolation, by the names users type and read.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// How a cage is made: a rung of the ladder, the weakest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Isolation {
+    /// Landlock, seccomp and rlimits on the host's own view: for hosts that forbid namespaces.
+    Landlock,
+    /// A root of its own in a user and mount namespace, and nothing else apart.
+    Chroot,
+    /// Every namespace that the kernel has.
+    Namespace,
+}
+
+impl Isolation {
+    /// Every rung, the weakest first.
+    pub const ALL: [Isolation; 3] = [Isolation::Landlock, Isolation::Chroot, Isolation::Namespace];
+
+    /// The name used in policies, flags and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Isolation::Landlock => "landlock",
+            Isolation::Chroot => "chroot",
+            Isolation::Namespace => "namespace",
+        }
+    }
+}
+
+impl fmt::Display for Isolation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A name that no isolation has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownIsolation(pub String);
+
+impl fmt::Display for UnknownIsolation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = Isolation::ALL.map(Isolation::name).join(", ");
+        write!(
+            f,
+            "there is no isolation `{}`; write one of {names}",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for UnknownIsolation {}
+
+impl FromStr for Isolation {
+    type Err = UnknownIsolation;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Isolation::ALL
+            .into_iter()
+            .find(|isolation| isolation.name() == text)
+            .ok_or_else(|| UnknownIsolation(text.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_parses_back_and_an_unknown_one_is_answered_with_the_list() {
+        for isolation in Isolation::ALL {
+            assert_eq!(isolation.name().parse(), Ok(isolation));
+        }
+        let error = "jail".parse::<Isolation>().unwrap_err().to_string();
+        assert!(error.contains("`jail`") && error.contains("chroot"));
+    }
+}
