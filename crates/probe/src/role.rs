@@ -3,7 +3,7 @@
 //! `run_suite` starts the program again as the stage; the stage starts it as canary, as control
 //! and inside the sandbox. Every part but the first is reached by `probe role NAME ...`.
 
-use crate::adapter::Adapter;
+use crate::adapter::{Adapter, bundle};
 use crate::catalogue;
 use crate::inside::{self, Inside};
 use crate::mustwork;
@@ -105,6 +105,10 @@ pub fn play(name: &str, rest: &[OsString]) -> u8 {
         ("privileged", [mask, grant, _, ..]) => privileged(mask, grant, &rest[2..]),
         ("terminal", [path, _, ..]) => from_terminal(Path::new(path), &rest[1..]),
         ("hoard", [_, ..]) => return hoard(rest),
+        ("peer", [kind, workspace, _, ..]) => {
+            let command = command_after_dashes(rest);
+            command.and_then(|line| Err(bundle::become_peer(kind, Path::new(workspace), line)))
+        }
         _ => Err(io::Error::other(format!(
             "the suite has no part `{name}` with these arguments"
         ))),

@@ -4,7 +4,7 @@ use crate::error::{CliError, CommandResult};
 use clap::Subcommand;
 use ironcage_probe::casf::{Judgement, Standard, level_name};
 use ironcage_probe::{
-    Options, Probe, Report, Verdict, accepted, find, probes, role, run_suite, select,
+    Options, Probe, Report, SuiteError, Verdict, accepted, find, probes, role, run_suite, select,
 };
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
@@ -62,7 +62,8 @@ struct Run {
     /// Ids or classes: FS-01, PR, ...
     #[arg(value_name = "ID|CLASS")]
     names: Vec<String>,
-    /// The sandbox under test: ironcage, ironcage-root-inside, bwrap, none
+    /// The sandbox under test: ironcage, ironcage-root-inside, none, chroot, bwrap, bwrap-hard,
+    /// systemd-nspawn, crun, runc, podman, runsc, srt
     #[arg(long, value_name = "NAME", conflicts_with = "against_command")]
     against: Option<String>,
     /// The command line of any other sandbox: 'tool {workspace} -- {command}'
@@ -113,9 +114,10 @@ fn suite(run: Run) -> CommandResult {
         against_command: run.against_command,
         progress: std::io::stderr().is_terminal(),
     };
-    let report = run_suite(&options).map_err(|error| {
-        CliError::from_error(&error)
-            .hint("the stage needs namespaces; `ironcage doctor` says what this host allows")
+    let report = run_suite(&options).map_err(|error| match error {
+        SuiteError::Adapter(_) => CliError::from_error(&error),
+        SuiteError::Start(_) | SuiteError::Stage(_) => CliError::from_error(&error)
+            .hint("the stage needs namespaces; `ironcage doctor` says what this host allows"),
     })?;
     let judgement = match run.casf {
         true => Some(standard()?.judge(&report)),

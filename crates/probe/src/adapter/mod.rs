@@ -1,5 +1,8 @@
 //! Sandboxes under test: one value each, started as their users start them.
 
+pub(crate) mod bundle;
+mod peers;
+
 use crate::params::Limits;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -30,9 +33,14 @@ pub(crate) struct Launch<'a> {
 pub enum AdapterError {
     /// There is none of that name.
     #[error(
-        "there is no built-in sandbox `{0}`; there are ironcage, ironcage-root-inside, bwrap and none, and --against-command for any other"
+        "there is no built-in sandbox `{name}`; there are {there}, and --against-command for any other"
     )]
-    Unknown(String),
+    Unknown {
+        /// The name that was given.
+        name: String,
+        /// Those that there are.
+        there: String,
+    },
     /// Its program is not on this machine.
     #[error("`{program}` is not installed; the package `{package}` has it")]
     Missing {
@@ -40,6 +48,17 @@ pub enum AdapterError {
         program: &'static str,
         /// The package that has it.
         package: &'static str,
+    },
+    /// Only root can start it.
+    #[error("`{0}` cannot be used without root: run the suite as root")]
+    NeedsRoot(&'static str),
+    /// It does not work on a stage of namespaces.
+    #[error("`{name}` cannot be put on the stage: {why}")]
+    NotOnStage {
+        /// Its name.
+        name: &'static str,
+        /// The reason, and what to take instead.
+        why: &'static str,
     },
     /// The command line lacks a placeholder.
     #[error("`{0}` lacks {{command}}, which stands for the program to hold")]
@@ -81,10 +100,6 @@ pub struct Adapter {
     pub(crate) limits: bool,
     /// Whether it declares its system calls (`plan --json`).
     pub(crate) declares: bool,
-}
-
-fn words(list: &[&OsStr]) -> Vec<OsString> {
-    list.iter().map(|word| (*word).to_owned()).collect()
 }
 
 fn ironcage_line(launch: &Launch<'_>) -> Vec<OsString> {
@@ -137,42 +152,8 @@ fn ironcage_with(flags: &[&str], launch: &Launch<'_>) -> Vec<OsString> {
     line
 }
 
-/// As its users commonly take it: the whole system read-only, the workspace writable.
-fn bwrap_line(launch: &Launch<'_>) -> Vec<OsString> {
-    let workspace = launch.workspace.as_os_str();
-    let fixed = [
-        "--ro-bind",
-        "/",
-        "/",
-        "--dev",
-        "/dev",
-        "--proc",
-        "/proc",
-        "--unshare-pid",
-        "--bind",
-    ];
-    let mut line = vec![launch.launcher.into()];
-    line.extend(fixed.map(OsString::from));
-    line.extend(words(&[workspace, workspace]));
-    if let Some(path) = launch.hide {
-        line.extend(words(&[OsStr::new("--tmpfs"), path.as_os_str()]));
-    }
-    line.extend(words(&[OsStr::new("--chdir"), workspace, OsStr::new("--")]));
-    line.extend(launch.command.iter().cloned());
-    line
-}
-
 fn bare_line(launch: &Launch<'_>) -> Vec<OsString> {
     launch.command.clone()
-}
-
-fn system_program(program: &'static str, package: &'static str) -> Result<PathBuf, AdapterError> {
-    let places = ["/usr/local/bin", "/usr/bin", "/bin"];
-    places
-        .iter()
-        .map(|place| Path::new(place).join(program))
-        .find(|path| path.is_file())
-        .ok_or(AdapterError::Missing { program, package })
 }
 
 impl Adapter {
@@ -202,6 +183,15 @@ impl Adapter {
         }
     }
 
+    /// The names of the built-in adapters.
+    pub fn names() -> Vec<&'static str> {
+        let own = ["ironcage", "ironcage-root-inside", "none"];
+        own.into_iter()
+            .chain(peers::PEERS.iter().map(|peer| peer.name))
+            .chain(peers::NOT_ON_STAGE.iter().map(|(name, _)| *name))
+            .collect()
+    }
+
     /// The built-in adapter of that name.
     pub fn named(name: &str) -> Result<Adapter, AdapterError> {
         match name {
@@ -212,16 +202,7 @@ impl Adapter {
                 ..Adapter::ironcage()
             }),
             "none" => Ok(Adapter::none()),
-            "bwrap" => Ok(Adapter {
-                name: "bwrap --ro-bind / /".to_owned(),
-                line: Line::Built(bwrap_line),
-                source: Source::System(system_program("bwrap", "bubblewrap")?),
-                hides: true,
-                grants: true,
-                limits: false,
-                declares: false,
-            }),
-            other => Err(AdapterError::Unknown(other.to_owned())),
+            other => peers::named(other),
         }
     }
 
