@@ -10,11 +10,13 @@
 mod binary;
 mod host;
 mod process;
+mod screen;
 mod stage;
 
 pub use binary::binary;
 pub use host::{Host, tree};
 pub use process::{Exit, Ran, Running, wait_until};
+pub use screen::Screen;
 pub use stage::{Stage, Who};
 
 use std::io::Write;

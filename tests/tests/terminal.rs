@@ -1,95 +1,8 @@
 //! A real terminal: programs that draw, keys that are signals, sizes, pastes. tmux is the user's terminal.
 #![forbid(unsafe_code)]
 
-use ironcage_tests::{Stage, both, skip, wait_until};
-use std::process::Command;
+use ironcage_tests::{Screen, both, skip, wait_until};
 use std::time::Duration;
-
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// A tmux server of its own with one window, in which a shell of the stage's user runs.
-struct Screen<'a> {
-    stage: &'a Stage,
-    socket: String,
-}
-
-impl<'a> Screen<'a> {
-    fn open(stage: &'a Stage) -> Option<Self> {
-        if Command::new("tmux").arg("-V").output().is_err() {
-            skip("tmux is not installed");
-            return None;
-        }
-        let screen = Screen {
-            stage,
-            socket: stage.base().join("tmux").display().to_string(),
-        };
-        screen.tmux(&["new-session", "-d", "-x", "100", "-y", "30", "sh"]);
-        screen.line("PS1='host> '; clear");
-        screen.prompt();
-        Some(screen)
-    }
-
-    fn tmux(&self, arguments: &[&str]) -> String {
-        let output = self
-            .stage
-            .outside("tmux")
-            .args(["-S", &self.socket, "-f", "/dev/null"])
-            .args(arguments)
-            .output()
-            .expect("tmux runs");
-        assert!(output.status.success(), "tmux {arguments:?}: {output:?}");
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-
-    fn keys(&self, keys: &[&str]) {
-        let mut arguments = vec!["send-keys"];
-        arguments.extend(keys);
-        self.tmux(&arguments);
-    }
-
-    /// Types a line.
-    fn line(&self, text: &str) {
-        self.keys(&[text, "Enter"]);
-    }
-
-    /// Starts a command in a cage.
-    fn cage(&self, rest: &str) {
-        let binary = ironcage_tests::binary().display();
-        self.line(&format!("{binary} run -q {rest}"));
-    }
-
-    fn text(&self) -> String {
-        self.tmux(&["capture-pane", "-p", "-S", "-200"])
-    }
-
-    /// Waits until the host's shell asks for the next command: what is typed before that goes to the cage.
-    fn prompt(&self) {
-        self.asks("host>");
-    }
-
-    fn asks(&self, prompt: &str) {
-        let asks = || self.text().trim_end().ends_with(prompt);
-        assert!(wait_until(PATIENCE, asks), "no {prompt}:\n{}", self.text());
-    }
-
-    /// Waits for a line that begins so. What was typed does not count: it stands behind a prompt.
-    fn shows(&self, wanted: &str) {
-        let wanted = format!("\n{wanted}");
-        let wanted = wanted.as_str();
-        let shown = wait_until(PATIENCE, || self.text().contains(wanted));
-        assert!(shown, "no {wanted:?} on the screen:\n{}", self.text());
-    }
-}
-
-impl Drop for Screen<'_> {
-    fn drop(&mut self) {
-        let _ = self
-            .stage
-            .outside("tmux")
-            .args(["-S", &self.socket, "kill-server"])
-            .output();
-    }
-}
 
 both! {
     fn a_shell_has_a_terminal_of_the_cages_own_and_sees_its_size_change(stage) {
@@ -131,7 +44,7 @@ both! {
         screen.shows("ready");
         screen.keys(&["C-z"]);
         let stopped = || screen.text().contains("Stopped");
-        assert!(wait_until(PATIENCE, stopped), "{}", screen.text());
+        assert!(wait_until(Screen::PATIENCE, stopped), "{}", screen.text());
         screen.prompt();
         // The terminal is the host's shell's again, in its own mode.
         screen.line("stty -a | grep -o -e '-*icanon'; touch go");
@@ -148,7 +61,7 @@ both! {
         screen.cage(&format!("-- /bin/sh -c '{beat} sleep 0.5; echo ready; kill -STOP $$; echo on; rm -f beats; sleep 1'"));
         screen.shows("ready");
         let stopped = || screen.text().contains("Stopped");
-        assert!(wait_until(PATIENCE, stopped), "{}", screen.text());
+        assert!(wait_until(Screen::PATIENCE, stopped), "{}", screen.text());
         let beats = || stage.read("beats").map_or(0, |text| text.len());
         let then = beats();
         assert!(then > 0, "it never ran");
@@ -156,15 +69,15 @@ both! {
         assert_eq!(beats(), then, "it ran on");
         screen.line("fg");
         screen.shows("on");
-        assert!(wait_until(PATIENCE, || beats() > 0 && beats() != then), "it did not go on");
+        assert!(wait_until(Screen::PATIENCE, || beats() > 0 && beats() != then), "it did not go on");
     }
 
     fn limits_hold_in_the_background_too(stage) {
         let Some(screen) = Screen::open(stage) else { return };
         screen.cage("--time 2s -- /bin/sh -c 'touch began; sleep 60; touch ended'; echo status=$? &");
-        assert!(wait_until(PATIENCE, || stage.project().join("began").exists()), "{}", screen.text());
+        assert!(wait_until(Screen::PATIENCE, || stage.project().join("began").exists()), "{}", screen.text());
         let told = || screen.text().contains("status=124");
-        assert!(wait_until(PATIENCE, told), "{}", screen.text());
+        assert!(wait_until(Screen::PATIENCE, told), "{}", screen.text());
         assert!(!stage.project().join("ended").exists());
     }
 
@@ -174,7 +87,7 @@ both! {
         screen.shows("ready");
         screen.keys(&["C-z"]);
         let stopped = || screen.text().contains("Stopped");
-        assert!(wait_until(PATIENCE, stopped), "{}", screen.text());
+        assert!(wait_until(Screen::PATIENCE, stopped), "{}", screen.text());
         screen.prompt();
         screen.line("kill %1; kill -CONT %1; while kill -0 %1; do sleep 0.2; done 2>/dev/null; echo gone");
         screen.shows("gone");
@@ -192,7 +105,7 @@ both! {
         screen.line(":wq");
         screen.prompt();
         let saved = || stage.read("note.txt").as_deref() == Some("written in a cage\n");
-        assert!(wait_until(PATIENCE, saved), "{}", screen.text());
+        assert!(wait_until(Screen::PATIENCE, saved), "{}", screen.text());
     }
 
     fn htop_draws_the_cages_processes(stage) {
@@ -203,7 +116,7 @@ both! {
         }
         screen.cage("-- /usr/bin/htop");
         let drawn = || screen.text().contains("Tasks:") && screen.text().contains("Quit");
-        assert!(wait_until(PATIENCE, drawn), "{}", screen.text());
+        assert!(wait_until(Screen::PATIENCE, drawn), "{}", screen.text());
         screen.keys(&["q"]);
         screen.prompt();
         screen.line("echo back");
@@ -232,6 +145,6 @@ both! {
         let buffers = || screen.tmux(&["list-buffers"]);
         assert!(!buffers().contains("planted"), "{}", buffers());
         screen.cage(&format!("--raw-terminal -- {plant}"));
-        assert!(wait_until(PATIENCE, || buffers().contains("planted")), "{}", screen.text());
+        assert!(wait_until(Screen::PATIENCE, || buffers().contains("planted")), "{}", screen.text());
     }
 }
