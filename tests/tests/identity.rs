@@ -32,6 +32,12 @@ fn read_against_the_bits(stage: &Stage, flags: &[&str]) -> Ran {
 const DAC_OVERRIDE: u64 = 1 << 1;
 
 both! {
+    fn temporary_directories_belong_to_the_agent(stage) {
+        // Programs that put sockets there refuse a directory of somebody else's.
+        let ran = stage.sh("stat -c '%u %a' /tmp /dev/shm && id -u").ok();
+        assert_eq!(ran.stdout(), "1000 1777\n1000 1777\n1000\n");
+    }
+
     fn the_agent_is_an_ordinary_user(stage) {
         let ran = stage.sh("id -u; id -g; id -un; id -gn").ok();
         assert_eq!(ran.stdout(), "1000\n1000\nagent\nagent\n");

@@ -140,6 +140,72 @@ both! {
         assert_eq!(stage.read("reply").as_deref(), Some("42"));
     }
 
+    fn node_fetches_by_undici_and_runs_webassembly_where_no_cgroup_bounds_its_memory(stage) {
+        // The module exports `add`; its memory may grow to 4 GB, for which V8 reserves more than 8.
+        stage.write(
+            stage.project().join("wasm.js"),
+            r#"
+            const http = require('http');
+            const code = new WebAssembly.Module(Uint8Array.from([
+                0, 97, 115, 109, 1, 0, 0, 0, 1, 7, 1, 96, 2, 127, 127, 1, 127, 3, 2, 1, 0,
+                7, 7, 1, 3, 97, 100, 100, 0, 0, 10, 9, 1, 7, 0, 32, 0, 32, 1, 106, 11]));
+            const { add } = new WebAssembly.Instance(code).exports;
+            const memory = new WebAssembly.Memory({ initial: 16, maximum: 65536 });
+            memory.grow(1600);
+            const server = http.createServer((request, response) => {
+                request.on('data', () => {}).on('end', () => response.end(String(add(40, 2))));
+            }).listen(0, '127.0.0.1', async () => {
+                const url = 'http://127.0.0.1:' + server.address().port;
+                const replies = await Promise.all(Array.from({ length: 20 }, (_, i) =>
+                    fetch(url, { method: 'POST', body: 'x'.repeat(100000 + i) }).then((reply) => reply.text())));
+                console.log(process.versions.undici ? new Set(replies) : 'no undici');
+                process.exit(0);
+            });
+            "#,
+        );
+        let ran = build(stage, &["--profile", "node"], "node wasm.js").ok();
+        assert_eq!(ran.stdout(), "Set(1) { '42' }\n");
+    }
+
+    fn java_compiles_and_runs(stage) {
+        if !Path::new("/usr/bin/javac").exists() {
+            skip("needs a JDK (default-jdk-headless)");
+            return;
+        }
+        stage.write(
+            stage.project().join("Answer.java"),
+            "import java.util.stream.*;\npublic class Answer {\n  public static void main(String[] a) throws Exception {\n\
+             Thread t = new Thread(() -> System.out.println(IntStream.rangeClosed(1, 8).parallel().sum() + 6));\n\
+             t.start(); t.join();\n  }\n}\n",
+        );
+        let ran = build(stage, &[], "javac Answer.java && java Answer").ok();
+        assert_eq!(ran.stdout(), "42\n");
+    }
+
+    fn chromium_loads_a_page_from_a_server_in_the_cage(stage) {
+        if !Path::new("/usr/bin/chromium").exists() {
+            skip("needs chromium");
+            return;
+        }
+        stage.write(
+            stage.project().join("site/index.html"),
+            "<p id=p>as sent</p><script>fetch('answer').then(r => r.text()).then(t => p.textContent = 'drawn ' + t.trim())</script>",
+        );
+        stage.write(stage.project().join("site/answer"), "42\n");
+        // Its default would read the page before the script has fetched.
+        let script = "
+            /usr/bin/python3 -m http.server --directory site --bind 127.0.0.1 8000 >/dev/null 2>&1 &
+            until /usr/bin/python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", 8000))' 2>/dev/null; do sleep 0.1; done
+            chromium --headless --virtual-time-budget=10000 --dump-dom http://127.0.0.1:8000/
+        ";
+        for profile in ["shell", "coding-agent"] {
+            let ran = build(stage, &["--profile", profile], script).ok();
+            assert!(ran.stdout().contains("<p id=\"p\">drawn 42</p>"), "{ran:?}");
+        }
+        let ran = build(stage, &[], "cat /etc/chromium.d/*").ok();
+        assert!(!ran.stdout().contains("API_KEY"), "{ran:?}");
+    }
+
     fn sqlite(stage) {
         let script = r#"
             sqlite3 t.db 'pragma journal_mode=wal; create table t(x); insert into t values (40), (2);'

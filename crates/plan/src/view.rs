@@ -80,6 +80,7 @@ pub(crate) fn make(
         builder.system(Path::new(entry.path), entry);
     }
     builder.etc(policy, identity);
+    builder.fixed_etc();
     builder.devices();
     builder.processes();
     let toolchains = toolchains::find(policy, request, files, builder.map_owners);
@@ -145,8 +146,8 @@ impl Builder<'_> {
     /// Home, /tmp and shared memory: the cage's ephemeral storage.
     fn own_directories(&mut self) {
         let home = self.request.home.clone();
-        self.directory("/tmp", 0o1777, false);
-        self.directory("/dev/shm", 0o1777, false);
+        self.directory("/tmp", 0o1777, true);
+        self.directory("/dev/shm", 0o1777, true);
         self.directory("/run", 0o755, false);
         self.directory(home.clone(), 0o700, true);
         self.push(
@@ -253,6 +254,25 @@ impl Builder<'_> {
                     },
                     origin,
                 ),
+            }
+        }
+    }
+
+    fn fixed_etc(&mut self) {
+        for entry in system::ETC_FIXED {
+            let target = Path::new("/etc").join(entry.path);
+            let around = target.parent().unwrap_or(&target);
+            if self.files.node(around).is_some() {
+                let content = entry.content.to_owned();
+                let mode = 0o644;
+                self.push(
+                    ViewOp::File {
+                        target,
+                        content,
+                        mode,
+                    },
+                    format!("system: {}", entry.why),
+                );
             }
         }
     }

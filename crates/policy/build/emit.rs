@@ -22,6 +22,7 @@ struct SystemFile {
     directory: Vec<PathEntry>,
     etc: Vec<PathEntry>,
     etc_written: Vec<PathEntry>,
+    etc_fixed: Vec<PathEntry>,
     device: Vec<PathEntry>,
     proc_masked: Vec<PathEntry>,
     proc_read_only: Vec<PathEntry>,
@@ -83,27 +84,46 @@ pub(crate) fn system(path: &Path) -> Result<String, Failure> {
         );
     }
     code.push_str("];\n");
-    check_paths(path, &file.proc_fixed, true)?;
-    code.push_str(
-        "/// Below `/proc`, replaced by a fixed text.\npub static PROC_FIXED: &[Fixed] = &[\n",
-    );
+    let fixed = [
+        (
+            "Below `/etc`, a fixed text in place of the host's directory around it.",
+            "ETC_FIXED",
+            &file.etc_fixed,
+        ),
+        (
+            "Below `/proc`, replaced by a fixed text.",
+            "PROC_FIXED",
+            &file.proc_fixed,
+        ),
+    ];
+    for (doc, name, entries) in fixed {
+        check_paths(path, entries, true)?;
+        emit_fixed(&mut code, path, (doc, name), entries)?;
+    }
+    Ok(code)
+}
+
+fn emit_fixed(
+    code: &mut String,
+    file: &Path,
+    (doc, name): (&str, &str),
+    entries: &[PathEntry],
+) -> Result<(), Failure> {
+    let _ = writeln!(code, "/// {doc}\npub static {name}: &[Fixed] = &[");
     for PathEntry {
-        path: entry,
-        why,
-        content,
-        ..
-    } in &file.proc_fixed
+        path, why, content, ..
+    } in entries
     {
         let content = content
             .as_ref()
-            .ok_or_else(|| format!("{}: `{entry}` has no content", path.display()))?;
+            .ok_or_else(|| format!("{}: `{path}` has no content", file.display()))?;
         let _ = writeln!(
             code,
-            "    Fixed {{ path: {entry:?}, why: {why:?}, content: {content:?} }},"
+            "    Fixed {{ path: {path:?}, why: {why:?}, content: {content:?} }},"
         );
     }
     code.push_str("];\n");
-    Ok(code)
+    Ok(())
 }
 
 /// A file that holds one array of paths with reasons.

@@ -25,12 +25,12 @@ pub struct Masked {
     pub root_only: bool,
 }
 
-/// A path below `/proc` that is replaced by a fixed text.
+/// A path below `/proc` or `/etc` that is replaced by a fixed text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Fixed {
-    /// The path, relative to `/proc`.
+    /// The path, relative to there.
     pub path: &'static str,
-    /// What it would show.
+    /// Why it is not the host's.
     pub why: &'static str,
     /// What it shows instead.
     pub content: &'static str,
