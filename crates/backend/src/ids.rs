@@ -91,11 +91,14 @@ pub fn owner_maps(
     let mut maps: Vec<OwnerMap> = Vec::new();
     let mut children = Vec::new();
     for item in view {
-        let ViewOp::Bind {
+        let (ViewOp::Bind {
             owner: Some(owner),
             access: Access::Read | Access::Write,
             ..
-        } = &item.what
+        }
+        | ViewOp::Overlay {
+            owner: Some(owner), ..
+        }) = &item.what
         else {
             continue;
         };

@@ -1,6 +1,8 @@
 //! The host's files, as far as a plan asks about them: is something there, what is it, whose.
 
+use std::ffi::OsString;
 use std::io;
+use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -42,6 +44,8 @@ pub trait HostFiles {
     fn real(&self, path: &Path) -> io::Result<PathBuf>;
     /// What a symbolic link says.
     fn link(&self, path: &Path) -> io::Result<PathBuf>;
+    /// What is mounted below a directory, not at it.
+    fn mounts_below(&self, path: &Path) -> Vec<PathBuf>;
 }
 
 /// The tree of the running system.
@@ -77,5 +81,54 @@ impl HostFiles for SystemFiles {
 
     fn link(&self, path: &Path) -> io::Result<PathBuf> {
         std::fs::read_link(path)
+    }
+
+    fn mounts_below(&self, path: &Path) -> Vec<PathBuf> {
+        // Without it nothing is known to be mounted there, and the kernel says so at the start.
+        let text = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+        mount_points(&text)
+            .filter(|point| point != path && point.starts_with(path))
+            .collect()
+    }
+}
+
+/// The fifth field of each line, in which the kernel writes a few bytes in octal.
+fn mount_points(mountinfo: &[u8]) -> impl Iterator<Item = PathBuf> {
+    let lines = mountinfo.split(|byte| *byte == b'\n');
+    lines.filter_map(|line| {
+        let field = line.split(|byte| *byte == b' ').nth(4)?;
+        let mut path = Vec::with_capacity(field.len());
+        let mut rest = field;
+        while let Some((first, after)) = rest.split_first() {
+            let octal = after
+                .get(..3)
+                .filter(|_| *first == b'\\')
+                .and_then(|digits| std::str::from_utf8(digits).ok())
+                .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+            match octal {
+                Some(byte) => {
+                    path.push(byte);
+                    rest = after.get(3..).unwrap_or_default();
+                }
+                None => {
+                    path.push(*first);
+                    rest = after;
+                }
+            }
+        }
+        Some(PathBuf::from(OsString::from_vec(path)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_are_read_with_the_bytes_that_the_kernel_writes_in_octal() {
+        let text = b"36 35 98:0 /mnt1 /mnt/a\\040b rw - ext3 /dev/root rw\n\
+                     37 35 98:0 / /mnt/plain rw,noatime shared:1 - tmpfs t rw\n";
+        let points: Vec<PathBuf> = mount_points(text).collect();
+        assert_eq!(points, [Path::new("/mnt/a b"), Path::new("/mnt/plain")]);
     }
 }

@@ -10,6 +10,7 @@ pub mod filter;
 pub mod identity;
 pub mod landlock;
 pub mod network;
+mod overlay;
 pub mod privileges;
 pub mod view;
 

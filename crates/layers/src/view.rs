@@ -5,6 +5,7 @@
 //! attached, each target opened once as a handle below the new root, following no link.
 
 use crate::error::{Doing, LayerError, shown};
+use crate::overlay::Layers;
 use ironcage_model::Layer;
 use ironcage_plan::{Access, Item, NodeKind, Owner, ViewOp};
 use ironcage_sys::mount::{
@@ -70,7 +71,7 @@ struct Covers {
 const HIDDEN_DIRECTORY: &str = ".hidden/directory";
 const HIDDEN_FILE: &str = ".hidden/file";
 
-fn doing<T>(
+pub(crate) fn doing<T>(
     result: Result<T, impl Into<std::io::Error>>,
     action: impl FnOnce() -> String,
 ) -> Result<T, LayerError> {
@@ -166,6 +167,7 @@ impl<'a> View<'a> {
                     NodeKind::Directory => self.directory(target, 0o755)?,
                     NodeKind::File => self.empty_file(target)?,
                 },
+                ViewOp::Overlay { target, .. } => self.directory(target, 0o755)?,
                 ViewOp::Proc => self.directory(Path::new("/proc"), 0o555)?,
                 ViewOp::Terminals => self.directory(Path::new("/dev/pts"), 0o755)?,
                 ViewOp::Ephemeral { .. }
@@ -199,6 +201,13 @@ impl<'a> View<'a> {
                 owner,
                 ..
             } => self.bind(source, target, *access, *owner),
+            ViewOp::Overlay {
+                lower,
+                target,
+                upper,
+                work,
+                owner,
+            } => self.overlay(Layers { lower, upper, work }, target, *owner),
             ViewOp::Pin { target, access } => {
                 let set = match access {
                     Access::Read => base.with(MountAttributes::READ_ONLY),
@@ -279,13 +288,7 @@ impl<'a> View<'a> {
             Access::Write => MountAttributes::NO_SUID.with(MountAttributes::NO_DEVICES),
             Access::Device => MountAttributes::NO_SUID.with(MountAttributes::NO_EXEC),
         };
-        let id_map = owner.and_then(|owner| {
-            self.setting
-                .owner_maps
-                .iter()
-                .find(|map| map.owner == owner)
-                .map(|map| map.namespace.as_fd())
-        });
+        let id_map = self.id_map(owner);
         doing(
             set_attributes(
                 tree.as_fd(),
@@ -307,9 +310,25 @@ impl<'a> View<'a> {
         )?;
         self.attach(&tree, target)?;
         if access != Access::Device {
-            self.foreign.borrow_mut().push(target.to_owned());
+            self.is_foreign(target);
         }
         Ok(())
+    }
+
+    /// Remembers that others may change what stands at a place.
+    pub(crate) fn is_foreign(&self, target: &Path) {
+        self.foreign.borrow_mut().push(target.to_owned());
+    }
+
+    /// The agent's ids in the namespace in which the view is built.
+    pub(crate) fn agent(&self) -> (u32, u32) {
+        self.setting.agent
+    }
+
+    pub(crate) fn id_map(&self, owner: Option<Owner>) -> Option<BorrowedFd<'_>> {
+        let mut maps = self.setting.owner_maps.iter();
+        let map = maps.find(|map| Some(map.owner) == owner)?;
+        Some(map.namespace.as_fd())
     }
 
     fn hide(&self, target: &Path, kind: NodeKind) -> Result<(), LayerError> {
@@ -370,7 +389,7 @@ impl<'a> View<'a> {
     /// Mounts a tree at a place of the view. A place on the cage's own tmpfs is named: nobody
     /// else has been there. One in a tree of the host's is opened as a handle that follows no
     /// link, since others may change that tree at any moment.
-    fn attach(&self, tree: &OwnedFd, target: &Path) -> Result<(), LayerError> {
+    pub(crate) fn attach(&self, tree: &OwnedFd, target: &Path) -> Result<(), LayerError> {
         let action = || format!("mount at {}", shown(target));
         let from = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
         let in_foreign_tree = self
@@ -552,7 +571,7 @@ fn make_filesystem(
     )
 }
 
-fn clone_tree(
+pub(crate) fn clone_tree(
     place: BorrowedFd<'_>,
     recursive: bool,
     shown_as: &Path,

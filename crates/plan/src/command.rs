@@ -91,13 +91,13 @@ fn search_path(view: &Made) -> OsString {
     let visible = |entry: &Path| {
         // From the end: toolchains and the workspace come after the system.
         view.ops.iter().rev().any(|item| match &item.what {
-            ViewOp::Bind {
-                target,
-                kind: NodeKind::Directory,
-                ..
+            ViewOp::Symlink { target, .. } => entry.starts_with(target),
+            op => {
+                let directory = op
+                    .from_host()
+                    .filter(|(_, kind)| *kind == NodeKind::Directory);
+                directory.is_some_and(|(target, _)| entry.starts_with(target))
             }
-            | ViewOp::Symlink { target, .. } => entry.starts_with(target),
-            _ => false,
         })
     };
     let named = view.search.iter().map(PathBuf::as_path);
@@ -144,11 +144,9 @@ fn is_visible(path: &Path, ops: &[Item<ViewOp>]) -> bool {
     path == Path::new("/")
         || ops.iter().any(|item| match &item.what {
             ViewOp::Directory { target, .. } => target.starts_with(path),
-            ViewOp::Bind {
-                target,
-                kind: NodeKind::Directory,
-                ..
-            } => path.starts_with(target) || target.starts_with(path),
-            _ => false,
+            op => op
+                .from_host()
+                .filter(|(_, kind)| *kind == NodeKind::Directory)
+                .is_some_and(|(target, _)| path.starts_with(target) || target.starts_with(path)),
         })
 }

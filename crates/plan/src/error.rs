@@ -61,6 +61,14 @@ pub enum PlanError {
         /// Whether naming it and `--i-know` would allow it.
         can_be_forced: bool,
     },
+    /// A directory that cannot be had as a copy-on-write view.
+    #[error("{} cannot be had copy-on-write: {why}", shown(path))]
+    CopyOnWrite {
+        /// The directory.
+        path: PathBuf,
+        /// Why not.
+        why: String,
+    },
     /// A working directory outside of the view.
     #[error("the working directory {} is not visible in the cage", shown(path))]
     WorkingDirectory {

@@ -153,6 +153,19 @@ fn view_op(op: &ViewOp, line: &mut String) -> fmt::Result {
             }
             Ok(())
         }
+        ViewOp::Overlay {
+            target,
+            upper,
+            owner,
+            ..
+        } => {
+            write!(line, "overlay    {}", Printable::new(target))?;
+            write!(line, ", changes to {}", Printable::new(upper))?;
+            if let Some(owner) = owner {
+                write!(line, " (user {} outside is the agent)", owner.uid)?;
+            }
+            Ok(())
+        }
         ViewOp::Pin {
             target,
             access: Access::Read,

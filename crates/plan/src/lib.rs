@@ -28,4 +28,4 @@ pub use explain::explain;
 pub use git::{GitSetting, git_settings};
 pub use make::make;
 pub use plan::*;
-pub use request::{KeptPlaces, OwnDirectories, Request};
+pub use request::{ChangeLayer, ChangePlace, KeptPlaces, OwnDirectories, Request};

@@ -9,7 +9,7 @@ use ironcage_host::CgroupHost;
 use ironcage_model::{Layer, LayerReport};
 use serde::Serialize;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// One item of a plan and where it came from.
@@ -165,6 +165,24 @@ pub enum ViewOp {
         /// On-disk owner who is the agent inside; `null` leaves ids as they are.
         owner: Option<Owner>,
     },
+    /// A directory of the host's as a copy-on-write view: what is changed in it goes to a
+    /// directory of Ironcage's own, and the real one stays as it is.
+    Overlay {
+        /// Real path on the host.
+        #[serde(serialize_with = "bytes::path")]
+        lower: PathBuf,
+        /// Where.
+        #[serde(serialize_with = "bytes::path")]
+        target: PathBuf,
+        /// Where the change goes.
+        #[serde(serialize_with = "bytes::path")]
+        upper: PathBuf,
+        /// What the kernel needs beside it, on the same file system.
+        #[serde(serialize_with = "bytes::path")]
+        work: PathBuf,
+        /// On-disk owner who is the agent inside; `null` leaves ids as they are.
+        owner: Option<Owner>,
+    },
     /// A place of the view made before, mounted onto itself so that it is read-only or, when
     /// writable, cannot be renamed away from under what is mounted below it.
     Pin {
@@ -202,6 +220,17 @@ pub enum ViewOp {
     Terminals,
     /// From here on, what is not mounted writable is read-only.
     Seal,
+}
+
+impl ViewOp {
+    /// What of the host's tree is mounted, and where: a bind or a copy-on-write view.
+    pub fn from_host(&self) -> Option<(&Path, NodeKind)> {
+        match self {
+            ViewOp::Bind { target, kind, .. } => Some((target, *kind)),
+            ViewOp::Overlay { target, .. } => Some((target, NodeKind::Directory)),
+            _ => None,
+        }
+    }
 }
 
 /// A place in Ironcage's own directories that is made before the cage starts, where it is

@@ -2,7 +2,8 @@
 
 use crate::GitSetting;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 
 /// Ironcage's own directories: never in the reach of a cage.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +19,49 @@ pub struct KeptPlaces {
     pub home: PathBuf,
     /// The directory of the caches.
     pub caches: PathBuf,
+}
+
+/// Where one layer of a change lies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChangeLayer {
+    /// The real directory that it belongs to.
+    pub real: PathBuf,
+    /// What was changed in it.
+    pub upper: PathBuf,
+    /// What the kernel needs beside that.
+    pub work: PathBuf,
+}
+
+/// Where what the agent changes is kept aside, in Ironcage's own directories.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ChangePlace {
+    /// The change's own directory.
+    pub directory: PathBuf,
+    /// Layers that an earlier run made; further ones get places of their own.
+    pub layers: Vec<ChangeLayer>,
+}
+
+impl ChangePlace {
+    /// The layer of a real directory. Its name follows from the path, so that the next run
+    /// finds it again.
+    pub(crate) fn layer(&self, real: &Path) -> ChangeLayer {
+        use sha2::{Digest as _, Sha256};
+        use std::fmt::Write as _;
+        if let Some(layer) = self.layers.iter().find(|layer| layer.real == real) {
+            return layer.clone();
+        }
+        let mut name = String::with_capacity(16);
+        for byte in Sha256::digest(real.as_os_str().as_bytes()).iter().take(8) {
+            // Writing to a string cannot fail.
+            let _ = write!(name, "{byte:02x}");
+        }
+        let place = self.directory.join("layers").join(name);
+        ChangeLayer {
+            real: real.to_owned(),
+            upper: place.join("upper"),
+            work: place.join("work"),
+        }
+    }
 }
 
 /// One run.
@@ -46,6 +90,10 @@ pub struct Request {
     pub own: OwnDirectories,
     /// Where what is kept lies.
     pub kept: KeptPlaces,
+    /// Where the change of a copy-on-write view goes; used where something is one.
+    pub change: ChangePlace,
+    /// The git directory of the workspace where that lies outside of it, as a worktree's does.
+    pub git_directory: Option<PathBuf>,
     /// The user's settings of git that are harmless; used where the policy gives them.
     pub git: Vec<GitSetting>,
 }

@@ -59,7 +59,11 @@ pub(crate) fn find(
     if !policy.toolchains.value {
         return Found::default();
     }
-    let writable = policy.write.iter().map(|path| path.value.clone());
+    let writable = policy
+        .write
+        .iter()
+        .chain(&policy.write_direct)
+        .map(|path| path.value.clone());
     let mut search = Search {
         request,
         files,

@@ -2,12 +2,13 @@
 
 mod beside;
 mod covered;
+mod overlay;
 
 use crate::plan::{
     Access, Identity, Item, KeptPlace, NodeKind, Owner, Variable, ViewOp, WriteRights, WriteRule,
 };
 use crate::{PlanError, Request, etc, guarded, toolchains, workspace};
-use ironcage_host::{HostCaps, HostFiles, NodeType, Privilege};
+use ironcage_host::{HostCaps, HostFiles, Kernel, NodeType, Privilege};
 use ironcage_policy::{Listed, Policy, Sourced, WorkspaceMode, system};
 use std::path::{Path, PathBuf};
 
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Made {
     pub(crate) ops: Vec<Item<ViewOp>>,
     pub(crate) write_rules: Vec<Item<WriteRule>>,
+    /// Directories of the host that the agent fills: where the watchdog looks.
     pub(crate) writable: Vec<PathBuf>,
     pub(crate) kept: Vec<Item<KeptPlace>>,
     /// Variables that toolchains and what is kept need.
@@ -73,7 +75,14 @@ pub(crate) fn make(
         },
         granted: Vec::new(),
         below_home: Vec::new(),
-        agents: policy.write.iter().map(|path| path.value.clone()).collect(),
+        renameable: Vec::new(),
+        kernel: host.kernel,
+        agents: policy
+            .write
+            .iter()
+            .chain(&policy.write_direct)
+            .map(|path| path.value.clone())
+            .collect(),
     };
     builder.own_directories();
     for entry in system::DIRECTORIES {
@@ -105,11 +114,31 @@ struct Builder<'a> {
     below_home: Vec<PathBuf>,
     /// Directories outside of the workspace that the policy gives for writing.
     agents: Vec<PathBuf>,
+    /// Places inside in which the agent can rename.
+    renameable: Vec<PathBuf>,
+    kernel: Kernel,
+}
+
+/// How something of the host's is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Read,
+    Write,
+    CopyOnWrite,
+}
+
+impl Way {
+    fn access(self) -> Access {
+        match self {
+            Way::Read => Access::Read,
+            Way::Write | Way::CopyOnWrite => Access::Write,
+        }
+    }
 }
 
 struct Grant {
     path: PathBuf,
-    access: Access,
+    way: Way,
     origin: String,
 }
 
@@ -370,36 +399,56 @@ impl Builder<'_> {
                 );
                 self.write_rule(workspace.clone(), WriteRights::Tree, "workspace");
             }
-            WorkspaceMode::Direct | WorkspaceMode::ReadOnly => {
+            WorkspaceMode::Direct
+            | WorkspaceMode::ReadOnly
+            | WorkspaceMode::Cow
+            | WorkspaceMode::Apply => {
                 workspace::check(self.request, self.files)?;
                 workspace::check_lifted(policy, &workspace)?;
+                let origin = format!("workspace, {}", policy.workspace_mode.origin);
+                grants.extend(self.git_directory(mode, &origin));
                 grants.push(Grant {
                     path: workspace.clone(),
-                    access: if mode == WorkspaceMode::Direct {
-                        Access::Write
-                    } else {
-                        Access::Read
+                    way: match mode {
+                        WorkspaceMode::Direct => Way::Write,
+                        mode if mode.is_copy_on_write() => Way::CopyOnWrite,
+                        _ => Way::Read,
                     },
-                    origin: format!("workspace, {}", policy.workspace_mode.origin),
+                    origin,
                 });
             }
         }
+        overlay::drop_contained(&mut grants, &workspace);
         grants.sort_by_key(|grant| grant.path.components().count());
         for grant in grants {
-            self.bind_grant(policy, grant)?;
+            match grant.way {
+                Way::Read | Way::Write => self.bind_grant(policy, grant)?,
+                Way::CopyOnWrite => self.overlay_grant(grant)?,
+            }
         }
         Ok(())
     }
 
     fn collect(&self, policy: &Policy) -> Result<Vec<Grant>, PlanError> {
-        let read = policy.read.iter().map(|path| (path, Access::Read));
-        let write = policy.write.iter().map(|path| (path, Access::Write));
-        read.chain(write)
-            .map(|(path, access)| self.grant(path, access))
+        // Where the user works on the real files, what is written beside them is real too.
+        let write = if policy.workspace_mode.value == WorkspaceMode::Direct {
+            Way::Write
+        } else {
+            Way::CopyOnWrite
+        };
+        let lists = [
+            (&policy.read, Way::Read),
+            (&policy.write, write),
+            (&policy.write_direct, Way::Write),
+        ];
+        lists
+            .into_iter()
+            .flat_map(|(list, way)| list.iter().map(move |path| (path, way)))
+            .map(|(path, way)| self.grant(path, way))
             .collect()
     }
 
-    fn grant(&self, path: &Sourced<PathBuf>, access: Access) -> Result<Grant, PlanError> {
+    fn grant(&self, path: &Sourced<PathBuf>, way: Way) -> Result<Grant, PlanError> {
         let origin = path.origin.to_string();
         let missing = || PlanError::MissingPath {
             path: path.value.clone(),
@@ -440,7 +489,8 @@ impl Builder<'_> {
             );
         }
         if !self.request.i_know
-            && let Some(why) = guarded::why(&guarded::known_homes(self.request), &real, access)
+            && let Some(why) =
+                guarded::why(&guarded::known_homes(self.request), &real, way.access())
         {
             return Err(PlanError::GuardedPath {
                 path: path.value.clone(),
@@ -450,7 +500,7 @@ impl Builder<'_> {
         }
         Ok(Grant {
             path: real,
-            access,
+            way,
             origin,
         })
     }
@@ -488,24 +538,26 @@ impl Builder<'_> {
             uid: node.uid,
             gid: node.gid,
         });
+        let access = grant.way.access();
         self.granted.push(grant.path.clone());
         self.push(
             ViewOp::Bind {
                 source: grant.path.clone(),
                 target: grant.path.clone(),
-                access: grant.access,
+                access,
                 kind,
                 owner,
             },
             grant.origin.clone(),
         );
-        if grant.access == Access::Write {
+        if access == Access::Write {
             let rights = match kind {
                 NodeKind::Directory => WriteRights::Tree,
                 NodeKind::File => WriteRights::Existing,
             };
             self.write_rule(grant.path.clone(), rights, &grant.origin);
             self.made.writable.push(grant.path.clone());
+            self.renameable.push(grant.path.clone());
             if kind == NodeKind::Directory {
                 let lifted = policy.unprotect.iter();
                 let lifted: Vec<PathBuf> = lifted

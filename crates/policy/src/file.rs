@@ -42,7 +42,7 @@ pub struct PolicyFile {
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct WorkspaceSection {
-    /// `direct`: the real files, writable; `read-only`: the real files; `scratch`: an empty directory, gone at the end.
+    /// `cow`: a copy-on-write view, the change is kept aside until it is applied; `apply`: the same, applied when the command ends successfully; `direct`: the real files, writable; `read-only`: the real files; `scratch`: an empty directory, gone at the end.
     #[schemars(with = "Option<crate::WorkspaceMode>")]
     pub mode: Option<Spanned<String>>,
     /// Protected paths in the workspace's root that stay writable, such as `.vscode`.
@@ -58,9 +58,12 @@ pub struct FilesSection {
     /// Readable.
     #[schemars(with = "Vec<String>")]
     pub read: Vec<Spanned<String>>,
-    /// Readable and writable.
+    /// Readable and writable. The change is kept aside like the workspace's, unless that is `direct`.
     #[schemars(with = "Vec<String>")]
     pub write: Vec<Spanned<String>>,
+    /// Readable and writable as they are: what the agent writes is there at once, in every mode.
+    #[schemars(with = "Vec<String>")]
+    pub write_direct: Vec<Spanned<String>>,
     /// Not visible, even below something that is.
     #[schemars(with = "Vec<String>")]
     pub hide: Vec<Spanned<String>>,

@@ -21,6 +21,8 @@ pub struct FlagLayer {
     pub read: Vec<PathBuf>,
     /// `-w`, `--write`.
     pub write: Vec<PathBuf>,
+    /// `-w PATH:direct`.
+    pub write_direct: Vec<PathBuf>,
     /// `--hide`.
     pub hide: Vec<PathBuf>,
     /// `--no-toolchains`.
@@ -174,6 +176,7 @@ impl FlagLayer {
             unprotect: each("--unprotect", self.unprotected()?),
             read: paths("--read", &self.read)?,
             write: paths("--write", &self.write)?,
+            write_direct: paths("--write", &self.write_direct)?,
             hide: paths("--hide", &self.hide)?,
             toolchains: one("--no-toolchains", self.no_toolchains.then_some(false)),
             keep: each("--state", self.kept(home)?),

@@ -21,6 +21,7 @@ pub(crate) struct Fragment {
     pub(crate) unprotect: Vec<Sourced<PathBuf>>,
     pub(crate) read: Vec<Sourced<PathBuf>>,
     pub(crate) write: Vec<Sourced<PathBuf>>,
+    pub(crate) write_direct: Vec<Sourced<PathBuf>>,
     pub(crate) hide: Vec<Sourced<PathBuf>>,
     pub(crate) toolchains: Option<Sourced<bool>>,
     pub(crate) keep: Vec<Sourced<PathBuf>>,
@@ -107,6 +108,7 @@ impl Check<'_> {
             unprotect: self.each(&file.workspace.unprotect, Self::unprotect)?,
             read: self.each(&file.files.read, path)?,
             write: self.each(&file.files.write, path)?,
+            write_direct: self.each(&file.files.write_direct, path)?,
             hide: self.each(&file.files.hide, path)?,
             toolchains: self.one(&file.files.toolchains, |_, value| Ok(*value.get_ref()))?,
             keep: self.each(&file.state.keep, |this, text| {

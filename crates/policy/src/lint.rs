@@ -28,7 +28,8 @@ impl Lint<'_> {
             .read
             .iter()
             .map(|path| ("read", path))
-            .chain(policy.write.iter().map(|path| ("write", path)));
+            .chain(policy.write.iter().map(|path| ("write", path)))
+            .chain(policy.write_direct.iter().map(|path| ("write", path)));
         for (right, path) in given {
             let why = if path.value == Path::new("/") {
                 "it is the whole host, every socket and secret with it"
@@ -72,6 +73,7 @@ impl Lint<'_> {
                 .iter()
                 .map(|path| ("readable", path))
                 .chain(policy.write.iter().map(|path| ("writable", path)))
+                .chain(policy.write_direct.iter().map(|path| ("writable", path)))
                 .find(|(_, path)| path.value.starts_with(&hidden.value));
             if let Some((right, path)) = given {
                 let shown = Printable::new(&path.value);
@@ -88,12 +90,13 @@ impl Lint<'_> {
 
     fn writes_in_an_unwritable_workspace(&self, policy: &Policy) -> Result<(), PolicyError> {
         let mode = &policy.workspace_mode;
-        if mode.value == WorkspaceMode::Direct {
+        if mode.value.is_writable() {
             return Ok(());
         }
         let Some(inside) = policy
             .write
             .iter()
+            .chain(&policy.write_direct)
             .find(|path| path.value.starts_with(self.workspace))
         else {
             return Ok(());
@@ -107,7 +110,7 @@ impl Lint<'_> {
             ),
             (inside, "writable"),
             (&mode_name, "the workspace's mode"),
-            "use mode = \"direct\", or write outside the workspace",
+            "use mode = \"cow\" or \"direct\", or write outside the workspace",
         ))
     }
 
@@ -134,7 +137,13 @@ impl Lint<'_> {
     /// A path that is not there is a slip of the pen, or a secret that is not hidden.
     /// Profiles may name what not every host has.
     fn missing(&self, policy: &Policy) -> Result<(), PolicyError> {
-        for path in policy.read.iter().chain(&policy.write).chain(&policy.hide) {
+        for path in policy
+            .read
+            .iter()
+            .chain(&policy.write)
+            .chain(&policy.write_direct)
+            .chain(&policy.hide)
+        {
             let written = matches!(path.origin, Origin::File { .. } | Origin::Flag { .. });
             if written && std::fs::metadata(&path.value).is_err() {
                 return Err(self.refuse(

@@ -21,6 +21,7 @@ pub(crate) fn from_defaults(
         unprotect: defaults.unprotect,
         read: defaults.read,
         write: defaults.write,
+        write_direct: defaults.write_direct,
         hide: defaults.hide,
         toolchains: defaults.toolchains.ok_or(Incomplete("files.toolchains"))?,
         keep: defaults.keep,
@@ -77,6 +78,7 @@ pub(crate) fn apply(policy: &mut Policy, fragment: Fragment) {
     append(&mut policy.unprotect, fragment.unprotect);
     append(&mut policy.read, fragment.read);
     append(&mut policy.write, fragment.write);
+    append(&mut policy.write_direct, fragment.write_direct);
     append(&mut policy.hide, fragment.hide);
     replace(&mut policy.toolchains, fragment.toolchains);
     if fragment.keep_nothing {

@@ -40,11 +40,15 @@ fn environment(policy: &Policy) -> std::collections::BTreeMap<&str, &EnvRule> {
 
 /// Whether `a` opens nothing that `b` does not. Whatever cannot be compared counts as wider.
 pub fn is_no_wider(a: &Policy, b: &Policy) -> bool {
-    let readable = |path: &Path| covered(path, &b.read) || covered(path, &b.write);
+    let written = |path: &Path| covered(path, &b.write) || covered(path, &b.write_direct);
+    let readable = |path: &Path| covered(path, &b.read) || written(path);
     let files = a.workspace_mode.value.width() <= b.workspace_mode.value.width()
         && all_in(&a.unprotect, &b.unprotect)
         && a.read.iter().all(|path| readable(&path.value))
-        && a.write.iter().all(|path| covered(&path.value, &b.write))
+        && a.write.iter().all(|path| written(&path.value))
+        && a.write_direct
+            .iter()
+            .all(|path| covered(&path.value, &b.write_direct))
         && b.hide.iter().all(|path| covered(&path.value, &a.hide))
         && a.toolchains.value <= b.toolchains.value
         && a.keep.iter().all(|path| covered(&path.value, &b.keep))
@@ -120,10 +124,12 @@ pub(crate) fn narrow(base: &mut Policy, fragment: &mut Fragment, workspace: &Pat
     let mut dropped = Dropped::default();
     let path = |path: &PathBuf| ironcage_model::Printable::new(path).to_string();
     let inside = base.workspace_mode.value != WorkspaceMode::Scratch;
-    let writable = base.workspace_mode.value == WorkspaceMode::Direct;
+    let writable = base.workspace_mode.value.is_writable();
     // What is there anyway is no wish worth telling about.
     let quiet = |item: &PathBuf, write: bool| {
-        let given = covered(item, &base.write) || (!write && covered(item, &base.read));
+        let given = covered(item, &base.write)
+            || covered(item, &base.write_direct)
+            || (!write && covered(item, &base.read));
         given || (item.starts_with(workspace) && if write { writable } else { inside })
     };
     for (what, list, write) in [
@@ -136,6 +142,12 @@ pub(crate) fn narrow(base: &mut Policy, fragment: &mut Fragment, workspace: &Pat
             }
         }
     }
+    dropped.keep(
+        "files.write-direct",
+        &mut fragment.write_direct,
+        &base.write_direct,
+        path,
+    );
     dropped.keep(
         "workspace.unprotect",
         &mut fragment.unprotect,

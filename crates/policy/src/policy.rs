@@ -34,6 +34,10 @@ impl<T> Sourced<T> {
 pub enum WorkspaceMode {
     /// The real files, writable; protected ones read-only.
     Direct,
+    /// Copy-on-write, and the change is applied when the command ends successfully.
+    Apply,
+    /// Copy-on-write: the change is kept aside until the user applies it.
+    Cow,
     /// The real files, read-only.
     ReadOnly,
     /// An empty directory of its own, gone at the end; no file of the host.
@@ -42,8 +46,10 @@ pub enum WorkspaceMode {
 
 impl WorkspaceMode {
     /// Every mode, the widest first.
-    pub const ALL: [WorkspaceMode; 3] = [
+    pub const ALL: [WorkspaceMode; 5] = [
         WorkspaceMode::Direct,
+        WorkspaceMode::Apply,
+        WorkspaceMode::Cow,
         WorkspaceMode::ReadOnly,
         WorkspaceMode::Scratch,
     ];
@@ -52,6 +58,8 @@ impl WorkspaceMode {
     pub const fn name(self) -> &'static str {
         match self {
             WorkspaceMode::Direct => "direct",
+            WorkspaceMode::Apply => "apply",
+            WorkspaceMode::Cow => "cow",
             WorkspaceMode::ReadOnly => "read-only",
             WorkspaceMode::Scratch => "scratch",
         }
@@ -62,14 +70,29 @@ impl WorkspaceMode {
         match self {
             WorkspaceMode::Scratch => 0,
             WorkspaceMode::ReadOnly => 1,
-            WorkspaceMode::Direct => 2,
+            WorkspaceMode::Cow => 2,
+            WorkspaceMode::Apply => 3,
+            WorkspaceMode::Direct => 4,
         }
+    }
+
+    /// Whether the agent can change the workspace, or its own copy of it.
+    pub const fn is_writable(self) -> bool {
+        matches!(
+            self,
+            WorkspaceMode::Direct | WorkspaceMode::Apply | WorkspaceMode::Cow
+        )
+    }
+
+    /// Whether what the agent changes is kept aside first.
+    pub const fn is_copy_on_write(self) -> bool {
+        matches!(self, WorkspaceMode::Apply | WorkspaceMode::Cow)
     }
 }
 
 /// Text that is not a workspace mode.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{}` is not a workspace mode; write direct, read-only or scratch", .0.escape_debug())]
+#[error("`{}` is not a workspace mode; write cow, apply, direct, read-only or scratch", .0.escape_debug())]
 pub struct InvalidMode(pub String);
 
 impl FromStr for WorkspaceMode {
@@ -207,8 +230,10 @@ pub struct Policy {
     pub unprotect: Vec<Sourced<PathBuf>>,
     /// Paths readable beyond the system view. Absolute, or `~/...` already expanded.
     pub read: Vec<Sourced<PathBuf>>,
-    /// Paths writable beyond the workspace.
+    /// Paths writable beyond the workspace: copy-on-write, unless the workspace is direct.
     pub write: Vec<Sourced<PathBuf>>,
+    /// Paths that are written as they are, in every mode of the workspace.
+    pub write_direct: Vec<Sourced<PathBuf>>,
     /// Paths that must not be visible even below something that is.
     pub hide: Vec<Sourced<PathBuf>>,
     /// Whether toolchains that the caller's PATH names are readable.

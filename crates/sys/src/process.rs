@@ -32,6 +32,36 @@ fn close_range(first: u32, last: u32) -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) }).map(drop)
 }
 
+/// The ids with which a thread makes and opens files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileIds {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+}
+
+/// Sets this thread's file ids; returns those that it had.
+pub fn set_file_ids(ids: FileIds) -> io::Result<FileIds> {
+    // An id that cannot be: the call then changes nothing and tells what is set.
+    const ASK: u32 = u32::MAX;
+    // SAFETY: the call takes a number and touches no memory.
+    let gid = check(unsafe { libc::syscall(libc::SYS_setfsgid, ids.gid) })?;
+    // SAFETY: the call takes a number and touches no memory.
+    let uid = check(unsafe { libc::syscall(libc::SYS_setfsuid, ids.uid) })?;
+    // SAFETY: the call takes a number and touches no memory.
+    let gid_now = check(unsafe { libc::syscall(libc::SYS_setfsgid, ASK) })?;
+    // SAFETY: the call takes a number and touches no memory.
+    let uid_now = check(unsafe { libc::syscall(libc::SYS_setfsuid, ASK) })?;
+    if (uid_now as u32, gid_now as u32) != (ids.uid, ids.gid) {
+        return Err(io::Error::from(io::ErrorKind::PermissionDenied));
+    }
+    Ok(FileIds {
+        uid: uid as u32,
+        gid: gid as u32,
+    })
+}
+
 /// The argument list that the kernel put on this process's stack, kept for
 /// [`wipe_arguments_and_environment`].
 static ARGUMENTS: AtomicPtr<*mut libc::c_char> = AtomicPtr::new(std::ptr::null_mut());

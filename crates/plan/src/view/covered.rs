@@ -61,7 +61,8 @@ impl Builder<'_> {
                 .real(&path.value)
                 .unwrap_or_else(|_| path.value.clone());
             let visible = self.made.ops.iter().any(|item| {
-                matches!(&item.what, ViewOp::Bind { target, .. } if real.starts_with(target))
+                let mounted = item.what.from_host();
+                mounted.is_some_and(|(target, _)| real.starts_with(target))
             });
             let origin = path.origin.to_string();
             if visible {
@@ -73,12 +74,9 @@ impl Builder<'_> {
                 .made
                 .ops
                 .iter()
-                .filter_map(|item| match &item.what {
-                    ViewOp::Bind { target, kind, .. } if target.starts_with(&real) => {
-                        Some((target.clone(), *kind))
-                    }
-                    _ => None,
-                })
+                .filter_map(|item| item.what.from_host())
+                .filter(|(target, _)| target.starts_with(&real))
+                .map(|(target, kind)| (target.to_owned(), kind))
                 .collect();
             if below.is_empty() {
                 let text = format!(
@@ -119,8 +117,8 @@ impl Builder<'_> {
     /// Keeps a place where it is: a directory above it that the agent could rename would take
     /// what is mounted there along, and the place would be free in the next run.
     pub(super) fn pin_ancestors(&mut self, path: &Path) {
-        let writable = self.made.writable.iter();
-        let Some(tree) = writable.filter(|tree| path.starts_with(tree)).max() else {
+        let renameable = self.renameable.iter();
+        let Some(tree) = renameable.filter(|tree| path.starts_with(tree)).max() else {
             return;
         };
         for ancestor in workspace::ancestors_between(tree, path) {

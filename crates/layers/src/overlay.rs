@@ -1,0 +1,194 @@
+//! Copy-on-write views: overlayfs over a directory of the host's.
+//!
+//! Layers are named by descriptor only, so no path is resolved twice and none of them shows in
+//! the cage's list of mounts. The marks of deletions are extended attributes that need no
+//! privilege, also where root mounts: a change looks the same on disk whoever made it.
+//!
+//! Rootless, the kernel copies with the caller's own ids. As root, the layers are mounts with
+//! mapped owners, and the kernel must copy as the agent, who is the only one that they know.
+
+use crate::error::{LayerError, shown};
+use crate::view::{View, clone_tree, doing};
+use ironcage_plan::Owner;
+use ironcage_sys::mount::{AttributeChange, open_below, open_source, set_attributes};
+use ironcage_sys::process::{FileIds, set_file_ids};
+use ironcage_sys::rustix::fs::{StatVfsMountFlags, fstatvfs};
+use ironcage_sys::rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag,
+    fsconfig_set_string, fsmount, fsopen, unmount,
+};
+use ironcage_sys::rustix::process::fchdir;
+use ironcage_sys::rustix::thread::{capabilities, set_capabilities};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+/// The directories of an overlay on the host.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Layers<'a> {
+    pub(crate) lower: &'a Path,
+    pub(crate) upper: &'a Path,
+    pub(crate) work: &'a Path,
+}
+
+/// The same as handles, and mounts that were made for them.
+struct Opened {
+    lower: OwnedFd,
+    upper: OwnedFd,
+    work: OwnedFd,
+    mounts: Vec<OwnedFd>,
+}
+
+impl View<'_> {
+    /// Mounts a copy-on-write view of a directory.
+    pub(crate) fn overlay(
+        &self,
+        layers: Layers<'_>,
+        target: &Path,
+        owner: Option<Owner>,
+    ) -> Result<(), LayerError> {
+        let opened = match self.id_map(owner) {
+            None => open_layers(layers)?,
+            Some(id_map) => self.open_mapped(layers, target, id_map)?,
+        };
+        let made = if opened.mounts.is_empty() {
+            self.make_overlay(layers, &opened)?
+        } else {
+            as_agent(self.agent(), || self.make_overlay(layers, &opened))?
+        };
+        for mount in opened.mounts.iter().rev() {
+            doing(fchdir(mount), || "enter a layer".into())?;
+            doing(unmount(".", UnmountFlags::DETACH), || {
+                "let a layer go".into()
+            })?;
+        }
+        self.attach(&made, target)?;
+        self.is_foreign(target);
+        Ok(())
+    }
+
+    /// Layers as mounts on which the owner on disk is the agent. They stand at the target
+    /// while the overlay is made: kernels before 6.15 take only mounts that are attached.
+    fn open_mapped(
+        &self,
+        layers: Layers<'_>,
+        target: &Path,
+        id_map: BorrowedFd<'_>,
+    ) -> Result<Opened, LayerError> {
+        let (Some(place), Some(upper), Some(work)) = (
+            layers.upper.parent(),
+            layers.upper.file_name(),
+            layers.work.file_name(),
+        ) else {
+            return doing(Err(io::Error::from(io::ErrorKind::InvalidInput)), || {
+                format!("find the place of {}", shown(layers.upper))
+            });
+        };
+        let mount = |path: &Path| {
+            let handle = doing(open_source(path), || format!("open {}", shown(path)))?;
+            clone_tree(handle.as_fd(), false, path)
+        };
+        let lower = mount(layers.lower)?;
+        // Upper and work must be on one mount. They are opened before the owners are mapped:
+        // their parent is Ironcage's, and through the map nobody may search it.
+        let change = mount(place)?;
+        let below = |name: &std::ffi::OsStr| {
+            doing(open_below(change.as_fd(), Path::new(name)), || {
+                format!("open {}", shown(&place.join(name)))
+            })
+        };
+        let (upper, work) = (below(upper)?, below(work)?);
+        for (tree, path) in [(&lower, layers.lower), (&change, place)] {
+            let change = AttributeChange {
+                id_map: Some(id_map),
+                private: true,
+                ..AttributeChange::default()
+            };
+            doing(set_attributes(tree.as_fd(), change), || {
+                format!(
+                    "map the owner of {} (its file system may not allow that)",
+                    shown(path)
+                )
+            })?;
+            self.attach(tree, target)?;
+        }
+        let again = doing(lower.try_clone(), || "keep a layer".into())?;
+        Ok(Opened {
+            lower: again,
+            upper,
+            work,
+            mounts: vec![lower, change],
+        })
+    }
+
+    fn make_overlay(&self, layers: Layers<'_>, opened: &Opened) -> Result<OwnedFd, LayerError> {
+        let action = || {
+            format!(
+                "make a copy-on-write view of {} with changes in {}",
+                shown(layers.lower),
+                shown(layers.upper)
+            )
+        };
+        // The magic links of /proc lead to what a descriptor stands for. The host's /proc is
+        // covered by the new root; the cage's own shows this process too.
+        doing(fchdir(self.proc()), || {
+            "enter the process file system".into()
+        })?;
+        let name = |handle: &OwnedFd| format!("self/fd/{}", handle.as_raw_fd());
+        let context = doing(fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC), action)?;
+        for (option, value) in [
+            ("source", "ironcage".to_owned()),
+            ("lowerdir", name(&opened.lower)),
+            ("upperdir", name(&opened.upper)),
+            ("workdir", name(&opened.work)),
+            // Numbers of files stay the same when they are copied, also where the change is on
+            // another file system.
+            ("xino", "auto".to_owned()),
+            ("index", "off".to_owned()),
+        ] {
+            doing(
+                fsconfig_set_string(&context, option, value.as_str()),
+                action,
+            )?;
+        }
+        // With this, redirects and files without data are neither made nor followed: what an
+        // agent could have forged in a layer means nothing.
+        doing(fsconfig_set_flag(&context, "userxattr"), action)?;
+        doing(fsconfig_create(&context), action)?;
+        let mut attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+        let flags = doing(fstatvfs(&opened.lower), action)?.f_flag;
+        if flags.contains(StatVfsMountFlags::NOEXEC) {
+            attributes |= MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        }
+        let made = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes);
+        doing(made, action)
+    }
+}
+
+fn open_layers(layers: Layers<'_>) -> Result<Opened, LayerError> {
+    let open = |path: &Path| doing(open_source(path), || format!("open {}", shown(path)));
+    Ok(Opened {
+        lower: open(layers.lower)?,
+        upper: open(layers.upper)?,
+        work: open(layers.work)?,
+        mounts: Vec::new(),
+    })
+}
+
+/// Does something with the agent's file ids and all capabilities that this process has: an
+/// overlay works on its layers with the ids of who made it.
+fn as_agent<T>(
+    agent: (u32, u32),
+    act: impl FnOnce() -> Result<T, LayerError>,
+) -> Result<T, LayerError> {
+    let action = || "take the agent's file ids".to_owned();
+    let held = doing(capabilities(None), action)?;
+    let (uid, gid) = agent;
+    let before = doing(set_file_ids(FileIds { uid, gid }), action)?;
+    // A change of the file user id takes capabilities on files away.
+    doing(set_capabilities(None, held), action)?;
+    let result = act();
+    doing(set_file_ids(before), action)?;
+    doing(set_capabilities(None, held), action)?;
+    result
+}

@@ -1,0 +1,144 @@
+//! What the agent gets copy-on-write: the workspace, its git directory, what it may write
+//! beside it; and where that cannot be.
+
+use super::{Builder, Grant, Way};
+use crate::PlanError;
+use crate::plan::{Owner, ViewOp, WriteRights};
+use ironcage_host::{Kernel, NodeType};
+use ironcage_policy::WorkspaceMode;
+use std::path::{Path, PathBuf};
+
+/// The first kernel whose overlayfs can be mounted in a user namespace and keeps its marks in
+/// extended attributes that need no privilege.
+const LEAST_KERNEL: Kernel = Kernel {
+    major: 5,
+    minor: 11,
+};
+/// The first whose overlayfs takes layers with mapped owners, which root's cages need.
+const LEAST_KERNEL_FOR_ROOT: Kernel = Kernel {
+    major: 5,
+    minor: 19,
+};
+
+impl Builder<'_> {
+    /// The git directory of a worktree lies elsewhere. Where commits are kept aside it is a
+    /// part of the change, and where the workspace is read-only it is readable.
+    pub(super) fn git_directory(&self, mode: WorkspaceMode, origin: &str) -> Option<Grant> {
+        let path = self.request.git_directory.clone()?;
+        let way = match mode {
+            WorkspaceMode::Cow | WorkspaceMode::Apply => Way::CopyOnWrite,
+            // Of the real one a worktree's agent could change hooks that the host runs.
+            _ => return None,
+        };
+        Some(Grant {
+            path,
+            way,
+            origin: format!("git directory of the {origin}"),
+        })
+    }
+
+    pub(super) fn overlay_grant(&mut self, grant: Grant) -> Result<(), PlanError> {
+        let Some(node) = self.files.node(&grant.path) else {
+            return Err(PlanError::MissingPath {
+                path: grant.path,
+                origin: grant.origin,
+            });
+        };
+        let owner = Owner {
+            uid: node.uid,
+            gid: node.gid,
+        };
+        if let Some(why) = self.no_overlay(&grant.path, node.kind, owner) {
+            return Err(PlanError::CopyOnWrite {
+                path: grant.path,
+                why,
+            });
+        }
+        let layer = self.request.change.layer(&grant.path);
+        self.write_rule(grant.path.clone(), WriteRights::Tree, &grant.origin);
+        self.made.writable.push(layer.upper.clone());
+        self.granted.push(grant.path.clone());
+        self.renameable.push(grant.path.clone());
+        self.push(
+            ViewOp::Overlay {
+                lower: grant.path.clone(),
+                target: grant.path,
+                upper: layer.upper,
+                work: layer.work,
+                owner: self.map_owners.then_some(owner),
+            },
+            grant.origin,
+        );
+        Ok(())
+    }
+
+    /// Why overlayfs cannot serve for a directory, as far as that can be known beforehand.
+    fn no_overlay(&self, path: &Path, kind: NodeType, owner: Owner) -> Option<String> {
+        if kind != NodeType::Directory {
+            return Some(
+                "it is a single file; give the directory that it lies in, or write PATH:direct"
+                    .into(),
+            );
+        }
+        let least = if self.map_owners {
+            LEAST_KERNEL_FOR_ROOT
+        } else {
+            LEAST_KERNEL
+        };
+        if self.kernel < least {
+            return Some(format!(
+                "that takes Linux {least} or later, and this is {}",
+                self.kernel
+            ));
+        }
+        let change = &self.request.change.directory;
+        if change.starts_with(path) {
+            return Some(format!(
+                "the change would be kept in {}, which lies in it; XDG_STATE_HOME can name another place",
+                change.display()
+            ));
+        }
+        if !self.map_owners && owner.uid != self.caller.uid {
+            return Some(format!(
+                "it belongs to user {}, and only your own files can be copied in a user namespace",
+                owner.uid
+            ));
+        }
+        if !self.map_owners && owner.gid != self.caller.gid {
+            return Some(format!(
+                "its group is {}, and only files of your own group {} can be copied in a user namespace",
+                owner.gid, self.caller.gid
+            ));
+        }
+        let below = self.files.mounts_below(path);
+        below.first().map(|mount| {
+            format!(
+                "{} is mounted in it, which a copy-on-write view cannot show",
+                mount.display()
+            )
+        })
+    }
+}
+
+/// Takes out what another copy-on-write grant contains already. The workspace stays a layer of
+/// its own: its change is what the user is shown.
+pub(super) fn drop_contained(grants: &mut Vec<Grant>, workspace: &Path) {
+    let copied = |grant: &Grant| grant.way == Way::CopyOnWrite;
+    let mut trees: Vec<PathBuf> = Vec::new();
+    grants.sort_by_key(|grant| grant.path.components().count());
+    grants.retain(|grant| {
+        let contained = trees.iter().any(|tree| grant.path.starts_with(tree));
+        let keep = !copied(grant) || !contained || grant.path == workspace;
+        if copied(grant) && keep {
+            trees.push(grant.path.clone());
+        }
+        keep
+    });
+    // Named with -w too, it would be there twice.
+    let mut seen = false;
+    grants.retain(|grant| {
+        let again = copied(grant) && grant.path == workspace && seen;
+        seen |= copied(grant) && grant.path == workspace;
+        !again
+    });
+}
