@@ -2,7 +2,7 @@
 //! way from them to a plan.
 
 use crate::error::CliError;
-use crate::places;
+use crate::{change, places};
 use clap::Args;
 use ironcage_host::{HostCaps, SystemFiles};
 use ironcage_model::Layer;
@@ -10,7 +10,8 @@ use ironcage_plan::{KeptPlaces, NodeKind, OwnDirectories, Plan, PlanError, Reque
 use ironcage_policy::{
     Amount, Cpus, EnvRule, FlagLayer, Resolved, Sources, TimeLimit, WorkspaceMode, resolve,
 };
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 /// Flags that describe a cage.
@@ -35,8 +36,9 @@ pub(crate) struct CageFlags {
     /// Let the agent read this path (can be repeated)
     #[arg(short, long, value_name = "PATH", help_heading = "Files")]
     read: Vec<PathBuf>,
-    /// Let the agent write this path (can be repeated)
-    #[arg(short, long, value_name = "PATH", help_heading = "Files")]
+    /// Let the agent write this path; PATH:direct writes through at once, else the change is kept
+    /// aside like the workspace's (can be repeated)
+    #[arg(short, long, value_name = "PATH[:direct]", help_heading = "Files")]
     write: Vec<PathBuf>,
     /// Hide this path, even below something readable (can be repeated)
     #[arg(long, value_name = "PATH", help_heading = "Files")]
@@ -53,9 +55,12 @@ pub(crate) struct CageFlags {
     /// The workspace [default: the repository around the current directory, else that directory]
     #[arg(long, value_name = "DIR", help_heading = "Files")]
     workspace: Option<PathBuf>,
-    /// How the workspace appears: direct, read-only or scratch
+    /// How the workspace appears: cow, apply, direct, read-only or scratch
     #[arg(long, value_name = "MODE", help_heading = "Files")]
     workspace_mode: Option<WorkspaceMode>,
+    /// Start from the real files although an earlier change is pending, which stays
+    #[arg(long, help_heading = "Files")]
+    fresh: bool,
     /// Leave this protected path of the workspace writable (can be repeated)
     #[arg(long, value_name = "PATH", help_heading = "Files")]
     unprotect: Vec<PathBuf>,
@@ -112,6 +117,7 @@ pub(crate) struct CageFlags {
 pub(crate) struct Prepared {
     pub(crate) plan: Plan,
     pub(crate) resolved: Resolved,
+    pub(crate) change: change::Choice,
 }
 
 impl Prepared {
@@ -186,6 +192,7 @@ impl CageFlags {
                 home: place.home,
             }
         };
+        let change = change::Choice::make(&home, &workspace, policy, self.fresh)?;
         let own = places::own(&home);
         if self.i_know {
             places::make_own_in(&workspace, &own)?;
@@ -198,6 +205,8 @@ impl CageFlags {
                 Vec::new()
             },
             kept,
+            change: change.place(),
+            git_directory: places::git_directory(&workspace),
             argv,
             cwd,
             workspace,
@@ -210,16 +219,22 @@ impl CageFlags {
             policy_documents: resolved.documents.clone(),
         };
         let plan = make(&resolved.policy, &request, &host, &SystemFiles).map_err(plan_error)?;
-        Ok(Prepared { plan, resolved })
+        Ok(Prepared {
+            plan,
+            resolved,
+            change,
+        })
     }
 
     fn layer(&self, cwd: &Path) -> Result<FlagLayer, CliError> {
+        let (direct, kept_aside) = written(&self.write);
         let absolute = |paths: &[PathBuf]| paths.iter().map(|path| cwd.join(path)).collect();
         Ok(FlagLayer {
             workspace_mode: self.workspace_mode,
             unprotect: self.unprotect.clone(),
             read: absolute(&self.read),
-            write: absolute(&self.write),
+            write: absolute(&kept_aside),
+            write_direct: absolute(&direct),
             hide: absolute(&self.hide),
             no_toolchains: self.no_toolchains,
             state: self.state.clone(),
@@ -242,6 +257,19 @@ impl CageFlags {
             allow_degraded: self.allow_degraded.clone(),
         })
     }
+}
+
+/// The paths of `-w`: those that end in `:direct`, without it, and the others.
+fn written(paths: &[PathBuf]) -> (Vec<PathBuf>, Vec<PathBuf>) {
+    let direct = |path: &PathBuf| {
+        let bytes = path.as_os_str().as_bytes().strip_suffix(b":direct")?;
+        Some(PathBuf::from(OsStr::from_bytes(bytes)))
+    };
+    let kept_aside = paths.iter().filter(|path| direct(path).is_none());
+    (
+        paths.iter().filter_map(direct).collect(),
+        kept_aside.cloned().collect(),
+    )
 }
 
 fn real(path: &Path, flag: &str) -> Result<PathBuf, CliError> {
@@ -274,6 +302,9 @@ fn plan_error(error: PlanError) -> CliError {
         PlanError::GuardedPath { .. } => shown
             .hint("name only what the command needs: a file or directory in it")
             .hint("--i-know gives it all the same"),
+        PlanError::CopyOnWrite { .. } => shown
+            .hint("--workspace-mode direct works on the real files, read-only only shows them")
+            .hint("or copy the directory (`cp -a`) to where that is possible, and start there"),
         PlanError::MissingPath { .. } => shown.hint("make it first, or take it out of the policy"),
         PlanError::UnknownSyscalls { .. } => {
             shown.hint("the lists are standard and minimal; `ironcage plan` shows what each allows")

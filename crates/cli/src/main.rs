@@ -5,6 +5,7 @@
 
 mod ask;
 mod cage_flags;
+mod change;
 mod commands;
 mod error;
 mod places;

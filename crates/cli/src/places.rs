@@ -56,6 +56,11 @@ fn resolved(path: &Path) -> PathBuf {
     }
 }
 
+/// Pending changes of all workspaces.
+pub(crate) fn changes(home: &Path) -> ironcage_workspace::Store {
+    ironcage_workspace::Store::open(&resolved(&state_dir(home)))
+}
+
 /// The most that is read of a configuration of git.
 const GIT_CONFIG_SIZE: u64 = 256 * 1024;
 
@@ -86,6 +91,59 @@ pub(crate) fn git(home: &Path) -> Vec<GitSetting> {
         }
     }
     git_settings(&text)
+}
+
+/// The most that is read of a file that says where a repository is.
+const POINTER_SIZE: u64 = 8 * 1024;
+
+fn small_text(path: &Path) -> Option<String> {
+    let file = std::fs::File::open(path).ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut text = String::new();
+    file.take(POINTER_SIZE).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+/// The git directory of a workspace that has a pointer to it instead: the common one of a
+/// worktree, a submodule's own. The pointer lies where agents write, so it counts only if what
+/// it leads to points back: that is written in a place which they cannot reach.
+pub(crate) fn git_directory(workspace: &Path) -> Option<PathBuf> {
+    let pointer = workspace.join(".git");
+    if !pointer.symlink_metadata().ok()?.is_file() {
+        return None;
+    }
+    let text = small_text(&pointer)?;
+    let named = text.strip_prefix("gitdir:")?.trim();
+    let directory = std::fs::canonicalize(workspace.join(named)).ok()?;
+    if directory.starts_with(workspace) {
+        return None;
+    }
+    let points_back = |text: &str, wanted: &Path| {
+        std::fs::canonicalize(directory.join(text.trim())).is_ok_and(|real| real == wanted)
+    };
+    let common = match small_text(&directory.join("gitdir")) {
+        Some(back) if points_back(&back, &pointer) => {
+            let common = small_text(&directory.join("commondir"))?;
+            let common = std::fs::canonicalize(directory.join(common.trim())).ok()?;
+            directory
+                .starts_with(common.join("worktrees"))
+                .then_some(common)?
+        }
+        Some(_) => return None,
+        None => {
+            let config = small_text(&directory.join("config"))?;
+            let mut lines = config.lines().map(str::trim);
+            let back = lines.find_map(|line| {
+                let (key, value) = line.split_once('=')?;
+                (key.trim() == "worktree").then(|| value.trim().to_owned())
+            })?;
+            points_back(&back, workspace).then_some(directory)?
+        }
+    };
+    let owner = |path: &Path| std::fs::metadata(path).map(|metadata| metadata.uid());
+    (owner(&common).ok()? == owner(workspace).ok()?).then_some(common)
 }
 
 /// Ironcage's own directories, real paths where they exist: no cage gets to see them.

@@ -31,13 +31,18 @@ pub(crate) struct Layers<'a> {
     pub(crate) work: &'a Path,
 }
 
-/// The same as handles, and mounts that were made for them.
+/// The same as handles.
 struct Opened {
     lower: OwnedFd,
     upper: OwnedFd,
     work: OwnedFd,
-    mounts: Vec<OwnedFd>,
+    /// How many of them are mounts that were made for this, at [`LAYERS`].
+    mapped: u32,
 }
+
+/// Where layers with mapped owners stand while the overlay is made: on the cage's own storage,
+/// where nobody else is yet.
+pub(crate) const LAYERS: &str = ".hidden/layers";
 
 impl View<'_> {
     /// Mounts a copy-on-write view of a directory.
@@ -49,30 +54,30 @@ impl View<'_> {
     ) -> Result<(), LayerError> {
         let opened = match self.id_map(owner) {
             None => open_layers(layers)?,
-            Some(id_map) => self.open_mapped(layers, target, id_map)?,
+            Some(id_map) => self.open_mapped(layers, id_map)?,
         };
-        let made = if opened.mounts.is_empty() {
+        let made = if opened.mapped == 0 {
             self.make_overlay(layers, &opened)?
         } else {
             as_agent(self.agent(), || self.make_overlay(layers, &opened))?
         };
-        for mount in opened.mounts.iter().rev() {
-            doing(fchdir(mount), || "enter a layer".into())?;
-            doing(unmount(".", UnmountFlags::DETACH), || {
-                "let a layer go".into()
-            })?;
+        if opened.mapped > 0 {
+            doing(fchdir(self.root()), || "enter the new root".into())?;
+        }
+        for _ in 0..opened.mapped {
+            let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+            doing(unmount(LAYERS, flags), || "let a layer go".into())?;
         }
         self.attach(&made, target)?;
         self.is_foreign(target);
         Ok(())
     }
 
-    /// Layers as mounts on which the owner on disk is the agent. They stand at the target
-    /// while the overlay is made: kernels before 6.15 take only mounts that are attached.
+    /// Layers as mounts on which the owner on disk is the agent. They are attached
+    /// while the overlay is made: kernels before 6.15 take no others.
     fn open_mapped(
         &self,
         layers: Layers<'_>,
-        target: &Path,
         id_map: BorrowedFd<'_>,
     ) -> Result<Opened, LayerError> {
         let (Some(place), Some(upper), Some(work)) = (
@@ -110,14 +115,13 @@ impl View<'_> {
                     shown(path)
                 )
             })?;
-            self.attach(tree, target)?;
+            self.attach(tree, Path::new(LAYERS))?;
         }
-        let again = doing(lower.try_clone(), || "keep a layer".into())?;
         Ok(Opened {
-            lower: again,
+            lower,
             upper,
             work,
-            mounts: vec![lower, change],
+            mapped: 2,
         })
     }
 
@@ -171,7 +175,7 @@ fn open_layers(layers: Layers<'_>) -> Result<Opened, LayerError> {
         lower: open(layers.lower)?,
         upper: open(layers.upper)?,
         work: open(layers.work)?,
-        mounts: Vec::new(),
+        mapped: 0,
     })
 }
 

@@ -5,7 +5,7 @@
 //! attached, each target opened once as a handle below the new root, following no link.
 
 use crate::error::{Doing, LayerError, shown};
-use crate::overlay::Layers;
+use crate::overlay::{LAYERS, Layers};
 use ironcage_model::Layer;
 use ironcage_plan::{Access, Item, NodeKind, Owner, ViewOp};
 use ironcage_sys::mount::{
@@ -122,6 +122,10 @@ impl<'a> View<'a> {
         })
     }
 
+    pub(crate) fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
     /// A handle of the cage's process file system, through which nothing is masked yet.
     pub fn proc(&self) -> BorrowedFd<'_> {
         self.proc.as_fd()
@@ -167,7 +171,12 @@ impl<'a> View<'a> {
                     NodeKind::Directory => self.directory(target, 0o755)?,
                     NodeKind::File => self.empty_file(target)?,
                 },
-                ViewOp::Overlay { target, .. } => self.directory(target, 0o755)?,
+                ViewOp::Overlay { target, owner, .. } => {
+                    self.directory(target, 0o755)?;
+                    if owner.is_some() {
+                        self.directory(Path::new(LAYERS), 0o700)?;
+                    }
+                }
                 ViewOp::Proc => self.directory(Path::new("/proc"), 0o555)?,
                 ViewOp::Terminals => self.directory(Path::new("/dev/pts"), 0o755)?,
                 ViewOp::Ephemeral { .. }
@@ -207,6 +216,7 @@ impl<'a> View<'a> {
                 upper,
                 work,
                 owner,
+                of: _,
             } => self.overlay(Layers { lower, upper, work }, target, *owner),
             ViewOp::Pin { target, access } => {
                 let set = match access {

@@ -109,6 +109,18 @@ pub enum NodeKind {
     File,
 }
 
+/// What a copy-on-write view is a view of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Overlaid {
+    /// The workspace.
+    Workspace,
+    /// A git directory of its own.
+    Git,
+    /// A directory that was given for writing.
+    Granted,
+}
+
 /// One step in the building of the file view. Targets are paths inside.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "op", rename_all = "kebab-case")]
@@ -168,6 +180,8 @@ pub enum ViewOp {
     /// A directory of the host's as a copy-on-write view: what is changed in it goes to a
     /// directory of Ironcage's own, and the real one stays as it is.
     Overlay {
+        /// What it is a view of.
+        of: Overlaid,
         /// Real path on the host.
         #[serde(serialize_with = "bytes::path")]
         lower: PathBuf,
@@ -362,7 +376,7 @@ pub struct Plan {
     /// The workspace's path, outside and inside.
     #[serde(serialize_with = "bytes::path")]
     pub workspace: PathBuf,
-    /// Directories of the host that are writable inside: the watchdog looks at these.
+    /// Directories of the host that are filled from inside: the watchdog looks at these.
     #[serde(serialize_with = "bytes::path_list")]
     pub writable: Vec<PathBuf>,
     /// Places that must be made before the cage starts, for what outlives it.

@@ -32,6 +32,16 @@ pub struct ChangeLayer {
     pub work: PathBuf,
 }
 
+impl ChangeLayer {
+    fn at(real: &Path, place: &Path) -> ChangeLayer {
+        ChangeLayer {
+            real: real.to_owned(),
+            upper: place.join("upper"),
+            work: place.join("work"),
+        }
+    }
+}
+
 /// Where what the agent changes is kept aside, in Ironcage's own directories.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChangePlace {
@@ -44,23 +54,21 @@ pub struct ChangePlace {
 impl ChangePlace {
     /// The layer of a real directory. Its name follows from the path, so that the next run
     /// finds it again.
-    pub(crate) fn layer(&self, real: &Path) -> ChangeLayer {
+    pub(crate) fn layer(&self, real: &Path, workspace: &Path) -> ChangeLayer {
         use sha2::{Digest as _, Sha256};
         use std::fmt::Write as _;
         if let Some(layer) = self.layers.iter().find(|layer| layer.real == real) {
             return layer.clone();
+        }
+        if real == workspace {
+            return ChangeLayer::at(real, &self.directory);
         }
         let mut name = String::with_capacity(16);
         for byte in Sha256::digest(real.as_os_str().as_bytes()).iter().take(8) {
             // Writing to a string cannot fail.
             let _ = write!(name, "{byte:02x}");
         }
-        let place = self.directory.join("layers").join(name);
-        ChangeLayer {
-            real: real.to_owned(),
-            upper: place.join("upper"),
-            work: place.join("work"),
-        }
+        ChangeLayer::at(real, &self.directory.join("layers").join(name))
     }
 }
 

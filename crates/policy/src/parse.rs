@@ -203,7 +203,7 @@ mod tests {
     fn an_unknown_key_like_no_other_lists_those_that_exist() {
         let shown = fail("[files]\nblorb = 1\n");
         assert!(
-            shown.contains("the keys here are read, write, hide"),
+            shown.contains("the keys here are read, write, write-direct, hide"),
             "{shown}"
         );
     }

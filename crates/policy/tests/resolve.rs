@@ -290,7 +290,7 @@ fn contradictions_are_shown_with_both_places() {
     fs::create_dir(stage.path("home/project/out")).unwrap();
     let shown = stage.refused("[workspace]\nmode = \"read-only\"\n[files]\nwrite = [\"out\"]\n");
     assert!(
-        shown.contains("is read-only") && shown.contains("mode = \"direct\""),
+        shown.contains("is read-only") && shown.contains("mode = \"cow\""),
         "{shown}"
     );
     let shown = stage.refused("[syscalls]\nlist = \"minimal\"\ngroups = [\"debug\"]\n");

@@ -14,4 +14,4 @@ mod store;
 
 pub use change::{Change, ChangeId, InvalidChangeId, Layer, LayerRole, Lock, Moment};
 pub use error::WorkspaceError;
-pub use store::{LayerRequest, Store};
+pub use store::{Draft, LayerRequest, Store};

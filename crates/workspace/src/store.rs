@@ -16,8 +16,6 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as 
 use std::path::{Path, PathBuf};
 
 const CURRENT: &str = "current";
-/// The workspace's layer lies in the change's directory itself, the others below this.
-const OTHER_LAYERS: &str = "layers";
 
 /// The pending changes of all workspaces.
 #[derive(Debug, Clone)]
@@ -32,6 +30,17 @@ pub struct LayerRequest {
     pub role: LayerRole,
     /// The real directory, without links.
     pub real: PathBuf,
+    /// Where its two directories go, below the change's: the plan names them.
+    pub place: PathBuf,
+}
+
+/// A change that is not there yet: the plan of a run names places in it before they are made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Draft {
+    /// Its id.
+    pub id: ChangeId,
+    /// Its directory.
+    pub directory: PathBuf,
 }
 
 impl Store {
@@ -68,6 +77,19 @@ impl Store {
         Change::read(&directory).map(Some)
     }
 
+    /// Names a change that is to be begun. Nothing is made.
+    ///
+    /// # Errors
+    /// Where the system has no random numbers.
+    pub fn draft(&self, workspace: &Path) -> Result<Draft, WorkspaceError> {
+        let place = self.of_workspace(workspace);
+        let mut random = [0; 8];
+        getrandom(&mut random, GetRandomFlags::empty()).doing("name a change in", &place)?;
+        let id = ChangeId::from_entropy(random);
+        let directory = place.join(id.as_str());
+        Ok(Draft { id, directory })
+    }
+
     /// Begins a change, which becomes the workspace's current one. Earlier ones stay.
     ///
     /// # Errors
@@ -75,24 +97,15 @@ impl Store {
     pub fn create(
         &self,
         workspace: &Path,
+        draft: Draft,
         mode: &str,
         layers: &[LayerRequest],
     ) -> Result<Change, WorkspaceError> {
-        let place = self.of_workspace(workspace);
-        let mut random = [0; 8];
-        getrandom(&mut random, GetRandomFlags::empty()).doing("name a change in", &place)?;
-        let id = ChangeId::from_entropy(random);
-        let directory = place.join(id.as_str());
+        let Draft { id, directory } = draft;
         make_private(&directory)?;
         let mut made = Vec::with_capacity(layers.len());
-        for (number, request) in layers.iter().enumerate() {
-            let below = match request.role {
-                LayerRole::Workspace => PathBuf::new(),
-                LayerRole::Git | LayerRole::Granted => {
-                    Path::new(OTHER_LAYERS).join(number.to_string())
-                }
-            };
-            made.push(make_layer(&directory, &below, request)?);
+        for request in layers {
+            made.push(make_layer(&directory, request)?);
         }
         let change = Change {
             record: Record {
@@ -108,6 +121,29 @@ impl Store {
         change.write()?;
         self.make_current(&change)?;
         Ok(change)
+    }
+
+    /// Adds those overlays to a change that it does not have yet. The caller holds its lock.
+    ///
+    /// # Errors
+    /// Where the directories cannot be made or a real one cannot be looked at.
+    pub fn extend(
+        &self,
+        change: &mut Change,
+        layers: &[LayerRequest],
+    ) -> Result<(), WorkspaceError> {
+        let missing: Vec<&LayerRequest> = layers
+            .iter()
+            .filter(|wanted| change.layers().iter().all(|have| have.real != wanted.real))
+            .collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        for request in missing {
+            let made = make_layer(&change.directory, request)?;
+            change.record.layers.push(made);
+        }
+        change.write()
     }
 
     /// Makes a change the one that the next run in its workspace continues.
@@ -184,17 +220,13 @@ fn now() -> Moment {
     }
 }
 
-fn make_layer(
-    directory: &Path,
-    below: &Path,
-    request: &LayerRequest,
-) -> Result<Layer, WorkspaceError> {
+fn make_layer(directory: &Path, request: &LayerRequest) -> Result<Layer, WorkspaceError> {
     let real = std::fs::symlink_metadata(&request.real).doing("look at", &request.real)?;
     if !real.is_dir() {
         return Err(io::Error::from(io::ErrorKind::NotADirectory))
             .doing("lay a layer over", &request.real);
     }
-    let place = directory.join(below);
+    let place = directory.join(&request.place);
     let (upper, work) = (place.join("upper"), place.join("work"));
     make_private(&work)?;
     make_private(&upper)?;
@@ -218,7 +250,7 @@ fn make_layer(
         real: request.real.clone(),
         device: real.dev(),
         inode: real.ino(),
-        place: below.to_owned(),
+        place: request.place.clone(),
         upper,
         work,
     })

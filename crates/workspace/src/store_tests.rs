@@ -13,16 +13,22 @@ fn over(real: &Path) -> [LayerRequest; 1] {
     [LayerRequest {
         role: LayerRole::Workspace,
         real: real.to_owned(),
+        place: PathBuf::new(),
     }]
+}
+
+fn begin(store: &Store, workspace: &Path) -> Change {
+    let draft = store.draft(workspace).expect("a name");
+    store
+        .create(workspace, draft, "cow", &over(workspace))
+        .expect("a change")
 }
 
 #[test]
 fn a_change_is_found_again_until_it_is_removed() {
     let (_base, store, workspace) = store();
     assert!(store.pending(&workspace).expect("a store").is_none());
-    let made = store
-        .create(&workspace, "cow", &over(&workspace))
-        .expect("a change");
+    let made = begin(&store, &workspace);
     let found = store
         .pending(&workspace)
         .expect("a store")
@@ -39,12 +45,8 @@ fn a_change_is_found_again_until_it_is_removed() {
 #[test]
 fn a_fresh_change_takes_the_place_of_the_current_one_which_stays() {
     let (_base, store, workspace) = store();
-    let first = store
-        .create(&workspace, "cow", &over(&workspace))
-        .expect("a change");
-    let second = store
-        .create(&workspace, "cow", &over(&workspace))
-        .expect("a change");
+    let first = begin(&store, &workspace);
+    let second = begin(&store, &workspace);
     let current = store.pending(&workspace).expect("a store").expect("one");
     assert_eq!(current.id(), second.id());
     assert_eq!(store.list().expect("a store").len(), 2);
@@ -57,9 +59,7 @@ fn a_fresh_change_takes_the_place_of_the_current_one_which_stays() {
 #[test]
 fn a_change_in_use_is_neither_locked_again_nor_removed() {
     let (_base, store, workspace) = store();
-    let change = store
-        .create(&workspace, "cow", &over(&workspace))
-        .expect("a change");
+    let change = begin(&store, &workspace);
     let lock: Lock = change.lock().expect("the lock");
     assert!(change.in_use());
     assert!(matches!(
@@ -75,9 +75,29 @@ fn a_change_in_use_is_neither_locked_again_nor_removed() {
 fn the_root_of_a_layer_has_the_mode_of_the_real_directory() {
     let (_base, store, workspace) = store();
     std::fs::set_permissions(&workspace, std::fs::Permissions::from_mode(0o2751)).expect("a mode");
-    let change = store
-        .create(&workspace, "cow", &over(&workspace))
-        .expect("a change");
+    let change = begin(&store, &workspace);
     let upper = std::fs::metadata(&change.layers()[0].upper).expect("the upper directory");
     assert_eq!(upper.mode() & 0o7777, 0o2751);
+}
+
+#[test]
+fn a_further_run_adds_the_layers_that_a_change_lacks_and_no_other() {
+    let (base, store, workspace) = store();
+    let beside = base.path().join("beside");
+    std::fs::create_dir(&beside).expect("a directory");
+    let mut change = begin(&store, &workspace);
+    let wanted = [
+        over(&workspace)[0].clone(),
+        LayerRequest {
+            role: LayerRole::Granted,
+            real: beside.clone(),
+            place: "layers/beside".into(),
+        },
+    ];
+    store.extend(&mut change, &wanted).expect("one more layer");
+    store.extend(&mut change, &wanted).expect("nothing to add");
+    let found = store.find(change.id()).expect("by id");
+    assert_eq!(found.layers().len(), 2);
+    assert!(found.layers()[1].upper.ends_with("layers/beside/upper"));
+    assert!(found.layers()[1].upper.is_dir());
 }

@@ -49,19 +49,35 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> CommandResult {
     let program = args.command.first().cloned().unwrap_or_default();
-    let prepared = args.flags.prepare(args.command)?;
+    let mut prepared = args.flags.prepare(args.command)?;
     if !args.quiet {
         announce(&prepared);
     }
     prepared.make_places()?;
+    let mode = prepared.resolved.policy.workspace_mode.value;
+    let change = std::mem::take(&mut prepared.change).open(&prepared.plan, mode)?;
+    if let Some(change) = change.as_ref().filter(|_| !args.quiet) {
+        change.announce();
+    }
     let job = Job {
         plan: &prepared.plan,
         name: args.name,
         terminal: args.tty || (!args.no_tty && ironcage_runtime::terminal::is_interactive()),
         raw_terminal: args.raw_terminal,
     };
-    let (id, outcome) = ironcage_runtime::run(&job).map_err(run_error)?;
+    let (id, outcome) = match ironcage_runtime::run(&job) {
+        Ok(ended) => ended,
+        Err(error) => {
+            if let (Some(change), RunError::Start(_)) = (change, &error) {
+                change.abandon()?;
+            }
+            return Err(run_error(error));
+        }
+    };
     report(&outcome, &program, id.as_str());
+    if let Some(change) = change {
+        change.finish(&id, args.quiet)?;
+    }
     Ok(outcome.ending.exit_code())
 }
 

@@ -3,7 +3,7 @@
 
 use super::{Builder, Grant, Way};
 use crate::PlanError;
-use crate::plan::{Owner, ViewOp, WriteRights};
+use crate::plan::{Overlaid, Owner, ViewOp, WriteRights};
 use ironcage_host::{Kernel, NodeType};
 use ironcage_policy::WorkspaceMode;
 use std::path::{Path, PathBuf};
@@ -54,13 +54,24 @@ impl Builder<'_> {
                 why,
             });
         }
-        let layer = self.request.change.layer(&grant.path);
+        let layer = self
+            .request
+            .change
+            .layer(&grant.path, &self.request.workspace);
+        let of = if grant.path == self.request.workspace {
+            Overlaid::Workspace
+        } else if Some(&grant.path) == self.request.git_directory.as_ref() {
+            Overlaid::Git
+        } else {
+            Overlaid::Granted
+        };
         self.write_rule(grant.path.clone(), WriteRights::Tree, &grant.origin);
         self.made.writable.push(layer.upper.clone());
         self.granted.push(grant.path.clone());
         self.renameable.push(grant.path.clone());
         self.push(
             ViewOp::Overlay {
+                of,
                 lower: grant.path.clone(),
                 target: grant.path,
                 upper: layer.upper,

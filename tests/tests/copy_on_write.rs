@@ -1,0 +1,172 @@
+//! The copy-on-write workspace in real cages: what the agent does there stays aside, and the
+//! limits of that are the ones that are written down.
+#![forbid(unsafe_code)]
+
+use ironcage_tests::{Running, Stage, both, tree};
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const COW: [&str; 3] = ["-q", "--workspace-mode", "cow"];
+const DEADLINE: Duration = Duration::from_secs(60);
+
+fn fill(stage: &Stage) {
+    stage.write(stage.project().join("kept"), "as it was");
+    stage.write(stage.project().join("src/deep/file"), "deep");
+    stage.write(stage.project().join(".git/hooks/pre-commit.sample"), "");
+    stage.write(stage.project().join(".git/config"), "[core]\n");
+}
+
+/// Every file with its mode and what is in it.
+fn bytes(below: &Path) -> Vec<(PathBuf, u32, Vec<u8>)> {
+    tree(below)
+        .into_iter()
+        .map(|path| {
+            let mode = fs::symlink_metadata(&path).expect("its mode").mode();
+            let content = fs::read(&path).unwrap_or_default();
+            (path, mode, content)
+        })
+        .collect()
+}
+
+/// The upper directory of the only pending change's workspace.
+fn upper(stage: &Stage) -> PathBuf {
+    let changes = stage.state().join("ironcage/changes");
+    let mut found = Vec::new();
+    for workspace in fs::read_dir(changes).expect("the store") {
+        for entry in fs::read_dir(workspace.expect("a workspace").path()).expect("changes") {
+            let upper = entry.expect("a change").path().join("upper");
+            found.extend(upper.is_dir().then_some(upper));
+        }
+    }
+    assert_eq!(found.len(), 1, "{found:?}");
+    found.remove(0)
+}
+
+fn pending(stage: &Stage) -> usize {
+    let changes = stage.state().join("ironcage/changes");
+    let Ok(workspaces) = fs::read_dir(changes) else {
+        return 0;
+    };
+    workspaces
+        .filter_map(|workspace| fs::read_dir(workspace.ok()?.path()).ok())
+        .flatten()
+        .filter(|entry| entry.as_ref().is_ok_and(|entry| entry.path().is_dir()))
+        .count()
+}
+
+both! {
+    fn whatever_is_destroyed_inside_is_there_outside(stage) {
+        fill(stage);
+        let before = bytes(&stage.project());
+        let ran = stage.sh_with(&COW, "chmod -R u+w .; rm -rf ./* ./.[a-z]*; ls -A | wc -l; echo evil > kept").ok();
+        assert_eq!(ran.stdout().trim(), "0");
+        assert_eq!(bytes(&stage.project()), before);
+        // The allowing arm: the real files are what the other mode destroys.
+        stage.sh_with(&["-q", "--workspace-mode", "direct"], "echo direct > kept").ok();
+        assert_eq!(stage.read("kept").as_deref(), Some("direct\n"));
+    }
+
+    fn nothing_planted_is_there_for_the_host_to_run(stage) {
+        fill(stage);
+        let before = bytes(&stage.project());
+        let plant = "for f in .git/hooks/pre-commit .git/commondir .vscode/tasks.json .envrc .mcp.json AGENTS.md a/b/c/.envrc; do
+            mkdir -p $(dirname $f) && echo evil > $f || exit 1; done; echo '[core] fsmonitor = evil' >> .git/config";
+        stage.sh_with(&COW, plant).ok();
+        assert_eq!(bytes(&stage.project()), before);
+    }
+
+    fn what_is_written_belongs_to_the_owner_of_the_workspace(stage) {
+        fill(stage);
+        stage.sh_with(&COW, "echo new > made; echo more >> src/deep/file; mkdir d; ln -s x link").ok();
+        let owner = fs::metadata(stage.project()).expect("the project").uid();
+        for name in ["made", "src", "src/deep", "src/deep/file", "d", "link"] {
+            let made = fs::symlink_metadata(upper(stage).join(name)).expect(name);
+            assert_eq!(made.uid(), owner, "{name}");
+        }
+        assert_eq!(fs::read_to_string(upper(stage).join("src/deep/file")).expect("the copy"), "deepmore\n");
+    }
+
+    fn a_run_goes_on_where_the_last_one_ended_unless_it_is_to_be_fresh(stage) {
+        fill(stage);
+        let cow = ["--workspace-mode", "cow"];
+        stage.sh_with(&cow, "echo first > made; rm kept").ok().says("kept aside");
+        stage.sh_with(&cow, "cat made; test ! -e kept").ok().says("goes on with the pending change");
+        let fresh = [cow[0], cow[1], "--fresh"];
+        let ran = stage.sh_with(&fresh, "test ! -e made && cat kept").ok();
+        assert_eq!(ran.stdout(), "as it was");
+        // A change in which nothing is does not stay.
+        assert_eq!(pending(stage), 1);
+    }
+
+    fn two_cages_do_not_share_a_change(stage) {
+        fill(stage);
+        stage.sh_with(&COW, "echo first > made").ok();
+        let mut running = Running::start(&mut stage.cage(&COW, &["/bin/sh", "-c", "echo up; read line"]));
+        let mut line = String::new();
+        BufReader::new(running.stdout()).read_line(&mut line).expect("it is up");
+        stage.sh_with(&COW, "true").ended(125).says("in use");
+        let fresh = [COW[0], COW[1], COW[2], "--fresh"];
+        stage.sh_with(&fresh, "test ! -e made").ok();
+        running.finish(DEADLINE);
+    }
+
+    fn directories_beside_the_workspace_are_kept_aside_too_unless_they_are_direct(stage) {
+        fill(stage);
+        stage.write(stage.aside().join("data"), "as it was");
+        let aside = stage.aside().display().to_string();
+        let write = format!("echo changed > {aside}/data; cat {aside}/data");
+        let ran = stage.sh_with(&[COW[0], COW[1], COW[2], "-w", &aside], &write).ok();
+        assert_eq!(ran.stdout(), "changed\n");
+        assert_eq!(fs::read_to_string(stage.aside().join("data")).expect("it"), "as it was");
+        let direct = format!("{aside}:direct");
+        stage.sh_with(&[COW[0], COW[1], COW[2], "-w", &direct], &write).ok();
+        assert_eq!(fs::read_to_string(stage.aside().join("data")).expect("it"), "changed\n");
+        // A single file has no copy-on-write view, and is not given in another way instead.
+        let file = format!("{aside}/data");
+        stage.sh_with(&[COW[0], COW[1], COW[2], "-w", &file], "true").ended(125).says("single file");
+    }
+
+    fn an_agent_commits_in_a_worktree_and_the_repository_does_not_move(stage) {
+        stage.sh_outside("git init -q -b main ../main && cd ../main && git config user.name n && git config user.email e &&
+            git commit -q --allow-empty -m one && git worktree add -q ../tree").ok();
+        let before = bytes(&stage.home().join("main"));
+        let worktree = stage.home().join("tree").display().to_string();
+        let flags = [COW[0], COW[1], COW[2], "--workspace", &worktree];
+        let ran = stage.sh_with(&flags, "echo x > f && git add f && git commit -q -m two && git log --oneline | wc -l").ok();
+        assert_eq!(ran.stdout().trim(), "2");
+        assert_eq!(bytes(&stage.home().join("main")), before);
+        // A pointer to a repository that does not point back opens nothing.
+        stage.write(stage.project().join(".git"), format!("gitdir: {}\n", stage.home().join("main/.git").display()));
+        let git = stage.home().join("main/.git").display().to_string();
+        stage.sh_with(&COW, &format!("test ! -e {git}")).ok();
+    }
+
+    fn renaming_a_directory_of_the_real_tree_is_refused_as_across_file_systems(stage) {
+        fill(stage);
+        let rename = "perl -e 'rename($ARGV[0], $ARGV[1]) or die $!+0' src moved";
+        let ran = stage.sh_with(&COW, rename);
+        assert_eq!(ran.code(), 18, "EXDEV: {ran:?}");
+        // What programs do then, and a directory that the agent made itself.
+        stage.sh_with(&COW, "mv src moved && cat moved/deep/file && test ! -e src").ok();
+        let made = "mkdir mine && perl -e 'rename($ARGV[0], $ARGV[1]) or die $!+0' mine yours";
+        stage.sh_with(&COW, made).ok();
+    }
+
+    fn writing_one_of_two_names_of_a_real_file_parts_them(stage) {
+        fill(stage);
+        fs::hard_link(stage.project().join("kept"), stage.project().join("other")).expect("a link");
+        let ran = stage.sh_with(&COW, "echo changed > kept; cat other; ln kept third; echo again > third; cat kept").ok();
+        assert_eq!(ran.stdout(), "as it wasagain\n");
+    }
+
+    fn what_is_hidden_in_it_stays_hidden_and_what_is_read_only_stays_so(stage) {
+        fill(stage);
+        stage.write(stage.project().join("secrets/key"), "CANARY");
+        let hide = [COW[0], COW[1], COW[2], "--hide", "secrets", "-r", "src"];
+        let ran = stage.sh_with(&hide, "cat secrets/key; mv secrets s2; cat s2/key; echo x > src/deep/file; cat kept; true").ok();
+        assert_eq!(ran.stdout(), "as it was", "{ran:?}");
+    }
+}
