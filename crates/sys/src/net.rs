@@ -1,8 +1,8 @@
-//! The loopback interface of a network namespace.
+//! The loopback interface of a network namespace; the peer of a Unix socket.
 
 use crate::check;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// Brings `lo` up in the caller's network namespace, so that servers inside work.
 pub fn loopback_up() -> io::Result<()> {
@@ -35,4 +35,29 @@ pub fn loopback_up() -> io::Result<()> {
         )
     }))
     .map(drop)
+}
+
+/// The process at the other end of a connected Unix socket, as a descriptor: it stays that
+/// process whatever becomes of its number. `None` where the kernel (before 6.5) has no such
+/// thing.
+pub fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+    const SO_PEERPIDFD: libc::c_int = 77;
+    let mut pidfd: libc::c_int = -1;
+    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the place for the answer and its length live across the call and fit each other.
+    let result = check(i64::from(unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PEERPIDFD,
+            std::ptr::from_mut(&mut pidfd).cast(),
+            std::ptr::from_mut(&mut length),
+        )
+    }));
+    match result {
+        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(None),
+        Err(error) => Err(error),
+        // SAFETY: the kernel made a fresh descriptor for this call, which nobody else owns.
+        Ok(_) => Ok(Some(unsafe { OwnedFd::from_raw_fd(pidfd) })),
+    }
 }

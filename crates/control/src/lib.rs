@@ -1,0 +1,28 @@
+//! The control protocol between the command line and a cage's supervisor.
+//!
+//! Every cage has a supervisor, and every supervisor listens on a socket in the user's runtime
+//! directory ([`RuntimeDir`]). Who connects is examined first ([`examine`]); then one packet is
+//! one message: a [`Request`] to the supervisor, a [`Reply`] from it, framed by [`frame`] with a
+//! version and a bound on its length, with descriptors beside it where a message has some.
+//!
+//! To add something that a running cage can be asked: a variant of [`Request`] and of [`Reply`]
+//! here, and an arm in `crates/runtime/src/control/requests.rs`.
+//!
+//! This room knows words, not what they do: it neither starts nor ends anything.
+#![forbid(unsafe_code)]
+
+mod channel;
+pub mod frame;
+mod message;
+mod peer;
+mod place;
+
+pub use channel::{Channel, Packet, pair};
+pub use message::{
+    Bytes, Description, ExecDescription, ExecRequest, ExecStreams, Reply, Request, Size, State,
+    Stats,
+};
+pub use peer::{Examination, PeerRefusal, examine};
+pub use place::{
+    Dialled, Entry, InvalidName, Listener, NameClaim, PlaceError, RuntimeDir, check_name,
+};

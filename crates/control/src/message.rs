@@ -1,0 +1,234 @@
+//! What can be asked of a running cage, and what it answers. Plain types.
+
+use ironcage_model::{CageId, Ending, LayerReport};
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+
+/// What a client asks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Request {
+    /// What the cage is. Answered by [`Reply::Description`].
+    Describe,
+    /// What the cage uses. Answered by [`Reply::Stats`].
+    Stats,
+    /// Answered by [`Reply::Ended`] when the cage is gone.
+    Wait,
+    /// Ends the cage: asks its command to end, and kills it after a while. Answered by
+    /// [`Reply::Stopping`], then by [`Reply::Ended`].
+    Stop {
+        /// How long the command may take to end by itself.
+        milliseconds: u64,
+    },
+    /// Starts another command in the cage. Answered by [`Reply::Started`] with the outer ends of
+    /// its streams, then by [`Reply::ExecEnded`]. A connection has one exec at most, and unless
+    /// it is detached the exec ends with the connection.
+    Exec(ExecRequest),
+    /// Sends a signal to the exec of this connection. Not answered.
+    Signal {
+        /// The signal's number.
+        signal: i32,
+    },
+    /// The exec of this connection has ended, but others still hold its output: the descriptors
+    /// beside this message are read on, so that they can go on writing. Not answered.
+    Leave,
+    /// Joins the cage's command. Answered by [`Reply::Attached`].
+    Attach,
+}
+
+/// A command to start in a running cage.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecRequest {
+    /// Program and arguments.
+    pub argv: Vec<Bytes>,
+    /// Variables on top of the cage's own environment.
+    pub env: Vec<(Bytes, Bytes)>,
+    /// Working directory inside; the cage's own where none is given.
+    pub cwd: Option<Bytes>,
+    /// What its streams are.
+    pub streams: ExecStreams,
+}
+
+/// What the streams of an exec are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ExecStreams {
+    /// Pipes, whose outer ends come with the answer: input (if any), output, errors.
+    Pipes {
+        /// Whether there is an input; without one it is at its end from the start.
+        input: bool,
+    },
+    /// A terminal of its own, whose controlling end comes with the answer.
+    Terminal(Size),
+    /// No input, and the output goes where the cage's own goes.
+    Detached,
+}
+
+/// The size of a terminal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Size {
+    /// Lines.
+    pub rows: u16,
+    /// Characters in a line.
+    pub columns: u16,
+}
+
+/// What the supervisor answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reply {
+    /// What the cage is.
+    Description(Box<Description>),
+    /// What the cage uses.
+    Stats(Stats),
+    /// The cage is gone.
+    Ended(Ending),
+    /// The cage was asked to end.
+    Stopping,
+    /// An exec is starting. Descriptors: the outer ends of its streams.
+    Started {
+        /// Its number in the record.
+        number: u32,
+    },
+    /// The program of a detached exec is running.
+    Executed,
+    /// An exec is over.
+    ExecEnded(Ending),
+    /// Joined. Descriptors: where its output can be read, then where its input is written if
+    /// it has one; a terminal's size is set there too.
+    Attached {
+        /// Whether the command is on a terminal of the cage's own.
+        terminal: bool,
+        /// Whether there is an input.
+        input: bool,
+    },
+    /// The request was refused.
+    Refused {
+        /// Why, and what to do.
+        reason: String,
+    },
+}
+
+/// What a cage is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Description {
+    /// Its id.
+    pub id: CageId,
+    /// The name that the user gave, if any.
+    pub name: Option<String>,
+    /// The command's arguments; bytes that are not UTF-8 are replaced. Empty where there is none.
+    pub command: Vec<String>,
+    /// The workspace.
+    pub workspace: String,
+    /// The profile in force.
+    pub profile: String,
+    /// SHA-256 of the plan.
+    pub plan: String,
+    /// When it started, in microseconds since the epoch.
+    pub started: u64,
+    /// The supervisor's process id.
+    pub supervisor: u32,
+    /// The process id of PID 1, outside.
+    pub init: u32,
+    /// Whether it runs in the background.
+    pub background: bool,
+    /// Whether it outlives its first command.
+    pub sticky: bool,
+    /// Whether the command is on a terminal of the cage's own.
+    pub terminal: bool,
+    /// What it is about.
+    pub state: State,
+    /// Commands that were started in it and still run.
+    pub execs: Vec<ExecDescription>,
+    /// What each layer enforces.
+    pub layers: Vec<LayerReport>,
+}
+
+/// What a running cage is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// Its command runs.
+    Running,
+    /// Its first command is over, and it waits for others.
+    Waiting,
+    /// It was asked to end.
+    Stopping,
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            State::Running => "running",
+            State::Waiting => "waiting",
+            State::Stopping => "stopping",
+        })
+    }
+}
+
+/// A command that was started in a running cage.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecDescription {
+    /// Its number in the record.
+    pub number: u32,
+    /// Its arguments.
+    pub command: Vec<String>,
+}
+
+/// What a cage uses.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stats {
+    /// Bytes of memory, and how they were counted.
+    pub memory: Option<u64>,
+    /// The most that it may use.
+    pub memory_limit: u64,
+    /// The most bytes of memory at any time.
+    pub memory_peak: Option<u64>,
+    /// Processor time in microseconds.
+    pub cpu_microseconds: Option<u64>,
+    /// Processes and threads.
+    pub pids: Option<u64>,
+    /// How many there may be.
+    pub pids_limit: u64,
+    /// Bytes in ephemeral storage.
+    pub storage: Option<u64>,
+    /// What counted: `cgroup`, or `processes` where nothing but a look at each process does.
+    pub counted_by: String,
+}
+
+/// Bytes of the operating system: text where they are UTF-8, else a list of numbers.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Bytes(pub Vec<u8>);
+
+impl Serialize for Bytes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match std::str::from_utf8(&self.0) {
+            Ok(text) => serializer.serialize_str(text),
+            Err(_) => serializer.collect_seq(&self.0),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = Bytes;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("text or a list of bytes")
+            }
+            fn visit_str<E>(self, text: &str) -> Result<Bytes, E> {
+                Ok(Bytes(text.as_bytes().to_vec()))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Bytes, A::Error> {
+                let mut bytes = Vec::new();
+                while let Some(byte) = items.next_element::<u8>()? {
+                    bytes.push(byte);
+                }
+                Ok(Bytes(bytes))
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}

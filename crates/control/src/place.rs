@@ -1,0 +1,462 @@
+//! Where control sockets lie: the user's runtime directory, for nobody else.
+//!
+//! One socket for each running cage, `cages/ID.PID`; the number is the supervisor's, so that what
+//! a killed supervisor left behind is told from a living one without disturbing the living. Names
+//! that users give are links to the same in `names`. No cage sees these directories.
+
+use crate::Channel;
+use ironcage_model::CageId;
+use ironcage_sys::rustix::fs::{
+    AtFlags, CWD, FlockOperation, Mode, OFlags, flock, fstat, mkdirat, open, openat, readlinkat,
+    symlinkat, unlinkat,
+};
+use ironcage_sys::rustix::io::Errno;
+use ironcage_sys::rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+};
+use ironcage_sys::rustix::process::{Pid, geteuid, getpid, test_kill_process};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Connections that wait to be taken.
+const BACKLOG: i32 = 64;
+const CAGES: &str = "cages";
+const NAMES: &str = "names";
+
+/// Why a place of the runtime directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    /// A directory could not be made, read or entered.
+    #[error("cannot use the runtime directory {}", path.display())]
+    Directory {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Others could get at it.
+    #[error(
+        "the runtime directory {} is not this user's alone; remove it, or `chmod 700` it if it is yours",
+        path.display()
+    )]
+    Shared {
+        /// Which.
+        path: PathBuf,
+    },
+    /// The socket could not be made.
+    #[error("cannot listen in {}", path.display())]
+    Listen {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Another running cage has the name.
+    #[error("the name {name} is taken by the running cage {id}; choose another, or stop that one")]
+    Taken {
+        /// The name.
+        name: String,
+        /// Who has it.
+        id: CageId,
+    },
+    /// It cannot be a name.
+    #[error(transparent)]
+    Name(#[from] InvalidName),
+}
+
+/// Text that cannot name a cage.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{}` cannot name a cage: up to 63 letters, digits, `-`, `_` and `.`, beginning with a letter or digit, and not what an id looks like",
+    .0.escape_debug()
+)]
+pub struct InvalidName(pub String);
+
+/// Whether a text can name a cage.
+pub fn check_name(name: &str) -> Result<(), InvalidName> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let good = name.len() <= 63
+        && name.bytes().all(plain)
+        && name
+            .bytes()
+            .next()
+            .is_some_and(|b| b.is_ascii_alphanumeric())
+        && name.parse::<CageId>().is_err();
+    match good {
+        true => Ok(()),
+        false => Err(InvalidName(name.to_owned())),
+    }
+}
+
+/// The directories in which sockets may lie; new ones are made in the first.
+#[derive(Debug, Clone)]
+pub struct RuntimeDir {
+    paths: Vec<PathBuf>,
+}
+
+/// A socket that was found.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Entry {
+    /// The cage.
+    pub id: CageId,
+    /// Its supervisor.
+    pub supervisor: u32,
+    directory: PathBuf,
+}
+
+/// What became of an attempt to reach a supervisor.
+#[derive(Debug)]
+pub enum Dialled {
+    /// Connected.
+    Open(Channel),
+    /// Nobody listens: the supervisor is gone.
+    Dead,
+    /// It takes no more connections at the moment.
+    Busy,
+}
+
+/// A socket that listens; its file goes when this is dropped.
+#[derive(Debug)]
+pub struct Listener {
+    socket: OwnedFd,
+    directory: OwnedFd,
+    name: String,
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // What is gone already needs no removing.
+        let _ = unlinkat(&self.directory, self.name.as_str(), AtFlags::empty());
+    }
+}
+
+/// A name that is a cage's as long as this lives.
+#[derive(Debug)]
+pub struct NameClaim {
+    directory: OwnedFd,
+    name: String,
+}
+
+impl Drop for NameClaim {
+    fn drop(&mut self) {
+        let _ = unlinkat(&self.directory, self.name.as_str(), AtFlags::empty());
+    }
+}
+
+impl RuntimeDir {
+    /// The runtime directories of this user: `$XDG_RUNTIME_DIR/ironcage` where that is set and
+    /// the user's own, `/run/ironcage` for root, and `run` in Ironcage's state directory.
+    pub fn of_user(state: &Path) -> Self {
+        let user = geteuid();
+        let mut paths = Vec::new();
+        if let Some(runtime) = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from)
+            && runtime.is_absolute()
+            // Kept by `su` and `sudo -E`, it names another user's.
+            && std::fs::metadata(&runtime).is_ok_and(|found| found.uid() == user.as_raw())
+        {
+            paths.push(runtime.join("ironcage"));
+        }
+        if user.is_root() {
+            paths.push("/run/ironcage".into());
+        }
+        paths.push(state.join("run"));
+        RuntimeDir { paths }
+    }
+
+    /// Listens for a cage, in the first directory.
+    pub fn listen(&self, id: &CageId) -> Result<Listener, PlaceError> {
+        let (path, directory) = self.make(CAGES)?;
+        let name = format!("{id}.{}", getpid().as_raw_nonzero());
+        let failed = |error: Errno| PlaceError::Listen {
+            path: path.clone(),
+            source: error.into(),
+        };
+        let socket = new_socket().map_err(failed)?;
+        let address = address(directory.as_fd(), &name).map_err(failed)?;
+        bind(&socket, &address).map_err(failed)?;
+        let listener = Listener {
+            socket,
+            directory,
+            name,
+        };
+        listen(&listener.socket, BACKLOG).map_err(failed)?;
+        Ok(listener)
+    }
+
+    /// Every socket that is there, of living supervisors and dead ones.
+    pub fn entries(&self) -> Result<Vec<Entry>, PlaceError> {
+        let mut found = Vec::new();
+        for directory in self.paths.iter().map(|path| path.join(CAGES)) {
+            let failed = |source: io::Error| PlaceError::Directory {
+                path: directory.clone(),
+                source,
+            };
+            let listed = match std::fs::read_dir(&directory) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                other => other.map_err(failed)?,
+            };
+            for item in listed {
+                let name = item.map_err(failed)?.file_name();
+                found.extend(name.to_str().and_then(|name| entry(name, &directory)));
+            }
+        }
+        found.sort();
+        Ok(found)
+    }
+
+    /// Connects to a supervisor. Does not wait.
+    pub fn dial(entry: &Entry) -> Result<Dialled, PlaceError> {
+        let failed = |error: Errno| PlaceError::Directory {
+            path: entry.directory.clone(),
+            source: error.into(),
+        };
+        let directory = open_directory(&entry.directory).map_err(failed)?;
+        let socket = new_socket().map_err(failed)?;
+        let address = address(directory.as_fd(), &entry.name()).map_err(failed)?;
+        match connect(&socket, &address) {
+            Ok(()) => Ok(Dialled::Open(Channel::new(socket))),
+            Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(Dialled::Dead),
+            Err(Errno::AGAIN) => Ok(Dialled::Busy),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// Removes the sockets of supervisors that are gone. Living ones are not disturbed.
+    pub fn sweep(&self) -> Result<(), PlaceError> {
+        for entry in self.entries()? {
+            if !entry.is_alive() && matches!(Self::dial(&entry)?, Dialled::Dead) {
+                let _ = std::fs::remove_file(entry.directory.join(entry.name()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Claims a name for a cage, so that no other running one has it.
+    pub fn claim(&self, name: &str, id: &CageId) -> Result<NameClaim, PlaceError> {
+        check_name(name)?;
+        let (path, directory) = self.make(NAMES)?;
+        let failed = |error: Errno| PlaceError::Directory {
+            path: path.clone(),
+            source: error.into(),
+        };
+        // Two that find the same dead owner must not both take its place.
+        let lock = openat(&directory, ".", DIRECTORY, Mode::empty()).map_err(failed)?;
+        flock(&lock, FlockOperation::LockExclusive).map_err(failed)?;
+        if let Ok(target) = readlinkat(&directory, name, Vec::new()) {
+            let owner = target.to_str().ok().and_then(|text| entry(text, &path));
+            if let Some(owner) = owner.filter(Entry::is_alive) {
+                let name = name.to_owned();
+                return Err(PlaceError::Taken { name, id: owner.id });
+            }
+            unlinkat(&directory, name, AtFlags::empty()).map_err(failed)?;
+        }
+        let own = format!("{id}.{}", getpid().as_raw_nonzero());
+        symlinkat(own, &directory, name).map_err(failed)?;
+        Ok(NameClaim {
+            directory,
+            name: name.to_owned(),
+        })
+    }
+
+    /// Which cage has a name.
+    pub fn named(&self, name: &str) -> Option<CageId> {
+        check_name(name).ok()?;
+        let directory = self.paths.first()?.join(NAMES);
+        let target = readlinkat(CWD, directory.join(name), Vec::new()).ok()?;
+        let owner = entry(target.to_str().ok()?, &directory)?;
+        owner.is_alive().then_some(owner.id)
+    }
+
+    /// One of the directories, made for this user alone.
+    fn make(&self, part: &str) -> Result<(PathBuf, OwnedFd), PlaceError> {
+        let top = self.paths.first().cloned().unwrap_or_default();
+        let path = top.join(part);
+        let failed = |error: Errno| PlaceError::Directory {
+            path: path.clone(),
+            source: error.into(),
+        };
+        let directory = match open_directory(&path) {
+            Err(Errno::NOENT) => {
+                if let Some(above) = top.parent() {
+                    std::fs::create_dir_all(above).map_err(|source| PlaceError::Directory {
+                        path: above.to_owned(),
+                        source,
+                    })?;
+                }
+                let mode = Mode::RWXU;
+                for made in [&top, &path] {
+                    match mkdirat(CWD, made, mode) {
+                        Ok(()) | Err(Errno::EXIST) => {}
+                        Err(error) => return Err(failed(error)),
+                    }
+                }
+                open_directory(&path).map_err(failed)?
+            }
+            other => other.map_err(failed)?,
+        };
+        let stat = fstat(&directory).map_err(failed)?;
+        if stat.st_uid != geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
+            return Err(PlaceError::Shared { path });
+        }
+        Ok((path, directory))
+    }
+}
+
+impl Entry {
+    fn name(&self) -> String {
+        format!("{}.{}", self.id, self.supervisor)
+    }
+
+    /// Whether a process with the supervisor's number is there.
+    pub fn is_alive(&self) -> bool {
+        i32::try_from(self.supervisor)
+            .ok()
+            .and_then(Pid::from_raw)
+            .is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
+    }
+}
+
+fn entry(name: &str, directory: &Path) -> Option<Entry> {
+    let (id, supervisor) = name.split_once('.')?;
+    Some(Entry {
+        id: id.parse().ok()?,
+        supervisor: supervisor.parse().ok()?,
+        directory: directory.to_owned(),
+    })
+}
+
+const DIRECTORY: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::CLOEXEC);
+
+fn open_directory(path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    open(path, flags, Mode::empty())
+}
+
+/// Through the directory's descriptor: a socket's address holds 107 bytes, a path may be longer.
+fn address(directory: BorrowedFd<'_>, name: &str) -> Result<SocketAddrUnix, Errno> {
+    SocketAddrUnix::new(format!("/proc/self/fd/{}/{name}", directory.as_raw_fd()))
+}
+
+fn new_socket() -> Result<OwnedFd, Errno> {
+    socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No process has this number: it is above what kernels give.
+    const NOBODY: u32 = 1 << 30;
+
+    fn place() -> (tempfile::TempDir, RuntimeDir) {
+        let base = tempfile::tempdir().unwrap();
+        // Longer than a socket's address may be.
+        let long = base.path().join("x".repeat(120)).join("run");
+        (base, RuntimeDir { paths: vec![long] })
+    }
+
+    fn id(text: &str) -> CageId {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_socket_is_found_reached_and_gone_with_its_listener() {
+        let (_base, place) = place();
+        let cage = id("c0123456789ab");
+        assert!(place.entries().unwrap().is_empty());
+        let listener = place.listen(&cage).unwrap();
+        let entries = place.entries().unwrap();
+        assert_eq!(entries.len(), 1);
+        assert!(entries[0].id == cage && entries[0].is_alive());
+        assert!(matches!(
+            RuntimeDir::dial(&entries[0]),
+            Ok(Dialled::Open(_))
+        ));
+        drop(listener);
+        assert!(matches!(RuntimeDir::dial(&entries[0]), Ok(Dialled::Dead)));
+        assert!(place.entries().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_directory_that_others_can_enter_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let (_base, place) = place();
+        let cage = id("c0123456789ab");
+        drop(place.listen(&cage).unwrap());
+        let cages = place.paths[0].join(CAGES);
+        std::fs::set_permissions(&cages, std::fs::Permissions::from_mode(0o750)).unwrap();
+        let refused = place.listen(&cage).unwrap_err();
+        assert!(matches!(refused, PlaceError::Shared { .. }), "{refused}");
+    }
+
+    #[test]
+    fn sweeping_removes_what_the_dead_left_and_nothing_else() {
+        let (_base, place) = place();
+        let living = place.listen(&id("c0123456789ab")).unwrap();
+        let cages = place.paths[0].join(CAGES);
+        let name = format!("c000000000000.{NOBODY}");
+        let dead = cages.join(&name);
+        let directory = open_directory(&cages).unwrap();
+        let socket = new_socket().unwrap();
+        bind(&socket, &address(directory.as_fd(), &name).unwrap()).unwrap();
+        drop(socket);
+        assert!(dead.exists());
+        place.sweep().unwrap();
+        assert!(!dead.exists());
+        let left = place.entries().unwrap();
+        assert_eq!(left.len(), 1);
+        drop(living);
+    }
+
+    #[test]
+    fn a_name_is_one_running_cages_and_free_again_when_its_owner_is_gone() {
+        let (_base, place) = place();
+        let (first, second) = (id("c0123456789ab"), id("c0123456789ac"));
+        let claim = place.claim("web", &first).unwrap();
+        assert_eq!(place.named("web"), Some(first.clone()));
+        let taken = place.claim("web", &second).unwrap_err();
+        assert!(matches!(taken, PlaceError::Taken { .. }), "{taken}");
+        // As after a kill: the link stays, its owner is gone.
+        drop(claim);
+        let link = place.paths[0].join(NAMES).join("web");
+        std::os::unix::fs::symlink(format!("{first}.{NOBODY}"), link).unwrap();
+        let claim = place.claim("web", &second).unwrap();
+        assert_eq!(place.named("web"), Some(second));
+        drop(claim);
+        assert_eq!(place.named("web"), None);
+    }
+
+    #[test]
+    fn names_are_plain_words_and_no_paths_or_ids() {
+        for good in ["web", "a", "My-agent_2.0", "c012"] {
+            check_name(good).unwrap();
+        }
+        for bad in [
+            "",
+            "../x",
+            "a/b",
+            ".hidden",
+            "-x",
+            "c0123456789ab",
+            "a b",
+            "ä",
+        ] {
+            check_name(bad).unwrap_err();
+        }
+    }
+}
