@@ -4,11 +4,13 @@ use crate::StartError;
 use crate::faults::step;
 use crate::ids::{Range, Reaped};
 use crate::init::InnerStreams;
-use crate::wire::{self, FromInit, Ready, ToInit};
+use crate::order::Order;
+use crate::spawner::COMMAND;
+use crate::wire::{self, ExecOrder, FromInit, Ready, ToInit};
 use ironcage_layers::cgroup::{Cgroup, CgroupLimits};
 use ironcage_layers::identity::{MapLine, write_maps};
 use ironcage_model::{CageId, Layer};
-use ironcage_plan::{IdMap, Plan};
+use ironcage_plan::{Command, IdMap, Plan};
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ironcage_sys::rustix::fs::{Gid, Uid, fchown};
 use ironcage_sys::rustix::io::Errno;
@@ -124,6 +126,8 @@ pub struct Cage {
     shared_memory: Option<OwnedFd>,
     cgroup: Option<Cgroup>,
     _range: Option<Range>,
+    /// The agent's ids outside, where they are not the caller's own.
+    agent: Option<(u32, u32)>,
     _children: Vec<Reaped>,
     gone: bool,
 }
@@ -217,6 +221,10 @@ impl Birth {
                     proc: ready.proc,
                     shared_memory: ready.shared_memory,
                     cgroup: self.cgroup,
+                    agent: self.range.as_ref().map(|range| {
+                        let identity = &plan.identity;
+                        (range.first + identity.uid, range.first + identity.gid)
+                    }),
                     _range: self.range,
                     _children: self.children,
                     gone: false,
@@ -249,7 +257,7 @@ impl Birth {
                     step();
                     awaited = "build the cage and hand its listener over";
                     self.map_range(plan)?;
-                    wire::tell_init(self.control.as_fd(), ToInit::Go)
+                    wire::tell_init(self.control.as_fd(), &ToInit::Go)
                         .map_err(StartError::Channel)?;
                     step();
                 }
@@ -269,8 +277,10 @@ impl Birth {
                     });
                 }
                 Some(
-                    FromInit::NotExecuted(_)
-                    | FromInit::Exited(_)
+                    FromInit::NotExecuted { .. }
+                    | FromInit::Executed { .. }
+                    | FromInit::Exited { .. }
+                    | FromInit::Terminal { .. }
                     | FromInit::Stopped
                     | FromInit::Closed,
                 )
@@ -360,19 +370,63 @@ impl Cage {
         self.cgroup.as_ref()
     }
 
+    fn tell(&self, message: &ToInit) -> io::Result<()> {
+        wire::tell_init(self.control.as_fd(), message)
+    }
+
     /// Sends a signal to the command and its process group.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
-        wire::tell_init(self.control.as_fd(), ToInit::Signal(signal))
+        self.signal_exec(COMMAND, signal)
+    }
+
+    /// Sends a signal to an exec and its process group.
+    pub fn signal_exec(&self, number: u32, signal: i32) -> io::Result<()> {
+        self.tell(&ToInit::Signal { number, signal })
+    }
+
+    /// Sends a signal to every process of the cage but PID 1.
+    pub fn signal_all(&self, signal: i32) -> io::Result<()> {
+        self.tell(&ToInit::SignalAll(signal))
+    }
+
+    /// Starts another command in the cage. PID 1 reports by the number, which must not be 0 nor
+    /// that of an exec that runs. Returns the outer ends of its streams; a terminal comes from
+    /// PID 1.
+    pub fn exec(
+        &self,
+        number: u32,
+        command: &Command,
+        kind: StreamKind,
+    ) -> io::Result<Option<Streams>> {
+        let ends = Ends::make(kind)?;
+        if let Some(agent) = self.agent {
+            ends.give_to(agent)?;
+        }
+        let (terminal, streams) = match ends.inner {
+            InnerStreams::Terminal { size } => (Some(size), None),
+            InnerStreams::Pipes {
+                stdin,
+                stdout,
+                stderr,
+            } => (None, Some([stdin, stdout, stderr])),
+        };
+        self.tell(&ToInit::Exec(ExecOrder {
+            number,
+            program: Order::there(command)?.seal()?,
+            terminal,
+            streams,
+        }))?;
+        Ok(ends.outer)
     }
 
     /// Stops every process of the cage but PID 1.
     pub fn freeze(&self) -> io::Result<()> {
-        wire::tell_init(self.control.as_fd(), ToInit::Freeze)
+        self.tell(&ToInit::Freeze)
     }
 
     /// Lets a stopped command go on, in the foreground of its terminal.
     pub fn resume(&self) -> io::Result<()> {
-        wire::tell_init(self.control.as_fd(), ToInit::Resume)
+        self.tell(&ToInit::Resume)
     }
 
     /// Ends every process of the cage and waits until all are gone.

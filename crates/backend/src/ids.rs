@@ -173,8 +173,6 @@ pub fn await_maps(control: BorrowedFd<'_>) -> Result<(), LayerError> {
     match wire::hear_supervisor(control) {
         Ok(ToInit::Go) => Ok(()),
         // The supervisor is gone or confused: so is the cage.
-        Ok(ToInit::Closed | ToInit::Signal(_) | ToInit::Resume | ToInit::Freeze) | Err(_) => {
-            exit_now(125)
-        }
+        Ok(_) | Err(_) => exit_now(125),
     }
 }

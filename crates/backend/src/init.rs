@@ -1,13 +1,15 @@
-//! PID 1 of a cage: lets its backend enclose it, gives up what is left, starts the command,
-//! reaps, reports.
+//! PID 1 of a cage: lets its backend enclose it, gives up what is left, starts the command.
+//! [`spawner`](crate::spawner) is what it does from then on.
 //!
 //! It runs between the supervisor's fork and its own end; it never executes another image
 //! itself. What it holds of the supervisor's memory is a copy of a small process without
 //! secrets, its environment is wiped, and nobody inside may read it.
 
 use crate::faults::step;
+use crate::order::Order;
+use crate::spawner::{COMMAND, Given, Spawner, find_program};
 use crate::terminal;
-use crate::wire::{self, ToInit};
+use crate::wire;
 use ironcage_layers::cgroup::ENTRY;
 use ironcage_layers::filter::Prepared;
 use ironcage_layers::view::OwnerMap;
@@ -15,22 +17,16 @@ use ironcage_layers::{LayerError, landlock, privileges};
 use ironcage_model::Layer;
 use ironcage_plan::{Plan, Resource};
 use ironcage_sys::clone::exit_now;
-use ironcage_sys::rustix::event::{PollFd, PollFlags, poll};
-use ironcage_sys::rustix::fs::{Access, FileType, Mode, OFlags, access, open, openat, stat};
+use ironcage_sys::rustix::fs::{Mode, OFlags, open, openat};
 use ironcage_sys::rustix::io::{Errno, write};
-use ironcage_sys::rustix::process::{
-    Pid, Signal, WaitOptions, WaitStatus, chdir, set_parent_process_death_signal, setpgid, umask,
-    wait,
-};
+use ironcage_sys::rustix::process::{Signal, chdir, set_parent_process_death_signal, umask};
 use ironcage_sys::rustix::stdio;
 use ironcage_sys::rustix::termios::Winsize;
 use ironcage_sys::rustix::thread::set_name;
-use ironcage_sys::spawn::{Image, Streams, spawn};
+use ironcage_sys::spawn::Seat;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
 
 /// What PID 1 gets from the supervisor besides the plan.
 #[derive(Debug)]
@@ -67,27 +63,18 @@ pub enum InnerStreams {
 }
 
 const SIGCHLD: i32 = 17;
-const SIGCONT: i32 = 18;
-const SIGSTOP: i32 = 19;
 
 /// Runs PID 1 to its end. What differs between backends is done by `enclose`.
 pub fn run(plan: &Plan, inheritance: Inheritance, enclose: Enclose) -> ! {
     let control = inheritance.control.as_fd();
     match build(plan, &inheritance, enclose) {
-        Ok(child) => supervise_child(&inheritance, child),
+        Ok(spawner) => spawner.serve(),
         Err(error) => {
             // If the supervisor is gone too, there is nobody left to tell.
             let _ = wire::say_failed(control, &error);
             exit_now(125)
         }
     }
-}
-
-struct Built {
-    command: Pid,
-    children: OwnedFd,
-    /// The command's end of the terminal, where it has one.
-    terminal: Option<OwnedFd>,
 }
 
 /// An error of a layer.
@@ -111,7 +98,11 @@ pub struct Enclosed {
 /// What a backend does first, in the cage's first process: identity, file view, namespaces.
 pub type Enclose = fn(&Plan, &Inheritance) -> Result<Enclosed, LayerError>;
 
-fn build(plan: &Plan, inheritance: &Inheritance, enclose: Enclose) -> Result<Built, LayerError> {
+fn build<'a>(
+    plan: &Plan,
+    inheritance: &'a Inheritance,
+    enclose: Enclose,
+) -> Result<Spawner<'a>, LayerError> {
     let control = inheritance.control.as_fd();
     die_with_parent()?;
     step();
@@ -156,7 +147,7 @@ fn build(plan: &Plan, inheritance: &Inheritance, enclose: Enclose) -> Result<Bui
         landlock::restrict(&plan.write_rules)?;
     }
     step();
-    let path = find_program(&plan.command.candidates);
+    let program = program(plan)?;
     let filter = Prepared::new(&plan.seccomp);
     ironcage_sys::process::wipe_arguments_and_environment();
     // What `ps` in the cage shows of this process.
@@ -176,19 +167,32 @@ fn build(plan: &Plan, inheritance: &Inheritance, enclose: Enclose) -> Result<Bui
         shared_memory.as_ref().map(AsFd::as_fd),
     )
     .map_err(|error| failed(Layer::Seccomp, "hand the listener over", error))?;
-    let terminal = terminal.map(|pair| pair.command);
     drop((listener, proc, root, shared_memory));
     step();
-    let path = match path {
-        Ok(path) => path,
+    let mut spawner = Spawner::new(
+        control,
+        children,
+        terminal.map(|pair| pair.command),
+        plan.sticky,
+    );
+    let (path, order) = match program {
+        Ok(Some(program)) => program,
+        // Nothing to start with: it waits for execs.
+        Ok(None) => return Ok(spawner),
         Err(errno) => {
             // As if execve had said so. The supervisor hears this, then that we are gone.
-            let _ = wire::say_not_executed(control, errno.raw_os_error());
+            let _ = wire::say_not_executed(control, COMMAND, errno.raw_os_error());
             exit_now(127)
         }
     };
-    let image = image(plan, &path)?;
-    let (stdin, stdout, stderr) = match (&inheritance.streams, &terminal) {
+    let end = match &spawner.terminal {
+        Some(end) => Some(
+            end.try_clone()
+                .map_err(|error| failed(Layer::Session, "copy a descriptor", error))?,
+        ),
+        None => None,
+    };
+    let given = match (&inheritance.streams, &end) {
         (
             InnerStreams::Pipes {
                 stdin,
@@ -196,28 +200,36 @@ fn build(plan: &Plan, inheritance: &Inheritance, enclose: Enclose) -> Result<Bui
                 stderr,
             },
             _,
-        ) => (stdin.as_fd(), stdout.as_fd(), stderr.as_fd()),
-        (InnerStreams::Terminal { .. }, Some(end)) => (end.as_fd(), end.as_fd(), end.as_fd()),
+        ) => Given {
+            stdin: stdin.as_fd(),
+            stdout: stdout.as_fd(),
+            stderr: stderr.as_fd(),
+            seat: Seat::Group,
+        },
+        (InnerStreams::Terminal { .. }, Some(end)) => Given {
+            stdin: end.as_fd(),
+            stdout: end.as_fd(),
+            stderr: end.as_fd(),
+            seat: Seat::Foreground(end.as_fd()),
+        },
         (InnerStreams::Terminal { .. }, None) => exit_now(125),
     };
-    let streams = Streams {
-        stdin,
-        stdout,
-        stderr,
-        terminal: terminal.as_ref().map(AsFd::as_fd),
-        report: control,
-        failure: wire::NOT_EXECUTED,
-    };
-    let command =
-        spawn(&image, &streams).map_err(|error| failed(Layer::PidNs, "fork the command", error))?;
-    // Both sides set the group, so that neither has to wait for the other.
-    let _ = setpgid(Some(command), Some(command));
+    spawner
+        .execute(COMMAND, order, path, given)
+        .map_err(|error| failed(Layer::PidNs, "fork the command", error))?;
     step();
-    Ok(Built {
-        command,
-        children,
-        terminal,
-    })
+    Ok(spawner)
+}
+
+/// The command and where its program is; `None` where the cage starts without one. Found out
+/// before the filter is in force.
+fn program(plan: &Plan) -> Result<Result<Option<(CString, Order)>, Errno>, LayerError> {
+    if plan.command.argv.is_empty() {
+        return Ok(Ok(None));
+    }
+    let order = Order::here(&plan.command)
+        .map_err(|error| failed(Layer::PidNs, "prepare the command", error))?;
+    Ok(find_program(&order.candidates).map(|path| Some((path, order))))
 }
 
 /// The list of System V segments, where no cgroup counts them. It shows those of the namespace
@@ -259,119 +271,4 @@ fn close_descriptors(inheritance: &Inheritance, more: &[&OwnedFd]) -> Result<(),
     keep.extend(more.iter().map(AsFd::as_fd));
     ironcage_sys::process::close_all_but(&keep)
         .map_err(|error| failed(Layer::Descriptors, "close descriptors", error))
-}
-
-/// The first candidate that can be executed, as a search in PATH finds it. Found out before
-/// the fork, so that a filter which allows one execve is called once.
-fn find_program(candidates: &[PathBuf]) -> Result<PathBuf, Errno> {
-    let mut answer = Errno::NOENT;
-    for candidate in candidates {
-        match stat(candidate) {
-            Err(Errno::NOENT | Errno::NOTDIR) => {}
-            Err(error) => answer = error,
-            Ok(stat) => {
-                let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-                match access(candidate, Access::EXEC_OK) {
-                    Ok(()) if regular => return Ok(candidate.clone()),
-                    // It is there, but is a directory or may not be executed.
-                    Ok(()) => answer = Errno::ACCESS,
-                    Err(error) => answer = error,
-                }
-            }
-        }
-    }
-    Err(answer)
-}
-
-fn image(plan: &Plan, path: &Path) -> Result<Image, LayerError> {
-    let string = |bytes: &[u8]| {
-        CString::new(bytes).map_err(|error| failed(Layer::PidNs, "prepare the command", error))
-    };
-    let command = &plan.command;
-    let list =
-        |items: &mut dyn Iterator<Item = &[u8]>| items.map(string).collect::<Result<Vec<_>, _>>();
-    let argv = list(&mut command.argv.iter().map(|a| a.as_bytes()))?;
-    let envp = command
-        .env
-        .iter()
-        .map(|item| {
-            let mut entry = item.what.name.as_bytes().to_vec();
-            entry.push(b'=');
-            entry.extend(item.what.value.as_bytes());
-            string(&entry)
-        })
-        .collect::<Result<_, _>>()?;
-    Ok(Image {
-        path: string(path.as_os_str().as_bytes())?,
-        argv,
-        envp,
-    })
-}
-
-/// Reaps what is orphaned to PID 1, passes signals on, and ends with the command: when PID 1
-/// exits, the kernel kills everything else in the cage.
-fn supervise_child(inheritance: &Inheritance, built: Built) -> ! {
-    let control = inheritance.control.as_fd();
-    loop {
-        match reap(built.command) {
-            // If the supervisor is gone, so are we in a moment.
-            Some(status) if status.stopped() => {
-                if built.terminal.is_some() {
-                    // The supervisor stops too, and then nobody watches limits or answers
-                    // refused calls: so everything stops, not only the command.
-                    let _ = ironcage_sys::process::signal_all(SIGSTOP);
-                }
-                let _ = wire::say_stopped(control);
-            }
-            Some(status) => {
-                let _ = wire::say_exited(control, status.as_raw());
-                exit_now(0);
-            }
-            None => {}
-        }
-        let mut fds = [
-            PollFd::new(&built.children, PollFlags::IN),
-            PollFd::from_borrowed_fd(control, PollFlags::IN),
-        ];
-        match poll(&mut fds, None) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(_) => exit_now(125),
-        }
-        let (child, supervisor) = (!fds[0].revents().is_empty(), !fds[1].revents().is_empty());
-        if child {
-            while let Ok(Some(_)) = ironcage_sys::signals::next(built.children.as_fd()) {}
-        }
-        if supervisor {
-            match wire::hear_supervisor(control) {
-                Ok(ToInit::Signal(signal)) => {
-                    let group = built.command.as_raw_nonzero().get();
-                    // A command that is gone by now needs no signal.
-                    let _ = ironcage_sys::process::signal_group(group, signal);
-                }
-                Ok(ToInit::Freeze) => {
-                    let _ = ironcage_sys::process::signal_all(SIGSTOP);
-                }
-                Ok(ToInit::Resume) => {
-                    if let Some(terminal) = &built.terminal {
-                        terminal::bring_forward(terminal, built.command);
-                    }
-                    let _ = ironcage_sys::process::signal_all(SIGCONT);
-                }
-                Ok(ToInit::Go) => {}
-                Ok(ToInit::Closed) | Err(_) => exit_now(125),
-            }
-        }
-    }
-}
-
-/// Collects every child that has ended or stopped; the command's status if it is among them.
-fn reap(command: Pid) -> Option<WaitStatus> {
-    let mut ended = None;
-    let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;
-    while let Ok(Some((pid, status))) = wait(options) {
-        if pid == command {
-            ended = Some(status);
-        }
-    }
-    ended
 }

@@ -13,6 +13,8 @@ mod error;
 pub mod faults;
 pub mod ids;
 pub mod init;
+mod order;
+mod spawner;
 mod terminal;
 pub mod wire;
 

@@ -18,27 +18,33 @@ pub(crate) struct Pair {
     pub(crate) command: OwnedFd,
 }
 
-/// Makes a terminal and makes it the controlling one of the caller's session, which must be
-/// new.
-pub(crate) fn make(size: Winsize) -> Result<Pair, LayerError> {
-    let doing = |action: &'static str| {
-        move |error: Errno| LayerError {
-            layer: Layer::Session,
-            action: action.into(),
-            source: error.into(),
-        }
-    };
+/// Makes a terminal. An error names what was tried.
+pub(crate) fn open(size: Winsize) -> Result<Pair, (&'static str, Errno)> {
+    let doing = |action: &'static str| move |error: Errno| (action, error);
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let controller = openpt(flags).map_err(doing("open a terminal"))?;
     unlockpt(&controller).map_err(doing("unlock the terminal"))?;
     let command =
         ioctl_tiocgptpeer(&controller, flags).map_err(doing("open the terminal's other end"))?;
     tcsetwinsize(&controller, size).map_err(doing("set the terminal's size"))?;
-    ioctl_tiocsctty(&command).map_err(doing("make the terminal the session's"))?;
     Ok(Pair {
         controller,
         command,
     })
+}
+
+/// Makes a terminal and makes it the controlling one of the caller's session, which must be
+/// new.
+pub(crate) fn make(size: Winsize) -> Result<Pair, LayerError> {
+    let failed = |(action, error): (&str, Errno)| LayerError {
+        layer: Layer::Session,
+        action: action.into(),
+        source: error.into(),
+    };
+    let pair = open(size).map_err(failed)?;
+    ioctl_tiocsctty(&pair.command)
+        .map_err(|error| failed(("make the terminal the session's", error)))?;
+    Ok(pair)
 }
 
 /// Puts a process group into the foreground of the terminal. PID 1 leads the session, and the

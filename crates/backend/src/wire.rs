@@ -10,12 +10,18 @@ use ironcage_sys::rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, send, sendmsg,
 };
+use ironcage_sys::rustix::termios::Winsize;
+use ironcage_sys::spawn::FAILURE;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// First byte of the message that the child sends itself when execve fails.
-pub const NOT_EXECUTED: u8 = b'n';
+const NOT_EXECUTED: u8 = b'n';
+const EXECUTED: u8 = b'e';
+const TERMINAL: u8 = b'p';
+const EXEC: u8 = b'o';
+const SIGNAL_ALL: u8 = b'a';
 const UNSHARED: u8 = b'u';
 const READY: u8 = b'r';
 const EXITED: u8 = b'x';
@@ -43,12 +49,34 @@ pub enum FromInit {
     Unshared,
     /// Every layer is in force; the command is about to start.
     Ready(Ready),
-    /// execve failed with this error number.
-    NotExecuted(i32),
+    /// A program could not be executed.
+    NotExecuted {
+        /// Which: 0 is the cage's command, others are execs.
+        number: u32,
+        /// The kernel's answer.
+        errno: i32,
+    },
+    /// A program is being executed; or it has just been said that it cannot be.
+    Executed {
+        /// Which.
+        number: u32,
+    },
+    /// The terminal of an exec.
+    Terminal {
+        /// Which exec.
+        number: u32,
+        /// The terminal's controlling end.
+        controller: OwnedFd,
+    },
     /// The command was stopped, by its terminal or by somebody inside.
     Stopped,
-    /// The command ended with this wait status.
-    Exited(i32),
+    /// A program ended.
+    Exited {
+        /// Which.
+        number: u32,
+        /// Its wait status.
+        status: i32,
+    },
     /// A layer could not be applied.
     Failed {
         /// Which.
@@ -78,18 +106,40 @@ pub struct Ready {
 }
 
 /// What the supervisor says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum ToInit {
     /// Go on.
     Go,
-    /// Send this signal to the command.
-    Signal(i32),
+    /// Send a signal to a program and its group.
+    Signal {
+        /// Which program.
+        number: u32,
+        /// The signal.
+        signal: i32,
+    },
+    /// Send this signal to everything.
+    SignalAll(i32),
+    /// Execute another program.
+    Exec(ExecOrder),
     /// Stop everything.
     Freeze,
     /// Let what was stopped go on.
     Resume,
     /// The other end is gone.
     Closed,
+}
+
+/// Another program, to be executed in the running cage.
+#[derive(Debug)]
+pub struct ExecOrder {
+    /// Its number.
+    pub number: u32,
+    /// What is executed.
+    pub program: OwnedFd,
+    /// The size of the terminal that it gets, if it gets one.
+    pub terminal: Option<Winsize>,
+    /// Its streams, if it gets pipes.
+    pub streams: Option<[OwnedFd; 3]>,
 }
 
 fn number(bytes: &[u8]) -> Option<i32> {
@@ -150,8 +200,14 @@ pub fn receive(socket: BorrowedFd<'_>, wait: bool) -> io::Result<Option<FromInit
         UNSHARED => Some(FromInit::Unshared),
         READY => parse_ready(rest, descriptors),
         STOPPED => Some(FromInit::Stopped),
-        NOT_EXECUTED => number(rest).map(FromInit::NotExecuted),
-        EXITED => number(rest).map(FromInit::Exited),
+        NOT_EXECUTED => {
+            numbered(rest).map(|(number, errno)| FromInit::NotExecuted { number, errno })
+        }
+        EXECUTED => which(rest).map(|number| FromInit::Executed { number }),
+        TERMINAL => which(rest)
+            .zip(descriptors.into_iter().next())
+            .map(|(number, controller)| FromInit::Terminal { number, controller }),
+        EXITED => numbered(rest).map(|(number, status)| FromInit::Exited { number, status }),
         FAILED => parse_failure(rest),
         _ => None,
     };
@@ -192,39 +248,83 @@ fn parse_failure(bytes: &[u8]) -> Option<FromInit> {
     })
 }
 
-/// Sends a message to PID 1.
-pub fn tell_init(socket: BorrowedFd<'_>, message: ToInit) -> io::Result<()> {
-    let mut bytes = vec![match message {
-        ToInit::Go => GO,
-        ToInit::Signal(_) => SIGNAL,
-        ToInit::Resume => RESUME,
-        ToInit::Freeze => FREEZE,
+/// Which program a message is about.
+fn which(bytes: &[u8]) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(..4)?.try_into().ok()?))
+}
+
+/// Which program a message is about, and a number more.
+fn numbered(bytes: &[u8]) -> Option<(u32, i32)> {
+    Some((which(bytes)?, number(bytes.get(4..)?)?))
+}
+
+/// Sends a message to PID 1, or fails where it does not take it at once: the supervisor waits
+/// for nobody.
+pub fn tell_init(socket: BorrowedFd<'_>, message: &ToInit) -> io::Result<()> {
+    let mut bytes = Vec::with_capacity(16);
+    let mut descriptors = Vec::new();
+    match message {
+        ToInit::Go => bytes.push(GO),
+        ToInit::Resume => bytes.push(RESUME),
+        ToInit::Freeze => bytes.push(FREEZE),
+        ToInit::Signal { number, signal } => {
+            bytes.push(SIGNAL);
+            bytes.extend(number.to_le_bytes());
+            bytes.extend(signal.to_le_bytes());
+        }
+        ToInit::SignalAll(signal) => {
+            bytes.push(SIGNAL_ALL);
+            bytes.extend(signal.to_le_bytes());
+        }
+        ToInit::Exec(order) => {
+            bytes.push(EXEC);
+            bytes.extend(order.number.to_le_bytes());
+            descriptors.push(order.program.as_fd());
+            if let Some(size) = order.terminal {
+                bytes.extend(size.ws_row.to_le_bytes());
+                bytes.extend(size.ws_col.to_le_bytes());
+            }
+            descriptors.extend(order.streams.iter().flatten().map(AsFd::as_fd));
+        }
         ToInit::Closed => return Ok(()),
-    }];
-    if let ToInit::Signal(signal) = message {
-        bytes.extend(signal.to_le_bytes());
     }
-    send(socket, &bytes, SendFlags::NOSIGNAL)?;
-    Ok(())
+    send_with(socket, &bytes, &descriptors)
 }
 
 /// PID 1's side: waits for the next message.
 pub fn hear_supervisor(socket: BorrowedFd<'_>) -> io::Result<ToInit> {
-    let mut buffer = [0_u8; 8];
-    let read = loop {
-        match ironcage_sys::rustix::io::read(socket, &mut buffer) {
-            Err(Errno::INTR) => {}
-            other => break other?,
-        }
+    let (bytes, descriptors) = receive_packet(socket, true)?.ok_or_else(garbled)?;
+    let Some((tag, rest)) = bytes.split_first() else {
+        return Ok(ToInit::Closed);
     };
-    match buffer.get(..read).and_then(<[u8]>::split_first) {
-        None => Ok(ToInit::Closed),
-        Some((&GO, _)) => Ok(ToInit::Go),
-        Some((&RESUME, _)) => Ok(ToInit::Resume),
-        Some((&FREEZE, _)) => Ok(ToInit::Freeze),
-        Some((&SIGNAL, rest)) => number(rest).map(ToInit::Signal).ok_or_else(garbled),
-        Some(_) => Err(garbled()),
-    }
+    let parsed = match *tag {
+        GO => Some(ToInit::Go),
+        RESUME => Some(ToInit::Resume),
+        FREEZE => Some(ToInit::Freeze),
+        SIGNAL => numbered(rest).map(|(number, signal)| ToInit::Signal { number, signal }),
+        SIGNAL_ALL => number(rest).map(ToInit::SignalAll),
+        EXEC => parse_exec(rest, descriptors).map(ToInit::Exec),
+        _ => None,
+    };
+    parsed.ok_or_else(garbled)
+}
+
+fn parse_exec(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<ExecOrder> {
+    let number = which(bytes)?;
+    let short = |at: usize| Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
+    let terminal = short(4).zip(short(6)).map(|(ws_row, ws_col)| Winsize {
+        ws_row,
+        ws_col,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    });
+    let mut descriptors = descriptors.into_iter();
+    Some(ExecOrder {
+        number,
+        program: descriptors.next()?,
+        terminal,
+        streams: descriptors.collect::<Vec<_>>().try_into().ok(),
+    })
 }
 
 /// PID 1's side: says that its user namespace waits for its maps.
@@ -280,29 +380,55 @@ pub fn say_stopped(socket: BorrowedFd<'_>) -> io::Result<()> {
 fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); ancillary_space()];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    if !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+    if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(io::Error::other("too many descriptors for one message"));
     }
     sendmsg(
         socket,
         &[IoSlice::new(bytes)],
         &mut ancillary,
-        SendFlags::NOSIGNAL,
+        SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
     )?;
     Ok(())
 }
 
-/// PID 1's side: says why the command cannot be executed.
-pub fn say_not_executed(socket: BorrowedFd<'_>, errno: i32) -> io::Result<()> {
-    let [a, b, c, d] = errno.to_le_bytes();
-    send(socket, &[NOT_EXECUTED, a, b, c, d], SendFlags::NOSIGNAL)?;
+/// The message that a program cannot be executed, without the error number that ends it.
+pub(crate) fn not_executed(number: u32) -> [u8; FAILURE] {
+    let [a, b, c, d] = number.to_le_bytes();
+    [NOT_EXECUTED, a, b, c, d]
+}
+
+/// PID 1's side: says why a program cannot be executed.
+pub fn say_not_executed(socket: BorrowedFd<'_>, number: u32, errno: i32) -> io::Result<()> {
+    let mut bytes = not_executed(number).to_vec();
+    bytes.extend(errno.to_le_bytes());
+    send(socket, &bytes, SendFlags::NOSIGNAL)?;
     Ok(())
 }
 
-/// PID 1's side: says how the command ended.
-pub fn say_exited(socket: BorrowedFd<'_>, status: i32) -> io::Result<()> {
-    let [a, b, c, d] = status.to_le_bytes();
-    send(socket, &[EXITED, a, b, c, d], SendFlags::NOSIGNAL)?;
+/// PID 1's side: says that a program is being executed.
+pub(crate) fn say_executed(socket: BorrowedFd<'_>, number: u32) -> io::Result<()> {
+    let [a, b, c, d] = number.to_le_bytes();
+    send(socket, &[EXECUTED, a, b, c, d], SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// PID 1's side: hands the terminal of an exec over.
+pub(crate) fn say_terminal(
+    socket: BorrowedFd<'_>,
+    number: u32,
+    controller: BorrowedFd<'_>,
+) -> io::Result<()> {
+    let [a, b, c, d] = number.to_le_bytes();
+    send_with(socket, &[TERMINAL, a, b, c, d], &[controller])
+}
+
+/// PID 1's side: says how a program ended.
+pub fn say_exited(socket: BorrowedFd<'_>, number: u32, status: i32) -> io::Result<()> {
+    let mut bytes = vec![EXITED];
+    bytes.extend(number.to_le_bytes());
+    bytes.extend(status.to_le_bytes());
+    send(socket, &bytes, SendFlags::NOSIGNAL)?;
     Ok(())
 }
 

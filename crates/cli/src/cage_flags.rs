@@ -208,6 +208,7 @@ impl CageFlags {
             change: change.place(),
             git_directory: places::git_directory(&workspace),
             argv,
+            sticky: false,
             cwd,
             workspace,
             workspace_named: self.workspace.is_some(),

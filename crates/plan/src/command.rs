@@ -1,6 +1,6 @@
 //! The command: its environment, where its program is looked for, where it starts.
 
-use crate::plan::{Command, Identity, Item, NodeKind, Variable, ViewOp};
+use crate::plan::{Command, Identity, Item, NodeKind, Plan, Variable, ViewOp};
 use crate::view::Made;
 use crate::{PlanError, Request};
 use ironcage_policy::{EnvRule, Policy, WorkspaceMode};
@@ -17,7 +17,9 @@ pub(crate) fn make(
     identity: &Identity,
     view: &Made,
 ) -> Result<Command, PlanError> {
-    let program = request.argv.first().ok_or(PlanError::NoCommand)?;
+    if request.argv.is_empty() && !request.sticky {
+        return Err(PlanError::NoCommand);
+    }
     let env = environment(policy, request, identity, view);
     // An empty workspace has no directory below it to start in.
     let scratch = policy.workspace_mode.value == WorkspaceMode::Scratch;
@@ -29,13 +31,44 @@ pub(crate) fn make(
     if !is_visible(cwd, &view.ops) {
         return Err(PlanError::WorkingDirectory { path: cwd.clone() });
     }
-    let candidates = candidates(program, cwd, &env);
+    let candidates = match request.argv.first() {
+        Some(program) => candidates(program, cwd, &env),
+        None => Vec::new(),
+    };
     Ok(Command {
         argv: request.argv.clone(),
         candidates,
         env,
         cwd: cwd.clone(),
     })
+}
+
+impl Plan {
+    /// Another command in the planned cage: the cage's own environment with `env` on top, and
+    /// its working directory unless another is given. The view decides what is there.
+    pub fn another(
+        &self,
+        argv: Vec<OsString>,
+        env: Vec<(OsString, OsString)>,
+        cwd: Option<PathBuf>,
+    ) -> Result<Command, PlanError> {
+        let program = argv.first().ok_or(PlanError::NoCommand)?.clone();
+        let mut variables = self.command.env.clone();
+        for (name, value) in env {
+            variables.retain(|item| item.what.name != name);
+            variables.push(Item {
+                what: Variable { name, value },
+                origin: "exec".into(),
+            });
+        }
+        let cwd = self.command.cwd.join(cwd.unwrap_or_default());
+        Ok(Command {
+            candidates: candidates(&program, &cwd, &variables),
+            argv,
+            env: variables,
+            cwd,
+        })
+    }
 }
 
 fn environment(

@@ -28,6 +28,7 @@ pub fn make(
     Ok(Plan {
         profile: policy.profile.value.clone(),
         command,
+        sticky: request.sticky,
         workspace: request.workspace.clone(),
         writable: view.writable,
         kept: view.kept,

@@ -371,8 +371,11 @@ pub struct TimeBound {
 pub struct Plan {
     /// Profile at the bottom of the policy.
     pub profile: String,
-    /// The program.
+    /// The program. A sticky cage may have none.
     pub command: Command,
+    /// Whether the cage outlives its command: it then ends when it is stopped, or by a limit.
+    #[serde(skip_serializing_if = "is_false")]
+    pub sticky: bool,
     /// The workspace's path, outside and inside.
     #[serde(serialize_with = "bytes::path")]
     pub workspace: PathBuf,
@@ -446,4 +449,8 @@ impl Plan {
 pub struct Hostname {
     /// The name.
     pub name: String,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }

@@ -75,8 +75,10 @@ impl ChangePlace {
 /// One run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// Program and arguments.
+    /// Program and arguments. A sticky cage may start without.
     pub argv: Vec<OsString>,
+    /// Whether the cage outlives its first command.
+    pub sticky: bool,
     /// Working directory, outside and inside.
     pub cwd: PathBuf,
     /// The workspace, real path.

@@ -228,11 +228,11 @@ impl Supervision {
     fn hear(&mut self) -> Result<bool, RunError> {
         let message = receive_from_init(self.cage.control(), false);
         match message.map_err(failed("hear the cage"))? {
-            Some(FromInit::Exited(status)) => {
+            Some(FromInit::Exited { status, .. }) => {
                 self.status = Some(status);
                 Ok(true)
             }
-            Some(FromInit::NotExecuted(errno)) => {
+            Some(FromInit::NotExecuted { errno, .. }) => {
                 self.not_executed = Some(errno);
                 Ok(false)
             }
@@ -253,7 +253,12 @@ impl Supervision {
                 Ok(false)
             }
             Some(FromInit::Closed) | None => Ok(true),
-            Some(FromInit::Unshared | FromInit::Ready(_)) => Ok(false),
+            Some(
+                FromInit::Unshared
+                | FromInit::Ready(_)
+                | FromInit::Executed { .. }
+                | FromInit::Terminal { .. },
+            ) => Ok(false),
         }
     }
 

@@ -202,6 +202,15 @@ pub fn signal_group(group: i32, signal: i32) -> io::Result<()> {
     check(i64::from(unsafe { libc::kill(-group, signal) })).map(drop)
 }
 
+/// Sends a signal to one process.
+pub fn signal_one(pid: i32, signal: i32) -> io::Result<()> {
+    if pid <= 1 {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    }
+    // SAFETY: kill touches no memory.
+    check(i64::from(unsafe { libc::kill(pid, signal) })).map(drop)
+}
+
 /// Ends the calling process by SIGKILL, as an outside killer would: for fault injection.
 pub fn kill_self() -> ! {
     let own = rustix::process::getpid().as_raw_nonzero().get();

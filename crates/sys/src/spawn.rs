@@ -20,7 +20,24 @@ pub struct Image {
     pub argv: Vec<CString>,
     /// Its environment, each `NAME=value`.
     pub envp: Vec<CString>,
+    /// Its working directory; the caller's where none is given.
+    pub cwd: Option<CString>,
 }
+
+/// Where the program sits among process groups, sessions and terminals.
+#[derive(Debug, Clone, Copy)]
+pub enum Seat<'a> {
+    /// A process group of its own.
+    Group,
+    /// A process group of its own, in the foreground of this terminal. The caller leads its
+    /// session.
+    Foreground(BorrowedFd<'a>),
+    /// A session of its own, with this terminal as its controlling one if there is any.
+    Session(Option<BorrowedFd<'a>>),
+}
+
+/// Bytes before the error number in the message of a failure.
+pub const FAILURE: usize = 5;
 
 /// Where the child's standard streams lead, and how it reports.
 #[derive(Debug)]
@@ -31,13 +48,12 @@ pub struct Streams<'a> {
     pub stdout: BorrowedFd<'a>,
     /// Standard error.
     pub stderr: BorrowedFd<'a>,
-    /// The terminal in whose foreground the program is to be, if any. The caller leads its
-    /// session.
-    pub terminal: Option<BorrowedFd<'a>>,
+    /// Its place among sessions and terminals.
+    pub seat: Seat<'a>,
     /// Gets `failure` and the error number (four bytes) when execve fails, in one write.
     pub report: BorrowedFd<'a>,
-    /// First byte of that message.
-    pub failure: u8,
+    /// First bytes of that message.
+    pub failure: [u8; FAILURE],
 }
 
 fn pointers(strings: &[CString]) -> Vec<*const c_char> {
@@ -48,7 +64,7 @@ fn pointers(strings: &[CString]) -> Vec<*const c_char> {
         .collect()
 }
 
-/// Starts the program in a process group of its own and returns its id.
+/// Starts the program and returns its id.
 ///
 /// Preconditions: one thread; every restriction that the program is to have is already in
 /// force on the caller.
@@ -57,25 +73,23 @@ pub fn spawn(image: &Image, streams: &Streams<'_>) -> io::Result<Pid> {
     let envp = pointers(&image.envp);
     match fork_plain()? {
         Some(pid) => Ok(pid),
-        None => become_program(&image.path, &argv, &envp, streams),
+        None => become_program(image, &argv, &envp, streams),
     }
 }
 
 fn become_program(
-    path: &CStr,
+    image: &Image,
     argv: &[*const c_char],
     envp: &[*const c_char],
     streams: &Streams<'_>,
 ) -> ! {
-    // SAFETY: plain numbers. A group of its own: signals for the program reach its children.
-    unsafe { libc::setpgid(0, 0) };
-    if let Some(terminal) = streams.terminal {
-        // From the background this raises SIGTTOU, which is not to stop us.
-        block_stop();
-        // SAFETY: asks for a number.
-        let group = unsafe { libc::getpgrp() };
-        // SAFETY: plain numbers.
-        if unsafe { libc::tcsetpgrp(terminal.as_raw_fd(), group) } < 0 {
+    let path: &CStr = &image.path;
+    if take_seat(streams.seat) < 0 {
+        fail(streams.report.as_raw_fd(), streams.failure);
+    }
+    if let Some(cwd) = &image.cwd {
+        // SAFETY: a C string, prepared before the fork.
+        if unsafe { libc::chdir(cwd.as_ptr()) } < 0 {
             fail(streams.report.as_raw_fd(), streams.failure);
         }
     }
@@ -104,6 +118,38 @@ fn become_program(
     fail(report, streams.failure)
 }
 
+/// Goes to its place. Negative when that failed, as system calls say it. Async-signal-safe.
+fn take_seat(seat: Seat<'_>) -> i32 {
+    match seat {
+        // A group of its own: signals for the program reach its children.
+        // SAFETY: plain numbers.
+        Seat::Group => unsafe { libc::setpgid(0, 0) },
+        Seat::Foreground(terminal) => {
+            // SAFETY: plain numbers.
+            unsafe { libc::setpgid(0, 0) };
+            // From the background this raises SIGTTOU, which is not to stop us.
+            block_stop();
+            // SAFETY: asks for a number.
+            let group = unsafe { libc::getpgrp() };
+            // SAFETY: plain numbers.
+            unsafe { libc::tcsetpgrp(terminal.as_raw_fd(), group) }
+        }
+        Seat::Session(terminal) => {
+            // SAFETY: no arguments.
+            if unsafe { libc::setsid() } < 0 {
+                return -1;
+            }
+            match terminal {
+                // SAFETY: plain numbers.
+                Some(terminal) => unsafe {
+                    libc::ioctl(terminal.as_raw_fd(), libc::TIOCSCTTY as libc::Ioctl, 0)
+                },
+                None => 0,
+            }
+        }
+    }
+}
+
 /// A copy of the descriptor above the standard streams, so that dup2 onto 0, 1 and 2 cannot
 /// overwrite one that is still needed.
 fn above_streams(fd: RawFd) -> RawFd {
@@ -112,7 +158,7 @@ fn above_streams(fd: RawFd) -> RawFd {
     if copy < 0 { fd } else { copy }
 }
 
-fn fail(report: RawFd, failure: u8) -> ! {
+fn fail(report: RawFd, failure: [u8; FAILURE]) -> ! {
     report_failure(report, failure, last_error())
 }
 
@@ -123,10 +169,11 @@ fn last_error() -> i32 {
     unsafe { *place }
 }
 
-fn report_failure(report: RawFd, failure: u8, number: i32) -> ! {
-    let [a, b, c, d] = number.to_le_bytes();
-    let message = [failure, a, b, c, d];
-    // SAFETY: five bytes that live across the call.
+fn report_failure(report: RawFd, failure: [u8; FAILURE], number: i32) -> ! {
+    let mut message = [0; FAILURE + 4];
+    message[..FAILURE].copy_from_slice(&failure);
+    message[FAILURE..].copy_from_slice(&number.to_le_bytes());
+    // SAFETY: nine bytes that live across the call.
     unsafe { libc::write(report, message.as_ptr().cast(), message.len()) };
     exit_now(127)
 }

@@ -131,6 +131,7 @@ pub(crate) fn host(privilege: Privilege) -> HostCaps {
 
 pub(crate) fn request() -> Request {
     Request {
+        sticky: false,
         argv: vec!["make".into(), "test".into()],
         cwd: "/home/ann/project/src".into(),
         workspace: "/home/ann/project".into(),

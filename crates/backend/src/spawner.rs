@@ -1,0 +1,268 @@
+//! PID 1 once the cage is built: executes what the supervisor orders, reaps what is orphaned,
+//! passes signals on, and reports.
+//!
+//! Whatever it forks inherits every layer, because PID 1 is under all of them itself.
+
+use crate::order::Order;
+use crate::terminal;
+use crate::wire::{self, ExecOrder, ToInit};
+use ironcage_sys::clone::exit_now;
+use ironcage_sys::process::{signal_all, signal_group};
+use ironcage_sys::rustix::event::{PollFd, PollFlags, poll};
+use ironcage_sys::rustix::fs::{Access, FileType, access, stat};
+use ironcage_sys::rustix::io::Errno;
+use ironcage_sys::rustix::pipe::{PipeFlags, pipe_with};
+use ironcage_sys::rustix::process::{Pid, WaitOptions, WaitStatus, setpgid, wait};
+use ironcage_sys::spawn::{Seat, Streams, spawn};
+use std::ffi::CString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+const SIGCONT: i32 = 18;
+const SIGSTOP: i32 = 19;
+
+/// The number of the cage's own command; execs count from one.
+pub(crate) const COMMAND: u32 = 0;
+
+/// Something that was executed.
+#[derive(Debug)]
+struct Child {
+    number: u32,
+    pid: Pid,
+    /// Its other end is closed by execve.
+    starting: Option<OwnedFd>,
+}
+
+/// PID 1 at work.
+#[derive(Debug)]
+pub(crate) struct Spawner<'a> {
+    /// The control socket.
+    pub(crate) control: BorrowedFd<'a>,
+    /// Where ends of children are told.
+    pub(crate) signals: OwnedFd,
+    /// The command's end of the terminal, where it has one.
+    pub(crate) terminal: Option<OwnedFd>,
+    /// Whether the cage outlives its command.
+    pub(crate) sticky: bool,
+    children: Vec<Child>,
+}
+
+/// The streams of a program.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Given<'a> {
+    pub(crate) stdin: BorrowedFd<'a>,
+    pub(crate) stdout: BorrowedFd<'a>,
+    pub(crate) stderr: BorrowedFd<'a>,
+    pub(crate) seat: Seat<'a>,
+}
+
+impl<'a> Spawner<'a> {
+    /// PID 1 before anything is executed.
+    pub(crate) fn new(
+        control: BorrowedFd<'a>,
+        signals: OwnedFd,
+        terminal: Option<OwnedFd>,
+        sticky: bool,
+    ) -> Self {
+        Spawner {
+            control,
+            signals,
+            terminal,
+            sticky,
+            children: Vec::new(),
+        }
+    }
+
+    /// Executes a program. An error means that nothing was forked.
+    pub(crate) fn execute(
+        &mut self,
+        number: u32,
+        order: Order,
+        path: CString,
+        given: Given<'_>,
+    ) -> Result<(), Errno> {
+        let (starting, started) = pipe_with(PipeFlags::CLOEXEC)?;
+        let streams = Streams {
+            stdin: given.stdin,
+            stdout: given.stdout,
+            stderr: given.stderr,
+            seat: given.seat,
+            report: self.control,
+            failure: wire::not_executed(number),
+        };
+        let error = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
+        let pid = spawn(&order.image(path), &streams).map_err(error)?;
+        drop(started);
+        if !matches!(given.seat, Seat::Session(_)) {
+            // Both sides set the group, so that neither has to wait for the other.
+            let _ = setpgid(Some(pid), Some(pid));
+        }
+        self.children.push(Child {
+            number,
+            pid,
+            starting: Some(starting),
+        });
+        Ok(())
+    }
+
+    /// Serves until the command is over or the supervisor is gone: when PID 1 exits, the kernel
+    /// kills everything else in the cage.
+    pub(crate) fn serve(mut self) -> ! {
+        loop {
+            self.reap();
+            let mut fds = vec![
+                PollFd::new(&self.signals, PollFlags::IN),
+                PollFd::from_borrowed_fd(self.control, PollFlags::IN),
+            ];
+            let starting = self.children.iter().filter_map(|c| c.starting.as_ref());
+            fds.extend(starting.map(|fd| PollFd::new(fd, PollFlags::IN)));
+            match poll(&mut fds, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => exit_now(125),
+            }
+            let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+            let mut ready = ready.into_iter();
+            let (child, supervisor) = (ready.next() == Some(true), ready.next() == Some(true));
+            for waiting in self.children.iter_mut().filter(|c| c.starting.is_some()) {
+                if ready.next() == Some(true) {
+                    waiting.starting = None;
+                    // If the supervisor is gone, so are we in a moment.
+                    let _ = wire::say_executed(self.control, waiting.number);
+                }
+            }
+            if child {
+                while let Ok(Some(_)) = ironcage_sys::signals::next(self.signals.as_fd()) {}
+            }
+            if supervisor {
+                self.obey();
+            }
+        }
+    }
+
+    fn obey(&mut self) {
+        match wire::hear_supervisor(self.control) {
+            Ok(ToInit::Signal { number, signal }) => self.signal(number, signal),
+            Ok(ToInit::SignalAll(signal)) => {
+                let _ = signal_all(signal);
+            }
+            Ok(ToInit::Freeze) => {
+                let _ = signal_all(SIGSTOP);
+            }
+            Ok(ToInit::Resume) => {
+                if let (Some(terminal), Some(command)) = (&self.terminal, self.pid(COMMAND)) {
+                    terminal::bring_forward(terminal, command);
+                }
+                let _ = signal_all(SIGCONT);
+            }
+            Ok(ToInit::Exec(order)) => {
+                let number = order.number;
+                if let Err(errno) = self.exec(order) {
+                    let _ = wire::say_not_executed(self.control, number, errno.raw_os_error());
+                }
+            }
+            Ok(ToInit::Go) => {}
+            Ok(ToInit::Closed) | Err(_) => exit_now(125),
+        }
+    }
+
+    fn pid(&self, number: u32) -> Option<Pid> {
+        let child = self.children.iter().find(|child| child.number == number);
+        child.map(|child| child.pid)
+    }
+
+    fn signal(&self, number: u32, signal: i32) {
+        // What is gone by now needs no signal.
+        let Some(pid) = self.pid(number).map(|pid| pid.as_raw_nonzero().get()) else {
+            return;
+        };
+        if signal_group(pid, signal).is_err() {
+            // Forked, but not yet in its own session.
+            let _ = ironcage_sys::process::signal_one(pid, signal);
+        }
+    }
+
+    fn exec(&mut self, order: ExecOrder) -> Result<(), Errno> {
+        let program = Order::open(&order.program)?;
+        let path = find_program(&program.candidates)?;
+        match (order.terminal, order.streams) {
+            (Some(size), _) => {
+                let pair = terminal::open(size).map_err(|(_, errno)| errno)?;
+                let io = wire::say_terminal(self.control, order.number, pair.controller.as_fd());
+                io.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+                let end = pair.command.as_fd();
+                let given = Given {
+                    stdin: end,
+                    stdout: end,
+                    stderr: end,
+                    seat: Seat::Session(Some(end)),
+                };
+                self.execute(order.number, program, path, given)
+            }
+            (None, Some([stdin, stdout, stderr])) => {
+                let given = Given {
+                    stdin: stdin.as_fd(),
+                    stdout: stdout.as_fd(),
+                    stderr: stderr.as_fd(),
+                    seat: Seat::Session(None),
+                };
+                self.execute(order.number, program, path, given)
+            }
+            // More descriptors than this process may have.
+            (None, None) => Err(Errno::MFILE),
+        }
+    }
+
+    /// Collects every child that has ended or stopped, and reports those that were ordered.
+    fn reap(&mut self) {
+        let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;
+        while let Ok(Some((pid, status))) = wait(options) {
+            if let Some(index) = self.children.iter().position(|child| child.pid == pid) {
+                self.report(index, status);
+            }
+        }
+    }
+
+    fn report(&mut self, index: usize, status: WaitStatus) {
+        let Some(number) = self.children.get(index).map(|child| child.number) else {
+            return;
+        };
+        if status.stopped() {
+            if number != COMMAND {
+                return;
+            }
+            if self.terminal.is_some() {
+                // The supervisor stops too, and then nobody watches limits or answers
+                // refused calls: so everything stops, not only the command.
+                let _ = signal_all(SIGSTOP);
+            }
+            let _ = wire::say_stopped(self.control);
+            return;
+        }
+        drop(self.children.swap_remove(index));
+        let _ = wire::say_exited(self.control, number, status.as_raw());
+        if number == COMMAND && !self.sticky {
+            exit_now(0);
+        }
+    }
+}
+
+/// The first candidate that can be executed, as a search in PATH finds it. Found out before
+/// the fork, so that a filter which allows one execve is called once.
+pub(crate) fn find_program(candidates: &[CString]) -> Result<CString, Errno> {
+    let mut answer = Errno::NOENT;
+    for candidate in candidates {
+        match stat(candidate.as_c_str()) {
+            Err(Errno::NOENT | Errno::NOTDIR) => {}
+            Err(error) => answer = error,
+            Ok(stat) => {
+                let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+                match access(candidate.as_c_str(), Access::EXEC_OK) {
+                    Ok(()) if regular => return Ok(candidate.clone()),
+                    // It is there, but is a directory or may not be executed.
+                    Ok(()) => answer = Errno::ACCESS,
+                    Err(error) => answer = error,
+                }
+            }
+        }
+    }
+    Err(answer)
+}
