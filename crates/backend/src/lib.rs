@@ -21,4 +21,5 @@ pub mod wire;
 pub use backend::{Ability, Answer, Backend};
 pub use cage::{Birth, Cage, Ends, Helper, StreamKind, Streams, end, make_cgroup};
 pub use error::StartError;
+pub use ironcage_layers::COPY_ON_WRITE;
 pub use wire::{FromInit, Ready, receive as receive_from_init};

@@ -15,3 +15,4 @@ pub mod privileges;
 pub mod view;
 
 pub use error::LayerError;
+pub use overlay::COPY_ON_WRITE;

@@ -23,6 +23,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+/// What failures of this layer speak of, so that callers can tell them from others.
+pub const COPY_ON_WRITE: &str = "copy-on-write view";
+
 /// The directories of an overlay on the host.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Layers<'a> {
@@ -128,7 +131,7 @@ impl View<'_> {
     fn make_overlay(&self, layers: Layers<'_>, opened: &Opened) -> Result<OwnedFd, LayerError> {
         let action = || {
             format!(
-                "make a copy-on-write view of {} with changes in {}",
+                "make a {COPY_ON_WRITE} of {} with changes in {}",
                 shown(layers.lower),
                 shown(layers.upper)
             )

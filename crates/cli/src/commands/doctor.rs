@@ -38,7 +38,8 @@ struct Report<'a> {
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> CommandResult {
-    let examination = match examine() {
+    let home = places::home()?;
+    let examination = match examine(&places::state_dir(&home)) {
         Ok(examination) => examination,
         // This is the answer to the question, not a failure to answer it.
         Err(error @ HostError::KernelTooOld { .. }) => {
@@ -47,7 +48,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
         }
         Err(error) => return Err(CliError::from_error(&error)),
     };
-    let policy = ironcage_policy::resolve_profile(PROFILE, &places::home()?)
+    let policy = ironcage_policy::resolve_profile(PROFILE, &home)
         .map_err(|error| CliError::from_error(&error))?;
     let required: Vec<Layer> = policy.require.iter().map(|layer| layer.value).collect();
     let missing: Vec<Layer> = examination

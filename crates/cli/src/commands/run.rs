@@ -2,7 +2,7 @@
 
 use crate::cage_flags::{CageFlags, Prepared};
 use crate::error::{CliError, CommandResult};
-use ironcage_backend::StartError;
+use ironcage_backend::{COPY_ON_WRITE, StartError};
 use ironcage_host::HostCaps;
 use ironcage_model::{Ending, LimitHit, Outcome, Printable};
 use ironcage_runtime::{Job, RunError};
@@ -160,6 +160,14 @@ fn run_error(error: RunError) -> CliError {
                 source.raw_os_error().unwrap_or_default(),
             ))
             .hint("`ironcage doctor` examines this host"),
+        RunError::Start(StartError::Layer { action, .. })
+            if action.contains(COPY_ON_WRITE) =>
+        {
+            shown
+                .hint("`ironcage doctor` tries what this directory's file system can do")
+                .hint("--workspace-mode direct works on the real files; or copy them to another file system")
+                .hint("XDG_STATE_HOME on another file system, if it is the one that cannot")
+        }
         RunError::Start(_) => shown.hint("`ironcage doctor` examines this host"),
         _ => shown,
     }

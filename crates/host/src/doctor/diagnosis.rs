@@ -49,10 +49,14 @@ pub(crate) fn extras(results: &Results) -> Vec<Extra> {
             evidence,
         }
     };
-    vec![
-        extra("overlay in a user namespace", Subject::Overlay),
-        extra("idmapped mounts", Subject::IdMappedMounts),
-    ]
+    let mut overlay = extra("copy-on-write view of this directory", Subject::Overlay);
+    if !overlay.works {
+        overlay.evidence.push_str(
+            "; --workspace-mode direct works without it, as does a copy of the directory on another \
+             file system, or an XDG_STATE_HOME there",
+        );
+    }
+    vec![overlay, extra("idmapped mounts", Subject::IdMappedMounts)]
 }
 
 struct Context<'a> {

@@ -1,8 +1,8 @@
 //! The deep examination of a host, behind `ironcage doctor`: what can be enforced is tried,
 //! and each thing that fails is explained with the command that mends it.
 //!
-//! Trials happen in children that are thrown away; the only trace on the host is a cgroup that is
-//! made and removed at once.
+//! Trials happen in children that are thrown away; the only traces on the host are a cgroup and
+//! a directory in the state directory, made and removed at once.
 
 mod diagnosis;
 mod examination;
@@ -16,12 +16,14 @@ pub use place::Place;
 pub use recommend::Recommendation;
 
 use crate::{HostError, LEAST_KERNEL, quick};
+use std::path::Path;
 
-/// Examines this host. Takes some tens of milliseconds.
-pub fn examine() -> Result<Examination, HostError> {
+/// Examines this host, and whether changes of the current directory can be kept aside in the
+/// state directory. Takes some tens of milliseconds.
+pub fn examine(state: &Path) -> Result<Examination, HostError> {
     let facts = quick::gather()?;
     let place = Place::here();
-    let results = trials::run(&facts);
+    let results = trials::run(&facts, state);
     Ok(Examination {
         findings: diagnosis::findings(&facts, place, &results),
         extras: diagnosis::extras(&results),
@@ -44,7 +46,7 @@ mod tests {
 
     #[test]
     fn this_host_is_examined_layer_by_layer_in_order() {
-        let examination = examine().unwrap();
+        let examination = examine(&std::env::temp_dir()).unwrap();
         let layers: Vec<Layer> = examination.findings.iter().map(|one| one.layer).collect();
         assert_eq!(layers, Layer::ALL);
         assert!(

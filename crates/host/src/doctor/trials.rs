@@ -7,6 +7,8 @@ use ironcage_sys::trial::{self, Step};
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 const NEW_MOUNT: u32 = 0x0002_0000;
@@ -41,7 +43,7 @@ pub(crate) enum Subject {
 }
 
 impl Subject {
-    const IN_CHILD: [Subject; 14] = [
+    const IN_CHILD: [Subject; 13] = [
         Subject::UserNs,
         Subject::MountNs,
         Subject::PidNs,
@@ -54,7 +56,6 @@ impl Subject {
         Subject::Seccomp,
         Subject::SeccompNotify,
         Subject::Landlock,
-        Subject::Overlay,
         Subject::IdMappedMounts,
     ];
 }
@@ -79,23 +80,23 @@ pub(crate) enum TrialResult {
 }
 
 /// Tries everything.
-pub(crate) fn run(facts: &Facts) -> BTreeMap<Subject, TrialResult> {
+pub(crate) fn run(facts: &Facts, state: &Path) -> BTreeMap<Subject, TrialResult> {
     let mut results: BTreeMap<Subject, TrialResult> = Subject::IN_CHILD
         .into_iter()
-        .map(|subject| (subject, run_one(facts, subject)))
+        .map(|subject| (subject, run_one(facts, &steps(facts, subject), subject)))
         .collect();
+    results.insert(Subject::Overlay, overlay(facts, state));
     results.insert(Subject::CgroupGroup, make_group(&facts.cgroup));
     results
 }
 
-fn run_one(facts: &Facts, subject: Subject) -> TrialResult {
+fn run_one(facts: &Facts, steps: &[Step], subject: Subject) -> TrialResult {
     if subject == Subject::IdMappedMounts && facts.privilege != Privilege::Root {
         return TrialResult::NotTried {
             why: "only root makes them; the user's own id is the agent's".into(),
         };
     }
-    let steps = steps(facts, subject);
-    match trial::attempt(&steps) {
+    match trial::attempt(steps) {
         Ok(None) => TrialResult::Worked,
         Ok(Some(failure)) => TrialResult::Refused {
             doing: steps.get(failure.step).map_or_else(String::new, in_words),
@@ -142,25 +143,61 @@ fn steps(facts: &Facts, subject: Subject) -> Vec<Step> {
         Subject::Seccomp => vec![Step::NoNewPrivileges, Step::Seccomp { listener: false }],
         Subject::SeccompNotify => vec![Step::NoNewPrivileges, Step::Seccomp { listener: true }],
         Subject::Landlock => vec![Step::NoNewPrivileges, Step::Landlock],
-        Subject::Overlay => in_user_namespace(vec![
-            Step::Unshare(NEW_MOUNT),
-            private_mounts(),
-            mount(c"tmpfs", c"/tmp", NO_SUID_DEV, c""),
-            Step::MakeDirectory(c"/tmp/lower".into()),
-            Step::MakeDirectory(c"/tmp/upper".into()),
-            Step::MakeDirectory(c"/tmp/work".into()),
-            Step::MakeDirectory(c"/tmp/merged".into()),
-            mount(
-                c"overlay",
-                c"/tmp/merged",
-                NO_SUID_DEV,
-                c"lowerdir=/tmp/lower,upperdir=/tmp/upper,workdir=/tmp/work",
-            ),
-        ]),
         // The current directory: whether a file system can do it differs from one to the next.
         Subject::IdMappedMounts => vec![Step::IdMappedMount(c".".into())],
-        Subject::CgroupGroup => Vec::new(),
+        Subject::Overlay | Subject::CgroupGroup => Vec::new(),
     }
+}
+
+/// A copy-on-write view of the current directory with changes in the state directory: whether
+/// two file systems can do that differs from one pair to the next.
+fn overlay(facts: &Facts, state: &Path) -> TrialResult {
+    let scratch = state.join(format!("doctor-{}", std::process::id()));
+    let not_tried = |why: String| TrialResult::NotTried { why };
+    // Of the kernel's option string, not of overlayfs.
+    if scratch
+        .as_os_str()
+        .as_bytes()
+        .iter()
+        .any(|byte| b",:\\".contains(byte))
+    {
+        return not_tried(format!(
+            "{} is no name for a mount option",
+            scratch.display()
+        ));
+    }
+    let made = ["upper", "work", "merged"]
+        .iter()
+        .try_for_each(|name| fs::create_dir_all(scratch.join(name)));
+    let result = match made {
+        Err(error) => not_tried(format!("{}: {error}", scratch.display())),
+        Ok(()) => overlay_in(facts, &scratch),
+    };
+    // What the kernel made in it is empty and closed; if it stays, it does no harm.
+    let closed = scratch.join("work/work");
+    let _ = fs::set_permissions(closed, fs::Permissions::from_mode(0o700));
+    let _ = fs::remove_dir_all(&scratch);
+    result
+}
+
+fn overlay_in(facts: &Facts, scratch: &Path) -> TrialResult {
+    let shown = scratch.display();
+    let options = format!("lowerdir=.,upperdir={shown}/upper,workdir={shown}/work,userxattr");
+    let (Ok(target), Ok(options)) = (
+        CString::new(scratch.join("merged").into_os_string().into_vec()),
+        CString::new(options),
+    ) else {
+        return TrialResult::NotTried {
+            why: "the state directory's name holds a zero".into(),
+        };
+    };
+    let mut steps = user_namespace(facts);
+    steps.extend([
+        Step::Unshare(NEW_MOUNT),
+        private_mounts(),
+        mount(c"overlay", &target, NO_SUID_DEV, &options),
+    ]);
+    run_one(facts, &steps, Subject::Overlay)
 }
 
 fn user_namespace(facts: &Facts) -> Vec<Step> {
