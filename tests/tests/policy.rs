@@ -43,6 +43,30 @@ both! {
         assert!(!stage.aside().join("made").exists());
     }
 
+    fn what_run_would_refuse_is_not_trusted(stage) {
+        let file = stage.project().join("ironcage.toml");
+        stage.write(&file, "[files]\nread = [\"/no/such/place\"]\n");
+        ironcage(stage, &["trust", "--yes"]).ended(125).says("/no/such/place");
+        // Another word is needed at each start: that is told, and no reason not to trust.
+        stage.write(&file, "[files]\nread = [\"/etc\"]\n");
+        assert!(ironcage(stage, &["trust", "--yes"]).ok().stdout().contains("--i-know"));
+        stage.sh("true").ended(125).says("--i-know");
+        stage.sh_with(&["--i-know"], "true").ok();
+    }
+
+    fn a_policy_begins_at_the_top_of_the_workspace(stage) {
+        stage.sh_outside("git init -q . && mkdir deep").ok();
+        let mut init = stage.ironcage(["profile", "init", "shell"]);
+        init.current_dir(stage.project().join("deep"));
+        Running::start(&mut init).finish(Duration::from_secs(60)).ok();
+        assert!(stage.read("ironcage.toml").is_some() && stage.read("deep/ironcage.toml").is_none());
+    }
+
+    fn a_command_without_its_dashes_gets_a_hint(stage) {
+        let ran = ironcage(stage, &["run", "ls", "-la"]).ended(125).says("ironcage run -- ls");
+        assert!(!ironcage(stage, &["run", "--no-such-flag", "--", "ls"]).ended(125).stderr.contains("put `--`"), "{ran:?}");
+    }
+
     fn an_untrusted_file_narrows(stage) {
         stage.sh("echo x > before").ok();
         stage.write(stage.project().join("ironcage.toml"), "[workspace]\nmode = \"read-only\"\n");

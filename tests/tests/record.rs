@@ -3,6 +3,7 @@
 
 use ironcage_tests::{Ran, Running, Stage, both, tree};
 use rustix::process::Signal;
+use std::io::Read as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -45,6 +46,21 @@ both! {
         let shown = ironcage(stage, &["audit", "show"]).ok();
         assert!(shown.stdout().contains("exit 3"), "{shown:?}");
         ironcage(stage, &["audit", "verify"]).ok();
+    }
+
+    fn old_records_go_and_a_running_cage_keeps_its_own(stage) {
+        stage.sh("true").ok();
+        stage.sh("true").ok();
+        let mut running = Running::start(&mut stage.cage(&[], &["/bin/sh", "-c", "echo up; sleep 60"]));
+        let mut said = [0; 3];
+        running.stdout().read_exact(&mut said).expect("a sign that it runs");
+        ironcage(stage, &["audit", "prune", "--keep", "0", "--dry-run"]).ok();
+        let told = ironcage(stage, &["audit", "prune", "--keep", "0"]).ok();
+        assert!(told.stdout().contains("its cage is running") && told.stdout().contains("removed 2, 1 stay"), "{told:?}");
+        ironcage(stage, &["audit", "verify", "--all"]).ok();
+        assert!(log(stage).exists());
+        running.signal(Signal::KILL);
+        running.finish(Duration::from_secs(60));
     }
 
     fn a_changed_record_is_found(stage) {

@@ -90,11 +90,13 @@ both! {
         stage.sh_with(&AGENT, deep).ok();
         let kept = stage.state().join("ironcage/kept");
         assert!(state(stage, &["ls"]).ok().stdout().contains("/home/project"));
-        state(stage, &["reset"]).ok();
+        // Nobody is there to ask: nothing is done.
+        state(stage, &["reset"]).ended(125).says("--yes");
+        state(stage, &["reset", "--yes"]).ok();
         assert_eq!(std::fs::read_dir(&kept).expect("the place").count(), 0, "{:?}", tree(&kept));
-        assert_eq!(state(stage, &["ls"]).ok().stdout(), "");
+        assert_eq!(state(stage, &["ls"]).ok().stdout(), "nothing is kept for any workspace\n");
         stage.sh_with(&AGENT, "test ! -e ~/.claude/closed").ok();
-        state(stage, &["reset", "--all"]).ok();
+        state(stage, &["reset", "--all", "--yes"]).ok();
         assert_eq!(std::fs::read_dir(&kept).expect("the place").count(), 0);
     }
 
@@ -118,7 +120,7 @@ both! {
         stage.sh_with(&["--state", ".tool"], &link).ok();
         stage.sh_with(&["--state", ".tool/sub/new"], "true").ended(125).says("state reset");
         assert!(!target.join("new").exists());
-        state(stage, &["reset"]).ok();
+        state(stage, &["reset", "--yes"]).ok();
         assert!(target.exists());
         stage.sh_with(&["--state", ".tool/sub/new"], "true").ok();
     }

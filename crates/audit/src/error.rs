@@ -35,6 +35,14 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+    /// A file of the record could not be removed.
+    #[error("cannot remove {}", path.display())]
+    Remove {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// A line was written in part and could not be taken back; the log is closed for good.
     #[error("{} holds a line written in part; nothing more is recorded in it", path.display())]
     Spoiled {

@@ -6,7 +6,7 @@
 //! found, and so is a cut tail.
 //!
 //! What this room does: write ([`Log`]), read ([`Reader`], [`read`]), check ([`verify`]),
-//! search ([`list`], [`find`]) and say in plain words what a refusal means ([`Explanations`]).
+//! search ([`list`], [`find`]), remove what is old ([`prune`]) and say in plain words what a refusal means ([`Explanations`]).
 //!
 //! What it does not do: protect the files. The cage's file view does that, as no cage sees
 //! the state directory. Nor does it sign: who can write both the log and the head can write
@@ -19,6 +19,7 @@ mod explain;
 mod head;
 mod log;
 mod place;
+mod prune;
 mod query;
 mod reader;
 mod verify;
@@ -28,6 +29,7 @@ pub use error::{Error, Fault, Finding};
 pub use explain::{Explanation, Explanations, NotExplained};
 pub use log::Log;
 pub use place::{NoStateDir, audit_dir, head_path, log_path, state_dir};
+pub use prune::{Prune, Pruned, prune};
 pub use query::{Heading, Summary, find, list, recorded, summary};
 pub use reader::{Reader, Record, read};
 pub use verify::{Unproven, Verdict, verify};

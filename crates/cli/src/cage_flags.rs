@@ -2,8 +2,9 @@
 //! way from them to a plan.
 
 use crate::error::CliError;
+use crate::values::{LayerName, Offered, count};
 use crate::{change, places};
-use clap::Args;
+use clap::{Args, ValueHint};
 use ironcage_host::{HostCaps, SystemFiles};
 use ironcage_model::Layer;
 use ironcage_plan::{KeptPlaces, NodeKind, OwnDirectories, Plan, PlanError, Request, make};
@@ -15,45 +16,45 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 /// Flags that describe a cage.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub(crate) struct CageFlags {
     /// Profile to start from (see `ironcage profile list`)
-    #[arg(long, value_name = "NAME", help_heading = "Policy")]
+    #[arg(long, value_name = "NAME", value_parser = Offered::profiles(), help_heading = "Policy")]
     profile: Option<String>,
     /// Policy file to use instead of looking for ironcage.toml
-    #[arg(long, value_name = "FILE", help_heading = "Policy")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Policy")]
     policy: Option<PathBuf>,
     /// Let the cage start although this required layer is missing (can be repeated)
-    #[arg(long, value_name = "LAYER", help_heading = "Policy")]
+    #[arg(long, value_name = "LAYER", value_parser = LayerName, hide_possible_values = true, help_heading = "Policy")]
     allow_degraded: Vec<Layer>,
     /// Refuse to start unless this layer holds (can be repeated)
-    #[arg(long, value_name = "LAYER", help_heading = "Policy")]
+    #[arg(long, value_name = "LAYER", value_parser = LayerName, hide_possible_values = true, help_heading = "Policy")]
     require: Vec<Layer>,
     /// Confirm a workspace or a path that gives away much, such as your home directory or keys
     #[arg(long, help_heading = "Policy")]
     i_know: bool,
 
     /// Let the agent read this path (can be repeated)
-    #[arg(short, long, value_name = "PATH", help_heading = "Files")]
+    #[arg(short, long, value_name = "PATH", value_hint = ValueHint::AnyPath, help_heading = "Files")]
     read: Vec<PathBuf>,
     /// Let the agent write this path; PATH:direct writes through at once, else the change is kept
     /// aside like the workspace's (can be repeated)
-    #[arg(short, long, value_name = "PATH[:direct]", help_heading = "Files")]
+    #[arg(short, long, value_name = "PATH[:direct]", value_hint = ValueHint::AnyPath, help_heading = "Files")]
     write: Vec<PathBuf>,
     /// Hide this path, even below something readable (can be repeated)
-    #[arg(long, value_name = "PATH", help_heading = "Files")]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath, help_heading = "Files")]
     hide: Vec<PathBuf>,
     /// Do not show toolchains outside of the system's directories that PATH names
     #[arg(long, help_heading = "Files")]
     no_toolchains: bool,
     /// Keep this path of the home directory for the next run in this workspace (can be repeated)
-    #[arg(long, value_name = "PATH", help_heading = "Files")]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath, help_heading = "Files")]
     state: Vec<PathBuf>,
     /// Keep nothing, and see nothing that was kept: no state, no caches
     #[arg(long, conflicts_with = "state", help_heading = "Files")]
     no_state: bool,
     /// The workspace [default: the repository around the current directory, else that directory]
-    #[arg(long, value_name = "DIR", help_heading = "Files")]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = "Files")]
     workspace: Option<PathBuf>,
     /// How the workspace appears: cow, apply, direct, read-only or scratch
     #[arg(long, value_name = "MODE", help_heading = "Files")]
@@ -62,10 +63,10 @@ pub(crate) struct CageFlags {
     #[arg(long, help_heading = "Files")]
     fresh: bool,
     /// Leave this protected path of the workspace writable (can be repeated)
-    #[arg(long, value_name = "PATH", help_heading = "Files")]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath, help_heading = "Files")]
     unprotect: Vec<PathBuf>,
     /// Working directory [default: the current one]
-    #[arg(long, value_name = "DIR", help_heading = "Files")]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = "Files")]
     cwd: Option<PathBuf>,
 
     /// Set a variable, or pass the caller's (can be repeated)
@@ -78,13 +79,13 @@ pub(crate) struct CageFlags {
     #[arg(long, help_heading = "Process")]
     root_inside: bool,
     /// Give back one capability inside the cage's namespaces (can be repeated)
-    #[arg(long, value_name = "NAME", help_heading = "Process")]
+    #[arg(long, value_name = "NAME", value_parser = Offered::capabilities(), hide_possible_values = true, help_heading = "Process")]
     cap: Vec<String>,
     /// List of system calls: standard or minimal
-    #[arg(long, value_name = "LIST", help_heading = "Process")]
+    #[arg(long, value_name = "LIST", value_parser = Offered::syscall_lists(), hide_possible_values = true, help_heading = "Process")]
     syscalls: Option<String>,
     /// Add a group of system calls, such as debug (can be repeated)
-    #[arg(long, value_name = "GROUP", help_heading = "Process")]
+    #[arg(long, value_name = "GROUP", value_parser = Offered::syscall_groups(), hide_possible_values = true, help_heading = "Process")]
     syscall_group: Vec<String>,
 
     /// Memory, such as 2G or 50%
@@ -94,16 +95,16 @@ pub(crate) struct CageFlags {
     #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
     cpus: Option<Cpus>,
     /// Processes and threads
-    #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
+    #[arg(long, value_name = "NUMBER", value_parser = count::<u32>, help_heading = "Limits")]
     pids: Option<u32>,
     /// Ephemeral storage, and bytes added to writable directories
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     disk: Option<Amount>,
     /// Files in ephemeral storage, and files added to writable directories
-    #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
+    #[arg(long, value_name = "NUMBER", value_parser = count::<u64>, help_heading = "Limits")]
     inodes: Option<u64>,
     /// Open descriptors for each process
-    #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
+    #[arg(long, value_name = "NUMBER", value_parser = count::<u64>, help_heading = "Limits")]
     files: Option<u64>,
     /// Wall-clock time, such as 30s or 10m
     #[arg(long, value_name = "DURATION", help_heading = "Limits")]
@@ -140,9 +141,48 @@ impl Prepared {
     }
 }
 
+/// Why a policy does not lead to a plan.
+pub(crate) enum Judgement {
+    /// No cage can start with it.
+    Refused(CliError),
+    /// One can, with an explicit word at each start.
+    NeedsWord(PlanError),
+}
+
 impl CageFlags {
+    /// A cage with a policy file that is named, and nothing else said.
+    pub(crate) fn of_policy(path: &Path, workspace: Option<PathBuf>) -> Self {
+        CageFlags {
+            policy: Some(path.to_owned()),
+            workspace,
+            fresh: true,
+            ..CageFlags::default()
+        }
+    }
+
+    /// Whether the policy itself stands against a start. What this host lacks, and a workspace
+    /// that is none, are no faults of the policy.
+    pub(crate) fn judge(&self) -> Result<(), Judgement> {
+        let attempt = self.attempt(vec!["/bin/sh".into()]);
+        match attempt.map_err(Judgement::Refused)? {
+            Err(error @ PlanError::GuardedPath { .. }) => Err(Judgement::NeedsWord(error)),
+            Ok(_)
+            | Err(
+                PlanError::MissingLayer { .. }
+                | PlanError::Workspace { .. }
+                | PlanError::CopyOnWrite { .. }
+                | PlanError::WorkingDirectory { .. },
+            ) => Ok(()),
+            Err(error) => Err(Judgement::Refused(plan_error(error))),
+        }
+    }
+
     /// From flags to a plan. Changes nothing.
     pub(crate) fn prepare(&self, argv: Vec<OsString>) -> Result<Prepared, CliError> {
+        self.attempt(argv)?.map_err(plan_error)
+    }
+
+    fn attempt(&self, argv: Vec<OsString>) -> Result<Result<Prepared, PlanError>, CliError> {
         let home = places::home()?;
         let cwd = match &self.cwd {
             Some(path) => real(path, "--cwd")?,
@@ -219,12 +259,12 @@ impl CageFlags {
             other_homes,
             policy_documents: resolved.documents.clone(),
         };
-        let plan = make(&resolved.policy, &request, &host, &SystemFiles).map_err(plan_error)?;
-        Ok(Prepared {
+        let plan = make(&resolved.policy, &request, &host, &SystemFiles);
+        Ok(plan.map(|plan| Prepared {
             plan,
             resolved,
             change,
-        })
+        }))
     }
 
     fn layer(&self, cwd: &Path) -> Result<FlagLayer, CliError> {
@@ -300,9 +340,13 @@ fn plan_error(error: PlanError) -> CliError {
         PlanError::WorkingDirectory { .. } => {
             shown.hint("start inside of the workspace, or give the directory with -r or --cwd")
         }
-        PlanError::GuardedPath { .. } => shown
+        PlanError::GuardedPath {
+            parts_are_free: true,
+            ..
+        } => shown
             .hint("name only what the command needs: a file or directory in it")
             .hint("--i-know gives it all the same"),
+        PlanError::GuardedPath { .. } => shown.hint("--i-know gives it all the same"),
         PlanError::CopyOnWrite { .. } => shown
             .hint("--workspace-mode direct works on the real files, read-only only shows them")
             .hint("or copy the directory (`cp -a`) to where that is possible, and start there"),

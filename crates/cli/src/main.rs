@@ -9,9 +9,13 @@ mod change;
 mod commands;
 mod error;
 mod places;
+mod values;
 mod version;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
+use ironcage_model::Printable;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// Run AI agents, and every tool call they make, in a cage.
@@ -91,12 +95,34 @@ fn parse() -> Result<Command, clap::Error> {
     Ok(Cli::try_parse()?.command)
 }
 
+/// What to type instead, where a command was given without `--` before it: its own flags would
+/// be taken for Ironcage's.
+fn missing_dashes(error: &clap::Error, args: impl Iterator<Item = OsString>) -> Option<String> {
+    let words: Vec<OsString> = args.collect();
+    let verb = words.first()?.to_str()?;
+    let takes_command = ["run", "plan", "exec"].contains(&verb);
+    if !takes_command || words.iter().any(|word| word == "--") {
+        return None;
+    }
+    let ContextValue::String(found) = error.get(ContextKind::InvalidArg)? else {
+        return None;
+    };
+    let unknown = error.kind() == ErrorKind::UnknownArgument && !found.starts_with('-');
+    unknown.then(|| {
+        let command = Printable::new(found);
+        format!("put `--` before the command: ironcage {verb} -- {command} ...")
+    })
+}
+
 fn main() -> ExitCode {
     let command = match parse() {
         Ok(command) => command,
         Err(error) => {
             // Printing can only fail because nobody is left to read it.
             let _ = error.print();
+            if let Some(tip) = missing_dashes(&error, std::env::args_os().skip(1)) {
+                anstream::eprintln!("  hint: {tip}");
+            }
             return ExitCode::from(if error.use_stderr() {
                 error::EXIT_OURS
             } else {

@@ -50,6 +50,8 @@ pub enum PlanError {
         origin: String,
         /// Why it is guarded.
         why: String,
+        /// Whether parts of it are given without that word.
+        parts_are_free: bool,
     },
     /// A workspace that would give away too much.
     #[error("{} cannot be the workspace: {why}", shown(path))]

@@ -30,8 +30,23 @@ pub(crate) fn homes(known: &[PathBuf], path: &Path) -> Vec<PathBuf> {
     homes
 }
 
+/// Why a path is given only by an explicit word.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    pub(crate) why: String,
+    /// Whether parts of it need none.
+    pub(crate) parts_are_free: bool,
+}
+
 /// Why a path is given only by an explicit word, or nothing if it needs none.
-pub(crate) fn why(known: &[PathBuf], path: &Path, access: Access) -> Option<String> {
+pub(crate) fn why(known: &[PathBuf], path: &Path, access: Access) -> Option<Guard> {
+    let whole = |why: &str| {
+        let (why, parts_are_free) = (why.to_owned(), true);
+        Some(Guard {
+            why,
+            parts_are_free,
+        })
+    };
     let homes = homes(known, path);
     let of = |entry: &Listed| -> Vec<PathBuf> {
         match entry.path.strip_prefix("~/") {
@@ -52,17 +67,26 @@ pub(crate) fn why(known: &[PathBuf], path: &Path, access: Access) -> Option<Stri
     if let Some(entry) = find(credentials::ENTRIES, &in_homes, &in_it)
         .or_else(|| find(guarded::SECRETS, &of, &in_it))
     {
-        return Some(format!("it holds secrets: {}", entry.why));
+        return Some(Guard {
+            why: format!("it holds secrets: {}", entry.why),
+            parts_are_free: false,
+        });
     }
     if homes.iter().any(|home| home == path) {
-        return Some("it is a whole home directory, with keys and settings".into());
+        return whole("it is a whole home directory, with keys and settings");
     }
     if homes.iter().any(|home| home.starts_with(path)) {
-        return Some("a home directory lies in it".into());
+        return whole("a home directory lies in it");
     }
     let is_it = |place: &Path| place == path;
     if let Some(entry) = find(guarded::WHOLE, &of, &is_it) {
-        return Some(entry.why.into());
+        // For writing, what is in it may be guarded as well.
+        let parts_are_free =
+            access != Access::Write || find(guarded::EXECUTED, &of, &in_it).is_none();
+        return Some(Guard {
+            why: entry.why.into(),
+            parts_are_free,
+        });
     }
     if access != Access::Write {
         return None;
@@ -70,10 +94,13 @@ pub(crate) fn why(known: &[PathBuf], path: &Path, access: Access) -> Option<Stri
     let around = |place: &Path| path.starts_with(place) || place.starts_with(path);
     let executed = find(guarded::EXECUTED, &of, &around)
         .or_else(|| find(protected::ENTRIES, &in_homes, &around))?;
-    Some(format!(
-        "the host executes or trusts what is written there ({}: {})",
-        executed.path, executed.why
-    ))
+    Some(Guard {
+        why: format!(
+            "the host executes or trusts what is written there ({}: {})",
+            executed.path, executed.why
+        ),
+        parts_are_free: false,
+    })
 }
 
 #[cfg(test)]

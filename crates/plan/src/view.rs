@@ -489,13 +489,14 @@ impl Builder<'_> {
             );
         }
         if !self.request.i_know
-            && let Some(why) =
+            && let Some(guard) =
                 guarded::why(&guarded::known_homes(self.request), &real, way.access())
         {
             return Err(PlanError::GuardedPath {
                 path: path.value.clone(),
                 origin,
-                why,
+                why: guard.why,
+                parts_are_free: guard.parts_are_free,
             });
         }
         Ok(Grant {

@@ -146,11 +146,17 @@ impl Lint<'_> {
         {
             let written = matches!(path.origin, Origin::File { .. } | Origin::Flag { .. });
             if written && std::fs::metadata(&path.value).is_err() {
+                // A shell expands `~` only at the beginning of a word: not in `--read=~/x`.
+                let literal = path.value.components().any(|part| part.as_os_str() == "~");
                 return Err(self.refuse(
                     path,
                     format!("there is no {}", Printable::new(&path.value)),
                     "does not exist, or cannot be reached",
-                    "correct it, create it, or remove it",
+                    if literal && matches!(path.origin, Origin::Flag { .. }) {
+                        "`~` was not expanded: put a space before the path instead of `=`"
+                    } else {
+                        "correct it, create it, or leave it out"
+                    },
                 ));
             }
         }

@@ -18,7 +18,8 @@ pub struct InvalidQuantity {
     pub wanted: &'static str,
 }
 
-const AMOUNT: &str = "a size of at least 1M such as \"512M\" or \"2G\", or a share such as \"50%\"";
+const AMOUNT: &str =
+    "a size with its unit, of at least 1M, such as \"512M\" or \"2G\", or a share such as \"50%\"";
 const CPUS: &str = "a number of processors such as 1.5, or a share of them such as \"50%\"";
 const TIME: &str = "a time of at least 1s such as \"90s\", \"30m\" or \"2h\", or \"none\"";
 

@@ -1,8 +1,10 @@
 //! `ironcage audit`: shows, checks and lists the records of cages.
 //!
-//! It only reads. What a cage put into its record is printed escaped, as JSON too.
+//! It only reads, but for `prune`. What a cage put into its record is printed escaped, as JSON too.
 
-use crate::error::{CliError, CommandResult};
+mod prune;
+
+use crate::error::{CliError, CommandResult, without_numbers};
 use ironcage_audit::{Error, Fault, Finding, Reader, Record, Summary, Verdict};
 use ironcage_model::{CageId, Ending, Enforcement, EventKind, LayerReport, LimitHit, Printable};
 use std::io::{self, Write};
@@ -46,6 +48,7 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
+    Prune(prune::Args),
 }
 
 /// Runs the command.
@@ -54,10 +57,11 @@ pub(crate) fn run(args: Args) -> CommandResult {
     match args.action {
         Action::Show { cage, json } => show(&dir, &find(&dir, cage.as_deref())?, json),
         Action::Verify { all: true, .. } => {
-            verify(&dir, &ironcage_audit::recorded(&dir).map_err(said)?)
+            verify(&dir, &ironcage_audit::recorded(&dir).map_err(said)?, true)
         }
-        Action::Verify { cage, .. } => verify(&dir, &[find(&dir, cage.as_deref())?]),
+        Action::Verify { cage, .. } => verify(&dir, &[find(&dir, cage.as_deref())?], false),
         Action::List { count, json } => list(&dir, count, json),
+        Action::Prune(args) => prune::run(&dir, &args),
     }
 }
 
@@ -136,7 +140,7 @@ fn show(dir: &Path, id: &CageId, json: bool) -> CommandResult {
     Ok(u8::from(matches!(verdict, Verdict::Broken(_))))
 }
 
-fn verify(dir: &Path, ids: &[CageId]) -> CommandResult {
+fn verify(dir: &Path, ids: &[CageId], sum: bool) -> CommandResult {
     let mut verdicts = Vec::with_capacity(ids.len());
     for id in ids {
         verdicts.push((id, ironcage_audit::verify(dir, id).map_err(said)?));
@@ -147,7 +151,21 @@ fn verify(dir: &Path, ids: &[CageId]) -> CommandResult {
             writeln!(out, "{id}  {}", in_words(verdict))?;
         }
         if verdicts.is_empty() {
-            writeln!(out, "no cage is recorded")?;
+            return writeln!(out, "no cage is recorded");
+        }
+        if sum {
+            let count = |wanted: fn(&Verdict) -> bool| {
+                let all = verdicts.iter();
+                all.filter(|(_, verdict)| wanted(verdict)).count()
+            };
+            let good = count(|verdict| matches!(verdict, Verdict::Intact { .. }));
+            let broken = count(|verdict| matches!(verdict, Verdict::Broken(_)));
+            let all = verdicts.len();
+            writeln!(
+                out,
+                "{all} records: {good} intact, {} with an unproven tail, {broken} broken",
+                all - good - broken
+            )?;
         }
         Ok(())
     })?;
@@ -339,8 +357,11 @@ pub(super) fn ending_in_words(ending: &Ending) -> String {
         Ending::Signalled { signal } => format!("ended by signal {signal}"),
         Ending::Limit { hit } => format!("ended by the limit {}", limit_in_words(hit)),
         Ending::NotExecuted { errno } => {
-            let error = io::Error::from_raw_os_error(*errno);
-            format!("the command could not be executed: {error}")
+            let error = io::Error::from_raw_os_error(*errno).to_string();
+            format!(
+                "the command could not be executed: {}",
+                without_numbers(&error)
+            )
         }
         Ending::Failed { reason } => format!("ended by Ironcage: {}", Printable::new(reason)),
     }

@@ -42,12 +42,65 @@ pub(super) fn print(bytes: &[u8]) -> CommandResult {
     }
 }
 
-fn page(command: Command, name: &str) -> Result<Vec<u8>, CliError> {
+/// What the page of `ironcage` itself says at its end.
+const ENDING: &str = r#".SH FILES
+.TP
+\fIironcage.toml\fR
+The policy of a workspace, in its top directory or above. It only narrows until \fBironcage trust\fR.
+.TP
+\fI$XDG_CONFIG_HOME/ironcage/config.toml\fR
+Your own policy, below every workspace's.
+.TP
+\fI$XDG_STATE_HOME/ironcage\fR
+The record of every cage, what is trusted, and what is kept between runs.
+.TP
+\fI$XDG_CACHE_HOME/ironcage\fR
+Caches of tools, by workspace and profile.
+.SH EXIT STATUS
+Of \fBironcage run\fR: the command's own, as ironcage\-run(1) says. 125 for Ironcage's own errors, everywhere.
+"#;
+
+fn page(mut command: Command, name: &str) -> Result<Vec<u8>, CliError> {
+    let failed = |error: &dyn std::fmt::Display| {
+        CliError::new(format!("cannot make the manual page {name}: {error}"))
+    };
+    let usage = command
+        .clone()
+        .bin_name(name.replace('-', " "))
+        .render_usage();
+    let usage = usage.to_string();
+    command = command.display_name(name.to_owned());
     let mut out = Vec::new();
-    clap_mangen::Man::new(command.display_name(name.to_owned()))
+    clap_mangen::Man::new(command)
         .render(&mut out)
-        .map_err(|error| CliError::new(format!("cannot make the manual page {name}: {error}")))?;
-    Ok(out)
+        .map_err(|error| failed(&error))?;
+    let page = String::from_utf8(out).map_err(|error| failed(&error))?;
+    Ok(with_synopsis(&page, &usage, name).into_bytes())
+}
+
+/// The generated synopsis names every flag and no command: ours is the usage that `--help`
+/// prints, and the flags have a section of their own.
+fn with_synopsis(page: &str, usage: &str, name: &str) -> String {
+    const HEADING: &str = ".SH SYNOPSIS\n";
+    const NEXT: &str = "\n.SH DESCRIPTION";
+    let mut text = match (page.split_once(HEADING), page.find(NEXT)) {
+        (Some((before, _)), Some(next)) => {
+            let usage = usage.strip_prefix("Usage:").unwrap_or(usage);
+            let lines: Vec<String> = usage
+                .lines()
+                .map(|line| line.trim().replace('\\', "\\\\").replace('-', "\\-"))
+                .collect();
+            let after = &page[next..];
+            format!("{before}{HEADING}{}{after}", lines.join("\n.br\n"))
+        }
+        _ => page.to_owned(),
+    };
+    if name == "ironcage" {
+        text.push_str(ENDING);
+    } else {
+        text.push_str(".SH SEE ALSO\nironcage(1)\n");
+    }
+    text
 }
 
 fn write_pages(command: Command, dir: &Path) -> CommandResult {
@@ -101,4 +154,33 @@ fn markdown(command: Command) -> String {
         );
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_says_how_its_command_is_called_and_keeps_its_flags() {
+        for (name, command) in all(crate::Cli::command()) {
+            let dashed = name.replace(' ', "-");
+            let page = String::from_utf8(page(command, &dashed).unwrap()).unwrap();
+            let synopsis = page.split_once(".SH SYNOPSIS\n").unwrap().1;
+            assert!(
+                synopsis.starts_with(&name.replace('-', "\\-")),
+                "{name}: {synopsis}"
+            );
+        }
+        let run = all(crate::Cli::command()).into_iter();
+        let (_, run) = run
+            .into_iter()
+            .find(|(name, _)| name == "ironcage run")
+            .unwrap();
+        let page = String::from_utf8(page(run, "ironcage-run").unwrap()).unwrap();
+        assert!(
+            page.contains("ironcage run [OPTIONS] \\-\\- <COMMAND>..."),
+            "{page}"
+        );
+        assert!(page.contains("\\-\\-workspace\\-mode"));
+    }
 }

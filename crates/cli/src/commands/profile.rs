@@ -2,6 +2,7 @@
 
 use crate::error::{CliError, CommandResult};
 use crate::places;
+use crate::values::Offered;
 use clap::Subcommand;
 use ironcage_model::Printable;
 use ironcage_policy::{
@@ -27,15 +28,16 @@ enum Action {
     /// Show a profile, with the reason for each entry
     Show {
         /// The profile
+        #[arg(value_parser = Offered::profiles())]
         name: String,
         /// Show every value in force, with the defaults and where each came from
         #[arg(long)]
         merged: bool,
     },
-    /// Write a commented ironcage.toml in the current directory
+    /// Write a commented ironcage.toml in the workspace, where `ironcage run` looks for it
     Init {
         /// The profile it builds on
-        #[arg(default_value = "coding-agent")]
+        #[arg(default_value = "coding-agent", value_parser = Offered::profiles())]
         name: String,
     },
 }
@@ -44,7 +46,13 @@ pub(crate) fn run(args: Args) -> CommandResult {
     match args.action {
         Action::List => list(),
         Action::Show { name, merged } => show(&find(&name)?, merged),
-        Action::Init { name } => init(&find(&name)?, Path::new(FILE_NAME)),
+        Action::Init { name } => {
+            let cwd = std::env::current_dir().map_err(|error| {
+                CliError::new(format!("cannot tell the current directory: {error}"))
+            })?;
+            let workspace = places::workspace_around(&cwd, &places::home()?);
+            init(&find(&name)?, &workspace.join(FILE_NAME))
+        }
     }
 }
 
@@ -80,6 +88,8 @@ fn show(profile: &Profile, merged: bool) -> CommandResult {
 }
 
 fn init(profile: &Profile, path: &Path) -> CommandResult {
+    let shown = Printable::new(path);
+    let failed = |error| CliError::new(format!("cannot write {shown}: {error}"));
     // `create_new`: an existing file, or a link in its place, is never written through.
     let mut file = OpenOptions::new()
         .write(true)
@@ -87,15 +97,14 @@ fn init(profile: &Profile, path: &Path) -> CommandResult {
         .open(path)
         .map_err(|error| match error.kind() {
             std::io::ErrorKind::AlreadyExists => {
-                CliError::new(format!("{FILE_NAME} exists already"))
-                    .hint("edit it, or remove it first")
+                CliError::new(format!("{shown} exists already")).hint("edit it, or remove it first")
             }
-            _ => CliError::new(format!("cannot write {FILE_NAME}: {error}")),
+            _ => failed(error),
         })?;
     file.write_all(template(profile).as_bytes())
-        .map_err(|error| CliError::new(format!("cannot write {FILE_NAME}: {error}")))?;
+        .map_err(failed)?;
     anstream::println!(
-        "wrote {FILE_NAME}, which builds on the profile {}",
+        "wrote {shown}, which builds on the profile {}",
         profile.name
     );
     anstream::println!("edit it, then run `ironcage trust` so that its word counts in full");

@@ -1,13 +1,19 @@
 //! `ironcage run`: a command in a cage, to its end.
 
 use crate::cage_flags::{CageFlags, Prepared};
-use crate::error::{CliError, CommandResult};
+use crate::error::{CliError, CommandResult, without_numbers};
 use ironcage_backend::{COPY_ON_WRITE, StartError};
 use ironcage_host::HostCaps;
 use ironcage_model::{Ending, LimitHit, Outcome, Printable};
 use ironcage_runtime::{Job, RunError};
 use std::ffi::OsString;
 use std::path::Path;
+
+const EXAMPLES: &str = "\
+Examples:
+  ironcage run -- python3 agent.py
+  ironcage run -r ~/data -w ~/results --memory 4G --time 30m -- make report
+  ironcage run --profile strict -- ./downloaded.sh";
 
 /// Run a command in a cage
 ///
@@ -18,6 +24,7 @@ use std::path::Path;
 /// errors, 126 and 127 when the command cannot be executed or found, 137 when the memory or
 /// disk limit ended it, 128 and the signal's number when a signal did.
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(flatten)]
     flags: CageFlags,
@@ -114,7 +121,11 @@ fn report(outcome: &Outcome, program: &OsString, id: &str) {
         );
     }
     if let Ending::NotExecuted { errno } = &outcome.ending {
-        let reason = std::io::Error::from_raw_os_error(*errno);
+        const ENOENT: i32 = 2;
+        let reason = match *errno {
+            ENOENT => "there is no such program".to_owned(),
+            errno => without_numbers(&std::io::Error::from_raw_os_error(errno).to_string()),
+        };
         anstream::eprintln!(
             "ironcage: cannot execute {} in the cage: {reason}",
             Printable::new(program)

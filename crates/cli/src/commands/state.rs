@@ -7,7 +7,7 @@ use clap::Subcommand;
 use ironcage_model::Printable;
 use ironcage_policy::caches::kept_files;
 use ironcage_policy::credentials;
-use ironcage_state::{StateError, Store};
+use ironcage_state::{Entry, StateError, Store};
 use std::path::{Path, PathBuf};
 
 /// What is kept between runs: list it, remove it, bring in files of your own.
@@ -35,6 +35,9 @@ enum Action {
         /// Of every workspace
         #[arg(long, conflicts_with = "workspace")]
         all: bool,
+        /// Do not ask
+        #[arg(short, long)]
+        yes: bool,
     },
     /// Copy a file or directory of your home into what is kept for a workspace
     Import {
@@ -60,19 +63,24 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let store = places::store(&home);
     match args.action {
         Action::Ls { json } => list(&store, json),
-        Action::Reset { all: true, .. } => {
-            for entry in store.list().map_err(failed)? {
-                reset(&store, &entry.workspace)?;
+        Action::Reset {
+            workspace,
+            all,
+            yes,
+        } => {
+            let mut kept = store.list().map_err(failed)?;
+            if !all {
+                let workspace = workspace_or_default(workspace, &home)?;
+                kept.retain(|entry| entry.workspace == workspace);
+                if kept.is_empty() {
+                    // What a removal that was broken off has left has no record any more.
+                    store.reset(&workspace).map_err(failed)?;
+                    let shown = Printable::new(&workspace).to_string();
+                    anstream::println!("nothing is kept for {shown}");
+                    return Ok(0);
+                }
             }
-            Ok(0)
-        }
-        Action::Reset { workspace, .. } => {
-            let workspace = workspace_or_default(workspace, &home)?;
-            if !reset(&store, &workspace)? {
-                let shown = Printable::new(&workspace).to_string();
-                anstream::println!("nothing is kept for {shown}");
-            }
-            Ok(0)
+            reset(&store, &kept, yes)
         }
         Action::Import {
             path,
@@ -130,6 +138,9 @@ fn list(store: &Store, json: bool) -> CommandResult {
         anstream::println!("{}", serde_json::Value::from(entries));
         return Ok(0);
     }
+    if entries.is_empty() {
+        anstream::println!("nothing is kept for any workspace");
+    }
     for entry in entries {
         let gone = if entry.workspace.is_dir() {
             ""
@@ -157,13 +168,31 @@ fn size(bytes: u64) -> String {
     format!("{value} GiB")
 }
 
-fn reset(store: &Store, workspace: &Path) -> Result<bool, CliError> {
-    let found = store.reset(workspace).map_err(failed)?;
-    if found {
-        let shown = Printable::new(workspace).to_string();
-        anstream::println!("removed what was kept for {shown}");
+/// Removes what is kept, after a question: an agent's logins and history do not come back.
+fn reset(store: &Store, kept: &[Entry], yes: bool) -> CommandResult {
+    if kept.is_empty() {
+        anstream::println!("nothing is kept for any workspace");
+        return Ok(0);
     }
-    Ok(found)
+    for entry in kept {
+        anstream::println!(
+            "{} and {} of caches are kept for {}",
+            size(entry.home_bytes),
+            size(entry.cache_bytes),
+            Printable::new(&entry.workspace)
+        );
+    }
+    if !yes && !confirm("Remove it?", "nothing was removed", "--yes")? {
+        anstream::println!("nothing was removed");
+        return Ok(1);
+    }
+    for entry in kept {
+        if store.reset(&entry.workspace).map_err(failed)? {
+            let shown = Printable::new(&entry.workspace).to_string();
+            anstream::println!("removed what was kept for {shown}");
+        }
+    }
+    Ok(0)
 }
 
 /// A copy that is to be made.

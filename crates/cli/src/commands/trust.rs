@@ -1,6 +1,7 @@
 //! `ironcage trust`: which policy files of workspaces count in full.
 
 use crate::ask::confirm;
+use crate::cage_flags::{CageFlags, Judgement};
 use crate::error::{CliError, CommandResult};
 use crate::places;
 use ironcage_model::Printable;
@@ -84,6 +85,19 @@ fn revoke(store: &TrustStore, path: &Path) -> CommandResult {
         .hint("`ironcage trust --list` shows what is"))
 }
 
+/// What `ironcage run` would say to a policy once it is trusted: an error where no cage could
+/// start with it, and lines to read where one needs another word.
+fn refused_by_run(path: &Path) -> Result<Vec<String>, CliError> {
+    let around = path.parent().map(Path::to_owned);
+    match CageFlags::of_policy(path, around).judge() {
+        Ok(()) => Ok(Vec::new()),
+        Err(Judgement::NeedsWord(why)) => Ok(vec![format!("{why}: only with --i-know")]),
+        Err(Judgement::Refused(error)) => {
+            Err(error.hint("correct the file first: `ironcage run` would refuse it"))
+        }
+    }
+}
+
 fn trust(store: &TrustStore, path: &Path, home: PathBuf, yes: bool) -> CommandResult {
     let workspace = std::fs::canonicalize(path)
         .ok()
@@ -120,6 +134,9 @@ fn trust(store: &TrustStore, path: &Path, home: PathBuf, yes: bool) -> CommandRe
             "it extends {}, which is trusted with it",
             Printable::new(file)
         );
+    }
+    for note in refused_by_run(&examined.trusted.path)? {
+        anstream::println!("{note}");
     }
     if !yes && !confirm("Trust it?", "not trusted", "--yes")? {
         anstream::println!("not trusted");

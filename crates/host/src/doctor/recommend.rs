@@ -27,7 +27,7 @@ pub(crate) const RECOMMENDATIONS: [Recommendation; 6] = [
         risk: "model-written code and packages that you have not read",
         backend: "namespace",
         available: true,
-        why: "profile `strict`: the minimal syscall list leaves little of the kernel to attack",
+        why: "profile `strict`: no toolchains, no identity, nothing kept; add `--syscalls minimal` for a program that starts no others, which leaves little of the kernel to attack",
     },
     Recommendation {
         risk: "a host where user namespaces cannot be had",
