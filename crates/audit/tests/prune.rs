@@ -38,7 +38,8 @@ fn the_old_go_with_their_heads_and_the_young_stay() {
     let (young, log) = record(&dir, "c0000000000ab", 60);
     drop(log);
     let dry = prune(&dir, days(30), true).unwrap();
-    assert_eq!(dry.removed, [old.clone()]);
+    assert_eq!(dry.removed.first(), Some(&old));
+    assert_eq!(dry.removed.len(), 1);
     assert_eq!(recorded(&dir).unwrap().len(), 2);
     let done = prune(&dir, days(30), false).unwrap();
     assert_eq!((done.removed, done.kept), (vec![old.clone()], 1));
