@@ -1,8 +1,12 @@
 //! Places that a cage gets only by an explicit word, and what stays protected in any tree that it may write.
 #![forbid(unsafe_code)]
 
-use ironcage_tests::{Stage, both};
+use ironcage_tests::{Running, Stage, both};
 use std::path::Path;
+use std::time::Duration;
+
+/// Real files: what holds there has no second net below it.
+const DIRECT: [&str; 2] = ["--workspace-mode", "direct"];
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("a path in text")
@@ -54,10 +58,38 @@ both! {
         stage.sh_outside(&format!("git init -q {}", other.display())).ok();
         let hook = other.join(".git/hooks/pre-commit");
         let plant = format!("echo x > {}; echo y > {}/made", hook.display(), other.display());
-        stage.sh_with(&["-w", text(&other)], &plant);
+        stage.sh_with(&[DIRECT[0], DIRECT[1], "-w", text(&other)], &plant);
         assert!(!hook.exists() && other.join("made").exists());
         // Named itself, it is given.
-        stage.sh_with(&["-w", text(&other), "-w", text(&other.join(".git/hooks"))], &plant).ok();
+        stage.sh_with(&[DIRECT[0], DIRECT[1], "-w", text(&other), "-w", text(&other.join(".git/hooks"))], &plant).ok();
         assert!(hook.exists());
+    }
+}
+
+/// What `ironcage plan --path` says, and what a cage does.
+fn told(stage: &Stage, path: &str) -> String {
+    let mut plan = stage.ironcage(["plan", "--workspace-mode", "direct", "--path", path]);
+    let ran = Running::start(&mut plan).finish(Duration::from_secs(60));
+    ran.ok().stdout()
+}
+
+both! {
+    fn what_is_said_about_a_path_is_what_a_cage_does(stage) {
+        stage.write(stage.project().join("plain"), "x");
+        stage.write(stage.project().join(".envrc"), "x");
+        stage.write(stage.aside().join("secret"), "x");
+        let aside = stage.aside().join("secret");
+        for (path, said, readable, writable) in [
+            ("plain", "to read and write", true, true),
+            (".envrc", "writing is refused", true, false),
+            (text(&aside), "not there", false, false),
+            ("/usr/bin/env", "to read: the host's", true, false),
+        ] {
+            let words = told(stage, path);
+            assert!(words.contains(said), "{path}: {words}");
+            assert_eq!(stage.sh_with(&DIRECT, &format!("cat {path} >/dev/null")).code() == 0, readable, "{path}");
+            assert_eq!(stage.sh_with(&DIRECT, &format!(": >> {path}")).code() == 0, writable, "{path}");
+        }
+        assert!(told(stage, ".envrc").contains("--unprotect .envrc"));
     }
 }

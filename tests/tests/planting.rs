@@ -7,6 +7,8 @@ use std::time::Duration;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
+const DIRECT: [&str; 2] = ["--workspace-mode", "direct"];
+
 fn secret(stage: &Stage) -> String {
     stage.write(stage.aside().join("secret"), "CANARY");
     stage.aside().display().to_string()
@@ -41,20 +43,20 @@ both! {
 
     fn names_that_the_host_trusts_are_reported_when_they_appear(stage) {
         let script = "mkdir -p .vscode src && echo x > .vscode/tasks.json && echo x > .envrc && echo x > src/.envrc";
-        let ran = stage.sh(script).ok();
+        let ran = stage.sh_with(&DIRECT, script).ok();
         let line = ran.stderr.lines().find(|line| line.contains("the command made")).expect("a line").to_owned();
         assert!(line.contains("/project/.envrc") && line.contains("/project/.vscode,"), "{line}");
         assert!(!line.contains("tasks.json") && !line.contains("src"), "{line}");
         let record = Running::start(&mut stage.ironcage(["audit", "show"])).finish(DEADLINE).ok();
         assert!(record.stdout().contains("planted "), "{record:?}");
         // There at the start they are protected, and nothing is new.
-        let ran = stage.sh("echo y > .envrc; echo z > other");
+        let ran = stage.sh_with(&DIRECT, "echo y > .envrc; echo z > other");
         assert!(!ran.stderr.contains("the command made"), "{ran:?}");
         assert_eq!(stage.read(".envrc").as_deref(), Some("x\n"));
     }
 
     fn a_process_left_behind_plants_nothing_unseen(stage) {
-        let ran = stage.sh("(sleep 0.2; echo x > .envrc) >/dev/null 2>&1 & exit 0").ok();
+        let ran = stage.sh_with(&DIRECT, "(sleep 0.2; echo x > .envrc) >/dev/null 2>&1 & exit 0").ok();
         // It did not live long enough, or what it made is told.
         assert_eq!(stage.project().join(".envrc").exists(), ran.stderr.contains(".envrc"), "{ran:?}");
     }

@@ -48,7 +48,7 @@ pub(crate) fn store(home: &Path) -> Store {
 }
 
 /// A path without links, as far as it exists.
-fn resolved(path: &Path) -> PathBuf {
+pub(crate) fn resolved(path: &Path) -> PathBuf {
     match (std::fs::canonicalize(path), path.parent(), path.file_name()) {
         (Ok(real), ..) => real,
         (Err(_), Some(above), Some(name)) => resolved(above).join(name),

@@ -1,19 +1,29 @@
 //! The plan as text for a person: exactly what would be enforced, in order, with origins.
 
 use crate::plan::{Access, IdMap, Item, NodeKind, Plan, ViewOp, WriteRights};
-use crate::seccomp::Refusal;
+use crate::seccomp::{FilterRule, Refusal};
 use ironcage_model::Printable;
+use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 
+/// How much is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Detail {
+    /// System calls by number and by what is special; all else in full.
+    Brief,
+    /// Everything.
+    Full,
+}
+
 /// Writes the plan as text. Everything that came from outside is shown escaped.
-pub fn explain(plan: &Plan) -> String {
+pub fn explain(plan: &Plan, detail: Detail) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
-    let _ = write_all(plan, &mut text);
+    let _ = write_all(plan, detail, &mut text);
     text
 }
 
-fn write_all(plan: &Plan, out: &mut String) -> fmt::Result {
+fn write_all(plan: &Plan, detail: Detail, out: &mut String) -> fmt::Result {
     let command: Vec<String> = plan
         .command
         .argv
@@ -69,7 +79,7 @@ fn write_all(plan: &Plan, out: &mut String) -> fmt::Result {
             write!(line, "{rights} {}", Printable::new(&rule.path))
         },
     )?;
-    seccomp(plan, out)?;
+    seccomp(plan, detail, out)?;
     writeln!(out, "\nlayers")?;
     for report in &plan.layers {
         writeln!(out, "  {:<14} {}", report.layer.name(), report.enforcement)?;
@@ -207,7 +217,7 @@ fn bounds(plan: &Plan, out: &mut String) -> fmt::Result {
     Ok(())
 }
 
-fn seccomp(plan: &Plan, out: &mut String) -> fmt::Result {
+fn seccomp(plan: &Plan, detail: Detail, out: &mut String) -> fmt::Result {
     let rules = plan.seccomp.rules();
     let refusal = match plan.seccomp.refusal {
         Refusal::Notify => "refused with EPERM and recorded",
@@ -222,9 +232,34 @@ fn seccomp(plan: &Plan, out: &mut String) -> fmt::Result {
     if plan.seccomp.one_exec {
         writeln!(out, "  execve is let through once, to start the command")?;
     }
+    if detail == Detail::Brief {
+        return seccomp_in_brief(&rules, out);
+    }
     for rule in &rules {
         let line = format!("{:<24} {}", rule.syscall, rule.verdict);
         writeln!(out, "  {line:<56} [{}: {}]", rule.origin, rule.why)?;
     }
     Ok(())
+}
+
+/// Rules by what they say and where they come from, the simple ones by number alone.
+fn seccomp_in_brief(rules: &[FilterRule], out: &mut String) -> fmt::Result {
+    let mut sorted: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+    for rule in rules {
+        let kind = match rule.verdict.as_str() {
+            "allow" => "allowed",
+            verdict if verdict.starts_with("allow") => "allowed by their arguments",
+            _ => "answered with an error, unseen",
+        };
+        let names = sorted.entry((&rule.origin, kind)).or_default();
+        names.push(rule.syscall);
+    }
+    for ((origin, kind), names) in &sorted {
+        let line = match *kind {
+            "allowed" => format!("{} {kind}", names.len()),
+            _ => format!("{} {kind}: {}", names.len(), names.join(" ")),
+        };
+        writeln!(out, "  {line:<56} [{origin}]")?;
+    }
+    writeln!(out, "  --full names each, with its reason")
 }

@@ -15,6 +15,7 @@ mod filter;
 mod git;
 mod guarded;
 mod kept;
+mod locate;
 mod make;
 mod plan;
 mod request;
@@ -24,8 +25,9 @@ mod view;
 mod workspace;
 
 pub use error::PlanError;
-pub use explain::explain;
+pub use explain::{Detail, explain};
 pub use git::{GitSetting, git_settings};
+pub use locate::{Located, Standing, guard, locate};
 pub use make::make;
 pub use plan::*;
 pub use request::{ChangeLayer, ChangePlace, KeptPlaces, OwnDirectories, Request};

@@ -10,6 +10,7 @@ pub(crate) mod policy;
 pub(crate) mod probe;
 pub(crate) mod profile;
 pub(crate) mod run;
+mod standing;
 pub(crate) mod state;
 pub(crate) mod trust;
 pub(crate) mod why;

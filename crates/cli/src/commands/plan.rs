@@ -2,8 +2,9 @@
 
 use crate::cage_flags::CageFlags;
 use crate::error::{CliError, CommandResult};
-use ironcage_plan::Plan;
+use ironcage_plan::{Detail, Plan};
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 /// Show exactly what `run` would enforce, in order, with the origin of each item
 #[derive(Debug, clap::Args)]
@@ -13,6 +14,12 @@ pub(crate) struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Name every system call, with its reason
+    #[arg(long)]
+    full: bool,
+    /// Say only what this path is in the cage, why, and what would change it
+    #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::AnyPath, conflicts_with_all = ["json", "full"])]
+    path: Option<PathBuf>,
     /// The command and its arguments
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -25,6 +32,9 @@ pub(crate) fn run(args: Args) -> CommandResult {
         args.command
     };
     let prepared = args.flags.prepare(command)?;
+    if let Some(path) = &args.path {
+        return super::standing::tell(&prepared, path);
+    }
     if args.json {
         let json = as_json(&prepared.plan)
             .map_err(|error| CliError::new(format!("cannot write the plan as JSON: {error}")))?;
@@ -34,7 +44,12 @@ pub(crate) fn run(args: Args) -> CommandResult {
         for wanted in &prepared.resolved.narrowed {
             anstream::println!("not granted: {wanted}");
         }
-        anstream::print!("{}", ironcage_plan::explain(&prepared.plan));
+        let detail = if args.full {
+            Detail::Full
+        } else {
+            Detail::Brief
+        };
+        anstream::print!("{}", ironcage_plan::explain(&prepared.plan, detail));
     }
     Ok(0)
 }

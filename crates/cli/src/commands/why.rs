@@ -3,18 +3,26 @@
 //! It reads the record and the explanations; it changes nothing and grants nothing.
 
 use super::audit::{ending_in_words, find, limit_in_words, logs, print, said, times, words};
+use crate::cage_flags::CageFlags;
 use crate::error::{CliError, CommandResult};
 use ironcage_audit::{Error, Explanation, Explanations, Reader};
 use ironcage_model::{CageId, Denial, Ending, EventKind, LimitHit, Printable};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Say what was refused in a cage, what that means and what would allow it.
+///
+/// Refused system calls and limits are recorded. Files that are not there, hidden or read-only
+/// are not: `--path` explains one.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The cage: its id or the beginning of it, its name, or `last` [default: last]
     cage: Option<String>,
+    /// Say what this path is in a cage that `run` would make here, and what would change it
+    /// (`ironcage plan --path` does so for a cage with flags)
+    #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::AnyPath, conflicts_with = "cage")]
+    path: Option<PathBuf>,
 }
 
 /// Programs can be called anything, so only so many are named.
@@ -42,6 +50,10 @@ struct Refusals {
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> CommandResult {
+    if let Some(path) = &args.path {
+        let prepared = CageFlags::default().prepare(vec!["/bin/sh".into()])?;
+        return super::standing::tell(&prepared, path);
+    }
     let dir = logs()?;
     let id = find(&dir, args.cage.as_deref())?;
     let refusals = read(&dir, &id)?;
@@ -155,15 +167,14 @@ fn tell(
     if refusals.is_empty() && ended.is_none() {
         writeln!(
             out,
-            "\nNo system call was refused, and no limit was noticed.\n\
-             Files that were read-only, hidden or not there, and the network that a cage has not, are\n\
-             not recorded: `ironcage plan` shows what this command may read and write."
+            "\nNo system call was refused, and no limit was noticed."
         )?;
         wrap(
             out,
             "",
-            "A file that is not in the cage's view is simply absent, and an address that it does not reach is \
-             unreachable: neither is recorded. `ironcage plan -- COMMAND` shows the view; `-r PATH` and `-w PATH` widen it.",
+            "A file that is not in the cage's view is simply absent, one that is read-only refuses writing, and an \
+             address that the cage does not reach is unreachable: none of that is recorded. `ironcage why --path PATH` \
+             says what a path is in a cage, why, and what would change it.",
         )?;
     }
     if refusals.damaged > 0 {
@@ -199,7 +210,7 @@ fn explain(out: &mut dyn Write, explanation: &Explanation) -> io::Result<()> {
 }
 
 /// Prints a text in lines of moderate length, those after the first indented below it.
-fn wrap(out: &mut dyn Write, first: &str, text: &str) -> io::Result<()> {
+pub(super) fn wrap(out: &mut dyn Write, first: &str, text: &str) -> io::Result<()> {
     const WIDTH: usize = 96;
     write!(out, "{first}")?;
     let indent = first.chars().count();

@@ -5,7 +5,8 @@
 use ironcage_host::{CgroupHost, HostCaps, HostFiles, Kernel, Node, NodeType, Privilege};
 use ironcage_model::{Enforcement, Layer};
 use ironcage_plan::{
-    ChangePlace, KeptPlaces, OwnDirectories, Plan, PlanError, Request, explain, git_settings, make,
+    ChangePlace, Detail, KeptPlaces, OwnDirectories, Plan, PlanError, Request, explain,
+    git_settings, make,
 };
 use ironcage_policy::{FlagLayer, Policy, Sources, resolve};
 use std::collections::BTreeMap;
@@ -190,7 +191,7 @@ pub(crate) fn compare(name: &str, plan: &Plan) {
         .join(name)
         .with_extension("txt");
     // The rules of the filter have tests of their own; their number would drown the rest.
-    let text: String = explain(plan)
+    let text: String = explain(plan, Detail::Full)
         .lines()
         .filter(|line| !line.contains("[list ") && !line.contains("[group "))
         .map(|line| format!("{}\n", line.trim_end()))

@@ -1,0 +1,62 @@
+//! What a path is in a cage, from the plan of a made-up host.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod made_up;
+
+use ironcage_host::Privilege;
+use ironcage_plan::{Standing, guard, locate};
+use ironcage_policy::FlagLayer;
+use made_up::{host, plan_of, request};
+use std::path::Path;
+
+fn standing(path: &str) -> Standing {
+    let host = host(Privilege::User);
+    let plan = plan_of("shell", FlagLayer::default(), &request(), &host).unwrap();
+    locate(&plan, Path::new(path)).standing
+}
+
+#[test]
+fn every_kind_of_place_is_told_apart() {
+    let project = |name: &str| format!("/home/ann/project{name}").into();
+    for (path, wanted) in [
+        ("/srv/data", Standing::Absent),
+        (
+            "/home/ann/project/src/x",
+            Standing::Writable(project("/src/x")),
+        ),
+        ("/home/ann/project", Standing::Writable(project(""))),
+        ("/home/ann/project/.envrc", Standing::Protected),
+        ("/home/ann/project/.git/config", Standing::Protected),
+        ("/home/ann/.ssh/id", Standing::Ephemeral),
+        ("/tmp/x", Standing::Ephemeral),
+        ("/usr/lib/x", Standing::ReadOnly("/usr/lib/x".into())),
+        // Through a link of the view.
+        ("/bin/sh", Standing::ReadOnly("/usr/bin/sh".into())),
+        ("/etc/passwd", Standing::Made),
+        ("/dev/null", Standing::Device),
+        ("/proc/1/root", Standing::Kernel),
+        ("/home", Standing::Leads),
+    ] {
+        assert_eq!(standing(path), wanted, "{path}");
+    }
+}
+
+#[test]
+fn the_item_that_decides_is_named() {
+    let host = host(Privilege::User);
+    let plan = plan_of("shell", FlagLayer::default(), &request(), &host).unwrap();
+    let found = locate(&plan, Path::new("/home/ann/project/.git/config"));
+    assert_eq!(
+        found.by.as_deref(),
+        Some(Path::new("/home/ann/project/.git"))
+    );
+    assert!(found.origin.unwrap().starts_with("protected: "));
+}
+
+#[test]
+fn a_guard_is_told_with_its_reason() {
+    let home = Path::new("/home/ann");
+    assert!(guard(home, Path::new("/home/ann/.ssh"), false).is_some());
+    assert!(guard(home, Path::new("/usr/lib"), true).is_some());
+    assert!(guard(home, Path::new("/usr/lib"), false).is_none());
+}
