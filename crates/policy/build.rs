@@ -5,6 +5,8 @@
 
 #[path = "build/emit.rs"]
 mod emit;
+#[path = "build/executed.rs"]
+mod executed;
 #[path = "build/places.rs"]
 mod places;
 #[path = "build/profiles.rs"]
@@ -44,6 +46,11 @@ fn generate() -> Result<(), Failure> {
     )?;
     let protected = emit::paths(&policies.join("protected.toml"), "protected", "ENTRIES")?;
     write(&out.join("protected.rs"), &protected)?;
+    let executed = executed::emit(
+        &policies.join("executed.toml"),
+        &policies.join("protected.toml"),
+    )?;
+    write(&out.join("executed.rs"), &executed)?;
     let credentials = emit::paths(&policies.join("credentials.toml"), "credential", "ENTRIES")?;
     write(&out.join("credentials.rs"), &credentials)?;
     let guarded = emit::guarded(&policies.join("guarded.toml"))?;

@@ -38,7 +38,10 @@ pub use file::{
     StateSection, SyscallsSection, WorkspaceSection,
 };
 pub use flags::FlagLayer;
-pub use listed::{Fixed, GitKey, Listed, Masked, credentials, git, guarded, protected, system};
+pub use listed::{
+    Class, Executed, Fixed, GitKey, Listed, Masked, credentials, executed, git, guarded, protected,
+    system,
+};
 pub use narrow::is_no_wider;
 pub use origin::Origin;
 pub use parse::parse;

@@ -77,3 +77,31 @@ pub mod git {
     use super::GitKey;
     include!(concat!(env!("OUT_DIR"), "/git.rs"));
 }
+
+/// What becomes of a file in a change that the host would execute or trust.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Class {
+    /// It is applied, and told.
+    Flagged,
+    /// It stays aside until it is named.
+    Withheld,
+}
+
+/// A name or a shape that the host would execute or trust.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Executed {
+    /// One or more names in a row, at any depth, each with at most one star; or the name of a
+    /// shape.
+    pub path: &'static str,
+    /// What becomes of it.
+    pub class: Class,
+    /// What would happen on the host.
+    pub why: &'static str,
+}
+
+/// What the host would execute or trust in a change, wherever it lies.
+pub mod executed {
+    use super::{Class, Executed};
+    include!(concat!(env!("OUT_DIR"), "/executed.rs"));
+}

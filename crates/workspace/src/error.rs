@@ -36,6 +36,23 @@ pub enum WorkspaceError {
         /// The change.
         id: ChangeId,
     },
+    /// A path that was named belongs to no layer of the change.
+    #[error("{} is in no part of the change {id}", Printable::new(path))]
+    Elsewhere {
+        /// The path.
+        path: PathBuf,
+        /// The change.
+        id: ChangeId,
+    },
+    /// The directory that a layer lies over is not the one that it was begun over.
+    #[error(
+        "{} is not the directory that the change began in: move it back, or discard the change",
+        Printable::new(path)
+    )]
+    Moved {
+        /// The directory.
+        path: PathBuf,
+    },
     /// There is no such change.
     #[error("there is no change {id}")]
     Unknown {

@@ -8,10 +8,28 @@
 #![forbid(unsafe_code)]
 
 mod change;
+mod content;
+mod differences;
 mod error;
+mod executed;
+mod git;
+mod ignored;
+mod known;
 mod path_text;
+mod reading;
+mod renames;
+mod selection;
 mod store;
+mod summary;
+mod tree;
+pub mod unified;
 
 pub use change::{Change, ChangeId, InvalidChangeId, Layer, LayerRole, Lock, Moment};
+pub use differences::{Difference, Roots, Versions, differences};
 pub use error::WorkspaceError;
+pub use executed::Note;
+pub use reading::{Entry, IgnoredTree, Reading, Status};
+pub use selection::Selection;
 pub use store::{Draft, LayerRequest, Store};
+pub use summary::{Summary, Told};
+pub use tree::{Kind, Node};

@@ -1,0 +1,288 @@
+//! Finds what the host would execute or trust in a change, by the lists in `policies/`.
+
+use crate::reading::Entry;
+use crate::tree::{Kind, Node};
+use crate::{Change, LayerRole, Status};
+use ironcage_policy::{Class, Executed, executed};
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Component, Path, PathBuf};
+
+/// What the host would execute or trust in an entry, and what becomes of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    /// What becomes of it.
+    pub class: Class,
+    /// What would happen on the host.
+    pub why: String,
+    /// What has to be named for it to be applied: the entry, or what of it the list names.
+    pub root: PathBuf,
+}
+
+const SET_ID: u32 = 0o6000;
+const EXECUTABLE: u32 = 0o111;
+
+/// Puts notes to every entry that deserves one.
+pub(crate) fn annotate(change: &Change, entries: &mut [Entry]) {
+    let host = HostPath::of_environment();
+    let heads: BTreeSet<(usize, PathBuf)> = entries
+        .iter()
+        .filter(|entry| {
+            entry.path.file_name() == Some(OsStr::new("HEAD"))
+                && entry
+                    .after
+                    .as_ref()
+                    .is_some_and(|node| node.kind == Kind::File)
+        })
+        .map(|entry| (entry.layer, above(&entry.path)))
+        .collect();
+    for entry in entries {
+        let Some(layer) = change.layers().get(entry.layer) else {
+            continue;
+        };
+        if layer.role == LayerRole::Git || entry.status == Status::Touched {
+            continue;
+        }
+        let mut notes = Vec::new();
+        if let Some(git) = &entry.git {
+            notes.extend(of_git_directory(entry, git, layer.real.join(git).is_dir()));
+        } else {
+            notes.extend(by_name(&entry.path));
+            if let Some(after) = &entry.after {
+                by_shape(entry, after, &layer.real, &host, &mut notes);
+                let directory = above(&entry.path);
+                if is_repository_part(&entry.path)
+                    && heads.contains(&(entry.layer, directory.clone()))
+                {
+                    notes.extend(shape("bare-repository", directory));
+                }
+            } else if entry.path.file_name() == Some(OsStr::new(".git")) {
+                notes.extend(shape("repository-removed", entry.path.clone()));
+            }
+        }
+        entry.notes = notes;
+    }
+}
+
+fn above(path: &Path) -> PathBuf {
+    path.parent().unwrap_or(Path::new("")).to_owned()
+}
+
+/// The directory and the files that make git take a directory for a repository.
+fn is_repository_part(path: &Path) -> bool {
+    ["HEAD", "config", "objects", "refs", "hooks"]
+        .iter()
+        .any(|name| path.file_name() == Some(OsStr::new(name)))
+}
+
+fn of_git_directory(entry: &Entry, git: &Path, real: bool) -> Option<Note> {
+    if entry.path == git && entry.after.is_none() {
+        return shape("repository-removed", git.to_owned());
+    }
+    // What was there when the change began is brought over by its own rules.
+    if real {
+        None
+    } else {
+        shape("nested-repository", git.to_owned())
+    }
+}
+
+fn shape(name: &str, root: PathBuf) -> Option<Note> {
+    let found = executed::SHAPES.iter().find(|shape| shape.path == name)?;
+    Some(Note {
+        class: found.class,
+        why: found.why.to_owned(),
+        root,
+    })
+}
+
+/// The names of the lists that a path has in it.
+pub(crate) fn by_name(path: &Path) -> Vec<Note> {
+    let parts: Vec<&OsStr> = path.components().map(Component::as_os_str).collect();
+    let mut notes = Vec::new();
+    for listed in executed::NAMES {
+        if let Some(end) = found_at(listed, &parts) {
+            notes.push(Note {
+                class: listed.class,
+                why: listed.why.to_owned(),
+                root: parts[..end].iter().collect(),
+            });
+        }
+    }
+    notes
+}
+
+/// Where in a path a listed name ends.
+fn found_at(listed: &Executed, parts: &[&OsStr]) -> Option<usize> {
+    let wanted: Vec<&str> = listed.path.split('/').collect();
+    (wanted.len()..=parts.len()).find(|end| {
+        let window = &parts[end - wanted.len()..*end];
+        wanted
+            .iter()
+            .zip(window)
+            .all(|(wanted, part)| is_like(wanted, part))
+    })
+}
+
+/// Whether a name is as a pattern with at most one star says, without regard to case: the
+/// workspace may lie, or be copied to, where case does not count.
+fn is_like(pattern: &str, name: &OsStr) -> bool {
+    let name = name.as_bytes().to_ascii_lowercase();
+    let pattern = pattern.to_ascii_lowercase();
+    match pattern.split_once('*') {
+        None => name == pattern.as_bytes(),
+        Some((start, end)) => {
+            name.len() >= start.len() + end.len()
+                && name.starts_with(start.as_bytes())
+                && name.ends_with(end.as_bytes())
+        }
+    }
+}
+
+fn by_shape(entry: &Entry, after: &Node, real: &Path, host: &HostPath, notes: &mut Vec<Note>) {
+    let root = || entry.path.clone();
+    let name = entry.path.file_name().unwrap_or_default();
+    let is_program = after.kind == Kind::File && after.mode & EXECUTABLE != 0;
+    let becomes_program = is_program || after.kind == Kind::Link;
+    if after.kind != Kind::Directory && after.mode & SET_ID != 0 && after.kind != Kind::Link {
+        notes.extend(shape("set-id", root()));
+    }
+    if is_like(".git", name) && (after.kind != Kind::Directory || name != ".git") {
+        notes.extend(shape("git-pointer", root()));
+    }
+    if after.kind == Kind::Pipe {
+        notes.extend(shape("pipe", root()));
+    }
+    if let Some(target) = &after.target
+        && leads_outside(&entry.path, target)
+    {
+        notes.extend(shape("link-outside", root()));
+    }
+    if becomes_program {
+        let directory = real.join(&entry.path);
+        let directory = directory.parent().unwrap_or(real);
+        if host.directories.contains(directory) {
+            notes.extend(shape("on-path", root()));
+        } else if host.has(name) && is_program {
+            notes.extend(shape("shadows-command", root()));
+        }
+        let of_venv = directory.file_name() == Some(OsStr::new("bin"))
+            && name.as_bytes().starts_with(b"python")
+            && directory
+                .parent()
+                .is_some_and(|venv| venv.join("pyvenv.cfg").symlink_metadata().is_ok());
+        if of_venv {
+            notes.extend(shape("venv-interpreter", root()));
+        }
+    }
+}
+
+/// Whether a link, by its text alone, leads out of the tree that it lies in.
+fn leads_outside(path: &Path, target: &Path) -> bool {
+    if target.is_absolute() {
+        return true;
+    }
+    let mut depth = path.components().count().saturating_sub(1);
+    for part in target.components() {
+        match part {
+            Component::ParentDir => match depth.checked_sub(1) {
+                Some(up) => depth = up,
+                None => return true,
+            },
+            Component::Normal(_) => depth += 1,
+            _ => {}
+        }
+    }
+    false
+}
+
+/// The search path of the one who applies.
+struct HostPath {
+    directories: BTreeSet<PathBuf>,
+    commands: BTreeSet<OsString>,
+}
+
+impl HostPath {
+    fn of_environment() -> HostPath {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let directories: BTreeSet<PathBuf> = std::env::split_paths(&path)
+            .filter(|directory| directory.is_absolute())
+            .collect();
+        let commands = directories
+            .iter()
+            .flat_map(|directory| std::fs::read_dir(directory).into_iter().flatten().flatten())
+            .map(|entry| entry.file_name())
+            .collect();
+        HostPath {
+            directories,
+            commands,
+        }
+    }
+
+    fn has(&self, command: &OsStr) -> bool {
+        self.commands.contains(command)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listed_names_are_found_at_any_depth_and_in_any_case() {
+        for (path, root) in [
+            (".envrc", ".envrc"),
+            ("sub/.vscode/tasks.json", "sub/.vscode"),
+            ("a/b/.Claude/hooks/x.sh", "a/b/.Claude"),
+            ("home/.config/fish/config.fish", "home/.config/fish"),
+            ("x/evil.pth", "x/evil.pth"),
+        ] {
+            let notes = by_name(Path::new(path));
+            assert_eq!(
+                notes.first().map(|note| note.root.as_path()),
+                Some(Path::new(root)),
+                "{path}"
+            );
+            assert!(
+                notes.iter().any(|note| note.class == Class::Withheld),
+                "{path}"
+            );
+        }
+        for path in ["src/main.rs", "envrc", "claude/x", ".config/other", "pth"] {
+            assert_eq!(by_name(Path::new(path)), [], "{path}");
+        }
+        let flagged = by_name(Path::new("deep/package.json"));
+        assert_eq!(flagged.len(), 1);
+        assert_eq!(flagged[0].class, Class::Flagged);
+    }
+
+    #[test]
+    fn every_shape_that_is_looked_for_is_in_the_list() {
+        for name in [
+            "set-id",
+            "nested-repository",
+            "git-pointer",
+            "bare-repository",
+            "repository-removed",
+            "venv-interpreter",
+            "on-path",
+            "shadows-command",
+            "link-outside",
+            "pipe",
+        ] {
+            assert!(shape(name, PathBuf::new()).is_some(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_link_leads_outside_by_an_absolute_path_or_by_going_up_too_far() {
+        let outside = |path: &str, target: &str| leads_outside(Path::new(path), Path::new(target));
+        assert!(outside("a", "/etc/passwd"));
+        assert!(outside("a", "../x"));
+        assert!(outside("a/b", "../../x"));
+        assert!(outside("a/b", "c/../../../x"));
+        assert!(!outside("a/b", "../x"));
+        assert!(!outside("a", "b/c"));
+    }
+}

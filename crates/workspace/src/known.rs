@@ -1,0 +1,84 @@
+//! What earlier applies of a change put into the real tree: no edit of the host's.
+
+use crate::error::{Doing as _, WorkspaceError};
+use crate::tree::Node;
+use crate::{Change, Moment, path_text};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+const FILE: &str = "applied.jsonl";
+
+#[derive(Serialize, Deserialize)]
+struct Line {
+    layer: usize,
+    #[serde(with = "path_text")]
+    path: PathBuf,
+    place: (u64, u64),
+    changed: Moment,
+}
+
+/// What earlier applies put into the real tree, and how it looked then.
+#[derive(Debug, Default)]
+pub(crate) struct Known(BTreeMap<(usize, PathBuf), ((u64, u64), Moment)>);
+
+impl Known {
+    pub(crate) fn read(change: &Change) -> Result<Known, WorkspaceError> {
+        let path = change.directory().join(FILE);
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(Known::default());
+            }
+            Err(error) => return Err(error).doing("read", &path),
+        };
+        // A line that was cut short is as if it had not been written: a conflict too many.
+        let lines = text
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Line>(line).ok());
+        Ok(Known(
+            lines
+                .map(|line| ((line.layer, line.path), (line.place, line.changed)))
+                .collect(),
+        ))
+    }
+
+    /// Whether something in the real tree is still as an apply left it.
+    pub(crate) fn is_ours(&self, layer: usize, path: &Path, node: &Node) -> bool {
+        self.0
+            .get(&(layer, path.to_owned()))
+            .is_some_and(|known| *known == (node.place, node.changed))
+    }
+
+    /// Writes down what an apply left.
+    pub(crate) fn add(
+        change: &Change,
+        made: &[(usize, &Path, Node)],
+    ) -> Result<(), WorkspaceError> {
+        let path = change.directory().join(FILE);
+        let mut text = Vec::new();
+        for (layer, at, node) in made {
+            let line = Line {
+                layer: *layer,
+                path: (*at).to_owned(),
+                place: node.place,
+                changed: node.changed,
+            };
+            serde_json::to_writer(&mut text, &line).map_err(|source| WorkspaceError::Record {
+                path: path.clone(),
+                source,
+            })?;
+            text.push(b'\n');
+        }
+        OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(&path)
+            .and_then(|mut file| file.write_all(&text))
+            .doing("write", &path)
+    }
+}

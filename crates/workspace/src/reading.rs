@@ -1,0 +1,470 @@
+//! Reads a change: every difference between the layers and the real tree.
+//!
+//! Nothing is followed and nothing is trusted: an upper layer holds what an agent made. What
+//! cannot be understood becomes an obstacle of its entry, and is not applied.
+
+use crate::error::{Doing as _, WorkspaceError};
+use crate::executed::Note;
+use crate::ignored::Rules;
+use crate::known::Known;
+use crate::tree::{self, DEEPEST, Kind, Node};
+use crate::{Change, Layer, LayerRole, Moment, Selection, content};
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// How something differs from the real tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Status {
+    /// It is new.
+    Added,
+    /// It is gone.
+    Removed,
+    /// It holds something else.
+    Modified,
+    /// It is something else: a directory where a file was.
+    Type,
+    /// Only its mode differs.
+    Mode,
+    /// Only times, owner or attributes differ, if anything.
+    Touched,
+}
+
+/// One difference between a layer and the real tree.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// The layer, by its place in [`Change::layers`].
+    pub layer: usize,
+    /// The path below the layer's real directory; empty for that directory itself.
+    pub path: PathBuf,
+    /// What the real tree has.
+    pub before: Option<Node>,
+    /// What the change has.
+    pub after: Option<Node>,
+    /// How they differ.
+    pub status: Status,
+    /// Why it cannot be applied, if it cannot.
+    pub obstacle: Option<String>,
+    /// Whether the real tree changed there since the change began, to something else.
+    pub conflict: bool,
+    /// What the host would execute or trust in it.
+    pub notes: Vec<Note>,
+    /// The git directory that it belongs to, which is brought over in a way of its own.
+    pub git: Option<PathBuf>,
+}
+
+/// A tree or a file that git ignores. It stays for the next run and is applied when named.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IgnoredTree {
+    /// The layer, by its place in [`Change::layers`].
+    pub layer: usize,
+    /// The path below the layer's real directory.
+    pub path: PathBuf,
+    /// Files in it, as far as they were counted.
+    pub files: u64,
+    /// Bytes of these files.
+    pub bytes: u64,
+}
+
+/// All that a change holds.
+#[derive(Debug, Default)]
+pub struct Reading {
+    /// The differences, by layer and path; a directory comes before what is in it.
+    pub entries: Vec<Entry>,
+    /// What git ignores and nobody named.
+    pub ignored: Vec<IgnoredTree>,
+}
+
+impl Change {
+    /// Reads the part of the change that is selected.
+    ///
+    /// # Errors
+    /// Where a layer's directories cannot be opened, or the real one is another by now.
+    pub fn read_entries(&self, selection: &Selection) -> Result<Reading, WorkspaceError> {
+        let known = Known::read(self)?;
+        let mut reading = Reading::default();
+        for (number, layer) in self.layers().iter().enumerate() {
+            let (upper, real) = open_layer(layer)?;
+            let mut walk = Walk {
+                layer: number,
+                began: self.began(),
+                known: &known,
+                selection,
+                rules: (layer.role != LayerRole::Git).then(|| Rules::new(&layer.real)),
+                out: &mut reading,
+            };
+            walk.root(layer, upper.as_fd(), real.as_fd())?;
+        }
+        crate::executed::annotate(self, &mut reading.entries);
+        Ok(reading)
+    }
+}
+
+/// Opens a layer's upper directory and the real one, which must be the same as at the start.
+pub(crate) fn open_layer(layer: &Layer) -> Result<(OwnedFd, OwnedFd), WorkspaceError> {
+    let upper = tree::open_root(&layer.upper).doing("open", &layer.upper)?;
+    let real = tree::open_root(&layer.real).doing("open", &layer.real)?;
+    let node = Node::of(&real).doing("look at", &layer.real)?;
+    if node.place != (layer.device, layer.inode) {
+        return Err(WorkspaceError::Moved {
+            path: layer.real.clone(),
+        });
+    }
+    Ok((upper, real))
+}
+
+struct Walk<'a> {
+    layer: usize,
+    began: Moment,
+    known: &'a Known,
+    selection: &'a Selection,
+    rules: Option<Rules>,
+    out: &'a mut Reading,
+}
+
+/// A directory of the upper layer that is being read.
+struct Place<'a> {
+    path: &'a Path,
+    upper: BorrowedFd<'a>,
+    lower: Option<BorrowedFd<'a>>,
+    /// What the lower layer has here is not seen through the upper one.
+    hides: bool,
+    git: Option<&'a Path>,
+}
+
+impl Walk<'_> {
+    fn root(
+        &mut self,
+        layer: &Layer,
+        upper: BorrowedFd<'_>,
+        lower: BorrowedFd<'_>,
+    ) -> Result<(), WorkspaceError> {
+        let before = Node::of(lower).doing("look at", &layer.real)?;
+        let after = Node::of(upper).doing("look at", &layer.upper)?;
+        let git = (layer.role == LayerRole::Git).then_some(Path::new(""));
+        let mut entry = self.entry(Path::new(""), Some(before), Some(after), git);
+        entry.status = changed_mode(&entry);
+        self.push(entry);
+        let place = Place {
+            path: Path::new(""),
+            upper,
+            lower: Some(lower),
+            hides: tree::is_opaque(upper).doing("read", &layer.upper)?,
+            git,
+        };
+        self.directory(&place).doing("read", &layer.upper)
+    }
+
+    fn entry(
+        &self,
+        path: &Path,
+        before: Option<Node>,
+        after: Option<Node>,
+        git: Option<&Path>,
+    ) -> Entry {
+        let status = match (&before, &after) {
+            (None, _) => Status::Added,
+            (_, None) => Status::Removed,
+            (Some(before), Some(after)) if before.kind != after.kind => Status::Type,
+            _ => Status::Touched,
+        };
+        Entry {
+            layer: self.layer,
+            path: path.to_owned(),
+            before,
+            after,
+            status,
+            obstacle: None,
+            conflict: false,
+            notes: Vec::new(),
+            git: git.map(Path::to_owned),
+        }
+    }
+
+    fn push(&mut self, entry: Entry) {
+        if self.selection.covers(self.layer, &entry.path)
+            // Directories on the way to what was named are needed to make it.
+            || (entry.after.as_ref().is_some_and(|node| node.kind == Kind::Directory)
+                && self.selection.names(self.layer, &entry.path))
+        {
+            self.out.entries.push(entry);
+        }
+    }
+
+    fn directory(&mut self, place: &Place<'_>) -> io::Result<()> {
+        if let Some(rules) = &mut self.rules {
+            let seen = place.lower.filter(|_| !place.hides);
+            rules.enter(place.path, place.upper, seen);
+        }
+        let mut names: BTreeSet<OsString> = tree::names(place.upper)?.into_iter().collect();
+        if let (true, Some(lower)) = (place.hides, place.lower) {
+            names.extend(tree::names(lower)?);
+        }
+        for name in names {
+            self.name(place, &name)?;
+        }
+        if let Some(rules) = &mut self.rules {
+            rules.leave();
+        }
+        Ok(())
+    }
+
+    fn name(&mut self, place: &Place<'_>, name: &OsStr) -> io::Result<()> {
+        let path = place.path.join(name);
+        let above = self.selection.names(self.layer, &path);
+        if !above && !self.selection.covers(self.layer, &path) {
+            return Ok(());
+        }
+        let found = tree::look(place.upper, name)?;
+        let before = match place.lower {
+            Some(lower) => tree::look(lower, name)?,
+            None => None,
+        };
+        let after = found.filter(|node| !node.whiteout);
+        let Some(seen) = after.as_ref().or(before.as_ref()) else {
+            // A whiteout over something that is gone by now.
+            return Ok(());
+        };
+        let is_directory = seen.kind == Kind::Directory;
+        let is_git = self.rules.is_some() && place.git.is_none() && name == ".git" && is_directory;
+        let git = if is_git { Some(&*path) } else { place.git };
+        if git.is_none()
+            && !above
+            && self
+                .rules
+                .as_ref()
+                .is_some_and(|rules| rules.ignore(&path, is_directory))
+        {
+            self.count_ignored(place, name, path.clone(), after.as_ref());
+            return Ok(());
+        }
+        let mut entry = self.entry(&path, before, after, git);
+        match entry.after.as_ref().map(|node| node.kind) {
+            None => {
+                entry.conflict = self.removal_conflicts(place, name, &entry);
+                self.push(entry);
+                Ok(())
+            }
+            Some(Kind::Directory) => self.enter(place, name, entry),
+            Some(kind) => {
+                self.judge(place, name, kind, &mut entry);
+                self.push(entry);
+                Ok(())
+            }
+        }
+    }
+
+    /// A directory of the upper layer: its own entry, then what is in it.
+    fn enter(&mut self, place: &Place<'_>, name: &OsStr, mut entry: Entry) -> io::Result<()> {
+        let opened = if entry.path.components().count() > DEEPEST {
+            Err(io::Error::other(format!("more than {DEEPEST} levels deep")))
+        } else {
+            tree::open_directory(place.upper, name)
+        };
+        let upper = match opened.and_then(|upper| {
+            let foreign = tree::foreign_attribute(upper.as_fd())?;
+            match foreign {
+                Some(name) => Err(io::Error::other(format!("it has the attribute {name}"))),
+                None => Ok((tree::is_opaque(upper.as_fd())?, upper)),
+            }
+        }) {
+            Ok(opened) => opened,
+            Err(error) => {
+                entry.obstacle = Some(format!("the directory cannot be read: {error}"));
+                self.push(entry);
+                return Ok(());
+            }
+        };
+        let (opaque, upper) = upper;
+        let mut lower = None;
+        match &entry.before {
+            Some(before) if before.kind == Kind::Directory => {
+                entry.status = changed_mode(&entry);
+                match (place.lower, before) {
+                    (Some(above), _) => match tree::open_directory(above, name) {
+                        Ok(opened) => lower = Some(opened),
+                        Err(error) => {
+                            entry.obstacle = Some(format!("the real directory: {error}"));
+                        }
+                    },
+                    (None, _) => {}
+                }
+            }
+            Some(_) => entry.conflict = self.removal_conflicts(place, name, &entry),
+            // The kernel marks what is made new in a directory of both layers; what is not
+            // marked lay over a real directory that the host has removed.
+            None => entry.conflict = place.lower.is_some() && !place.hides && !opaque,
+        }
+        let (path, git, stop) = (
+            entry.path.clone(),
+            entry.git.clone(),
+            entry.obstacle.is_some(),
+        );
+        self.push(entry);
+        if stop {
+            return Ok(());
+        }
+        self.directory(&Place {
+            path: &path,
+            upper: upper.as_fd(),
+            lower: lower.as_ref().map(AsFd::as_fd),
+            hides: place.hides || opaque,
+            git: git.as_deref(),
+        })
+    }
+
+    /// Anything but a directory in the upper layer.
+    fn judge(&self, place: &Place<'_>, name: &OsStr, kind: Kind, entry: &mut Entry) {
+        let judged = match kind {
+            Kind::File => self.judge_file(place, name, entry),
+            Kind::Socket => {
+                entry.obstacle = Some("a socket is of use only while its program runs".into());
+                Ok(())
+            }
+            Kind::Device => {
+                entry.obstacle = Some("a device, which no cage can make".into());
+                Ok(())
+            }
+            _ => {
+                if let (Some(before), Some(after)) = (&entry.before, &entry.after)
+                    && before.kind == after.kind
+                    && before.target != after.target
+                {
+                    entry.status = Status::Modified;
+                }
+                Ok(())
+            }
+        };
+        if let Err(error) = judged {
+            entry.obstacle = Some(format!("it cannot be read: {error}"));
+        }
+        let differs = !matches!(entry.status, Status::Touched);
+        entry.conflict = match (&entry.before, entry.status) {
+            (None, _) => false,
+            (Some(_), Status::Type) => self.removal_conflicts(place, name, entry),
+            (Some(before), _) => differs && self.moved_on(&entry.path, before),
+        };
+    }
+
+    fn judge_file(&self, place: &Place<'_>, name: &OsStr, entry: &mut Entry) -> io::Result<()> {
+        let file = tree::open_file(place.upper, name)?;
+        if let Some(name) = tree::foreign_attribute(file.as_fd())? {
+            return Err(io::Error::other(format!("it has the attribute {name}")));
+        }
+        let (Some(before), Some(after), Some(lower)) = (&entry.before, &entry.after, place.lower)
+        else {
+            return Ok(());
+        };
+        if before.kind != Kind::File {
+            return Ok(());
+        }
+        let same =
+            before.size == after.size && content::same(&file, &tree::open_file(lower, name)?)?;
+        entry.status = if same {
+            changed_mode(entry)
+        } else {
+            Status::Modified
+        };
+        Ok(())
+    }
+
+    /// Whether the host changed something since the change began.
+    fn moved_on(&self, path: &Path, before: &Node) -> bool {
+        before.changed >= self.began && !self.known.is_ours(self.layer, path, before)
+    }
+
+    /// Whether the host changed anything that a removal would take away. Directories count by
+    /// what is in them: their own times change with every file that comes and goes.
+    fn removal_conflicts(&self, place: &Place<'_>, name: &OsStr, entry: &Entry) -> bool {
+        let (Some(before), Some(lower)) = (&entry.before, place.lower) else {
+            return false;
+        };
+        if before.kind != Kind::Directory {
+            return self.moved_on(&entry.path, before);
+        }
+        self.tree_moved_on(lower, name, &entry.path).unwrap_or(true)
+    }
+
+    fn tree_moved_on(&self, above: BorrowedFd<'_>, name: &OsStr, path: &Path) -> io::Result<bool> {
+        if path.components().count() > DEEPEST {
+            return Ok(true);
+        }
+        let directory = tree::open_directory(above, name)?;
+        for inside in tree::names(directory.as_fd())? {
+            let path = path.join(&inside);
+            let Some(node) = tree::look(directory.as_fd(), &inside)? else {
+                continue;
+            };
+            let moved = if node.kind == Kind::Directory {
+                self.tree_moved_on(directory.as_fd(), &inside, &path)?
+            } else {
+                self.moved_on(&path, &node)
+            };
+            if moved {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn count_ignored(
+        &mut self,
+        place: &Place<'_>,
+        name: &OsStr,
+        path: PathBuf,
+        node: Option<&Node>,
+    ) {
+        let (mut files, mut bytes) = (0, 0);
+        match node {
+            Some(node) if node.kind == Kind::Directory => {
+                // For people to read: what cannot be counted is not.
+                let _ = count(place.upper, name, 0, &mut files, &mut bytes);
+            }
+            Some(node) => (files, bytes) = (1, node.size),
+            None => {}
+        }
+        self.out.ignored.push(IgnoredTree {
+            layer: self.layer,
+            path,
+            files,
+            bytes,
+        });
+    }
+}
+
+/// Whether the mode alone differs, of two that are alike in all else.
+fn changed_mode(entry: &Entry) -> Status {
+    match (&entry.before, &entry.after) {
+        (Some(before), Some(after)) if before.mode != after.mode => Status::Mode,
+        _ => Status::Touched,
+    }
+}
+
+fn count(
+    above: BorrowedFd<'_>,
+    name: &OsStr,
+    depth: usize,
+    files: &mut u64,
+    bytes: &mut u64,
+) -> io::Result<()> {
+    if depth > DEEPEST {
+        return Ok(());
+    }
+    let directory = tree::open_directory(above, name)?;
+    for inside in tree::names(directory.as_fd())? {
+        match tree::look(directory.as_fd(), &inside)? {
+            Some(node) if node.kind == Kind::Directory => {
+                count(directory.as_fd(), &inside, depth + 1, files, bytes)?;
+            }
+            Some(node) if !node.whiteout => {
+                *files += 1;
+                *bytes += node.size;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
