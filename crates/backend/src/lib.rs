@@ -10,7 +10,6 @@
 mod backend;
 mod cage;
 mod error;
-pub mod faults;
 pub mod ids;
 pub mod init;
 mod order;
@@ -22,4 +21,5 @@ pub use backend::{Ability, Answer, Backend};
 pub use cage::{Birth, Cage, Ends, Helper, StreamKind, Streams, end, make_cgroup};
 pub use error::StartError;
 pub use ironcage_layers::COPY_ON_WRITE;
+pub use ironcage_sys::faults;
 pub use wire::{FromInit, Ready, receive as receive_from_init};

@@ -8,6 +8,7 @@ mod cage_flags;
 mod change;
 mod commands;
 mod error;
+mod pending;
 mod places;
 mod values;
 mod version;
@@ -33,6 +34,10 @@ enum Command {
     Policy(commands::policy::Args),
     Profile(commands::profile::Args),
     Trust(commands::trust::Args),
+    Diff(commands::diff::Args),
+    Apply(commands::apply::Args),
+    Discard(commands::discard::Args),
+    Changes(commands::changes::Args),
     State(commands::state::Args),
     Audit(commands::audit::Args),
     Why(commands::why::Args),
@@ -57,6 +62,10 @@ impl Command {
             Command::Policy(args) => commands::policy::run(args),
             Command::Profile(args) => commands::profile::run(args),
             Command::Trust(args) => commands::trust::run(args),
+            Command::Diff(args) => commands::diff::run(args),
+            Command::Apply(args) => commands::apply::run(args),
+            Command::Discard(args) => commands::discard::run(args),
+            Command::Changes(args) => commands::changes::run(args),
             Command::State(args) => commands::state::run(args),
             Command::Audit(args) => commands::audit::run(args),
             Command::Why(args) => commands::why::run(args),

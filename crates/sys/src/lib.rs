@@ -13,6 +13,7 @@ pub mod attack;
 pub use rustix;
 
 pub mod clone;
+pub mod faults;
 pub mod lock;
 pub mod mount;
 pub mod net;

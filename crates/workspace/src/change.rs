@@ -223,11 +223,17 @@ impl Change {
         self.write()
     }
 
-    /// Takes it for one user alone.
+    /// Takes it for one user alone, and completes what a command that was killed left undone.
     ///
     /// # Errors
     /// [`WorkspaceError::InUse`] when somebody has it already.
     pub fn lock(&self) -> Result<Lock, WorkspaceError> {
+        let lock = self.try_lock()?;
+        crate::apply::resume(self)?;
+        Ok(lock)
+    }
+
+    fn try_lock(&self) -> Result<Lock, WorkspaceError> {
         let path = self.directory.join(LOCK);
         let file = OpenOptions::new()
             .write(true)
@@ -247,7 +253,7 @@ impl Change {
 
     /// Whether somebody has it.
     pub fn in_use(&self) -> bool {
-        matches!(self.lock(), Err(WorkspaceError::InUse { .. }))
+        matches!(self.try_lock(), Err(WorkspaceError::InUse { .. }))
     }
 }
 

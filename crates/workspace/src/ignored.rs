@@ -70,6 +70,11 @@ impl Rules {
         self.stack.pop();
     }
 
+    /// Whether git tracks a path of the real tree, or something below it.
+    pub(crate) fn track(&self, path: &Path) -> bool {
+        self.tracked.holds(path)
+    }
+
     /// Whether git ignores a path in the directory that was entered last.
     pub(crate) fn ignore(&self, path: &Path, is_directory: bool) -> bool {
         let rooted = Path::new("/").join(path);

@@ -7,9 +7,11 @@
 //! one or resolves a path twice.
 #![forbid(unsafe_code)]
 
+mod apply;
 mod change;
 mod content;
 mod differences;
+mod discard;
 mod error;
 mod executed;
 mod git;
@@ -18,17 +20,21 @@ mod known;
 mod path_text;
 mod reading;
 mod renames;
+mod rights;
 mod selection;
 mod store;
 mod summary;
 mod tree;
 pub mod unified;
+mod upper;
 
+pub use apply::{Applied, ApplyOptions, OnConflict};
 pub use change::{Change, ChangeId, InvalidChangeId, Layer, LayerRole, Lock, Moment};
 pub use differences::{Difference, Roots, Versions, differences};
 pub use error::WorkspaceError;
 pub use executed::Note;
 pub use reading::{Entry, IgnoredTree, Reading, Status};
+pub use rights::take_owners_rights;
 pub use selection::Selection;
 pub use store::{Draft, LayerRequest, Store};
 pub use summary::{Summary, Told};

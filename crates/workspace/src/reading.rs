@@ -103,6 +103,20 @@ impl Change {
     }
 }
 
+impl Change {
+    /// Bytes of the files in its layers, as far as they can be counted.
+    pub fn bytes(&self) -> u64 {
+        let (mut files, mut bytes) = (0, 0);
+        for layer in self.layers() {
+            if let Ok(upper) = tree::open_root(&layer.upper) {
+                // For people to read: what cannot be counted is not.
+                let _ = count(upper.as_fd(), OsStr::new("."), 0, &mut files, &mut bytes);
+            }
+        }
+        bytes
+    }
+}
+
 /// Opens a layer's upper directory and the real one, which must be the same as at the start.
 pub(crate) fn open_layer(layer: &Layer) -> Result<(OwnedFd, OwnedFd), WorkspaceError> {
     let upper = tree::open_root(&layer.upper).doing("open", &layer.upper)?;
@@ -283,20 +297,17 @@ impl Walk<'_> {
         match &entry.before {
             Some(before) if before.kind == Kind::Directory => {
                 entry.status = changed_mode(&entry);
-                match (place.lower, before) {
-                    (Some(above), _) => match tree::open_directory(above, name) {
+                if let Some(above) = place.lower {
+                    match tree::open_directory(above, name) {
                         Ok(opened) => lower = Some(opened),
                         Err(error) => {
                             entry.obstacle = Some(format!("the real directory: {error}"));
                         }
-                    },
-                    (None, _) => {}
+                    }
                 }
             }
             Some(_) => entry.conflict = self.removal_conflicts(place, name, &entry),
-            // The kernel marks what is made new in a directory of both layers; what is not
-            // marked lay over a real directory that the host has removed.
-            None => entry.conflict = place.lower.is_some() && !place.hides && !opaque,
+            None => entry.conflict = self.was_removed(place, &entry.path),
         }
         let (path, git, stop) = (
             entry.path.clone(),
@@ -343,7 +354,7 @@ impl Walk<'_> {
         }
         let differs = !matches!(entry.status, Status::Touched);
         entry.conflict = match (&entry.before, entry.status) {
-            (None, _) => false,
+            (None, _) => self.was_removed(place, &entry.path),
             (Some(_), Status::Type) => self.removal_conflicts(place, name, entry),
             (Some(before), _) => differs && self.moved_on(&entry.path, before),
         };
@@ -374,6 +385,14 @@ impl Walk<'_> {
     /// Whether the host changed something since the change began.
     fn moved_on(&self, path: &Path, before: &Node) -> bool {
         before.changed >= self.began && !self.known.is_ours(self.layer, path, before)
+    }
+
+    /// Whether the host removed what the change has, since the change began. Nothing tells it
+    /// from what the agent made new, but git's index, and the time of the directory.
+    fn was_removed(&self, place: &Place<'_>, path: &Path) -> bool {
+        let tracked = self.rules.as_ref().is_some_and(|rules| rules.track(path));
+        let above = place.lower.filter(|_| tracked);
+        above.is_some_and(|above| Node::of(above).is_ok_and(|node| node.changed >= self.began))
     }
 
     /// Whether the host changed anything that a removal would take away. Directories count by

@@ -48,6 +48,11 @@ impl Selection {
         self.named.is_empty()
     }
 
+    /// What was named: the layer, and the path in it.
+    pub(crate) fn named(&self) -> &[(usize, PathBuf)] {
+        &self.named
+    }
+
     /// Whether a path is in it.
     pub(crate) fn covers(&self, layer: usize, path: &Path) -> bool {
         self.named.is_empty()

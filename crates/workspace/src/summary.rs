@@ -59,7 +59,55 @@ impl Change {
     pub fn summary(&self) -> Result<Summary, WorkspaceError> {
         let reading = self.read_entries(&Selection::everything())?;
         let roots = Roots::open(self)?;
-        Ok(summarise(self, &roots, &reading))
+        Ok(self.summary_of(&roots, &reading))
+    }
+
+    /// A part of the change in a few lines, as it was read.
+    pub fn summary_of(&self, roots: &Roots, reading: &Reading) -> Summary {
+        let change = self;
+        let mut summary = Summary::default();
+        for difference in differences(roots, reading) {
+            match difference.status {
+                _ if difference.moved.is_some() => summary.moved += 1,
+                Status::Added => summary.added += 1,
+                Status::Removed => summary.removed += 1,
+                _ => summary.changed += 1,
+            }
+            if let Some((added, removed)) = difference.lines(roots) {
+                summary.lines_added += added;
+                summary.lines_removed += removed;
+            }
+        }
+        let (mut withheld, mut flagged) = (BTreeSet::new(), BTreeSet::new());
+        for entry in &reading.entries {
+            let shown = || change.shown(entry.layer, &entry.path);
+            if entry.git.is_some() && entry.status != Status::Touched {
+                summary.git += 1;
+            }
+            for note in &entry.notes {
+                let told = Told {
+                    path: change.shown(entry.layer, &note.root),
+                    why: note.why.clone(),
+                };
+                match note.class {
+                    Class::Withheld => withheld.insert(told),
+                    Class::Flagged => flagged.insert(told),
+                };
+            }
+            if let Some(obstacle) = &entry.obstacle {
+                summary.obstacles.push(Told {
+                    path: shown(),
+                    why: obstacle.clone(),
+                });
+            }
+            if entry.conflict {
+                summary.conflicts.push(shown());
+            }
+        }
+        summary.withheld = withheld.into_iter().collect();
+        summary.flagged = flagged.into_iter().collect();
+        summary.ignored = reading.ignored.clone();
+        summary
     }
 
     /// A path of a layer as people know it: below the workspace, or absolute.
@@ -76,53 +124,6 @@ impl Change {
             Err(_) => real,
         }
     }
-}
-
-/// Counts what a reading holds.
-pub(crate) fn summarise(change: &Change, roots: &Roots, reading: &Reading) -> Summary {
-    let mut summary = Summary::default();
-    for difference in differences(roots, reading) {
-        match difference.status {
-            _ if difference.moved.is_some() => summary.moved += 1,
-            Status::Added => summary.added += 1,
-            Status::Removed => summary.removed += 1,
-            _ => summary.changed += 1,
-        }
-        if let Some((added, removed)) = difference.lines(roots) {
-            summary.lines_added += added;
-            summary.lines_removed += removed;
-        }
-    }
-    let (mut withheld, mut flagged) = (BTreeSet::new(), BTreeSet::new());
-    for entry in &reading.entries {
-        let shown = || change.shown(entry.layer, &entry.path);
-        if entry.git.is_some() && entry.status != Status::Touched {
-            summary.git += 1;
-        }
-        for note in &entry.notes {
-            let told = Told {
-                path: change.shown(entry.layer, &note.root),
-                why: note.why.clone(),
-            };
-            match note.class {
-                Class::Withheld => withheld.insert(told),
-                Class::Flagged => flagged.insert(told),
-            };
-        }
-        if let Some(obstacle) = &entry.obstacle {
-            summary.obstacles.push(Told {
-                path: shown(),
-                why: obstacle.clone(),
-            });
-        }
-        if entry.conflict {
-            summary.conflicts.push(shown());
-        }
-    }
-    summary.withheld = withheld.into_iter().collect();
-    summary.flagged = flagged.into_iter().collect();
-    summary.ignored = reading.ignored.clone();
-    summary
 }
 
 impl Summary {

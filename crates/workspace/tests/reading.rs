@@ -1,4 +1,5 @@
 //! What a real overlay leaves in its upper directory is read as what was done in it.
+#![allow(clippy::expect_used)]
 
 mod bed;
 
@@ -215,13 +216,13 @@ fn a_tree_deeper_than_can_be_read_is_an_obstacle_not_a_failure() {
 #[test]
 fn what_the_host_changed_meanwhile_is_a_conflict() {
     let bed = Bed::new();
-    bed.host("echo a >both; echo b >theirs; mkdir -p gone/in; echo c >gone/in/c; echo d >dir-less; mkdir away; echo e >away/e");
+    bed.host("echo a >both; echo b >theirs; mkdir -p gone/in; echo c >gone/in/c; echo d >dir-less; git init -q; mkdir away; echo e >away/e; git add away");
     let change = bed.begin();
     bed.agent(
         &change,
         "echo agent >both; rm -r gone; echo t >theirs; echo e2 >away/e; echo same >alike",
     );
-    bed.host("echo host >both; echo new >gone/in/d; rm -r away; echo same >alike");
+    bed.host("echo host >both; mkdir made; echo new >gone/in/d; rm -r away; echo same >alike");
     let summary = change.summary().expect("a summary");
     let mut conflicts: Vec<String> = summary
         .conflicts

@@ -1,8 +1,12 @@
 //! One file per command.
 
+pub(crate) mod apply;
 pub(crate) mod audit;
 pub(crate) mod bench;
+pub(crate) mod changes;
 pub(crate) mod completions;
+pub(crate) mod diff;
+pub(crate) mod discard;
 pub(crate) mod doctor;
 pub(crate) mod man;
 pub(crate) mod plan;

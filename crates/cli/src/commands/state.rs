@@ -157,7 +157,7 @@ fn list(store: &Store, json: bool) -> CommandResult {
     Ok(0)
 }
 
-fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     let mut value = bytes;
     for unit in ["B", "KiB", "MiB"] {
         if value < 10_000 {

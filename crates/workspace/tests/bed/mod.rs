@@ -44,6 +44,17 @@ impl Bed {
         assert!(output.status.success(), "{script}: {output:?}");
     }
 
+    /// What a script of the host says.
+    pub(crate) fn say(&self, script: &str) -> String {
+        let output = Command::new("/bin/sh")
+            .args(["-ec", script])
+            .current_dir(&self.workspace)
+            .output()
+            .expect("a shell");
+        assert!(output.status.success(), "{script}: {output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
     /// Begins a change. What the host did before lies before it in time.
     pub(crate) fn begin(&self) -> Change {
         std::thread::sleep(std::time::Duration::from_millis(20));

@@ -1,0 +1,144 @@
+//! `ironcage apply`: brings a pending change over to the real files.
+
+use crate::error::{CliError, CommandResult};
+use crate::pending::{Pending, PendingArgs, shown};
+use ironcage_workspace::{
+    Applied, ApplyOptions, Change, OnConflict, Roots, Selection, differences, unified,
+};
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::path::PathBuf;
+
+/// Exit status when something changed on both sides and was left as it is.
+const EXIT_CONFLICT: u8 = 1;
+
+/// Bring a pending change over to the real files.
+///
+/// What the host would execute or trust stays aside until it is named, as does what git
+/// ignores. Where the real file changed too, both versions stay; --theirs takes the agent's,
+/// --ours keeps yours. An apply that is killed is completed by the next command on the change.
+/// Exit status 1 tells of conflicts.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pending: PendingArgs,
+    /// Ask for each file
+    #[arg(short, long)]
+    interactive: bool,
+    /// Where both changed, take the agent's version
+    #[arg(long, conflicts_with = "ours")]
+    theirs: bool,
+    /// Where both changed, keep the real file and let the agent's go
+    #[arg(long)]
+    ours: bool,
+}
+
+pub(crate) fn run(args: Args) -> CommandResult {
+    let Pending {
+        store,
+        change,
+        mut selection,
+    } = args.pending.find()?;
+    if args.interactive {
+        match ask(&change, &selection)? {
+            Some(chosen) => selection = chosen,
+            None => {
+                anstream::println!("nothing was applied");
+                return Ok(0);
+            }
+        }
+    }
+    let options = ApplyOptions {
+        on_conflict: match (args.theirs, args.ours) {
+            (true, _) => OnConflict::Theirs,
+            (_, true) => OnConflict::Ours,
+            _ => OnConflict::Keep,
+        },
+        ..ApplyOptions::default()
+    };
+    let applied = store
+        .apply(&change, &selection, &options)
+        .map_err(|error| shown(&error))?;
+    tell(&change, &applied);
+    Ok(if applied.conflicts.is_empty() {
+        0
+    } else {
+        EXIT_CONFLICT
+    })
+}
+
+/// Says what became of a change.
+pub(crate) fn tell(change: &Change, applied: &Applied) {
+    anstream::println!("{applied}");
+    if !applied.finished {
+        anstream::println!(
+            "the rest stays aside as {}: `ironcage diff` shows it, a path applies what it names",
+            change.id()
+        );
+    }
+}
+
+/// Shows every file and asks; the ones that were wanted.
+fn ask(change: &Change, selection: &Selection) -> Result<Option<Selection>, CliError> {
+    if !std::io::stdin().is_terminal() {
+        return Err(
+            CliError::new("nothing was applied: standard input is no terminal to ask on")
+                .hint("name the paths to apply"),
+        );
+    }
+    let failed = |error: std::io::Error| CliError::new(format!("cannot ask: {error}"));
+    let reading = change
+        .read_entries(selection)
+        .map_err(|error| shown(&error))?;
+    let roots = Roots::open(change).map_err(|error| shown(&error))?;
+    let style = unified::Style {
+        colour: std::env::var_os("NO_COLOR").is_none(),
+        raw: false,
+    };
+    let mut wanted: Vec<PathBuf> = Vec::new();
+    let mut all = false;
+    for difference in differences(&roots, &reading) {
+        let shown = change.shown(difference.layer, &difference.path);
+        let real = change.workspace().join(&shown);
+        if !all {
+            let mut out = std::io::stdout().lock();
+            unified::write(&mut out, &roots, &difference, style).map_err(failed)?;
+            for entry in reading
+                .entries
+                .iter()
+                .filter(|entry| (entry.layer, &entry.path) == (difference.layer, &difference.path))
+            {
+                for note in &entry.notes {
+                    writeln!(out, "note: {}", note.why).map_err(failed)?;
+                }
+            }
+            write!(out, "apply {}? [y,n,a,q] ", unified::quoted("", &shown)).map_err(failed)?;
+            out.flush().map_err(failed)?;
+            let mut answer = String::new();
+            std::io::stdin()
+                .lock()
+                .read_line(&mut answer)
+                .map_err(failed)?;
+            match answer.trim() {
+                "y" | "Y" => {}
+                "a" => all = true,
+                // The end of input is no answer, and so no.
+                "q" | "" if answer.is_empty() || answer.trim() == "q" => break,
+                _ => continue,
+            }
+        }
+        wanted.push(real);
+        if let Some((from, _)) = &difference.moved {
+            wanted.push(
+                change
+                    .workspace()
+                    .join(change.shown(difference.layer, from)),
+            );
+        }
+    }
+    if wanted.is_empty() {
+        return Ok(None);
+    }
+    Selection::of(change, change.workspace(), &wanted)
+        .map(Some)
+        .map_err(|error| shown(&error))
+}

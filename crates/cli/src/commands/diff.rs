@@ -1,0 +1,172 @@
+//! `ironcage diff`: what a pending change holds.
+
+use crate::error::{CliError, CommandResult};
+use crate::pending::{Pending, PendingArgs, shown};
+use ironcage_model::Printable;
+use ironcage_workspace::{Difference, Roots, differences, unified};
+use std::io::{self, IsTerminal as _, Write};
+use std::process::{Child, Command, Stdio};
+
+/// Show what a pending change holds, as git shows it.
+///
+/// What git ignores is told in one line each and shown when it is named. What the host would
+/// execute or trust is told at the end, with the reason.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pending: PendingArgs,
+    /// Only names and counts of lines
+    #[arg(long, conflicts_with_all = ["name_only", "json"])]
+    stat: bool,
+    /// Only names
+    #[arg(long, conflicts_with = "json")]
+    name_only: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// The bytes as they are, for `git apply`: control characters are not escaped
+    #[arg(long, conflicts_with_all = ["stat", "name_only", "json"])]
+    raw: bool,
+}
+
+pub(crate) fn run(args: Args) -> CommandResult {
+    let Pending {
+        change, selection, ..
+    } = args.pending.find()?;
+    let reading = change
+        .read_entries(&selection)
+        .map_err(|error| shown(&error))?;
+    let roots = Roots::open(&change).map_err(|error| shown(&error))?;
+    let found = differences(&roots, &reading);
+    let summary = change.summary_of(&roots, &reading);
+    if args.json {
+        anstream::println!("{}", json(&change, &roots, &found, &summary));
+        return Ok(0);
+    }
+    let terminal = io::stdout().is_terminal();
+    let style = unified::Style {
+        colour: terminal && std::env::var_os("NO_COLOR").is_none(),
+        raw: args.raw,
+    };
+    let print = |out: &mut dyn Write| -> io::Result<()> {
+        let mut out = io::BufWriter::new(out);
+        for difference in &found {
+            let path = unified::quoted("", &change.shown(difference.layer, &difference.path));
+            if args.name_only {
+                writeln!(out, "{path}")?;
+            } else if args.stat {
+                writeln!(out, "{}", stat(&roots, difference, &path))?;
+            } else {
+                unified::write(&mut out, &roots, difference, style)?;
+            }
+        }
+        if !args.name_only && !args.raw {
+            writeln!(out, "{summary}")?;
+        }
+        out.flush()
+    };
+    let printed = match terminal.then(pager).flatten() {
+        Some(mut pager) => {
+            let printed = pager
+                .stdin
+                .take()
+                .map_or(Ok(()), |mut pipe| print(&mut pipe));
+            // How the pager ended is between the reader and it.
+            let _ = pager.wait();
+            printed
+        }
+        None => print(&mut io::stdout().lock()),
+    };
+    match printed {
+        // Whoever read it has had enough.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(CliError::new(format!("cannot print: {error}")))
+        }
+        _ => Ok(0),
+    }
+}
+
+/// The reader's pager, if there is one.
+fn pager() -> Option<Child> {
+    let named = std::env::var_os("PAGER").filter(|pager| !pager.is_empty());
+    let mut command = Command::new("/bin/sh");
+    match named {
+        Some(pager) => command.arg("-c").arg(pager),
+        None => command.args(["-c", "exec less"]),
+    };
+    // Colours pass, a page is not cleared, and one screen needs no pager.
+    if std::env::var_os("LESS").is_none() {
+        command.env("LESS", "FRX");
+    }
+    command.stdin(Stdio::piped()).spawn().ok()
+}
+
+fn stat(roots: &Roots, difference: &Difference, path: &str) -> String {
+    let letter = unified::letter(difference);
+    let from = match &difference.moved {
+        Some((from, _)) => format!("{} -> ", unified::quoted("", from)),
+        None => String::new(),
+    };
+    match difference.lines(roots) {
+        Some((added, removed)) => format!("{letter} {from}{path} | +{added} -{removed}"),
+        None => format!("{letter} {from}{path}"),
+    }
+}
+
+fn json(
+    change: &ironcage_workspace::Change,
+    roots: &Roots,
+    found: &[Difference],
+    summary: &ironcage_workspace::Summary,
+) -> serde_json::Value {
+    let files: Vec<_> = found
+        .iter()
+        .map(|difference| {
+            let lines = difference.lines(roots);
+            serde_json::json!({
+                "path": text(&change.shown(difference.layer, &difference.path)),
+                "from": difference.moved.as_ref().map(|(from, _)| text(from)),
+                "status": difference.status,
+                "lines_added": lines.map(|(added, _)| added),
+                "lines_removed": lines.map(|(_, removed)| removed),
+                "mode_before": difference.before.as_ref().map(|node| node.mode),
+                "mode_after": difference.after.as_ref().map(|node| node.mode),
+                "bytes": difference.after.as_ref().map(|node| node.size),
+            })
+        })
+        .collect();
+    let told = |list: &[ironcage_workspace::Told]| -> Vec<_> {
+        list.iter()
+            .map(|told| serde_json::json!({ "path": text(&told.path), "why": told.why }))
+            .collect()
+    };
+    let ignored: Vec<_> = summary
+        .ignored
+        .iter()
+        .map(|tree| {
+            serde_json::json!({
+                "path": text(&change.shown(tree.layer, &tree.path)),
+                "files": tree.files,
+                "bytes": tree.bytes,
+            })
+        })
+        .collect();
+    serde_json::json!({
+        "id": change.id(),
+        "workspace": text(change.workspace()),
+        "files": files,
+        "withheld": told(&summary.withheld),
+        "flagged": told(&summary.flagged),
+        "obstacles": told(&summary.obstacles),
+        "conflicts": summary.conflicts.iter().map(|path| text(path)).collect::<Vec<_>>(),
+        "ignored": ignored,
+    })
+}
+
+/// A path as JSON text; what is not UTF-8 is escaped.
+fn text(path: &std::path::Path) -> String {
+    match path.to_str() {
+        Some(text) => text.to_owned(),
+        None => Printable::new(path).to_string(),
+    }
+}

@@ -1,0 +1,95 @@
+//! The pending change that a command is about, and the part of it.
+
+use crate::error::CliError;
+use crate::places;
+use ironcage_workspace::{Change, ChangeId, Selection, Store, WorkspaceError, take_owners_rights};
+use std::path::{Path, PathBuf};
+
+/// The change, and which part of it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct PendingArgs {
+    /// The change's id, then paths in it [default: the workspace's pending change, all of it]
+    #[arg(value_name = "ID|PATH")]
+    what: Vec<PathBuf>,
+    /// The workspace whose pending change is meant [default: the one that `ironcage run` takes]
+    #[arg(long, value_name = "DIR")]
+    workspace: Option<PathBuf>,
+}
+
+/// A change that was found, and the part of it that was named.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub(crate) store: Store,
+    pub(crate) change: Change,
+    pub(crate) selection: Selection,
+}
+
+impl PendingArgs {
+    /// Finds the change. From then on this process is above the modes of its user's files.
+    pub(crate) fn find(self) -> Result<Pending, CliError> {
+        let home = places::home()?;
+        let store = places::changes(&home);
+        let cwd = std::env::current_dir().map_err(|error| {
+            CliError::new(format!("cannot tell the current directory: {error}"))
+        })?;
+        let mut paths = self.what;
+        let first = paths.first().and_then(|first| first.to_str());
+        let id = first.and_then(|first| first.parse::<ChangeId>().ok());
+        let by_id = match id {
+            Some(id) => match store.find(&id) {
+                Ok(change) => Some(change),
+                // A file may be called like that.
+                Err(WorkspaceError::Unknown { .. }) if cwd.join(id.as_str()).exists() => None,
+                Err(error) => return Err(shown(&error).hint("`ironcage changes` lists them")),
+            },
+            None => None,
+        };
+        let change = match by_id {
+            Some(change) => {
+                paths.remove(0);
+                change
+            }
+            None => {
+                let workspace = match &self.workspace {
+                    Some(named) => std::fs::canonicalize(named)
+                        .map_err(|error| CliError::new(format!("{}: {error}", named.display())))?,
+                    None => places::workspace_around(&cwd, &home),
+                };
+                pending(&store, &workspace)?
+            }
+        };
+        // Refused on hosts without user namespaces: what cannot be read there is told.
+        let _ = take_owners_rights();
+        let selection = Selection::of(&change, &cwd, &paths).map_err(|error| shown(&error))?;
+        Ok(Pending {
+            store,
+            change,
+            selection,
+        })
+    }
+}
+
+fn pending(store: &Store, workspace: &Path) -> Result<Change, CliError> {
+    store
+        .pending(workspace)
+        .map_err(|error| shown(&error))?
+        .ok_or_else(|| {
+            let shown = ironcage_model::Printable::new(workspace);
+            CliError::new(format!("nothing is pending for {shown}"))
+                .hint("`ironcage changes` lists the changes of all workspaces")
+        })
+}
+
+/// An error of a change, with what can be done about it.
+pub(crate) fn shown(error: &WorkspaceError) -> CliError {
+    let message = CliError::from_error(error);
+    match error {
+        WorkspaceError::InUse { .. } => {
+            message.hint("end the cage that works on it, then run this again")
+        }
+        WorkspaceError::Elsewhere { .. } => {
+            message.hint("paths are taken from the current directory")
+        }
+        _ => message,
+    }
+}

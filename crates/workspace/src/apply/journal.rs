@@ -1,0 +1,112 @@
+//! What an apply is about to do, on disk before it is done: killed at any point, it can be
+//! taken up again.
+//!
+//! 1. *staging*: new versions are copied into a directory of their own in the real tree. Killed
+//!    here, the copies are removed and nothing has happened.
+//! 2. *landing*: staged versions and real ones change places, one rename each. Every step can
+//!    be told from the trees: by their inodes, what is staged has landed or has not.
+//! 3. *clearing*: what has landed leaves the upper layers, and what it replaced is removed.
+
+use crate::change::replace_file;
+use crate::error::{Doing as _, WorkspaceError};
+use crate::{Change, Moment, path_text};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::PathBuf;
+
+const FILE: &str = "apply.json";
+
+/// How far an apply has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Phase {
+    Staging,
+    Landing,
+    Clearing,
+}
+
+/// How something in the real tree looked when the apply was planned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Seen {
+    pub(crate) place: (u64, u64),
+    pub(crate) size: u64,
+    pub(crate) modified: Moment,
+    /// For a directory: what stands for all that is in it.
+    pub(crate) tree: Option<u64>,
+}
+
+/// One thing to do in the real tree.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Action {
+    /// Make a directory, unless it is there.
+    MakeDirectory,
+    /// Put what is staged in place of what was seen there, or where nothing was.
+    Put {
+        replaces: Option<Seen>,
+        /// Where the staged version is on the device; known once it is staged.
+        staged: Option<(u64, u64)>,
+    },
+    /// Take away what was seen.
+    Remove { seen: Seen },
+    /// Nothing but what the end does: mode and times of a directory.
+    Finish,
+    /// Nothing: only the upper layer is to forget it.
+    Forget,
+}
+
+/// One step of an apply.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Step {
+    pub(crate) layer: usize,
+    #[serde(with = "path_text")]
+    pub(crate) path: PathBuf,
+    pub(crate) action: Action,
+    /// Why it was not done after all.
+    pub(crate) held: Option<String>,
+    /// Whether the directory's mode and times are to be the upper one's in the end.
+    pub(crate) finish: bool,
+}
+
+/// An apply that has begun.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Journal {
+    pub(crate) phase: Phase,
+    pub(crate) steps: Vec<Step>,
+}
+
+impl Journal {
+    /// The journal of an apply that did not come to its end.
+    pub(crate) fn read(change: &Change) -> Result<Option<Journal>, WorkspaceError> {
+        let path = change.directory().join(FILE);
+        let text = match std::fs::read(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error).doing("read", &path),
+        };
+        serde_json::from_slice(&text)
+            .map(Some)
+            .map_err(|source| WorkspaceError::Record { path, source })
+    }
+
+    pub(crate) fn write(&self, change: &Change) -> Result<(), WorkspaceError> {
+        let path = change.directory().join(FILE);
+        let text = serde_json::to_vec(self).map_err(|source| WorkspaceError::Record {
+            path: path.clone(),
+            source,
+        })?;
+        replace_file(&path, &text).doing("write", &path)
+    }
+
+    pub(crate) fn remove(change: &Change) -> Result<(), WorkspaceError> {
+        let path = change.directory().join(FILE);
+        std::fs::remove_file(&path).doing("remove", &path)
+    }
+
+    /// The layers that something is done in.
+    pub(crate) fn layers(&self) -> Vec<usize> {
+        let mut layers: Vec<usize> = self.steps.iter().map(|step| step.layer).collect();
+        layers.dedup();
+        layers
+    }
+}

@@ -1,0 +1,200 @@
+//! Decides what of a change is applied, and how.
+
+use super::journal::{Action, Step};
+use super::landing::see;
+use super::{Applied, ApplyOptions, OnConflict, staging};
+use crate::differences::{Roots, open};
+use crate::error::{Doing as _, WorkspaceError};
+use crate::reading::{Entry, Reading, Status};
+use crate::summary::Told;
+use crate::tree::{self, Kind, Node};
+use crate::{Change, LayerRole, Selection};
+use ironcage_policy::Class;
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+
+/// The steps that apply a reading, and what stays aside.
+pub(super) fn plan(
+    change: &Change,
+    roots: &Roots,
+    reading: &Reading,
+    selection: &Selection,
+    options: &ApplyOptions,
+) -> Result<(Vec<Step>, Applied), WorkspaceError> {
+    let mut applied = Applied::default();
+    let mut steps: Vec<Step> = Vec::new();
+    // Directories that stay aside, with all that is in them.
+    let mut aside: BTreeSet<(usize, PathBuf)> = BTreeSet::new();
+    for entry in &reading.entries {
+        let shown = change.shown(entry.layer, &entry.path);
+        let inside = |aside: &BTreeSet<(usize, PathBuf)>| {
+            entry
+                .path
+                .ancestors()
+                .any(|above| aside.contains(&(entry.layer, above.to_owned())))
+        };
+        if entry.git.is_some() || inside(&aside) {
+            continue;
+        }
+        let verdict = judge(change, entry, selection, options);
+        if let Verdict::Hold(why) = &verdict {
+            if entry.conflict && entry.obstacle.is_none() {
+                applied.conflicts.push(shown.clone());
+            }
+            applied.held.push(Told {
+                path: shown.clone(),
+                why: why.clone(),
+            });
+        }
+        match verdict {
+            Verdict::Hold(_) | Verdict::Leave => {
+                // What lies in a directory that exists can be applied without it.
+                let exists = entry
+                    .before
+                    .as_ref()
+                    .is_some_and(|node| node.kind == Kind::Directory);
+                if !exists {
+                    aside.insert((entry.layer, entry.path.clone()));
+                }
+            }
+            Verdict::Forget => steps.push(make(entry, Action::Forget, false)),
+            Verdict::Apply => {
+                let actions = actions(change, roots, entry, selection).doing("look at", &shown)?;
+                steps.extend(actions);
+            }
+        }
+    }
+    Ok((steps, applied))
+}
+
+enum Verdict {
+    Apply,
+    Hold(String),
+    /// Not asked for, and so not told.
+    Leave,
+    /// The agent's version goes.
+    Forget,
+}
+
+fn judge(change: &Change, entry: &Entry, selection: &Selection, options: &ApplyOptions) -> Verdict {
+    if let Some(obstacle) = &entry.obstacle {
+        return Verdict::Hold(obstacle.clone());
+    }
+    if entry.path.starts_with(staging::name(change.id())) {
+        return Verdict::Hold("the name is Ironcage's own".into());
+    }
+    for note in &entry.notes {
+        let held = note.class == Class::Withheld || options.hold_flagged;
+        let in_workspace = change
+            .layers()
+            .get(entry.layer)
+            .is_some_and(|layer| layer.role == LayerRole::Workspace);
+        let allowed = in_workspace
+            && options
+                .allowed
+                .iter()
+                .any(|allowed| entry.path.starts_with(allowed));
+        if held && !allowed && !selection.names(entry.layer, &note.root) {
+            return Verdict::Hold(note.why.clone());
+        }
+    }
+    if !entry.conflict {
+        return Verdict::Apply;
+    }
+    match options.on_conflict {
+        OnConflict::Keep => Verdict::Hold("it changed in the real tree too".into()),
+        OnConflict::Theirs => Verdict::Apply,
+        // A directory that the host removed cannot be kept by forgetting one name.
+        OnConflict::Ours if is_directory(entry.after.as_ref()) => Verdict::Leave,
+        OnConflict::Ours => Verdict::Forget,
+    }
+}
+
+fn is_directory(node: Option<&Node>) -> bool {
+    node.is_some_and(|node| node.kind == Kind::Directory)
+}
+
+fn make(entry: &Entry, action: Action, finish: bool) -> Step {
+    Step {
+        layer: entry.layer,
+        path: entry.path.clone(),
+        action,
+        held: None,
+        finish,
+    }
+}
+
+fn actions(
+    change: &Change,
+    roots: &Roots,
+    entry: &Entry,
+    selection: &Selection,
+) -> io::Result<Vec<Step>> {
+    // Only on the way to what was named: it is made where it is missing, no more.
+    let on_the_way = !selection.covers(entry.layer, &entry.path);
+    let seen = || -> io::Result<_> {
+        let Some(before) = &entry.before else {
+            return Ok(None);
+        };
+        let root = roots.real(entry.layer)?;
+        let above = tree::open_below(root, entry.path.parent().unwrap_or(Path::new("")))?;
+        let name = entry.path.file_name().unwrap_or_default();
+        see(above.as_fd(), name, before).map(Some)
+    };
+    let put = || -> io::Result<Step> {
+        let action = Action::Put {
+            replaces: seen()?,
+            staged: None,
+        };
+        Ok(make(entry, action, false))
+    };
+    let to_directory = is_directory(entry.after.as_ref());
+    Ok(match entry.status {
+        Status::Removed => match seen()? {
+            Some(seen) => vec![make(entry, Action::Remove { seen }, false)],
+            None => Vec::new(),
+        },
+        Status::Type if to_directory => match seen()? {
+            Some(seen) => vec![
+                make(entry, Action::Remove { seen }, false),
+                make(entry, Action::MakeDirectory, true),
+            ],
+            None => Vec::new(),
+        },
+        Status::Added if to_directory => vec![make(entry, Action::MakeDirectory, true)],
+        Status::Mode if to_directory && !on_the_way => vec![make(entry, Action::Finish, true)],
+        Status::Touched if to_directory && !on_the_way => {
+            // What the host did in it since then has a time of its own.
+            let untouched = entry
+                .before
+                .as_ref()
+                .is_some_and(|node| node.modified < change.began());
+            vec![make(entry, Action::Finish, untouched)]
+        }
+        Status::Mode | Status::Touched if to_directory => Vec::new(),
+        Status::Touched if is_the_same(roots, entry)? => vec![make(entry, Action::Forget, false)],
+        Status::Added | Status::Modified | Status::Mode | Status::Touched | Status::Type => {
+            vec![put()?]
+        }
+    })
+}
+
+/// Whether nothing at all differs: the overlay copied it and nobody changed the copy.
+fn is_the_same(roots: &Roots, entry: &Entry) -> io::Result<bool> {
+    let (Some(before), Some(after)) = (&entry.before, &entry.after) else {
+        return Ok(false);
+    };
+    if before.modified != after.modified || before.owner != after.owner {
+        return Ok(false);
+    }
+    if after.kind != Kind::File {
+        return Ok(true);
+    }
+    let (ours, theirs) = (
+        open(roots.real(entry.layer)?, &entry.path)?,
+        open(roots.upper(entry.layer)?, &entry.path)?,
+    );
+    staging::same_attributes(ours.as_fd(), theirs.as_fd())
+}
