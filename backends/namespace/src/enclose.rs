@@ -40,7 +40,7 @@ pub(crate) fn enclose(plan: &Plan, inheritance: &Inheritance) -> Result<Enclosed
     if own {
         map_own((plan.identity.uid, uid), (plan.identity.gid, gid))?;
     } else {
-        await_maps(control)?;
+        await_maps(inheritance)?;
     }
     step();
     network::set_hostname(&plan.hostname.what.name)?;

@@ -75,6 +75,7 @@ pub(crate) fn start(plan: &Plan, id: &CageId, kind: StreamKind) -> Result<Birth,
                     owner_maps,
                     agent_outside,
                     cgroup_entries,
+                    permitted: false.into(),
                 },
                 enclose,
             )

@@ -198,11 +198,23 @@ impl Helper {
 }
 
 impl Birth {
-    /// Answers PID 1 until it is ready or has failed. When this returns an error, nothing is
-    /// left.
+    /// Ends it before it was begun: nothing of the command has run.
+    pub fn abandon(self) {
+        end(&self.pidfd);
+        // Waited for, so that no process is left; what it says no longer matters.
+        let _ = self.helper.map(Helper::finish);
+    }
+
+    /// Lets the command start, and answers PID 1 until it is ready or has failed. When this
+    /// returns an error, nothing is left.
+    ///
+    /// Preconditions: the start is on record. PID 1 starts nothing before this is called.
     pub fn attend(mut self, plan: &Plan) -> Result<(Cage, Streams), StartError> {
         let helped = self.helper.take().map_or(Ok(()), Helper::finish);
-        match helped.and_then(|()| self.hear(plan)) {
+        let permit = || {
+            wire::tell_init(self.control.as_fd(), &ToInit::Permit).map_err(StartError::Channel)
+        };
+        match helped.and_then(|()| permit()).and_then(|()| self.hear(plan)) {
             Ok(ready) => {
                 let streams = match (ready.terminal, self.streams.take()) {
                     (Some(terminal), _) => Streams::Terminal(terminal),

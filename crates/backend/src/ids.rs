@@ -2,8 +2,8 @@
 //! owner of files outside the agent inside.
 
 use crate::StartError;
-use crate::init::failed;
-use crate::wire::{self, ToInit};
+use crate::init::{Inheritance, failed};
+use crate::wire;
 use ironcage_layers::LayerError;
 use ironcage_layers::identity::{MapLine, write_maps};
 use ironcage_layers::view::OwnerMap;
@@ -16,7 +16,7 @@ use ironcage_sys::rustix::pipe::{PipeFlags, pipe_with};
 use ironcage_sys::rustix::process::{WaitId, WaitIdOptions, waitid};
 use ironcage_sys::rustix::rand::{GetRandomFlags, getrandom};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// Ids in one range: enough for an ordinary system's users inside.
@@ -167,12 +167,9 @@ pub fn map_own(uid: (u32, u32), gid: (u32, u32)) -> Result<(), LayerError> {
 }
 
 /// Inside: asks the supervisor for the maps of this process's user namespace, and waits.
-pub fn await_maps(control: BorrowedFd<'_>) -> Result<(), LayerError> {
-    wire::say_unshared(control)
+pub fn await_maps(inheritance: &Inheritance) -> Result<(), LayerError> {
+    wire::say_unshared(inheritance.control.as_fd())
         .map_err(|error| failed(Layer::UserNs, "ask for the id maps", error))?;
-    match wire::hear_supervisor(control) {
-        Ok(ToInit::Go) => Ok(()),
-        // The supervisor is gone or confused: so is the cage.
-        Ok(_) | Err(_) => exit_now(125),
-    }
+    while !inheritance.hear_go() {}
+    Ok(())
 }

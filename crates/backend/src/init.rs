@@ -9,7 +9,7 @@ use crate::faults::step;
 use crate::order::Order;
 use crate::spawner::{COMMAND, Given, Spawner, find_program};
 use crate::terminal;
-use crate::wire;
+use crate::wire::{self, ToInit};
 use ironcage_layers::cgroup::ENTRY;
 use ironcage_layers::filter::Prepared;
 use ironcage_layers::view::OwnerMap;
@@ -24,6 +24,7 @@ use ironcage_sys::rustix::stdio;
 use ironcage_sys::rustix::termios::Winsize;
 use ironcage_sys::rustix::thread::set_name;
 use ironcage_sys::spawn::Seat;
+use std::cell::Cell;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -41,6 +42,24 @@ pub struct Inheritance {
     pub agent_outside: (u32, u32),
     /// Files by which this process enters its cgroups.
     pub cgroup_entries: Vec<OwnedFd>,
+    /// Whether the supervisor has let the command start; `false` at first.
+    pub permitted: Cell<bool>,
+}
+
+impl Inheritance {
+    /// Hears the supervisor's next word while the cage is being built: `true` when it is `Go`,
+    /// `false` when it was the permit to start the command.
+    pub(crate) fn hear_go(&self) -> bool {
+        match wire::hear_supervisor(self.control.as_fd()) {
+            Ok(ToInit::Go) => true,
+            Ok(ToInit::Permit) => {
+                self.permitted.set(true);
+                false
+            }
+            // The supervisor is gone or confused: so is the cage.
+            Ok(_) | Err(_) => exit_now(125),
+        }
+    }
 }
 
 /// Inner ends of the command's streams.
@@ -147,6 +166,11 @@ fn build<'a>(
         landlock::restrict(&plan.write_rules)?;
     }
     step();
+    // The supervisor lets the command start when its start is on record, which is done long
+    // before this; without that nothing of the command's ever runs.
+    while !inheritance.permitted.get() {
+        inheritance.hear_go();
+    }
     let program = program(plan)?;
     let filter = Prepared::new(&plan.seccomp);
     ironcage_sys::process::wipe_arguments_and_environment();

@@ -159,7 +159,7 @@ impl<'a> Spawner<'a> {
                     let _ = wire::say_not_executed(self.control, number, errno.raw_os_error());
                 }
             }
-            Ok(ToInit::Go) => {}
+            Ok(ToInit::Go | ToInit::Permit) => {}
             Ok(ToInit::Closed) | Err(_) => exit_now(125),
         }
     }

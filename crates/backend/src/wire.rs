@@ -27,6 +27,7 @@ const READY: u8 = b'r';
 const EXITED: u8 = b'x';
 const FAILED: u8 = b'f';
 const GO: u8 = b'g';
+const PERMIT: u8 = b'l';
 const NETWORK: u8 = b'w';
 const RESUME: u8 = b'c';
 const FREEZE: u8 = b'z';
@@ -108,8 +109,10 @@ pub struct Ready {
 /// What the supervisor says.
 #[derive(Debug)]
 pub enum ToInit {
-    /// Go on.
+    /// Go on: the id maps are written.
     Go,
+    /// The start is on record: the command may be started.
+    Permit,
     /// Send a signal to a program and its group.
     Signal {
         /// Which program.
@@ -265,6 +268,7 @@ pub fn tell_init(socket: BorrowedFd<'_>, message: &ToInit) -> io::Result<()> {
     let mut descriptors = Vec::new();
     match message {
         ToInit::Go => bytes.push(GO),
+        ToInit::Permit => bytes.push(PERMIT),
         ToInit::Resume => bytes.push(RESUME),
         ToInit::Freeze => bytes.push(FREEZE),
         ToInit::Signal { number, signal } => {
@@ -299,6 +303,7 @@ pub fn hear_supervisor(socket: BorrowedFd<'_>) -> io::Result<ToInit> {
     };
     let parsed = match *tag {
         GO => Some(ToInit::Go),
+        PERMIT => Some(ToInit::Permit),
         RESUME => Some(ToInit::Resume),
         FREEZE => Some(ToInit::Freeze),
         SIGNAL => numbered(rest).map(|(number, signal)| ToInit::Signal { number, signal }),

@@ -5,6 +5,7 @@
 //! with other rights, or act on the caller's terminal.
 
 use crate::terminal::filter::Filter;
+use ironcage_sys::rustix::buffer::spare_capacity;
 use ironcage_sys::rustix::event::PollFlags;
 use ironcage_sys::rustix::fs::{FileType, Mode, OFlags, fcntl_getfl, fcntl_setfl, fstat, open};
 use ironcage_sys::rustix::io::{Errno, ioctl_fionread, read, write};
@@ -194,8 +195,20 @@ impl<'a> Relay<'a> {
             self.finish();
             return false;
         }
-        self.buffer.resize(most, 0);
-        match read(source.fd(), self.buffer.as_mut_slice()) {
+        self.buffer.clear();
+        let result = match self.last {
+            // Room that is not touched before there is something to put in it: the kernel would
+            // have to bring a page for each part of it, also for streams that nobody uses.
+            None => {
+                self.buffer.reserve_exact(BUFFER);
+                read(source.fd(), spare_capacity(&mut self.buffer))
+            }
+            Some(_) => {
+                self.buffer.resize(most, 0);
+                read(source.fd(), self.buffer.as_mut_slice())
+            }
+        };
+        match result {
             Ok(0) => self.finish(),
             Ok(count) => {
                 self.last = self.last.map(|last| last.saturating_sub(count));

@@ -31,12 +31,6 @@ pub fn run(job: &Job<'_>) -> Result<(CageId, Outcome), RunError> {
     let mut random = [0_u8; 12];
     getrandom(&mut random, GetRandomFlags::empty()).map_err(|e| RunError::Id(e.into()))?;
     let id = CageId::from_entropy(random);
-    let mut recorder = Recorder::new(id.clone())?;
-    let mut fail = |error: StartError| {
-        let reason = error.to_string();
-        let written = recorder.write(exit(Ending::Failed { reason }, born));
-        written.err().unwrap_or(RunError::Start(error))
-    };
     let kind = if job.terminal {
         StreamKind::Terminal {
             size: terminal::size(),
@@ -46,19 +40,39 @@ pub fn run(job: &Job<'_>) -> Result<(CageId, Outcome), RunError> {
     };
     let birth = match Namespace.start(job.plan, &id, kind) {
         Ok(birth) => birth,
-        Err(error) => return Err(fail(error)),
+        Err(error) => return Err(not_started(&mut Recorder::new(id)?, error, born)),
     };
-    // Done while PID 1 builds the cage.
-    let event = start_event(job);
+    // Done while PID 1 builds the cage. It starts nothing before it is told to, which `attend`
+    // does: the command does not run unless its start is on record.
+    let mut recorder = match record_start(job, &id) {
+        Ok(recorder) => recorder,
+        Err(error) => {
+            birth.abandon();
+            return Err(error);
+        }
+    };
     let (cage, streams) = match birth.attend(job.plan) {
         Ok(born) => born,
-        Err(error) => return Err(fail(error)),
+        Err(error) => return Err(not_started(&mut recorder, error, born)),
     };
-    recorder.write(event)?;
     let mut supervision = Supervision::new(job, cage, streams, recorder)?;
     let ending = supervision.watch()?;
     let outcome = supervision.close(job.plan, ending, born)?;
     Ok((id, outcome))
+}
+
+/// Opens the record and writes the start.
+fn record_start(job: &Job<'_>, id: &CageId) -> Result<Recorder, RunError> {
+    let mut recorder = Recorder::new(id.clone())?;
+    recorder.write(start_event(job))?;
+    Ok(recorder)
+}
+
+/// Records that the cage did not start, and why.
+fn not_started(recorder: &mut Recorder, error: StartError, born: Instant) -> RunError {
+    let reason = error.to_string();
+    let written = recorder.write(exit(Ending::Failed { reason }, born));
+    written.err().unwrap_or(RunError::Start(error))
 }
 
 fn start_event(job: &Job<'_>) -> EventKind {
