@@ -63,6 +63,16 @@ both! {
         running.finish(Duration::from_secs(60));
     }
 
+    fn without_a_record_nothing_runs(stage) {
+        stage.sh("echo > first").ok();
+        assert!(stage.read("first").is_some());
+        let audit = log(stage).parent().expect("a directory").to_owned();
+        std::fs::remove_dir_all(&audit).expect("the records");
+        std::fs::write(&audit, "").expect("something in the way");
+        stage.sh("echo > second").ended(125).says("record");
+        assert!(stage.read("second").is_none());
+    }
+
     fn a_changed_record_is_found(stage) {
         stage.sh("exit 3").ended(3);
         let log = log(stage);

@@ -211,10 +211,12 @@ impl Birth {
     /// Preconditions: the start is on record. PID 1 starts nothing before this is called.
     pub fn attend(mut self, plan: &Plan) -> Result<(Cage, Streams), StartError> {
         let helped = self.helper.take().map_or(Ok(()), Helper::finish);
-        let permit = || {
-            wire::tell_init(self.control.as_fd(), &ToInit::Permit).map_err(StartError::Channel)
-        };
-        match helped.and_then(|()| permit()).and_then(|()| self.hear(plan)) {
+        let permit =
+            || wire::tell_init(self.control.as_fd(), &ToInit::Permit).map_err(StartError::Channel);
+        match helped
+            .and_then(|()| permit())
+            .and_then(|()| self.hear(plan))
+        {
             Ok(ready) => {
                 let streams = match (ready.terminal, self.streams.take()) {
                     (Some(terminal), _) => Streams::Terminal(terminal),

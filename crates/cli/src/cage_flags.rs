@@ -259,7 +259,8 @@ impl CageFlags {
             other_homes,
             policy_documents: resolved.documents.clone(),
         };
-        let plan = make(&resolved.policy, &request, &host, &SystemFiles);
+        let files = SystemFiles::default();
+        let plan = make(&resolved.policy, &request, &host, &files);
         Ok(plan.map(|plan| Prepared {
             plan,
             resolved,

@@ -1,9 +1,11 @@
 //! The host's files, as far as a plan asks about them: is something there, what is it, whose.
 
+use crate::listing::Listings;
+use ironcage_sys::rustix;
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags};
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt as _;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// What a path leads to, without following a link at its end.
@@ -48,30 +50,32 @@ pub trait HostFiles {
     fn mounts_below(&self, path: &Path) -> Vec<PathBuf>;
 }
 
-/// The tree of the running system.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct SystemFiles;
+/// The tree of the running system, as it is at one time: a name that was seen to be absent is
+/// not looked for again. For the making of one plan, or for one look.
+#[derive(Debug, Default)]
+pub struct SystemFiles {
+    pub(crate) listings: Listings,
+}
 
 impl HostFiles for SystemFiles {
     fn node(&self, path: &Path) -> Option<Node> {
-        let metadata = std::fs::symlink_metadata(path).ok()?;
-        let kind = metadata.file_type();
+        if self.listings.is_absent(path) {
+            return None;
+        }
+        let wanted = StatxFlags::BASIC_STATS;
+        let found = rustix::fs::statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, wanted).ok()?;
         Some(Node {
-            kind: if kind.is_dir() {
-                NodeType::Directory
-            } else if kind.is_file() {
-                NodeType::File
-            } else if kind.is_symlink() {
-                NodeType::Symlink
-            } else if kind.is_socket() {
-                NodeType::Socket
-            } else {
-                NodeType::Other
+            kind: match FileType::from_raw_mode(found.stx_mode.into()) {
+                FileType::Directory => NodeType::Directory,
+                FileType::RegularFile => NodeType::File,
+                FileType::Symlink => NodeType::Symlink,
+                FileType::Socket => NodeType::Socket,
+                _ => NodeType::Other,
             },
-            uid: metadata.uid(),
-            gid: metadata.gid(),
-            mode: metadata.mode() & 0o7777,
-            links: metadata.nlink(),
+            uid: found.stx_uid,
+            gid: found.stx_gid,
+            mode: u32::from(found.stx_mode) & 0o7777,
+            links: found.stx_nlink.into(),
         })
     }
 

@@ -11,6 +11,7 @@ mod cgroup;
 pub mod doctor;
 mod error;
 mod files;
+mod listing;
 mod quick;
 
 pub use caps::{CgroupHost, CgroupV1, HostCaps, Kernel, Privilege};

@@ -4,6 +4,7 @@ use crate::RunError;
 use crate::limits;
 use crate::run::exit;
 use crate::supervise::{SIGKILL, Supervision};
+use ironcage_host::{HostFiles as _, SystemFiles};
 use ironcage_layers::cgroup::sweep;
 use ironcage_model::{Ending, EventKind, LimitHit, LimitKind, Outcome, bytes_as_written};
 use ironcage_plan::Plan;
@@ -107,9 +108,10 @@ impl Supervision {
 /// no link is followed at the name itself: what the agent made there is not read.
 fn planted(absent: &[PathBuf]) -> Vec<String> {
     let mut found: Vec<&PathBuf> = Vec::new();
+    let files = SystemFiles::default();
     for path in absent {
         let told = found.iter().any(|known| path.starts_with(known));
-        if !told && path.symlink_metadata().is_ok() {
+        if !told && files.node(path).is_some() {
             found.push(path);
         }
     }

@@ -42,8 +42,17 @@ pub fn loopback_up() -> Result<(), Errno> {
     request.ifr_name = interface_name(b"lo");
     request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
     // SAFETY: SIOCSIFFLAGS reads an ifreq.
-    checked(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw mut request) }.into())
-        .map(drop)
+    checked(
+        unsafe {
+            libc::ioctl(
+                socket.as_raw_fd(),
+                libc::SIOCSIFFLAGS as _,
+                &raw mut request,
+            )
+        }
+        .into(),
+    )
+    .map(drop)
 }
 
 #[repr(C)]
@@ -70,8 +79,9 @@ pub fn add_loopback_address(address: IpAddr) -> Result<(), Errno> {
                 *slot = byte as libc::c_char;
             }
             // SAFETY: SIOCSIFADDR reads an ifreq.
-            let done =
-                unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFADDR, &raw mut request) };
+            let done = unsafe {
+                libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFADDR as _, &raw mut request)
+            };
             checked(done.into()).map(drop)
         }
         IpAddr::V6(v6) => {
@@ -82,8 +92,9 @@ pub fn add_loopback_address(address: IpAddr) -> Result<(), Errno> {
                 interface: 1,
             };
             // SAFETY: SIOCSIFADDR on an IPv6 socket reads an in6_ifreq, which this is.
-            let done =
-                unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFADDR, &raw mut request) };
+            let done = unsafe {
+                libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFADDR as _, &raw mut request)
+            };
             checked(done.into()).map(drop)
         }
     }

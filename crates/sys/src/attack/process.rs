@@ -207,7 +207,7 @@ pub fn unblock_signals(signals: &[i32]) {
 pub fn wait_signal(signals: &[i32], timeout: Duration) -> Option<SignalSeen> {
     let set = set_of(signals);
     let time = libc::timespec {
-        tv_sec: timeout.as_secs() as libc::time_t,
+        tv_sec: timeout.as_secs() as _,
         tv_nsec: timeout.subsec_nanos().into(),
     };
     // SAFETY: set and time are valid; no information about the sender is asked for.

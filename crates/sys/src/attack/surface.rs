@@ -114,7 +114,9 @@ pub fn kernel_log_size() -> Result<usize, Errno> {
 
 /// Puts the caller in the real-time class.
 pub fn realtime_schedule() -> Result<(), Errno> {
-    let parameter = libc::sched_param { sched_priority: 1 };
+    // SAFETY: an all-zero sched_param is a valid value of that plain C struct.
+    let mut parameter: libc::sched_param = unsafe { std::mem::zeroed() };
+    parameter.sched_priority = 1;
     // SAFETY: the parameter is valid for the call.
     checked(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameter) }.into())
         .map(drop)
