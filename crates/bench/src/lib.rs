@@ -10,6 +10,7 @@
 mod arm;
 mod error;
 mod facts;
+mod field;
 mod floor;
 mod memory;
 mod peers;
@@ -25,6 +26,7 @@ mod verdict;
 
 pub use error::BenchError;
 pub use facts::HostFacts;
+pub use field::{Escapes, FieldReport, FieldRequest, Suspect, bench_field};
 pub use floor::{FloorRequest, serve_floor};
 pub use memory::{MemoryReport, MemoryRequest, bench_memory};
 pub use resident::{PrivateCgroupLaunch, serve_launches};

@@ -75,39 +75,65 @@ pub(crate) fn bwrap_arguments(view: BwrapView<'_>) -> Vec<OsString> {
     arguments
 }
 
-/// The directory of an OCI bundle, made in the scratch directory.
-pub(crate) fn make_bundle(scratch: &Scratch, command: &Path) -> Result<PathBuf, BenchError> {
-    let bundle = scratch.folder("bundle")?;
-    for name in ["usr", "proc", "dev", "tmp", "work"] {
-        scratch.folder(&format!("bundle/rootfs/{name}"))?;
-    }
-    let mut mounts = vec![bind("/usr", Path::new("/usr"), "ro")];
-    for entry in system_directories() {
-        match entry {
-            SystemDirectory::Link { path, target } => {
-                let name = path.strip_prefix("/").unwrap_or(&path);
-                let link = bundle.join("rootfs").join(name);
-                std::os::unix::fs::symlink(target, &link)
-                    .map_err(BenchError::file("make the link", link))?;
-            }
-            SystemDirectory::Directory { path } => {
-                let name = path.to_string_lossy();
-                scratch.folder(&format!("bundle/rootfs{name}"))?;
-                mounts.push(bind(&name, &path, "ro"));
+/// An OCI bundle in the scratch directory, with the workspace at /work.
+#[derive(Debug)]
+pub(crate) struct Bundle {
+    path: PathBuf,
+}
+
+impl Bundle {
+    /// Makes the directory with its root, and a specification for the command.
+    pub(crate) fn new(
+        scratch: &Scratch,
+        name: &str,
+        command: &[OsString],
+    ) -> Result<Bundle, BenchError> {
+        let path = scratch.folder(name)?;
+        for folder in ["usr", "etc", "proc", "dev", "tmp", "work"] {
+            scratch.folder(&format!("{name}/rootfs/{folder}"))?;
+        }
+        let mut mounts = vec![
+            bind("/usr", Path::new("/usr"), "ro"),
+            bind("/etc", Path::new("/etc"), "ro"),
+        ];
+        for entry in system_directories() {
+            match entry {
+                SystemDirectory::Link { path: link, target } => {
+                    let link = path
+                        .join("rootfs")
+                        .join(link.strip_prefix("/").unwrap_or(&link));
+                    std::os::unix::fs::symlink(target, &link)
+                        .map_err(BenchError::file("make the link", link))?;
+                }
+                SystemDirectory::Directory { path: directory } => {
+                    let inside = directory.to_string_lossy();
+                    scratch.folder(&format!("{name}/rootfs{inside}"))?;
+                    mounts.push(bind(&inside, &directory, "ro"));
+                }
             }
         }
+        let tmpfs = ["nosuid", "nodev", "mode=755", "size=65536k"];
+        mounts.extend([
+            json!({"destination": "/proc", "type": "proc", "source": "proc"}),
+            json!({"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755", "size=65536k"]}),
+            json!({"destination": "/tmp", "type": "tmpfs", "source": "tmpfs", "options": tmpfs}),
+            bind("/work", scratch.work(), "rw"),
+        ]);
+        let config = path.join("config.json");
+        let text = oci_config(command, &mounts).to_string();
+        std::fs::write(&config, text).map_err(BenchError::file("write", &config))?;
+        Ok(Bundle { path })
     }
-    let tmpfs = ["nosuid", "nodev", "mode=755", "size=65536k"];
-    mounts.extend([
-        json!({"destination": "/proc", "type": "proc", "source": "proc"}),
-        json!({"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755", "size=65536k"]}),
-        json!({"destination": "/tmp", "type": "tmpfs", "source": "tmpfs", "options": tmpfs}),
-        bind("/work", scratch.work(), "rw"),
-    ]);
-    let path = bundle.join("config.json");
-    let text = oci_config(command, &mounts).to_string();
-    std::fs::write(&path, text).map_err(BenchError::file("write", &path))?;
-    Ok(bundle)
+
+    /// Its directory.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The directory that becomes the root.
+    pub(crate) fn root(&self) -> PathBuf {
+        self.path.join("rootfs")
+    }
 }
 
 fn bind(destination: &str, source: &Path, mode: &str) -> Value {
@@ -116,7 +142,8 @@ fn bind(destination: &str, source: &Path, mode: &str) -> Value {
 }
 
 /// The same namespaces as `bwrap` has with --unshare-all; no seccomp, no limits.
-fn oci_config(command: &Path, mounts: &[Value]) -> Value {
+fn oci_config(command: &[OsString], mounts: &[Value]) -> Value {
+    let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
     let kinds = ["user", "mount", "pid", "network", "ipc", "uts", "cgroup"];
     let namespaces: Vec<Value> = kinds.iter().map(|kind| json!({"type": kind})).collect();
     let map = |id: u32| json!([{"containerID": 0, "hostID": id, "size": 1}]);
@@ -125,7 +152,7 @@ fn oci_config(command: &Path, mounts: &[Value]) -> Value {
         "process": {
             "terminal": false,
             "user": {"uid": 0, "gid": 0},
-            "args": [command.to_string_lossy()],
+            "args": words,
             "env": ["PATH=/usr/bin:/bin"],
             "cwd": "/work",
             "noNewPrivileges": true,
@@ -192,13 +219,13 @@ mod tests {
     #[test]
     fn bundle_names_the_command_and_only_existing_sources() {
         let scratch = Scratch::new().unwrap();
-        let bundle = make_bundle(&scratch, Path::new("/bin/true")).unwrap();
-        let text = std::fs::read_to_string(bundle.join("config.json")).unwrap();
+        let bundle = Bundle::new(&scratch, "bundle", &["/bin/true".into()]).unwrap();
+        let text = std::fs::read_to_string(bundle.path().join("config.json")).unwrap();
         let config: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(config["process"]["args"][0], "/bin/true");
         for mount in config["mounts"].as_array().unwrap() {
             let destination = mount["destination"].as_str().unwrap();
-            assert!(bundle.join("rootfs").join(&destination[1..]).is_dir());
+            assert!(bundle.root().join(&destination[1..]).is_dir());
         }
     }
 

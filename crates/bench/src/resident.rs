@@ -121,7 +121,7 @@ pub struct PrivateCgroupLaunch {
     pub arguments: Vec<OsString>,
 }
 
-const CGROUP: &str = "/sys/fs/cgroup";
+pub(crate) const CGROUP: &str = "/sys/fs/cgroup";
 /// Where a hybrid host has its version 2 tree.
 pub(crate) const HYBRID: &str = "/sys/fs/cgroup/unified";
 

@@ -2,9 +2,7 @@
 //! peers and the floor.
 
 use crate::arm::Arm;
-use crate::peers::{
-    BwrapView, bwrap_arguments, crun_arguments, find_program, make_bundle, version,
-};
+use crate::peers::{Bundle, BwrapView, bwrap_arguments, crun_arguments, find_program, version};
 use crate::resident::{HYBRID, Resident};
 use crate::scratch::Scratch;
 use crate::statistics::{Shuffle, Summary};
@@ -182,11 +180,11 @@ fn crun(request: &StartRequest, scratch: &Scratch) -> Result<Candidate, BenchErr
         let reason = Err("not installed (package crun)".to_owned());
         return Ok(Candidate::new("crun", "", reason));
     };
-    let bundle = make_bundle(scratch, &request.command)?;
+    let bundle = Bundle::new(scratch, "bundle", &[request.command.clone().into()])?;
     let mut refusal = String::new();
     let managers = ["systemd", "cgroupfs", "disabled"];
     for manager in managers {
-        let arguments = crun_arguments(scratch, &bundle, manager);
+        let arguments = crun_arguments(scratch, bundle.path(), manager);
         let mut arm = Arm::spawned("crun", &program, &arguments, scratch.work(), scratch)?;
         match arm.measure()? {
             Ok(_) => {
@@ -201,7 +199,7 @@ fn crun(request: &StartRequest, scratch: &Scratch) -> Result<Candidate, BenchErr
         for manager in managers {
             let mut arguments: Vec<OsString> = vec!["__bench-launcher".into(), "--".into()];
             arguments.push(program.clone().into());
-            arguments.extend(crun_arguments(scratch, &bundle, manager));
+            arguments.extend(crun_arguments(scratch, bundle.path(), manager));
             let resident = Resident::start("crun", &request.ironcage, &arguments, scratch)?;
             let mut arm = Arm::Resident(resident);
             match arm.measure()? {

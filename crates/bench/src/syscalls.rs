@@ -26,7 +26,10 @@ const TARGET: Target = Target {
     unit: "ns",
 };
 const SUBJECT: &str = "subject";
-const RESULT: &str = "times.json";
+pub(crate) const RESULT: &str = "times.json";
+/// The program in the workspace, and what it is told.
+pub(crate) const PROGRAM: &str = "ironcage";
+pub(crate) const TIMER: &str = "__bench-syscalls";
 /// Batches per call and process; the median of them is that process's answer. Many short
 /// ones: a batch of a fraction of a millisecond is seldom interrupted, a long one always is.
 const BATCHES: u32 = 101;
@@ -137,12 +140,9 @@ pub fn bench_syscalls(request: &SyscallsRequest) -> Result<SyscallsReport, Bench
     let host = HostFacts::now();
     let scratch = Scratch::new()?;
     let work = scratch.work();
-    let program = work.join("ironcage");
-    std::fs::copy(&request.ironcage, &program).map_err(BenchError::file("copy to", &program))?;
-    let subject = work.join(SUBJECT);
-    std::fs::write(&subject, "subject").map_err(BenchError::file("write", &subject))?;
+    let program = lay_out(&scratch, &request.ironcage)?;
 
-    let timer: OsString = "__bench-syscalls".into();
+    let timer: OsString = TIMER.into();
     let caged: Vec<OsString> = vec![
         "run".into(),
         "-q".into(),
@@ -184,8 +184,25 @@ pub fn bench_syscalls(request: &SyscallsRequest) -> Result<SyscallsReport, Bench
     })
 }
 
+/// Puts the program and the file that it opens into the workspace; gives the program's path.
+pub(crate) fn lay_out(scratch: &Scratch, ironcage: &Path) -> Result<PathBuf, BenchError> {
+    let program = scratch.work().join(PROGRAM);
+    std::fs::copy(ironcage, &program).map_err(BenchError::file("copy to", &program))?;
+    let subject = scratch.work().join(SUBJECT);
+    std::fs::write(&subject, "subject").map_err(BenchError::file("write", &subject))?;
+    Ok(program)
+}
+
+impl SyscallTimes {
+    /// Nanoseconds of the call with this name.
+    pub(crate) fn of(&self, name: &str) -> Option<f64> {
+        let found = self.0.iter().find(|(call, _)| call == name);
+        found.map(|(_, value)| *value)
+    }
+}
+
 /// Reads an answer and takes it away, so that no round can count the one before it.
-fn collect(path: &Path) -> Result<SyscallTimes, BenchError> {
+pub(crate) fn collect(path: &Path) -> Result<SyscallTimes, BenchError> {
     let text = std::fs::read(path).map_err(BenchError::file("read", path))?;
     std::fs::remove_file(path).map_err(BenchError::file("remove", path))?;
     serde_json::from_slice(&text)

@@ -63,11 +63,38 @@ struct TaskArm {
     ratio_min: f64,
 }
 
-struct Worker {
+/// One that does the task.
+pub(crate) struct Worker {
     name: &'static str,
     about: String,
     arm: Arm,
     times: Vec<Duration>,
+}
+
+impl Worker {
+    pub(crate) fn new(name: &'static str, about: String, arm: Arm) -> Worker {
+        Worker {
+            name,
+            about,
+            arm,
+            times: Vec::new(),
+        }
+    }
+}
+
+/// Fails if something is not installed that the task calls.
+pub(crate) fn check_needs() -> Result<(), BenchError> {
+    let missing = NEEDS
+        .into_iter()
+        .filter(|(path, _)| !Path::new(path).exists());
+    let names: Vec<String> = missing
+        .map(|(path, package)| format!("{path} (package {package})"))
+        .collect();
+    if names.is_empty() {
+        Ok(())
+    } else {
+        Err(BenchError::Missing { names })
+    }
 }
 
 /// Does the task once per arm and round, and compares.
@@ -76,15 +103,7 @@ pub fn bench_task(request: &TaskRequest) -> Result<TaskReport, BenchError> {
         let why = "bench task needs at least one run";
         return Err(BenchError::Request(why.to_owned()));
     }
-    let missing = NEEDS
-        .into_iter()
-        .filter(|(path, _)| !Path::new(path).exists());
-    let names: Vec<String> = missing
-        .map(|(path, package)| format!("{path} (package {package})"))
-        .collect();
-    if !names.is_empty() {
-        return Err(BenchError::Missing { names });
-    }
+    check_needs()?;
     let host = HostFacts::now();
     let scratch = Scratch::new()?;
     let mut notes = Vec::new();
@@ -134,12 +153,7 @@ fn workers(
     let script = || [OsString::from(shell), "task.sh".into()];
     let worker = |name, about: String, program: &Path, arguments: &[OsString]| {
         let arm = Arm::spawned(name, program, arguments, work, scratch)?;
-        Ok::<_, BenchError>(Worker {
-            name,
-            about,
-            arm,
-            times: Vec::new(),
-        })
+        Ok::<_, BenchError>(Worker::new(name, about, arm))
     };
     let mut workers = vec![worker(
         "bare",
@@ -170,7 +184,7 @@ fn workers(
 }
 
 /// One run in a workspace made anew, checked against what the others did.
-fn work_once(
+pub(crate) fn work_once(
     worker: &mut Worker,
     scratch: &Scratch,
     expected: &mut Option<String>,

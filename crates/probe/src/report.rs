@@ -198,6 +198,20 @@ impl Report {
         writeln!(text, "\n{}", self.summary())
     }
 
+    /// How many effects were blocked, of those that tell the difference.
+    pub fn effects(&self) -> (usize, usize) {
+        let kind = Kind::Effect.to_string();
+        let mut counts = (0, 0);
+        for row in self.rows.iter().filter(|row| row.kind == kind) {
+            let verdict = row.finding.verdict;
+            if !matches!(verdict, Verdict::NotDiscriminating | Verdict::Skipped) {
+                counts.1 += 1;
+                counts.0 += usize::from(verdict == Verdict::Blocked);
+            }
+        }
+        counts
+    }
+
     /// The counts in one line.
     pub fn summary(&self) -> String {
         let count = |verdict| self.count(verdict);

@@ -44,6 +44,21 @@ enum Bench {
         #[arg(long, default_value_t = 20)]
         runs: usize,
     },
+    /// The field's table: system call, memory, task, start and escapes, for every sandbox here.
+    Table {
+        /// How many starts of each; the task is done a tenth as often.
+        #[arg(long, default_value_t = 50)]
+        runs: usize,
+        /// Leave the containment suite out, which takes minutes for each sandbox.
+        #[arg(long)]
+        without_escapes: bool,
+        /// Write the chart here as well.
+        #[arg(long, value_name = "FILE")]
+        svg: Option<PathBuf>,
+        /// Write one page with table and chart here as well.
+        #[arg(long, value_name = "FILE")]
+        html: Option<PathBuf>,
+    },
     /// The memory of Ironcage's own processes while many cages sleep at once.
     Memory {
         /// How many cages.
@@ -77,6 +92,25 @@ pub(crate) fn run(args: Args) -> CommandResult {
             let report = bench::bench_task(&request).map_err(failed)?;
             print(&report, json)
         }
+        Bench::Table {
+            runs,
+            without_escapes,
+            svg,
+            html,
+        } => {
+            let request = bench::FieldRequest { ironcage, runs };
+            let mut report = bench::bench_field(&request).map_err(failed)?;
+            if !without_escapes {
+                count_escapes(&mut report)?;
+            }
+            for (path, text) in [(svg, report.svg()), (html, report.html())] {
+                if let Some(path) = path {
+                    std::fs::write(&path, text)
+                        .map_err(|error| CliError::new(format!("{}: {error}", path.display())))?;
+                }
+            }
+            print(&report, json)
+        }
         Bench::Memory { cages } => {
             let request = bench::MemoryRequest { ironcage, cages };
             let report = bench::bench_memory(&request).map_err(failed)?;
@@ -84,6 +118,33 @@ pub(crate) fn run(args: Args) -> CommandResult {
             Ok(if report.is_sound() { 0 } else { CHECK_FAILED })
         }
     }
+}
+
+/// Points the containment suite at each sandbox of the table.
+fn count_escapes(report: &mut bench::FieldReport) -> Result<(), CliError> {
+    let effects: Vec<String> = ironcage_probe::probes()
+        .filter(|probe| probe.kind == ironcage_probe::Kind::Effect)
+        .map(|probe| probe.id.to_owned())
+        .collect();
+    for (index, name, suspect) in report.suspects() {
+        anstream::eprintln!("containment suite: {name}");
+        let (against, against_command) = match suspect {
+            bench::Suspect::Named(name) => (Some(name.to_owned()), None),
+            bench::Suspect::Line(line) => (None, Some(line)),
+        };
+        let options = ironcage_probe::Options {
+            ids: effects.clone(),
+            must_work: false,
+            against,
+            against_command,
+            progress: false,
+        };
+        let found =
+            ironcage_probe::run_suite(&options).map_err(|error| CliError::from_error(&error))?;
+        let (blocked, of) = found.effects();
+        report.enter(index, bench::Escapes { blocked, of });
+    }
+    Ok(())
 }
 
 fn failed(error: bench::BenchError) -> CliError {

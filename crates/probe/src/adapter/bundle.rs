@@ -87,10 +87,12 @@ fn prepare(kind: &str, workspace: &Path, command: &[OsString]) -> io::Result<Com
                 text.push(mode);
                 text
             };
+            // One store for all runs: each takes megabytes of the stage.
+            let store = runtime.join("podman");
             let mut peer = Command::new("podman");
-            peer.arg("--root").arg(place.join("storage"));
-            peer.arg("--runroot").arg(place.join("run"));
-            peer.arg("--tmpdir").arg(place.join("tmp"));
+            peer.arg("--root").arg(store.join("storage"));
+            peer.arg("--runroot").arg(store.join("run"));
+            peer.arg("--tmpdir").arg(store.join("tmp"));
             peer.args(["--cgroup-manager=cgroupfs", "--events-backend=none", "run"]);
             peer.args(["--rm", "--network=none", "--cgroups=disabled"]);
             peer.args(["--log-driver=none", "--volume"]);
