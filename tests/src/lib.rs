@@ -11,12 +11,14 @@ mod binary;
 mod host;
 mod process;
 mod screen;
+mod session;
 mod stage;
 
 pub use binary::binary;
 pub use host::{Host, tree};
 pub use process::{Exit, Ran, Running, wait_until};
 pub use screen::Screen;
+pub use session::{Step, agrees, play, renewed, steps};
 pub use stage::{Stage, Who};
 
 use std::io::Write;

@@ -119,10 +119,17 @@ fn answer(located: &Located, workspace: &Path, home: &Path) -> Answer {
         ),
         Standing::Hidden => (
             "there, and cannot be looked into.".to_owned(),
-            format!(
-                "If your policy hides it: leave that out. If it is on a list: {}",
-                give("-r", false)
-            ),
+            match located
+                .origin
+                .as_deref()
+                .and_then(|origin| origin.split_once(':'))
+            {
+                Some(("credentials" | "secret of the system", _)) => {
+                    format!("To have it all the same: {}", give("-r", false))
+                }
+                _ if because.starts_with("Ironcage's own") => "Nothing: no cage has it.".to_owned(),
+                _ => "To have it: leave out what hides it.".to_owned(),
+            },
         ),
         Standing::Device => (
             "a harmless device.".to_owned(),

@@ -174,17 +174,19 @@ fn reset(store: &Store, kept: &[Entry], yes: bool) -> CommandResult {
         anstream::println!("nothing is kept for any workspace");
         return Ok(0);
     }
-    for entry in kept {
-        anstream::println!(
-            "{} and {} of caches are kept for {}",
-            size(entry.home_bytes),
-            size(entry.cache_bytes),
-            Printable::new(&entry.workspace)
-        );
-    }
-    if !yes && !confirm("Remove it?", "nothing was removed", "--yes")? {
-        anstream::println!("nothing was removed");
-        return Ok(1);
+    if !yes {
+        for entry in kept {
+            anstream::println!(
+                "{} and {} of caches are kept for {}",
+                size(entry.home_bytes),
+                size(entry.cache_bytes),
+                Printable::new(&entry.workspace)
+            );
+        }
+        if !confirm("Remove it?", "nothing was removed", "--yes")? {
+            anstream::println!("nothing was removed");
+            return Ok(1);
+        }
     }
     for entry in kept {
         if store.reset(&entry.workspace).map_err(failed)? {

@@ -60,6 +60,9 @@ fn find(home: &Path) -> Result<PathBuf, CliError> {
 
 fn list(store: &TrustStore) -> CommandResult {
     let trusted = store.list().map_err(|error| CliError::from_error(&error))?;
+    if trusted.is_empty() {
+        anstream::println!("no file is trusted");
+    }
     for entry in trusted {
         let digest = entry.digest.to_string();
         let short = digest.get(..12).unwrap_or(&digest);
