@@ -247,6 +247,8 @@ impl CageFlags {
             kept,
             change: change.place(),
             git_directory: places::git_directory(&workspace),
+            // A cage reaches no host yet, so there is none to know.
+            known_hosts: places::known_hosts(&home, &[]),
             argv,
             sticky: false,
             cwd,

@@ -1,7 +1,7 @@
 //! Where things are: the user's home, Ironcage's own directories, the workspace.
 
 use crate::error::CliError;
-use ironcage_plan::{GitSetting, git_settings};
+use ironcage_plan::{GitSetting, SshHost, git_settings};
 use ironcage_state::Store;
 use std::io::Read as _;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -61,8 +61,20 @@ pub(crate) fn changes(home: &Path) -> ironcage_workspace::Store {
     ironcage_workspace::Store::open(&resolved(&state_dir(home)))
 }
 
-/// The most that is read of a configuration of git.
-const GIT_CONFIG_SIZE: u64 = 256 * 1024;
+/// The most that is read of one of the user's files.
+const FILE_SIZE: u64 = 1 << 20;
+
+/// The text of one of the user's files. One that is not there, is no file or is not text says
+/// nothing.
+fn text(path: &Path) -> Option<String> {
+    let file = std::fs::File::open(path).ok()?;
+    if !file.metadata().is_ok_and(|metadata| metadata.is_file()) {
+        return None;
+    }
+    let mut text = String::new();
+    file.take(FILE_SIZE).read_to_string(&mut text).ok()?;
+    Some(text)
+}
 
 /// The user's harmless settings of git, from the files that git itself would read last.
 pub(crate) fn git(home: &Path) -> Vec<GitSetting> {
@@ -77,20 +89,22 @@ pub(crate) fn git(home: &Path) -> Vec<GitSetting> {
             vec![config.join("git/config"), home.join(".gitconfig")]
         }
     };
-    let mut text = String::new();
-    for path in paths {
-        // A file that is not there or not text says nothing; commits then ask for a name.
-        if let Ok(file) = std::fs::File::open(&path)
-            && file.metadata().is_ok_and(|metadata| metadata.is_file())
-        {
-            let mut part = String::new();
-            if file.take(GIT_CONFIG_SIZE).read_to_string(&mut part).is_ok() {
-                text.push_str(&part);
-                text.push('\n');
-            }
-        }
+    // Where nothing is said, commits ask for a name.
+    let parts: Vec<String> = paths.iter().filter_map(|path| text(path)).collect();
+    git_settings(&parts.join("\n"))
+}
+
+/// What the user knows of the keys of these hosts.
+pub(crate) fn known_hosts(home: &Path, hosts: &[SshHost]) -> Vec<String> {
+    if hosts.is_empty() {
+        return Vec::new();
     }
-    git_settings(&text)
+    let paths = [
+        home.join(".ssh/known_hosts"),
+        "/etc/ssh/ssh_known_hosts".into(),
+    ];
+    let parts: Vec<String> = paths.iter().filter_map(|path| text(path)).collect();
+    ironcage_plan::known_hosts(&parts.join("\n"), hosts)
 }
 
 /// The most that is read of a file that says where a repository is.

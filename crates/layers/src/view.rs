@@ -166,7 +166,11 @@ impl<'a> View<'a> {
                     target,
                     content,
                     mode,
-                } => self.file(target, content.as_bytes(), *mode)?,
+                } => {
+                    self.file(target, content.as_bytes(), *mode)?;
+                    // Some programs, ssh among them, refuse settings of somebody else's.
+                    self.give_to_agent(target)?;
+                }
                 ViewOp::Bind { target, kind, .. } => match kind {
                     NodeKind::Directory => self.directory(target, 0o755)?,
                     NodeKind::File => self.empty_file(target)?,

@@ -1,7 +1,8 @@
 //! The files of `/etc` that are made for the cage rather than taken from the host.
 
+use crate::Request;
+use crate::identity::{git, ssh};
 use crate::plan::Identity;
-use crate::{Request, git};
 use ironcage_policy::Policy;
 
 /// The content of one synthesised file, or `None` when it is a link or unknown here.
@@ -35,6 +36,8 @@ pub(crate) fn content(
             let settings = if given { request.git.as_slice() } else { &[] };
             git::config(settings, &request.workspace)
         }
+        "ssh/ssh_config" => ssh::config(),
+        "ssh/ssh_known_hosts" => ssh::known_hosts_file(&request.known_hosts),
         _ => return None,
     })
 }

@@ -106,4 +106,6 @@ pub struct Request {
     pub git_directory: Option<PathBuf>,
     /// The user's settings of git that are harmless; used where the policy gives them.
     pub git: Vec<GitSetting>,
+    /// Lines of known hosts for ssh in the cage.
+    pub known_hosts: Vec<String>,
 }
