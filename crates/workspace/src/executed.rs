@@ -4,6 +4,7 @@ use crate::reading::Entry;
 use crate::tree::{Kind, Node};
 use crate::{Change, LayerRole, Status};
 use ironcage_policy::{Class, Executed, executed};
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -164,7 +165,7 @@ fn by_shape(entry: &Entry, after: &Node, real: &Path, host: &HostPath, notes: &m
         let directory = directory.parent().unwrap_or(real);
         if host.directories.contains(directory) {
             notes.extend(shape("on-path", root()));
-        } else if host.has(name) && is_program {
+        } else if is_program && host.has(name) {
             notes.extend(shape("shadows-command", root()));
         }
         let of_venv = directory.file_name() == Some(OsStr::new("bin"))
@@ -200,7 +201,8 @@ fn leads_outside(path: &Path, target: &Path) -> bool {
 /// The search path of the one who applies.
 struct HostPath {
     directories: BTreeSet<PathBuf>,
-    commands: BTreeSet<OsString>,
+    /// Read when the first program of a change asks for it.
+    commands: OnceCell<BTreeSet<OsString>>,
 }
 
 impl HostPath {
@@ -209,19 +211,19 @@ impl HostPath {
         let directories: BTreeSet<PathBuf> = std::env::split_paths(&path)
             .filter(|directory| directory.is_absolute())
             .collect();
-        let commands = directories
-            .iter()
-            .flat_map(|directory| std::fs::read_dir(directory).into_iter().flatten().flatten())
-            .map(|entry| entry.file_name())
-            .collect();
         HostPath {
             directories,
-            commands,
+            commands: OnceCell::new(),
         }
     }
 
     fn has(&self, command: &OsStr) -> bool {
-        self.commands.contains(command)
+        let read = || {
+            let listings = self.directories.iter().map(std::fs::read_dir);
+            let entries = listings.flatten().flatten().flatten();
+            entries.map(|entry| entry.file_name()).collect()
+        };
+        self.commands.get_or_init(read).contains(command)
     }
 }
 

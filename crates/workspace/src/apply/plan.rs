@@ -192,6 +192,10 @@ fn is_the_same(roots: &Roots, entry: &Entry) -> io::Result<bool> {
     if after.kind != Kind::File {
         return Ok(true);
     }
+    // It has a new name elsewhere in the change, and is to be one file with it.
+    if after.links > 1 {
+        return Ok(false);
+    }
     let (ours, theirs) = (
         open(roots.real(entry.layer)?, &entry.path)?,
         open(roots.upper(entry.layer)?, &entry.path)?,
