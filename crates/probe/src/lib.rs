@@ -15,6 +15,7 @@ pub mod casf;
 mod catalogue;
 mod classes;
 mod errno;
+mod format;
 mod inside;
 mod mustwork;
 mod oracle;

@@ -17,9 +17,12 @@ use std::path::{Path, PathBuf};
 /// touched. Exits with 0 only if nothing escaped, no unlisted surface is open, and what must
 /// work does.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<Action>,
+    #[command(flatten)]
+    suite: Suite,
 }
 
 #[derive(Debug, Subcommand)]
@@ -57,11 +60,17 @@ enum Action {
     },
 }
 
-#[derive(Debug, Default, clap::Args)]
+#[derive(Debug, clap::Args)]
 struct Run {
     /// Ids or classes: FS-01, PR, ...
     #[arg(value_name = "ID|CLASS")]
     names: Vec<String>,
+    #[command(flatten)]
+    suite: Suite,
+}
+
+#[derive(Debug, clap::Args)]
+struct Suite {
     /// The sandbox under test: ironcage, ironcage-root-inside, none, chroot, bwrap, bwrap-hard,
     /// systemd-nspawn, crun, runc, podman, runsc, srt
     #[arg(long, value_name = "NAME", conflicts_with = "against_command")]
@@ -70,17 +79,31 @@ struct Run {
     #[arg(long, value_name = "COMMAND")]
     against_command: Option<String>,
     /// Judge the result by the Common Agent Sandboxing Framework (docs/casf)
-    #[arg(long, conflicts_with = "names")]
-    casf: bool,
-    /// Print JSON
     #[arg(long)]
+    casf: bool,
+    /// How the result is printed; html is one page that needs nothing beside it
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    format: Format,
+    /// The same as --format json
+    #[arg(long, conflicts_with = "format")]
     json: bool,
+}
+
+/// For whom the result is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    #[default]
+    Table,
+    Json,
+    Junit,
+    Markdown,
+    Html,
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
     match args.command {
-        None => suite(Run::default()),
-        Some(Action::Run(run)) => suite(run),
+        None => suite(&[], args.suite),
+        Some(Action::Run(run)) => suite(&run.names, run.suite),
         Some(Action::Casf { report, json }) => casf(report.as_deref(), json),
         Some(Action::List { json }) => list(json),
         Some(Action::Show { id }) => show(&id),
@@ -105,11 +128,21 @@ fn json(value: &impl serde::Serialize) -> Result<String, CliError> {
         .map_err(|error| CliError::from_error(&error))
 }
 
-fn suite(run: Run) -> CommandResult {
-    let chosen = select(&run.names).map_err(|error| CliError::from_error(&error))?;
+fn suite(names: &[String], run: Suite) -> CommandResult {
+    let format = if run.json { Format::Json } else { run.format };
+    if run.casf && !matches!(format, Format::Table | Format::Json) {
+        return Err(CliError::new("--casf prints a table or JSON only")
+            .hint("leave --casf out, or write --format table or json"));
+    }
+    if run.casf && !names.is_empty() {
+        return Err(CliError::new(
+            "--casf judges the whole suite, not single probes",
+        ));
+    }
+    let chosen = select(names).map_err(|error| CliError::from_error(&error))?;
     let options = Options {
         ids: chosen.iter().map(|probe| probe.id.to_owned()).collect(),
-        must_work: run.names.is_empty(),
+        must_work: names.is_empty(),
         against: run.against,
         against_command: run.against_command,
         progress: std::io::stderr().is_terminal(),
@@ -123,14 +156,17 @@ fn suite(run: Run) -> CommandResult {
         true => Some(standard()?.judge(&report)),
         false => None,
     };
-    let text = match (run.json, &judgement) {
-        (true, None) => json(&report)?,
-        (true, Some(casf)) => json(&Judged {
+    let text = match (format, &judgement) {
+        (Format::Json, None) => json(&report)?,
+        (Format::Json, Some(casf)) => json(&Judged {
             casf,
             report: &report,
         })?,
-        (false, None) => report.table(),
-        (false, Some(casf)) => format!("{}\n{}", report.table(), casf.text()),
+        (Format::Table, None) => report.table(),
+        (Format::Table, Some(casf)) => format!("{}\n{}", report.table(), casf.text()),
+        (Format::Junit, _) => report.junit(),
+        (Format::Markdown, _) => report.markdown(),
+        (Format::Html, _) => report.html(),
     };
     print(&text)?;
     Ok(u8::from(!report.holds()))

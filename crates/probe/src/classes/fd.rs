@@ -158,7 +158,7 @@ pub(crate) const PROBES: &[Probe] = &[
         title: "write to the host file that is standard input",
         canary: "a host file given as standard input, compared outside",
         layers: &["streams are pipes"],
-        references: &["CVE-2016-9962", "ATT&CK T1565"],
+        references: &["ATT&CK T1565"],
         setup: Setup::HostStdin,
         inside: |_| {
             let mut attempts = Attempts::new();

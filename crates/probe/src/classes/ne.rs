@@ -121,7 +121,7 @@ pub(crate) const PROBES: &[Probe] = &[
         title: "make a socket to the kernel's ciphers (AF_ALG)",
         canary: "the socket",
         layers: &[FAMILIES],
-        references: &["ATT&CK T1068"],
+        references: &["CVE-2026-31431", "ATT&CK T1068"],
         inside: |_| sockets(&[("AF_ALG", AF_ALG, SEQPACKET, 0)]),
         ..NE
     },

@@ -46,7 +46,7 @@ pub(crate) const PROBES: &[Probe] = &[
         title: "take the terminal over, then push input",
         canary: "the input queue of the launcher's terminal",
         layers: &[SESSION, NO_DEVICE, "seccomp on ioctl"],
-        references: &["CVE-2023-28100", "ATT&CK T1056"],
+        references: &["CVE-2017-5226", "ATT&CK T1056"],
         inside: |inside| push(inside, true),
         oracle: Oracle::Seen(pushed),
         ..TT
