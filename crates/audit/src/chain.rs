@@ -145,7 +145,8 @@ fn encode_whole(
 /// A command line may be longer than a line of the log; the start must be recorded all the same.
 fn with_shorter_command(event: &Event) -> Option<Event> {
     let mut event = event.clone();
-    let EventKind::Start { command, .. } = &mut event.kind else {
+    let (EventKind::Start { command, .. } | EventKind::Exec { command, .. }) = &mut event.kind
+    else {
         return None;
     };
     let words = command.len();

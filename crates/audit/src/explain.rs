@@ -87,7 +87,10 @@ impl Explanations {
             Ending::NotExecuted { .. } => "not-executable",
             Ending::Signalled { signal: SIGSYS } => "bad-system-call",
             Ending::Failed { .. } => "failed",
-            Ending::Exited { .. } | Ending::Signalled { .. } | Ending::Limit { .. } => return None,
+            Ending::Exited { .. }
+            | Ending::Stopped
+            | Ending::Signalled { .. }
+            | Ending::Limit { .. } => return None,
         };
         named(&self.ending, name)
     }

@@ -46,6 +46,19 @@ fn events(cage: &CageId) -> Vec<Event> {
         EventKind::Planted {
             paths: vec!["/home/user/project/.envrc".into()],
         },
+        EventKind::Exec {
+            number: 1,
+            command: vec!["git".into(), "status".into()],
+            detached: false,
+        },
+        EventKind::ExecExit {
+            number: 1,
+            ending: Ending::Exited { code: 0 },
+            milliseconds: 12,
+        },
+        EventKind::PeerRefused {
+            reason: "the peer is in another user namespace than the supervisor".into(),
+        },
         EventKind::Exit {
             ending: Ending::Exited { code: 0 },
             milliseconds: 1234,

@@ -70,6 +70,7 @@ fn exit() -> impl Strategy<Value = EventKind> {
     let ending = prop_oneof![
         any::<u8>().prop_map(|code| Ending::Exited { code }),
         any::<i32>().prop_map(|signal| Ending::Signalled { signal }),
+        Just(Ending::Stopped),
         any::<i32>().prop_map(|errno| Ending::NotExecuted { errno }),
         any::<String>().prop_map(|reason| Ending::Failed { reason }),
         Just(Ending::Limit { hit }),

@@ -157,6 +157,8 @@ impl<'a> Spawner<'a> {
                 let number = order.number;
                 if let Err(errno) = self.exec(order) {
                     let _ = wire::say_not_executed(self.control, number, errno.raw_os_error());
+                    // As if a child had ended that way.
+                    let _ = wire::say_exited(self.control, number, 127 << 8);
                 }
             }
             Ok(ToInit::Go | ToInit::Permit) => {}

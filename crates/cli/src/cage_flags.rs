@@ -72,6 +72,9 @@ pub(crate) struct CageFlags {
     /// Set a variable, or pass the caller's (can be repeated)
     #[arg(long, value_name = "NAME[=VALUE]", help_heading = "Process")]
     env: Vec<EnvRule>,
+    /// Let the cage live on when its command is over, until it is stopped (with run -d)
+    #[arg(long, help_heading = "Process")]
+    pub(crate) sticky: bool,
     /// Host name inside
     #[arg(long, value_name = "NAME", help_heading = "Process")]
     hostname: Option<String>,
@@ -249,8 +252,9 @@ impl CageFlags {
             git_directory: places::git_directory(&workspace),
             // A cage reaches no host yet, so there is none to know.
             known_hosts: places::known_hosts(&home, &[]),
+            // Without a command there is none whose end could be the cage's.
+            sticky: self.sticky || argv.is_empty(),
             argv,
-            sticky: false,
             cwd,
             workspace,
             workspace_named: self.workspace.is_some(),

@@ -10,6 +10,7 @@ mod commands;
 mod error;
 mod pending;
 mod places;
+mod running;
 mod values;
 mod version;
 
@@ -30,6 +31,15 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(commands::run::Args),
+    Ps(commands::ps::Args),
+    Exec(commands::exec::Args),
+    Logs(commands::logs::Args),
+    Attach(commands::attach::Args),
+    Inspect(commands::inspect::Args),
+    Stats(commands::stats::Args),
+    Stop(commands::stop::Args),
+    Wait(commands::wait::Args),
+    Rm(commands::rm::Args),
     Plan(commands::plan::Args),
     Policy(commands::policy::Args),
     Profile(commands::profile::Args),
@@ -58,6 +68,15 @@ impl Command {
     fn run(self) -> error::CommandResult {
         match self {
             Command::Run(args) => commands::run::run(args),
+            Command::Ps(args) => commands::ps::run(args),
+            Command::Exec(args) => commands::exec::run(args),
+            Command::Logs(args) => commands::logs::run(args),
+            Command::Attach(args) => commands::attach::run(args),
+            Command::Inspect(args) => commands::inspect::run(args),
+            Command::Stats(args) => commands::stats::run(args),
+            Command::Stop(args) => commands::stop::run(args),
+            Command::Wait(args) => commands::wait::run(args),
+            Command::Rm(args) => commands::rm::run(args),
             Command::Plan(args) => commands::plan::run(args),
             Command::Policy(args) => commands::policy::run(args),
             Command::Profile(args) => commands::profile::run(args),

@@ -47,6 +47,30 @@ pub enum EventKind {
         /// Their paths; bytes that are not UTF-8 are replaced.
         paths: Vec<String>,
     },
+    /// Another command was started in the running cage.
+    Exec {
+        /// Its number in this cage, from 1.
+        number: u32,
+        /// Its arguments; bytes that are not UTF-8 are replaced.
+        command: Vec<String>,
+        /// Whether it outlives who started it.
+        detached: bool,
+    },
+    /// A command that was started in the running cage is over.
+    ExecExit {
+        /// Its number.
+        number: u32,
+        /// How it ended.
+        #[serde(flatten)]
+        ending: Ending,
+        /// How long it ran.
+        milliseconds: u64,
+    },
+    /// Somebody connected to the cage's control socket who may not; the first sixteen are recorded.
+    PeerRefused {
+        /// Why.
+        reason: String,
+    },
     /// The cage is gone.
     Exit {
         /// How it ended.

@@ -22,6 +22,8 @@ pub enum Ending {
         /// Which one and its value.
         hit: LimitHit,
     },
+    /// It was asked to end: a sticky cage, which has no other end of its own.
+    Stopped,
     /// It could not be executed inside.
     NotExecuted {
         /// The error number of execve.
@@ -42,6 +44,7 @@ impl Ending {
         const ENOENT: i32 = 2;
         match self {
             Ending::Exited { code } => *code,
+            Ending::Stopped => 0,
             Ending::Signalled { signal } => u8::try_from(128 + (signal & 127)).unwrap_or(255),
             Ending::Limit { hit } => match hit.limit {
                 crate::LimitKind::Time | crate::LimitKind::Idle => 124,

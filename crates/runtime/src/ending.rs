@@ -1,19 +1,29 @@
 //! The end of a cage: how it ended, what is recorded of it, and what is removed.
 
 use crate::RunError;
+use crate::control::Farewell;
 use crate::limits;
 use crate::run::exit;
 use crate::supervise::{SIGKILL, Supervision};
 use ironcage_host::{HostFiles as _, SystemFiles};
 use ironcage_layers::cgroup::sweep;
 use ironcage_model::{Ending, EventKind, LimitHit, LimitKind, Outcome, bytes_as_written};
-use ironcage_plan::Plan;
 use std::path::PathBuf;
 use std::time::Instant;
 
 const SIGXFSZ: i32 = 25;
 
-impl Supervision {
+/// How a program ended, from its status as waitpid encodes it.
+pub(crate) fn of_status(status: i32) -> Ending {
+    match status & 0x7f {
+        0 => Ending::Exited {
+            code: (status >> 8) as u8,
+        },
+        signal => Ending::Signalled { signal },
+    }
+}
+
+impl Supervision<'_> {
     pub(crate) fn ending(&self) -> Ending {
         if let Some(error) = &self.failure {
             return Ending::Failed {
@@ -26,25 +36,22 @@ impl Supervision {
         if let Some(errno) = self.not_executed {
             return Ending::NotExecuted { errno };
         }
+        if self.plan.sticky && self.control.stopping.is_some() {
+            return Ending::Stopped;
+        }
         match self.status {
-            // As waitpid encodes it.
-            Some(status) if status & 0x7f == 0 => Ending::Exited {
-                code: (status >> 8) as u8,
-            },
-            Some(status) => Ending::Signalled {
-                signal: status & 0x7f,
-            },
-            None => Ending::Signalled { signal: SIGKILL },
+            Some(status) if !self.plan.sticky => of_status(status),
+            _ => Ending::Signalled { signal: SIGKILL },
         }
     }
 
     /// Writes the end of the record and removes what is left of the cage.
     pub(crate) fn close(
         mut self,
-        plan: &Plan,
         mut ending: Ending,
         born: Instant,
-    ) -> Result<Outcome, RunError> {
+    ) -> Result<(Outcome, Farewell), RunError> {
+        let plan = self.plan;
         let mut hits = limits::counted(plan, &self.cage);
         let mut told = |limit, value| {
             hits.push(LimitHit {
@@ -88,19 +95,24 @@ impl Supervision {
             let paths = planted.clone();
             self.recorder.write(EventKind::Planted { paths })?;
         }
+        self.finish_execs()?;
         self.recorder.write(exit(ending.clone(), born))?;
         self.cage.bury()?;
         // What supervisors that were killed have left, as far as it can be told from here.
         sweep(&plan.cgroup);
+        let farewell = self.control.close(ending.clone());
+        // A directory that cannot be read now is told about where somebody needs it.
+        let _ = self.runtime.sweep();
         if let Some(error) = self.failure {
             return Err(error.into());
         }
-        Ok(Outcome {
+        let outcome = Outcome {
             ending,
             layers: plan.layers.clone(),
             limits: hits,
             planted,
-        })
+        };
+        Ok((outcome, farewell))
     }
 }
 

@@ -17,6 +17,12 @@ pub enum RunError {
     /// There is no place for the record.
     #[error(transparent)]
     StateDir(#[from] ironcage_audit::NoStateDir),
+    /// There is no place for the control socket, or the name is taken.
+    #[error(transparent)]
+    Place(#[from] ironcage_control::PlaceError),
+    /// The output of a background cage cannot be kept.
+    #[error("cannot keep the output of the cage in the state directory")]
+    Log(#[source] io::Error),
     /// The cage did not start.
     #[error("the cage did not start")]
     Start(#[from] StartError),

@@ -6,9 +6,15 @@
 //! that the agent says.
 #![forbid(unsafe_code)]
 
+mod archive;
+mod background;
+pub mod client;
+mod control;
 mod ending;
 mod error;
 mod limits;
+mod log;
+mod output;
 mod recorder;
 mod refusals;
 mod relay;
@@ -18,5 +24,8 @@ mod supervise;
 pub mod terminal;
 mod watchdog;
 
+pub use archive::Archive;
+pub use background::{Awaited, Background, Side, detach};
+pub use control::Farewell;
 pub use error::RunError;
-pub use run::{Job, run};
+pub use run::{Finished, Job, run};

@@ -2,7 +2,8 @@
 
 use crate::RunError;
 use crate::watchdog::{
-    ProcMount, ProcessFiles, Watchdog, WatchedLimits, WatchedPlaces, processor_ticks, tasks,
+    ProcMount, ProcessFiles, Watchdog, WatchedLimits, WatchedPlaces, anonymous_memory,
+    processor_ticks, tasks,
 };
 use ironcage_backend::Cage;
 use ironcage_layers::cgroup::Cgroup;
@@ -25,6 +26,20 @@ pub(crate) struct Limits {
     proc: ProcMount,
     tasks: Option<TaskWatch>,
 }
+
+/// What a cage's processes use.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Usage {
+    /// Bytes of memory that is theirs alone; shared and file-backed memory is not counted.
+    pub(crate) memory: Option<u64>,
+    /// Processor time of those that live, and of children that they have waited for.
+    pub(crate) cpu_microseconds: Option<u64>,
+    /// Processes and threads.
+    pub(crate) tasks: u64,
+}
+
+/// Every kernel of this architecture counts a hundred ticks a second for programs.
+const MICROSECONDS_PER_TICK: u64 = 10_000;
 
 /// Watches the bound on processes and threads where an rlimit holds it. Nobody counts refused
 /// forks then; a look that finds every place taken is the next best. So the looks come in less
@@ -164,6 +179,22 @@ impl Limits {
     /// Whether the bound on processes was seen to be reached.
     pub(crate) fn processes_full(&self) -> bool {
         self.tasks.as_ref().is_some_and(|tasks| tasks.full)
+    }
+
+    /// What the cage's processes use now, from a look at each of them: for where nothing counts.
+    pub(crate) fn usage(&self) -> Usage {
+        Usage {
+            memory: anonymous_memory(&self.proc).ok(),
+            cpu_microseconds: processor_ticks(&self.proc)
+                .ok()
+                .map(|ticks| ticks * MICROSECONDS_PER_TICK),
+            tasks: tasks(&self.proc, usize::MAX) as u64,
+        }
+    }
+
+    /// Whether PID 1 is the only process.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.proc.pids().is_ok_and(|pids| pids.len() <= 1)
     }
 
     /// Looks at what is due. A hit means that the cage has to end.

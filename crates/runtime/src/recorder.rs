@@ -21,9 +21,7 @@ impl Recorder {
 
     /// Writes one event.
     pub(crate) fn write(&mut self, kind: EventKind) -> Result<(), RunError> {
-        let time = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| since.as_micros() as u64);
+        let time = microseconds_since_the_epoch();
         self.log.append(&Event {
             time,
             cage: self.cage.clone(),
@@ -31,4 +29,11 @@ impl Recorder {
         })?;
         Ok(())
     }
+}
+
+/// The time now, as records have it.
+pub(crate) fn microseconds_since_the_epoch() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_micros() as u64)
 }

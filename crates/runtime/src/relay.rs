@@ -4,9 +4,10 @@
 //! The cage never gets a descriptor of the caller's: through one it could reopen the file
 //! with other rights, or act on the caller's terminal.
 
+use crate::client::Keys;
 use crate::terminal::filter::Filter;
 use ironcage_sys::rustix::buffer::spare_capacity;
-use ironcage_sys::rustix::event::PollFlags;
+use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ironcage_sys::rustix::fs::{FileType, Mode, OFlags, fcntl_getfl, fcntl_setfl, fstat, open};
 use ironcage_sys::rustix::io::{Errno, ioctl_fionread, read, write};
 use ironcage_sys::rustix::net::{SendFlags, send};
@@ -73,11 +74,20 @@ pub(crate) struct Relay<'a> {
     buffer: Vec<u8>,
     filled: usize,
     written: usize,
-    filter: Option<Filter>,
+    sieve: Option<Sieve>,
     /// How many bytes are still taken, once nobody is left who may write.
     last: Option<usize>,
     /// Until when a terminal is given time to bring them forth.
     dry: Option<Instant>,
+}
+
+/// What does not pass.
+#[derive(Debug)]
+enum Sieve {
+    /// What acts on a terminal.
+    Screen(Filter),
+    /// The chord by which a person leaves.
+    Keys(Keys),
 }
 
 /// What a relay waits for.
@@ -98,7 +108,7 @@ impl<'a> Relay<'a> {
             buffer: Vec::new(),
             filled: 0,
             written: 0,
-            filter: None,
+            sieve: None,
             last: None,
             dry: None,
         }
@@ -106,8 +116,30 @@ impl<'a> Relay<'a> {
 
     /// The same, with what acts on a terminal taken out.
     pub(crate) fn filtered(mut self) -> Self {
-        self.filter = Some(Filter::default());
+        self.sieve = Some(Sieve::Screen(Filter::default()));
         self
+    }
+
+    /// The same, with the chord taken out by which a person leaves.
+    pub(crate) fn with_chord(mut self) -> Self {
+        self.sieve = Some(Sieve::Keys(Keys::default()));
+        self
+    }
+
+    /// Whether the chord was typed.
+    pub(crate) fn has_left(&self) -> bool {
+        matches!(&self.sieve, Some(Sieve::Keys(keys)) if keys.have_left())
+    }
+
+    /// The source, where somebody else can still write to it.
+    pub(crate) fn leave(self) -> Option<OwnedFd> {
+        let Some(End::Own(source)) = self.source else {
+            return None;
+        };
+        let mut fds = [PollFd::new(&source, PollFlags::IN)];
+        let asked = poll(&mut fds, Some(&Timespec::default()));
+        let closed = fds[0].revents().contains(PollFlags::HUP);
+        (asked.is_ok() && !closed).then_some(source)
     }
 
     /// Every process of the cage is gone: what it wrote is there, and no more is waited for.
@@ -214,9 +246,13 @@ impl<'a> Relay<'a> {
                 self.last = self.last.map(|last| last.saturating_sub(count));
                 self.written = 0;
                 self.filled = count;
-                if let Some(filter) = &mut self.filter {
+                if let Some(sieve) = &mut self.sieve {
                     let mut passed = Vec::with_capacity(count);
-                    filter.feed(self.buffer.get(..count).unwrap_or_default(), &mut passed);
+                    let bytes = self.buffer.get(..count).unwrap_or_default();
+                    match sieve {
+                        Sieve::Screen(filter) => filter.feed(bytes, &mut passed),
+                        Sieve::Keys(keys) => keys.feed(bytes, &mut passed),
+                    }
                     self.filled = passed.len();
                     self.buffer = passed;
                 }

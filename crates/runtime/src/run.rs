@@ -1,14 +1,21 @@
 //! One run: from a plan to an outcome.
 
 use crate::RunError;
-use crate::recorder::Recorder;
-use crate::supervise::Supervision;
+use crate::archive::Archive;
+use crate::background::Background;
+use crate::control::{Control, Farewell};
+use crate::log::OutputLog;
+use crate::recorder::{Recorder, microseconds_since_the_epoch};
+use crate::streams::{join, join_log};
+use crate::supervise::{Beginning, Supervision, failed};
 use crate::terminal;
 use ironcage_backend::{Backend as _, StartError, StreamKind};
+use ironcage_control::{Description, Examination, Listener, RuntimeDir, State};
 use ironcage_model::{CageId, Ending, EventKind, Outcome};
 use ironcage_namespace::Namespace;
 use ironcage_plan::Plan;
 use ironcage_sys::rustix::rand::{GetRandomFlags, getrandom};
+use std::path::Path;
 use std::time::Instant;
 
 /// What is run.
@@ -22,15 +29,40 @@ pub struct Job<'a> {
     pub terminal: bool,
     /// Whether sequences that make the user's terminal act or answer are let through.
     pub raw_terminal: bool,
+    /// Who waits for the cage to run, where it does so in the background.
+    pub background: Option<Background>,
+    /// Whether the input of a background cage is kept open for those who attach.
+    pub keep_input: bool,
 }
-/// Runs a command in a cage, with the caller's standard streams, to its end.
+
+/// A run that is over.
+#[derive(Debug)]
+pub struct Finished {
+    /// The cage.
+    pub id: CageId,
+    /// How it was.
+    pub outcome: Outcome,
+    /// Those who wait for the end, told when this is dropped: drop it last.
+    pub farewell: Farewell,
+}
+
+/// Runs a command in a cage, with the caller's standard streams or in the background, to its end.
 ///
 /// Preconditions: the calling process has one thread.
-pub fn run(job: &Job<'_>) -> Result<(CageId, Outcome), RunError> {
+pub fn run(mut job: Job<'_>) -> Result<Finished, RunError> {
     let born = Instant::now();
+    let state = ironcage_audit::state_dir()?;
+    let runtime = RuntimeDir::of_user(&state);
+    // Before anything is started: our own namespaces may change later.
+    let examination = Examination::of_this_process()
+        .map_err(failed("tell which namespaces this process is in"))?;
     let mut random = [0_u8; 12];
     getrandom(&mut random, GetRandomFlags::empty()).map_err(|e| RunError::Id(e.into()))?;
     let id = CageId::from_entropy(random);
+    let name = match &job.name {
+        Some(name) => Some(runtime.claim(name, &id)?),
+        None => None,
+    };
     let kind = if job.terminal {
         StreamKind::Terminal {
             size: terminal::size(),
@@ -44,8 +76,15 @@ pub fn run(job: &Job<'_>) -> Result<(CageId, Outcome), RunError> {
     };
     // Done while PID 1 builds the cage. It starts nothing before it is told to, which `attend`
     // does: the command does not run unless its start is on record.
-    let mut recorder = match record_start(job, &id) {
-        Ok(recorder) => recorder,
+    let background = job.background.take();
+    let prepared = prepare(&job, &id, &state, &runtime, background.is_some());
+    let Prepared {
+        mut recorder,
+        mut description,
+        listener,
+        log,
+    } = match prepared {
+        Ok(prepared) => prepared,
         Err(error) => {
             birth.abandon();
             return Err(error);
@@ -55,17 +94,62 @@ pub fn run(job: &Job<'_>) -> Result<(CageId, Outcome), RunError> {
         Ok(born) => born,
         Err(error) => return Err(not_started(&mut recorder, error, born)),
     };
-    let mut supervision = Supervision::new(job, cage, streams, recorder)?;
+    description.init = cage.pid().as_raw_nonzero().get().unsigned_abs();
+    let joined = match log {
+        Some(log) => join_log(streams, log, job.keep_input)?,
+        None => join(streams, job.raw_terminal)?,
+    };
+    let mut supervision = Supervision::new(Beginning {
+        plan: job.plan,
+        cage,
+        joined,
+        control: Control::new(listener, name, examination, description),
+        runtime,
+        background,
+        recorder,
+    })?;
     let ending = supervision.watch()?;
-    let outcome = supervision.close(job.plan, ending, born)?;
-    Ok((id, outcome))
+    let (outcome, farewell) = supervision.close(ending, born)?;
+    Ok(Finished {
+        id,
+        outcome,
+        farewell,
+    })
 }
 
-/// Opens the record and writes the start.
-fn record_start(job: &Job<'_>, id: &CageId) -> Result<Recorder, RunError> {
+/// What needs no cage to be there yet.
+struct Prepared {
+    recorder: Recorder,
+    description: Description,
+    listener: Listener,
+    log: Option<OutputLog>,
+}
+
+fn prepare(
+    job: &Job<'_>,
+    id: &CageId,
+    state: &Path,
+    runtime: &RuntimeDir,
+    background: bool,
+) -> Result<Prepared, RunError> {
     let mut recorder = Recorder::new(id.clone())?;
-    recorder.write(start_event(job))?;
-    Ok(recorder)
+    let event = start_event(job);
+    let description = describe(job, id, &event, background);
+    recorder.write(event)?;
+    let log = match background {
+        true => {
+            let directory = Archive::in_state(state).make(id);
+            let log = directory.and_then(|directory| OutputLog::create(&directory));
+            Some(log.map_err(RunError::Log)?)
+        }
+        false => None,
+    };
+    Ok(Prepared {
+        recorder,
+        description,
+        listener: runtime.listen(id)?,
+        log,
+    })
 }
 
 /// Records that the cage did not start, and why.
@@ -73,6 +157,36 @@ fn not_started(recorder: &mut Recorder, error: StartError, born: Instant) -> Run
     let reason = error.to_string();
     let written = recorder.write(exit(Ending::Failed { reason }, born));
     written.err().unwrap_or(RunError::Start(error))
+}
+
+fn describe(job: &Job<'_>, id: &CageId, event: &EventKind, background: bool) -> Description {
+    let (command, workspace, plan) = match event {
+        EventKind::Start {
+            command,
+            workspace,
+            plan,
+            ..
+        } => (command.clone(), workspace.clone(), plan.clone()),
+        _ => Default::default(),
+    };
+    Description {
+        id: id.clone(),
+        name: job.name.clone(),
+        command,
+        workspace,
+        plan,
+        profile: job.plan.profile.clone(),
+        started: microseconds_since_the_epoch(),
+        supervisor: std::process::id(),
+        // Not there yet.
+        init: 0,
+        background,
+        sticky: job.plan.sticky,
+        terminal: job.terminal,
+        state: State::Running,
+        execs: Vec::new(),
+        layers: job.plan.layers.clone(),
+    }
 }
 
 fn start_event(job: &Job<'_>) -> EventKind {

@@ -1,14 +1,19 @@
 //! The supervisor's loop: one thread, one `poll`, until the cage is gone.
 
+use crate::RunError;
+use crate::background::Background;
+use crate::control::Control;
 use crate::limits::Limits;
+use crate::output::{Output, Spot};
 use crate::recorder::Recorder;
 use crate::refusals::Refusals;
 use crate::relay::{Relay, Waits};
-use crate::streams::{Terminal, join};
+use crate::streams::{Joined, Terminal};
 use crate::terminal;
-use crate::{Job, RunError};
-use ironcage_backend::{Cage, FromInit, StartError, Streams, receive_from_init};
+use ironcage_backend::{Cage, FromInit, StartError, receive_from_init};
+use ironcage_control::RuntimeDir;
 use ironcage_model::{Ending, EventKind, LimitHit};
+use ironcage_plan::Plan;
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::process::{Signal, getpid, kill_process};
@@ -18,28 +23,42 @@ use std::time::{Duration, Instant};
 
 /// Signals that are passed on to the command.
 const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGTERM];
-const SIGHUP: i32 = 1;
+pub(crate) const SIGHUP: i32 = 1;
 const SIGINT: i32 = 2;
 const SIGQUIT: i32 = 3;
 pub(crate) const SIGKILL: i32 = 9;
 const SIGUSR1: i32 = 10;
 const SIGUSR2: i32 = 12;
 const SIGTERM: i32 = 15;
+pub(crate) const SIGCONT: i32 = 18;
 const SIGTSTP: i32 = 20;
 const SIGTTIN: i32 = 21;
 const SIGTTOU: i32 = 22;
 const SIGWINCH: i32 = 28;
 /// Rounds of passing output on before a stop: more than a terminal holds.
 const DRAIN: u32 = 64;
+/// How long a command may take to end when its supervisor is told to.
+const GRACE: Duration = Duration::from_secs(10);
+/// How often it is looked whether a sticky cage that is to end is empty.
+const LOOK: Duration = Duration::from_millis(10);
+
 /// A cage being supervised.
-pub(crate) struct Supervision {
+pub(crate) struct Supervision<'a> {
+    pub(crate) plan: &'a Plan,
     pub(crate) cage: Cage,
+    pub(crate) control: Control,
+    pub(crate) runtime: RuntimeDir,
+    pub(crate) output: Output,
+    /// Who waits for the command to be executed, where it is in the background.
+    pub(crate) background: Option<Background>,
+    in_background: bool,
     pub(crate) recorder: Recorder,
     pub(crate) refusals: Refusals,
     pub(crate) limits: Limits,
-    pub(crate) signals: OwnedFd,
-    pub(crate) streams: Vec<Relay<'static>>,
-    pub(crate) terminal: Option<Terminal>,
+    signals: OwnedFd,
+    input: Option<Relay<'static>>,
+    outputs: Vec<Relay<'static>>,
+    terminal: Option<Terminal>,
     pub(crate) status: Option<i32>,
     pub(crate) not_executed: Option<i32>,
     pub(crate) failure: Option<StartError>,
@@ -52,27 +71,45 @@ enum Source {
     Pid,
     Listener,
     Signals,
+    Input,
     Stream(usize),
     BrokenSink(usize),
+    Captured(Spot),
+    Door,
+    Client(u64),
 }
 
 pub(crate) fn failed(action: &'static str) -> impl FnOnce(std::io::Error) -> RunError {
     move |source| RunError::Supervise { action, source }
 }
 
-impl Supervision {
-    pub(crate) fn new(
-        job: &Job<'_>,
-        cage: Cage,
-        streams: Streams,
-        recorder: Recorder,
-    ) -> Result<Self, RunError> {
+/// What supervision begins with.
+pub(crate) struct Beginning<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) cage: Cage,
+    pub(crate) joined: Joined,
+    pub(crate) control: Control,
+    pub(crate) runtime: RuntimeDir,
+    pub(crate) background: Option<Background>,
+    pub(crate) recorder: Recorder,
+}
+
+impl<'a> Supervision<'a> {
+    pub(crate) fn new(beginning: Beginning<'a>) -> Result<Self, RunError> {
         let now = Instant::now();
-        let plan = job.plan;
+        let Beginning {
+            plan,
+            cage,
+            joined,
+            control,
+            runtime,
+            background,
+            recorder,
+        } = beginning;
         let init = cage.pid().as_raw_nonzero().get().unsigned_abs();
         let limits = Limits::new(plan, &cage, now)?;
         let mut caught = FORWARDED.to_vec();
-        if job.terminal {
+        if joined.terminal.is_some() {
             caught.push(SIGWINCH);
         } else {
             caught.push(SIGTSTP);
@@ -80,13 +117,19 @@ impl Supervision {
         // In the background, reading or changing the terminal fails instead of stopping us.
         signals::block(&[SIGTTIN, SIGTTOU]).map_err(failed("block signals"))?;
         let signals = signals::catch(&caught).map_err(failed("catch signals"))?;
-        let (streams, terminal) = join(streams, job.raw_terminal)?;
         Ok(Supervision {
+            plan,
             limits,
             signals,
             refusals: Refusals::new(init, plan.seccomp.one_exec, now),
-            streams,
-            terminal,
+            input: joined.input,
+            outputs: joined.outputs,
+            terminal: joined.terminal,
+            output: joined.output,
+            control,
+            runtime,
+            in_background: background.is_some(),
+            background,
             cage,
             recorder,
             status: None,
@@ -96,15 +139,25 @@ impl Supervision {
         })
     }
 
+    /// Whether the cage's own command is over, or never was.
+    pub(crate) fn command_is_over(&self) -> bool {
+        self.status.is_some() || self.plan.command.argv.is_empty()
+    }
+
     /// Until the command is gone and everything that it wrote has been passed on.
     pub(crate) fn watch(&mut self) -> Result<Ending, RunError> {
         let mut gone = false;
         let mut dead = false;
+        if self.plan.command.argv.is_empty() {
+            gone |= !self.announce();
+        }
         loop {
             let now = Instant::now();
-            // The first is the command's input, for which nobody waits.
-            let mut outputs = self.streams.iter().skip(1);
-            if gone && outputs.all(|output| output.is_done() || output.has_run_dry(now)) {
+            let mut outputs = self.outputs.iter();
+            if gone
+                && outputs.all(|output| output.is_done() || output.has_run_dry(now))
+                && self.output.is_done()
+            {
                 return Ok(self.ending());
             }
             let pause = self.refusals.pause(now);
@@ -118,18 +171,67 @@ impl Supervision {
             }
             // When PID 1 has said that the command is over, it is exiting, and the kernel ends
             // the rest: the streams come to their end while it does.
-            if !gone && let Some(hit) = self.limits.look(now) {
-                self.hit = Some(hit);
+            if !gone && self.must_end(now) {
                 self.cage.kill();
                 gone = true;
                 dead = true;
             }
+            self.output.cut_off(now);
             if dead && !was_dead {
-                for stream in self.streams.iter_mut().skip(1) {
-                    stream.take_only_what_is_there(now);
+                for output in &mut self.outputs {
+                    output.take_only_what_is_there(now);
+                }
+            }
+            // What they have passed on can now come to its end.
+            for output in &mut self.outputs {
+                if output.is_done() || output.has_run_dry(now) {
+                    output.break_off();
                 }
             }
         }
+    }
+
+    /// Whether a limit, or somebody's wish, ends the cage now.
+    fn must_end(&mut self, now: Instant) -> bool {
+        self.kill_hung_up(now);
+        if let Some(deadline) = self.control.stopping {
+            let empty = self.plan.sticky && self.limits.is_empty();
+            if now >= deadline || empty {
+                return true;
+            }
+        }
+        self.hit = self.limits.look(now);
+        self.hit.is_some()
+    }
+
+    /// Asks the command to end; later it is killed.
+    pub(crate) fn begin_stop(&mut self, grace: Duration, now: Instant) {
+        let deadline = now.checked_add(grace).unwrap_or(now);
+        // Who asks again may only shorten it.
+        let deadline = self
+            .control
+            .stopping
+            .map_or(deadline, |at| at.min(deadline));
+        self.control.stopping = Some(deadline);
+        // A cage that is just ending needs no signal any more.
+        let _ = match self.plan.sticky {
+            true => self.cage.signal_all(SIGTERM),
+            false => self.cage.signal(SIGTERM),
+        };
+        let _ = self.cage.resume();
+    }
+
+    /// Tells who started the cage in the background that it runs. `false` when they are gone.
+    fn announce(&mut self) -> bool {
+        let Some(background) = self.background.take() else {
+            return true;
+        };
+        let told = background.announce(&self.control.description.id).is_ok();
+        if !told {
+            self.control.stopping = Some(Instant::now());
+            self.cage.kill();
+        }
+        told
     }
 
     /// Waits for something to do.
@@ -153,12 +255,12 @@ impl Supervision {
             if let (Some(listener), None) = (self.cage.listener(), pause) {
                 add(Source::Listener, listener, PollFlags::IN);
             }
+            if let Some((_, fd, flags)) = self.input.as_ref().and_then(Relay::interest) {
+                add(Source::Input, fd, flags);
+            }
         }
         add(Source::Signals, self.signals.as_fd(), PollFlags::IN);
-        for (index, stream) in self.streams.iter().enumerate() {
-            if gone && index == 0 {
-                continue;
-            }
+        for (index, stream) in self.outputs.iter().enumerate() {
             let interest = stream.interest();
             if let Some((_, fd, flags)) = interest {
                 add(Source::Stream(index), fd, flags);
@@ -167,9 +269,28 @@ impl Supervision {
                 add(Source::BrokenSink(index), sink, PollFlags::empty());
             }
         }
-        let limits = (!gone).then(|| self.limits.next()).flatten();
-        let dry = self.streams.iter().skip(1).filter_map(Relay::runs_dry);
-        let until = [pause, limits].into_iter().flatten().chain(dry).min();
+        for (spot, fd, flags) in self.output.interests() {
+            add(Source::Captured(spot), fd, flags);
+        }
+        if let Some(door) = self.control.listener() {
+            add(Source::Door, door, PollFlags::IN);
+        }
+        for (key, client) in self.control.clients() {
+            add(Source::Client(key), client, PollFlags::IN);
+        }
+        let mut until: Vec<Instant> = self.outputs.iter().filter_map(Relay::runs_dry).collect();
+        until.extend(pause);
+        until.extend(self.output.next());
+        if !gone {
+            until.extend(self.limits.next());
+            until.extend(self.next_hangup());
+            let stopping = self.control.stopping;
+            until.extend(stopping);
+            if stopping.is_some() && self.plan.sticky {
+                until.push(Instant::now() + LOOK);
+            }
+        }
+        let until = until.into_iter().min();
         let timeout = until.map(|at| timespec(at.saturating_duration_since(Instant::now())));
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) => {}
@@ -187,53 +308,92 @@ impl Supervision {
     /// Acts on one descriptor. `true` when the cage is gone.
     fn handle(&mut self, source: Source, now: Instant) -> Result<bool, RunError> {
         match source {
-            Source::Control => self.hear(),
+            Source::Control => return self.hear(now),
             // Whatever PID 1 still had to say is in the socket.
             Source::Pid => {
-                while !self.hear()? {}
-                Ok(true)
+                while !self.hear(now)? {}
+                return Ok(true);
             }
-            Source::Listener => {
-                self.refuse()?;
-                Ok(false)
-            }
-            Source::Signals => {
-                let next = || signals::next(self.signals.as_fd());
-                while let Some(signal) = next().map_err(failed("read a signal"))? {
-                    match (signal, &self.terminal) {
-                        (SIGTSTP, None) => self.stop_with_cage(),
-                        (SIGWINCH, Some(own)) => terminal::copy_size(own.controller.as_fd()),
-                        // A cage that is just ending needs no signal any more.
-                        _ => drop(self.cage.signal(signal)),
-                    }
-                }
-                Ok(false)
-            }
-            Source::Stream(index) => {
-                if self.streams.get_mut(index).is_some_and(Relay::advance) {
+            Source::Listener => self.refuse()?,
+            Source::Signals => self.take_signals(now)?,
+            Source::Input => {
+                if self.input.as_mut().is_some_and(Relay::advance) {
                     self.limits.sign_of_life(now);
                 }
-                Ok(false)
+            }
+            Source::Stream(index) => {
+                if self.outputs.get_mut(index).is_some_and(Relay::advance) {
+                    self.limits.sign_of_life(now);
+                }
             }
             Source::BrokenSink(index) => {
-                if let Some(stream) = self.streams.get_mut(index) {
+                if let Some(stream) = self.outputs.get_mut(index) {
                     stream.break_off();
                 }
-                Ok(false)
+            }
+            Source::Captured(spot) => {
+                if self.output.advance(spot, now) {
+                    self.limits.sign_of_life(now);
+                }
+            }
+            Source::Door => {
+                for reason in self.control.accept() {
+                    self.recorder.write(EventKind::PeerRefused { reason })?;
+                }
+            }
+            Source::Client(key) => self.serve(key, now)?,
+        }
+        Ok(false)
+    }
+
+    fn take_signals(&mut self, now: Instant) -> Result<(), RunError> {
+        while let Some(signal) =
+            signals::next(self.signals.as_fd()).map_err(failed("read a signal"))?
+        {
+            match (signal, &self.terminal) {
+                (SIGTSTP, None) => self.stop_with_cage(),
+                (SIGWINCH, Some(own)) => terminal::copy_size(own.controller.as_fd()),
+                // There may be no command any more that could act on it.
+                (SIGHUP | SIGINT | SIGTERM, _) if self.plan.sticky => {
+                    self.begin_stop(GRACE, now);
+                }
+                // A cage that is just ending needs no signal any more.
+                _ => drop(self.cage.signal(signal)),
             }
         }
+        Ok(())
     }
 
     /// Takes one message of PID 1. `true` when there will be no more.
-    fn hear(&mut self) -> Result<bool, RunError> {
+    fn hear(&mut self, now: Instant) -> Result<bool, RunError> {
         let message = receive_from_init(self.cage.control(), false);
         match message.map_err(failed("hear the cage"))? {
-            Some(FromInit::Exited { status, .. }) => {
+            Some(FromInit::Exited { number: 0, status }) => {
                 self.status = Some(status);
-                Ok(true)
+                // A sticky cage lives on, unless its command never was.
+                Ok(!self.plan.sticky || self.not_executed.is_some())
             }
-            Some(FromInit::NotExecuted { errno, .. }) => {
+            Some(FromInit::Exited { number, status }) => {
+                self.exec_exited(number, status, now)?;
+                Ok(false)
+            }
+            Some(FromInit::NotExecuted { number: 0, errno }) => {
                 self.not_executed = Some(errno);
+                Ok(false)
+            }
+            Some(FromInit::NotExecuted { number, errno }) => {
+                self.exec_not_executed(number, errno);
+                Ok(false)
+            }
+            Some(FromInit::Executed { number: 0 }) if self.not_executed.is_none() => {
+                Ok(!self.announce())
+            }
+            Some(FromInit::Executed { number }) => {
+                self.exec_executed(number);
+                Ok(false)
+            }
+            Some(FromInit::Terminal { number, controller }) => {
+                self.exec_terminal(number, &controller);
                 Ok(false)
             }
             Some(FromInit::Failed {
@@ -253,12 +413,7 @@ impl Supervision {
                 Ok(false)
             }
             Some(FromInit::Closed) | None => Ok(true),
-            Some(
-                FromInit::Unshared
-                | FromInit::Ready(_)
-                | FromInit::Executed { .. }
-                | FromInit::Terminal { .. },
-            ) => Ok(false),
+            Some(FromInit::Unshared | FromInit::Ready(_)) => Ok(false),
         }
     }
 
@@ -268,7 +423,7 @@ impl Supervision {
         if let Some(own) = &self.terminal {
             // What it said before it stopped, as far as the user's terminal takes it at once.
             for _ in 0..DRAIN {
-                if !self.streams.iter_mut().skip(1).any(Relay::advance) {
+                if !self.outputs.iter_mut().any(Relay::advance) {
                     break;
                 }
             }
@@ -276,6 +431,9 @@ impl Supervision {
             own.mode.suspend(|| signals::pending(signals));
             terminal::copy_size(own.controller.as_fd());
             // A cage that ended meanwhile does not go on.
+            let _ = self.cage.resume();
+        } else if self.in_background {
+            // There is no shell to which a stop would lead back: so there is none.
             let _ = self.cage.resume();
         }
     }

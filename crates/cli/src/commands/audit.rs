@@ -301,6 +301,28 @@ fn print_record(out: &mut dyn Write, record: &Record) -> io::Result<()> {
                 .collect();
             writeln!(out, "planted {}", paths.join(" "))
         }
+        EventKind::Exec {
+            number,
+            command,
+            detached,
+        } => {
+            let how = if *detached { " (detached)" } else { "" };
+            writeln!(out, "exec    {number}: {}{how}", words(command))
+        }
+        EventKind::ExecExit {
+            number,
+            ending,
+            milliseconds,
+        } => writeln!(
+            out,
+            "exec    {number}: {} after {}.{:03} s",
+            ending_in_words(ending),
+            milliseconds / 1000,
+            milliseconds % 1000
+        ),
+        EventKind::PeerRefused { reason } => {
+            writeln!(out, "refused a connection: {}", Printable::new(reason))
+        }
         EventKind::Exit {
             ending,
             milliseconds,
@@ -354,6 +376,7 @@ fn in_words(verdict: &Verdict) -> String {
 pub(super) fn ending_in_words(ending: &Ending) -> String {
     match ending {
         Ending::Exited { code } => format!("status {code}"),
+        Ending::Stopped => "stopped".into(),
         Ending::Signalled { signal } => format!("ended by signal {signal}"),
         Ending::Limit { hit } => format!("ended by the limit {}", limit_in_words(hit)),
         Ending::NotExecuted { errno } => {
@@ -367,9 +390,10 @@ pub(super) fn ending_in_words(ending: &Ending) -> String {
     }
 }
 
-fn ending_in_short(ending: &Ending) -> String {
+pub(super) fn ending_in_short(ending: &Ending) -> String {
     match ending {
         Ending::Exited { code } => format!("exit {code}"),
+        Ending::Stopped => "stopped".into(),
         Ending::Signalled { signal } => format!("signal {signal}"),
         Ending::Limit { hit } => format!("limit {}", hit.limit),
         Ending::NotExecuted { .. } => "not executed".into(),

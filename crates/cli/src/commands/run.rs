@@ -5,7 +5,7 @@ use crate::error::{CliError, CommandResult, without_numbers};
 use ironcage_backend::{COPY_ON_WRITE, StartError};
 use ironcage_host::HostCaps;
 use ironcage_model::{Ending, LimitHit, Outcome, Printable};
-use ironcage_runtime::{Job, RunError};
+use ironcage_runtime::{Awaited, Job, RunError, Side, detach};
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -28,9 +28,15 @@ Examples:
 pub(crate) struct Args {
     #[command(flatten)]
     flags: CageFlags,
-    /// Name of the cage in the record
+    /// Name of the cage, for the record and other commands; unique among those that run
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
+    /// Run in the background: print the cage's id once its command runs, and keep its output
+    #[arg(short, long, help_heading = "Background")]
+    detach: bool,
+    /// Keep standard input of a background cage open for `ironcage attach`
+    #[arg(short, long, requires = "detach", help_heading = "Background")]
+    interactive: bool,
     /// Give the command a terminal of the cage's own [default: when standard input and output
     /// are terminals]
     #[arg(
@@ -50,11 +56,28 @@ pub(crate) struct Args {
     #[arg(short, long)]
     quiet: bool,
     /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    #[arg(
+        last = true,
+        required_unless_present = "detach",
+        value_name = "COMMAND"
+    )]
     command: Vec<OsString>,
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
+    if args.flags.sticky && !args.detach {
+        return Err(CliError::new("--sticky is for cages in the background")
+            .hint("add -d; `ironcage exec` then runs commands in it"));
+    }
+    // First of all, while nothing is open: whatever fails from here on is said by the
+    // supervisor, on standard error that it still has.
+    let background = match args.detach {
+        false => None,
+        true => match detach().map_err(CliError::new)? {
+            Side::Supervisor(background) => Some(background),
+            Side::Caller(awaited) => return await_start(awaited),
+        },
+    };
     let program = args.command.first().cloned().unwrap_or_default();
     let mut prepared = args.flags.prepare(args.command)?;
     if !args.quiet {
@@ -66,13 +89,16 @@ pub(crate) fn run(args: Args) -> CommandResult {
     if let Some(change) = change.as_ref().filter(|_| !args.quiet) {
         change.announce();
     }
+    let interactive = !args.detach && !args.no_tty;
     let job = Job {
         plan: &prepared.plan,
         name: args.name,
-        terminal: args.tty || (!args.no_tty && ironcage_runtime::terminal::is_interactive()),
+        terminal: args.tty || (interactive && ironcage_runtime::terminal::is_interactive()),
         raw_terminal: args.raw_terminal,
+        background,
+        keep_input: args.interactive,
     };
-    let (id, outcome) = match ironcage_runtime::run(&job) {
+    let finished = match ironcage_runtime::run(job) {
         Ok(ended) => ended,
         Err(error) => {
             if let (Some(change), RunError::Start(_)) = (change, &error) {
@@ -81,11 +107,23 @@ pub(crate) fn run(args: Args) -> CommandResult {
             return Err(run_error(error));
         }
     };
-    report(&outcome, &program, id.as_str());
+    report(&finished.outcome, &program, finished.id.as_str());
     if let Some(change) = change {
-        change.finish(&id, args.quiet)?;
+        change.finish(&finished.id, args.quiet)?;
     }
-    Ok(outcome.ending.exit_code())
+    // Who waits for the cage hears of its end now: what it changed is in its place.
+    Ok(finished.outcome.ending.exit_code())
+}
+
+/// The caller's side of a start in the background.
+fn await_start(awaited: Awaited) -> CommandResult {
+    match awaited.wait().map_err(CliError::new)? {
+        Ok(id) => {
+            anstream::println!("{id}");
+            Ok(0)
+        }
+        Err(status) => Ok(status),
+    }
 }
 
 fn announce(prepared: &Prepared) {

@@ -85,6 +85,8 @@ impl Refusals {
             EventKind::Denied(denial) => self.add_denial(denial),
             EventKind::Limit(hit) => self.add_limit(hit),
             EventKind::Planted { paths } => self.planted = paths,
+            EventKind::Exec { .. } | EventKind::ExecExit { .. } | EventKind::PeerRefused { .. } => {
+            }
             EventKind::Exit { ending, .. } => {
                 if let Ending::Limit { hit } = &ending {
                     self.add_limit(hit.clone());

@@ -19,7 +19,7 @@ mod walk;
 
 #[cfg(test)]
 pub(crate) use processes::OpenFiles;
-pub(crate) use processes::{ProcMount, ProcessFiles, processor_ticks, tasks};
+pub(crate) use processes::{ProcMount, ProcessFiles, anonymous_memory, processor_ticks, tasks};
 
 use ironcage_model::{LimitHit, LimitKind, bytes_as_written};
 use memory::MemoryWatch;

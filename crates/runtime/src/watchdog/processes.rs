@@ -157,6 +157,18 @@ pub(crate) fn processor_ticks(processes: &dyn ProcessFiles) -> io::Result<u64> {
     Ok(total)
 }
 
+/// Anonymous memory of all processes, in bytes.
+pub(crate) fn anonymous_memory(processes: &dyn ProcessFiles) -> io::Result<u64> {
+    let mut total = 0u64;
+    for pid in processes.pids()? {
+        if let Ok(status) = processes.read(pid, "status") {
+            let bytes = kilobytes(&status, "RssAnon").unwrap_or(0);
+            total = total.saturating_add(bytes);
+        }
+    }
+    Ok(total)
+}
+
 /// Processes and threads of the cage; no further than `enough`.
 pub(crate) fn tasks(processes: &dyn ProcessFiles, enough: usize) -> usize {
     let pids = processes.pids().unwrap_or_default();

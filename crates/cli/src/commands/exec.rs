@@ -1,0 +1,109 @@
+//! `ironcage exec`: another command in a running cage.
+
+use crate::error::{CliError, CommandResult};
+use crate::running;
+use ironcage_model::{Ending, Printable};
+use ironcage_runtime::client::{ExecOptions, exec};
+use std::ffi::OsString;
+
+/// Run another command in a running cage
+///
+/// It is held by everything that holds the cage: its view, its limits, its filters. Its
+/// environment is the cage's own, with --env on top. It ends when this command ends, unless -d
+/// is given; what it started in the background stays, as long as the cage does.
+///
+/// Exit status: the command's own; 125 for Ironcage's own errors, 126 and 127 when the command
+/// cannot be executed or found, 128 and the signal's number when a signal ended it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Pass standard input on
+    #[arg(short, long)]
+    interactive: bool,
+    /// Give the command a terminal of the cage's own
+    #[arg(short = 't', long)]
+    tty: bool,
+    /// Leave the command running; its output goes where the cage's goes
+    #[arg(short, long, conflicts_with_all = ["interactive", "tty"])]
+    detach: bool,
+    /// Set a variable, or pass the caller's (can be repeated)
+    #[arg(long, value_name = "NAME[=VALUE]")]
+    env: Vec<OsString>,
+    /// Working directory inside [default: the cage's]
+    #[arg(long, value_name = "DIR")]
+    cwd: Option<OsString>,
+    /// Let through what makes your terminal act or answer: clipboard, notifications, reports
+    #[arg(long)]
+    raw_terminal: bool,
+    /// Id of the cage, its beginning, or the cage's name
+    #[arg(value_name = "ID")]
+    id: String,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+pub(crate) fn run(args: Args) -> CommandResult {
+    let program = args.command.first().cloned().unwrap_or_default();
+    let mut env = args
+        .env
+        .into_iter()
+        .map(variable)
+        .collect::<Result<Vec<_>, _>>()?
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>();
+    // A program on a terminal has to know which kind.
+    if args.tty
+        && !env.iter().any(|(name, _)| name == "TERM")
+        && let Some(kind) = std::env::var_os("TERM")
+    {
+        env.push(("TERM".into(), kind));
+    }
+    let connection = running::connect(&args.id)?;
+    let ending = exec(
+        &connection,
+        ExecOptions {
+            argv: args.command,
+            env,
+            cwd: args.cwd,
+            input: args.interactive,
+            terminal: args.tty,
+            detached: args.detach,
+            raw_terminal: args.raw_terminal,
+        },
+    )
+    .map_err(running::said)?;
+    let Some(ending) = ending else {
+        return Ok(0);
+    };
+    if let Ending::NotExecuted { errno } = &ending {
+        let reason = std::io::Error::from_raw_os_error(*errno);
+        anstream::eprintln!(
+            "ironcage: cannot execute {} in the cage: {reason}",
+            Printable::new(&program)
+        );
+    }
+    Ok(ending.exit_code())
+}
+
+/// `NAME=VALUE`, or the caller's value of `NAME`, if it has one.
+fn variable(text: OsString) -> Result<Option<(OsString, OsString)>, CliError> {
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    let bytes = text.as_bytes();
+    let place = bytes.iter().position(|byte| *byte == b'=');
+    let (name, value) = match place {
+        Some(place) => {
+            let (name, value) = bytes.split_at(place);
+            let value = value.get(1..).unwrap_or_default();
+            (name, Some(OsString::from_vec(value.to_vec())))
+        }
+        None => (bytes, std::env::var_os(&text)),
+    };
+    if name.is_empty() {
+        return Err(CliError::new(
+            "--env takes NAME=VALUE, or NAME to pass your own",
+        ));
+    }
+    let name = OsString::from_vec(name.to_vec());
+    Ok(value.map(|value| (name, value)))
+}

@@ -1,0 +1,206 @@
+//! `ironcage ps`: the cages that run, and those of which output is kept.
+
+use super::audit::ending_in_short;
+use crate::error::{CliError, CommandResult};
+use crate::running;
+use ironcage_audit::Summary;
+use ironcage_control::Description;
+use ironcage_model::{CageId, Printable};
+use ironcage_runtime::client::{Cages, Found};
+use serde::Serialize;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// List running cages
+///
+/// Each is asked: what is shown is what its supervisor says now. A supervisor that was killed has
+/// taken its cage along; what is left of its socket is removed here.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Also those that ran in the background and are over, until `ironcage rm` removes them
+    #[arg(short, long)]
+    all: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Print ids only
+    #[arg(short, long, conflicts_with = "json")]
+    quiet: bool,
+}
+
+/// One line.
+#[derive(Debug, Serialize)]
+struct Line {
+    id: CageId,
+    name: Option<String>,
+    /// running, waiting, stopping, silent, or how it ended.
+    status: String,
+    running: bool,
+    background: bool,
+    /// Microseconds since the epoch.
+    started: Option<u64>,
+    supervisor: Option<u32>,
+    command: Vec<String>,
+    workspace: Option<String>,
+    execs: usize,
+}
+
+pub(crate) fn run(args: Args) -> CommandResult {
+    let cages = running::cages()?;
+    let mut lines: Vec<Line> = cages
+        .running()
+        .map_err(running::said)?
+        .into_iter()
+        .map(|found| living(found, &cages))
+        .collect();
+    if args.all {
+        let kept = cages.archive().list().map_err(|error| {
+            CliError::new(format!(
+                "cannot list what is kept of background cages: {error}"
+            ))
+        })?;
+        for id in kept {
+            if !lines.iter().any(|line| line.id == id) {
+                lines.push(over(id, &cages));
+            }
+        }
+    }
+    lines.sort_by(|a, b| b.started.cmp(&a.started).then_with(|| a.id.cmp(&b.id)));
+    if args.quiet {
+        for line in lines {
+            anstream::println!("{}", line.id);
+        }
+    } else if args.json {
+        let text = serde_json::to_string_pretty(&lines).map_err(CliError::new)?;
+        anstream::println!("{text}");
+    } else {
+        print(&lines);
+    }
+    Ok(0)
+}
+
+fn living(found: Found, cages: &Cages) -> Line {
+    match found {
+        Found::Answered(description) => {
+            let Description {
+                id,
+                name,
+                command,
+                workspace,
+                started,
+                supervisor,
+                background,
+                state,
+                execs,
+                ..
+            } = *description;
+            Line {
+                id,
+                name,
+                status: state.to_string(),
+                running: true,
+                background,
+                started: Some(started),
+                supervisor: Some(supervisor),
+                command,
+                workspace: Some(workspace),
+                execs: execs.len(),
+            }
+        }
+        Found::Silent { id, supervisor } => {
+            let summary = summary(&id, cages);
+            Line {
+                name: summary.name,
+                status: "silent".into(),
+                running: true,
+                background: cages.archive().has(&id),
+                started: summary.time,
+                supervisor: Some(supervisor),
+                command: summary.command,
+                workspace: None,
+                execs: 0,
+                id,
+            }
+        }
+    }
+}
+
+fn over(id: CageId, cages: &Cages) -> Line {
+    let summary = summary(&id, cages);
+    Line {
+        status: match &summary.ending {
+            Some(ending) => ending_in_short(ending),
+            // Its supervisor could not say how it ended.
+            None => "killed".into(),
+        },
+        name: summary.name,
+        running: false,
+        background: true,
+        started: summary.time,
+        supervisor: None,
+        command: summary.command,
+        workspace: None,
+        execs: 0,
+        id,
+    }
+}
+
+/// What the record says; nothing where there is none any more.
+fn summary(id: &CageId, cages: &Cages) -> Summary {
+    ironcage_audit::summary(cages.audit(), id).unwrap_or_default()
+}
+
+fn print(lines: &[Line]) {
+    let rows: Vec<[String; 5]> = lines
+        .iter()
+        .map(|line| {
+            let name = line.name.as_deref().unwrap_or("-");
+            let command = match line.command.is_empty() {
+                true => "-".to_owned(),
+                false => line.command.join(" "),
+            };
+            [
+                line.id.to_string(),
+                Printable::new(name).to_string(),
+                line.status.clone(),
+                line.started.map_or_else(|| "-".into(), age),
+                shortened(&Printable::new(&command).to_string()),
+            ]
+        })
+        .collect();
+    let heading = ["ID", "NAME", "STATUS", "AGE", "COMMAND"].map(str::to_owned);
+    let width = |column: usize| {
+        let cells = rows.iter().chain([&heading]);
+        cells
+            .map(|row| row[column].chars().count())
+            .max()
+            .unwrap_or(0)
+    };
+    let widths = [width(0), width(1), width(2), width(3)];
+    for row in [&heading].into_iter().chain(&rows) {
+        let [id, name, status, age, command] = row;
+        let [w0, w1, w2, w3] = widths;
+        anstream::println!("{id:w0$}  {name:w1$}  {status:w2$}  {age:w3$}  {command}");
+    }
+}
+
+fn shortened(text: &str) -> String {
+    const MOST: usize = 60;
+    if text.chars().count() <= MOST {
+        return text.to_owned();
+    }
+    let kept: String = text.chars().take(MOST - 3).collect();
+    format!("{kept}...")
+}
+
+fn age(started: u64) -> String {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_micros() as u64);
+    let seconds = now.saturating_sub(started) / 1_000_000;
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m", seconds / 60),
+        3600..86_400 => format!("{}h{}m", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}

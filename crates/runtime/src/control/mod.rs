@@ -1,0 +1,202 @@
+//! The supervisor's side of the control socket: who is connected, and what they wait for.
+//!
+//! Nothing here waits. A client that does not take its answer is dropped; there is a bound on
+//! how many there are; each brings one message at a time. [`requests`] says what is done.
+
+mod execs;
+mod requests;
+mod stats;
+
+pub(crate) use execs::Exec;
+
+use ironcage_control::{
+    Channel, Description, Examination, Listener, NameClaim, Reply, State, Stats, examine,
+};
+use ironcage_model::Ending;
+use ironcage_sys::rustix::io::Errno;
+use ironcage_sys::rustix::net::{SocketFlags, accept_with};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+/// Connections at once.
+const MAX_CLIENTS: usize = 128;
+/// Connections taken before something else has its turn.
+const AT_ONCE: usize = 16;
+/// Refused peers that are recorded; more of them say nothing new.
+const MAX_RECORDED: u32 = 16;
+
+/// The control socket of one cage.
+#[derive(Debug)]
+pub(crate) struct Control {
+    listener: Option<Listener>,
+    examination: Examination,
+    clients: Vec<Client>,
+    next_key: u64,
+    recorded: u32,
+    /// What the cage is; `state` and `execs` are filled in when somebody asks.
+    pub(crate) description: Description,
+    pub(crate) execs: Vec<Exec>,
+    pub(crate) next_exec: u32,
+    /// When a cage that was asked to end is killed.
+    pub(crate) stopping: Option<Instant>,
+    /// What was last counted, and when.
+    stats: Option<(Instant, Stats)>,
+    _name: Option<NameClaim>,
+}
+
+/// Somebody who is connected.
+#[derive(Debug)]
+struct Client {
+    key: u64,
+    channel: Channel,
+    waits: bool,
+    exec: Option<u32>,
+}
+
+impl Control {
+    /// Begins to listen.
+    pub(crate) fn new(
+        listener: Listener,
+        name: Option<NameClaim>,
+        examination: Examination,
+        description: Description,
+    ) -> Self {
+        Control {
+            listener: Some(listener),
+            examination,
+            clients: Vec::new(),
+            next_key: 0,
+            recorded: 0,
+            description,
+            execs: Vec::new(),
+            next_exec: 1,
+            stopping: None,
+            stats: None,
+            _name: name,
+        }
+    }
+
+    /// Where connections come in.
+    pub(crate) fn listener(&self) -> Option<BorrowedFd<'_>> {
+        self.listener.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Where those who are connected speak.
+    pub(crate) fn clients(&self) -> impl Iterator<Item = (u64, BorrowedFd<'_>)> {
+        self.clients.iter().map(|c| (c.key, c.channel.as_fd()))
+    }
+
+    /// Takes connections. Returns why peers were refused, as far as that is to be recorded.
+    pub(crate) fn accept(&mut self) -> Vec<String> {
+        let mut refused = Vec::new();
+        for _ in 0..AT_ONCE {
+            let Some(listener) = &self.listener else {
+                break;
+            };
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let socket = match accept_with(listener, flags) {
+                Ok(socket) => socket,
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(_) => break,
+            };
+            let examined = examine(socket.as_fd(), &self.examination);
+            let channel = Channel::new(socket);
+            let why = match examined {
+                Err(refusal) => {
+                    self.recorded += 1;
+                    if self.recorded <= MAX_RECORDED {
+                        refused.push(refusal.to_string());
+                    }
+                    refusal.to_string()
+                }
+                Ok(()) if self.clients.len() >= MAX_CLIENTS => {
+                    format!("{MAX_CLIENTS} others are connected to this cage; try again")
+                }
+                Ok(()) => {
+                    self.next_key += 1;
+                    self.clients.push(Client {
+                        key: self.next_key,
+                        channel,
+                        waits: false,
+                        exec: None,
+                    });
+                    continue;
+                }
+            };
+            // Who does not take it learns by the end of the connection.
+            let _ = channel.send(&Reply::Refused { reason: why }, &[]);
+        }
+        refused
+    }
+
+    fn client(&mut self, key: u64) -> Option<&mut Client> {
+        self.clients.iter_mut().find(|client| client.key == key)
+    }
+
+    /// Sends an answer. A client that cannot take it is cut off; that it is gone shows when it is
+    /// looked at next.
+    pub(crate) fn reply(&mut self, key: u64, reply: &Reply, descriptors: &[BorrowedFd<'_>]) {
+        if let Some(client) = self.client(key)
+            && client.channel.send(reply, descriptors).is_err()
+        {
+            use ironcage_sys::rustix::net::{Shutdown, shutdown};
+            let _ = shutdown(client.channel.as_fd(), Shutdown::Both);
+        }
+    }
+
+    pub(crate) fn refuse(&mut self, key: u64, reason: impl Into<String>) {
+        let reason = reason.into();
+        self.reply(key, &Reply::Refused { reason }, &[]);
+    }
+
+    /// Forgets a client. The exec that ends with it, if any.
+    fn forget(&mut self, key: u64) -> Option<u32> {
+        let index = self.clients.iter().position(|c| c.key == key)?;
+        self.clients.swap_remove(index).exec
+    }
+
+    /// What the cage is, now.
+    fn describe(&self, command_over: bool) -> Description {
+        Description {
+            state: match (self.stopping, command_over) {
+                (Some(_), _) => State::Stopping,
+                (None, true) => State::Waiting,
+                (None, false) => State::Running,
+            },
+            execs: self.execs.iter().map(Exec::describe).collect(),
+            ..self.description.clone()
+        }
+    }
+
+    /// The cage is gone: nobody connects any more, and who waits is told at the very end.
+    pub(crate) fn close(mut self, ending: Ending) -> Farewell {
+        self.listener = None;
+        let waiting = self.clients.into_iter().filter(|client| client.waits);
+        Farewell {
+            waiting: waiting.map(|client| client.channel).collect(),
+            ending,
+        }
+    }
+}
+
+/// Those who wait for the cage's end. They are told when this is dropped: after everything that
+/// belongs to the run is done.
+#[derive(Debug)]
+pub struct Farewell {
+    waiting: Vec<Channel>,
+    ending: Ending,
+}
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        for channel in &self.waiting {
+            let _ = channel.send(&Reply::Ended(self.ending.clone()), &[]);
+        }
+    }
+}
+
+/// A pipe whose reading end does not block.
+pub(crate) fn pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
+    use ironcage_sys::rustix::pipe::{PipeFlags, pipe_with};
+    pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
+}

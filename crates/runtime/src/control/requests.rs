@@ -1,0 +1,118 @@
+//! What is done for each request: one arm each.
+
+use crate::RunError;
+use crate::supervise::Supervision;
+use ironcage_control::{Packet, Reply, Request};
+use ironcage_sys::rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+impl Supervision<'_> {
+    /// Takes what a client says.
+    pub(crate) fn serve(&mut self, key: u64, now: Instant) -> Result<(), RunError> {
+        let Some(client) = self.control.client(key) else {
+            return Ok(());
+        };
+        match client.channel.receive::<Request>(false) {
+            Ok(None) => Ok(()),
+            Ok(Some(Packet::Message(request, descriptors))) => {
+                self.answer(key, request, descriptors, now)
+            }
+            Ok(Some(Packet::Garbled(error))) => {
+                self.control.refuse(key, error.to_string());
+                self.lose(key, now);
+                Ok(())
+            }
+            Ok(Some(Packet::Closed)) | Err(_) => {
+                self.lose(key, now);
+                Ok(())
+            }
+        }
+    }
+
+    fn lose(&mut self, key: u64, now: Instant) {
+        self.output.detach(key);
+        if let Some(number) = self.control.forget(key) {
+            self.hang_up(number, now);
+        }
+    }
+
+    fn answer(
+        &mut self,
+        key: u64,
+        request: Request,
+        descriptors: Vec<OwnedFd>,
+        now: Instant,
+    ) -> Result<(), RunError> {
+        match request {
+            Request::Describe => {
+                let description = Box::new(self.control.describe(self.command_is_over()));
+                self.control
+                    .reply(key, &Reply::Description(description), &[]);
+            }
+            Request::Stats => {
+                let stats = self.stats(now);
+                self.control.reply(key, &Reply::Stats(stats), &[]);
+            }
+            Request::Wait => {
+                if let Some(client) = self.control.client(key) {
+                    client.waits = true;
+                }
+            }
+            Request::Stop { milliseconds } => {
+                if let Some(client) = self.control.client(key) {
+                    client.waits = true;
+                }
+                self.control.reply(key, &Reply::Stopping, &[]);
+                self.begin_stop(Duration::from_millis(milliseconds), now);
+            }
+            Request::Exec(request) => self.exec(key, request, now)?,
+            Request::Signal { signal } => {
+                let exec = self.control.client(key).and_then(|client| client.exec);
+                if let Some(number) = exec {
+                    // An exec that is just ending needs no signal.
+                    let _ = self.cage.signal_exec(number, signal);
+                }
+            }
+            Request::Leave => {
+                for descriptor in descriptors.into_iter().filter(is_pipe) {
+                    // Beyond the bound they are closed, and who writes to them learns it.
+                    let _ = self.output.adopt(descriptor);
+                }
+            }
+            Request::Attach => self.attach(key, now),
+        }
+        Ok(())
+    }
+
+    fn attach(&mut self, key: u64, now: Instant) {
+        match self.output.attach(key, now) {
+            Ok((output, input)) => {
+                let terminal = self.control.description.terminal;
+                let attached = Reply::Attached {
+                    terminal,
+                    input: input.is_some(),
+                };
+                let mut ends = vec![output.as_fd()];
+                ends.extend(input.as_ref().map(AsFd::as_fd));
+                self.control.reply(key, &attached, &ends);
+                if let Some(client) = self.control.client(key) {
+                    client.waits = true;
+                }
+                self.limits.sign_of_life(now);
+            }
+            Err(reason) => self.control.refuse(key, reason),
+        }
+    }
+}
+
+/// Whether a descriptor that came from outside is the reading end of a pipe, which can be made
+/// not to block.
+fn is_pipe(descriptor: &OwnedFd) -> bool {
+    let pipe =
+        fstat(descriptor).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo);
+    let flags = fcntl_getfl(descriptor);
+    pipe && flags.is_ok_and(|flags| {
+        !flags.contains(OFlags::WRONLY) && fcntl_setfl(descriptor, flags | OFlags::NONBLOCK).is_ok()
+    })
+}
