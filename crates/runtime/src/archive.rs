@@ -83,7 +83,7 @@ mod tests {
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o700);
         // An id is never used twice.
         archive.make(&id).unwrap_err();
-        assert_eq!(archive.list().unwrap(), [id.clone()]);
+        assert_eq!(archive.list().unwrap(), std::slice::from_ref(&id));
         archive.remove(&id).unwrap();
         assert!(!archive.has(&id));
     }

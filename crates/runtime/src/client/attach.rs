@@ -126,14 +126,12 @@ impl Attached<'_> {
             if is_ready(0) {
                 self.resize()?;
             }
-            if heard && is_ready(1) {
-                match self.connection.take()? {
-                    Some((Reply::Ended(ended), _)) => {
-                        ending = Some(ended);
-                        self.shown.take_only_what_is_there(Instant::now());
-                    }
-                    _ => {}
-                }
+            if heard
+                && is_ready(1)
+                && let Some((Reply::Ended(ended), _)) = self.connection.take()?
+            {
+                ending = Some(ended);
+                self.shown.take_only_what_is_there(Instant::now());
             }
             let [shown, typed] = places;
             if shown.is_some_and(is_ready) {
