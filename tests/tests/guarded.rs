@@ -39,6 +39,19 @@ both! {
         assert_eq!(ran.stdout(), "open");
     }
 
+    fn credentials_behind_a_link_are_not_readable_by_a_slip(stage) {
+        stage.write(stage.aside().join("keys/id_ed25519"), "canary");
+        let keys = stage.aside().join("keys");
+        stage.sh_with(&["-r", text(&keys)], "true").ok();
+        std::os::unix::fs::symlink(&keys, stage.home().join(".ssh")).expect("a link");
+        needs_a_word(stage, "-r", text(&keys));
+    }
+
+    fn a_variable_that_the_caller_has_not_is_told(stage) {
+        assert!(!stage.sh_with(&["--env", "LANG"], "true").ok().stderr.contains("no such variable"));
+        stage.sh_with(&["--env", "NO_SUCH_VARIABLE"], "true").ok().says("no such variable");
+    }
+
     fn start_up_files_of_the_user_are_not_writable_by_a_slip(stage) {
         let startup = stage.home().join(".bashrc");
         stage.write(&startup, "original");

@@ -3,7 +3,7 @@
 use crate::plan::{Command, Identity, Item, NodeKind, Plan, Variable, ViewOp};
 use crate::view::Made;
 use crate::{PlanError, Request};
-use ironcage_policy::{EnvRule, Policy, WorkspaceMode};
+use ironcage_policy::{EnvRule, Origin, Policy, WorkspaceMode};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -41,6 +41,25 @@ pub(crate) fn make(
         env,
         cwd: cwd.clone(),
     })
+}
+
+/// Variables that a flag passes by name and that the caller has not: most likely a slip.
+pub(crate) fn not_passed(policy: &Policy, request: &Request) -> Vec<String> {
+    let mut notes = Vec::new();
+    for rule in &policy.env {
+        if let (EnvRule::Pass { name }, Origin::Flag { .. }) = (&rule.value, &rule.origin)
+            && !request
+                .env
+                .iter()
+                .any(|(known, _)| matches(name, known.as_bytes()))
+        {
+            notes.push(format!(
+                "{} {name}: there is no such variable in your environment, so none is passed",
+                rule.origin
+            ));
+        }
+    }
+    notes
 }
 
 impl Plan {

@@ -5,6 +5,7 @@
 
 use crate::Request;
 use crate::plan::Access;
+use ironcage_host::{HostFiles, NodeType};
 use ironcage_policy::{Listed, credentials, guarded, protected};
 use std::path::{Component, Path, PathBuf};
 
@@ -101,6 +102,30 @@ pub(crate) fn why(known: &[PathBuf], path: &Path, access: Access) -> Option<Guar
         ),
         parts_are_free: false,
     })
+}
+
+/// The same for what a link in the place of a home directory's credentials leads to: a secret
+/// is one under its other name too.
+pub(crate) fn behind_link(files: &dyn HostFiles, known: &[PathBuf], path: &Path) -> Option<Guard> {
+    for home in homes(known, path) {
+        for entry in credentials::ENTRIES {
+            let named = home.join(entry.path);
+            let is_link = files
+                .node(&named)
+                .is_some_and(|node| node.kind == NodeType::Symlink);
+            if is_link && files.real(&named).is_ok_and(|real| path.starts_with(real)) {
+                return Some(Guard {
+                    why: format!(
+                        "{} leads there, and it holds secrets: {}",
+                        named.display(),
+                        entry.why
+                    ),
+                    parts_are_free: false,
+                });
+            }
+        }
+    }
+    None
 }
 
 #[cfg(test)]

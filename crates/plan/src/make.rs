@@ -25,6 +25,7 @@ pub fn make(
     let bounds = bounds::make(&policy.limits, host);
     let command = command::make(policy, request, &identity, &view)?;
     let mut notes = view.notes;
+    notes.extend(command::not_passed(policy, request));
     Ok(Plan {
         profile: policy.profile.value.clone(),
         command,

@@ -488,9 +488,10 @@ impl Builder<'_> {
                 "it is, holds or lies in Ironcage's own directories, which are in no cage",
             );
         }
+        let homes = guarded::known_homes(self.request);
         if !self.request.i_know
-            && let Some(guard) =
-                guarded::why(&guarded::known_homes(self.request), &real, way.access())
+            && let Some(guard) = guarded::why(&homes, &real, way.access())
+                .or_else(|| guarded::behind_link(self.files, &homes, &real))
         {
             return Err(PlanError::GuardedPath {
                 path: path.value.clone(),
