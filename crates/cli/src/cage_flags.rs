@@ -7,11 +7,15 @@ use crate::{change, places};
 use clap::{Args, ValueHint};
 use ironcage_host::{HostCaps, SystemFiles};
 use ironcage_model::Layer;
-use ironcage_plan::{KeptPlaces, NodeKind, OwnDirectories, Plan, PlanError, Request, make};
+use ironcage_plan::{
+    KeptPlaces, NodeKind, Overlaid, OwnDirectories, Plan, PlanError, Request, ViewOp, make,
+};
 use ironcage_policy::{
     Amount, Cpus, EnvRule, FlagLayer, Resolved, Sources, TimeLimit, WorkspaceMode, resolve,
 };
+use ironcage_state::{StateError, Store};
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
@@ -53,6 +57,9 @@ pub(crate) struct CageFlags {
     /// Keep nothing, and see nothing that was kept: no state, no caches
     #[arg(long, conflicts_with = "state", help_heading = "Files")]
     no_state: bool,
+    /// Read what your own caches of cargo, npm, pip, uv and Go hold through those that are kept
+    #[arg(long, conflicts_with = "no_state", help_heading = "Files")]
+    host_caches: bool,
     /// The workspace [default: the repository around the current directory, else that directory]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = "Files")]
     workspace: Option<PathBuf>,
@@ -122,25 +129,45 @@ pub(crate) struct Prepared {
     pub(crate) plan: Plan,
     pub(crate) resolved: Resolved,
     pub(crate) change: change::Choice,
+    /// Where the changes to the user's own caches go.
+    layers: Option<PathBuf>,
 }
 
 impl Prepared {
     /// Makes the places of what outlives the run, where they are missing. The last step
     /// before a start: the plan itself changes nothing.
-    pub(crate) fn make_places(&self) -> Result<(), CliError> {
+    /// Returns what is to be held as long as the cage runs.
+    pub(crate) fn make_places(&self) -> Result<Option<File>, CliError> {
         if self.plan.kept.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let places = self.plan.kept.iter().map(|item| {
             let is_directory = item.what.kind == NodeKind::Directory;
             (item.what.path.as_path(), is_directory)
         });
         let store = places::store(&places::home()?);
-        store.make(&self.plan.workspace, places).map_err(|error| {
-            CliError::from_error(&error)
+        let shown = |error: &StateError| {
+            CliError::from_error(error)
                 .hint("`ironcage state reset` removes what is kept for this workspace")
                 .hint("--no-state starts without it")
-        })
+        };
+        store
+            .make(&self.plan.workspace, places)
+            .map_err(|error| shown(&error))?;
+        let reads_caches = self.plan.view.iter().any(|item| {
+            let cache = Overlaid::Cache;
+            matches!(&item.what, ViewOp::Overlay { of, .. } if *of == cache)
+        });
+        let Some(layers) = self.layers.as_ref().filter(|_| reads_caches) else {
+            return Ok(None);
+        };
+        match Store::claim_layers(layers).map_err(|error| shown(&error))? {
+            Some(held) => Ok(Some(held)),
+            None => Err(CliError::new(
+                "another cage has just begun to read your own caches in this workspace",
+            )
+            .hint("start again: this one then runs without them")),
+        }
     }
 }
 
@@ -230,8 +257,11 @@ impl CageFlags {
             KeptPlaces::default()
         } else {
             let place = places::store(&home).place(&workspace);
+            let layers = place.layers_of(&policy.profile.value);
             KeptPlaces {
                 caches: place.caches_of(&policy.profile.value),
+                layers: (policy.host_caches.value && !Store::layers_in_use(&layers))
+                    .then_some(layers),
                 home: place.home,
             }
         };
@@ -269,6 +299,7 @@ impl CageFlags {
         let plan = make(&resolved.policy, &request, &host, &files);
         Ok(plan.map(|plan| Prepared {
             plan,
+            layers: request.kept.layers,
             resolved,
             change,
         }))
@@ -287,6 +318,7 @@ impl CageFlags {
             no_toolchains: self.no_toolchains,
             state: self.state.clone(),
             no_state: self.no_state,
+            host_caches: self.host_caches,
             env: self.env.clone(),
             hostname: self.hostname.clone(),
             root_inside: self.root_inside,

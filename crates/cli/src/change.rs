@@ -114,18 +114,23 @@ fn layers(plan: &Plan, directory: &Path) -> Vec<LayerRequest> {
     let overlays = plan.view.iter().filter_map(|item| match &item.what {
         ViewOp::Overlay {
             of, lower, upper, ..
-        } => Some((*of, lower, upper)),
+        } => {
+            let role = match of {
+                Overlaid::Workspace => LayerRole::Workspace,
+                Overlaid::Git => LayerRole::Git,
+                Overlaid::Granted => LayerRole::Granted,
+                // What is kept, and no change to be applied.
+                Overlaid::Cache => return None,
+            };
+            Some((role, lower, upper))
+        }
         _ => None,
     });
     overlays
-        .map(|(of, lower, upper)| {
+        .map(|(role, lower, upper)| {
             let place = upper.parent().unwrap_or(upper);
             LayerRequest {
-                role: match of {
-                    Overlaid::Workspace => LayerRole::Workspace,
-                    Overlaid::Git => LayerRole::Git,
-                    Overlaid::Granted => LayerRole::Granted,
-                },
+                role,
                 real: lower.clone(),
                 place: place
                     .strip_prefix(directory)

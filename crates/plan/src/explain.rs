@@ -164,12 +164,16 @@ fn view_op(op: &ViewOp, line: &mut String) -> fmt::Result {
             Ok(())
         }
         ViewOp::Overlay {
+            lower,
             target,
             upper,
             owner,
             ..
         } => {
             write!(line, "overlay    {}", Printable::new(target))?;
+            if lower != target {
+                write!(line, " of {}", Printable::new(lower))?;
+            }
             write!(line, ", changes to {}", Printable::new(upper))?;
             if let Some(owner) = owner {
                 write!(line, " (user {} outside is the agent)", owner.uid)?;

@@ -119,6 +119,8 @@ pub enum Overlaid {
     Git,
     /// A directory that was given for writing.
     Granted,
+    /// The user's own cache of a tool.
+    Cache,
 }
 
 /// One step in the building of the file view. Targets are paths inside.

@@ -19,6 +19,9 @@ pub struct KeptPlaces {
     pub home: PathBuf,
     /// The directory of the caches.
     pub caches: PathBuf,
+    /// Where the changes to the user's own caches go; `None` while another cage uses them, or
+    /// where they are not read.
+    pub layers: Option<PathBuf>,
 }
 
 /// Where one layer of a change lies.

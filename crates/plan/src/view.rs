@@ -2,6 +2,7 @@
 
 mod beside;
 mod covered;
+mod host_caches;
 mod overlay;
 
 use crate::plan::{

@@ -141,28 +141,66 @@ struct CacheFile {
 struct Cache {
     name: String,
     set: BTreeMap<String, String>,
+    #[serde(default)]
+    host: Vec<HostCache>,
+    why: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HostCache {
+    variable: String,
+    default: String,
+    part: String,
+    place: String,
+    #[serde(default)]
+    without: Vec<String>,
     why: String,
 }
 
 pub(crate) fn caches(path: &Path) -> Result<String, Failure> {
     let file: CacheFile = read(path)?;
+    let wrong = |place: &str| format!("{}: `{place}` is not plain, or twice there", path.display());
     let mut places = BTreeSet::new();
     let mut code = String::from("/// Every cache.\npub static ENTRIES: &[Cache] = &[\n");
-    for Cache { name, set, why } in &file.cache {
+    for Cache {
+        name,
+        set,
+        host,
+        why,
+    } in &file.cache
+    {
         check_reason(path, name, why)?;
         for place in set.values() {
             if !is_plain(place) || !places.insert(place) {
-                return Err(format!(
-                    "{}: `{place}` is not plain, or twice there",
-                    path.display()
-                ));
+                return Err(wrong(place));
             }
         }
         let set: Vec<(&String, &String)> = set.iter().collect();
-        let _ = writeln!(
-            code,
-            "    Cache {{ name: {name:?}, set: &{set:?}, why: {why:?} }},"
-        );
+        let _ = writeln!(code, "    Cache {{ name: {name:?}, set: &{set:?}, host: &[");
+        for host in host {
+            let HostCache {
+                variable,
+                default,
+                part,
+                place,
+                without,
+                why,
+            } = host;
+            check_reason(path, place, why)?;
+            let below = |(_, set): &(&String, &String)| Path::new(place).starts_with(set);
+            if !is_plain(place) || !set.iter().any(below) {
+                return Err(wrong(place));
+            }
+            if !default.starts_with("~/") || !without.iter().all(|name| is_plain(name)) {
+                return Err(wrong(default));
+            }
+            let _ = writeln!(
+                code,
+                "        HostCache {{ variable: {variable:?}, default: {default:?}, part: {part:?}, place: {place:?}, without: &{without:?}, why: {why:?} }},"
+            );
+        }
+        let _ = writeln!(code, "    ], why: {why:?} }},");
     }
     code.push_str("];\n");
     Ok(code)

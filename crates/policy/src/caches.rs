@@ -11,6 +11,25 @@ pub struct Cache {
     pub name: &'static str,
     /// Variables, and the place of each in the cage's directory of caches.
     pub set: &'static [(&'static str, &'static str)],
+    /// What of the user's own may be read through it.
+    pub host: &'static [HostCache],
+    /// What is in it.
+    pub why: &'static str,
+}
+
+/// A directory of the user's own cache, which holds what was downloaded and no credentials.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct HostCache {
+    /// The variable by which the user may have moved the cache.
+    pub variable: &'static str,
+    /// Where it is else; `~/` begins it.
+    pub default: &'static str,
+    /// The directory of it; empty is all.
+    pub part: &'static str,
+    /// Where in the cage's directory of caches.
+    pub place: &'static str,
+    /// What of it is hidden.
+    pub without: &'static [&'static str],
     /// What is in it.
     pub why: &'static str,
 }

@@ -82,6 +82,9 @@ pub struct StateSection {
     /// Caches of tools that are kept, such as `cargo`; each profile has its own.
     #[schemars(with = "Vec<crate::schema::CacheName>")]
     pub caches: Vec<Spanned<String>>,
+    /// Whether what the user's own caches hold can be read through those that are kept. Nothing is ever written there.
+    #[schemars(with = "Option<bool>")]
+    pub host_caches: Option<Spanned<bool>>,
 }
 
 /// Environment variables.

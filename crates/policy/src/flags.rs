@@ -31,6 +31,8 @@ pub struct FlagLayer {
     pub state: Vec<PathBuf>,
     /// `--no-state`.
     pub no_state: bool,
+    /// `--host-caches`.
+    pub host_caches: bool,
     /// `--env`.
     pub env: Vec<EnvRule>,
     /// `--hostname`.
@@ -179,6 +181,7 @@ impl FlagLayer {
             write_direct: paths("--write", &self.write_direct)?,
             hide: paths("--hide", &self.hide)?,
             toolchains: one("--no-toolchains", self.no_toolchains.then_some(false)),
+            host_caches: one("--host-caches", self.host_caches.then_some(true)),
             keep: each("--state", self.kept(home)?),
             caches: Vec::new(),
             keep_nothing: self.no_state,

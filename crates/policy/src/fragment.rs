@@ -24,6 +24,7 @@ pub(crate) struct Fragment {
     pub(crate) write_direct: Vec<Sourced<PathBuf>>,
     pub(crate) hide: Vec<Sourced<PathBuf>>,
     pub(crate) toolchains: Option<Sourced<bool>>,
+    pub(crate) host_caches: Option<Sourced<bool>>,
     pub(crate) keep: Vec<Sourced<PathBuf>>,
     pub(crate) caches: Vec<Sourced<String>>,
     /// Takes away what is kept so far; only flags say so.
@@ -111,6 +112,7 @@ impl Check<'_> {
             write_direct: self.each(&file.files.write_direct, path)?,
             hide: self.each(&file.files.hide, path)?,
             toolchains: self.one(&file.files.toolchains, |_, value| Ok(*value.get_ref()))?,
+            host_caches: self.one(&file.state.host_caches, |_, value| Ok(*value.get_ref()))?,
             keep: self.each(&file.state.keep, |this, text| {
                 check_keep(Path::new(text.get_ref()), this.home).map_err(|remedy| {
                     let title = format!("`{}` cannot be kept", text.get_ref());

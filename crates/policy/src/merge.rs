@@ -24,6 +24,9 @@ pub(crate) fn from_defaults(
         write_direct: defaults.write_direct,
         hide: defaults.hide,
         toolchains: defaults.toolchains.ok_or(Incomplete("files.toolchains"))?,
+        host_caches: defaults
+            .host_caches
+            .ok_or(Incomplete("state.host-caches"))?,
         keep: defaults.keep,
         caches: defaults.caches,
         env: defaults.env,
@@ -81,6 +84,7 @@ pub(crate) fn apply(policy: &mut Policy, fragment: Fragment) {
     append(&mut policy.write_direct, fragment.write_direct);
     append(&mut policy.hide, fragment.hide);
     replace(&mut policy.toolchains, fragment.toolchains);
+    replace(&mut policy.host_caches, fragment.host_caches);
     if fragment.keep_nothing {
         policy.keep.clear();
         policy.caches.clear();

@@ -51,6 +51,7 @@ pub fn is_no_wider(a: &Policy, b: &Policy) -> bool {
             .all(|path| covered(&path.value, &b.write_direct))
         && b.hide.iter().all(|path| covered(&path.value, &a.hide))
         && a.toolchains.value <= b.toolchains.value
+        && a.host_caches.value <= b.host_caches.value
         && a.keep.iter().all(|path| covered(&path.value, &b.keep))
         && all_in(&a.caches, &b.caches);
     let outer = environment(b);
@@ -188,6 +189,12 @@ pub(crate) fn narrow(base: &mut Policy, fragment: &mut Fragment, workspace: &Pat
         "files.toolchains",
         &mut fragment.toolchains,
         |given| *given <= base.toolchains.value,
+        bool::to_string,
+    );
+    dropped.keep_if(
+        "state.host-caches",
+        &mut fragment.host_caches,
+        |given| *given <= base.host_caches.value,
         bool::to_string,
     );
     dropped.keep("state.keep", &mut fragment.keep, &base.keep, path);

@@ -238,6 +238,8 @@ pub struct Policy {
     pub hide: Vec<Sourced<PathBuf>>,
     /// Whether toolchains that the caller's PATH names are readable.
     pub toolchains: Sourced<bool>,
+    /// Whether the host's caches can be read through those that are kept.
+    pub host_caches: Sourced<bool>,
     /// Paths relative to the home directory that are kept between runs.
     pub keep: Vec<Sourced<PathBuf>>,
     /// Caches that are kept between runs, by name.

@@ -32,6 +32,12 @@ impl Place {
         }
     }
 
+    /// Where one profile's changes to the user's own caches go: beside its caches, out of the
+    /// agent's sight. No profile has a name with a dot.
+    pub fn layers_of(&self, profile: &str) -> PathBuf {
+        self.caches.join(format!("{profile}.host"))
+    }
+
     /// The caches of one profile: what a wider one let in does not reach a narrower one.
     pub fn caches_of(&self, profile: &str) -> PathBuf {
         self.caches.join(profile)

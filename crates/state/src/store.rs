@@ -5,9 +5,10 @@ use crate::place::{Place, workspace_key};
 use crate::remove::{open_path, remove_tree, sweep, take_out};
 use crate::tree::{PRIVATE, exists, make_directory};
 use crate::{Copied, copy};
-use ironcage_sys::rustix::fs::{CWD, Mode, OFlags, openat};
+use ironcage_sys::rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, openat};
+use ironcage_sys::rustix::io::Errno;
 use std::ffi::OsStr;
-use std::fs::{DirBuilder, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::Write as _;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -16,6 +17,8 @@ use std::path::{Path, PathBuf};
 
 /// Names the workspace that a place belongs to.
 const RECORD: &str = "workspace";
+/// Held by the run that uses the layers beside it.
+const LOCK: &str = "lock";
 
 /// The places of all workspaces.
 #[derive(Debug, Clone)]
@@ -68,19 +71,20 @@ impl Store {
         places: impl IntoIterator<Item = (&'p Path, bool)>,
     ) -> Result<(), StateError> {
         let place = self.place(workspace);
-        let mut home: Option<OwnedFd> = None;
+        let (mut home, mut caches): (Option<OwnedFd>, Option<OwnedFd>) = (None, None);
         for (path, is_directory) in places {
             if let Ok(relative) = path.strip_prefix(&place.home) {
                 let home = match &home {
                     Some(home) => home,
-                    None => home.insert(self.open_home(&place, workspace)?),
+                    None => home.insert(self.open(&place.home, &place, workspace)?),
                 };
-                make_in_home(home, relative, path, is_directory)?;
-            } else if path.starts_with(&place.caches) {
-                if !path.is_dir() {
-                    self.record(&place, workspace)?;
-                    make_private(path)?;
-                }
+                make_below(home, relative, path, is_directory)?;
+            } else if let Ok(relative) = path.strip_prefix(&place.caches) {
+                let caches = match &caches {
+                    Some(caches) => caches,
+                    None => caches.insert(self.open(&place.caches, &place, workspace)?),
+                };
+                make_below(caches, relative, path, is_directory)?;
             } else {
                 return Err(StateError::NotBelow {
                     path: path.to_owned(),
@@ -91,15 +95,51 @@ impl Store {
         Ok(())
     }
 
-    fn open_home(&self, place: &Place, workspace: &Path) -> Result<OwnedFd, StateError> {
+    /// Opens the directory of what is kept of one kind, which no agent can replace, and makes
+    /// it where it is missing.
+    fn open(
+        &self,
+        directory: &Path,
+        place: &Place,
+        workspace: &Path,
+    ) -> Result<OwnedFd, StateError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let open = || openat(CWD, &place.home, flags, Mode::empty());
-        if let Ok(home) = open() {
-            return Ok(home);
+        let open = || openat(CWD, directory, flags, Mode::empty());
+        if let Ok(opened) = open() {
+            return Ok(opened);
         }
         self.record(place, workspace)?;
-        make_private(&place.home)?;
-        open().doing("open", &place.home)
+        make_private(directory)?;
+        open().doing("open", directory)
+    }
+
+    /// Takes the layers of the user's own caches for one run, where they are free: one upper
+    /// layer cannot serve two overlays at once. They are free again when the file is closed.
+    ///
+    /// # Errors
+    /// Where the system refuses.
+    pub fn claim_layers(layers: &Path) -> Result<Option<File>, StateError> {
+        let path = layers.join(LOCK);
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .doing("open", &path)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(file)),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(error).doing("lock", &path),
+        }
+    }
+
+    /// Whether another run has the layers. Changes nothing.
+    pub fn layers_in_use(layers: &Path) -> bool {
+        let Ok(file) = File::open(layers.join(LOCK)) else {
+            return false;
+        };
+        flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
     }
 
     /// Writes down whose place it is.
@@ -174,7 +214,7 @@ impl Store {
         replace: bool,
     ) -> Result<Copied, StateError> {
         let place = self.place(workspace);
-        let home = self.open_home(&place, workspace)?;
+        let home = self.open(&place.home, &place, workspace)?;
         let shown = place.home.join(relative);
         let (Some(above), Some(name)) = (relative.parent(), relative.file_name()) else {
             return Err(StateError::NotBelow {
@@ -193,21 +233,21 @@ impl Store {
     }
 }
 
-fn make_in_home(
-    home: &OwnedFd,
+fn make_below(
+    root: &OwnedFd,
     relative: &Path,
     shown: &Path,
     is_directory: bool,
 ) -> Result<(), StateError> {
-    if exists(home.as_fd(), relative) {
+    if exists(root.as_fd(), relative) {
         return Ok(());
     }
     if is_directory {
-        return make_directory(home.as_fd(), relative)
+        return make_directory(root.as_fd(), relative)
             .map(drop)
             .doing("make", shown);
     }
-    let above = make_directory(home.as_fd(), relative.parent().unwrap_or(Path::new("")))
+    let above = make_directory(root.as_fd(), relative.parent().unwrap_or(Path::new("")))
         .doing("make", shown)?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let name = relative.file_name().unwrap_or_default();

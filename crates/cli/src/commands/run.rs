@@ -83,7 +83,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     if !args.quiet {
         announce(&prepared);
     }
-    prepared.make_places()?;
+    let _held = prepared.make_places()?;
     let mode = prepared.resolved.policy.workspace_mode.value;
     let change = std::mem::take(&mut prepared.change).open(&prepared.plan, mode)?;
     if let Some(change) = change.as_ref().filter(|_| !args.quiet) {

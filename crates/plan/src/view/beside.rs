@@ -26,6 +26,7 @@ impl Builder<'_> {
                 &caches.place.origin,
             );
         }
+        let caches = kept.caches.is_some();
         let owner = self.map_owners.then_some(self.caller);
         for mount in kept.home.into_iter().chain(kept.caches) {
             self.parents(&mount.target);
@@ -44,6 +45,9 @@ impl Builder<'_> {
         }
         self.made.variables.extend(kept.variables);
         self.made.notes.extend(kept.notes);
+        if caches {
+            self.host_caches(policy);
+        }
     }
 
     /// Directories of the agent's home above something that is mounted there are the agent's.

@@ -84,7 +84,7 @@ impl Builder<'_> {
     }
 
     /// Why overlayfs cannot serve for a directory, as far as that can be known beforehand.
-    fn no_overlay(&self, path: &Path, kind: NodeType, owner: Owner) -> Option<String> {
+    pub(super) fn no_overlay(&self, path: &Path, kind: NodeType, owner: Owner) -> Option<String> {
         if kind != NodeType::Directory {
             return Some(
                 "it is a single file; give the directory that it lies in, or write PATH:direct"

@@ -149,6 +149,7 @@ pub(crate) fn request() -> Request {
             paths: vec!["/home/ann/.config/ironcage".into()],
         },
         kept: KeptPlaces {
+            layers: None,
             home: "/home/ann/.local/state/ironcage/kept/key/home".into(),
             caches: "/home/ann/.cache/ironcage/key/profile".into(),
         },

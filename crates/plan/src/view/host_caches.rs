@@ -1,0 +1,152 @@
+//! What the user's own caches hold, read through those that are kept: overlays whose lower
+//! layer is the host's directory. Nothing is ever written to it.
+//!
+//! It spares downloads and no more, so what stands against one is a note, and the cage starts
+//! without.
+
+use super::Builder;
+use crate::plan::{Access, Item, KeptPlace, NodeKind, Overlaid, Owner, ViewOp};
+use crate::{guarded, kept};
+use ironcage_host::NodeType;
+use ironcage_policy::caches::{self, HostCache};
+use ironcage_policy::{Policy, Sourced};
+use std::path::{Component, Path, PathBuf};
+
+impl Builder<'_> {
+    pub(super) fn host_caches(&mut self, policy: &Policy) {
+        if !policy.host_caches.value {
+            return;
+        }
+        let Some(layers) = &self.request.kept.layers else {
+            self.made.notes.push(
+                "your own caches are not read: another cage with this profile is at work in this workspace"
+                    .into(),
+            );
+            return;
+        };
+        let layers = layers.clone();
+        for name in &policy.caches {
+            for host in caches::find(&name.value).map_or(&[][..], |cache| cache.host) {
+                match self.readable_cache(policy, host) {
+                    Ok(Some((lower, owner))) => {
+                        self.host_cache(host, name, (lower, owner), &layers);
+                    }
+                    Ok(None) => {}
+                    Err(why) => self.made.notes.push(format!(
+                        "your own cache of {} is not read: {why}",
+                        name.value
+                    )),
+                }
+            }
+        }
+    }
+
+    /// The real directory of a cache and its owner; `None` where the user has none.
+    fn readable_cache(
+        &self,
+        policy: &Policy,
+        host: &HostCache,
+    ) -> Result<Option<(PathBuf, Owner)>, String> {
+        let Ok(real) = self.files.real(&self.place_of(host)) else {
+            return Ok(None);
+        };
+        let Some(node) = self.files.node(&real) else {
+            return Ok(None);
+        };
+        let shown = real.display();
+        let overlaps = |other: &Path| other.starts_with(&real) || real.starts_with(other);
+        let own = &self.request.own.paths;
+        if own.iter().any(|own| overlaps(own)) {
+            return Err(format!("{shown} overlaps Ironcage's own directories"));
+        }
+        let known = guarded::known_homes(self.request);
+        if let Some(guard) = guarded::why(&known, &real, Access::Read) {
+            return Err(format!("{shown}: {}", guard.why));
+        }
+        // Below the workspace or a writable path an agent may have put what it likes.
+        if overlaps(&self.request.workspace) || self.agents.iter().any(|path| overlaps(path)) {
+            return Err(format!("{shown} is where agents write"));
+        }
+        if policy.hide.iter().any(|hidden| overlaps(&hidden.value)) {
+            return Err(format!("something of {shown} is hidden by the policy"));
+        }
+        let owner = Owner {
+            uid: node.uid,
+            gid: node.gid,
+        };
+        if node.kind == NodeType::Directory && owner.uid != self.caller.uid {
+            return Err(format!("{shown} belongs to user {}", owner.uid));
+        }
+        match self.no_overlay(&real, node.kind, owner) {
+            Some(why) => Err(format!("{shown}: {why}")),
+            None => Ok(Some((real, owner))),
+        }
+    }
+
+    /// Where the user has the cache: where the variable says, else where its tool has it.
+    fn place_of(&self, host: &HostCache) -> PathBuf {
+        let variable = |name: &str| {
+            let mut known = self.request.env.iter();
+            let value = known.find(|(known, _)| known == name)?;
+            let path = PathBuf::from(&value.1);
+            let plain =
+                |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
+            (path.is_absolute() && path.components().all(plain)).then_some(path)
+        };
+        let default = host.default.trim_start_matches("~/");
+        let moved = variable(host.variable).or_else(|| {
+            let below = Path::new(default).strip_prefix(".cache").ok()?;
+            Some(variable("XDG_CACHE_HOME")?.join(below))
+        });
+        moved
+            .unwrap_or_else(|| self.request.home.join(default))
+            .join(host.part)
+    }
+
+    fn host_cache(
+        &mut self,
+        host: &HostCache,
+        name: &Sourced<String>,
+        (lower, owner): (PathBuf, Owner),
+        layers: &Path,
+    ) {
+        let origin = format!("cache {}: {}", name.value, host.why);
+        let target = Path::new(kept::CACHES).join(host.place);
+        let place = layers.join(host.place);
+        let (upper, work) = (place.join("upper"), place.join("work"));
+        let mount_point = self.request.kept.caches.join(host.place);
+        for path in [mount_point, upper.clone(), work.clone()] {
+            self.made.kept.push(Item {
+                what: KeptPlace {
+                    path,
+                    kind: NodeKind::Directory,
+                },
+                origin: origin.clone(),
+            });
+        }
+        self.made.writable.push(upper.clone());
+        let hidden = host.without.iter().filter_map(|name| {
+            let kind = match self.files.node(&lower.join(name))?.kind {
+                NodeType::Directory => NodeKind::Directory,
+                _ => NodeKind::File,
+            };
+            let target = target.join(name);
+            Some(ViewOp::Hide { target, kind })
+        });
+        let hidden: Vec<ViewOp> = hidden.collect();
+        self.push(
+            ViewOp::Overlay {
+                of: Overlaid::Cache,
+                lower,
+                target,
+                upper,
+                work,
+                owner: self.map_owners.then_some(owner),
+            },
+            origin.clone(),
+        );
+        for op in hidden {
+            self.push(op, origin.clone());
+        }
+    }
+}
