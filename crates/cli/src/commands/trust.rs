@@ -31,7 +31,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let home = places::home()?;
     let store = TrustStore::new(&places::state_dir(&home));
     if args.list {
-        return list(&store);
+        return list(&store, home);
     }
     let path = match &args.path {
         Some(path) if path.is_dir() => path.join(FILE_NAME),
@@ -58,7 +58,7 @@ fn find(home: &Path) -> Result<PathBuf, CliError> {
     })
 }
 
-fn list(store: &TrustStore) -> CommandResult {
+fn list(store: &TrustStore, home: PathBuf) -> CommandResult {
     let trusted = store.list().map_err(|error| CliError::from_error(&error))?;
     if trusted.is_empty() {
         anstream::println!("no file is trusted");
@@ -66,7 +66,16 @@ fn list(store: &TrustStore) -> CommandResult {
     for entry in trusted {
         let digest = entry.digest.to_string();
         let short = digest.get(..12).unwrap_or(&digest);
-        anstream::println!("{short}  {}", Printable::new(&entry.path));
+        let sources = Sources {
+            home: home.clone(),
+            ..Sources::default()
+        };
+        let note = match examine(&entry.path, &sources) {
+            Ok(now) if now.trusted.digest == entry.digest => "",
+            _ if !entry.path.exists() => "  (gone)",
+            _ => "  (changed since: trusted no longer)",
+        };
+        anstream::println!("{short}  {}{note}", Printable::new(&entry.path));
     }
     Ok(0)
 }
