@@ -5,13 +5,13 @@ use crate::network;
 use ironcage_backend::faults::step;
 use ironcage_backend::ids::{self, Range};
 use ironcage_backend::init::{self, Inheritance};
-use ironcage_backend::{Birth, Ends, StartError, StreamKind, end, make_cgroup};
+use ironcage_backend::{Birth, Ends, Helper, StartError, StreamKind, end, make_cgroup};
 use ironcage_layers::cgroup::Cgroup;
 use ironcage_model::CageId;
 use ironcage_plan::{IdMap, Plan};
 use ironcage_sys::clone::{Forked, Namespaces, fork};
 use ironcage_sys::rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 /// Forks PID 1 of a cage, which builds it and starts the command. The caller goes on with
 /// [`Birth::attend`]; what it does before is done while PID 1 works.
@@ -27,7 +27,33 @@ pub(crate) fn start(plan: &Plan, id: &CageId, kind: StreamKind) -> Result<Birth,
         None,
     )
     .map_err(channel)?;
+    // Root's helper needs nothing of the cage: it begins before ids and cgroup are seen to.
+    let helper = match plan.identity.map {
+        IdMap::Range { .. } => Some(network::start(None, control.as_fd())?),
+        IdMap::Own { .. } => None,
+    };
+    step();
+    match fork_init(plan, id, ends, (control, control_inner), helper.is_none()) {
+        Ok(mut birth) => {
+            birth.helper = birth.helper.or(helper);
+            Ok(birth)
+        }
+        Err(error) => {
+            // Waited for, so that no process is left; what it says no longer matters.
+            let _ = helper.map(Helper::finish);
+            Err(error)
+        }
+    }
+}
 
+/// Forks PID 1, and after it the helper that needs its user namespace.
+fn fork_init(
+    plan: &Plan,
+    id: &CageId,
+    ends: Ends,
+    (control, control_inner): (OwnedFd, OwnedFd),
+    with_helper: bool,
+) -> Result<Birth, StartError> {
     let (range, agent_outside) = match plan.identity.map {
         IdMap::Own { uid, gid } => (None, (uid, gid)),
         IdMap::Range { .. } => {
@@ -83,7 +109,11 @@ pub(crate) fn start(plan: &Plan, id: &CageId, kind: StreamKind) -> Result<Birth,
         Forked::Parent { pid, pidfd } => {
             drop((control_inner, ends.inner));
             drop((owner_maps, cgroup_entries));
-            let helper = match network::start(range.is_none().then_some(pid), control.as_fd()) {
+            let helper = match with_helper {
+                true => network::start(Some(pid), control.as_fd()).map(Some),
+                false => Ok(None),
+            };
+            let helper = match helper {
                 Ok(helper) => helper,
                 Err(error) => {
                     end(&pidfd);
@@ -91,7 +121,7 @@ pub(crate) fn start(plan: &Plan, id: &CageId, kind: StreamKind) -> Result<Birth,
                 }
             };
             Ok(Birth {
-                helper: Some(helper),
+                helper,
                 children,
                 control,
                 pid,

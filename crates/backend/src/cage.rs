@@ -205,12 +205,17 @@ impl Birth {
         let _ = self.helper.map(Helper::finish);
     }
 
+    /// Waits for the part that a helper makes.
+    pub fn await_helper(&mut self) -> Result<(), StartError> {
+        self.helper.take().map_or(Ok(()), Helper::finish)
+    }
+
     /// Lets the command start, and answers PID 1 until it is ready or has failed. When this
     /// returns an error, nothing is left.
     ///
     /// Preconditions: the start is on record. PID 1 starts nothing before this is called.
     pub fn attend(mut self, plan: &Plan) -> Result<(Cage, Streams), StartError> {
-        let helped = self.helper.take().map_or(Ok(()), Helper::finish);
+        let helped = self.await_helper();
         let permit =
             || wire::tell_init(self.control.as_fd(), &ToInit::Permit).map_err(StartError::Channel);
         match helped

@@ -10,13 +10,13 @@ use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// What was read so far.
 #[derive(Debug, Default)]
 pub(crate) struct Listings {
     /// Few enough to look through.
-    directories: RefCell<Vec<(PathBuf, Seen)>>,
+    directories: RefCell<Vec<(Box<[u8]>, Seen)>>,
 }
 
 /// What is known of a directory.
@@ -49,45 +49,60 @@ const PLAIN: [u64; 6] = [
 impl Listings {
     /// Whether a directory that was read says that nothing is at the path.
     pub(crate) fn is_absent(&self, path: &Path) -> bool {
-        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        // By bytes: taking a path apart by the rules for all paths is most of the work.
+        let path = path.as_os_str().as_bytes();
+        let Some(slash) = path.iter().rposition(|byte| *byte == b'/') else {
             return false;
         };
+        let (parent, name) = (&path[..slash], &path[slash + 1..]);
+        if parent.is_empty() || matches!(name, b"" | b"." | b"..") {
+            return false;
+        }
         let mut directories = self.directories.borrow_mut();
         // Where a directory is missing, so is everything below it.
-        let missing_above = parent.ancestors().any(|directory| {
-            let place = directory.parent().zip(directory.file_name());
-            place.is_some_and(|(above, name)| lacks(&directories, above, name))
-        });
-        if missing_above {
+        if directories
+            .iter()
+            .any(|(known, seen)| seen.lacks(known, path))
+        {
             return true;
         }
-        let known = directories
-            .iter_mut()
-            .find(|(known, _)| known.as_os_str() == parent.as_os_str());
+        let known = directories.iter_mut().find(|(known, _)| **known == *parent);
         match known {
-            Some((_, Seen::Asked(times))) if *times + 1 < WORTH_A_LIST => {
-                *times += 1;
-                false
+            Some((known, seen @ Seen::Asked(_))) => {
+                *seen = seen.asked(known);
+                seen.lacks(known, path)
             }
-            Some((_, seen @ Seen::Asked(_))) => {
-                *seen = list(parent).map_or(Seen::Unlisted, Seen::Names);
-                lacks(&directories, parent, name)
-            }
-            Some(_) => lacks(&directories, parent, name),
+            Some(_) => false,
             None => {
-                directories.push((parent.to_owned(), Seen::Asked(1)));
+                directories.push((parent.into(), Seen::Asked(1)));
                 false
             }
         }
     }
 }
 
-/// Whether the list of a directory says that a name is not in it.
-fn lacks(directories: &[(PathBuf, Seen)], directory: &Path, name: &OsStr) -> bool {
-    directories.iter().any(|(known, seen)| {
-        known.as_os_str() == directory.as_os_str()
-            && matches!(seen, Seen::Names(names) if !may_hold(names, name.as_bytes()))
-    })
+impl Seen {
+    /// After one more question.
+    fn asked(&self, directory: &[u8]) -> Seen {
+        match self {
+            Seen::Asked(times) if *times + 1 < WORTH_A_LIST => Seen::Asked(times + 1),
+            _ => list(Path::new(OsStr::from_bytes(directory))).map_or(Seen::Unlisted, Seen::Names),
+        }
+    }
+
+    /// Whether the list of this directory says that there is nothing at a path below it.
+    fn lacks(&self, directory: &[u8], path: &[u8]) -> bool {
+        let Seen::Names(names) = self else {
+            return false;
+        };
+        let below = path
+            .strip_prefix(directory)
+            .and_then(|rest| rest.strip_prefix(b"/"));
+        let Some(name) = below.and_then(|rest| rest.split(|byte| *byte == b'/').next()) else {
+            return false;
+        };
+        !matches!(name, b"" | b"." | b"..") && !may_hold(names, name)
+    }
 }
 
 /// Whether a name may be among those of a directory, also of one that takes letters of either
@@ -150,11 +165,9 @@ mod tests {
         }
         let known = files.listings.directories.borrow();
         let listed = |seen: &Seen| matches!(seen, Seen::Names(names) if names.len() >= 4);
-        assert!(
-            known
-                .iter()
-                .any(|(path, seen)| path == directory.path() && listed(seen))
-        );
+        assert!(known.iter().any(|(path, seen)| **path
+            == *directory.path().as_os_str().as_bytes()
+            && listed(seen)));
     }
 
     #[test]

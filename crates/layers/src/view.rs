@@ -157,10 +157,9 @@ impl<'a> View<'a> {
                     }
                 }
                 ViewOp::Symlink { target, to } => {
-                    self.parents(target)?;
-                    doing(symlinkat(to, &self.root, relative(target)), || {
-                        format!("make the link {}", shown(target))
-                    })?;
+                    let make = || symlinkat(to, &self.root, relative(target));
+                    let made = self.with_parents(target, make)?;
+                    doing(made, || format!("make the link {}", shown(target)))?;
                 }
                 ViewOp::File {
                     target,

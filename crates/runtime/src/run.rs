@@ -70,12 +70,14 @@ pub fn run(mut job: Job<'_>) -> Result<Finished, RunError> {
     } else {
         StreamKind::Pipes
     };
-    let birth = match Namespace.start(job.plan, &id, kind) {
+    let mut birth = match Namespace.start(job.plan, &id, kind) {
         Ok(birth) => birth,
         Err(error) => return Err(not_started(&mut Recorder::new(id)?, error, born)),
     };
-    // Done while PID 1 builds the cage. It starts nothing before it is told to, which `attend`
-    // does: the command does not run unless its start is on record.
+    // Done while PID 1 builds the cage, and after the helper's part, which PID 1 needs sooner:
+    // there may be no more than two processors. PID 1 starts nothing before it is told to, which
+    // `attend` does: the command does not run unless its start is on record.
+    let helped = birth.await_helper();
     let background = job.background.take();
     let prepared = prepare(&job, &id, &state, &runtime, background.is_some());
     let Prepared {
@@ -90,7 +92,14 @@ pub fn run(mut job: Job<'_>) -> Result<Finished, RunError> {
             return Err(error);
         }
     };
-    let (cage, streams) = match birth.attend(job.plan) {
+    let attended = match helped {
+        Ok(()) => birth.attend(job.plan),
+        Err(error) => {
+            birth.abandon();
+            Err(error)
+        }
+    };
+    let (cage, streams) = match attended {
         Ok(born) => born,
         Err(error) => return Err(not_started(&mut recorder, error, born)),
     };

@@ -74,7 +74,7 @@ struct CloneArgs {
 pub fn fork(namespaces: Namespaces, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Forked> {
     const CLONE_PIDFD: u64 = 0x1000;
     const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
-    if !crate::process::is_single_threaded() {
+    if !crate::process::has_one_thread() {
         return Err(io::Error::other("fork from a process with several threads"));
     }
     let mut pidfd: libc::c_int = -1;

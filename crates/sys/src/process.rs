@@ -5,6 +5,15 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+/// Whether this process has one thread only, asked of the kernel by a call that does nothing
+/// else: "stop sharing what threads share" is refused where there are any. Cheaper than a look
+/// at `/proc`, but filters of cages refuse it.
+pub(crate) fn has_one_thread() -> bool {
+    // SAFETY: with this flag the call changes nothing in a process of one thread, and is
+    // refused in another.
+    check(unsafe { libc::syscall(libc::SYS_unshare, libc::CLONE_THREAD) }).is_ok()
+}
+
 /// Whether this process has one thread only.
 pub fn is_single_threaded() -> bool {
     // Field 20 of /proc/self/stat would need a parse; the directory's link count is two
@@ -62,24 +71,48 @@ pub fn set_file_ids(ids: FileIds) -> io::Result<FileIds> {
     })
 }
 
-/// The argument list that the kernel put on this process's stack, kept for
-/// [`wipe_arguments_and_environment`].
-static ARGUMENTS: AtomicPtr<*mut libc::c_char> = AtomicPtr::new(std::ptr::null_mut());
-
-extern "C" fn remember_arguments(
-    _count: libc::c_int,
-    arguments: *mut *mut libc::c_char,
-    _environment: *mut *mut libc::c_char,
-) {
-    ARGUMENTS.store(arguments, Ordering::Relaxed);
+unsafe extern "C" {
+    static mut environ: *mut *mut libc::c_char;
 }
 
-// SAFETY: the C library calls each entry of this section once before main, with exactly
-// these arguments; the function only stores a pointer.
+/// The environment that the kernel put on this process's stack, kept for
+/// [`wipe_arguments_and_environment`].
+static ENVIRONMENT: AtomicPtr<*mut libc::c_char> = AtomicPtr::new(std::ptr::null_mut());
+
+extern "C" fn remember_environment() {
+    // SAFETY: reading the pointer that the C library keeps; there is no other thread yet.
+    let list = unsafe { environ };
+    ENVIRONMENT.store(list, Ordering::Relaxed);
+}
+
+// SAFETY: the C library calls each entry of this section once before main, when its list of the
+// environment is still the kernel's; the function only stores a pointer. Some libraries pass
+// arguments, which a C function may ignore.
 #[unsafe(link_section = ".init_array")]
 #[used]
-static REMEMBER: extern "C" fn(libc::c_int, *mut *mut libc::c_char, *mut *mut libc::c_char) =
-    remember_arguments;
+static REMEMBER: extern "C" fn() = remember_environment;
+
+/// The argument list that the kernel put on this process's stack: it lies right before the
+/// environment, and its length before it. Null where that does not hold.
+fn arguments() -> *mut *mut libc::c_char {
+    let environment = ENVIRONMENT.load(Ordering::Relaxed);
+    let count = std::env::args_os().len();
+    if environment.is_null() {
+        return environment;
+    }
+    // SAFETY: the kernel puts the number of arguments, the arguments, a null, the environment
+    // and a null in one array, of which this is a part.
+    let first = unsafe { environment.sub(count + 1) };
+    // SAFETY: the element before the arguments, in the same array.
+    let length = unsafe { first.sub(1) };
+    // SAFETY: within the array.
+    let length = unsafe { *length };
+    if length.addr() == count {
+        first
+    } else {
+        std::ptr::null_mut()
+    }
+}
 
 /// Overwrites the environment and the arguments that the kernel put on this process's stack:
 /// a forked child then carries no secret of its parent's there, and its `/proc/PID/cmdline`
@@ -87,10 +120,7 @@ static REMEMBER: extern "C" fn(libc::c_int, *mut *mut libc::c_char, *mut *mut li
 ///
 /// Preconditions: the caller has one thread and does not use `std::env` afterwards.
 pub fn wipe_arguments_and_environment() {
-    unsafe extern "C" {
-        static mut environ: *mut *mut libc::c_char;
-    }
-    wipe_strings(ARGUMENTS.load(Ordering::Relaxed));
+    wipe_strings(arguments());
     // SAFETY: reading the pointer that the C library keeps; no other thread changes it.
     let environment = unsafe { environ };
     wipe_strings(environment);

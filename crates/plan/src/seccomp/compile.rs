@@ -162,18 +162,19 @@ fn emit_tree(ranges: &[(u32, Leaf)], out: &mut Vec<Node>) {
         return;
     }
     let (left, right) = ranges.split_at(ranges.len() / 2);
-    let mut below = Vec::new();
-    emit_tree(left, &mut below);
     let first = right.first().map_or(0, |(first, _)| *first);
-    match u8::try_from(below.len()) {
-        Ok(distance) => out.push(Node::Branch(branch(JUMP_NOT_LESS, first, distance, 0))),
-        // Conditional jumps reach 255 instructions; beyond that a plain jump takes over.
-        Err(_) => {
-            out.push(Node::Branch(branch(JUMP_NOT_LESS, first, 0, 1)));
-            out.push(Node::Branch(plain(JUMP, below.len() as u32)));
+    // How far the branch jumps is known when what it jumps over is there.
+    let place = out.len();
+    out.push(Node::Branch(branch(JUMP_NOT_LESS, first, 0, 1)));
+    emit_tree(left, out);
+    let length = out.len() - place - 1;
+    match (u8::try_from(length), out.get_mut(place)) {
+        (Ok(distance), Some(node)) => {
+            *node = Node::Branch(branch(JUMP_NOT_LESS, first, distance, 0));
         }
+        // Conditional jumps reach 255 instructions; beyond that a plain jump takes over.
+        _ => out.insert(place + 1, Node::Branch(plain(JUMP, length as u32))),
     }
-    out.extend(below);
     emit_tree(right, out);
 }
 
