@@ -43,6 +43,20 @@ pub(crate) fn median(samples: &[f64]) -> Option<f64> {
     median_of_sorted(&sorted)
 }
 
+/// Between which samples the true median lies in 95 of 100 sets like this one, whatever the
+/// distribution (the sign test); with few samples, between the least and the largest.
+pub(crate) fn median_interval(samples: &[f64]) -> Option<(f64, f64)> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let count = sorted.len();
+    let below = (count as f64 - 1.96 * (count as f64).sqrt()) / 2.0;
+    let rank = (below.max(0.0) as usize).saturating_sub(1);
+    Some((
+        *sorted.get(rank)?,
+        *sorted.get(count.checked_sub(rank + 1)?)?,
+    ))
+}
+
 fn median_of_sorted(sorted: &[f64]) -> Option<f64> {
     let middle = sorted.len() / 2;
     let upper = *sorted.get(middle)?;
@@ -91,6 +105,15 @@ mod tests {
         assert_eq!(median(&[4.0, 1.0, 3.0, 2.0]), Some(2.5));
         assert_eq!(median(&[7.0]), Some(7.0));
         assert_eq!(median(&[]), None);
+    }
+
+    #[test]
+    fn the_median_lies_in_its_interval_and_more_samples_narrow_it() {
+        let samples = |count: u32| (1..=count).map(f64::from).collect::<Vec<_>>();
+        assert_eq!(median_interval(&samples(3)), Some((1.0, 3.0)));
+        assert_eq!(median_interval(&samples(20)), Some((5.0, 16.0)));
+        assert_eq!(median_interval(&samples(100)), Some((40.0, 61.0)));
+        assert_eq!(median_interval(&[]), None);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use crate::arm::Arm;
 use crate::peers::{BwrapView, bwrap_arguments, find_program, version};
 use crate::scratch::Scratch;
-use crate::statistics::{Shuffle, Summary};
+use crate::statistics::{Shuffle, Summary, median, median_interval};
 use crate::table::{Table, number};
 use crate::verdict::{Target, Verdict};
 use crate::{BenchError, HostFacts};
@@ -59,7 +59,10 @@ struct TaskArm {
     name: &'static str,
     about: String,
     milliseconds: Summary,
-    ratio_median: f64,
+    /// Of its time to bare's in the same round: the median of the rounds.
+    ratio: f64,
+    /// Where the true median lies, in 95 of 100 benches.
+    ratio_interval: (f64, f64),
     ratio_min: f64,
 }
 
@@ -124,7 +127,7 @@ pub fn bench_task(request: &TaskRequest) -> Result<TaskReport, BenchError> {
     let verdicts = arms
         .iter()
         .filter(|arm| arm.name == "ironcage")
-        .flat_map(|arm| [("by median", arm.ratio_median), ("by min", arm.ratio_min)])
+        .flat_map(|arm| [("by round", arm.ratio), ("by min", arm.ratio_min)])
         .map(|(by, ratio)| {
             Verdict::new(
                 format!("added by ironcage, {by}"),
@@ -212,22 +215,27 @@ pub(crate) fn work_once(
     Ok(elapsed)
 }
 
+/// Compares round by round: the machine's speed changes in the minutes that a bench takes, but
+/// little within a round, where each arm ran once.
 fn summarise(workers: Vec<Worker>) -> Vec<TaskArm> {
-    let bare = workers
-        .iter()
-        .find(|worker| worker.name == "bare")
-        .and_then(|worker| Summary::of_times(&worker.times));
+    let bare = workers.iter().find(|worker| worker.name == "bare");
+    let bare = bare.map_or_else(Vec::new, |worker| worker.times.clone());
+    let least = Summary::of_times(&bare);
     workers
         .into_iter()
         .filter_map(|worker| {
             let milliseconds = Summary::of_times(&worker.times)?;
-            let bare = bare?;
+            let rounds = worker.times.iter().zip(&bare);
+            let ratios: Vec<f64> = rounds
+                .map(|(time, bare)| time.as_secs_f64() / bare.as_secs_f64())
+                .collect();
             Some(TaskArm {
                 name: worker.name,
                 about: worker.about,
                 milliseconds,
-                ratio_median: milliseconds.median / bare.median,
-                ratio_min: milliseconds.min / bare.min,
+                ratio: median(&ratios)?,
+                ratio_interval: median_interval(&ratios)?,
+                ratio_min: milliseconds.min / least?.min,
             })
         })
         .collect()
@@ -241,14 +249,27 @@ impl fmt::Display for TaskReport {
         )?;
         write!(f, "{}", self.host)?;
         writeln!(f, "command: {}\n", self.reproduce)?;
-        let mut table = Table::new(["", "median", "min", "p99", "ratio (median)", "ratio (min)"]);
+        let mut table = Table::new([
+            "",
+            "median",
+            "min",
+            "p99",
+            "ratio (by round)",
+            "95 %",
+            "ratio (min)",
+        ]);
         for arm in &self.arms {
             table.row([
                 arm.name.to_owned(),
                 number(arm.milliseconds.median, 1),
                 number(arm.milliseconds.min, 1),
                 number(arm.milliseconds.p99, 1),
-                number(arm.ratio_median, 3),
+                number(arm.ratio, 3),
+                format!(
+                    "{}..{}",
+                    number(arm.ratio_interval.0, 3),
+                    number(arm.ratio_interval.1, 3)
+                ),
                 number(arm.ratio_min, 3),
             ]);
         }
@@ -296,6 +317,22 @@ mod tests {
         let mut other = worker(&["-c", "echo 2 > result"], &scratch);
         let error = work_once(&mut other, &scratch, &mut expected).unwrap_err();
         assert!(error.to_string().contains("something else"), "{error}");
+    }
+
+    #[test]
+    fn a_machine_that_becomes_slower_meanwhile_does_not_change_the_ratio() {
+        let scratch = Scratch::new().unwrap();
+        let arm = |name, times: [u64; 3]| Worker {
+            name,
+            times: times.map(Duration::from_millis).to_vec(),
+            ..worker(&[], &scratch)
+        };
+        let arms = summarise(vec![
+            arm("bare", [100, 400, 200]),
+            arm("ironcage", [110, 440, 220]),
+        ]);
+        let ratios: Vec<f64> = arms.iter().map(|arm| arm.ratio).collect();
+        assert!((ratios[0] - 1.0).abs() < 1e-9 && (ratios[1] - 1.1).abs() < 1e-9);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::overlay::{LAYERS, Layers};
 use ironcage_model::Layer;
 use ironcage_plan::{Access, Item, NodeKind, Owner, ViewOp};
 use ironcage_sys::mount::{
-    AttributeChange, MountAttributes, open_below, open_source, set_attributes,
+    AttributeChange, MountAttributes, clone_source, open_below, set_attributes,
 };
 use ironcage_sys::rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, Uid, chmodat, chownat, fstat, mkdirat, mknodat,
@@ -292,8 +292,9 @@ impl<'a> View<'a> {
         access: Access,
         owner: Option<Owner>,
     ) -> Result<(), LayerError> {
-        let handle = doing(open_source(source), || format!("open {}", shown(source)))?;
-        let tree = clone_tree(handle.as_fd(), true, source)?;
+        let tree = doing(clone_source(source), || {
+            format!("clone the mount of {}", shown(source))
+        })?;
         let set = match access {
             Access::Read => MountAttributes::NO_SUID
                 .with(MountAttributes::NO_DEVICES)
