@@ -20,6 +20,9 @@ use ironcage_model::Printable;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+#[global_allocator]
+static ALLOCATOR: ironcage_sys::arena::Arena = ironcage_sys::arena::Arena;
+
 /// Run AI agents, and every tool call they make, in a cage.
 #[derive(Debug, Parser)]
 #[command(name = "ironcage", version = version::VERSION, max_term_width = 100)]

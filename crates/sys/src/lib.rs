@@ -5,6 +5,7 @@
 //! fail, it may not corrupt the process. One unsafe operation per block, each with the
 //! reason why it holds.
 
+pub mod arena;
 pub mod bench;
 pub mod host;
 
