@@ -3,6 +3,7 @@
 use crate::listing::Listings;
 use ironcage_sys::rustix;
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags};
+use rustix::io::Errno;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt as _;
@@ -63,7 +64,14 @@ impl HostFiles for SystemFiles {
             return None;
         }
         let wanted = StatxFlags::BASIC_STATS;
-        let found = rustix::fs::statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, wanted).ok()?;
+        let found = match rustix::fs::statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, wanted) {
+            Ok(found) => found,
+            Err(Errno::NOENT) => {
+                self.listings.was_absent(path);
+                return None;
+            }
+            Err(_) => return None,
+        };
         Some(Node {
             kind: match FileType::from_raw_mode(found.stx_mode.into()) {
                 FileType::Directory => NodeType::Directory,

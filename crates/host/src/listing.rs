@@ -2,7 +2,7 @@
 //!
 //! A plan asks after some hundred names in a few directories, most of which are not there: that
 //! many system calls cost more than the rest of the plan. So a directory that is asked about
-//! again and again is read, and what is not in it is not looked up.
+//! again and again in vain is read, and what is not in it is not looked up.
 
 use ironcage_sys::rustix;
 use rustix::fs::{Mode, OFlags, RawDir};
@@ -22,16 +22,17 @@ pub(crate) struct Listings {
 /// What is known of a directory.
 #[derive(Debug)]
 enum Seen {
-    /// Asked about so many times.
-    Asked(u32),
+    /// So many names were not there.
+    Absences(u32),
     /// All of its names.
     Names(Vec<Box<[u8]>>),
     /// It has to be asked each time.
     Unlisted,
 }
 
-/// From this many questions on, a list is cheaper.
-const WORTH_A_LIST: u32 = 4;
+/// After so many names that are not there, a list is cheaper: reading a directory of a hundred
+/// names takes as long as some thirty questions.
+const WORTH_A_LIST: u32 = 12;
 /// Of a larger directory no list is made.
 const LIST_BYTES: usize = 16 * 1024;
 
@@ -47,46 +48,45 @@ const PLAIN: [u64; 6] = [
 ];
 
 impl Listings {
-    /// Whether a directory that was read says that nothing is at the path.
+    /// Whether a directory that was read says that nothing is at the path. Where a directory
+    /// is missing, so is everything below it.
     pub(crate) fn is_absent(&self, path: &Path) -> bool {
-        // By bytes: taking a path apart by the rules for all paths is most of the work.
         let path = path.as_os_str().as_bytes();
-        let Some(slash) = path.iter().rposition(|byte| *byte == b'/') else {
-            return false;
-        };
-        let (parent, name) = (&path[..slash], &path[slash + 1..]);
-        if parent.is_empty() || matches!(name, b"" | b"." | b"..") {
-            return false;
-        }
-        let mut directories = self.directories.borrow_mut();
-        // Where a directory is missing, so is everything below it.
-        if directories
+        let directories = self.directories.borrow();
+        directories
             .iter()
             .any(|(known, seen)| seen.lacks(known, path))
-        {
-            return true;
+    }
+
+    /// The kernel said that nothing is at the path. One more such answer may make it worth
+    /// while to read the directory.
+    pub(crate) fn was_absent(&self, path: &Path) {
+        // By bytes: taking a path apart by the rules for all paths takes longer than the call.
+        let path = path.as_os_str().as_bytes();
+        let Some(slash) = path.iter().rposition(|byte| *byte == b'/') else {
+            return;
+        };
+        let parent = &path[..slash];
+        if parent.is_empty() {
+            return;
         }
-        let known = directories.iter_mut().find(|(known, _)| **known == *parent);
-        match known {
-            Some((known, seen @ Seen::Asked(_))) => {
-                *seen = seen.asked(known);
-                seen.lacks(known, path)
-            }
-            Some(_) => false,
-            None => {
-                directories.push((parent.into(), Seen::Asked(1)));
-                false
-            }
+        let mut directories = self.directories.borrow_mut();
+        match directories.iter_mut().find(|(known, _)| **known == *parent) {
+            Some((_, seen)) => *seen = std::mem::replace(seen, Seen::Unlisted).after(parent),
+            None => directories.push((parent.into(), Seen::Absences(1))),
         }
     }
 }
 
 impl Seen {
-    /// After one more question.
-    fn asked(&self, directory: &[u8]) -> Seen {
+    /// After one more name that was not there.
+    fn after(self, directory: &[u8]) -> Seen {
         match self {
-            Seen::Asked(times) if *times + 1 < WORTH_A_LIST => Seen::Asked(times + 1),
-            _ => list(Path::new(OsStr::from_bytes(directory))).map_or(Seen::Unlisted, Seen::Names),
+            Seen::Absences(times) if times + 1 < WORTH_A_LIST => Seen::Absences(times + 1),
+            Seen::Absences(_) => {
+                list(Path::new(OsStr::from_bytes(directory))).map_or(Seen::Unlisted, Seen::Names)
+            }
+            known => known,
         }
     }
 
