@@ -9,6 +9,7 @@
 
 mod arm;
 mod error;
+mod exec;
 mod facts;
 mod field;
 mod floor;
@@ -25,6 +26,7 @@ mod task;
 mod verdict;
 
 pub use error::BenchError;
+pub use exec::{ExecBenchRequest, ExecReport, bench_exec};
 pub use facts::HostFacts;
 pub use field::{Escapes, FieldReport, FieldRequest, Suspect, bench_field};
 pub use floor::{FloorRequest, serve_floor};

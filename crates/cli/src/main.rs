@@ -103,7 +103,7 @@ impl Command {
     }
 }
 
-/// The same command line with `run` alone.
+/// The same command line with `run` alone, or `exec` alone.
 #[derive(Debug, Parser)]
 #[command(name = "ironcage", version = version::VERSION, max_term_width = 100)]
 struct RunCli {
@@ -116,12 +116,30 @@ enum RunCommand {
     Run(commands::run::Args),
 }
 
-/// Parses the arguments. `run` is on every tool call's path, and describing all commands to
-/// the parser takes longer than mounting a cage's devices: there only it is described.
+#[derive(Debug, Parser)]
+#[command(name = "ironcage", version = version::VERSION, max_term_width = 100)]
+struct ExecCli {
+    #[command(subcommand)]
+    command: ExecCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ExecCommand {
+    Exec(commands::exec::Args),
+}
+
+/// Parses the arguments. `run` and `exec` are on every tool call's path, and describing all
+/// commands to the parser takes longer than mounting a cage's devices: there only the one is
+/// described.
 fn parse() -> Result<Command, clap::Error> {
-    if std::env::args_os().nth(1).is_some_and(|word| word == "run") {
+    let verb = std::env::args_os().nth(1).unwrap_or_default();
+    if verb == "run" {
         let RunCommand::Run(args) = RunCli::try_parse()?.command;
         return Ok(Command::Run(args));
+    }
+    if verb == "exec" {
+        let ExecCommand::Exec(args) = ExecCli::try_parse()?.command;
+        return Ok(Command::Exec(args));
     }
     Ok(Cli::try_parse()?.command)
 }

@@ -88,11 +88,15 @@ impl Channel {
             true => RecvFlags::CMSG_CLOEXEC,
             false => RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT,
         };
+        let mut cut_off = false;
         let message = loop {
             let mut slices = [IoSliceMut::new(&mut buffer)];
             match recvmsg(&self.socket, &mut slices, &mut ancillary, flags) {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(None),
+                // The other end left what we sent unread. This is told once, and before what it
+                // had said itself.
+                Err(Errno::CONNRESET) if !cut_off => cut_off = true,
                 Err(Errno::CONNRESET) => return Ok(Some(Packet::Closed)),
                 other => break other?,
             }

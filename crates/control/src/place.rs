@@ -6,22 +6,27 @@
 
 use crate::Channel;
 use ironcage_model::CageId;
+use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ironcage_sys::rustix::fs::{
     AtFlags, CWD, FlockOperation, Mode, OFlags, flock, fstat, mkdirat, open, openat, readlinkat,
     symlinkat, unlinkat,
 };
 use ironcage_sys::rustix::io::Errno;
+use ironcage_sys::rustix::net::sockopt::{Timeout, set_socket_timeout};
 use ironcage_sys::rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
-use ironcage_sys::rustix::process::{Pid, geteuid, getpid, test_kill_process};
+use ironcage_sys::rustix::process::{Pid, PidfdFlags, geteuid, getpid, pidfd_open};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Connections that wait to be taken.
 const BACKLOG: i32 = 64;
+/// How long a connection may wait to be taken.
+const PATIENCE: Duration = Duration::from_secs(2);
 const CAGES: &str = "cages";
 const NAMES: &str = "names";
 
@@ -179,7 +184,8 @@ impl RuntimeDir {
             path: path.clone(),
             source: error.into(),
         };
-        let socket = new_socket().map_err(failed)?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = new_socket(flags).map_err(failed)?;
         let address = address(directory.as_fd(), &name).map_err(failed)?;
         bind(&socket, &address).map_err(failed)?;
         let listener = Listener {
@@ -212,14 +218,15 @@ impl RuntimeDir {
         Ok(found)
     }
 
-    /// Connects to a supervisor. Does not wait.
+    /// Connects to a supervisor. Waits a moment where many others do so too.
     pub fn dial(entry: &Entry) -> Result<Dialled, PlaceError> {
         let failed = |error: Errno| PlaceError::Directory {
             path: entry.directory.clone(),
             source: error.into(),
         };
         let directory = open_directory(&entry.directory).map_err(failed)?;
-        let socket = new_socket().map_err(failed)?;
+        let socket = new_socket(SocketFlags::CLOEXEC).map_err(failed)?;
+        set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE)).map_err(failed)?;
         let address = address(directory.as_fd(), &entry.name()).map_err(failed)?;
         match connect(&socket, &address) {
             Ok(()) => Ok(Dialled::Open(Channel::new(socket))),
@@ -315,12 +322,19 @@ impl Entry {
         format!("{}.{}", self.id, self.supervisor)
     }
 
-    /// Whether a process with the supervisor's number is there.
+    /// Whether a process with the supervisor's number is there. One that is dead, and that its
+    /// parent has not collected yet, is not.
     pub fn is_alive(&self) -> bool {
-        i32::try_from(self.supervisor)
-            .ok()
-            .and_then(Pid::from_raw)
-            .is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
+        let pid = i32::try_from(self.supervisor).ok().and_then(Pid::from_raw);
+        match pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())) {
+            Some(Ok(pidfd)) => {
+                let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
+                let asked = poll(&mut fds, Some(&Timespec::default()));
+                asked.is_err() || fds[0].revents().is_empty()
+            }
+            Some(Err(Errno::SRCH | Errno::INVAL)) | None => false,
+            Some(Err(_)) => true,
+        }
     }
 }
 
@@ -347,13 +361,8 @@ fn address(directory: BorrowedFd<'_>, name: &str) -> Result<SocketAddrUnix, Errn
     SocketAddrUnix::new(format!("/proc/self/fd/{}/{name}", directory.as_raw_fd()))
 }
 
-fn new_socket() -> Result<OwnedFd, Errno> {
-    socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-        None,
-    )
+fn new_socket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
 #[cfg(test)]
@@ -412,7 +421,7 @@ mod tests {
         let name = format!("c000000000000.{NOBODY}");
         let dead = cages.join(&name);
         let directory = open_directory(&cages).unwrap();
-        let socket = new_socket().unwrap();
+        let socket = new_socket(SocketFlags::CLOEXEC).unwrap();
         bind(&socket, &address(directory.as_fd(), &name).unwrap()).unwrap();
         drop(socket);
         assert!(dead.exists());

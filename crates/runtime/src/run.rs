@@ -118,6 +118,10 @@ pub fn run(mut job: Job<'_>) -> Result<Finished, RunError> {
         recorder,
     })?;
     let ending = supervision.watch()?;
+    if supervision.background.is_some() {
+        // Its caller has been told why it did not start; nobody will look for its output.
+        let _ = Archive::in_state(&state).remove(&id);
+    }
     let (outcome, farewell) = supervision.close(ending, born)?;
     Ok(Finished {
         id,

@@ -32,6 +32,15 @@ enum Bench {
         #[arg(long, value_name = "PATH", default_value = "/bin/true")]
         command: PathBuf,
     },
+    /// Another command in a running cage: bare, over the control socket, by `ironcage exec`.
+    Exec {
+        /// How many execs of each.
+        #[arg(long, default_value_t = 200)]
+        runs: usize,
+        /// The command to start, by its absolute path; it gets no arguments.
+        #[arg(long, value_name = "PATH", default_value = "/bin/true")]
+        command: PathBuf,
+    },
     /// Single system calls, bare and in the cage.
     Syscalls {
         /// How many times each side is measured.
@@ -80,6 +89,15 @@ pub(crate) fn run(args: Args) -> CommandResult {
                 command,
             };
             let report = bench::bench_start(&request).map_err(failed)?;
+            print(&report, json)
+        }
+        Bench::Exec { runs, command } => {
+            let request = bench::ExecBenchRequest {
+                ironcage,
+                runs,
+                command,
+            };
+            let report = bench::bench_exec(&request).map_err(failed)?;
             print(&report, json)
         }
         Bench::Syscalls { rounds } => {

@@ -6,7 +6,7 @@ use ironcage_runtime::client::{LogOptions, logs};
 
 /// Show the output of a background cage
 ///
-/// Output and errors in the order in which they came. The last 8 to 16 MiB are kept, until
+/// Output and errors together, as they came. The last 8 to 16 MiB are kept, until
 /// `ironcage rm` removes them.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

@@ -304,7 +304,10 @@ impl Connection {
     ) -> Result<(), ClientError> {
         match self.channel.send(request, descriptors) {
             Ok(()) => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(self.gone()),
+            // Who was refused finds why in what was said before the end.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                Err(self.take().err().unwrap_or_else(|| self.gone()))
+            }
             Err(error) => Err(system("ask the supervisor")(error)),
         }
     }

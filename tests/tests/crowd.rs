@@ -1,0 +1,188 @@
+//! Two hundred cages at once, killed at random: nothing is left, and `ps` tells the truth all the while.
+//!
+//! In a file of its own because it fills the host: the files of `tests/` run one after the other.
+#![forbid(unsafe_code)]
+
+use ironcage_tests::{Running, Stage, Who, tree, wait_until};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::process::{Child, Stdio};
+use std::sync::Mutex;
+use std::time::Duration;
+
+const CAGES: usize = 200;
+/// Starts that are under way at once.
+const AT_ONCE: usize = 8;
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Two crowds at once are too many.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn ps(stage: &Stage) -> Vec<Value> {
+    let mut command = stage.ironcage(["ps", "--json"]);
+    let text = Running::start(&mut command).finish(PATIENCE).ok().stdout();
+    serde_json::from_str(&text).expect("JSON")
+}
+
+fn ids(lines: &[Value]) -> BTreeSet<String> {
+    let id = |line: &Value| line["id"].as_str().expect("an id").to_owned();
+    lines.iter().map(id).collect()
+}
+
+fn start_all(stage: &Stage, mark: &str) {
+    let mut starting: Vec<Child> = Vec::new();
+    for number in 0..CAGES {
+        if starting.len() == AT_ONCE {
+            let first = starting.remove(0).wait_with_output().expect("a start ends");
+            assert!(first.status.success(), "start before {number}: {first:?}");
+        }
+        let mut start = stage.ironcage([
+            "run",
+            "-q",
+            "-d",
+            "--memory",
+            "64M",
+            "--",
+            "/bin/sleep",
+            mark,
+        ]);
+        start
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        starting.push(start.spawn().expect("a start"));
+    }
+    for last in starting {
+        let last = last.wait_with_output().expect("a start ends");
+        assert!(last.status.success(), "{last:?}");
+    }
+}
+
+/// How many processes of the host have this word among their arguments.
+fn processes(word: &str) -> usize {
+    let listed = std::fs::read_dir("/proc")
+        .expect("a process list")
+        .flatten();
+    listed
+        .filter(|process| {
+            let line = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
+            let mut parts = line.split(|byte| *byte == 0);
+            // The cage's own, not the command that starts it.
+            parts.next().is_some_and(|name| name.ends_with(b"sleep"))
+                && parts.next() == Some(word.as_bytes())
+        })
+        .count()
+}
+
+/// Processes and cgroups of these cages that are still there.
+fn left_of(ids: &BTreeSet<String>, mark: &str) -> Vec<String> {
+    let mut left = Vec::new();
+    let alive = processes(mark);
+    if alive > 0 {
+        left.push(format!("{alive} processes"));
+    }
+    let groups = tree(std::path::Path::new("/sys/fs/cgroup"))
+        .into_iter()
+        .filter(|path| {
+            let name = path
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
+            name.strip_prefix("ironcage-")
+                .is_some_and(|id| ids.contains(id))
+        });
+    left.extend(groups.map(|path| path.display().to_string()));
+    left
+}
+
+/// The same order every time, and none that the code could know.
+fn shuffled(mut lines: Vec<Value>) -> Vec<Value> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    for last in (1..lines.len()).rev() {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        lines.swap(last, (state % (last as u64 + 1)) as usize);
+    }
+    lines
+}
+
+fn crowd(who: Who) {
+    let _turn = ONE_AT_A_TIME
+        .lock()
+        .unwrap_or_else(|poison| poison.into_inner());
+    let Some(stage) = Stage::new(who) else {
+        return;
+    };
+    // The first start may make directories that stay.
+    stage.sh("true").ok();
+    let mark = format!("{}", 2_000_000 + std::process::id() + stage.uid());
+    start_all(&stage, &mark);
+    assert_eq!(processes(&mark), CAGES);
+    let mut running = shuffled(ps(&stage));
+    assert_eq!(running.len(), CAGES, "all are listed");
+    assert!(
+        running.iter().all(|line| line["status"] == "running"),
+        "{running:?}"
+    );
+
+    // A third of the supervisors is killed; then the first processes of another third, whose supervisors see it.
+    let mut dead = BTreeSet::new();
+    for (number, line) in running.drain(..2 * CAGES / 3).enumerate() {
+        let id = line["id"].as_str().expect("an id").to_owned();
+        let victim = if number % 2 == 0 {
+            line["supervisor"].as_i64()
+        } else {
+            let mut inspect = stage.ironcage(["inspect", &id]);
+            let text = Running::start(&mut inspect).finish(PATIENCE).ok().stdout();
+            let shown: Value = serde_json::from_str(&text).expect("JSON");
+            shown["init"].as_i64()
+        };
+        let victim = victim
+            .and_then(|pid| i32::try_from(pid).ok())
+            .and_then(Pid::from_raw);
+        kill_process(victim.expect("a process"), Signal::KILL).expect("it is there");
+        dead.insert(id);
+    }
+    let rest = ids(&running);
+    assert!(
+        wait_until(PATIENCE, || ids(&ps(&stage)) == rest),
+        "ps shows {:?} beside the living",
+        ids(&ps(&stage)).difference(&rest)
+    );
+    assert!(dead.is_disjoint(&rest));
+
+    let mut stop = stage.ironcage(["stop", "--time", "0"]);
+    stop.args(&rest);
+    Running::start(&mut stop).finish(PATIENCE).ok();
+    assert!(ps(&stage).is_empty());
+    // A supervisor that is killed cannot remove its own cgroup; the end of the next cage does.
+    stage.sh("true").ok();
+    let all: BTreeSet<String> = dead.union(&rest).cloned().collect();
+    let mut left = Vec::new();
+    wait_until(PATIENCE, || {
+        left = left_of(&all, &mark);
+        left.is_empty()
+    });
+    assert!(left.is_empty(), "left behind: {left:#?}");
+    let files: Vec<_> = tree(&stage.run_dir())
+        .into_iter()
+        .filter(|path| !path.is_dir())
+        .collect();
+    assert!(files.is_empty(), "{files:?}");
+    let mut remove = stage.ironcage(["rm", "--all"]);
+    let removed = Running::start(&mut remove).finish(PATIENCE).ok().stdout();
+    assert_eq!(removed.lines().count(), CAGES);
+}
+
+#[test]
+fn two_hundred_cages_with_random_kills_leave_nothing_as_root() {
+    crowd(Who::Root);
+}
+
+#[test]
+fn two_hundred_cages_with_random_kills_leave_nothing_as_user() {
+    crowd(Who::User);
+}
