@@ -33,9 +33,10 @@ impl Backend for Namespace {
                 Answer::Yes("cgroup where there is one, rlimits, sizes of tmpfs, watchdog")
             }
             Ability::Refusals => Answer::Yes("seccomp user notification"),
-            Ability::Exec | Ability::Lease | Ability::Flip | Ability::Revoke | Ability::Scope => {
-                Answer::No(LATER)
+            Ability::Exec => {
+                Answer::Yes("PID 1 forks it, under every layer that it is under itself")
             }
+            Ability::Lease | Ability::Flip | Ability::Revoke | Ability::Scope => Answer::No(LATER),
         }
     }
 
