@@ -178,12 +178,15 @@ fn form(word: &str) -> String {
     }
 }
 
-/// Ids of cages, and digests.
+/// Ids of cages and of changes, and digests. Ids have digits and the letters that are not taken for them.
 fn form_of_piece(piece: &str) -> String {
-    let lower = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    let has_digit = piece.chars().any(|c| c.is_ascii_digit());
-    if piece.len() == 13 && piece.starts_with('c') && has_digit && piece.chars().all(lower) {
+    let in_id = |c: char| c.is_ascii_digit() || (c.is_ascii_lowercase() && !"ilou".contains(c));
+    let is_id = piece.chars().all(in_id);
+    if is_id && piece.len() == 13 && piece.starts_with('c') {
         return "CAGE".to_owned();
+    }
+    if is_id && piece.len() == 9 && piece.starts_with('w') {
+        return "CHANGE".to_owned();
     }
     let hex = piece
         .chars()

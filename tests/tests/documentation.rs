@@ -156,6 +156,8 @@ fn sessions_are_compared_by_what_stays_the_same() {
         "cage csyxcnw64cxk2: done\n",
         "cage c7b1yhe3sem9p: gone\n"
     ));
+    assert!(agrees("cage cabcdefghjkmn\n", "cage c7b1yhe3sem9p\n"));
+    assert!(agrees("kept as wzpyzdgp9;\n", "kept as wabcdefgh;\n"));
     assert!(agrees("a\n...\nd\n", "a\nb\nc\nd\n"));
     assert!(agrees("a\n...\n", "a\nb\n"));
     assert!(!agrees("a\n...\nd\n", "a\nb\n"));

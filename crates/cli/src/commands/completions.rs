@@ -19,3 +19,20 @@ pub(crate) fn run(args: Args) -> CommandResult {
     generate(args.shell, &mut command, "ironcage", &mut script);
     super::man::print(&script)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_profiles_layers_and_groups_are_completed() {
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            let mut script = Vec::new();
+            generate(shell, &mut crate::Cli::command(), "ironcage", &mut script);
+            let script = String::from_utf8(script).unwrap();
+            for name in ["coding-agent", "net-ns", "io-uring", "CAP_CHOWN", "minimal"] {
+                assert!(script.contains(name), "{shell}: {name}");
+            }
+        }
+    }
+}
