@@ -3,16 +3,16 @@
 use ironcage_backend::faults::step;
 use ironcage_backend::ids::{await_maps, map_own};
 use ironcage_backend::init::{Enclosed, Inheritance, failed};
+use ironcage_backend::root::{self, Root};
 use ironcage_backend::wire;
 use ironcage_layers::identity::become_agent;
-use ironcage_layers::view::{Setting, View};
+use ironcage_layers::view::Processes;
 use ironcage_layers::{LayerError, network, privileges};
 use ironcage_model::Layer;
 use ironcage_plan::{IdMap, Plan};
 use ironcage_sys::clone::{Namespaces, exit_now, unshare};
-use ironcage_sys::rustix::fs::{Mode, OFlags, openat};
 use ironcage_sys::rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// Builds the file view and enters the cage's namespaces.
 pub(crate) fn enclose(plan: &Plan, inheritance: &Inheritance) -> Result<Enclosed, LayerError> {
@@ -21,10 +21,14 @@ pub(crate) fn enclose(plan: &Plan, inheritance: &Inheritance) -> Result<Enclosed
     let (uid, gid) = inheritance.agent_outside;
     if own {
         // In the outer namespace the caller keeps its id; only there may it mount.
-        map_own((uid, uid), (gid, gid))?;
+        map_own(None, (uid, uid), (gid, gid))?;
         step();
     }
-    let (proc, root, counters) = make_view(plan, inheritance)?;
+    let Root {
+        proc,
+        storage,
+        counters,
+    } = root::make(plan, inheritance, Processes::Own)?;
 
     // The cage's own namespaces come after its mounts: copied into a user namespace further
     // down, every mount is locked there, so not even root of the cage could take one off.
@@ -38,7 +42,7 @@ pub(crate) fn enclose(plan: &Plan, inheritance: &Inheritance) -> Result<Enclosed
     unshare(namespaces).map_err(|error| failed(Layer::UserNs, "unshare namespaces", error))?;
     step();
     if own {
-        map_own((plan.identity.uid, uid), (plan.identity.gid, gid))?;
+        map_own(None, (plan.identity.uid, uid), (plan.identity.gid, gid))?;
     } else {
         await_maps(inheritance)?;
     }
@@ -48,10 +52,7 @@ pub(crate) fn enclose(plan: &Plan, inheritance: &Inheritance) -> Result<Enclosed
     privileges::set_counters(counters.as_fd(), &plan.counters)?;
     drop(counters);
     become_agent(plan.identity.uid, plan.identity.gid, !own)?;
-    Ok(Enclosed {
-        proc,
-        storage: root,
-    })
+    Ok(Enclosed { proc, storage })
 }
 
 /// Enters the network namespace that was made meanwhile.
@@ -64,40 +65,4 @@ fn enter_network(control: BorrowedFd<'_>) -> Result<(), LayerError> {
     };
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
         .map_err(|error| failed(Layer::NetNs, "enter the network namespace", error))
-}
-
-fn make_view(
-    plan: &Plan,
-    inheritance: &Inheritance,
-) -> Result<(OwnedFd, OwnedFd, OwnedFd), LayerError> {
-    let view = View::new(Setting {
-        // Ephemeral storage is memory, and so never more than that.
-        bytes: plan
-            .bounds
-            .disk
-            .what
-            .value
-            .min(plan.bounds.memory.what.value),
-        inodes: plan.bounds.inodes.what.value,
-        agent: inheritance.agent_outside,
-        owner_maps: &inheritance.owner_maps,
-    })?;
-    step();
-    // Opened now, because later /proc/sys is read-only.
-    let counters = openat(
-        view.proc(),
-        "sys/user",
-        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )
-    .map_err(|error| failed(Layer::Counters, "open /proc/sys/user", error))?;
-    view.lay_out(&plan.view)?;
-    step();
-    for item in &plan.view {
-        view.mount(&item.what)?;
-        step();
-    }
-    let (proc, root) = view.enter()?;
-    step();
-    Ok((proc, root, counters))
 }

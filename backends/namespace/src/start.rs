@@ -102,6 +102,7 @@ fn fork_init(
                     agent_outside,
                     cgroup_entries,
                     permitted: false.into(),
+                    guarded: false,
                 },
                 enclose,
             )
@@ -126,6 +127,7 @@ fn fork_init(
                 control,
                 pid,
                 pidfd,
+                guard: None,
                 cgroup,
                 range,
                 streams: ends.outer,

@@ -1,12 +1,12 @@
 //! The supervisor's side of a cage: forks it, hears it, ends it.
 
-use crate::StartError;
 use crate::faults::step;
 use crate::ids::{Range, Reaped};
 use crate::init::InnerStreams;
 use crate::order::Order;
 use crate::spawner::COMMAND;
 use crate::wire::{self, ExecOrder, FromInit, Ready, ToInit};
+use crate::{StartError, descendants};
 use ironcage_layers::cgroup::{Cgroup, CgroupLimits};
 use ironcage_layers::identity::{MapLine, write_maps};
 use ironcage_model::{CageId, Layer};
@@ -17,7 +17,7 @@ use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::net::{Shutdown, shutdown};
 use ironcage_sys::rustix::pipe::{PipeFlags, pipe_with};
 use ironcage_sys::rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid,
+    Pid, Signal, WaitId, WaitIdOptions, geteuid, pidfd_send_signal, waitid,
 };
 use ironcage_sys::rustix::termios::Winsize;
 use std::io;
@@ -120,6 +120,8 @@ pub struct Cage {
     control: OwnedFd,
     pid: Pid,
     pidfd: OwnedFd,
+    guard: Option<Guard>,
+    scratch: bool,
     listener: Option<OwnedFd>,
     root: OwnedFd,
     proc: OwnedFd,
@@ -153,8 +155,10 @@ pub struct Birth {
     pub control: OwnedFd,
     /// PID 1, outside.
     pub pid: Pid,
-    /// PID 1 as a descriptor.
+    /// What ends last, as a descriptor: PID 1, or the guardian.
     pub pidfd: OwnedFd,
+    /// The guardian, where no pid namespace holds the cage together.
+    pub guard: Option<Guard>,
     /// The cgroup, where there is one.
     pub cgroup: Option<Cgroup>,
     /// The cage's ids, where root starts it.
@@ -165,6 +169,25 @@ pub struct Birth {
     pub helper: Option<Helper>,
     /// Children that end by themselves.
     pub children: Vec<Reaped>,
+}
+
+/// The process that ends what the cage leaves behind, where no pid namespace does.
+#[derive(Debug)]
+pub struct Guard {
+    /// It.
+    pub pid: Pid,
+    /// It ends the cage when this is closed.
+    pub lifeline: OwnedFd,
+}
+
+impl Guard {
+    /// Tells it to end the cage, and waits until all is gone.
+    pub(crate) fn dismiss(self, pidfd: &OwnedFd) {
+        // A child of this process may hold a copy of the descriptor: closing is not enough.
+        let _ = shutdown(&self.lifeline, Shutdown::Both);
+        let _ = pidfd_send_signal(pidfd, Signal::CONT);
+        let _ = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
+    }
 }
 
 /// A short-lived process that makes a part of the cage while PID 1 builds the rest. It exits
@@ -199,8 +222,8 @@ impl Helper {
 
 impl Birth {
     /// Ends it before it was begun: nothing of the command has run.
-    pub fn abandon(self) {
-        end(&self.pidfd);
+    pub fn abandon(mut self) {
+        self.give_up();
         // Waited for, so that no process is left; what it says no longer matters.
         let _ = self.helper.map(Helper::finish);
     }
@@ -227,7 +250,7 @@ impl Birth {
                     (Some(terminal), _) => Streams::Terminal(terminal),
                     (None, Some(pipes)) => pipes,
                     (None, None) => {
-                        end(&self.pidfd);
+                        self.give_up();
                         return Err(StartError::Died);
                     }
                 };
@@ -235,15 +258,23 @@ impl Birth {
                     control: self.control,
                     pid: self.pid,
                     pidfd: self.pidfd,
+                    guard: self.guard,
+                    scratch: plan.scratch.is_some(),
                     listener: ready.listener,
                     root: ready.root,
                     proc: ready.proc,
                     shared_memory: ready.shared_memory,
                     cgroup: self.cgroup,
-                    agent: self.range.as_ref().map(|range| {
-                        let identity = &plan.identity;
-                        (range.first + identity.uid, range.first + identity.gid)
-                    }),
+                    agent: match (&self.range, plan.identity.map) {
+                        (Some(range), _) => {
+                            let identity = &plan.identity;
+                            Some((range.first + identity.uid, range.first + identity.gid))
+                        }
+                        (None, IdMap::Own { uid, gid }) => {
+                            (geteuid().as_raw() != uid).then_some((uid, gid))
+                        }
+                        (None, IdMap::Range { .. }) => None,
+                    },
                     _range: self.range,
                     _children: self.children,
                     gone: false,
@@ -251,9 +282,16 @@ impl Birth {
                 Ok((cage, streams))
             }
             Err(error) => {
-                end(&self.pidfd);
+                self.give_up();
                 Err(error)
             }
+        }
+    }
+
+    fn give_up(&mut self) {
+        match self.guard.take() {
+            Some(guard) => guard.dismiss(&self.pidfd),
+            None => end(&self.pidfd),
         }
     }
 
@@ -359,7 +397,7 @@ impl Cage {
         self.pid
     }
 
-    /// PID 1 as a descriptor: readable when it is gone.
+    /// The last process of the cage as a descriptor: readable when all are gone.
     pub fn pidfd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
@@ -369,7 +407,22 @@ impl Cage {
         self.listener.as_ref().map(AsFd::as_fd)
     }
 
-    /// The cage's process file system.
+    /// The process above all of the cage's, where the process file system shows others too.
+    pub fn above(&self) -> Option<Pid> {
+        self.guard.as_ref().map(|guard| guard.pid)
+    }
+
+    /// Takes the next message of PID 1; `None` when there is none.
+    pub fn hear(&self) -> io::Result<Option<FromInit>> {
+        let message = wire::receive(self.control.as_fd(), false)?;
+        if matches!(message, Some(FromInit::Stopped)) && self.guard.is_some() {
+            // PID 1 of a pid namespace has stopped the rest itself.
+            self.freeze()?;
+        }
+        Ok(message)
+    }
+
+    /// The process file system that shows the cage's processes.
     pub fn proc(&self) -> BorrowedFd<'_> {
         self.proc.as_fd()
     }
@@ -379,9 +432,15 @@ impl Cage {
         self.shared_memory.as_ref().map(AsFd::as_fd)
     }
 
-    /// The cage's ephemeral storage.
-    pub fn storage(&self) -> BorrowedFd<'_> {
-        self.root.as_fd()
+    /// The cage's ephemeral storage, bounded by its size; `None` where it has a directory on
+    /// the host instead.
+    pub fn storage(&self) -> Option<BorrowedFd<'_>> {
+        (!self.scratch).then(|| self.root.as_fd())
+    }
+
+    /// The cage's own directory on the host, where it has no storage of its own.
+    pub fn directory(&self) -> Option<BorrowedFd<'_>> {
+        self.scratch.then(|| self.root.as_fd())
     }
 
     /// The cgroup, where there is one.
@@ -405,6 +464,11 @@ impl Cage {
 
     /// Sends a signal to every process of the cage but PID 1.
     pub fn signal_all(&self, signal: i32) -> io::Result<()> {
+        if let Some(guard) = &self.guard {
+            let sent = Signal::from_named_raw(signal).ok_or(io::ErrorKind::InvalidInput)?;
+            let spared = &[self.pid];
+            return descendants::signal_each(self.proc.as_fd(), guard.pid, spared, sent);
+        }
         self.tell(&ToInit::SignalAll(signal))
     }
 
@@ -440,18 +504,37 @@ impl Cage {
 
     /// Stops every process of the cage but PID 1.
     pub fn freeze(&self) -> io::Result<()> {
+        if let Some(guard) = &self.guard {
+            return descendants::stop(self.proc.as_fd(), guard.pid, &[self.pid]);
+        }
         self.tell(&ToInit::Freeze)
     }
 
     /// Lets a stopped command go on, in the foreground of its terminal.
     pub fn resume(&self) -> io::Result<()> {
-        self.tell(&ToInit::Resume)
+        self.tell(&ToInit::Resume)?;
+        match &self.guard {
+            Some(guard) => {
+                let spared = &[self.pid];
+                descendants::signal_each(self.proc.as_fd(), guard.pid, spared, Signal::CONT)
+            }
+            None => Ok(()),
+        }
     }
 
     /// Ends every process of the cage and waits until all are gone.
     pub fn kill(&mut self) {
         if !self.gone {
-            end(&self.pidfd);
+            match self.guard.take() {
+                Some(guard) => {
+                    // One write where there is a group; the guardian has the rest.
+                    if let Some(cgroup) = &self.cgroup {
+                        let _ = cgroup.kill();
+                    }
+                    guard.dismiss(&self.pidfd);
+                }
+                None => end(&self.pidfd),
+            }
             self.gone = true;
         }
     }

@@ -5,18 +5,18 @@ use crate::StartError;
 use crate::init::{Inheritance, failed};
 use crate::wire;
 use ironcage_layers::LayerError;
-use ironcage_layers::identity::{MapLine, write_maps};
+use ironcage_layers::identity::{MapLine, write_maps, write_maps_at};
 use ironcage_layers::view::OwnerMap;
 use ironcage_model::Layer;
 use ironcage_plan::{Access, Item, Owner, ViewOp};
 use ironcage_sys::clone::{Forked, Namespaces, exit_now, fork};
 use ironcage_sys::lock::try_lock_byte;
-use ironcage_sys::rustix::fs::{Mode, OFlags, open};
+use ironcage_sys::rustix::fs::{Mode, OFlags, open, openat};
 use ironcage_sys::rustix::pipe::{PipeFlags, pipe_with};
 use ironcage_sys::rustix::process::{WaitId, WaitIdOptions, waitid};
 use ironcage_sys::rustix::rand::{GetRandomFlags, getrandom};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// Ids in one range: enough for an ordinary system's users inside.
@@ -156,14 +156,26 @@ fn owner_map(owner: Owner, agent: (u32, u32)) -> io::Result<(OwnedFd, Reaped)> {
     }
 }
 
-/// Inside: maps the caller's own ids, inside and outside.
-pub fn map_own(uid: (u32, u32), gid: (u32, u32)) -> Result<(), LayerError> {
-    let line = |(inside, outside)| MapLine {
+/// Inside: maps the caller's own ids, inside and outside. `proc` is a handle of a process file
+/// system, where none is seen any more.
+pub fn map_own(
+    proc: Option<BorrowedFd<'_>>,
+    (uid_inside, uid): (u32, u32),
+    (gid_inside, gid): (u32, u32),
+) -> Result<(), LayerError> {
+    let line = |inside, outside| MapLine {
         inside,
         outside,
         count: 1,
     };
-    write_maps(Path::new("/proc/self"), line(uid), line(gid), true)
+    let (uid, gid) = (line(uid_inside, uid), line(gid_inside, gid));
+    let Some(proc) = proc else {
+        return write_maps(Path::new("/proc/self"), uid, gid, true);
+    };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let own = openat(proc, "self", flags, Mode::empty())
+        .map_err(|error| failed(Layer::UserNs, "open this process in /proc", error))?;
+    write_maps_at(own.as_fd(), uid, gid, true)
 }
 
 /// Inside: asks the supervisor for the maps of this process's user namespace, and waits.

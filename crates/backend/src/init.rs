@@ -14,7 +14,7 @@ use ironcage_layers::cgroup::ENTRY;
 use ironcage_layers::filter::Prepared;
 use ironcage_layers::view::OwnerMap;
 use ironcage_layers::{LayerError, landlock, privileges};
-use ironcage_model::Layer;
+use ironcage_model::{Isolation, Layer};
 use ironcage_plan::{Plan, Resource};
 use ironcage_sys::clone::exit_now;
 use ironcage_sys::rustix::fs::{Mode, OFlags, open, openat};
@@ -42,6 +42,9 @@ pub struct Inheritance {
     pub agent_outside: (u32, u32),
     /// Files by which this process enters its cgroups.
     pub cgroup_entries: Vec<OwnedFd>,
+    /// Whether a guardian stands above this process: then it is the first of the cage's, but of
+    /// no pid namespace, and what goes to all of them is not its to send.
+    pub guarded: bool,
     /// Whether the supervisor has let the command start; `false` at first.
     pub permitted: Cell<bool>,
 }
@@ -141,7 +144,13 @@ fn build<'a>(
     chdir(&plan.command.cwd)
         .map_err(|error| failed(Layer::MountNs, "enter the working directory", error))?;
     privileges::no_new_privileges()?;
-    privileges::drop_capabilities(&plan.capabilities)?;
+    match plan.rung.what.isolation {
+        // No namespace in which this process could have any.
+        Isolation::Landlock => privileges::give_up_capabilities()?,
+        Isolation::Chroot | Isolation::Namespace => {
+            privileges::drop_capabilities(&plan.capabilities)?;
+        }
+    }
     step();
     privileges::new_session()?;
     let terminal = match inheritance.streams {
@@ -150,7 +159,11 @@ fn build<'a>(
     };
     let children = ironcage_sys::signals::catch(&[SIGCHLD])
         .map_err(|error| failed(Layer::PidNs, "catch the end of children", error))?;
-    let shared_memory = shared_memory(plan, proc.as_fd());
+    // Below a guardian there is none: the list would be the host's.
+    let shared_memory = match inheritance.guarded {
+        true => None,
+        false => shared_memory(plan, proc.as_fd()),
+    };
     let mut kept = vec![&proc, &root, &children];
     kept.extend(&shared_memory);
     if let Some(pair) = &terminal {
@@ -162,7 +175,9 @@ fn build<'a>(
         privileges::keep_to_processors(count)?;
     }
     step();
-    if plan.landlock {
+    if !plan.access_rules.is_empty() {
+        landlock::restrict_to(&plan.access_rules)?;
+    } else if plan.landlock {
         landlock::restrict(&plan.write_rules)?;
     }
     step();
@@ -198,6 +213,7 @@ fn build<'a>(
         children,
         terminal.map(|pair| pair.command),
         plan.sticky,
+        inheritance.guarded,
     );
     let (path, order) = match program {
         Ok(Some(program)) => program,

@@ -9,10 +9,14 @@
 
 mod backend;
 mod cage;
+pub mod descendants;
 mod error;
+pub mod guardian;
 pub mod ids;
 pub mod init;
 mod order;
+pub mod root;
+mod scratch;
 mod spawner;
 mod terminal;
 pub mod wire;
@@ -22,4 +26,4 @@ pub use cage::{Birth, Cage, Ends, Helper, StreamKind, Streams, end, make_cgroup}
 pub use error::StartError;
 pub use ironcage_layers::COPY_ON_WRITE;
 pub use ironcage_sys::faults;
-pub use wire::{FromInit, Ready, receive as receive_from_init};
+pub use wire::{FromInit, Ready};

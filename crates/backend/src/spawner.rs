@@ -43,6 +43,8 @@ pub(crate) struct Spawner<'a> {
     pub(crate) terminal: Option<OwnedFd>,
     /// Whether the cage outlives its command.
     pub(crate) sticky: bool,
+    /// Whether a guardian stands above: without a pid namespace "all" would be the host's.
+    pub(crate) guarded: bool,
     children: Vec<Child>,
 }
 
@@ -62,12 +64,14 @@ impl<'a> Spawner<'a> {
         signals: OwnedFd,
         terminal: Option<OwnedFd>,
         sticky: bool,
+        guarded: bool,
     ) -> Self {
         Spawner {
             control,
             signals,
             terminal,
             sticky,
+            guarded,
             children: Vec::new(),
         }
     }
@@ -141,17 +145,13 @@ impl<'a> Spawner<'a> {
     fn obey(&mut self) {
         match wire::hear_supervisor(self.control) {
             Ok(ToInit::Signal { number, signal }) => self.signal(number, signal),
-            Ok(ToInit::SignalAll(signal)) => {
-                let _ = signal_all(signal);
-            }
-            Ok(ToInit::Freeze) => {
-                let _ = signal_all(SIGSTOP);
-            }
+            Ok(ToInit::SignalAll(signal)) => self.signal_all(signal),
+            Ok(ToInit::Freeze) => self.signal_all(SIGSTOP),
             Ok(ToInit::Resume) => {
                 if let (Some(terminal), Some(command)) = (&self.terminal, self.pid(COMMAND)) {
                     terminal::bring_forward(terminal, command);
                 }
-                let _ = signal_all(SIGCONT);
+                self.signal_all(SIGCONT);
             }
             Ok(ToInit::Exec(order)) => {
                 let number = order.number;
@@ -163,6 +163,13 @@ impl<'a> Spawner<'a> {
             }
             Ok(ToInit::Go | ToInit::Permit) => {}
             Ok(ToInit::Closed) | Err(_) => exit_now(125),
+        }
+    }
+
+    /// Every process of the pid namespace. Below a guardian the supervisor does it.
+    fn signal_all(&self, signal: i32) {
+        if !self.guarded {
+            let _ = signal_all(signal);
         }
     }
 
@@ -234,7 +241,7 @@ impl<'a> Spawner<'a> {
             if self.terminal.is_some() {
                 // The supervisor stops too, and then nobody watches limits or answers
                 // refused calls: so everything stops, not only the command.
-                let _ = signal_all(SIGSTOP);
+                self.signal_all(SIGSTOP);
             }
             let _ = wire::say_stopped(self.control);
             return;

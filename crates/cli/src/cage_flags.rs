@@ -6,7 +6,7 @@ use crate::values::{LayerName, Offered, count};
 use crate::{change, places};
 use clap::{Args, ValueHint};
 use ironcage_host::{HostCaps, SystemFiles};
-use ironcage_model::Layer;
+use ironcage_model::{Isolation, Layer};
 use ironcage_plan::{
     KeptPlaces, NodeKind, Overlaid, OwnDirectories, Plan, PlanError, Request, ViewOp, make,
 };
@@ -28,8 +28,11 @@ pub(crate) struct CageFlags {
     /// Policy file to use instead of looking for ironcage.toml
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Policy")]
     policy: Option<PathBuf>,
-    /// Let the cage start although this required layer is missing (can be repeated)
-    #[arg(long, value_name = "LAYER", value_parser = LayerName, hide_possible_values = true, help_heading = "Policy")]
+    /// How the cage is made: namespace, chroot or landlock
+    #[arg(long, value_name = "RUNG", help_heading = "Policy")]
+    isolation: Option<Isolation>,
+    /// Let the cage start although these required layers are missing (can be repeated)
+    #[arg(long, value_name = "LAYER", value_parser = LayerName, value_delimiter = ',', hide_possible_values = true, help_heading = "Policy")]
     allow_degraded: Vec<Layer>,
     /// Refuse to start unless this layer holds (can be repeated)
     #[arg(long, value_name = "LAYER", value_parser = LayerName, hide_possible_values = true, help_heading = "Policy")]
@@ -63,6 +66,9 @@ pub(crate) struct CageFlags {
     /// The workspace [default: the repository around the current directory, else that directory]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = "Files")]
     workspace: Option<PathBuf>,
+    /// A directory with a system in it, seen instead of the host's own
+    #[arg(long, value_name = "DIR", help_heading = "Files")]
+    root: Option<PathBuf>,
     /// How the workspace appears: cow, apply, direct, read-only or scratch
     #[arg(long, value_name = "MODE", help_heading = "Files")]
     workspace_mode: Option<WorkspaceMode>,
@@ -291,6 +297,12 @@ impl CageFlags {
             own: OwnDirectories { paths: own },
             home,
             env: std::env::vars_os().collect(),
+            root: self
+                .root
+                .as_deref()
+                .map(|path| real(path, "--root"))
+                .transpose()?,
+            temporary: places::temporary(),
             i_know: self.i_know,
             other_homes,
             policy_documents: resolved.documents.clone(),
@@ -309,6 +321,7 @@ impl CageFlags {
         let (direct, kept_aside) = written(&self.write);
         let absolute = |paths: &[PathBuf]| paths.iter().map(|path| cwd.join(path)).collect();
         Ok(FlagLayer {
+            isolation: self.isolation,
             workspace_mode: self.workspace_mode,
             unprotect: self.unprotect.clone(),
             read: absolute(&self.read),
@@ -360,9 +373,22 @@ fn real(path: &Path, flag: &str) -> Result<PathBuf, CliError> {
 fn plan_error(error: PlanError) -> CliError {
     let shown = CliError::from_error(&error);
     match error {
-        PlanError::MissingLayer { layer, .. } => shown
-            .hint("`ironcage doctor` says what this host lacks and the command that mends it")
-            .hint(format!("--allow-degraded {layer} starts without it")),
+        PlanError::MissingLayer {
+            missing, isolation, ..
+        } => {
+            let names: Vec<&str> = missing.iter().map(|layer| layer.name()).collect();
+            let first = match isolation {
+                Isolation::Namespace => {
+                    "`ironcage doctor` says what this host lacks and the command that mends it"
+                }
+                _ => "`ironcage doctor --recommend` says when to use which isolation",
+            };
+            let without = if names.len() == 1 { "it" } else { "them" };
+            shown.hint(first).hint(format!(
+                "--allow-degraded {} starts without {without}",
+                names.join(",")
+            ))
+        }
         PlanError::Workspace {
             path,
             can_be_forced: true,

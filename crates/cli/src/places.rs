@@ -41,6 +41,12 @@ pub(crate) fn cache_dir(home: &Path) -> PathBuf {
     xdg("XDG_CACHE_HOME", home.join(".cache"))
 }
 
+/// Where temporary files are made. A real path: rules on files follow no link.
+pub(crate) fn temporary() -> PathBuf {
+    let path = std::env::temp_dir();
+    std::fs::canonicalize(&path).unwrap_or(path)
+}
+
 /// What outlives cages. Real paths, as a mount's source follows no link.
 pub(crate) fn store(home: &Path) -> Store {
     let real = |path: PathBuf| resolved(&path);

@@ -2,9 +2,11 @@
 
 use crate::error::{Doing, LayerError};
 use ironcage_model::Layer;
+use ironcage_sys::rustix::fs::{Mode, OFlags, open, openat};
+use ironcage_sys::rustix::io::write;
 use ironcage_sys::rustix::process::{Gid, Uid};
 use ironcage_sys::rustix::thread;
-use std::fs;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 
 /// One line of a map: `count` ids from `inside` are `outside` in the parent namespace.
@@ -28,16 +30,32 @@ pub fn write_maps(
     gid: MapLine,
     give_up_setgroups: bool,
 ) -> Result<(), LayerError> {
-    let write = |name: &str, content: &str| {
-        let path = process.join(name);
-        fs::write(&path, content).doing(Layer::UserNs, || format!("write {}", path.display()))
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = open(process, flags, Mode::empty())
+        .doing(Layer::UserNs, || format!("open {}", process.display()))?;
+    write_maps_at(directory.as_fd(), uid, gid, give_up_setgroups)
+}
+
+/// The same through a handle of that directory, for a process that sees no `/proc`.
+pub fn write_maps_at(
+    process: BorrowedFd<'_>,
+    uid: MapLine,
+    gid: MapLine,
+    give_up_setgroups: bool,
+) -> Result<(), LayerError> {
+    let put = |name: &str, content: &str| {
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+        openat(process, name, flags, Mode::empty())
+            .and_then(|file| write(&file, content.as_bytes()))
+            .map(drop)
+            .doing(Layer::UserNs, || format!("write {name}"))
     };
     let line = |map: MapLine| format!("{} {} {}\n", map.inside, map.outside, map.count);
     if give_up_setgroups {
-        write("setgroups", "deny")?;
+        put("setgroups", "deny")?;
     }
-    write("uid_map", &line(uid))?;
-    write("gid_map", &line(gid))
+    put("uid_map", &line(uid))?;
+    put("gid_map", &line(gid))
 }
 
 /// Becomes the agent: real, effective and saved ids, and no other group where the kernel

@@ -1,15 +1,18 @@
-//! Landlock: a second lock on file writes, on signals and on abstract sockets.
+//! Landlock: a second lock on file writes, on signals and on abstract sockets; or the first lock
+//! on everything, where there are no namespaces.
 //!
-//! Only write rights are handled: rules on reads cost up to half of an open, and the mount
+//! As the second lock only write rights are handled: rules on reads cost up to half of an open, and the mount
 //! namespace already decides what can be read. No TCP rules: they know ports only, and the
 //! network namespace does that work.
 
 use crate::error::LayerError;
 use ironcage_model::Layer;
-use ironcage_plan::{Item, WriteRights, WriteRule};
+use ironcage_plan::{AccessRights, AccessRule, Item, WriteRights, WriteRule};
+use ironcage_sys::rustix::fs::{Mode, OFlags, open};
+use ironcage_sys::rustix::io::Errno;
 use landlock::{
-    ABI, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
-    RulesetCreatedAttr, Scope,
+    ABI, Access as _, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd,
+    Ruleset, RulesetAttr, RulesetCreatedAttr, Scope,
 };
 use std::io;
 
@@ -51,4 +54,52 @@ pub fn restrict(rules: &[Item<WriteRule>]) -> Result<(), LayerError> {
         .restrict_self()
         .map(drop)
         .map_err(|error| failed("restrict this process".into(), error))
+}
+
+/// Restricts the calling process, for good, to what the rules name: every right on files, TCP,
+/// signals and abstract sockets. A kernel that does not know all of them is refused.
+pub fn restrict_to(rules: &[Item<AccessRule>]) -> Result<(), LayerError> {
+    let all = AccessFs::from_all(ABI::V6);
+    // No rule on ports follows: none can be bound or connected to. Sockets are the filter's to
+    // refuse; this is the second lock.
+    let mut ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(all)
+        .and_then(|ruleset| ruleset.handle_access(AccessNet::BindTcp | AccessNet::ConnectTcp))
+        .and_then(|ruleset| ruleset.scope(Scope::AbstractUnixSocket | Scope::Signal))
+        .and_then(Ruleset::create)
+        .map_err(|error| failed("make a ruleset".into(), error))?;
+    for item in rules {
+        let AccessRule { path, rights } = &item.what;
+        let shown = || format!("add a rule for {}", path.display());
+        let fd = match open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(fd) => fd,
+            // What the host's own permissions keep the agent from reaching needs no rule.
+            Err(Errno::ACCESS) => continue,
+            Err(error) => return Err(failed(shown(), error)),
+        };
+        ruleset = ruleset
+            .add_rule(PathBeneath::new(fd, granted(*rights)))
+            .map_err(|error| failed(shown(), error))?;
+    }
+    ruleset
+        .restrict_self()
+        .map(drop)
+        .map_err(|error| failed("restrict this process".into(), error))
+}
+
+fn granted(rights: AccessRights) -> BitFlags<AccessFs> {
+    let read = AccessFs::Execute | AccessFs::ReadFile;
+    let write = AccessFs::WriteFile | AccessFs::Truncate;
+    match rights {
+        AccessRights::ReadTree => read | AccessFs::ReadDir,
+        AccessRights::ReadFile => read,
+        // Not using devices: there are none in a workspace that were not put there.
+        AccessRights::WriteTree => {
+            AccessFs::from_all(ABI::V6)
+                & !(AccessFs::IoctlDev | AccessFs::MakeChar | AccessFs::MakeBlock)
+        }
+        AccessRights::WriteFile => read | write,
+        AccessRights::Device => AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev,
+    }
 }

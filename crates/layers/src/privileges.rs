@@ -18,6 +18,19 @@ pub fn drop_capabilities(keep: &[Item<Capability>]) -> Result<(), LayerError> {
         .doing(Layer::Capabilities, || "drop capabilities".into())
 }
 
+/// Empties the bounding set, for good: for a process that is about to give up being root.
+pub fn drop_bounding_set() -> Result<(), LayerError> {
+    ironcage_sys::process::drop_bounding_set(0)
+        .doing(Layer::Capabilities, || "empty the bounding set".into())
+}
+
+/// Gives up every capability that is held, for good under no_new_privs. A user without a user
+/// namespace cannot empty the bounding set.
+pub fn give_up_capabilities() -> Result<(), LayerError> {
+    ironcage_sys::process::give_up_capabilities()
+        .doing(Layer::Capabilities, || "give up capabilities".into())
+}
+
 /// Sets no_new_privs: set-user-id programs and file capabilities mean nothing from here on.
 pub fn no_new_privileges() -> Result<(), LayerError> {
     thread::set_no_new_privs(true).doing(Layer::NoNewPrivs, || "set no_new_privs".into())

@@ -48,6 +48,15 @@ pub struct Setting<'a> {
     pub owner_maps: &'a [OwnerMap],
 }
 
+/// Whose processes a process file system shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Processes {
+    /// Those of the caller's pid namespace, which is a new one.
+    Own,
+    /// The host's: its process file system is held, and stands nowhere in the view.
+    Hosts,
+}
+
 /// A view under construction.
 #[derive(Debug)]
 pub struct View<'a> {
@@ -79,19 +88,30 @@ pub(crate) fn doing<T>(
 }
 
 impl<'a> View<'a> {
-    /// Makes the new root and the process file system, in the caller's mount and pid
-    /// namespaces, which must be new ones.
-    pub fn new(setting: Setting<'a>) -> Result<Self, LayerError> {
+    /// Makes the new root, in the caller's mount namespace, which must be a new one; and the
+    /// process file system where the pid namespace is a new one, too.
+    pub fn new(setting: Setting<'a>, processes: Processes) -> Result<Self, LayerError> {
         stop_propagation()?;
         // Before the new root covers /proc: the kernel lets a user namespace mount a process
         // file system only while it can see a whole one.
-        let proc = make_filesystem(
-            "proc",
-            &[],
-            MountAttrFlags::MOUNT_ATTR_NOSUID
-                | MountAttrFlags::MOUNT_ATTR_NODEV
-                | MountAttrFlags::MOUNT_ATTR_NOEXEC,
-        )?;
+        let proc = match processes {
+            Processes::Own => make_filesystem(
+                "proc",
+                &[],
+                MountAttrFlags::MOUNT_ATTR_NOSUID
+                    | MountAttrFlags::MOUNT_ATTR_NODEV
+                    | MountAttrFlags::MOUNT_ATTR_NOEXEC,
+            )?,
+            Processes::Hosts => doing(
+                openat(
+                    CWD,
+                    "/proc",
+                    OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+                    Mode::empty(),
+                ),
+                || "open /proc".into(),
+            )?,
+        };
         let root = make_filesystem(
             "tmpfs",
             &[
@@ -102,13 +122,18 @@ impl<'a> View<'a> {
             MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV,
         )?;
         // Any directory would do as the place: it is in a namespace that nobody else sees,
-        // and gone after pivot_root. /proc exists everywhere.
+        // and gone after pivot_root. These exist everywhere; files of the host's /proc may
+        // still be needed, those of /proc/fs never.
+        let place = match processes {
+            Processes::Own => "/proc",
+            Processes::Hosts => "/proc/fs",
+        };
         doing(
             move_mount(
                 &root,
                 "",
                 CWD,
-                "/proc",
+                place,
                 MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
             ),
             || "attach the new root".into(),

@@ -1,6 +1,6 @@
 //! Why a policy cannot become a plan.
 
-use ironcage_model::{Layer, Printable};
+use ironcage_model::{Isolation, Layer, Printable};
 use std::path::{Path, PathBuf};
 
 fn shown(path: &Path) -> Printable<'_> {
@@ -11,14 +11,32 @@ fn shown(path: &Path) -> Printable<'_> {
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
     /// A required layer cannot be had.
-    #[error("the policy requires the layer {layer} (from {origin}), and this host lacks it: {why}")]
+    #[error(
+        "the policy requires the layer {layer} (from {origin}), and --isolation {isolation} lacks it here: {why}"
+    )]
     MissingLayer {
         /// Which.
         layer: Layer,
+        /// With which rung.
+        isolation: Isolation,
         /// Who requires it.
         origin: String,
         /// Why it is not there.
         why: String,
+        /// Every required layer that is missing, this one included.
+        missing: Vec<Layer>,
+    },
+    /// Something that a rung of the ladder cannot do.
+    #[error("{origin} asks for {what}, which --isolation {isolation} cannot have: {why}")]
+    Unsupported {
+        /// The rung.
+        isolation: Isolation,
+        /// What was asked for.
+        what: String,
+        /// Who asks.
+        origin: String,
+        /// Why not.
+        why: &'static str,
     },
     /// A path of the policy is not there.
     #[error(

@@ -1,6 +1,6 @@
 //! The plan as text for a person: exactly what would be enforced, in order, with origins.
 
-use crate::plan::{Access, IdMap, Item, NodeKind, Plan, ViewOp, WriteRights};
+use crate::plan::{Access, AccessRights, IdMap, Item, NodeKind, Plan, ViewOp, WriteRights};
 use crate::seccomp::{FilterRule, Refusal};
 use ironcage_model::Printable;
 use std::collections::BTreeMap;
@@ -32,6 +32,13 @@ fn write_all(plan: &Plan, detail: Detail, out: &mut String) -> fmt::Result {
         .collect();
     writeln!(out, "plan {}", plan.digest())?;
     writeln!(out, "profile    {}", plan.profile)?;
+    let rung = &plan.rung;
+    writeln!(
+        out,
+        "isolation  {}  [{}]",
+        rung.what.isolation,
+        Printable::new(&rung.origin)
+    )?;
     writeln!(out, "command    {}", command.join(" "))?;
     writeln!(out, "directory  {}", Printable::new(&plan.command.cwd))?;
     for note in &plan.notes {
@@ -79,6 +86,7 @@ fn write_all(plan: &Plan, detail: Detail, out: &mut String) -> fmt::Result {
             write!(line, "{rights} {}", Printable::new(&rule.path))
         },
     )?;
+    first_lock(plan, out)?;
     seccomp(plan, detail, out)?;
     writeln!(out, "\nlayers")?;
     for report in &plan.layers {
@@ -87,7 +95,42 @@ fn write_all(plan: &Plan, detail: Detail, out: &mut String) -> fmt::Result {
     for layer in &plan.degraded {
         writeln!(out, "  degraded by explicit word: {layer}")?;
     }
+    if !plan.unenforced.is_empty() {
+        let title = "asked for by the policy, and not enforced";
+        section(out, title, &plan.unenforced, |item, line| {
+            write!(
+                line,
+                "{:<10} {}",
+                item.layer.name(),
+                Printable::new(&item.what)
+            )
+        })?;
+    }
     Ok(())
+}
+
+/// What Landlock lets be opened where it is the first lock, and the cage's own directory.
+fn first_lock(plan: &Plan, out: &mut String) -> fmt::Result {
+    if let Some(scratch) = &plan.scratch {
+        writeln!(
+            out,
+            "\nown directory, removed at the end ({} stands for the cage's id)\n  {}",
+            crate::plan::CAGE,
+            Printable::new(&scratch.path)
+        )?;
+    }
+    if plan.access_rules.is_empty() {
+        return Ok(());
+    }
+    let title = "landlock: nothing can be opened but";
+    section(out, title, &plan.access_rules, |rule, line| {
+        let rights = match rule.rights {
+            AccessRights::ReadTree | AccessRights::ReadFile => "read-only",
+            AccessRights::WriteTree | AccessRights::WriteFile => "writable",
+            AccessRights::Device => "device",
+        };
+        write!(line, "{rights:<10} {}", Printable::new(&rule.path))
+    })
 }
 
 fn identity(plan: &Plan, out: &mut String) -> fmt::Result {

@@ -1,8 +1,10 @@
 //! From lists of system calls to the filter of a plan.
 
+use crate::filter_shared::narrowed;
 use crate::seccomp::{Action, Comparison, Filter, FilterRule, Refusal, compile};
 use crate::{PlanError, bounds};
 use ironcage_host::HostCaps;
+use ironcage_model::Isolation;
 use ironcage_policy::Policy;
 use ironcage_policy::syscalls::{self, Condition, SyscallAction, SyscallList};
 use std::collections::BTreeMap;
@@ -31,9 +33,11 @@ pub(crate) fn make(policy: &Policy, host: &HostCaps) -> Result<Filter, PlanError
     // the limit.
     let limits = bounds::make(&policy.limits, host);
     let processors_fixed = bounds::processors(&limits, host, &mut Vec::new()).is_some();
+    let shared = policy.isolation.value != Isolation::Namespace;
     let actions: BTreeMap<u32, Action> = syscalls::compose(list, &groups)
         .into_iter()
         .filter(|rule| !(processors_fixed && rule.name == SET_PROCESSORS))
+        .map(|rule| narrowed(shared, *rule))
         .map(|rule| (rule.number, action(&rule.action)))
         .collect();
     let refusal = if host.seccomp_notify {
@@ -45,6 +49,7 @@ pub(crate) fn make(policy: &Policy, host: &HostCaps) -> Result<Filter, PlanError
         list: list.name,
         groups: groups.iter().map(|group| group.name).collect(),
         processors_fixed,
+        shared,
         program: compile(&actions, refusal, KNOWN),
         refusal,
         one_exec: list.rule("execve").is_none(),
@@ -64,6 +69,7 @@ pub(crate) fn describe(filter: &Filter) -> Vec<FilterRule> {
     syscalls::compose(list, &groups)
         .into_iter()
         .filter(|rule| !(filter.processors_fixed && rule.name == SET_PROCESSORS))
+        .map(|rule| narrowed(filter.shared, *rule))
         .map(|rule| FilterRule {
             syscall: rule.name,
             number: rule.number,

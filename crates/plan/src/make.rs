@@ -1,10 +1,12 @@
 //! Makes the plan: brings the parts together in the order in which they are enforced.
 
-use crate::plan::{Hostname, IdMap, Identity, Item, Plan};
-use crate::{PlanError, Request, bounds, command, filter, view};
+use crate::plan::{
+    AccessRights, AccessRule, Hostname, IdMap, Identity, Item, Plan, Rung, Scratch, Variable,
+};
+use crate::{PlanError, Request, bounds, command, filter, rung, view};
 use ironcage_host::{CgroupHost, HostCaps, HostFiles, Privilege};
-use ironcage_model::{Enforcement, Layer, LayerReport};
-use ironcage_policy::{Policy, capabilities};
+use ironcage_model::{Enforcement, Isolation, Layer, LayerReport};
+use ironcage_policy::{Policy, Sourced, capabilities};
 
 /// Ids in the range of a cage that root starts.
 const RANGE: u32 = 65_536;
@@ -18,15 +20,59 @@ pub fn make(
     host: &HostCaps,
     files: &dyn HostFiles,
 ) -> Result<Plan, PlanError> {
+    let isolation = policy.isolation.value;
+    rung::check(policy, request, host)?;
     let (layers, degraded) = layers(policy, host)?;
-    let identity = identity(policy, host);
+    let identity = identity(policy, request, host, files)?;
     let landlock = holds(&layers, Layer::Landlock);
-    let view = view::make(policy, request, host, files, &identity)?;
+    let kept_nothing = (isolation == Isolation::Landlock).then(|| keeping_nothing(policy));
+    let mut view = view::make(
+        kept_nothing.as_ref().unwrap_or(policy),
+        request,
+        host,
+        files,
+        &identity,
+    )?;
+    if isolation == Isolation::Chroot {
+        rung::without_proc(&mut view, files);
+    }
     let bounds = bounds::make(&policy.limits, host);
-    let command = command::make(policy, request, &identity, &view)?;
+    let mut command = command::make(policy, request, &identity, &view)?;
+    let mut unenforced = rung::unenforced(policy);
+    let (mut access_rules, mut scratch) = (Vec::new(), None);
+    if isolation == Isolation::Landlock {
+        let lock = rung::first_lock(&view, files)?;
+        view.ops.clear();
+        unenforced.extend(lock.unenforced);
+        access_rules = lock.rules;
+        let own = own_directory(request, lock.files, &mut command.env);
+        access_rules.push(Item {
+            what: AccessRule {
+                path: own.path.clone(),
+                rights: AccessRights::WriteTree,
+            },
+            origin: "built in".into(),
+        });
+        scratch = Some(own);
+        if kept_nothing.is_some_and(|kept| {
+            kept.keep.len() < policy.keep.len() || kept.caches.len() < policy.caches.len()
+        }) {
+            view.notes.push(
+                "landlock keeps neither state nor caches: the home directory is new at each start"
+                    .into(),
+            );
+        }
+    }
     let mut notes = view.notes;
     notes.extend(command::not_passed(policy, request));
     Ok(Plan {
+        rung: Item {
+            what: Rung { isolation },
+            origin: policy.isolation.origin.to_string(),
+        },
+        access_rules,
+        scratch,
+        unenforced,
         profile: policy.profile.value.clone(),
         command,
         sticky: request.sticky,
@@ -42,9 +88,12 @@ pub fn make(
         time_namespace: holds(&layers, Layer::TimeNs),
         view: view.ops,
         capabilities: given_capabilities(policy)?,
-        counters: bounds::counters(),
+        counters: match isolation {
+            Isolation::Landlock => Vec::new(),
+            _ => bounds::counters(),
+        },
         rlimits: bounds::rlimits(&bounds, host),
-        write_rules: if landlock {
+        write_rules: if landlock && isolation != Isolation::Landlock {
             view.write_rules
         } else {
             Vec::new()
@@ -68,9 +117,60 @@ fn holds(layers: &[LayerReport], layer: Layer) -> bool {
         .any(|report| report.layer == layer && !matches!(report.enforcement, Enforcement::Off(_)))
 }
 
-fn identity(policy: &Policy, host: &HostCaps) -> Identity {
+/// A home that is new at each start keeps nothing.
+fn keeping_nothing(policy: &Policy) -> Policy {
+    Policy {
+        keep: Vec::new(),
+        caches: Vec::new(),
+        ..policy.clone()
+    }
+}
+
+/// The directory of a cage that has no storage of its own, and the variables that name it.
+fn own_directory(
+    request: &Request,
+    files: Vec<(&'static str, String)>,
+    env: &mut Vec<Item<Variable>>,
+) -> Scratch {
+    let path = rung::scratch_below(&request.temporary);
+    let places = [
+        ("HOME", "home"),
+        ("TMPDIR", "tmp"),
+        ("GIT_CONFIG_SYSTEM", "gitconfig"),
+    ];
+    for (name, place) in places {
+        env.retain(|item| item.what.name != name);
+        env.push(Item {
+            what: Variable {
+                name: name.into(),
+                value: path.join(place).into(),
+            },
+            origin: "built in".into(),
+        });
+    }
+    Scratch {
+        path,
+        directories: vec!["home", "tmp"],
+        files,
+    }
+}
+
+fn identity(
+    policy: &Policy,
+    request: &Request,
+    host: &HostCaps,
+    files: &dyn HostFiles,
+) -> Result<Identity, PlanError> {
+    if policy.isolation.value == Isolation::Landlock {
+        let (uid, gid) = rung::agent_on_host(request, host, files)?;
+        return Ok(Identity {
+            uid,
+            gid,
+            map: IdMap::Own { uid, gid },
+        });
+    }
     let id = if policy.root_inside.value { 0 } else { AGENT };
-    Identity {
+    Ok(Identity {
         uid: id,
         gid: id,
         map: match host.privilege {
@@ -80,7 +180,7 @@ fn identity(policy: &Policy, host: &HostCaps) -> Identity {
                 gid: host.gid,
             },
         },
-    }
+    })
 }
 
 /// What each layer will enforce. A required one that is off stops the start, unless the user
@@ -89,12 +189,9 @@ fn layers(policy: &Policy, host: &HostCaps) -> Result<(Vec<LayerReport>, Vec<Lay
     let mut degraded = Vec::new();
     let reports = Layer::ALL.map(|layer| LayerReport {
         layer,
-        enforcement: host
-            .layers
-            .get(&layer)
-            .cloned()
-            .unwrap_or_else(|| Enforcement::Off("not examined on this host".into())),
+        enforcement: rung::enforcement(policy.isolation.value, host, layer),
     });
+    let mut missing: Vec<(&Sourced<Layer>, String)> = Vec::new();
     for required in &policy.require {
         let report = reports.iter().find(|report| report.layer == required.value);
         let Some(Enforcement::Off(why)) = report.map(|report| &report.enforcement) else {
@@ -107,12 +204,17 @@ fn layers(policy: &Policy, host: &HostCaps) -> Result<(Vec<LayerReport>, Vec<Lay
         {
             degraded.push(required.value);
         } else {
-            return Err(PlanError::MissingLayer {
-                layer: required.value,
-                origin: required.origin.to_string(),
-                why: why.clone(),
-            });
+            missing.push((required, why.clone()));
         }
+    }
+    if let Some((required, why)) = missing.first() {
+        return Err(PlanError::MissingLayer {
+            layer: required.value,
+            isolation: policy.isolation.value,
+            origin: required.origin.to_string(),
+            why: why.clone(),
+            missing: missing.iter().map(|(layer, _)| layer.value).collect(),
+        });
     }
     Ok((reports.to_vec(), degraded))
 }

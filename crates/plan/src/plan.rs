@@ -6,8 +6,9 @@
 use crate::bytes;
 use crate::seccomp::Filter;
 use ironcage_host::CgroupHost;
-use ironcage_model::{Layer, LayerReport};
+use ironcage_model::{CageId, Isolation, Layer, LayerReport};
 use serde::Serialize;
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -368,9 +369,70 @@ pub struct TimeBound {
     pub value: Option<Duration>,
 }
 
+/// Stands for the cage's id in paths that are known only when it starts.
+pub const CAGE: &str = "CAGE";
+
+/// How the cage is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Rung {
+    /// The rung of the ladder.
+    pub isolation: Isolation,
+}
+
+/// A path that may be opened where Landlock is the first lock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AccessRule {
+    /// Its path on the host.
+    #[serde(serialize_with = "bytes::path")]
+    pub path: PathBuf,
+    /// For what.
+    pub rights: AccessRights,
+}
+
+/// Rights of an access rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AccessRights {
+    /// Reading and executing everything in a directory.
+    ReadTree,
+    /// Reading and executing a file.
+    ReadFile,
+    /// Everything in a directory.
+    WriteTree,
+    /// Reading and writing a file.
+    WriteFile,
+    /// Using a device.
+    Device,
+}
+
+/// Something that the policy asks for and the rung does not enforce. It goes with a layer that
+/// is off, and so only where the user allowed that.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Unenforced {
+    /// The layer that would enforce it.
+    pub layer: Layer,
+    /// What it is.
+    pub what: String,
+}
+
+/// A directory of the cage's own on the host, where there is no ephemeral storage: made at the
+/// start, removed at the end. It holds the agent's home and its temporary files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Scratch {
+    /// Its path; [`CAGE`] stands for the cage's id.
+    #[serde(serialize_with = "bytes::path")]
+    pub path: PathBuf,
+    /// Directories in it.
+    pub directories: Vec<&'static str>,
+    /// Files in it, with what they hold.
+    pub files: Vec<(&'static str, String)>,
+}
+
 /// What will be enforced.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Plan {
+    /// How the cage is made.
+    pub rung: Item<Rung>,
     /// Profile at the bottom of the policy.
     pub profile: String,
     /// The program. A sticky cage may have none.
@@ -404,6 +466,10 @@ pub struct Plan {
     pub write_rules: Vec<Item<WriteRule>>,
     /// Whether Landlock is applied.
     pub landlock: bool,
+    /// What Landlock lets be opened where it is the first lock; empty elsewhere.
+    pub access_rules: Vec<Item<AccessRule>>,
+    /// The cage's own directory on the host, where there is no other storage.
+    pub scratch: Option<Scratch>,
     /// To how many whole processors the cage is kept, where no cgroup bounds their use;
     /// `null` leaves it to the cgroup, or to all of them.
     pub processors: Option<u32>,
@@ -417,6 +483,8 @@ pub struct Plan {
     pub layers: Vec<LayerReport>,
     /// Required layers that are off by explicit word.
     pub degraded: Vec<Layer>,
+    /// What the policy asks for and this rung does not enforce.
+    pub unenforced: Vec<Item<Unenforced>>,
     /// Names in writable trees that would be protected if they were there, looked for when the
     /// cage is gone: what appeared is reported.
     #[serde(serialize_with = "bytes::path_list")]
@@ -426,6 +494,36 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// The plan of one cage: its id in the place of [`CAGE`] in every path that has it.
+    pub fn placed(&self, id: &CageId) -> Cow<'_, Plan> {
+        if self.scratch.is_none() {
+            return Cow::Borrowed(self);
+        }
+        let mut plan = self.clone();
+        let Some(scratch) = &mut plan.scratch else {
+            return Cow::Owned(plan);
+        };
+        let general = scratch.path.clone();
+        let name = format!("ironcage-{}", id.as_str());
+        scratch.path.set_file_name(name);
+        let placed = |path: &Path| match path.strip_prefix(&general) {
+            Ok(below) if below.as_os_str().is_empty() => Some(scratch.path.clone()),
+            Ok(below) => Some(scratch.path.join(below)),
+            Err(_) => None,
+        };
+        for item in &mut plan.command.env {
+            if let Some(path) = placed(Path::new(&item.what.value)) {
+                item.what.value = path.into();
+            }
+        }
+        for item in &mut plan.access_rules {
+            if let Some(path) = placed(&item.what.path) {
+                item.what.path = path;
+            }
+        }
+        Cow::Owned(plan)
+    }
+
     /// SHA-256 of the plan, in hexadecimal.
     pub fn digest(&self) -> String {
         use sha2::{Digest, Sha256};

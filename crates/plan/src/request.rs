@@ -97,6 +97,10 @@ pub struct Request {
     pub policy_documents: Vec<PathBuf>,
     /// The caller's environment, from which the policy may pass variables.
     pub env: Vec<(OsString, OsString)>,
+    /// A directory that stands for the host's system in the view.
+    pub root: Option<PathBuf>,
+    /// Where temporary files are made: for a rung that has no storage of its own.
+    pub temporary: PathBuf,
     /// The user said that they know what they do.
     pub i_know: bool,
     /// Ironcage's own directories.

@@ -86,11 +86,16 @@ pub(crate) fn make(
             .collect(),
     };
     builder.own_directories();
-    for entry in system::DIRECTORIES {
-        builder.system(Path::new(entry.path), entry);
+    match &request.root {
+        Some(root) => builder.given_root(root)?,
+        None => {
+            for entry in system::DIRECTORIES {
+                builder.system(Path::new(entry.path), entry);
+            }
+            builder.etc(policy, identity);
+            builder.fixed_etc();
+        }
     }
-    builder.etc(policy, identity);
-    builder.fixed_etc();
     builder.devices();
     builder.processes();
     let toolchains = toolchains::find(policy, request, files, builder.map_owners);

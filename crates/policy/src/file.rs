@@ -20,6 +20,9 @@ pub struct PolicyFile {
     /// The profile to use without `--profile`. Only in the user's own configuration.
     #[schemars(skip)]
     pub profile: Option<Spanned<String>>,
+    /// How the cage is made: `namespace`, or a weaker rung for hosts that lack what it needs.
+    #[schemars(with = "Option<crate::schema::IsolationName>")]
+    pub isolation: Option<Spanned<String>>,
     /// The directory that the agent works in.
     pub workspace: WorkspaceSection,
     /// Files and directories beyond the system and the workspace.

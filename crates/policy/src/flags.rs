@@ -6,13 +6,15 @@ use crate::fragment::{
 use crate::{
     Amount, Cpus, EnvRule, Origin, PolicyError, Sourced, TimeLimit, WorkspaceMode, syscalls,
 };
-use ironcage_model::Layer;
+use ironcage_model::{Isolation, Layer};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 /// What the flags of one run say. Relative paths are relative to the current directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FlagLayer {
+    /// `--isolation`.
+    pub isolation: Option<Isolation>,
     /// `--workspace-mode`.
     pub workspace_mode: Option<WorkspaceMode>,
     /// `--unprotect`, relative to the workspace.
@@ -174,6 +176,7 @@ impl FlagLayer {
             .collect::<Result<Vec<_>, _>>()?;
         let pids = number("--pids", self.pids.map(u64::from), fragment::PIDS)?;
         Ok(Fragment {
+            isolation: one("--isolation", self.isolation),
             workspace_mode: one("--workspace-mode", self.workspace_mode),
             unprotect: each("--unprotect", self.unprotected()?),
             read: paths("--read", &self.read)?,

@@ -8,7 +8,7 @@ use crate::{
     Amount, Cpus, Diagnostic, EnvRule, Origin, PolicyFile, Sourced, TimeLimit, WorkspaceMode,
     caches, capabilities, profiles, protected, syscalls,
 };
-use ironcage_model::Layer;
+use ironcage_model::{Isolation, Layer};
 use std::ops::{Range, RangeInclusive};
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
@@ -17,6 +17,7 @@ use toml::Spanned;
 /// What one source says. Lists are appended, single values override.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Fragment {
+    pub(crate) isolation: Option<Sourced<Isolation>>,
     pub(crate) workspace_mode: Option<Sourced<WorkspaceMode>>,
     pub(crate) unprotect: Vec<Sourced<PathBuf>>,
     pub(crate) read: Vec<Sourced<PathBuf>>,
@@ -105,6 +106,7 @@ impl Check<'_> {
         let process = &file.process;
         let path = |this: &Self, text: &Spanned<String>| this.path(text);
         Ok(Fragment {
+            isolation: self.one(&file.isolation, Self::isolation)?,
             workspace_mode: self.one(&file.workspace.mode, Self::mode)?,
             unprotect: self.each(&file.workspace.unprotect, Self::unprotect)?,
             read: self.each(&file.files.read, path)?,
@@ -256,6 +258,14 @@ impl Check<'_> {
         )?
         .parse()
         .map_err(|error: crate::InvalidMode| self.wrong(text, error.to_string(), "unknown"))
+    }
+
+    fn isolation(&self, text: &Spanned<String>) -> Result<Isolation, Diagnostic> {
+        self.name_of(text, "isolation", &Isolation::ALL.map(Isolation::name))?
+            .parse()
+            .map_err(|error: ironcage_model::UnknownIsolation| {
+                self.wrong(text, error.to_string(), "unknown")
+            })
     }
 
     fn layer(&self, text: &Spanned<String>) -> Result<Layer, Diagnostic> {

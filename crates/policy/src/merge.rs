@@ -13,6 +13,7 @@ pub(crate) fn from_defaults(
     let limits = defaults.limits;
     Ok(Policy {
         profile,
+        isolation: defaults.isolation.ok_or(Incomplete("isolation"))?,
         require: defaults.require,
         allow_degraded: defaults.allow_degraded,
         workspace_mode: defaults
@@ -77,6 +78,7 @@ pub(crate) fn apply(policy: &mut Policy, fragment: Fragment) {
     let Fragment { limits, .. } = fragment;
     append(&mut policy.require, fragment.require);
     append(&mut policy.allow_degraded, fragment.allow_degraded);
+    replace(&mut policy.isolation, fragment.isolation);
     replace(&mut policy.workspace_mode, fragment.workspace_mode);
     append(&mut policy.unprotect, fragment.unprotect);
     append(&mut policy.read, fragment.read);

@@ -64,7 +64,9 @@ pub fn is_no_wider(a: &Policy, b: &Policy) -> bool {
         && all_in(&a.capabilities, &b.capabilities);
     let syscalls = list_within(&a.syscalls.value, &b.syscalls.value)
         && all_in(&a.syscall_groups, &b.syscall_groups);
-    let layers = all_in(&b.require, &a.require) && all_in(&a.allow_degraded, &b.allow_degraded);
+    let layers = a.isolation.value >= b.isolation.value
+        && all_in(&b.require, &a.require)
+        && all_in(&a.allow_degraded, &b.allow_degraded);
     let (l, m) = (&a.limits, &b.limits);
     let limits = l.memory.value.is_within(m.memory.value)
         && l.cpus.value.is_within(m.cpus.value)
@@ -154,6 +156,12 @@ pub(crate) fn narrow(base: &mut Policy, fragment: &mut Fragment, workspace: &Pat
         &mut fragment.unprotect,
         &base.unprotect,
         path,
+    );
+    dropped.keep_if(
+        "isolation",
+        &mut fragment.isolation,
+        |wanted| *wanted >= base.isolation.value,
+        |wanted| wanted.name().to_owned(),
     );
     dropped.keep_if(
         "workspace.mode",

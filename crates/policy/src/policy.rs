@@ -4,7 +4,7 @@
 //! looks at the host: shares of memory are still shares, paths may not exist.
 
 use crate::Origin;
-use ironcage_model::Layer;
+use ironcage_model::{Isolation, Layer};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -220,6 +220,8 @@ pub struct Limits {
 pub struct Policy {
     /// The profile at the bottom of the merge.
     pub profile: Sourced<String>,
+    /// How the cage is made.
+    pub isolation: Sourced<Isolation>,
     /// Layers without which a cage must not start.
     pub require: Vec<Sourced<Layer>>,
     /// Required layers that may be missing all the same, by explicit word.

@@ -1,6 +1,7 @@
 //! A file found in a workspace can only narrow, until the user trusts it.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use ironcage_model::Isolation;
 use ironcage_policy::{
     Resolved, Sources, TrustStore, Trusted, WorkspaceMode, examine, is_no_wider, resolve,
 };
@@ -226,6 +227,31 @@ fn an_untrusted_file_narrows() {
 }
 
 #[test]
+fn an_untrusted_file_cannot_choose_a_weaker_isolation_but_a_stronger_one() {
+    let stage = Stage::new();
+    stage.write("home/project/ironcage.toml", "isolation = \"landlock\"\n");
+    let resolved = stage.resolve();
+    assert_eq!(resolved.policy.isolation.value, Isolation::Namespace);
+    assert!(
+        resolved.narrowed[0].starts_with("isolation landlock ("),
+        "{:?}",
+        resolved.narrowed
+    );
+    fs::create_dir_all(stage.path("config")).unwrap();
+    stage.write("config/config.toml", "isolation = \"landlock\"\n");
+    let sources = Sources {
+        user_config_dir: Some(stage.path("config")),
+        ..stage.sources()
+    };
+    let chosen = resolve(&sources).unwrap().policy.isolation.value;
+    assert_eq!(chosen, Isolation::Landlock, "the user's own word counts");
+    stage.write("home/project/ironcage.toml", "isolation = \"chroot\"\n");
+    let resolved = resolve(&sources).unwrap();
+    assert_eq!(resolved.policy.isolation.value, Isolation::Chroot);
+    assert_eq!(resolved.narrowed, Vec::<String>::new());
+}
+
+#[test]
 fn a_file_that_the_user_names_is_trusted() {
     let stage = Stage::new();
     stage.write("home/project/ironcage.toml", WIDENING);
@@ -256,6 +282,10 @@ fn scalar(key: &'static str, values: &'static [&'static str]) -> impl Strategy<V
 
 /// Texts of policy files with any mixture of keys.
 fn any_policy() -> impl Strategy<Value = String> {
+    let rung = scalar(
+        "isolation",
+        &["\"landlock\"", "\"chroot\"", "\"namespace\""],
+    );
     let head = scalar(
         "extends",
         &["\"strict\"", "\"coding-agent\"", "\"data\"", "\"rust\""],
@@ -310,10 +340,10 @@ fn any_policy() -> impl Strategy<Value = String> {
         list("require", &["landlock", "time-ns", "cpu"]),
         list("allow-degraded", &["seccomp", "user-ns"]),
     );
-    (head, workspace, (files, state), env, process, syscalls, limits, layers).prop_map(
-        |(head, w, (f, st), e, p, s, l, y)| {
+    ((head, rung), workspace, (files, state), env, process, syscalls, limits, layers).prop_map(
+        |((head, rung), w, (f, st), e, p, s, l, y)| {
             format!(
-                "{head}[workspace]\n{}{}[files]\n{}{}{}{}[state]\n{}{}[env]\n{}{}[process]\n{}{}{}{}[syscalls]\n{}{}[limits]\n{}{}{}{}{}{}{}{}[layers]\n{}{}",
+                "{head}{rung}[workspace]\n{}{}[files]\n{}{}{}{}[state]\n{}{}[env]\n{}{}[process]\n{}{}{}{}[syscalls]\n{}{}[limits]\n{}{}{}{}{}{}{}{}[layers]\n{}{}",
                 w.0, w.1, f.0, f.1, f.2, f.3, st.0, st.1, e.0, e.1, p.0, p.1, p.2, p.3, s.0, s.1, l.0, l.1, l.2, l.3, l.4, l.5, l.6, l.7, y.0, y.1
             )
         },

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod archive;
+mod backends;
 mod background;
 pub mod client;
 mod control;
@@ -25,6 +26,7 @@ pub mod terminal;
 mod watchdog;
 
 pub use archive::Archive;
+pub use backends::backend;
 pub use background::{Awaited, Background, Side, detach};
 pub use control::Farewell;
 pub use error::RunError;

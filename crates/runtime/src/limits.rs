@@ -100,8 +100,12 @@ impl Limits {
             inodes: Some(plan.bounds.inodes.what.value),
         };
         let mut writable = Vec::new();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        if let Some(own) = cage.directory() {
+            let own = openat(own, ".", flags, Mode::empty());
+            writable.push(own.map_err(failed("open the cage's own directory"))?);
+        }
         for path in &plan.writable {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
             match open(path, flags, Mode::empty()) {
                 Ok(directory) => writable.push(directory),
                 // A single file: the bound on the size of a file holds it.
@@ -122,8 +126,8 @@ impl Limits {
                 })
         };
         let places = WatchedPlaces {
-            proc: clone(proc.as_fd())?,
-            tmpfs: vec![clone(cage.storage())?],
+            proc: ProcMount::new(clone(proc.as_fd())?, cage.above()),
+            tmpfs: cage.storage().map(clone).transpose()?.into_iter().collect(),
             segments: cage.shared_memory().map(clone).transpose()?,
             writable,
         };
@@ -133,7 +137,7 @@ impl Limits {
                 source,
             })?;
         let idle = plan.bounds.idle.what.value;
-        let proc = ProcMount::new(proc);
+        let proc = ProcMount::new(proc, cage.above());
         Ok(Limits {
             deadline: plan
                 .bounds
@@ -258,7 +262,7 @@ pub(crate) fn counted(plan: &Plan, cage: &Cage) -> Vec<LimitHit> {
             ended: false,
         })
         .collect();
-    if let Ok(storage) = fstatfs(cage.storage()) {
+    if let Some(Ok(storage)) = cage.storage().map(fstatfs) {
         let mut full = |limit, value: u64| {
             hits.push(LimitHit {
                 limit,

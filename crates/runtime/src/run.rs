@@ -2,6 +2,7 @@
 
 use crate::RunError;
 use crate::archive::Archive;
+use crate::backends::backend;
 use crate::background::Background;
 use crate::control::{Control, Farewell};
 use crate::log::OutputLog;
@@ -9,10 +10,9 @@ use crate::recorder::{Recorder, microseconds_since_the_epoch};
 use crate::streams::{join, join_log};
 use crate::supervise::{Beginning, Supervision, failed};
 use crate::terminal;
-use ironcage_backend::{Backend as _, StartError, StreamKind};
+use ironcage_backend::{StartError, StreamKind};
 use ironcage_control::{Description, Examination, Listener, RuntimeDir, State};
 use ironcage_model::{CageId, Ending, EventKind, Outcome};
-use ironcage_namespace::Namespace;
 use ironcage_plan::Plan;
 use ironcage_sys::rustix::rand::{GetRandomFlags, getrandom};
 use std::path::Path;
@@ -70,7 +70,8 @@ pub fn run(mut job: Job<'_>) -> Result<Finished, RunError> {
     } else {
         StreamKind::Pipes
     };
-    let mut birth = match Namespace.start(job.plan, &id, kind) {
+    let plan = job.plan.placed(&id);
+    let mut birth = match backend(plan.rung.what.isolation).start(&plan, &id, kind) {
         Ok(birth) => birth,
         Err(error) => return Err(not_started(&mut Recorder::new(id)?, error, born)),
     };
@@ -93,7 +94,7 @@ pub fn run(mut job: Job<'_>) -> Result<Finished, RunError> {
         }
     };
     let attended = match helped {
-        Ok(()) => birth.attend(job.plan),
+        Ok(()) => birth.attend(&plan),
         Err(error) => {
             birth.abandon();
             Err(error)
@@ -109,7 +110,7 @@ pub fn run(mut job: Job<'_>) -> Result<Finished, RunError> {
         None => join(streams, job.raw_terminal)?,
     };
     let mut supervision = Supervision::new(Beginning {
-        plan: job.plan,
+        plan: &plan,
         cage,
         joined,
         control: Control::new(listener, name, examination, description),

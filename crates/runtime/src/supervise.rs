@@ -10,7 +10,7 @@ use crate::refusals::Refusals;
 use crate::relay::{Relay, Waits};
 use crate::streams::{Joined, Terminal};
 use crate::terminal;
-use ironcage_backend::{Cage, FromInit, StartError, receive_from_init};
+use ironcage_backend::{Cage, FromInit, StartError};
 use ironcage_control::RuntimeDir;
 use ironcage_model::{Ending, EventKind, LimitHit};
 use ironcage_plan::Plan;
@@ -366,7 +366,7 @@ impl<'a> Supervision<'a> {
 
     /// Takes one message of PID 1. `true` when there will be no more.
     fn hear(&mut self, now: Instant) -> Result<bool, RunError> {
-        let message = receive_from_init(self.cage.control(), false);
+        let message = self.cage.hear();
         match message.map_err(failed("hear the cage"))? {
             Some(FromInit::Exited { number: 0, status }) => {
                 self.status = Some(status);

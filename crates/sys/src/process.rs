@@ -3,7 +3,10 @@
 use crate::check;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+/// What was found out last about the number of threads.
+static ALONE: AtomicBool = AtomicBool::new(false);
 
 /// Whether this process has one thread only, asked of the kernel by a call that does nothing
 /// else: "stop sharing what threads share" is refused where there are any. Cheaper than a look
@@ -11,14 +14,25 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 pub(crate) fn has_one_thread() -> bool {
     // SAFETY: with this flag the call changes nothing in a process of one thread, and is
     // refused in another.
-    check(unsafe { libc::syscall(libc::SYS_unshare, libc::CLONE_THREAD) }).is_ok()
+    let alone = check(unsafe { libc::syscall(libc::SYS_unshare, libc::CLONE_THREAD) }).is_ok();
+    ALONE.store(alone, Ordering::Relaxed);
+    alone
 }
 
-/// Whether this process has one thread only.
+/// Whether this process has one thread only. Where `/proc` has gone out of sight since the last
+/// question, that answer still holds: a process that has one thread and enters a cage makes no
+/// other, and a fork has one only.
 pub fn is_single_threaded() -> bool {
     // Field 20 of /proc/self/stat would need a parse; the directory's link count is two
     // for `.` and `..`, and one for each thread.
-    rustix::fs::stat("/proc/self/task").is_ok_and(|stat| stat.st_nlink == 3)
+    match rustix::fs::stat("/proc/self/task") {
+        Ok(stat) => {
+            let alone = stat.st_nlink == 3;
+            ALONE.store(alone, Ordering::Relaxed);
+            alone
+        }
+        Err(_) => ALONE.load(Ordering::Relaxed),
+    }
 }
 
 /// Closes every descriptor from three upwards but those named.
@@ -152,19 +166,37 @@ fn wipe_strings(list: *mut *mut libc::c_char) {
     }
 }
 
+/// Takes every capability but those of `keep` out of the bounding set. Needs CAP_SETPCAP.
+pub fn drop_bounding_set(keep: u64) -> io::Result<()> {
+    for number in (0..=last_capability()).filter(|number| keep & (1 << number) == 0) {
+        // SAFETY: prctl with plain numbers.
+        check(unsafe { libc::syscall(libc::SYS_prctl, libc::PR_CAPBSET_DROP, number, 0, 0, 0) })?;
+    }
+    Ok(())
+}
+
+/// Gives up every capability that this process holds. Needs none; the bounding set stays.
+pub fn give_up_capabilities() -> io::Result<()> {
+    use rustix::thread as t;
+    t::clear_ambient_capability_set()?;
+    let none = t::CapabilitySet::empty();
+    t::set_capabilities(
+        None,
+        t::CapabilitySets {
+            effective: none,
+            permitted: none,
+            inheritable: none,
+        },
+    )?;
+    Ok(())
+}
+
 /// Sets the bounding set, permitted, effective, inheritable and ambient capabilities to
 /// `keep` (a bit for each capability), and forbids user id 0 from regaining any by execve.
 pub fn set_capabilities(keep: u64) -> io::Result<()> {
     use rustix::thread as t;
     let last = last_capability();
-    for number in 0..=last {
-        if keep & (1 << number) == 0 {
-            // SAFETY: prctl with plain numbers.
-            check(unsafe {
-                libc::syscall(libc::SYS_prctl, libc::PR_CAPBSET_DROP, number, 0, 0, 0)
-            })?;
-        }
-    }
+    drop_bounding_set(keep)?;
     let bits = t::CapabilitiesSecureBits::NO_ROOT
         | t::CapabilitiesSecureBits::NO_ROOT_LOCKED
         | t::CapabilitiesSecureBits::NO_SETUID_FIXUP

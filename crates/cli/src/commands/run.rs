@@ -137,6 +137,12 @@ fn announce(prepared: &Prepared) {
     for note in &prepared.plan.notes {
         anstream::eprintln!("ironcage: note: {}", Printable::new(note));
     }
+    let open = prepared.plan.unenforced.len();
+    if open > 0 {
+        anstream::eprintln!(
+            "ironcage: {open} item(s) of the policy are not enforced with this isolation; `ironcage plan` names them"
+        );
+    }
     for layer in &prepared.plan.degraded {
         anstream::eprintln!("ironcage: running without the layer {layer}, as you allowed");
     }

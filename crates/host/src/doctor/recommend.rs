@@ -16,7 +16,7 @@ pub struct Recommendation {
 }
 
 /// The table, from the least risk to the greatest.
-pub(crate) const RECOMMENDATIONS: [Recommendation; 6] = [
+pub(crate) const RECOMMENDATIONS: [Recommendation; 7] = [
     Recommendation {
         risk: "your own coding agent or scripts, on your own machine",
         backend: "namespace",
@@ -30,10 +30,16 @@ pub(crate) const RECOMMENDATIONS: [Recommendation; 6] = [
         why: "profile `strict`: no toolchains, no identity, nothing kept; add `--syscalls minimal` for a program that starts no others, which leaves little of the kernel to attack",
     },
     Recommendation {
-        risk: "a host where user namespaces cannot be had",
+        risk: "a place where a process file system or a network namespace of one's own is refused",
+        backend: "chroot",
+        available: true,
+        why: "a root of its own in a user and mount namespace; processes are shared with the host, there is no loopback",
+    },
+    Recommendation {
+        risk: "a host where user namespaces cannot be had, and `sudo ironcage setup` cannot change that",
         backend: "landlock",
-        available: false,
-        why: "needs no namespaces; not in this version: mend the host instead, as the findings say",
+        available: true,
+        why: "needs no namespaces but Linux 6.12; the view is the host's with denied access, and nothing in a writable directory is protected",
     },
     Recommendation {
         risk: "images and tools that are built for containers",
@@ -58,11 +64,16 @@ pub(crate) const RECOMMENDATIONS: [Recommendation; 6] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ironcage_model::Isolation;
 
     #[test]
-    fn only_the_backend_that_exists_is_called_available() {
+    fn only_backends_that_exist_are_called_available_and_each_of_them_is_named() {
+        for isolation in Isolation::ALL {
+            let name = isolation.name();
+            assert!(RECOMMENDATIONS.iter().any(|entry| entry.backend == name));
+        }
         for entry in RECOMMENDATIONS {
-            assert_eq!(entry.available, entry.backend == "namespace");
+            assert_eq!(entry.available, entry.backend.parse::<Isolation>().is_ok());
             assert_eq!(entry.why.contains("not in this version"), !entry.available);
         }
     }

@@ -57,6 +57,9 @@ pub struct Filter {
     pub groups: Vec<&'static str>,
     /// Whether the set of processors cannot be changed, because it is what holds a limit.
     pub processors_fixed: bool,
+    /// Whether processes, network and IPC are shared with the host, so that the filter has to
+    /// keep them apart.
+    pub shared: bool,
     /// What happens to the rest.
     pub refusal: Refusal,
     /// Whether execve is refused after the first.

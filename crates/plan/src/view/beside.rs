@@ -1,12 +1,18 @@
 //! What the cage gets beside the system and what it is granted: toolchains, and what is kept.
 
-use super::{Builder, Grant};
-use crate::plan::{Access, KeptPlace, ViewOp, WriteRights};
+use super::{Builder, Grant, Way};
+use crate::plan::{Access, KeptPlace, NodeKind, ViewOp, WriteRights};
 use crate::toolchains::{Found, Shape};
-use crate::{kept, workspace};
-use ironcage_policy::{Listed, Policy, credentials};
+use crate::{PlanError, kept, workspace};
+use ironcage_host::NodeType;
+use ironcage_policy::{Listed, Origin, Policy, Sourced, credentials};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+/// What is seen of a root directory that the user gives.
+const ROOT_PARTS: [&str; 12] = [
+    "usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "etc", "opt", "srv", "nix", "gnu",
+];
 
 impl Builder<'_> {
     /// What outlives the run. Ironcage's own directories are in no cage but for these.
@@ -48,6 +54,41 @@ impl Builder<'_> {
         if caches {
             self.host_caches(policy);
         }
+    }
+
+    /// The system from a directory that the user gives: its parts by their names, so that the
+    /// cage's own directories stay beside them. What else lies in it is not seen.
+    pub(super) fn given_root(&mut self, root: &Path) -> Result<(), PlanError> {
+        let origin = Origin::Flag {
+            flag: "--root".into(),
+        };
+        let sourced = Sourced::new(root.to_owned(), origin);
+        let root = self.grant(&sourced, Way::Read)?.path;
+        let mut found = false;
+        for name in ROOT_PARTS {
+            let source = root.join(name);
+            let target = Path::new("/").join(name);
+            match self.files.node(&source).map(|node| node.kind) {
+                Some(NodeType::Directory) => {
+                    found = true;
+                    self.bind_as_is(source, target, NodeKind::Directory, "--root".into());
+                }
+                Some(NodeType::Symlink) => {
+                    if let Ok(to) = self.files.link(&source) {
+                        self.push(ViewOp::Symlink { target, to }, "--root");
+                    }
+                }
+                _ => {}
+            }
+        }
+        if found {
+            return Ok(());
+        }
+        Err(PlanError::RefusedPath {
+            path: root,
+            origin: "--root".into(),
+            why: "there is no /usr, /bin, /lib or /etc in it: it is no root directory",
+        })
     }
 
     /// Directories of the agent's home above something that is mounted there are the agent's.

@@ -143,6 +143,8 @@ pub(crate) fn request() -> Request {
             ("GITHUB_TOKEN".into(), "canary".into()),
         ],
         i_know: false,
+        root: None,
+        temporary: "/tmp".into(),
         other_homes: Vec::new(),
         policy_documents: Vec::new(),
         own: OwnDirectories {

@@ -37,7 +37,7 @@ impl Supervision<'_> {
 }
 
 fn storage(cage: &Cage) -> Option<u64> {
-    let stat = fstatfs(cage.storage()).ok()?;
+    let stat = fstatfs(cage.storage()?).ok()?;
     let used = stat.f_blocks.checked_sub(stat.f_bfree)?;
     used.checked_mul(u64::try_from(stat.f_bsize).ok()?)
 }

@@ -42,8 +42,8 @@ pub(crate) struct WatchedLimits {
 /// Where to look.
 #[derive(Debug)]
 pub(crate) struct WatchedPlaces {
-    /// The cage's own `/proc`, as a directory opened for reading (not O_PATH).
-    pub(crate) proc: OwnedFd,
+    /// The cage's processes.
+    pub(crate) proc: ProcMount,
     /// Every tmpfs of the cage, by any descriptor in it.
     pub(crate) tmpfs: Vec<OwnedFd>,
     /// The list of the cage's System V shared memory.
@@ -92,7 +92,7 @@ impl Watchdog {
             return Ok(None);
         }
         Ok(Some(Watchdog {
-            proc: ProcMount::new(places.proc),
+            proc: places.proc,
             memory,
             storage,
             memory_due: now,

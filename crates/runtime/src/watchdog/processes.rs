@@ -6,8 +6,10 @@
 //! the root of that namespace, or to the host's where it has none, and is then denied to a
 //! supervisor without privileges.
 
+use ironcage_backend::descendants::{self, Process};
 use ironcage_sys::rustix;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, StatxFlags};
+use rustix::process::Pid;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -47,12 +49,15 @@ pub(crate) trait ProcessFiles {
 #[derive(Debug)]
 pub(crate) struct ProcMount {
     directory: OwnedFd,
+    /// Only processes below this one are the cage's.
+    above: Option<Pid>,
 }
 
 impl ProcMount {
-    /// Reads through this directory, which was opened for reading.
-    pub(crate) fn new(directory: OwnedFd) -> ProcMount {
-        ProcMount { directory }
+    /// Reads through this directory, which was opened for reading. Where others than the cage's
+    /// processes are seen there, `above` is the one that all of the cage's are below.
+    pub(crate) fn new(directory: OwnedFd, above: Option<Pid>) -> ProcMount {
+        ProcMount { directory, above }
     }
 
     fn open(&self, path: &str, flags: OFlags) -> io::Result<OwnedFd> {
@@ -68,6 +73,11 @@ impl ProcMount {
 
 impl ProcessFiles for ProcMount {
     fn pids(&self) -> io::Result<Vec<u32>> {
+        if let Some(above) = self.above {
+            let below = descendants::below(self.directory.as_fd(), above)?;
+            let number = |process: &Process| process.pid.as_raw_nonzero().get().unsigned_abs();
+            return Ok(below.iter().map(number).collect());
+        }
         let mut pids = Vec::new();
         // A directory of its own: `Dir` moves the offset of the descriptor it is given.
         let directory = self.open(".", OFlags::RDONLY | OFlags::DIRECTORY)?;
@@ -209,7 +219,7 @@ mod tests {
     use std::io::Write;
 
     fn own_proc() -> ProcMount {
-        ProcMount::new(File::open("/proc").unwrap().into())
+        ProcMount::new(File::open("/proc").unwrap().into(), None)
     }
 
     #[test]

@@ -192,7 +192,7 @@ fn a_real_directory_is_watched_for_bytes_also_of_deleted_files() {
         before.bytes += 16 << 20;
     }
     let unseen = settle(&mut again.clone_for_test(), &NoProcesses);
-    let proc = super::super::ProcMount::new(fs::File::open("/proc").unwrap().into());
+    let proc = super::super::ProcMount::new(fs::File::open("/proc").unwrap().into(), None);
     let nameless = settle(&mut again, &proc);
     fs::remove_dir_all(&path).unwrap();
     assert_eq!(named, Some((LimitKind::Disk, "4M".into())));

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 fn places(writable: Vec<OwnedFd>) -> WatchedPlaces {
     WatchedPlaces {
-        proc: File::open("/proc").unwrap().into(),
+        proc: ProcMount::new(File::open("/proc").unwrap().into(), None),
         tmpfs: Vec::new(),
         segments: None,
         writable,
@@ -61,7 +61,7 @@ fn a_child_is_seen_through_proc() {
         .stdin(Stdio::null())
         .spawn()
         .unwrap();
-    let proc = ProcMount::new(File::open("/proc").unwrap().into());
+    let proc = ProcMount::new(File::open("/proc").unwrap().into(), None);
     let seen = proc.pids().unwrap().contains(&child.id());
     let files = proc.open_files(child.id());
     child.kill().unwrap();

@@ -1,0 +1,67 @@
+//! A root of the cage's own, built from the plan.
+
+use crate::faults::step;
+use crate::init::{Inheritance, failed};
+use ironcage_layers::LayerError;
+use ironcage_layers::view::{Processes, Setting, View};
+use ironcage_model::Layer;
+use ironcage_plan::Plan;
+use ironcage_sys::rustix::fs::{Mode, OFlags, openat};
+use std::os::fd::OwnedFd;
+
+/// Handles of a root that was built.
+#[derive(Debug)]
+pub struct Root {
+    /// The process file system.
+    pub proc: OwnedFd,
+    /// The ephemeral storage.
+    pub storage: OwnedFd,
+    /// The kernel's counters for each user, from before they became read-only.
+    pub counters: OwnedFd,
+}
+
+/// Builds the plan's file view and makes it the root of the calling process, which is in a new
+/// mount namespace, and in a new pid namespace where the processes are its own.
+pub fn make(
+    plan: &Plan,
+    inheritance: &Inheritance,
+    processes: Processes,
+) -> Result<Root, LayerError> {
+    let view = View::new(
+        Setting {
+            // Ephemeral storage is memory, and so never more than that.
+            bytes: plan
+                .bounds
+                .disk
+                .what
+                .value
+                .min(plan.bounds.memory.what.value),
+            inodes: plan.bounds.inodes.what.value,
+            agent: inheritance.agent_outside,
+            owner_maps: &inheritance.owner_maps,
+        },
+        processes,
+    )?;
+    step();
+    // Opened now, because later /proc/sys is read-only.
+    let counters = openat(
+        view.proc(),
+        "sys/user",
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .map_err(|error| failed(Layer::Counters, "open /proc/sys/user", error))?;
+    view.lay_out(&plan.view)?;
+    step();
+    for item in &plan.view {
+        view.mount(&item.what)?;
+        step();
+    }
+    let (proc, storage) = view.enter()?;
+    step();
+    Ok(Root {
+        proc,
+        storage,
+        counters,
+    })
+}
