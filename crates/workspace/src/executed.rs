@@ -1,12 +1,14 @@
 //! Finds what the host would execute or trust in a change, by the lists in `policies/`.
 
+use crate::git::{self, Part};
 use crate::reading::Entry;
-use crate::tree::{Kind, Node};
-use crate::{Change, LayerRole, Status};
+use crate::tree::{self, Kind, Node};
+use crate::{Change, Status, content, differences};
 use ironcage_policy::{Class, Executed, executed};
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
+use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
@@ -21,6 +23,8 @@ pub struct Note {
     pub root: PathBuf,
 }
 
+/// The most that is read of settings of git.
+const CONFIG_SIZE: u64 = 1024 * 1024;
 const SET_ID: u32 = 0o6000;
 const EXECUTABLE: u32 = 0o111;
 
@@ -42,12 +46,20 @@ pub(crate) fn annotate(change: &Change, entries: &mut [Entry]) {
         let Some(layer) = change.layers().get(entry.layer) else {
             continue;
         };
-        if layer.role == LayerRole::Git || entry.status == Status::Touched {
+        if entry.status == Status::Touched {
             continue;
         }
         let mut notes = Vec::new();
         if let Some(git) = &entry.git {
-            notes.extend(of_git_directory(entry, git, layer.real.join(git).is_dir()));
+            let real = layer.real.join(git);
+            let own = git::own_worktree(change, entry.layer);
+            notes.extend(of_git_directory(
+                entry,
+                git,
+                &real,
+                &layer.upper.join(git),
+                own.as_deref(),
+            ));
         } else {
             notes.extend(by_name(&entry.path));
             if let Some(after) = &entry.after {
@@ -77,15 +89,56 @@ fn is_repository_part(path: &Path) -> bool {
         .any(|name| path.file_name() == Some(OsStr::new(name)))
 }
 
-fn of_git_directory(entry: &Entry, git: &Path, real: bool) -> Option<Note> {
+fn of_git_directory(
+    entry: &Entry,
+    git: &Path,
+    real: &Path,
+    upper: &Path,
+    own: Option<&Path>,
+) -> Option<Note> {
     if entry.path == git && entry.after.is_none() {
         return shape("repository-removed", git.to_owned());
     }
-    // What was there when the change began is brought over by its own rules.
-    if real {
-        None
-    } else {
-        shape("nested-repository", git.to_owned())
+    if !real.is_dir() {
+        return shape("nested-repository", git.to_owned());
+    }
+    if entry
+        .after
+        .as_ref()
+        .is_some_and(|node| node.kind == Kind::Directory)
+    {
+        return None;
+    }
+    let path = entry.path.strip_prefix(git).unwrap_or(&entry.path);
+    let is_module = |path: &Path| {
+        let path = real.join(path);
+        ["HEAD", "objects"]
+            .iter()
+            .all(|name| path.join(name).symlink_metadata().is_ok())
+    };
+    let withheld = |why: String| {
+        Some(Note {
+            class: Class::Withheld,
+            why,
+            root: entry.path.clone(),
+        })
+    };
+    match git::sort(path, own, &is_module).part {
+        Part::Withheld(why) => withheld(why.to_owned()),
+        Part::Config => {
+            let read = |root: &Path| {
+                let root = tree::open_root(root).ok()?;
+                let file = differences::open(root.as_fd(), path).ok()?;
+                let bytes = content::read_bounded(&file, CONFIG_SIZE).ok().flatten()?;
+                String::from_utf8(bytes).ok()
+            };
+            let names = git::withheld(&read(real).unwrap_or_default(), &read(upper)?)?;
+            match names.is_empty() {
+                true => None,
+                false => withheld(git::withheld_settings(&names)),
+            }
+        }
+        _ => None,
     }
 }
 

@@ -125,6 +125,7 @@ impl Store {
                 }
             }
         }
+        crate::git::bring_over(change, &roots, &reading, selection, &mut applied)?;
         applied.finished = is_spent(change)?;
         if applied.finished {
             self.remove_locked(change)?;
@@ -149,6 +150,7 @@ fn is_spent(change: &Change) -> Result<bool, WorkspaceError> {
 
 /// Completes an apply that was killed. The caller holds the change's lock.
 pub(crate) fn resume(change: &Change) -> Result<(), WorkspaceError> {
+    crate::git::recover_lock(change)?;
     let Some(mut journal) = Journal::read(change)? else {
         return Ok(());
     };

@@ -35,7 +35,7 @@ pub(super) fn plan(
                 .ancestors()
                 .any(|above| aside.contains(&(entry.layer, above.to_owned())))
         };
-        if entry.git.is_some() || inside(&aside) {
+        if belongs_to_git(change, entry, selection, &mut applied) || inside(&aside) {
             continue;
         }
         let verdict = judge(change, entry, selection, options);
@@ -67,6 +67,36 @@ pub(super) fn plan(
         }
     }
     Ok((steps, applied))
+}
+
+/// Whether an entry is brought over by the rules of git, or not at all. What was named in a git
+/// directory is applied as any other file.
+fn belongs_to_git(
+    change: &Change,
+    entry: &Entry,
+    selection: &Selection,
+    applied: &mut Applied,
+) -> bool {
+    let Some(git) = &entry.git else {
+        return false;
+    };
+    let is_new = entry.notes.iter().any(|note| &note.root == git);
+    let named = if is_new {
+        selection.names(entry.layer, git)
+    } else {
+        selection.names(entry.layer, &entry.path) && &entry.path != git
+    };
+    if !named
+        && is_new
+        && &entry.path == git
+        && let Some(note) = entry.notes.first()
+    {
+        applied.held.push(Told {
+            path: change.shown(entry.layer, git),
+            why: note.why.clone(),
+        });
+    }
+    !named
 }
 
 enum Verdict {

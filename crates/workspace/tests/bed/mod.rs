@@ -26,6 +26,20 @@ pub(crate) fn place() -> PathBuf {
     }
 }
 
+/// Mounts each layer over its real directory: four arguments, then the next.
+const MOUNT_OVER: &str = r#"
+set -e
+script=$1; shift
+cd /
+top=$1
+while [ $# -gt 0 ]; do
+    mount -t overlay -o "userxattr,lowerdir=$1,upperdir=$2,workdir=$3" overlay "$1"
+    shift 3
+done
+cd "$top"
+exec /bin/sh -ec "$script"
+"#;
+
 pub(crate) struct Bed {
     pub(crate) base: tempfile::TempDir,
     pub(crate) store: Store,
@@ -61,6 +75,7 @@ impl Bed {
         let output = Command::new("/bin/sh")
             .args(["-ec", script])
             .current_dir(&self.workspace)
+            .env("HOME", self.base.path())
             .output()
             .expect("a shell");
         assert!(output.status.success(), "{script}: {output:?}");
@@ -96,6 +111,40 @@ impl Bed {
             .arg(self.base.path().join("merged"))
             .output()
             .expect("unshare")
+    }
+
+    /// Begins a change over the workspace and further git directories.
+    pub(crate) fn begin_with_git(&self, workspace: &Path, git: &[PathBuf]) -> Change {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let mut layers = vec![LayerRequest {
+            role: LayerRole::Workspace,
+            real: workspace.to_owned(),
+            place: PathBuf::new(),
+        }];
+        layers.extend(git.iter().enumerate().map(|(number, real)| LayerRequest {
+            role: LayerRole::Git,
+            real: real.clone(),
+            place: PathBuf::from(format!("layers/{number}")),
+        }));
+        let draft = self.store.draft(workspace).expect("a draft");
+        self.store
+            .create(workspace, draft, "cow", &layers)
+            .expect("a change")
+    }
+
+    /// Commands of an agent where every layer lies over its real directory.
+    pub(crate) fn agent_over(&self, change: &Change, script: &str) {
+        let mut command = Command::new("unshare");
+        command.args(["-Urm", "/bin/sh", "-c", MOUNT_OVER, "sh", script]);
+        for layer in change.layers() {
+            command.args([&layer.real, &layer.upper, &layer.work]);
+        }
+        let output = command
+            .env("HOME", self.base.path())
+            .env("GIT_CONFIG_NOSYSTEM", "1")
+            .output()
+            .expect("unshare");
+        assert!(output.status.success(), "{script}: {output:?}");
     }
 
     /// A begun change in which the agent has run a script.

@@ -1,0 +1,502 @@
+//! Brings what an agent did in a git directory over to the real one: objects first, then the
+//! references that it moved, HEAD, the index and texts. Each is done by a rename, and done again
+//! it is the same.
+
+use super::lock::Locks;
+use super::objects::{self, ObjectFile};
+use super::part::{Part, Sorted, sort};
+use super::refs;
+use super::{config, view::View};
+use crate::apply::Applied;
+use crate::content;
+use crate::differences::Roots;
+use crate::error::{Doing as _, WorkspaceError};
+use crate::known::Known;
+use crate::reading::{Entry, Reading};
+use crate::summary::Told;
+use crate::tree::{self, Kind, Node};
+use crate::{Change, LayerRole, Selection, ignored, upper};
+use ironcage_state::remove_tree;
+use ironcage_sys::faults::step;
+use ironcage_sys::rustix::fs::{RenameFlags, renameat_with};
+use ironcage_sys::rustix::io::Errno;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// The most of an index or a text that is brought over.
+const LARGEST: u64 = 256 * 1024 * 1024;
+const MOVED_ON: &str = "it changed in the real tree too";
+/// Where packs are copied to while git makes their indexes, in the change's directory.
+const PACKS: &str = "packs";
+const OUT: &str = "cleared";
+
+/// Brings every git directory of a reading over that is selected.
+pub(crate) fn bring_over(
+    change: &Change,
+    roots: &Roots,
+    reading: &Reading,
+    selection: &Selection,
+    applied: &mut Applied,
+) -> Result<(), WorkspaceError> {
+    let mut groups: BTreeMap<(usize, &Path), Vec<&Entry>> = BTreeMap::new();
+    for entry in &reading.entries {
+        if let Some(git) = &entry.git {
+            groups.entry((entry.layer, git)).or_default().push(entry);
+        }
+    }
+    for ((layer, git), entries) in groups {
+        let shown = change.shown(layer, git);
+        // What was not there when the change began is withheld as a whole, and told by its note.
+        let real = roots
+            .real(layer)
+            .and_then(|root| tree::open_below(root, git));
+        let upper = roots
+            .upper(layer)
+            .and_then(|root| tree::open_below(root, git));
+        let (Ok(real), Ok(upper)) = (real, upper) else {
+            continue;
+        };
+        if !selection.covers(layer, git) {
+            continue;
+        }
+        let owner = Node::of(&real).doing("look at", &shown)?.owner;
+        let real_path = change.layers()[layer].real.join(git);
+        let locks = Locks::new(change, real_path, owner);
+        let mut bringing = Bringing {
+            change,
+            layer,
+            git,
+            known: Known::read(change)?,
+            view: View::new(upper, real),
+            own: own_worktree(change, layer),
+            owner,
+            locks: &locks,
+            held: BTreeSet::new(),
+            applied,
+            made: Vec::new(),
+        };
+        bringing.all(&entries)?;
+        let made: Vec<(usize, &Path, Node)> = bringing
+            .made
+            .iter()
+            .map(|(path, node)| (layer, path.as_path(), node.clone()))
+            .collect();
+        Known::add(change, &made)?;
+        let held = bringing.held;
+        clear(change, roots, layer, git, &entries, &held)?;
+    }
+    Ok(())
+}
+
+/// The part of a common git directory that is the workspace's own, when it is a worktree.
+pub(crate) fn own_worktree(change: &Change, layer: usize) -> Option<PathBuf> {
+    let layer = change.layers().get(layer)?;
+    if layer.role != LayerRole::Git {
+        return None;
+    }
+    let own = ignored::git_directory(change.workspace())?;
+    let own = std::fs::canonicalize(own).ok()?;
+    let below = own.strip_prefix(&layer.real).ok()?;
+    (!below.as_os_str().is_empty()).then(|| below.to_owned())
+}
+
+struct Bringing<'a> {
+    change: &'a Change,
+    layer: usize,
+    git: &'a Path,
+    known: Known,
+    view: View,
+    own: Option<PathBuf>,
+    owner: (u32, u32),
+    locks: &'a Locks<'a>,
+    /// Paths below the git directory that stay aside.
+    held: BTreeSet<PathBuf>,
+    applied: &'a mut Applied,
+    /// What was written, by path below the layer.
+    made: Vec<(PathBuf, Node)>,
+}
+
+impl Bringing<'_> {
+    fn all(&mut self, entries: &[&Entry]) -> Result<(), WorkspaceError> {
+        let sorted: Vec<(PathBuf, Sorted, &Entry)> = entries
+            .iter()
+            .map(|entry| {
+                let path = entry
+                    .path
+                    .strip_prefix(self.git)
+                    .unwrap_or(&entry.path)
+                    .to_owned();
+                let sorted = self.sort(&path);
+                (path, sorted, *entry)
+            })
+            .collect();
+        for (path, sorted, entry) in &sorted {
+            if let Some(obstacle) = &entry.obstacle {
+                self.hold(path, obstacle);
+            } else if let (Part::Object(file), Some(_)) = (&sorted.part, &entry.after) {
+                let brought = self.object(path, file);
+                self.note(path, brought);
+            }
+        }
+        let complete = self.held.is_empty();
+        let mut bases: BTreeSet<&Path> = BTreeSet::new();
+        let mut names: BTreeMap<&Path, BTreeSet<String>> = BTreeMap::new();
+        for (path, sorted, entry) in &sorted {
+            bases.insert(&sorted.base);
+            match &sorted.part {
+                Part::Reference(name) => {
+                    let all = names.entry(&sorted.base).or_default();
+                    self.names_below(&sorted.base, name, entry, all);
+                }
+                Part::PackedReferences => {
+                    let packed = self.view.all_packed(&sorted.base);
+                    names.entry(&sorted.base).or_default().extend(packed);
+                }
+                Part::Withheld(why) if !is_directory(entry) => self.hold(path, why),
+                _ => {}
+            }
+        }
+        if !complete {
+            // Nothing may lead to what is not there.
+            for (path, _, _) in &sorted {
+                self.held.insert(path.clone());
+            }
+            return Ok(());
+        }
+        for (base, names) in names {
+            for name in names {
+                let path = base.join(&name);
+                let moved = self.reference(base, &name);
+                self.note(&path, moved);
+            }
+        }
+        for (path, sorted, entry) in &sorted {
+            let done = match &sorted.part {
+                Part::Head => self.head(path),
+                Part::Index | Part::Text => self.text(path, entry),
+                Part::Config => self.config(path, entry),
+                _ => continue,
+            };
+            self.note(path, done);
+        }
+        Ok(())
+    }
+
+    fn sort(&self, path: &Path) -> Sorted {
+        let is_module = |path: &Path| {
+            ["HEAD", "objects"]
+                .iter()
+                .all(|name| self.view.real_has(&path.join(name)))
+        };
+        sort(path, self.own.as_deref(), &is_module)
+    }
+
+    fn hold(&mut self, path: &Path, why: &str) {
+        if self.held.insert(path.to_owned()) {
+            let shown = self.change.shown(self.layer, &self.git.join(path));
+            if why == MOVED_ON {
+                self.applied.conflicts.push(shown.clone());
+            }
+            self.applied.held.push(Told {
+                path: shown,
+                why: why.to_owned(),
+            });
+        }
+    }
+
+    /// Takes note of how something went: done, nothing to do, or why not.
+    fn note(&mut self, path: &Path, result: io::Result<Done>) {
+        step();
+        match result {
+            Ok(Done::Nothing) => {}
+            Ok(Done::Brought) => {
+                self.applied.done += 1;
+                let node = self.view.real_node(path);
+                if let Ok(Some(node)) = node {
+                    self.made.push((self.git.join(path), node));
+                }
+            }
+            Ok(Done::Held(why)) => self.hold(path, &why),
+            Err(error) => self.hold(path, &error.to_string()),
+        }
+    }
+
+    /// Whether the host changed a file of the real git directory since the change began.
+    fn moved_on(&self, path: &Path) -> io::Result<bool> {
+        Ok(self.view.real_node(path)?.is_some_and(|node| {
+            node.changed >= self.change.began()
+                && !self.known.is_ours(self.layer, &self.git.join(path), &node)
+        }))
+    }
+
+    fn object(&mut self, path: &Path, file: &ObjectFile) -> io::Result<Done> {
+        if *file == ObjectFile::Made || objects::exists(&self.view.real, path) {
+            return Ok(Done::Nothing);
+        }
+        let from = self.view.open_upper(path)?;
+        let name = path.file_name().unwrap_or_default();
+        let above = refs::make_directories(
+            self.view.real.as_fd(),
+            path.parent().unwrap_or(Path::new("")),
+        )?;
+        match file {
+            ObjectFile::Loose(hash) => {
+                if !objects::is_true(&from, hash)? {
+                    return Ok(Done::Held("it is not the object that its name says".into()));
+                }
+                let from = self.view.open_upper(path)?;
+                self.put(&from, above.as_fd(), name)?;
+            }
+            ObjectFile::Pack => {
+                let aside = self.change.directory().join(PACKS);
+                remove_tree(self.change.directory(), OsStr::new(PACKS))
+                    .map_err(io::Error::other)?;
+                std::fs::create_dir(&aside)?;
+                let (pack, index) = objects::index_pack(&from, name, &aside)?;
+                self.put(&File::open(&pack)?, above.as_fd(), name)?;
+                // The index last: with it git begins to use the pack.
+                let as_name = index.file_name().unwrap_or_default();
+                self.put(&File::open(&index)?, above.as_fd(), as_name)?;
+                remove_tree(self.change.directory(), OsStr::new(PACKS))
+                    .map_err(io::Error::other)?;
+            }
+            ObjectFile::Made => {}
+        }
+        Ok(Done::Brought)
+    }
+
+    /// Puts a file of objects in a directory, whole or not at all.
+    fn put(&self, from: &File, above: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
+        use ironcage_sys::rustix::fs::{AtFlags, Mode, OFlags, fsync, openat, unlinkat};
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let temporary = format!("tmp_obj_{}", self.change.id());
+        let to = File::from(openat(
+            above,
+            temporary.as_str(),
+            flags,
+            Mode::from_raw_mode(0o444),
+        )?);
+        content::copy(from, &to)?;
+        refs::give(&to, self.owner)?;
+        fsync(&to)?;
+        match renameat_with(
+            above,
+            temporary.as_str(),
+            above,
+            name,
+            RenameFlags::NOREPLACE,
+        ) {
+            Ok(()) => Ok(()),
+            Err(Errno::EXIST) => Ok(unlinkat(above, temporary.as_str(), AtFlags::empty())?),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The references that an entry is about: itself, or all that were in a directory.
+    fn names_below(&self, base: &Path, name: &str, entry: &Entry, all: &mut BTreeSet<String>) {
+        if is_directory(entry)
+            || entry
+                .before
+                .as_ref()
+                .is_some_and(|node| node.kind == Kind::Directory)
+        {
+            all.extend(self.view.loose_below(base, name));
+        } else {
+            all.insert(name.to_owned());
+        }
+    }
+
+    fn reference(&mut self, base: &Path, name: &str) -> io::Result<Done> {
+        let wanted = self.view.inside(base, name)?;
+        let real = self.view.outside(base, name)?;
+        if wanted == real {
+            return Ok(Done::Nothing);
+        }
+        if !refs::is_name(name) {
+            return Ok(Done::Held("git takes no such name".into()));
+        }
+        let path = base.join(name);
+        let holds_it = match self.view.real_node(&path)? {
+            Some(_) => path.clone(),
+            None => base.join("packed-refs"),
+        };
+        if self.moved_on(&holds_it)? && real.is_some() {
+            return Ok(Done::Held(MOVED_ON.into()));
+        }
+        let lock = self.locks.take(self.view.real.as_fd(), &path)?;
+        // With the lock in hand nobody else moves it.
+        if self.view.outside(base, name)? != real {
+            lock.release();
+            return Ok(Done::Held(MOVED_ON.into()));
+        }
+        match wanted {
+            Some(value) => lock.replace(format!("{value}\n").as_bytes())?,
+            None => {
+                if let Err(error) = self.view.drop_packed(base, name, self.locks) {
+                    lock.release();
+                    return Err(error);
+                }
+                lock.remove()?;
+            }
+        }
+        Ok(Done::Brought)
+    }
+
+    fn head(&mut self, path: &Path) -> io::Result<Done> {
+        let wanted = refs::loose(self.view.upper.as_fd(), path)?;
+        let real = refs::loose(self.view.real.as_fd(), path)?;
+        let Some(value) = wanted else {
+            return Ok(Done::Held("it is no HEAD that git would take".into()));
+        };
+        if real.as_ref() == Some(&value) {
+            return Ok(Done::Nothing);
+        }
+        if self.moved_on(path)? {
+            return Ok(Done::Held(MOVED_ON.into()));
+        }
+        let lock = self.locks.take(self.view.real.as_fd(), path)?;
+        if refs::loose(self.view.real.as_fd(), path)? != real {
+            lock.release();
+            return Ok(Done::Held(MOVED_ON.into()));
+        }
+        lock.replace(format!("{value}\n").as_bytes())?;
+        Ok(Done::Brought)
+    }
+
+    /// A file that is replaced as a whole: the index, a log, a message.
+    fn text(&mut self, path: &Path, entry: &Entry) -> io::Result<Done> {
+        if is_directory(entry) {
+            return Ok(Done::Nothing);
+        }
+        let wanted = match &entry.after {
+            Some(node) if node.kind == Kind::File => {
+                let file = self.view.open_upper(path)?;
+                let Some(bytes) = content::read_bounded(&file, LARGEST)? else {
+                    return Ok(Done::Held("it is too large".into()));
+                };
+                Some(bytes)
+            }
+            Some(_) => return Ok(Done::Held("it is no regular file".into())),
+            None => None,
+        };
+        let real = match self.view.real_node(path)? {
+            Some(node) if node.kind == Kind::File => {
+                content::read_bounded(&self.view.open_real(path)?, LARGEST)?
+            }
+            Some(_) => return Ok(Done::Nothing),
+            None => None,
+        };
+        if real == wanted {
+            return Ok(Done::Nothing);
+        }
+        if self.moved_on(path)? {
+            return Ok(Done::Held(MOVED_ON.into()));
+        }
+        let lock = self.locks.take(self.view.real.as_fd(), path)?;
+        if self.moved_on(path)? {
+            lock.release();
+            return Ok(Done::Held(MOVED_ON.into()));
+        }
+        match wanted {
+            Some(bytes) => lock.replace(&bytes)?,
+            None => lock.remove()?,
+        }
+        Ok(Done::Brought)
+    }
+
+    fn config(&mut self, path: &Path, entry: &Entry) -> io::Result<Done> {
+        if entry.after.is_none() {
+            return Ok(Done::Held("would remove the settings".into()));
+        }
+        let lock = self.locks.take(self.view.real.as_fd(), path)?;
+        let read =
+            || -> io::Result<_> { Ok((self.view.real_text(path)?, self.view.upper_text(path)?)) };
+        let (real, agents) = match read() {
+            Ok(texts) => texts,
+            Err(error) => {
+                lock.release();
+                return Err(error);
+            }
+        };
+        let Some(change) = config::compare(&real, &agents) else {
+            lock.release();
+            return Ok(Done::Held("git would not take these settings".into()));
+        };
+        if change.taken.is_empty() {
+            lock.release();
+        } else {
+            let end = if real.ends_with('\n') || real.is_empty() {
+                ""
+            } else {
+                "\n"
+            };
+            let text = format!("{real}{end}{}", config::addition(&change.taken));
+            lock.replace(text.as_bytes())?;
+            self.applied.done += 1;
+        }
+        Ok(match change.withheld.is_empty() {
+            true => Done::Nothing,
+            false => Done::Held(withheld_settings(&change.withheld)),
+        })
+    }
+}
+
+enum Done {
+    Nothing,
+    Brought,
+    Held(String),
+}
+
+/// What is said of settings that stay aside.
+pub(crate) fn withheld_settings(names: &[String]) -> String {
+    format!(
+        "settings can run programs or lead elsewhere: {}",
+        names.join(", ")
+    )
+}
+
+fn is_directory(entry: &Entry) -> bool {
+    entry
+        .after
+        .as_ref()
+        .is_some_and(|node| node.kind == Kind::Directory)
+}
+
+/// What was brought over leaves the upper layer: all of it, or name by name where something
+/// stays.
+fn clear(
+    change: &Change,
+    roots: &Roots,
+    layer: usize,
+    git: &Path,
+    entries: &[&Entry],
+    held: &BTreeSet<PathBuf>,
+) -> Result<(), WorkspaceError> {
+    let shown = change.shown(layer, git);
+    let upper = roots.upper(layer).doing("open", &shown)?;
+    let real = roots.real(layer).doing("open", &shown)?;
+    if held.is_empty() && !git.as_os_str().is_empty() {
+        let directory: OwnedFd =
+            tree::open_root(change.directory()).doing("open", change.directory())?;
+        remove_tree(change.directory(), OsStr::new(OUT))?;
+        upper::reveal_to(upper, real, git).doing("clear", &shown)?;
+        upper::move_out(upper, git, directory.as_fd(), OsStr::new(OUT)).doing("clear", &shown)?;
+        remove_tree(change.directory(), OsStr::new(OUT))?;
+        return Ok(());
+    }
+    for entry in entries.iter().rev() {
+        let below = entry.path.strip_prefix(git).unwrap_or(&entry.path);
+        if below.as_os_str().is_empty() || held.contains(below) {
+            continue;
+        }
+        step();
+        upper::reveal_to(upper, real, &entry.path).doing("clear", &shown)?;
+        upper::take_out(upper, &entry.path, is_directory(entry)).doing("clear", &shown)?;
+    }
+    Ok(())
+}

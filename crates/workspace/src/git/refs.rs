@@ -1,0 +1,145 @@
+//! References of git, read from files.
+
+use crate::content::read_bounded;
+use crate::tree;
+use ironcage_sys::rustix::fs::{Mode, mkdirat};
+use ironcage_sys::rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+/// The most that is read of a reference, and of all packed ones.
+const REFERENCE_SIZE: u64 = 4096;
+const PACKED_SIZE: u64 = 64 * 1024 * 1024;
+
+/// Whether a text is the name of an object.
+pub(crate) fn is_object_name(text: &str) -> bool {
+    matches!(text.len(), 40 | 64)
+        && text
+            .bytes()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// Whether a text is a name that git takes for a reference.
+pub(crate) fn is_name(name: &str) -> bool {
+    let bad =
+        |c: char| c.is_control() || matches!(c, ' ' | '~' | '^' | ':' | '?' | '*' | '[' | '\\');
+    name.starts_with("refs/")
+        && !name.contains(bad)
+        && !name.contains("..")
+        && !name.contains("@{")
+        && !name.ends_with('.')
+        && name
+            .split('/')
+            .all(|part| !part.is_empty() && !part.starts_with('.') && !part.ends_with(".lock"))
+}
+
+/// Whether a text is what a reference may hold: an object, or another reference.
+pub(crate) fn is_value(value: &str) -> bool {
+    match value.strip_prefix("ref: ") {
+        Some(name) => is_name(name),
+        None => is_object_name(value),
+    }
+}
+
+/// The value of a loose reference; `None` when there is none that can be understood.
+pub(crate) fn loose(git: BorrowedFd<'_>, name: &Path) -> io::Result<Option<String>> {
+    let above = match tree::open_below(git, name.parent().unwrap_or(Path::new(""))) {
+        Ok(above) => above,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let file = match tree::open_file(above.as_fd(), name.file_name().unwrap_or_default()) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let text = read_bounded(&file, REFERENCE_SIZE)?.and_then(|text| String::from_utf8(text).ok());
+    Ok(text
+        .map(|text| text.trim_end().to_owned())
+        .filter(|value| is_value(value)))
+}
+
+/// The packed references of a git directory.
+pub(crate) fn packed(git: BorrowedFd<'_>) -> io::Result<Option<BTreeMap<String, String>>> {
+    let file = match tree::open_file(git, OsStr::new("packed-refs")) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let text = read_bounded(&file, PACKED_SIZE)?.and_then(|text| String::from_utf8(text).ok());
+    let text = text.unwrap_or_default();
+    let pairs = text
+        .lines()
+        .filter(|line| !line.starts_with(['#', '^']))
+        .filter_map(|line| line.split_once(' '))
+        .filter(|(value, name)| is_object_name(value) && is_name(name))
+        .map(|(value, name)| (name.to_owned(), value.to_owned()));
+    Ok(Some(pairs.collect()))
+}
+
+/// Gives a file that root made to whom the directory belongs.
+pub(crate) fn give(file: &File, owner: (u32, u32)) -> io::Result<()> {
+    use ironcage_sys::rustix::fs::{Gid, Uid, fchown};
+    use std::os::unix::fs::MetadataExt as _;
+    let metadata = file.metadata()?;
+    if (metadata.uid(), metadata.gid()) == owner || metadata.uid() != 0 {
+        return Ok(());
+    }
+    Ok(fchown(
+        file,
+        Some(Uid::from_raw(owner.0)),
+        Some(Gid::from_raw(owner.1)),
+    )?)
+}
+
+/// Opens a directory below a git directory, and makes what is missing of it.
+pub(crate) fn make_directories(git: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
+    let mut at = tree::open_directory(git, OsStr::new("."))?;
+    for part in path.components() {
+        let name = part.as_os_str();
+        let made = match mkdirat(&at, name, Mode::from_raw_mode(0o755)) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
+            Err(error) => return Err(error.into()),
+        };
+        let owner = tree::Node::of(&at)?.owner;
+        at = tree::open_directory(at.as_fd(), name)?;
+        if made {
+            give(&File::from(at.try_clone()?), owner)?;
+        }
+    }
+    Ok(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_values_are_as_git_has_them() {
+        for name in ["refs/heads/main", "refs/heads/topic/x-1", "refs/tags/v1.0"] {
+            assert!(is_name(name), "{name}");
+        }
+        for name in [
+            "HEAD",
+            "refs/heads/../../config",
+            "refs/heads/x.lock",
+            "refs/heads/.x",
+            "refs/heads//x",
+            "refs/heads/x\ny",
+            "refs/heads/",
+            "refs/heads/a b",
+            "refs/heads/a@{1}",
+            "refs/heads/x.",
+        ] {
+            assert!(!is_name(name), "{name}");
+        }
+        assert!(is_value("ref: refs/heads/main"));
+        assert!(is_value("0123456789abcdef0123456789abcdef01234567"));
+        assert!(!is_value("ref: ../evil") && !is_value("0123") && !is_value(""));
+    }
+}
