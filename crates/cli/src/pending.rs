@@ -11,9 +11,43 @@ pub(crate) struct PendingArgs {
     /// The change's id, then paths in it [default: the workspace's pending change, all of it]
     #[arg(value_name = "ID|PATH")]
     what: Vec<PathBuf>,
+    #[command(flatten)]
+    workspace: WorkspaceArgs,
+}
+
+/// The workspace that a command is about.
+#[derive(Debug, clap::Args)]
+pub(crate) struct WorkspaceArgs {
     /// The workspace whose pending change is meant [default: the one that `ironcage run` takes]
     #[arg(long, value_name = "DIR")]
     workspace: Option<PathBuf>,
+}
+
+impl WorkspaceArgs {
+    /// The store, and the workspace's real path. From then on this process is above the modes of
+    /// its user's files.
+    pub(crate) fn open(self) -> Result<(Store, PathBuf), CliError> {
+        let home = places::home()?;
+        let workspace = self.resolve(&current_directory()?, &home)?;
+        // Refused on hosts without user namespaces: what cannot be read there is told.
+        let _ = take_owners_rights();
+        Ok((places::changes(&home), workspace))
+    }
+
+    fn resolve(&self, cwd: &Path, home: &Path) -> Result<PathBuf, CliError> {
+        match &self.workspace {
+            // One that is gone can still have a pending change.
+            Some(named) => std::fs::canonicalize(named)
+                .or_else(|_| std::path::absolute(named))
+                .map_err(|error| CliError::new(format!("{}: {error}", named.display()))),
+            None => Ok(places::workspace_around(cwd, home)),
+        }
+    }
+}
+
+fn current_directory() -> Result<PathBuf, CliError> {
+    std::env::current_dir()
+        .map_err(|error| CliError::new(format!("cannot tell the current directory: {error}")))
 }
 
 /// A change that was found, and the part of it that was named.
@@ -29,9 +63,7 @@ impl PendingArgs {
     pub(crate) fn find(self) -> Result<Pending, CliError> {
         let home = places::home()?;
         let store = places::changes(&home);
-        let cwd = std::env::current_dir().map_err(|error| {
-            CliError::new(format!("cannot tell the current directory: {error}"))
-        })?;
+        let cwd = current_directory()?;
         let mut paths = self.what;
         let first = paths.first().and_then(|first| first.to_str());
         let id = first.and_then(|first| first.parse::<ChangeId>().ok());
@@ -50,11 +82,7 @@ impl PendingArgs {
                 change
             }
             None => {
-                let workspace = match &self.workspace {
-                    Some(named) => std::fs::canonicalize(named)
-                        .map_err(|error| CliError::new(format!("{}: {error}", named.display())))?,
-                    None => places::workspace_around(&cwd, &home),
-                };
+                let workspace = self.workspace.resolve(&cwd, &home)?;
                 pending(&store, &workspace)?
             }
         };
@@ -69,7 +97,8 @@ impl PendingArgs {
     }
 }
 
-fn pending(store: &Store, workspace: &Path) -> Result<Change, CliError> {
+/// The change that the next run in a workspace continues.
+pub(crate) fn pending(store: &Store, workspace: &Path) -> Result<Change, CliError> {
     store
         .pending(workspace)
         .map_err(|error| shown(&error))?

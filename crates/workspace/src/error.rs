@@ -53,6 +53,27 @@ pub enum WorkspaceError {
         /// The directory.
         path: PathBuf,
     },
+    /// A snapshot of that name is there already.
+    #[error("there is a snapshot `{name}` already")]
+    SnapshotExists {
+        /// The name.
+        name: String,
+    },
+    /// There is no such snapshot.
+    #[error("there is no snapshot `{}`", name.escape_debug())]
+    UnknownSnapshot {
+        /// The name.
+        name: String,
+    },
+    /// A name that no snapshot can have.
+    #[error(
+        "`{}` cannot be the name of a snapshot: letters, digits, dots, dashes and underscores can",
+        name.escape_debug()
+    )]
+    SnapshotName {
+        /// The name.
+        name: String,
+    },
     /// There is no such change.
     #[error("there is no change {id}")]
     Unknown {

@@ -82,3 +82,13 @@ impl Known {
             .doing("write", &path)
     }
 }
+
+/// Takes what is known over to a copy of a change.
+pub(crate) fn copy(change: &Change, to: &Path) -> Result<(), WorkspaceError> {
+    let path = change.directory().join(FILE);
+    match std::fs::copy(&path, to.join(FILE)) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error).doing("copy", &path),
+    }
+}

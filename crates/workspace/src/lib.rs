@@ -12,6 +12,7 @@ mod change;
 mod content;
 mod differences;
 mod discard;
+mod duplicate;
 mod error;
 mod executed;
 mod git;

@@ -51,7 +51,7 @@ impl Store {
         }
     }
 
-    fn of_workspace(&self, workspace: &Path) -> PathBuf {
+    pub(crate) fn of_workspace(&self, workspace: &Path) -> PathBuf {
         self.changes.join(workspace_key(workspace))
     }
 
@@ -256,7 +256,7 @@ fn make_layer(directory: &Path, request: &LayerRequest) -> Result<Layer, Workspa
     })
 }
 
-fn make_private(path: &Path) -> Result<(), WorkspaceError> {
+pub(crate) fn make_private(path: &Path) -> Result<(), WorkspaceError> {
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -265,7 +265,7 @@ fn make_private(path: &Path) -> Result<(), WorkspaceError> {
 }
 
 /// Directories in a directory, which need not be there.
-fn directories(path: &Path) -> Result<Vec<PathBuf>, WorkspaceError> {
+pub(crate) fn directories(path: &Path) -> Result<Vec<PathBuf>, WorkspaceError> {
     let listing = match std::fs::read_dir(path) {
         Ok(listing) => listing,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

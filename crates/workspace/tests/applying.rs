@@ -293,3 +293,49 @@ fn an_unreadable_mode_does_not_stop_an_apply() {
         std::fs::Permissions::from_mode(0o700),
     );
 }
+
+#[test]
+fn a_snapshot_is_gone_back_to_and_a_fork_goes_its_own_way() {
+    let bed = Bed::new();
+    bed.host("mkdir -p d/s; echo 1 >d/a; echo 2 >d/s/b; echo 3 >gone");
+    let change = bed.changed_by("rm gone; rm -r d; mkdir d; echo n >d/n; ln d/n d/m; ln -s x l; chmod 711 d; setfattr -n user.note -v hello d/n");
+    let name = bed
+        .store
+        .snapshot(&change, Some("before"))
+        .expect("a snapshot");
+    assert_eq!(name, "before");
+    assert!(bed.store.snapshot(&change, Some("before")).is_err());
+    assert!(bed.store.snapshot(&change, Some("../x")).is_err());
+    assert_eq!(bed.store.snapshot(&change, None).expect("a snapshot"), "1");
+    bed.agent(&change, "rm -r d l; echo worse >worse");
+    let back = bed
+        .store
+        .restore(&bed.workspace, "before")
+        .expect("restored");
+    assert_ne!(back.id(), change.id());
+    let current = bed
+        .store
+        .pending(&bed.workspace)
+        .expect("a store")
+        .expect("one");
+    assert_eq!(current.id(), back.id());
+    bed.agent(&back, "test ! -e gone; test ! -e d/a; test ! -e d/s; test -f d/n; test d/n -ef d/m; test -L l; test ! -e worse; test $(stat -c %a d) = 711; getfattr -n user.note d/n | grep -q hello");
+    bed.agent(&change, "test ! -e d; test -f worse");
+
+    let fork = bed.store.fork(&back).expect("a fork");
+    bed.agent(&fork, "echo fork >only-here");
+    bed.agent(&back, "test ! -e only-here");
+    assert!(apply(&bed, &fork).finished);
+    assert_eq!(bed.read("only-here").as_deref(), Some("fork\n"));
+    assert_eq!(
+        bed.store
+            .list_snapshots(&bed.workspace)
+            .expect("a list")
+            .len(),
+        2
+    );
+    bed.store
+        .remove_snapshot(&bed.workspace, "before")
+        .expect("removed");
+    assert!(bed.store.restore(&bed.workspace, "before").is_err());
+}

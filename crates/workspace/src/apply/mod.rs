@@ -154,6 +154,11 @@ pub(crate) fn resume(change: &Change) -> Result<(), WorkspaceError> {
     let Some(mut journal) = Journal::read(change)? else {
         return Ok(());
     };
+    let is_gone = |layer: &usize| change.layers()[*layer].real.symlink_metadata().is_err();
+    if journal.layers().iter().any(is_gone) {
+        // There is no tree any more in which it could be completed.
+        return Ok(());
+    }
     let roots = Roots::open(change)?;
     match journal.phase {
         // Nothing has happened to the real tree but the copies.

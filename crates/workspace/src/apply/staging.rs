@@ -136,7 +136,7 @@ fn stage_one(
         )?;
     } else {
         match node.kind {
-            Kind::File => copy_file(above.as_fd(), name, staging.as_fd(), &to, sync)?,
+            Kind::File => copy_file(above.as_fd(), name, staging.as_fd(), OsStr::new(&to), sync)?,
             Kind::Link => {
                 let target = node.target.as_deref().unwrap_or(Path::new(""));
                 symlinkat(target, &staging, to.as_str())?;
@@ -151,9 +151,7 @@ fn stage_one(
             }
         }
         if node.kind != Kind::File {
-            give_owner(staging.as_fd(), &to, &node)?;
-            let times = times(&node);
-            utimensat(&staging, to.as_str(), &times, AtFlags::SYMLINK_NOFOLLOW)?;
+            dress_link(staging.as_fd(), OsStr::new(&to), &node)?;
         } else if node.links > 1 {
             linked.insert((layer, node.place), to.clone());
         }
@@ -168,7 +166,7 @@ pub(crate) fn copy_file(
     above: BorrowedFd<'_>,
     name: &OsStr,
     to: BorrowedFd<'_>,
-    as_name: &str,
+    as_name: &OsStr,
     sync: bool,
 ) -> io::Result<()> {
     let from = tree::open_file(above, name)?;
@@ -202,22 +200,23 @@ pub(crate) fn dress(from: BorrowedFd<'_>, to: BorrowedFd<'_>, node: &Node) -> io
     Ok(())
 }
 
-fn give_owner(staging: BorrowedFd<'_>, name: &str, node: &Node) -> io::Result<()> {
-    let made = tree::look(staging, OsStr::new(name))?;
-    if made.is_some_and(|made| made.owner == node.owner) {
-        return Ok(());
+/// Gives a link or a pipe, which is not opened, the owner and the times of a node.
+pub(crate) fn dress_link(above: BorrowedFd<'_>, name: &OsStr, node: &Node) -> io::Result<()> {
+    let made = tree::look(above, name)?;
+    if made.is_none_or(|made| made.owner != node.owner) {
+        let owner = (Uid::from_raw(node.owner.0), Gid::from_raw(node.owner.1));
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        match chownat(above, name, Some(owner.0), Some(owner.1), flags) {
+            Ok(()) | Err(Errno::PERM | Errno::INVAL) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
-    let owner = (Uid::from_raw(node.owner.0), Gid::from_raw(node.owner.1));
-    match chownat(
-        staging,
+    Ok(utimensat(
+        above,
         name,
-        Some(owner.0),
-        Some(owner.1),
+        &times(node),
         AtFlags::SYMLINK_NOFOLLOW,
-    ) {
-        Ok(()) | Err(Errno::PERM | Errno::INVAL) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
+    )?)
 }
 
 /// Gives an open file or directory the times of a node.

@@ -1,0 +1,133 @@
+//! `ironcage snapshot`, `restore`, `fork` and `prune`: copies of pending changes.
+
+use crate::ask::confirm;
+use crate::error::CommandResult;
+use crate::pending::{Pending, PendingArgs, WorkspaceArgs, shown};
+use crate::places;
+use ironcage_model::Printable;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Keep the state of the workspace's pending change, to go back to.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// What to call it [default: the next free number]
+    #[arg(conflicts_with_all = ["list", "remove"])]
+    name: Option<String>,
+    #[command(flatten)]
+    workspace: WorkspaceArgs,
+    /// List the workspace's snapshots
+    #[arg(long, conflicts_with = "remove")]
+    list: bool,
+    /// Remove one
+    #[arg(long, value_name = "NAME")]
+    remove: Option<String>,
+}
+
+pub(crate) fn run(args: Args) -> CommandResult {
+    let (store, workspace) = args.workspace.open()?;
+    if args.list {
+        for (name, change) in store
+            .list_snapshots(&workspace)
+            .map_err(|error| shown(&error))?
+        {
+            anstream::println!("{name}  of {}", change.id());
+        }
+        return Ok(0);
+    }
+    if let Some(name) = args.remove {
+        store
+            .remove_snapshot(&workspace, &name)
+            .map_err(|error| shown(&error))?;
+        return Ok(0);
+    }
+    let change = crate::pending::pending(&store, &workspace)?;
+    let name = store
+        .snapshot(&change, args.name.as_deref())
+        .map_err(|error| shown(&error))?;
+    anstream::println!("{name}");
+    Ok(0)
+}
+
+/// Go back to a snapshot: the next run starts from it. What is pending now stays as it is.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RestoreArgs {
+    /// The snapshot
+    name: String,
+    #[command(flatten)]
+    workspace: WorkspaceArgs,
+}
+
+pub(crate) fn restore(args: RestoreArgs) -> CommandResult {
+    let (store, workspace) = args.workspace.open()?;
+    let change = store
+        .restore(&workspace, &args.name)
+        .map_err(|error| shown(&error).hint("`ironcage snapshot --list` lists them"))?;
+    anstream::println!("{}", change.id());
+    Ok(0)
+}
+
+/// Make a second change from the same state; the next run in the workspace goes on with it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ForkArgs {
+    #[command(flatten)]
+    pending: PendingArgs,
+}
+
+pub(crate) fn fork(args: ForkArgs) -> CommandResult {
+    let Pending { store, change, .. } = args.pending.find()?;
+    let copy = store.fork(&change).map_err(|error| shown(&error))?;
+    anstream::println!("{}", copy.id());
+    Ok(0)
+}
+
+/// Remove changes that a newer one has set aside, and those of workspaces that are gone.
+///
+/// A workspace's current change is never removed while the workspace is there.
+#[derive(Debug, clap::Args)]
+pub(crate) struct PruneArgs {
+    /// Only those that began so many days ago
+    #[arg(long, value_name = "DAYS", default_value_t = 0)]
+    older_than: u64,
+    /// Do not ask
+    #[arg(short, long)]
+    yes: bool,
+}
+
+pub(crate) fn prune(args: PruneArgs) -> CommandResult {
+    const DAY: u64 = 86_400;
+    let home = places::home()?;
+    let store = places::changes(&home);
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs();
+    let mut found = Vec::new();
+    for change in store.list().map_err(|error| shown(&error))? {
+        let began = u64::try_from(change.began().seconds).unwrap_or(0);
+        let old = now.saturating_sub(began) >= args.older_than.saturating_mul(DAY);
+        let current = store
+            .pending(change.workspace())
+            .map_err(|error| shown(&error))?;
+        let is_current = current.is_some_and(|current| current.id() == change.id());
+        let gone = change.workspace().symlink_metadata().is_err();
+        if old && (!is_current || gone) && !change.in_use() {
+            found.push(change);
+        }
+    }
+    if found.is_empty() {
+        anstream::println!("nothing to remove");
+        return Ok(0);
+    }
+    for change in &found {
+        anstream::println!("{}  {}", change.id(), Printable::new(change.workspace()));
+    }
+    let question = format!("remove {}?", found.len());
+    if !args.yes && !confirm(&question, "nothing was removed", "--yes")? {
+        return Ok(0);
+    }
+    for change in &found {
+        store.remove(change).map_err(|error| shown(&error))?;
+    }
+    anstream::println!("removed {}", found.len());
+    Ok(0)
+}

@@ -1,0 +1,256 @@
+//! Copies of a change: snapshots to go back to, and forks to go on with.
+//!
+//! A snapshot is a change that no run continues, by a name of its own in `changes/KEY/snapshots`.
+//! Going back makes a new change of it; what was pending before stays.
+
+use crate::apply::staging;
+use crate::change::{Change, ChangeId, Layer};
+use crate::error::{Doing as _, WorkspaceError};
+use crate::known;
+use crate::store::Store;
+use crate::tree::{self, DEEPEST, Kind, Node};
+use ironcage_state::remove_tree;
+use ironcage_sys::rustix::fs::{
+    AtFlags, FileType, Mode, XattrFlags, fsetxattr, linkat, mkdirat, mkfifoat, mknodat, symlinkat,
+};
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::{Path, PathBuf};
+
+const SNAPSHOTS: &str = "snapshots";
+const LONGEST_NAME: usize = 64;
+
+impl Store {
+    fn snapshots(&self, workspace: &Path) -> PathBuf {
+        self.of_workspace(workspace).join(SNAPSHOTS)
+    }
+
+    /// Keeps the state of a change by a name: the given one, or the next free number.
+    ///
+    /// # Errors
+    /// When the name is taken or none, somebody uses the change, or it cannot be copied.
+    pub fn snapshot(&self, change: &Change, name: Option<&str>) -> Result<String, WorkspaceError> {
+        let _lock = change.lock()?;
+        let place = self.snapshots(change.workspace());
+        let name = match name {
+            Some(name) => checked(name)?.to_owned(),
+            None => (1_u32..)
+                .map(|number| number.to_string())
+                .find(|name| place.join(name).symlink_metadata().is_err())
+                .unwrap_or_default(),
+        };
+        let directory = place.join(&name);
+        if directory.symlink_metadata().is_ok() {
+            return Err(WorkspaceError::SnapshotExists { name });
+        }
+        copy_change(change, change.id().clone(), &directory)?;
+        Ok(name)
+    }
+
+    /// The snapshots of a workspace, by name.
+    ///
+    /// # Errors
+    /// Where they cannot be read.
+    pub fn list_snapshots(
+        &self,
+        workspace: &Path,
+    ) -> Result<Vec<(String, Change)>, WorkspaceError> {
+        let mut found = Vec::new();
+        for directory in crate::store::directories(&self.snapshots(workspace))? {
+            let name = directory
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
+            // One without a record is one that is just being made or removed.
+            if let Ok(change) = Change::read(&directory) {
+                found.push((name, change));
+            }
+        }
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(found)
+    }
+
+    /// Goes back to a snapshot: it becomes a change, which the next run continues.
+    ///
+    /// # Errors
+    /// When there is none of that name, or it cannot be copied.
+    pub fn restore(&self, workspace: &Path, name: &str) -> Result<Change, WorkspaceError> {
+        let directory = self.snapshots(workspace).join(checked(name)?);
+        if directory.symlink_metadata().is_err() {
+            return Err(WorkspaceError::UnknownSnapshot {
+                name: name.to_owned(),
+            });
+        }
+        let change = Change::read(&directory)?;
+        self.duplicate(&change)
+    }
+
+    /// Removes a snapshot.
+    ///
+    /// # Errors
+    /// When there is none of that name, or the system refuses.
+    pub fn remove_snapshot(&self, workspace: &Path, name: &str) -> Result<(), WorkspaceError> {
+        if remove_tree(&self.snapshots(workspace), OsStr::new(checked(name)?))? {
+            let _ = std::fs::remove_dir(self.snapshots(workspace));
+            return Ok(());
+        }
+        Err(WorkspaceError::UnknownSnapshot {
+            name: name.to_owned(),
+        })
+    }
+
+    /// A second change from the same state, which the next run continues.
+    ///
+    /// # Errors
+    /// When somebody uses the change, or it cannot be copied.
+    pub fn fork(&self, change: &Change) -> Result<Change, WorkspaceError> {
+        let _lock = change.lock()?;
+        self.duplicate(change)
+    }
+
+    fn duplicate(&self, change: &Change) -> Result<Change, WorkspaceError> {
+        let draft = self.draft(change.workspace())?;
+        let copy = copy_change(change, draft.id, &draft.directory)?;
+        self.make_current(&copy)?;
+        Ok(copy)
+    }
+}
+
+fn checked(name: &str) -> Result<&str, WorkspaceError> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let good = !name.is_empty()
+        && name.len() <= LONGEST_NAME
+        && !name.starts_with(['.', '-'])
+        && name.chars().all(plain);
+    match good {
+        true => Ok(name),
+        false => Err(WorkspaceError::SnapshotName {
+            name: name.to_owned(),
+        }),
+    }
+}
+
+/// Copies a change to a directory that is not there yet. The record comes last: without it the
+/// copy is none.
+fn copy_change(change: &Change, id: ChangeId, directory: &Path) -> Result<Change, WorkspaceError> {
+    crate::store::make_private(directory)?;
+    let copied = copy_layers(change, directory);
+    let finished = copied.and_then(|layers| {
+        known::copy(change, directory)?;
+        let mut record = change.record.clone();
+        record.id = id;
+        record.layers = layers;
+        let copy = Change {
+            record,
+            directory: directory.to_owned(),
+        };
+        copy.write()?;
+        Ok(copy)
+    });
+    if finished.is_err()
+        && let (Some(above), Some(name)) = (directory.parent(), directory.file_name())
+    {
+        // A half of a copy is of no use to anybody.
+        remove_tree(above, name)?;
+    }
+    finished
+}
+
+fn copy_layers(change: &Change, directory: &Path) -> Result<Vec<Layer>, WorkspaceError> {
+    let mut layers = Vec::new();
+    for layer in change.layers() {
+        let place = directory.join(&layer.place);
+        let (upper, work) = (place.join("upper"), place.join("work"));
+        crate::store::make_private(&upper)?;
+        crate::store::make_private(&work)?;
+        let from = tree::open_root(&layer.upper).doing("open", &layer.upper)?;
+        let to = tree::open_root(&upper).doing("open", &upper)?;
+        let mut copy = Copy {
+            top: to.as_fd(),
+            linked: HashMap::new(),
+        };
+        copy.inside(from.as_fd(), to.as_fd(), Path::new(""), 0)
+            .doing("copy", &layer.upper)?;
+        layers.push(Layer {
+            upper,
+            work,
+            ..layer.clone()
+        });
+    }
+    Ok(layers)
+}
+
+struct Copy<'a> {
+    top: BorrowedFd<'a>,
+    /// Where a file with several names is copied to already.
+    linked: HashMap<(u64, u64), PathBuf>,
+}
+
+impl Copy<'_> {
+    fn inside(
+        &mut self,
+        from: BorrowedFd<'_>,
+        to: BorrowedFd<'_>,
+        path: &Path,
+        depth: usize,
+    ) -> io::Result<()> {
+        if depth > DEEPEST {
+            return Err(io::Error::other(format!("more than {DEEPEST} levels deep")));
+        }
+        for name in tree::names(from)? {
+            let Some(node) = tree::look(from, &name)? else {
+                continue;
+            };
+            let path = path.join(&name);
+            match node.kind {
+                _ if node.whiteout => {
+                    mknodat(to, &name, FileType::CharacterDevice, Mode::empty(), 0)?
+                }
+                Kind::Directory => {
+                    mkdirat(to, &name, Mode::RWXU)?;
+                    let inner = tree::open_directory(from, &name)?;
+                    let made = tree::open_directory(to, &name)?;
+                    self.inside(inner.as_fd(), made.as_fd(), &path, depth + 1)?;
+                }
+                Kind::File => self.file(from, to, &name, &node, &path)?,
+                Kind::Link => {
+                    let target = node.target.as_deref().unwrap_or(Path::new(""));
+                    symlinkat(target, to, &name)?;
+                    staging::dress_link(to, &name, &node)?;
+                }
+                Kind::Pipe => {
+                    mkfifoat(to, &name, Mode::from_raw_mode(node.mode & 0o777))?;
+                    staging::dress_link(to, &name, &node)?;
+                }
+                // Of use only while its program ran, or nothing that a cage can make.
+                Kind::Socket | Kind::Device => {}
+            }
+        }
+        if tree::is_opaque(from)? {
+            fsetxattr(to, "user.overlay.opaque", b"y", XattrFlags::empty())?;
+        }
+        staging::dress(from, to, &Node::of(from)?)
+    }
+
+    fn file(
+        &mut self,
+        from: BorrowedFd<'_>,
+        to: BorrowedFd<'_>,
+        name: &OsStr,
+        node: &Node,
+        path: &Path,
+    ) -> io::Result<()> {
+        if node.links > 1 {
+            if let Some(first) = self.linked.get(&node.place)
+                && linkat(self.top, first, to, name, AtFlags::empty()).is_ok()
+            {
+                return Ok(());
+            }
+            self.linked.insert(node.place, path.to_owned());
+        }
+        staging::copy_file(from, name, to, name, false)
+    }
+}
