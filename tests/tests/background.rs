@@ -232,6 +232,8 @@ both! {
         }
         let shown = own.display().to_string();
         ironcage(stage, &["run", "-q", "-r", &shown, "--", "/bin/true"]).ended(125);
+        // Nor is it there in any other way.
+        ironcage(stage, &["exec", &id, "--", "/bin/ls", &shown]).ended(2);
         // The allowing arm: another directory can be given.
         let aside = stage.aside().display().to_string();
         ironcage(stage, &["run", "-q", "-r", &aside, "--", "/bin/ls", &aside]).ok();

@@ -495,7 +495,7 @@ impl Cage {
         };
         self.tell(&ToInit::Exec(ExecOrder {
             number,
-            program: Order::there(command)?.seal()?,
+            program: Some(Order::there(command)?.seal()?),
             terminal,
             streams,
         }))?;

@@ -190,7 +190,8 @@ impl<'a> Spawner<'a> {
     }
 
     fn exec(&mut self, order: ExecOrder) -> Result<(), Errno> {
-        let program = Order::open(&order.program)?;
+        // More descriptors than this process may have did not arrive.
+        let program = Order::open(&order.program.ok_or(Errno::MFILE)?)?;
         let path = find_program(&program.candidates)?;
         match (order.terminal, order.streams) {
             (Some(size), _) => {
@@ -215,7 +216,6 @@ impl<'a> Spawner<'a> {
                 };
                 self.execute(order.number, program, path, given)
             }
-            // More descriptors than this process may have.
             (None, None) => Err(Errno::MFILE),
         }
     }

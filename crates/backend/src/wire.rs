@@ -137,8 +137,8 @@ pub enum ToInit {
 pub struct ExecOrder {
     /// Its number.
     pub number: u32,
-    /// What is executed.
-    pub program: OwnedFd,
+    /// What is executed; not there where PID 1 may not have more descriptors.
+    pub program: Option<OwnedFd>,
     /// The size of the terminal that it gets, if it gets one.
     pub terminal: Option<Winsize>,
     /// Its streams, if it gets pipes.
@@ -283,7 +283,7 @@ pub fn tell_init(socket: BorrowedFd<'_>, message: &ToInit) -> io::Result<()> {
         ToInit::Exec(order) => {
             bytes.push(EXEC);
             bytes.extend(order.number.to_le_bytes());
-            descriptors.push(order.program.as_fd());
+            descriptors.extend(order.program.as_ref().map(AsFd::as_fd));
             if let Some(size) = order.terminal {
                 bytes.extend(size.ws_row.to_le_bytes());
                 bytes.extend(size.ws_col.to_le_bytes());
@@ -326,7 +326,7 @@ fn parse_exec(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<ExecOrder> {
     let mut descriptors = descriptors.into_iter();
     Some(ExecOrder {
         number,
-        program: descriptors.next()?,
+        program: descriptors.next(),
         terminal,
         streams: descriptors.collect::<Vec<_>>().try_into().ok(),
     })

@@ -19,7 +19,7 @@ use ironcage_sys::rustix::net::{
 use ironcage_sys::rustix::process::{Pid, PidfdFlags, geteuid, getpid, pidfd_open};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -243,6 +243,39 @@ impl RuntimeDir {
                 let _ = std::fs::remove_file(entry.directory.join(entry.name()));
             }
         }
+        self.sweep_names()
+    }
+
+    fn sweep_names(&self) -> Result<(), PlaceError> {
+        let Some(path) = self.paths.first().map(|path| path.join(NAMES)) else {
+            return Ok(());
+        };
+        let failed = |source: io::Error| PlaceError::Directory {
+            path: path.clone(),
+            source,
+        };
+        let listed = match std::fs::read_dir(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            other => other.map_err(failed)?,
+        };
+        let mut dead = Vec::new();
+        for item in listed {
+            let link = item.map_err(failed)?.path();
+            if !owner(&link).is_some_and(|owner| owner.is_alive()) {
+                dead.push(link);
+            }
+        }
+        if dead.is_empty() {
+            return Ok(());
+        }
+        // Nobody claims one of them while they are looked at again.
+        let directory = open(&path, DIRECTORY, Mode::empty()).map_err(|e| failed(e.into()))?;
+        flock(&directory, FlockOperation::LockExclusive).map_err(|e| failed(e.into()))?;
+        for link in dead {
+            if !owner(&link).is_some_and(|owner| owner.is_alive()) {
+                let _ = std::fs::remove_file(link);
+            }
+        }
         Ok(())
     }
 
@@ -276,9 +309,7 @@ impl RuntimeDir {
     /// Which cage has a name.
     pub fn named(&self, name: &str) -> Option<CageId> {
         check_name(name).ok()?;
-        let directory = self.paths.first()?.join(NAMES);
-        let target = readlinkat(CWD, directory.join(name), Vec::new()).ok()?;
-        let owner = entry(target.to_str().ok()?, &directory)?;
+        let owner = owner(&self.paths.first()?.join(NAMES).join(name))?;
         owner.is_alive().then_some(owner.id)
     }
 
@@ -293,10 +324,14 @@ impl RuntimeDir {
         let directory = match open_directory(&path) {
             Err(Errno::NOENT) => {
                 if let Some(above) = top.parent() {
-                    std::fs::create_dir_all(above).map_err(|source| PlaceError::Directory {
-                        path: above.to_owned(),
-                        source,
-                    })?;
+                    let mut builder = std::fs::DirBuilder::new();
+                    builder.recursive(true).mode(0o700);
+                    builder
+                        .create(above)
+                        .map_err(|source| PlaceError::Directory {
+                            path: above.to_owned(),
+                            source,
+                        })?;
                 }
                 let mode = Mode::RWXU;
                 for made in [&top, &path] {
@@ -309,9 +344,13 @@ impl RuntimeDir {
             }
             other => other.map_err(failed)?,
         };
-        let stat = fstat(&directory).map_err(failed)?;
-        if stat.st_uid != geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
-            return Err(PlaceError::Shared { path });
+        let above = open_directory(&top).map_err(failed)?;
+        // Who can write above could put something else in its place.
+        for (place, shared, path) in [(&above, 0o022, &top), (&directory, 0o077, &path)] {
+            let stat = fstat(place).map_err(failed)?;
+            if stat.st_uid != geteuid().as_raw() || stat.st_mode & shared != 0 {
+                return Err(PlaceError::Shared { path: path.clone() });
+            }
         }
         Ok((path, directory))
     }
@@ -345,6 +384,12 @@ fn entry(name: &str, directory: &Path) -> Option<Entry> {
         supervisor: supervisor.parse().ok()?,
         directory: directory.to_owned(),
     })
+}
+
+/// Who has a name, by its link.
+fn owner(link: &Path) -> Option<Entry> {
+    let target = readlinkat(CWD, link, Vec::new()).ok()?;
+    entry(target.to_str().ok()?, link.parent()?)
 }
 
 const DIRECTORY: OFlags = OFlags::RDONLY
@@ -443,9 +488,20 @@ mod tests {
         // As after a kill: the link stays, its owner is gone.
         drop(claim);
         let link = place.paths[0].join(NAMES).join("web");
-        std::os::unix::fs::symlink(format!("{first}.{NOBODY}"), link).unwrap();
+        std::os::unix::fs::symlink(format!("{first}.{NOBODY}"), &link).unwrap();
+        let left = || {
+            std::fs::read_dir(place.paths[0].join(NAMES))
+                .unwrap()
+                .count()
+        };
+        assert_eq!(left(), 1);
+        place.sweep().unwrap();
+        assert_eq!(left(), 0);
+        std::os::unix::fs::symlink(format!("{first}.{NOBODY}"), &link).unwrap();
         let claim = place.claim("web", &second).unwrap();
         assert_eq!(place.named("web"), Some(second));
+        place.sweep().unwrap();
+        assert_eq!(left(), 1, "a living owner keeps its name");
         drop(claim);
         assert_eq!(place.named("web"), None);
     }

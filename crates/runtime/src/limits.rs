@@ -28,14 +28,14 @@ pub(crate) struct Limits {
 }
 
 /// What a cage's processes use.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Usage {
     /// Bytes of memory that is theirs alone; shared and file-backed memory is not counted.
     pub(crate) memory: Option<u64>,
     /// Processor time of those that live, and of children that they have waited for.
     pub(crate) cpu_microseconds: Option<u64>,
     /// Processes and threads.
-    pub(crate) tasks: u64,
+    pub(crate) tasks: Option<u64>,
 }
 
 /// Every kernel of this architecture counts a hundred ticks a second for programs.
@@ -192,7 +192,7 @@ impl Limits {
             cpu_microseconds: processor_ticks(&self.proc)
                 .ok()
                 .map(|ticks| ticks * MICROSECONDS_PER_TICK),
-            tasks: tasks(&self.proc, usize::MAX) as u64,
+            tasks: Some(tasks(&self.proc, usize::MAX) as u64),
         }
     }
 

@@ -43,8 +43,8 @@ pub(crate) fn run(args: Args) -> CommandResult {
         match cages.connect(&id) {
             Ok(connection) if args.force => {
                 let end = connection
-                    .send(&Request::Stop { milliseconds: 0 })
-                    .and_then(|()| connection.await_end());
+                    .ask(&Request::Stop { milliseconds: 0 })
+                    .and_then(|_| connection.await_end());
                 match end {
                     Ok(_) | Err(ClientError::Gone { .. }) => {}
                     Err(error) => return Err(running::said(error)),

@@ -27,10 +27,11 @@ pub(crate) fn run(args: Args) -> CommandResult {
     for text in &args.ids {
         let id = running::find(&cages, text)?;
         let connection = cages.connect(&id).map_err(running::said)?;
-        connection
-            .send(&Request::Stop { milliseconds })
-            .map_err(running::said)?;
-        connections.push(connection);
+        // A supervisor that is stopped itself does not answer, and would be waited for forever.
+        match connection.ask(&Request::Stop { milliseconds }) {
+            Ok(_) | Err(ClientError::Gone { .. }) => connections.push(connection),
+            Err(error) => return Err(running::said(error)),
+        }
     }
     for connection in connections {
         match connection.await_end() {

@@ -20,13 +20,18 @@ impl Supervision<'_> {
         let bounds = &self.plan.bounds;
         let counted = self.cage.cgroup().map(Cgroup::stats).unwrap_or_default();
         let by_cgroup = counted.memory.is_some();
-        let look = self.limits.usage();
+        // Each process is looked at only where nothing else counts.
+        let complete = by_cgroup && counted.cpu_microseconds.is_some() && counted.pids.is_some();
+        let look = match complete {
+            true => Default::default(),
+            false => self.limits.usage(),
+        };
         let stats = Stats {
             memory: counted.memory.or(look.memory),
             memory_limit: bounds.memory.what.value,
             memory_peak: counted.memory_peak,
             cpu_microseconds: counted.cpu_microseconds.or(look.cpu_microseconds),
-            pids: counted.pids.or(Some(look.tasks)),
+            pids: counted.pids.or(look.tasks),
             pids_limit: bounds.pids.what.value,
             storage: storage(&self.cage),
             counted_by: if by_cgroup { "cgroup" } else { "processes" }.into(),
