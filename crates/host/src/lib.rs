@@ -13,6 +13,7 @@ mod error;
 mod files;
 mod listing;
 mod quick;
+pub mod setup;
 
 pub use caps::{CgroupHost, CgroupV1, HostCaps, Kernel, Privilege};
 pub use error::HostError;

@@ -20,6 +20,7 @@ pub(crate) mod profile;
 pub(crate) mod ps;
 pub(crate) mod rm;
 pub(crate) mod run;
+pub(crate) mod setup;
 pub(crate) mod snapshot;
 mod standing;
 pub(crate) mod state;

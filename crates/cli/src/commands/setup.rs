@@ -1,0 +1,157 @@
+//! `ironcage setup`: what a host lacks for cages, installed by root.
+
+use crate::ask::confirm;
+use crate::error::{CliError, CommandResult};
+use ironcage_host::setup::{Action, gather, plan, undo};
+use ironcage_model::Printable;
+use std::io::Write as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Install what this host lacks for cages; as root, after showing it
+///
+/// Where it is missing: an AppArmor profile for the installed program alone, the delegation of
+/// cgroup controllers to users by systemd, and subordinate ids for one user. Every file with its
+/// content and every command is shown first. A second time there is nothing left to do.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Show what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Do it without asking
+    #[arg(short, long)]
+    yes: bool,
+    /// Take away what an earlier setup installed
+    #[arg(long)]
+    undo: bool,
+    /// Who gets subordinate ids [default: the user who called sudo]
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+    /// Path of the installed program [default: this one]
+    #[arg(long, value_name = "PATH")]
+    binary: Option<PathBuf>,
+    /// Root directory of the host to set up; with another than / no command is run
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    root: PathBuf,
+}
+
+pub(crate) fn run(args: Args) -> CommandResult {
+    let here = args.root == Path::new("/");
+    let binary = match args.binary {
+        Some(path) => path,
+        None => std::env::current_exe().map_err(|error| {
+            CliError::new(format!("cannot tell where this program is: {error}"))
+        })?,
+    };
+    let user = args.user.or_else(|| std::env::var("SUDO_USER").ok());
+    let user = user.filter(|name| name != "root");
+    let facts = gather(&args.root, &binary, user.as_deref());
+    let actions = if args.undo {
+        undo(&facts)
+    } else {
+        plan(&facts).map_err(|error| CliError::from_error(&error))?
+    };
+    if actions.is_empty() {
+        anstream::println!("There is nothing to do.");
+        return Ok(0);
+    }
+    for action in &actions {
+        show(action, here);
+    }
+    if args.dry_run {
+        return Ok(0);
+    }
+    if here && !ironcage_sys::rustix::process::geteuid().is_root() {
+        return Err(CliError::new("only root can do this").hint("sudo ironcage setup"));
+    }
+    if !args.yes && !confirm("Do this?", "nothing was done", "--yes")? {
+        anstream::println!("Nothing was done.");
+        return Ok(1);
+    }
+    for action in &actions {
+        carry_out(action, &args.root, here)?;
+    }
+    anstream::println!("Done. `ironcage doctor` says what this host can enforce now.");
+    Ok(0)
+}
+
+fn show(action: &Action, here: bool) {
+    match action {
+        Action::Write { path, content, why } => {
+            anstream::println!("write {} ({why})", Printable::new(path));
+            for line in content.lines() {
+                anstream::println!("    {}", Printable::new(line));
+            }
+        }
+        Action::Remove { path } => anstream::println!("remove {}", Printable::new(path)),
+        Action::Run { argv } if here => anstream::println!("run {}", argv.join(" ")),
+        Action::Run { argv } => anstream::println!("not run for another root: {}", argv.join(" ")),
+    }
+}
+
+fn carry_out(action: &Action, root: &Path, here: bool) -> Result<(), CliError> {
+    let place = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
+    match action {
+        Action::Write { path, content, .. } => {
+            let path = place(path);
+            write(&path, content)
+                .map_err(|error| CliError::new(format!("cannot write {}: {error}", path.display())))
+        }
+        Action::Remove { path } => {
+            let path = place(path);
+            match std::fs::remove_file(&path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(CliError::new(
+                    format!("cannot remove {}: {error}", path.display()),
+                )),
+                _ => Ok(()),
+            }
+        }
+        Action::Run { .. } if !here => Ok(()),
+        Action::Run { argv } => execute(argv),
+    }
+}
+
+/// Writes a file whole or not at all: beside it, then in its place, with the mode that it had.
+fn write(path: &Path, content: &str) -> std::io::Result<()> {
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    std::fs::create_dir_all(parent)?;
+    let mode = std::fs::metadata(path).map_or(0o644, |metadata| metadata.mode() & 0o777);
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let beside = parent.join(format!(".{name}.ironcage-{}", std::process::id()));
+    let written = std::fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&beside)
+        .and_then(|mut file| {
+            file.write_all(content.as_bytes())?;
+            file.set_permissions(std::fs::Permissions::from_mode(mode))?;
+            file.sync_all()
+        })
+        .and_then(|()| std::fs::rename(&beside, path));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&beside);
+    }
+    written
+}
+
+fn execute(argv: &[String]) -> Result<(), CliError> {
+    let Some((program, arguments)) = argv.split_first() else {
+        return Ok(());
+    };
+    let shown = argv.join(" ");
+    // Not the caller's PATH: this runs as root.
+    let status = Command::new(program)
+        .args(arguments)
+        .env_clear()
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .status()
+        .map_err(|error| CliError::new(format!("cannot run {shown}: {error}")))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(CliError::new(format!("{shown} failed ({status})"))
+            .hint("`ironcage setup --undo` takes away what was done"))
+    }
+}
