@@ -10,6 +10,18 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+/// Names how many times longer than usual tests wait before they call something hung: on an emulated machine
+/// everything is slow.
+const PATIENCE: &str = "IRONCAGE_TEST_PATIENCE";
+
+/// How long to wait on this machine for what should take no longer than this.
+fn patiently(within: Duration) -> Duration {
+    let times = std::env::var(PATIENCE)
+        .ok()
+        .and_then(|text| text.parse().ok());
+    within * times.unwrap_or(1)
+}
+
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
@@ -171,6 +183,7 @@ impl Running {
                 bytes
             })
         });
+        let within = patiently(within);
         let status = self.wait(within);
         let bytes = stdout
             .and_then(|reader| reader.join().ok())
@@ -242,6 +255,7 @@ fn exit_of(status: ExitStatus) -> Exit {
 
 /// Asks again and again until the condition holds; false when it did not within the time.
 pub fn wait_until(within: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    let within = patiently(within);
     let start = Instant::now();
     let mut pause = Duration::from_millis(1);
     loop {
