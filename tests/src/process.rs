@@ -183,7 +183,6 @@ impl Running {
                 bytes
             })
         });
-        let within = patiently(within);
         let status = self.wait(within);
         let bytes = stdout
             .and_then(|reader| reader.join().ok())

@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Names the workspace that a place belongs to.
 const RECORD: &str = "workspace";
@@ -127,11 +128,18 @@ impl Store {
             .mode(0o600)
             .open(&path)
             .doing("open", &path)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(file)),
-            Err(Errno::WOULDBLOCK) => Ok(None),
-            Err(error) => Err(error).doing("lock", &path),
+        for attempt in 1.. {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Some(file)),
+                // Who only looks whether it is taken has it for a moment.
+                Err(Errno::WOULDBLOCK) if attempt < 20 => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Err(Errno::WOULDBLOCK) => break,
+                Err(error) => return Err(error).doing("lock", &path),
+            }
         }
+        Ok(None)
     }
 
     /// Whether another run has the layers. Changes nothing.
