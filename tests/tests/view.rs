@@ -49,9 +49,10 @@ both! {
         for file in ["passwd", "group", "hosts", "resolv.conf", "nsswitch.conf", "ld.so.cache", "services"] {
             stage.sh(&format!("cat /etc/{file}")).ok();
         }
-        for file in ["shadow", "gshadow", "sudoers", "fstab", "ssh", "crontab", "pam.d", "systemd"] {
+        for file in ["shadow", "gshadow", "sudoers", "fstab", "ssh/ssh_config.d", "ssh/sshd_config", "crontab", "pam.d", "systemd"] {
             assert_ne!(stage.sh(&format!("test -e /etc/{file}")).code(), 0, "/etc/{file} is visible");
         }
+        assert_eq!(stage.sh("ls -A /etc/ssh").ok().stdout(), "ssh_config\nssh_known_hosts\n");
         // These would tell which host it is.
         for file in ["hostname", "machine-id"] {
             let host = std::fs::read_to_string(format!("/etc/{file}")).unwrap_or_default();
