@@ -63,6 +63,7 @@ fn generate() -> Result<(), Failure> {
             places::toolchains(&policies.join("toolchains.toml"))?,
         ),
         ("caches", places::caches(&policies.join("caches.toml"))?),
+        ("bundles", places::bundles(&policies.join("bundles.toml"))?),
         ("git", places::git(&policies.join("git.toml"))?),
         (
             "kept_files",

@@ -6,8 +6,10 @@
 
 use ironcage_backend::faults::step;
 use ironcage_backend::{Helper, StartError, wire};
+use ironcage_egress::{Door, give_failure, give_sockets};
 use ironcage_layers::{LayerError, network};
 use ironcage_model::Layer;
+use ironcage_plan::Network;
 use ironcage_sys::clone::{Forked, Namespaces, exit_now, fork, unshare};
 use ironcage_sys::rustix::fs::{Mode, OFlags, open};
 use ironcage_sys::rustix::process::{Pid, Signal, set_parent_process_death_signal};
@@ -15,12 +17,23 @@ use ironcage_sys::rustix::thread::{LinkNameSpaceType, move_into_link_name_space}
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Starts the helper. `init` is PID 1 outside when it has a user namespace of its own.
-pub(crate) fn start(init: Option<Pid>, control: BorrowedFd<'_>) -> Result<Helper, StartError> {
+pub(crate) fn start(
+    init: Option<Pid>,
+    control: BorrowedFd<'_>,
+    door: Option<(&Network, &Door)>,
+) -> Result<Helper, StartError> {
     match fork(Namespaces::NONE, None).map_err(StartError::Fork)? {
         Forked::Child => {
-            let code = match make(init).and_then(|namespace| hand_over(&namespace, control)) {
+            let code = match make(init, door).and_then(|namespace| hand_over(&namespace, control)) {
                 Ok(()) => 0,
-                Err(error) => error.source.raw_os_error().unwrap_or(1),
+                Err(error) => {
+                    if let Some((_, door)) = door {
+                        let text = format!("{error}: {}", error.source);
+                        // Without its sockets the door would wait for ever.
+                        let _ = give_failure(door.control(), &text);
+                    }
+                    error.source.raw_os_error().unwrap_or(1)
+                }
             };
             exit_now(code)
         }
@@ -40,7 +53,7 @@ fn failed(action: &str, source: impl Into<std::io::Error>) -> LayerError {
     }
 }
 
-fn make(init: Option<Pid>) -> Result<OwnedFd, LayerError> {
+fn make(init: Option<Pid>, door: Option<(&Network, &Door)>) -> Result<OwnedFd, LayerError> {
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| failed("die with the supervisor", error))?;
     step();
@@ -53,7 +66,10 @@ fn make(init: Option<Pid>) -> Result<OwnedFd, LayerError> {
     }
     unshare(Namespaces::NET).map_err(|error| failed("unshare the network", error))?;
     step();
-    network::loopback_up()?;
+    match door {
+        Some((rules, door)) => open_doorway(rules, door)?,
+        None => network::loopback_up()?,
+    }
     network::open_low_ports();
     open(
         "/proc/self/ns/net",
@@ -61,6 +77,21 @@ fn make(init: Option<Pid>) -> Result<OwnedFd, LayerError> {
         Mode::empty(),
     )
     .map_err(|error| failed("open the new network namespace", error))
+}
+
+/// Leads every connection to sockets that go to the door.
+fn open_doorway(rules: &Network, door: &Door) -> Result<(), LayerError> {
+    let ports = rules.ports();
+    let host_ports: Vec<u16> = rules.host_ports.iter().map(|item| item.what.port).collect();
+    let doorway = network::doorway(ports.as_deref(), &host_ports)?;
+    step();
+    give_sockets(
+        door.control(),
+        &doorway.dns,
+        &doorway.listeners,
+        doorway.per_port.as_deref(),
+    )
+    .map_err(|error| failed("hand the sockets to the network door", error))
 }
 
 fn hand_over(namespace: &OwnedFd, control: BorrowedFd<'_>) -> Result<(), LayerError> {

@@ -6,6 +6,7 @@ use ironcage_backend::faults::step;
 use ironcage_backend::ids::{self, Range};
 use ironcage_backend::init::{self, Inheritance};
 use ironcage_backend::{Birth, Ends, Helper, StartError, StreamKind, end, make_cgroup};
+use ironcage_egress::{Door, DoorIds};
 use ironcage_layers::cgroup::Cgroup;
 use ironcage_model::CageId;
 use ironcage_plan::{IdMap, Plan};
@@ -27,10 +28,13 @@ pub(crate) fn start(plan: &Plan, id: &CageId, kind: StreamKind) -> Result<Birth,
         None,
     )
     .map_err(channel)?;
-    // Root's helper needs nothing of the cage: it begins before ids and cgroup are seen to.
+    // Root's helper needs nothing of the cage: it begins before ids and cgroup are seen to. With
+    // a network it comes after the door, which needs its id.
     let helper = match plan.identity.map {
-        IdMap::Range { .. } => Some(network::start(None, control.as_fd())?),
-        IdMap::Own { .. } => None,
+        IdMap::Range { .. } if plan.network.is_none() => {
+            Some(network::start(None, control.as_fd(), None)?)
+        }
+        IdMap::Range { .. } | IdMap::Own { .. } => None,
     };
     step();
     match fork_init(plan, id, ends, (control, control_inner), helper.is_none()) {
@@ -46,7 +50,7 @@ pub(crate) fn start(plan: &Plan, id: &CageId, kind: StreamKind) -> Result<Birth,
     }
 }
 
-/// Forks PID 1, and after it the helper that needs its user namespace.
+/// Forks PID 1, and after it the helper that needs its user namespace, or the door.
 fn fork_init(
     plan: &Plan,
     id: &CageId,
@@ -80,6 +84,16 @@ fn fork_init(
         _ => Vec::new(),
     };
 
+    // Before anything else of the cage: it inherits nothing of it.
+    let door = match &plan.network {
+        Some(network) => {
+            let ids = range.as_ref().map(|range| DoorIds { id: range.last() });
+            Some(Door::start(network, ids).map_err(StartError::Door)?)
+        }
+        None => None,
+    };
+    step();
+
     let mut namespaces = Namespaces::PID.with(Namespaces::MOUNT);
     if plan.time_namespace {
         namespaces = namespaces.with(Namespaces::TIME);
@@ -93,6 +107,7 @@ fn fork_init(
             drop((control, ends.outer));
             // The supervisor's children, not this process's: it must not wait for them.
             std::mem::forget(children);
+            std::mem::forget(door);
             init::run(
                 plan,
                 Inheritance {
@@ -111,7 +126,11 @@ fn fork_init(
             drop((control_inner, ends.inner));
             drop((owner_maps, cgroup_entries));
             let helper = match with_helper {
-                true => network::start(Some(pid), control.as_fd()).map(Some),
+                true => {
+                    let door = plan.network.as_ref().zip(door.as_ref());
+                    let init = range.is_none().then_some(pid);
+                    network::start(init, control.as_fd(), door).map(Some)
+                }
                 false => Ok(None),
             };
             let helper = match helper {
@@ -123,6 +142,7 @@ fn fork_init(
             };
             Ok(Birth {
                 helper,
+                door,
                 children,
                 control,
                 pid,

@@ -136,7 +136,10 @@ fn add(sum: &mut Summary, record: Record) {
         }
         EventKind::Denied(denial) => sum.denied = sum.denied.saturating_add(denial.count),
         EventKind::Limit(_) => sum.limits += 1,
-        EventKind::Planted { .. }
+        EventKind::Network(_)
+        | EventKind::DoorNarrowed { .. }
+        | EventKind::DoorEnded { .. }
+        | EventKind::Planted { .. }
         | EventKind::Exec { .. }
         | EventKind::ExecExit { .. }
         | EventKind::PeerRefused { .. } => {}

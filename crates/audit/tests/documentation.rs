@@ -6,6 +6,7 @@
 use ironcage_audit::{Log, Verdict, head_path, log_path, verify};
 use ironcage_model::{
     CageId, Denial, Ending, Enforcement, Event, EventKind, Layer, LayerReport, LimitHit, LimitKind,
+    NetworkVerdict, Protocol, Traffic,
 };
 use std::path::{Path, PathBuf};
 
@@ -37,6 +38,30 @@ fn events(cage: &CageId) -> Vec<Event> {
             syscall: "mount".into(),
             program: "python3".into(),
             count: 2,
+        }),
+        EventKind::Network(Traffic {
+            verdict: NetworkVerdict::Allowed,
+            host: "api.example.com".into(),
+            port: 443,
+            protocol: Protocol::Tls,
+            address: Some("203.0.113.7".into()),
+            rule: Some("*.example.com".into()),
+            reason: None,
+            connections: 1,
+            sent: 0,
+            received: 0,
+        }),
+        EventKind::Network(Traffic {
+            verdict: NetworkVerdict::Denied,
+            host: "other.example".into(),
+            port: 53,
+            protocol: Protocol::Dns,
+            address: None,
+            rule: None,
+            reason: Some("no rule allows this host".into()),
+            connections: 1,
+            sent: 0,
+            received: 0,
         }),
         EventKind::Limit(LimitHit {
             limit: LimitKind::Pids,
@@ -95,7 +120,7 @@ fn the_example_is_what_is_written() {
     drop(log);
     assert!(matches!(
         verify(&dir, &id).unwrap(),
-        Verdict::Intact { lines: 8, .. }
+        Verdict::Intact { lines: 10, .. }
     ));
 
     let text = |path: PathBuf| std::fs::read_to_string(path).unwrap();

@@ -7,6 +7,7 @@ use crate::order::Order;
 use crate::spawner::COMMAND;
 use crate::wire::{self, ExecOrder, FromInit, Ready, ToInit};
 use crate::{StartError, descendants};
+use ironcage_egress::Door;
 use ironcage_layers::cgroup::{Cgroup, CgroupLimits};
 use ironcage_layers::identity::{MapLine, write_maps};
 use ironcage_model::{CageId, Layer};
@@ -131,6 +132,8 @@ pub struct Cage {
     /// The agent's ids outside, where they are not the caller's own.
     agent: Option<(u32, u32)>,
     _children: Vec<Reaped>,
+    door: Option<Door>,
+    per_port: Option<String>,
     gone: bool,
 }
 
@@ -167,6 +170,8 @@ pub struct Birth {
     pub streams: Option<Streams>,
     /// A process that makes a part of the cage beside PID 1.
     pub helper: Option<Helper>,
+    /// The network door, where the plan has a network.
+    pub door: Option<Door>,
     /// Children that end by themselves.
     pub children: Vec<Reaped>,
 }
@@ -239,13 +244,24 @@ impl Birth {
     /// Preconditions: the start is on record. PID 1 starts nothing before this is called.
     pub fn attend(mut self, plan: &Plan) -> Result<(Cage, Streams), StartError> {
         let helped = self.await_helper();
+        let opened = match &self.door {
+            // Where the helper failed for the door's sake, the door knows the words for it.
+            Some(door) if helped.is_err() => match door.wait_ready(Duration::from_secs(1)) {
+                Err(error) => Err(StartError::Door(error)),
+                Ok(_) => Ok(None),
+            },
+            Some(door) => door.wait_ready(PATIENCE).map_err(StartError::Door),
+            None => Ok(None),
+        };
         let permit =
             || wire::tell_init(self.control.as_fd(), &ToInit::Permit).map_err(StartError::Channel);
-        match helped
-            .and_then(|()| permit())
-            .and_then(|()| self.hear(plan))
-        {
-            Ok(ready) => {
+        let heard = opened.and_then(|per_port| {
+            helped?;
+            permit()?;
+            Ok((per_port, self.hear(plan)?))
+        });
+        match heard {
+            Ok((per_port, ready)) => {
                 let streams = match (ready.terminal, self.streams.take()) {
                     (Some(terminal), _) => Streams::Terminal(terminal),
                     (None, Some(pipes)) => pipes,
@@ -277,6 +293,8 @@ impl Birth {
                     },
                     _range: self.range,
                     _children: self.children,
+                    door: self.door.take(),
+                    per_port,
                     gone: false,
                 };
                 Ok((cage, streams))
@@ -446,6 +464,21 @@ impl Cage {
     /// The cgroup, where there is one.
     pub fn cgroup(&self) -> Option<&Cgroup> {
         self.cgroup.as_ref()
+    }
+
+    /// The network door, where there is one.
+    pub fn door(&self) -> Option<&Door> {
+        self.door.as_ref()
+    }
+
+    /// Takes the network door away from the cage, which has no network without it.
+    pub fn take_door(&mut self) -> Option<Door> {
+        self.door.take()
+    }
+
+    /// Why the door listens on single ports only; `None` where it has every one.
+    pub fn per_port(&self) -> Option<&str> {
+        self.per_port.as_deref()
     }
 
     fn tell(&self, message: &ToInit) -> io::Result<()> {

@@ -52,6 +52,9 @@ pub enum StartError {
         /// The kernel's answer.
         errno: i32,
     },
+    /// The network door could not be had.
+    #[error("the network door cannot be opened")]
+    Door(#[source] io::Error),
     /// PID 1 neither went on nor ended.
     #[error(
         "the first process of the cage did not {awaited} within {} s",

@@ -151,6 +151,7 @@ pub fn start(
                 }
             };
             Ok(Birth {
+                door: None,
                 helper: None,
                 children,
                 control,

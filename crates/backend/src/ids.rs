@@ -37,6 +37,11 @@ pub struct Range {
 }
 
 impl Range {
+    /// Its last id, which nobody inside has: the network door's.
+    pub fn last(&self) -> u32 {
+        self.first + (RANGE - 1)
+    }
+
     /// Claims a free range. Which ones are taken is told by locks on the bytes of one file:
     /// they end with their owner, however it dies.
     pub fn claim() -> Result<Range, StartError> {

@@ -3,7 +3,7 @@
 
 use crate::error::CliError;
 use crate::values::{LayerName, Offered, count};
-use crate::{change, places};
+use crate::{asked, change, places};
 use clap::{Args, ValueHint};
 use ironcage_host::{HostCaps, SystemFiles};
 use ironcage_model::{Isolation, Layer};
@@ -11,7 +11,8 @@ use ironcage_plan::{
     KeptPlaces, NodeKind, Overlaid, OwnDirectories, Plan, PlanError, Request, ViewOp, make,
 };
 use ironcage_policy::{
-    Amount, Cpus, EnvRule, FlagLayer, Resolved, Sources, TimeLimit, WorkspaceMode, resolve,
+    Amount, Cpus, EnvRule, FlagLayer, NetworkMode, Resolved, Sources, TimeLimit, WorkspaceMode,
+    resolve,
 };
 use ironcage_state::{StateError, Store};
 use std::ffi::{OsStr, OsString};
@@ -103,6 +104,26 @@ pub(crate) struct CageFlags {
     /// Add a group of system calls, such as debug (can be repeated)
     #[arg(long, value_name = "GROUP", value_parser = Offered::syscall_groups(), hide_possible_values = true, help_heading = "Process")]
     syscall_group: Vec<String>,
+
+    /// Let connections out to this host: NAME[:PORT], '*.NAME', '**.NAME', an address or a
+    /// network; without a port 80 and 443 (can be repeated)
+    #[arg(long, value_name = "HOST", help_heading = "Network")]
+    allow_host: Vec<String>,
+    /// Let no connection out to this host, even where it is allowed (can be repeated)
+    #[arg(long, value_name = "HOST", help_heading = "Network")]
+    deny_host: Vec<String>,
+    /// Let connections out to the hosts of a bundle, such as github or pip (can be repeated)
+    #[arg(long, value_name = "NAME", help_heading = "Network")]
+    allow_bundle: Vec<String>,
+    /// Reach this port of the host's own loopback, as host.ironcage (can be repeated)
+    #[arg(long, value_name = "PORT", help_heading = "Network")]
+    allow_host_port: Vec<u16>,
+    /// Take this address for a name, and ask no resolver (can be repeated)
+    #[arg(long, value_name = "NAME=ADDRESS", help_heading = "Network")]
+    resolve: Vec<String>,
+    /// off: no network, whatever the policy allows; listed: what is allowed; open: every host
+    #[arg(long, value_name = "MODE", help_heading = "Network")]
+    network: Option<NetworkMode>,
 
     /// Memory, such as 2G or 50%
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
@@ -277,7 +298,15 @@ impl CageFlags {
             places::make_own_in(&workspace, &own)?;
         }
         let other_homes = places::other_homes(&workspace, &home);
+        let asked_hosts = asked::hosts(
+            &resolved.policy.network.bundles,
+            &asked::Places {
+                home: &home,
+                workspace: &workspace,
+            },
+        );
         let request = Request {
+            asked_hosts,
             git: if resolved.policy.git_identity.value {
                 places::git(&home)
             } else {
@@ -338,6 +367,12 @@ impl CageFlags {
             capabilities: self.cap.clone(),
             syscalls: self.syscalls.clone(),
             syscall_groups: self.syscall_group.clone(),
+            network: self.network,
+            allow_hosts: self.allow_host.clone(),
+            deny_hosts: self.deny_host.clone(),
+            bundles: self.allow_bundle.clone(),
+            host_ports: self.allow_host_port.clone(),
+            resolve: self.resolve.clone(),
             memory: self.memory,
             cpus: self.cpus,
             pids: self.pids,

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod ask;
+mod asked;
 mod cage_flags;
 mod change;
 mod commands;
@@ -58,6 +59,7 @@ enum Command {
     State(commands::state::Args),
     Audit(commands::audit::Args),
     Why(commands::why::Args),
+    Net(commands::net::Args),
     Bench(commands::bench::Args),
     Doctor(commands::doctor::Args),
     Setup(commands::setup::Args),
@@ -100,6 +102,7 @@ impl Command {
             Command::State(args) => commands::state::run(args),
             Command::Audit(args) => commands::audit::run(args),
             Command::Why(args) => commands::why::run(args),
+            Command::Net(args) => commands::net::run(args),
             Command::Bench(args) => commands::bench::run(args),
             Command::Doctor(args) => commands::doctor::run(args),
             Command::Setup(args) => commands::setup::run(args),

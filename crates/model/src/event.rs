@@ -14,6 +14,70 @@ pub struct Denial {
     pub count: u64,
 }
 
+/// What the network door said to a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NetworkVerdict {
+    /// It went out.
+    Allowed,
+    /// It did not.
+    Denied,
+}
+
+/// As what the network door carried a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Protocol {
+    /// A question for a name.
+    Dns,
+    /// Bytes, not looked at.
+    Tcp,
+    /// TLS, its name checked and not opened.
+    Tls,
+    /// HTTP, every request checked.
+    Http,
+}
+
+impl Protocol {
+    /// As it is shown.
+    pub fn name(self) -> &'static str {
+        match self {
+            Protocol::Dns => "dns",
+            Protocol::Tcp => "tcp",
+            Protocol::Tls => "tls",
+            Protocol::Http => "http",
+        }
+    }
+}
+
+/// Connections of one kind through the network door, counted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Whether they went out.
+    pub verdict: NetworkVerdict,
+    /// The name or the address that was asked for.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// As what they were carried.
+    pub protocol: Protocol,
+    /// Where the name led to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// The rule that decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
+    /// Why they did not go out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// How many since the last record of this kind.
+    pub connections: u64,
+    /// Bytes that went out since then.
+    pub sent: u64,
+    /// Bytes that came in since then.
+    pub received: u64,
+}
+
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
@@ -39,6 +103,19 @@ pub enum EventKind {
     },
     /// A system call was refused.
     Denied(Denial),
+    /// Connections were made, or refused, through the network door.
+    Network(Traffic),
+    /// The network door listens on the ports of the rules only, because the kernel cannot
+    /// deliver every connection to it.
+    DoorNarrowed {
+        /// What the kernel lacks.
+        reason: String,
+    },
+    /// The network door ended before its cage, which has no network since.
+    DoorEnded {
+        /// How, as far as it is known.
+        reason: String,
+    },
     /// A limit was reached.
     Limit(LimitHit),
     /// Files appeared that the host would execute or trust, and that were not there to be

@@ -11,14 +11,16 @@ mod id;
 mod isolation;
 mod layer;
 mod limit;
+mod network;
 mod outcome;
 mod printable;
 
 pub use enforcement::{Enforcement, LayerReport};
-pub use event::{Denial, Event, EventKind};
+pub use event::{Denial, Event, EventKind, NetworkVerdict, Protocol, Traffic};
 pub use id::{CageId, InvalidCageId};
 pub use isolation::{Isolation, UnknownIsolation};
 pub use layer::{Layer, UnknownLayer};
 pub use limit::{LimitHit, LimitKind, bytes_as_written};
+pub use network::{Destination, HOST_NAME, HostName, HostRule, InvalidHostName, Ports, special};
 pub use outcome::{Ending, Outcome};
 pub use printable::Printable;

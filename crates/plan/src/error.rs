@@ -116,6 +116,16 @@ pub enum PlanError {
         /// Why not.
         why: String,
     },
+    /// A bundle of hosts that cannot be had.
+    #[error("{origin} names the bundle {name}: {why}")]
+    Bundle {
+        /// The name.
+        name: String,
+        /// Who names it.
+        origin: String,
+        /// Why not.
+        why: String,
+    },
     /// A protected path to be lifted that is not protected.
     #[error(
         "{origin} lifts the protection of {}, which is not protected",

@@ -27,6 +27,9 @@ pub(crate) fn content(
         "hosts" => format!(
             "127.0.0.1 localhost {hostname}\n::1 localhost ip6-localhost ip6-loopback {hostname}\n"
         ),
+        "resolv.conf" if policy.network.is_given() => {
+            "# The network door answers, for the names that the policy allows.\nnameserver 198.18.0.1\n".into()
+        }
         "resolv.conf" => "# This cage has no network: there is no resolver to reach.\n".into(),
         "nsswitch.conf" => "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\nprotocols: files\nservices: files\nethers: files\nrpc: files\n".into(),
         "hostname" => format!("{hostname}\n"),

@@ -1,5 +1,6 @@
 //! The plan as text for a person: exactly what would be enforced, in order, with origins.
 
+use crate::network::NetworkRule;
 use crate::plan::{Access, AccessRights, IdMap, Item, NodeKind, Plan, ViewOp, WriteRights};
 use crate::seccomp::{FilterRule, Refusal};
 use ironcage_model::Printable;
@@ -87,6 +88,7 @@ fn write_all(plan: &Plan, detail: Detail, out: &mut String) -> fmt::Result {
         },
     )?;
     first_lock(plan, out)?;
+    network(plan, out)?;
     seccomp(plan, detail, out)?;
     writeln!(out, "\nlayers")?;
     for report in &plan.layers {
@@ -131,6 +133,30 @@ fn first_lock(plan: &Plan, out: &mut String) -> fmt::Result {
         };
         write!(line, "{rights:<10} {}", Printable::new(&rule.path))
     })
+}
+
+fn network(plan: &Plan, out: &mut String) -> fmt::Result {
+    let Some(network) = &plan.network else {
+        return writeln!(out, "\nnetwork\n  none");
+    };
+    let rule = |rule: &NetworkRule, line: &mut String| write!(line, "{}", rule.rule);
+    section(out, "network: goes out", &network.allow, rule)?;
+    if !network.deny.is_empty() {
+        section(out, "network: denied all the same", &network.deny, rule)?;
+    }
+    if !network.host_ports.is_empty() {
+        let title = "network: the host's own loopback, as host.ironcage";
+        section(out, title, &network.host_ports, |port, line| {
+            write!(line, "port {}", port.port)
+        })?;
+    }
+    if !network.resolve.is_empty() {
+        let title = "network: names with an address of their own";
+        section(out, title, &network.resolve, |fixed, line| {
+            write!(line, "{} is {}", fixed.name, fixed.address)
+        })?;
+    }
+    Ok(())
 }
 
 fn identity(plan: &Plan, out: &mut String) -> fmt::Result {

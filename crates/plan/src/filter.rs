@@ -1,7 +1,7 @@
 //! From lists of system calls to the filter of a plan.
 
 use crate::filter_shared::narrowed;
-use crate::seccomp::{Action, Comparison, Filter, FilterRule, Refusal, compile};
+use crate::seccomp::{Action, Comparison, Filter, FilterRule, Instruction, Refusal, compile};
 use crate::{PlanError, bounds};
 use ironcage_host::HostCaps;
 use ironcage_model::Isolation;
@@ -54,6 +54,15 @@ pub(crate) fn make(policy: &Policy, host: &HostCaps) -> Result<Filter, PlanError
         refusal,
         one_exec: list.rule("execve").is_none(),
     })
+}
+
+/// The program of the network door's filter.
+pub(crate) fn door() -> Vec<Instruction> {
+    let rules = syscalls::door().iter().flat_map(|list| list.rules);
+    let actions = rules
+        .map(|rule| (rule.number, action(&rule.action)))
+        .collect();
+    compile(&actions, Refusal::Errno, KNOWN)
 }
 
 /// The rules of a filter in words.

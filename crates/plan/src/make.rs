@@ -3,7 +3,7 @@
 use crate::plan::{
     AccessRights, AccessRule, Hostname, IdMap, Identity, Item, Plan, Rung, Scratch, Variable,
 };
-use crate::{PlanError, Request, bounds, command, filter, rung, view};
+use crate::{PlanError, Request, bounds, command, filter, network, rung, view};
 use ironcage_host::{CgroupHost, HostCaps, HostFiles, Privilege};
 use ironcage_model::{Enforcement, Isolation, Layer, LayerReport};
 use ironcage_policy::{Policy, Sourced, capabilities};
@@ -100,6 +100,7 @@ pub fn make(
         },
         landlock,
         processors: bounds::processors(&bounds, host, &mut notes),
+        network: network::make(policy, request)?,
         seccomp: filter::make(policy, host)?,
         bounds,
         cgroup: host.cgroup.clone(),

@@ -4,6 +4,7 @@
 //! to be decided after the fork.
 
 use crate::bytes;
+use crate::network::Network;
 use crate::seccomp::Filter;
 use ironcage_host::CgroupHost;
 use ironcage_model::{CageId, Isolation, Layer, LayerReport};
@@ -473,6 +474,8 @@ pub struct Plan {
     /// To how many whole processors the cage is kept, where no cgroup bounds their use;
     /// `null` leaves it to the cgroup, or to all of them.
     pub processors: Option<u32>,
+    /// What the network door lets through; `null` is no network and no door.
+    pub network: Option<Network>,
     /// The system call filter.
     pub seccomp: Filter,
     /// Bounds in numbers.
@@ -531,7 +534,8 @@ impl Plan {
         let mut hash = Sha256::new();
         // Plans hold no map with keys that JSON could refuse.
         hash.update(serde_json::to_vec(self).unwrap_or_default());
-        for step in &self.seccomp.program {
+        let door = self.network.iter().flat_map(|network| &network.door_filter);
+        for step in self.seccomp.program.iter().chain(door) {
             hash.update(step.code.to_le_bytes());
             hash.update([step.jt, step.jf]);
             hash.update(step.k.to_le_bytes());

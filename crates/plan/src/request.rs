@@ -1,6 +1,7 @@
 //! What the user asks for in one run, besides the policy.
 
 use crate::GitSetting;
+use ironcage_model::HostRule;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -75,6 +76,17 @@ impl ChangePlace {
     }
 }
 
+/// A host that a tool of the user's named when it was asked for its settings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AskedHost {
+    /// The bundle that it belongs to.
+    pub bundle: String,
+    /// Which host and port.
+    pub rule: HostRule,
+    /// The setting that names it, for the plan's reader.
+    pub said_by: String,
+}
+
 /// One run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
@@ -115,4 +127,6 @@ pub struct Request {
     pub git: Vec<GitSetting>,
     /// Lines of known hosts for ssh in the cage.
     pub known_hosts: Vec<String>,
+    /// Hosts that the user's tools named, for the bundles that follow them.
+    pub asked_hosts: Vec<AskedHost>,
 }

@@ -145,6 +145,18 @@ pub(crate) fn check(policy: &Policy, request: &Request, host: &HostCaps) -> Resu
             "it would hold over more than the cage's own namespaces",
         );
     }
+    if policy.network.is_given() {
+        let network = &policy.network;
+        let origin = (network.allow.first().map(|rule| &rule.origin))
+            .or(network.bundles.first().map(|bundle| &bundle.origin))
+            .or(network.host_ports.first().map(|port| &port.origin))
+            .unwrap_or(&network.open.origin);
+        return refuse(
+            "rules over the network".into(),
+            origin,
+            "the network door needs a network namespace; --network off goes without",
+        );
+    }
     if isolation == Isolation::Chroot {
         return Ok(());
     }

@@ -284,6 +284,8 @@ struct CommandFile {
 struct CommandEntry {
     names: Vec<String>,
     profile: String,
+    #[serde(default)]
+    bundles: Vec<String>,
     why: String,
 }
 
@@ -293,6 +295,7 @@ pub(crate) fn commands(path: &Path, profiles: &BTreeSet<String>) -> Result<Strin
     for CommandEntry {
         names,
         profile,
+        bundles,
         why,
     } in &file.command
     {
@@ -304,7 +307,7 @@ pub(crate) fn commands(path: &Path, profiles: &BTreeSet<String>) -> Result<Strin
             ));
         }
         for name in names {
-            if by_name.insert(name, (profile, why)).is_some() {
+            if by_name.insert(name, (profile, bundles, why)).is_some() {
                 return Err(format!("{}: `{name}` stands there twice", path.display()));
             }
         }
@@ -312,10 +315,10 @@ pub(crate) fn commands(path: &Path, profiles: &BTreeSet<String>) -> Result<Strin
     let mut code = String::from(
         "/// Commands and their profiles, ordered by name.\npub static ENTRIES: &[CommandProfile] = &[\n",
     );
-    for (name, (profile, why)) in by_name {
+    for (name, (profile, bundles, why)) in by_name {
         let _ = writeln!(
             code,
-            "    CommandProfile {{ command: {name:?}, profile: {profile:?}, why: {why:?} }},"
+            "    CommandProfile {{ command: {name:?}, profile: {profile:?}, bundles: &{bundles:?}, why: {why:?} }},"
         );
     }
     code.push_str("];\n");

@@ -289,3 +289,47 @@ pub(crate) fn git(path: &Path) -> Result<String, Failure> {
     code.push_str("];\n");
     Ok(code)
 }
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BundleFile {
+    bundle: Vec<Bundle>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Bundle {
+    name: String,
+    #[serde(default)]
+    hosts: Vec<String>,
+    #[serde(default)]
+    asked: bool,
+    why: String,
+}
+
+pub(crate) fn bundles(path: &Path) -> Result<String, Failure> {
+    let file: BundleFile = read(path)?;
+    let mut code = String::from("/// Every bundle.\npub static ENTRIES: &[Bundle] = &[\n");
+    let mut seen = BTreeSet::new();
+    for Bundle {
+        name,
+        hosts,
+        asked,
+        why,
+    } in &file.bundle
+    {
+        check_reason(path, name, why)?;
+        if hosts.is_empty() != *asked || !seen.insert(name) {
+            return Err(format!(
+                "{}: `{name}` has hosts or is asked for, one of the two, and is there once",
+                path.display()
+            ));
+        }
+        let _ = writeln!(
+            code,
+            "    Bundle {{ name: {name:?}, hosts: &{hosts:?}, asked: {asked}, why: {why:?} }},"
+        );
+    }
+    code.push_str("];\n");
+    Ok(code)
+}

@@ -58,6 +58,7 @@ pub(crate) fn emit(folder: &Path) -> Result<String, Failure> {
     let mut code = String::new();
     let lists = ["standard", "minimal"].map(|name| folder.join(format!("{name}.toml")));
     emit_lists(&mut code, "LISTS", &lists, &constants)?;
+    emit_lists(&mut code, "DOOR", &[folder.join("door.toml")], &constants)?;
     emit_lists(
         &mut code,
         "GROUPS",

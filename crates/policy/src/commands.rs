@@ -9,6 +9,8 @@ pub struct CommandProfile {
     pub command: &'static str,
     /// The profile's name.
     pub profile: &'static str,
+    /// Bundles of hosts that it comes with.
+    pub bundles: &'static [&'static str],
     /// Why it gets that one.
     pub why: &'static str,
 }

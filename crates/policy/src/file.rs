@@ -33,6 +33,8 @@ pub struct PolicyFile {
     pub env: EnvSection,
     /// Who the agent is inside.
     pub process: ProcessSection,
+    /// What of the network can be reached. Nothing, unless it is named here.
+    pub network: NetworkSection,
     /// System calls.
     pub syscalls: SyscallsSection,
     /// Bounds on what the cage uses.
@@ -118,6 +120,33 @@ pub struct ProcessSection {
     /// Capabilities inside the namespaces, such as `CAP_NET_BIND_SERVICE`.
     #[schemars(with = "Vec<crate::schema::CapabilityName>")]
     pub capabilities: Vec<Spanned<String>>,
+}
+
+/// What of the network can be reached. Denying wins over allowing.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct NetworkSection {
+    /// `off`: nothing, whatever was allowed below; `listed`: what is allowed; `open`: every host of the internet.
+    #[schemars(with = "Option<crate::NetworkMode>")]
+    pub mode: Option<Spanned<String>>,
+    /// Hosts that are allowed: `"api.example.com"` (ports 80 and 443), `"db.example.com:5432"`, `"*.example.com"` (names below it), `"**.example.com"` (also itself), addresses and networks.
+    #[schemars(with = "Vec<String>")]
+    pub allow: Vec<Spanned<String>>,
+    /// Hosts that are denied, even where they are allowed; without a port on every one.
+    #[schemars(with = "Vec<String>")]
+    pub deny: Vec<Spanned<String>>,
+    /// Bundles of hosts, such as `github`; `pip`, `npm`, `cargo` and `apt` follow your own settings of those tools.
+    #[schemars(with = "Vec<crate::schema::BundleName>")]
+    pub bundles: Vec<Spanned<String>>,
+    /// Ports of the host's own loopback, reached as `host.ironcage`.
+    #[schemars(with = "Vec<u16>")]
+    pub host_ports: Vec<Spanned<u16>>,
+    /// Names with an address of their own, which no resolver is asked for.
+    #[schemars(with = "BTreeMap<String, String>")]
+    pub resolve: BTreeMap<Spanned<String>, Spanned<String>>,
+    /// Whether `mode = "open"` is refused, whoever asks for it.
+    #[schemars(with = "Option<bool>")]
+    pub never_open: Option<Spanned<bool>>,
 }
 
 /// System calls.

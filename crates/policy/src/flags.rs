@@ -3,8 +3,10 @@
 use crate::fragment::{
     self, Fragment, LimitsFragment, check_capability, check_keep, check_unprotect, normal,
 };
+use crate::network::{self, InvalidHostRule, NetworkFragment, NetworkMode};
 use crate::{
-    Amount, Cpus, EnvRule, Origin, PolicyError, Sourced, TimeLimit, WorkspaceMode, syscalls,
+    Amount, Cpus, EnvRule, Origin, PolicyError, Sourced, TimeLimit, WorkspaceMode, bundles,
+    syscalls,
 };
 use ironcage_model::{Isolation, Layer};
 use std::ops::RangeInclusive;
@@ -47,6 +49,18 @@ pub struct FlagLayer {
     pub syscalls: Option<String>,
     /// `--syscall-group`.
     pub syscall_groups: Vec<String>,
+    /// `--network`.
+    pub network: Option<NetworkMode>,
+    /// `--allow-host`.
+    pub allow_hosts: Vec<String>,
+    /// `--deny-host`.
+    pub deny_hosts: Vec<String>,
+    /// `--allow-bundle`.
+    pub bundles: Vec<String>,
+    /// `--allow-host-port`.
+    pub host_ports: Vec<u16>,
+    /// `--resolve`.
+    pub resolve: Vec<String>,
     /// `--memory`.
     pub memory: Option<Amount>,
     /// `--cpus`.
@@ -195,6 +209,7 @@ impl FlagLayer {
             capabilities: each("--cap", capabilities),
             syscalls: one("--syscalls", self.syscalls.clone()),
             syscall_groups: each("--syscall-group", self.syscall_groups.iter().cloned()),
+            network: self.network()?,
             limits: LimitsFragment {
                 memory: one("--memory", self.memory),
                 cpus: one("--cpus", self.cpus),
@@ -207,6 +222,45 @@ impl FlagLayer {
             },
             require: each("--require", self.require.iter().copied()),
             allow_degraded: each("--allow-degraded", self.allow_degraded.iter().copied()),
+        })
+    }
+
+    fn network(&self) -> Result<NetworkFragment, PolicyError> {
+        fn hosts<T>(
+            flag: &'static str,
+            texts: &[String],
+            parse: impl Fn(&str) -> Result<T, InvalidHostRule>,
+        ) -> Result<Vec<Sourced<T>>, PolicyError> {
+            let parsed: Result<Vec<T>, _> = texts.iter().map(|text| parse(text)).collect();
+            parsed
+                .map(|rules| each(flag, rules))
+                .map_err(|error| wrong(flag, error.to_string()))
+        }
+        let names = bundles::names();
+        if let Some(name) = self
+            .bundles
+            .iter()
+            .find(|name| !names.contains(&name.as_str()))
+        {
+            return Err(wrong(
+                "--allow-bundle",
+                format!("there is no `{name}`; write one of {}", names.join(", ")),
+            ));
+        }
+        if self.host_ports.contains(&0) {
+            return Err(wrong(
+                "--allow-host-port",
+                "a port is a number from 1 to 65535",
+            ));
+        }
+        Ok(NetworkFragment {
+            mode: one("--network", self.network),
+            allow: hosts("--allow-host", &self.allow_hosts, network::allowed)?,
+            deny: hosts("--deny-host", &self.deny_hosts, network::denied)?,
+            bundles: each("--allow-bundle", self.bundles.iter().cloned()),
+            host_ports: each("--allow-host-port", self.host_ports.iter().copied()),
+            resolve: hosts("--resolve", &self.resolve, str::parse)?,
+            never_open: None,
         })
     }
 

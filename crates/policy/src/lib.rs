@@ -5,6 +5,7 @@
 //! filters of it (that is `plan`).
 #![forbid(unsafe_code)]
 
+pub mod bundles;
 pub mod caches;
 pub mod capabilities;
 mod chain;
@@ -19,6 +20,7 @@ mod lint;
 mod listed;
 mod merge;
 mod narrow;
+mod network;
 mod origin;
 mod parse;
 mod policy;
@@ -34,8 +36,8 @@ mod trust;
 pub use diagnostic::Diagnostic;
 pub use error::PolicyError;
 pub use file::{
-    CpusText, EnvSection, FilesSection, LayersSection, LimitsSection, PolicyFile, ProcessSection,
-    StateSection, SyscallsSection, WorkspaceSection,
+    CpusText, EnvSection, FilesSection, LayersSection, LimitsSection, NetworkSection, PolicyFile,
+    ProcessSection, StateSection, SyscallsSection, WorkspaceSection,
 };
 pub use flags::FlagLayer;
 pub use listed::{
@@ -43,6 +45,9 @@ pub use listed::{
     system,
 };
 pub use narrow::is_no_wider;
+pub use network::{
+    InvalidHostRule, InvalidNetworkMode, Network, NetworkMode, Resolve, allowed, denied, host_name,
+};
 pub use origin::Origin;
 pub use parse::parse;
 pub use policy::{

@@ -19,6 +19,7 @@ impl Lint<'_> {
         self.hidden_and_given(policy)?;
         self.writes_in_an_unwritable_workspace(policy)?;
         self.groups_on_minimal(policy)?;
+        self.open_where_never(policy)?;
         self.missing(policy)
     }
 
@@ -132,6 +133,19 @@ impl Lint<'_> {
             (&as_path(list), "the list"),
             "use list = \"standard\", or remove the group",
         ))
+    }
+
+    fn open_where_never(&self, policy: &Policy) -> Result<(), PolicyError> {
+        let network = &policy.network;
+        if !(network.open.value && network.never_open.value) {
+            return Ok(());
+        }
+        Err(PolicyError::Contradiction {
+            what: "the network is to be open, where it never is".to_owned(),
+            first: network.open.origin.clone(),
+            second: network.never_open.origin.clone(),
+            remedy: "name the hosts with --allow-host, or use another profile".to_owned(),
+        })
     }
 
     /// A path that is not there is a slip of the pen, or a secret that is not hidden.

@@ -76,20 +76,21 @@ pub fn is_no_wider(a: &Policy, b: &Policy) -> bool {
         && l.files.value <= m.files.value
         && time_within(l.time.value, m.time.value)
         && time_within(l.idle.value, m.idle.value);
-    files && process && syscalls && layers && limits
+    let network = a.network.is_no_wider(&b.network);
+    files && process && syscalls && layers && limits && network
 }
 
 /// What an untrusted file wanted beyond the policy, in words.
 #[derive(Default)]
-struct Dropped(Vec<String>);
+pub(crate) struct Dropped(Vec<String>);
 
 impl Dropped {
-    fn note<T>(&mut self, what: &str, value: impl Display, sourced: &Sourced<T>) {
+    pub(crate) fn note<T>(&mut self, what: &str, value: impl Display, sourced: &Sourced<T>) {
         self.0.push(format!("{what} {value} ({})", sourced.origin));
     }
 
     /// Keeps of a list what `base` has already.
-    fn keep<T>(
+    pub(crate) fn keep<T>(
         &mut self,
         what: &str,
         list: &mut Vec<Sourced<T>>,
@@ -108,7 +109,7 @@ impl Dropped {
     }
 
     /// Keeps a value that `narrower` finds no wider than the base's.
-    fn keep_if<T>(
+    pub(crate) fn keep_if<T>(
         &mut self,
         what: &str,
         slot: &mut Option<Sourced<T>>,
@@ -242,6 +243,7 @@ pub(crate) fn narrow(base: &mut Policy, fragment: &mut Fragment, workspace: &Pat
         &base.allow_degraded,
         layer,
     );
+    crate::network::narrow(&base.network, &mut fragment.network, &mut dropped);
     narrow_limits(base, fragment, &mut dropped);
     dropped.0
 }

@@ -260,6 +260,8 @@ pub struct Policy {
     pub syscalls: Sourced<String>,
     /// Groups of system calls added to the list, by name.
     pub syscall_groups: Vec<Sourced<String>>,
+    /// What of the network can be reached.
+    pub network: crate::Network,
     /// Bounds.
     pub limits: Limits,
 }

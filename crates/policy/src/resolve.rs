@@ -90,6 +90,7 @@ pub fn resolve(sources: &Sources) -> Result<Resolved, PolicyError> {
         .map(|(chain, _)| chain);
     let (profile, profile_choice) = choose_profile(sources, trusted_chain, config.as_ref())?;
     let mut policy = base_policy(profile, &sources.home)?;
+    add_command_bundles(&mut policy, sources);
     let mut documents = Vec::new();
     let mut narrowed = Vec::new();
     let (mut file, mut trusted) = (None, false);
@@ -234,6 +235,19 @@ fn base_policy(profile: &'static Embedded, home: &Path) -> Result<Policy, Policy
         merge::apply(&mut policy, fragment);
     }
     Ok(policy)
+}
+
+/// The hosts that a command comes with, where it gets the profile that is made for it.
+fn add_command_bundles(policy: &mut Policy, sources: &Sources) {
+    let entry = sources.command.as_deref().and_then(commands::profile_for);
+    let Some(entry) = entry.filter(|entry| entry.profile == policy.profile.value) else {
+        return;
+    };
+    let bundles = entry.bundles.iter().map(|name| {
+        let origin = merge::profile_origin(entry.profile);
+        Sourced::new((*name).to_owned(), origin)
+    });
+    policy.network.bundles.extend(bundles);
 }
 
 fn apply_chain(policy: &mut Policy, chain: Chain, documents: &mut Vec<Document>) {

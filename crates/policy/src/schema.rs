@@ -99,6 +99,10 @@ described!(
     json_schema!({"type": "string", "enum": crate::caches::names()})
 );
 described!(
+    BundleName,
+    json_schema!({"type": "string", "enum": crate::bundles::names()})
+);
+described!(
     GroupName,
     json_schema!({"type": "string", "enum": syscalls::groups().iter().map(|group| group.name).collect::<Vec<_>>()})
 );

@@ -90,6 +90,7 @@ impl Supervision<'_> {
         }
         // Nobody is left to plant anything after the look.
         self.cage.kill();
+        self.close_door()?;
         let planted = planted(&plan.absent);
         if !planted.is_empty() {
             let paths = planted.clone();

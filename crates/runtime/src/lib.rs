@@ -11,6 +11,7 @@ mod backends;
 mod background;
 pub mod client;
 mod control;
+mod door;
 mod ending;
 mod error;
 mod limits;

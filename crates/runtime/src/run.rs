@@ -104,6 +104,10 @@ pub fn run(mut job: Job<'_>) -> Result<Finished, RunError> {
         Ok(born) => born,
         Err(error) => return Err(not_started(&mut recorder, error, born)),
     };
+    if let Some(reason) = cage.per_port() {
+        let reason = reason.to_owned();
+        recorder.write(EventKind::DoorNarrowed { reason })?;
+    }
     description.init = cage.pid().as_raw_nonzero().get().unsigned_abs();
     let joined = match log {
         Some(log) => join_log(streams, log, job.keep_input)?,

@@ -3,6 +3,7 @@
 use crate::RunError;
 use crate::background::Background;
 use crate::control::Control;
+use crate::door::Pace;
 use crate::limits::Limits;
 use crate::output::{Output, Spot};
 use crate::recorder::Recorder;
@@ -54,6 +55,7 @@ pub(crate) struct Supervision<'a> {
     in_background: bool,
     pub(crate) recorder: Recorder,
     pub(crate) refusals: Refusals,
+    pub(crate) traffic: Pace,
     pub(crate) limits: Limits,
     signals: OwnedFd,
     input: Option<Relay<'static>>,
@@ -70,6 +72,7 @@ enum Source {
     Control,
     Pid,
     Listener,
+    Network,
     Signals,
     Input,
     Stream(usize),
@@ -122,6 +125,7 @@ impl<'a> Supervision<'a> {
             limits,
             signals,
             refusals: Refusals::new(init, plan.seccomp.one_exec, now),
+            traffic: Pace::new(now),
             input: joined.input,
             outputs: joined.outputs,
             terminal: joined.terminal,
@@ -259,6 +263,9 @@ impl<'a> Supervision<'a> {
                 add(Source::Input, fd, flags);
             }
         }
+        if let (Some(door), None) = (self.cage.door(), self.traffic.pause(Instant::now())) {
+            add(Source::Network, door.control(), PollFlags::IN);
+        }
         add(Source::Signals, self.signals.as_fd(), PollFlags::IN);
         for (index, stream) in self.outputs.iter().enumerate() {
             let interest = stream.interest();
@@ -280,6 +287,7 @@ impl<'a> Supervision<'a> {
         }
         let mut until: Vec<Instant> = self.outputs.iter().filter_map(Relay::runs_dry).collect();
         until.extend(pause);
+        until.extend(self.cage.door().and(self.traffic.pause(Instant::now())));
         until.extend(self.output.next());
         if !gone {
             until.extend(self.limits.next());
@@ -315,6 +323,7 @@ impl<'a> Supervision<'a> {
                 return Ok(true);
             }
             Source::Listener => self.refuse()?,
+            Source::Network => self.hear_door(now)?,
             Source::Signals => self.take_signals(now)?,
             Source::Input => {
                 if self.input.as_mut().is_some_and(Relay::advance) {

@@ -15,6 +15,7 @@ pub use rustix;
 
 pub mod clone;
 pub mod faults;
+pub mod inet;
 pub mod lock;
 pub mod mount;
 pub mod net;

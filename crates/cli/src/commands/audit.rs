@@ -4,6 +4,7 @@
 
 mod prune;
 
+use super::net;
 use crate::error::{CliError, CommandResult, without_numbers};
 use ironcage_audit::{Error, Fault, Finding, Reader, Record, Summary, Verdict};
 use ironcage_model::{CageId, Ending, Enforcement, EventKind, LayerReport, LimitHit, Printable};
@@ -294,6 +295,15 @@ fn print_record(out: &mut dyn Write, record: &Record) -> io::Result<()> {
             Printable::new(&denial.program)
         ),
         EventKind::Limit(hit) => writeln!(out, "limit   {}", limit_in_words(hit)),
+        EventKind::Network(traffic) => writeln!(out, "network {}", net::in_words(traffic)),
+        EventKind::DoorNarrowed { reason } => {
+            let reason = Printable::new(reason);
+            writeln!(out, "network listens on single ports only: {reason}")
+        }
+        EventKind::DoorEnded { reason } => {
+            let reason = Printable::new(reason);
+            writeln!(out, "network ended before the cage: {reason}")
+        }
         EventKind::Planted { paths } => {
             let paths: Vec<String> = paths
                 .iter()
@@ -449,7 +459,7 @@ fn print_json<T: serde::Serialize>(out: &mut dyn Write, value: &T) -> io::Result
 }
 
 /// Microseconds since the epoch as a date and time, to the millisecond, in UTC.
-fn utc(microseconds: u64) -> String {
+pub(super) fn utc(microseconds: u64) -> String {
     let seconds = microseconds / 1_000_000;
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = date(days);

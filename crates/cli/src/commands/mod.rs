@@ -13,6 +13,7 @@ pub(crate) mod exec;
 pub(crate) mod inspect;
 pub(crate) mod logs;
 pub(crate) mod man;
+pub(crate) mod net;
 pub(crate) mod plan;
 pub(crate) mod policy;
 pub(crate) mod probe;

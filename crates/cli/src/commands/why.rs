@@ -3,10 +3,13 @@
 //! It reads the record and the explanations; it changes nothing and grants nothing.
 
 use super::audit::{ending_in_words, find, limit_in_words, logs, print, said, times, words};
+use super::net;
 use crate::cage_flags::CageFlags;
 use crate::error::{CliError, CommandResult};
 use ironcage_audit::{Error, Explanation, Explanations, Reader};
-use ironcage_model::{CageId, Denial, Ending, EventKind, LimitHit, Printable};
+use ironcage_model::{
+    CageId, Denial, Ending, EventKind, LimitHit, NetworkVerdict, Printable, Traffic,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -45,6 +48,8 @@ struct Refusals {
     limits: Vec<LimitHit>,
     ending: Option<Ending>,
     planted: Vec<String>,
+    traffic: Vec<Traffic>,
+    door_ended: Option<String>,
     damaged: u64,
 }
 
@@ -84,6 +89,9 @@ impl Refusals {
             EventKind::Start { command, .. } => self.command = command,
             EventKind::Denied(denial) => self.add_denial(denial),
             EventKind::Limit(hit) => self.add_limit(hit),
+            EventKind::Network(traffic) => self.add_traffic(traffic),
+            EventKind::DoorNarrowed { .. } => {}
+            EventKind::DoorEnded { reason } => self.door_ended = Some(reason),
             EventKind::Planted { paths } => self.planted = paths,
             EventKind::Exec { .. } | EventKind::ExecExit { .. } | EventKind::PeerRefused { .. } => {
             }
@@ -106,6 +114,22 @@ impl Refusals {
         }
     }
 
+    fn add_traffic(&mut self, traffic: Traffic) {
+        if traffic.verdict == NetworkVerdict::Allowed {
+            return;
+        }
+        let known = self.traffic.iter_mut().find(|known| {
+            (&known.host, known.port, &known.reason)
+                == (&traffic.host, traffic.port, &traffic.reason)
+        });
+        match known {
+            Some(known) => {
+                known.connections = known.connections.saturating_add(traffic.connections)
+            }
+            None => self.traffic.push(traffic),
+        }
+    }
+
     /// A limit that ended the cage stands in the record twice, as a limit and as the ending.
     fn add_limit(&mut self, hit: LimitHit) {
         if !self.limits.contains(&hit) {
@@ -114,7 +138,11 @@ impl Refusals {
     }
 
     fn is_empty(&self) -> bool {
-        self.denied.is_empty() && self.limits.is_empty() && self.planted.is_empty()
+        self.denied.is_empty()
+            && self.limits.is_empty()
+            && self.planted.is_empty()
+            && self.traffic.is_empty()
+            && self.door_ended.is_none()
     }
 }
 
@@ -141,6 +169,24 @@ fn tell(
             writeln!(out, "denied: {line}")?;
         }
         explain(out, explanation)?;
+    }
+    for traffic in &refusals.traffic {
+        writeln!(out, "\nnetwork: {}", net::in_words(traffic))?;
+        match net::remedy(traffic) {
+            Some(remedy) => wrap(out, "  what would allow it: ", &remedy)?,
+            None => wrap(
+                out,
+                "  what would allow it: ",
+                "nothing; it is not what the rule was given for",
+            )?,
+        }
+    }
+    if let Some(reason) = &refusals.door_ended {
+        writeln!(
+            out,
+            "\nthe network door ended before the cage: {}",
+            Printable::new(reason)
+        )?;
     }
     for hit in &refusals.limits {
         writeln!(out, "\nlimit reached: {}", limit_in_words(hit))?;

@@ -132,6 +132,7 @@ pub(crate) fn host(privilege: Privilege) -> HostCaps {
 
 pub(crate) fn request() -> Request {
     Request {
+        asked_hosts: Vec::new(),
         sticky: false,
         argv: vec!["make".into(), "test".into()],
         cwd: "/home/ann/project/src".into(),

@@ -21,6 +21,11 @@ pub fn group(name: &str) -> Option<&'static SyscallList> {
     GROUPS.iter().find(|group| group.name == name)
 }
 
+/// The list of the network door, which no cage gets.
+pub fn door() -> &'static [SyscallList] {
+    DOOR
+}
+
 /// Every list.
 pub fn lists() -> &'static [SyscallList] {
     LISTS

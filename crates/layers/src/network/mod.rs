@@ -1,4 +1,9 @@
-//! The cage's own network namespace: loopback and nothing else.
+//! The cage's own network namespace: loopback and nothing else, or the doorway to the door.
+
+mod doorway;
+mod netlink;
+
+pub use doorway::{Doorway, OWN_V4, OWN_V6, doorway};
 
 use crate::error::{Doing, LayerError};
 use ironcage_model::Layer;

@@ -1,0 +1,169 @@
+//! The door's own cage: no files, no capabilities, few system calls.
+//!
+//! It stays in the host's network namespace, because connections go out from there; what a
+//! door that is taken over can still do is to make connections.
+
+use ironcage_plan::Network;
+use ironcage_sys::rustix::process::{
+    DumpableBehavior, Resource, Rlimit, Signal, getppid, getrlimit, set_dumpable_behavior,
+    set_parent_process_death_signal, setrlimit, setsid,
+};
+use ironcage_sys::rustix::stdio;
+use ironcage_sys::rustix::thread::{
+    CapabilitySet, CapabilitySets, clear_ambient_capability_set, set_capabilities, set_name,
+    set_no_new_privs, set_thread_res_gid, set_thread_res_uid,
+};
+use ironcage_sys::{process, seccomp};
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, Ruleset,
+    RulesetAttr, RulesetCreatedAttr, Scope,
+};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// Where the door's process could not be confined.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {action}")]
+pub(crate) struct ConfineError {
+    action: &'static str,
+    source: io::Error,
+}
+
+fn failed<E: Into<io::Error>>(action: &'static str) -> impl FnOnce(E) -> ConfineError {
+    move |source| ConfineError {
+        action,
+        source: source.into(),
+    }
+}
+
+impl ConfineError {
+    /// With its source, in one line.
+    pub(crate) fn in_full(&self) -> String {
+        format!("{self}: {}", self.source)
+    }
+}
+
+/// Ids to become, where root starts the door.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DoorIds {
+    /// User and group.
+    pub id: u32,
+}
+
+/// First steps, before anything is waited for: die with the supervisor, let go of what is its.
+pub(crate) fn detach(parent: Option<i32>, keep: BorrowedFd<'_>) -> Result<(), ConfineError> {
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(failed("ask to die with the supervisor"))?;
+    // It may have died before the line above.
+    if getppid().map(|pid| pid.as_raw_nonzero().get()) != parent {
+        return Err(ConfineError {
+            action: "go on without the supervisor",
+            source: io::ErrorKind::NotFound.into(),
+        });
+    }
+    // Away from the terminal: its interrupts are for the command.
+    setsid().map_err(failed("start a session"))?;
+    let null = ironcage_sys::rustix::fs::open(
+        "/dev/null",
+        ironcage_sys::rustix::fs::OFlags::RDWR | ironcage_sys::rustix::fs::OFlags::CLOEXEC,
+        ironcage_sys::rustix::fs::Mode::empty(),
+    )
+    .map_err(failed("open /dev/null"))?;
+    stdio::dup2_stdin(&null).map_err(failed("let the caller's streams go"))?;
+    stdio::dup2_stdout(&null).map_err(failed("let the caller's streams go"))?;
+    stdio::dup2_stderr(&null).map_err(failed("let the caller's streams go"))?;
+    drop(null);
+    process::close_all_but(&[keep.as_fd()]).map_err(failed("close descriptors"))?;
+    process::wipe_arguments_and_environment();
+    let _ = set_name(c"ironcage-door");
+    Ok(())
+}
+
+/// Takes everything away that the door does not need, for good. Returns how many descriptors
+/// it can have, which it cannot ask for afterwards.
+pub(crate) fn confine(network: &Network, ids: Option<DoorIds>) -> Result<u64, ConfineError> {
+    // As many connections as the host lets one process have.
+    let files = getrlimit(Resource::Nofile);
+    let _ = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: files.maximum,
+            maximum: files.maximum,
+        },
+    );
+    for resource in [Resource::Core, Resource::Nproc, Resource::Fsize] {
+        let none = Rlimit {
+            current: Some(0),
+            maximum: Some(0),
+        };
+        setrlimit(resource, none).map_err(failed("set limits"))?;
+    }
+    if let Some(DoorIds { id }) = ids {
+        use ironcage_sys::rustix::fs::{Gid, Uid};
+        // All but those two go before the ids do, those two after.
+        const SETGID_AND_SETUID: u64 = 1 << 6 | 1 << 7;
+        process::set_capabilities(SETGID_AND_SETUID).map_err(failed("drop capabilities"))?;
+        ironcage_sys::rustix::thread::set_thread_groups(&[])
+            .map_err(failed("leave the supervisor's groups"))?;
+        let (uid, gid) = (Uid::from_raw(id), Gid::from_raw(id));
+        set_thread_res_gid(gid, gid, gid).map_err(failed("become nobody"))?;
+        set_thread_res_uid(uid, uid, uid).map_err(failed("become nobody"))?;
+        // A change of ids takes the signal away.
+        set_parent_process_death_signal(Some(Signal::KILL))
+            .map_err(failed("ask to die with the supervisor"))?;
+    }
+    set_no_new_privs(true).map_err(failed("set no_new_privs"))?;
+    clear_ambient_capability_set().map_err(failed("drop capabilities"))?;
+    let none = CapabilitySet::empty();
+    let sets = CapabilitySets {
+        effective: none,
+        permitted: none,
+        inheritable: none,
+    };
+    set_capabilities(None, sets).map_err(failed("drop capabilities"))?;
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .map_err(failed("become unreadable for others"))?;
+    landlock(network)?;
+    let program: Vec<seccomp::Instruction> = network
+        .door_filter
+        .iter()
+        .map(|i| seccomp::Instruction {
+            code: i.code,
+            jt: i.jt,
+            jf: i.jf,
+            k: i.k,
+        })
+        .collect();
+    seccomp::install_plain(&program).map_err(failed("install the system call filter"))?;
+    Ok(files.maximum.unwrap_or(u64::MAX))
+}
+
+/// No file at all, no listening, no signals, and connections to ports that a rule is about. An
+/// older kernel holds less of it; the system call filter opens no file either way.
+fn landlock(network: &Network) -> Result<(), ConfineError> {
+    let wrong = |error: landlock::RulesetError| ConfineError {
+        action: "make the Landlock ruleset",
+        source: io::Error::other(error),
+    };
+    let ports = network.ports();
+    let mut net: BitFlags<AccessNet> = AccessNet::BindTcp.into();
+    if ports.is_some() {
+        net |= AccessNet::ConnectTcp;
+    }
+    let mut ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(ABI::V5))
+        .and_then(|ruleset| ruleset.handle_access(net))
+        .and_then(|ruleset| ruleset.scope(Scope::AbstractUnixSocket | Scope::Signal))
+        .and_then(Ruleset::create)
+        .map_err(wrong)?;
+    // The resolvers' port too: long answers come over TCP.
+    for port in ports.into_iter().flatten().chain([53]) {
+        if net.contains(AccessNet::ConnectTcp) {
+            ruleset = ruleset
+                .add_rule(NetPort::new(port, AccessNet::ConnectTcp))
+                .map_err(wrong)?;
+        }
+    }
+    ruleset.restrict_self().map(drop).map_err(wrong)
+}

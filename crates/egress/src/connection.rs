@@ -1,0 +1,471 @@
+//! One connection of the cage's, from its acceptance to its end.
+
+use crate::decide::{Denied, Target};
+use crate::hello::{self, Hello};
+use crate::http::{self, Authority, Ended, Refused};
+use crate::ledger::Kind;
+use crate::relay::{First, first, read_more, relay, write_all};
+use crate::resolve::Unresolved;
+use crate::serve::Service;
+use ironcage_model::{HOST_NAME, HostName, NetworkVerdict, Protocol};
+use ironcage_sys::rustix::net::sockopt::{set_socket_keepalive, set_socket_linger};
+use ironcage_sys::rustix::net::{Shutdown, shutdown};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// How long a client may take for its first bytes where they decide.
+const FIRST_BYTES: Duration = Duration::from_secs(30);
+/// How long an address may take to answer.
+const CONNECT: Duration = Duration::from_secs(15);
+
+/// What is expected of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Expected {
+    /// TLS for the name, on 443.
+    Tls,
+    /// HTTP for the name, on 80.
+    Http,
+    /// Anything; where it is one of the two, the name is held to as well.
+    Anything,
+    /// Bytes.
+    Bytes,
+}
+
+/// A connection that is being decided.
+struct Connection<'a> {
+    service: &'a Service,
+    target: Target,
+    port: u16,
+    rule: String,
+}
+
+/// Serves one connection to its end.
+pub(crate) async fn serve(service: &Service, client: TcpStream) {
+    let Ok(wanted) = client.local_addr() else {
+        return;
+    };
+    let (address, port) = (wanted.ip().to_canonical(), wanted.port());
+    let _ = client.set_nodelay(true);
+    let target = match service.target(address) {
+        Ok(target) => target,
+        Err(denied) => {
+            record_denied(service, address.to_string(), port, Protocol::Tcp, &denied);
+            return reset(&client);
+        }
+    };
+    let expected = match (&target, port) {
+        (Target::Name(name), _) if name.as_str() == HOST_NAME => Expected::Bytes,
+        (Target::Name(_), 443) => Expected::Tls,
+        (Target::Name(_), 80) => Expected::Http,
+        (Target::Name(_), _) => Expected::Anything,
+        (Target::Address(_) | Target::Host, _) => Expected::Bytes,
+    };
+    let rule = match service.rules.decide(&target, port) {
+        Ok(rule) => rule,
+        Err(denied) => {
+            record_denied(service, target.to_string(), port, Protocol::Tcp, &denied);
+            return match port {
+                80 => refuse_http(client, &denied).await,
+                443 => refuse_tls(&client).await,
+                _ => reset(&client),
+            };
+        }
+    };
+    let connection = Connection {
+        service,
+        target,
+        port,
+        rule,
+    };
+    // A side that went away is an end like any other.
+    let _ = match (expected, connection.target.clone()) {
+        (Expected::Tls, Target::Name(name)) => connection.tls(&client, &name).await,
+        (Expected::Http, Target::Name(name)) => {
+            connection.http(client, &name, Vec::new(), None).await
+        }
+        (Expected::Anything, Target::Name(name)) => connection.anything(client, &name).await,
+        _ => connection.bytes(&client).await,
+    };
+}
+
+fn record_denied(service: &Service, host: String, port: u16, protocol: Protocol, denied: &Denied) {
+    service.record(Kind {
+        verdict: NetworkVerdict::Denied,
+        host,
+        port,
+        protocol,
+        address: None,
+        rule: denied.rule.clone(),
+        reason: Some(denied.reason.clone()),
+    });
+}
+
+/// Ends a connection so that its client sees that it was refused.
+fn reset(client: &TcpStream) {
+    // Without it the connection ends in order; refused it is either way.
+    let _ = set_socket_linger(client, Some(Duration::ZERO));
+}
+
+async fn refuse_http(client: TcpStream, denied: &Denied) {
+    let mut client = http::Client::new(client, Vec::new());
+    let refused = Refused::new(403, denied.reason.clone());
+    let _ = timeout(FIRST_BYTES, client.refuse(&refused)).await;
+}
+
+async fn refuse_tls(client: &TcpStream) {
+    let _ = write_all(client, &hello::ACCESS_DENIED).await;
+    let _ = shutdown(client, Shutdown::Write);
+    let mut rest = Vec::new();
+    // What the client still sends would turn the alert into a reset.
+    let drain = async {
+        while matches!(read_more(client, &mut rest, 4096).await, Ok(true)) {
+            rest.clear()
+        }
+    };
+    let _ = timeout(Duration::from_secs(1), drain).await;
+}
+
+impl Connection<'_> {
+    fn allowed(&self, protocol: Protocol, address: IpAddr, reason: Option<String>) -> Kind {
+        Kind {
+            verdict: NetworkVerdict::Allowed,
+            host: self.target.to_string(),
+            port: self.port,
+            protocol,
+            address: Some(address.to_string()),
+            rule: Some(self.rule.clone()),
+            reason,
+        }
+    }
+
+    fn denied(&self, protocol: Protocol, denied: &Denied) {
+        let host = self.target.to_string();
+        record_denied(self.service, host, self.port, protocol, denied);
+    }
+
+    /// Connects to where the target leads, and only to addresses that it may lead to.
+    async fn connect(&self, protocol: Protocol) -> Result<(TcpStream, IpAddr), Denied> {
+        let rules = &self.service.rules;
+        let addresses = match &self.target {
+            Target::Address(address) => vec![*address],
+            Target::Host => host_addresses(),
+            Target::Name(name) if name.as_str() == HOST_NAME => host_addresses(),
+            Target::Name(name) => {
+                let found = self.service.resolver.addresses(name).await;
+                let found = found.map_err(|error| {
+                    Denied::because(match error {
+                        Unresolved::NoSuchName => "the name has no address outside",
+                        Unresolved::NoAnswer => "no resolver of the host's answered",
+                    })
+                })?;
+                let mut refused = None;
+                let allowed: Vec<IpAddr> = found
+                    .into_iter()
+                    .filter(|address| match rules.may_lead_to(*address, self.port) {
+                        Ok(()) => true,
+                        Err(denied) => {
+                            refused.get_or_insert(denied);
+                            false
+                        }
+                    })
+                    .collect();
+                if let (true, Some(denied)) = (allowed.is_empty(), refused) {
+                    return Err(denied);
+                }
+                allowed
+            }
+        };
+        let own_host = addresses == host_addresses();
+        let mut last = (None, "it has no address".to_owned());
+        for address in addresses {
+            let to = SocketAddr::new(address, self.port);
+            match timeout(CONNECT, TcpStream::connect(to)).await {
+                Ok(Ok(stream)) => {
+                    if !own_host
+                        && !rules.names_address(address, self.port)
+                        && is_own(&stream, address)
+                    {
+                        return Err(Denied::because(format!(
+                            "it leads to {address}, which is the host's own, and no rule names that address"
+                        )));
+                    }
+                    let _ = stream.set_nodelay(true);
+                    let _ = set_socket_keepalive(&stream, true);
+                    return Ok((stream, address));
+                }
+                Ok(Err(error)) => last = (Some(address), error.to_string()),
+                Err(_) => last = (Some(address), "no answer in time".to_owned()),
+            }
+        }
+        let reason = format!("cannot connect: {}", last.1);
+        if let Some(address) = last.0 {
+            // Allowed, but nobody was there.
+            let kind = self.allowed(protocol, address, Some(reason.clone()));
+            self.service.record(kind);
+        }
+        Err(Denied {
+            rule: Some(self.rule.clone()),
+            reason,
+        })
+    }
+
+    /// Connects, or records why not. Where it was allowed and failed, that is recorded already.
+    async fn connect_recorded(&self, protocol: Protocol) -> Result<(TcpStream, IpAddr), Denied> {
+        let connected = self.connect(protocol).await;
+        if let Err(denied) = &connected
+            && denied.rule.as_ref() != Some(&self.rule)
+        {
+            self.denied(protocol, denied);
+        }
+        connected
+    }
+
+    async fn bytes(&self, client: &TcpStream) -> io::Result<()> {
+        let Ok((server, address)) = self.connect_recorded(Protocol::Tcp).await else {
+            reset(client);
+            return Ok(());
+        };
+        let counts = self
+            .service
+            .record(self.allowed(Protocol::Tcp, address, None));
+        let carried = relay(client, &server, &counts).await;
+        if carried.is_err() {
+            reset(client);
+        }
+        carried
+    }
+
+    /// TLS whose first message is for the name. It is not opened.
+    async fn tls(&self, client: &TcpStream, name: &HostName) -> io::Result<()> {
+        let mut seen = Vec::new();
+        let hello = timeout(FIRST_BYTES, hello(client, &mut seen)).await;
+        let refused = match hello {
+            Ok(Ok(Hello::For(Some(asked)))) if asked == *name => None,
+            Ok(Ok(Hello::For(Some(asked)))) => Some(format!("it is TLS for {asked}")),
+            Ok(Ok(Hello::For(None))) => Some("it is TLS for no name".to_owned()),
+            Ok(Ok(Hello::Refused(why))) => Some(why.to_owned()),
+            Ok(Ok(Hello::Incomplete)) | Ok(Err(_)) => return Ok(()),
+            Err(_) => Some("it did not say for whom it is in time".to_owned()),
+        };
+        if let Some(reason) = refused {
+            self.denied(Protocol::Tls, &Denied::because(reason));
+            refuse_tls(client).await;
+            return Ok(());
+        }
+        let Ok((server, address)) = self.connect_recorded(Protocol::Tls).await else {
+            reset(client);
+            return Ok(());
+        };
+        self.go_on(client, Protocol::Tls, &server, address, &seen)
+            .await
+    }
+
+    /// Sends what was seen, then carries.
+    async fn go_on(
+        &self,
+        client: &TcpStream,
+        protocol: Protocol,
+        server: &TcpStream,
+        address: IpAddr,
+        seen: &[u8],
+    ) -> io::Result<()> {
+        let counts = self.service.record(self.allowed(protocol, address, None));
+        write_all(server, seen).await?;
+        counts.sent(seen.len() as u64);
+        let carried = relay(client, server, &counts).await;
+        if carried.is_err() {
+            reset(client);
+        }
+        carried
+    }
+
+    /// HTTP whose requests are for the name, every one.
+    async fn http(
+        &self,
+        client: TcpStream,
+        name: &HostName,
+        seen: Vec<u8>,
+        server: Option<(TcpStream, IpAddr)>,
+    ) -> io::Result<()> {
+        let authority = Authority {
+            name: name.clone(),
+            port: self.port,
+            usual_port: 80,
+        };
+        let mut client = http::Client::new(client, seen);
+        let request = match client.request(&authority).await? {
+            Ok(Some(request)) => request,
+            Ok(None) => return Ok(()),
+            Err(refused) => {
+                self.denied(Protocol::Http, &Denied::because(refused.reason.clone()));
+                return client.refuse(&refused).await;
+            }
+        };
+        let server = match server {
+            Some(server) => Ok(server),
+            None => self.connect_recorded(Protocol::Http).await,
+        };
+        let (server, address) = match server {
+            Ok(server) => server,
+            Err(denied) => {
+                let status = if denied.rule.as_ref() == Some(&self.rule) {
+                    502
+                } else {
+                    403
+                };
+                return client.refuse(&Refused::new(status, denied.reason)).await;
+            }
+        };
+        let kind = self.allowed(Protocol::Http, address, None);
+        let counts = self.service.record(kind);
+        match http::carry(&mut client, server, request, &authority, &counts).await? {
+            Ended::Over => {}
+            Ended::Refused(refused) => {
+                self.denied(Protocol::Http, &Denied::because(refused.reason));
+            }
+        }
+        Ok(())
+    }
+
+    /// A port that carries anything. Who speaks first tells what it is: where the client does,
+    /// TLS and HTTP are held to the name.
+    async fn anything(&self, client: TcpStream, name: &HostName) -> io::Result<()> {
+        let Ok((server, address)) = self.connect_recorded(Protocol::Tcp).await else {
+            reset(&client);
+            return Ok(());
+        };
+        let spoken = first(client.readable(), server.readable()).await;
+        let mut seen = Vec::new();
+        match spoken {
+            First::B(_) => {}
+            First::A(ready) => {
+                ready?;
+                loop {
+                    if !read_more(&client, &mut seen, 4096).await? {
+                        // Said little, and that was all.
+                        write_all(&server, &seen).await?;
+                        let _ = shutdown(&server, Shutdown::Write);
+                        break;
+                    }
+                    match looks_like(&seen) {
+                        Looks::Undecided => {}
+                        Looks::Other => break,
+                        Looks::Http => {
+                            return self.http(client, name, seen, Some((server, address))).await;
+                        }
+                        Looks::Tls => {
+                            return self.named_tls(&client, name, seen, &server, address).await;
+                        }
+                    }
+                }
+            }
+        }
+        self.go_on(&client, Protocol::Tcp, &server, address, &seen)
+            .await
+    }
+
+    /// TLS on a port that carries anything: for the name, or for none.
+    async fn named_tls(
+        &self,
+        client: &TcpStream,
+        name: &HostName,
+        mut seen: Vec<u8>,
+        server: &TcpStream,
+        address: IpAddr,
+    ) -> io::Result<()> {
+        let hello = timeout(FIRST_BYTES, hello(client, &mut seen)).await;
+        let refused = match hello {
+            Ok(Ok(Hello::For(None))) => None,
+            Ok(Ok(Hello::For(Some(asked)))) if asked == *name => None,
+            Ok(Ok(Hello::For(Some(asked)))) => format!("it is TLS for {asked}").into(),
+            Ok(Ok(Hello::Refused(why))) => Some(why.to_owned()),
+            Ok(Ok(Hello::Incomplete)) | Ok(Err(_)) => return Ok(()),
+            Err(_) => Some("it did not say for whom it is in time".to_owned()),
+        };
+        if let Some(reason) = refused {
+            self.denied(Protocol::Tls, &Denied::because(reason));
+            refuse_tls(client).await;
+            return Ok(());
+        }
+        self.go_on(client, Protocol::Tls, server, address, &seen)
+            .await
+    }
+}
+
+/// Reads until the first message of TLS is all there, or cannot be one.
+async fn hello(client: &TcpStream, seen: &mut Vec<u8>) -> io::Result<Hello> {
+    loop {
+        match hello::read(seen) {
+            Hello::Incomplete => {}
+            other => return Ok(other),
+        }
+        let room = hello::LONGEST.saturating_sub(seen.len()).max(1);
+        if !read_more(client, seen, room).await? {
+            return Ok(Hello::Incomplete);
+        }
+    }
+}
+
+/// What the first bytes of a client look like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Looks {
+    Undecided,
+    Tls,
+    Http,
+    Other,
+}
+
+/// Methods that a request begins with.
+const METHODS: [&[u8]; 10] = [
+    b"GET ",
+    b"HEAD ",
+    b"POST ",
+    b"PUT ",
+    b"PATCH ",
+    b"DELETE ",
+    b"OPTIONS ",
+    b"TRACE ",
+    b"CONNECT ",
+    b"PRI ",
+];
+
+fn looks_like(seen: &[u8]) -> Looks {
+    match seen {
+        [] | [22] => Looks::Undecided,
+        [22, 3, ..] => Looks::Tls,
+        _ if METHODS.iter().any(|method| seen.starts_with(method)) => Looks::Http,
+        _ if METHODS.iter().any(|method| method.starts_with(seen)) => Looks::Undecided,
+        _ => Looks::Other,
+    }
+}
+
+fn host_addresses() -> Vec<IpAddr> {
+    vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]
+}
+
+/// Whether a connection ends where it began: at an address of this host.
+fn is_own(stream: &TcpStream, address: IpAddr) -> bool {
+    stream
+        .local_addr()
+        .is_ok_and(|own| own.ip().to_canonical() == address.to_canonical())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_client_says_first_tells_what_it_is() {
+        assert_eq!(looks_like(b"GET / HTTP/1.1"), Looks::Http);
+        assert_eq!(looks_like(b"GE"), Looks::Undecided);
+        assert_eq!(looks_like(b"GEX"), Looks::Other);
+        assert_eq!(looks_like(b"PRI * HTTP/2.0"), Looks::Http);
+        assert_eq!(looks_like(&[22, 3, 1]), Looks::Tls);
+        assert_eq!(looks_like(&[22]), Looks::Undecided);
+        assert_eq!(looks_like(&[0, 0, 0, 8]), Looks::Other);
+        assert_eq!(looks_like(b"SSH-2.0"), Looks::Other);
+    }
+}

@@ -1,0 +1,255 @@
+//! The decision over a destination. Pure: rules in, verdict out.
+
+use ironcage_model::{Destination, HOST_NAME, HostName, HostRule, special};
+use ironcage_plan::Network;
+use std::net::IpAddr;
+
+/// What a connection of the cage's is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// A name, by the address that stands for it.
+    Name(HostName),
+    /// An address as it is.
+    Address(IpAddr),
+    /// The host's own loopback.
+    Host,
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Target::Name(name) => write!(f, "{name}"),
+            Target::Address(address) => write!(f, "{address}"),
+            Target::Host => f.write_str(HOST_NAME),
+        }
+    }
+}
+
+/// Why a destination is not reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Denied {
+    /// The rule that denies it, where one does.
+    pub(crate) rule: Option<String>,
+    /// In words.
+    pub(crate) reason: String,
+}
+
+impl Denied {
+    pub(crate) fn because(reason: impl Into<String>) -> Self {
+        Denied {
+            rule: None,
+            reason: reason.into(),
+        }
+    }
+
+    fn by(rule: &HostRule) -> Self {
+        Denied {
+            rule: Some(rule.to_string()),
+            reason: "a rule denies it".into(),
+        }
+    }
+}
+
+/// The rules of a cage.
+#[derive(Debug)]
+pub(crate) struct Rules {
+    allow: Vec<HostRule>,
+    deny: Vec<HostRule>,
+    host_ports: Vec<u16>,
+}
+
+impl Rules {
+    pub(crate) fn of(network: &Network) -> Self {
+        let rules = |items: &[ironcage_plan::Item<ironcage_plan::NetworkRule>]| {
+            items.iter().map(|item| item.what.rule.clone()).collect()
+        };
+        Rules {
+            allow: rules(&network.allow),
+            deny: rules(&network.deny),
+            host_ports: network
+                .host_ports
+                .iter()
+                .map(|item| item.what.port)
+                .collect(),
+        }
+    }
+
+    /// Whether a name is known inside at all: whether it gets an address there.
+    pub(crate) fn knows(&self, name: &HostName) -> Result<(), Denied> {
+        if name.as_str() == HOST_NAME && !self.host_ports.is_empty() {
+            return Ok(());
+        }
+        if let Some(rule) = self
+            .deny
+            .iter()
+            .find(|rule| rule.knows(name) && rule.ports == ironcage_model::Ports::Any)
+        {
+            return Err(Denied::by(rule));
+        }
+        if self.allow.iter().any(|rule| rule.knows(name)) {
+            return Ok(());
+        }
+        Err(Denied::because("no rule allows this host"))
+    }
+
+    /// Whether a connection may be made; the rule that says so.
+    pub(crate) fn decide(&self, target: &Target, port: u16) -> Result<String, Denied> {
+        match target {
+            Target::Host => {
+                if self.host_ports.contains(&port) {
+                    return Ok(format!("{HOST_NAME}:{port}"));
+                }
+                Err(Denied::because(
+                    "no rule allows this port of the host's own",
+                ))
+            }
+            Target::Name(name) if name.as_str() == HOST_NAME => self.decide(&Target::Host, port),
+            Target::Name(name) => {
+                if let Some(rule) = self.deny.iter().find(|rule| rule.names(name, port)) {
+                    return Err(Denied::by(rule));
+                }
+                match self.allow.iter().find(|rule| rule.names(name, port)) {
+                    Some(rule) => Ok(rule.to_string()),
+                    None if self.allow.iter().any(|rule| rule.knows(name)) => {
+                        Err(Denied::because("no rule allows this port of the host"))
+                    }
+                    None => Err(Denied::because("no rule allows this host")),
+                }
+            }
+            Target::Address(address) => self.address(*address, port),
+        }
+    }
+
+    fn address(&self, address: IpAddr, port: u16) -> Result<String, Denied> {
+        self.not_denied(address, port)?;
+        if let Some(rule) = self.naming(address, port) {
+            return Ok(rule.to_string());
+        }
+        let open = self.allow.iter().find(|rule| rule.covers(address, port));
+        match (open, special(address)) {
+            (Some(rule), None) => Ok(rule.to_string()),
+            (Some(_), Some(kind)) => Err(Denied::because(format!(
+                "the address is {kind}, and no rule names it"
+            ))),
+            (None, _) => Err(Denied::because("no rule allows this address")),
+        }
+    }
+
+    fn not_denied(&self, address: IpAddr, port: u16) -> Result<(), Denied> {
+        let denies = |rule: &&HostRule| rule.covers(address, port);
+        match self.deny.iter().find(denies) {
+            Some(rule) => Err(Denied::by(rule)),
+            None => Ok(()),
+        }
+    }
+
+    /// The rule that names this very address, or its network.
+    fn naming(&self, address: IpAddr, port: u16) -> Option<&HostRule> {
+        self.allow
+            .iter()
+            .find(|rule| matches!(rule.to, Destination::Net { .. }) && rule.covers(address, port))
+    }
+
+    /// Whether a rule names this address itself, so that it may even be the host's own.
+    pub(crate) fn names_address(&self, address: IpAddr, port: u16) -> bool {
+        self.naming(address, port).is_some()
+    }
+
+    /// Whether an allowed name may lead to this address.
+    pub(crate) fn may_lead_to(&self, address: IpAddr, port: u16) -> Result<(), Denied> {
+        self.not_denied(address, port)?;
+        match special(address) {
+            Some(kind) if self.naming(address, port).is_none() => Err(Denied::because(format!(
+                "the name leads to {address}, which is {kind}, and no rule names that address"
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ironcage_model::Ports;
+
+    fn name(text: &str) -> HostName {
+        HostName::from_ascii(text.as_bytes()).unwrap()
+    }
+
+    fn host(text: &str, ports: Ports) -> HostRule {
+        HostRule {
+            to: Destination::NameAndBelow(name(text)),
+            ports,
+        }
+    }
+
+    fn net(text: &str, prefix: u8, ports: Ports) -> HostRule {
+        HostRule {
+            to: Destination::net(text.parse().unwrap(), prefix).unwrap(),
+            ports,
+        }
+    }
+
+    fn rules(allow: Vec<HostRule>, deny: Vec<HostRule>) -> Rules {
+        Rules {
+            allow,
+            deny,
+            host_ports: vec![5432],
+        }
+    }
+
+    #[test]
+    fn denying_wins_and_nothing_is_allowed_by_silence() {
+        let rules = rules(
+            vec![host("example.com", Ports::Web)],
+            vec![host("bad.example.com", Ports::Any)],
+        );
+        let decide = |text: &str, port| rules.decide(&Target::Name(name(text)), port);
+        assert_eq!(decide("example.com", 443).unwrap(), "**.example.com");
+        assert!(decide("a.example.com", 80).is_ok());
+        assert!(decide("a.example.com", 22).is_err());
+        let denied = decide("bad.example.com", 443).unwrap_err();
+        assert_eq!(denied.rule.as_deref(), Some("**.bad.example.com:*"));
+        assert!(decide("other.com", 443).is_err());
+        assert!(rules.knows(&name("bad.example.com")).is_err());
+        assert!(rules.knows(&name("example.com")).is_ok());
+        let address = Target::Address("1.1.1.1".parse().unwrap());
+        assert!(rules.decide(&address, 443).is_err());
+    }
+
+    #[test]
+    fn the_hosts_ports_are_those_named() {
+        let rules = rules(Vec::new(), Vec::new());
+        assert!(rules.decide(&Target::Host, 5432).is_ok());
+        assert!(rules.decide(&Target::Host, 22).is_err());
+        let own = Target::Name(name(HOST_NAME));
+        assert!(rules.decide(&own, 5432).is_ok());
+        assert!(rules.decide(&own, 22).is_err());
+    }
+
+    #[test]
+    fn special_addresses_need_a_rule_that_names_them() {
+        let any = HostRule {
+            to: Destination::Any,
+            ports: Ports::Any,
+        };
+        let open = rules(
+            vec![any, net("10.0.0.5", 32, Ports::One(443))],
+            vec![net("8.8.8.8", 32, Ports::Any)],
+        );
+        let address = |text: &str, port| {
+            let address = text.parse().unwrap();
+            (
+                open.decide(&Target::Address(address), port).is_ok(),
+                open.may_lead_to(address, port).is_ok(),
+            )
+        };
+        assert_eq!(address("1.1.1.1", 1), (true, true));
+        assert_eq!(address("8.8.8.8", 53), (false, false));
+        assert_eq!(address("10.0.0.5", 443), (true, true));
+        assert_eq!(address("10.0.0.5", 80), (false, false));
+        assert_eq!(address("127.0.0.1", 443), (false, false));
+        assert_eq!(address("169.254.169.254", 80), (false, false));
+        assert_eq!(address("::ffff:169.254.169.254", 80), (false, false));
+    }
+}

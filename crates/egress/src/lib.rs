@@ -1,0 +1,28 @@
+//! The network door: the one way out of a cage that has a network.
+//!
+//! A process of its own, confined, that holds the sockets to which every connection of the
+//! cage is delivered. It answers questions for the names that rules know, with addresses that
+//! lead nowhere but to itself; it decides every connection, looks names up when a connection
+//! is made, holds TLS and HTTP to the name that was allowed, carries the bytes and counts
+//! them. It opens no file, starts nothing, and listens on nothing of the host's.
+//!
+//! It does not make the cage's network namespace; that is `layers` and the backend.
+#![forbid(unsafe_code)]
+
+mod confine;
+mod connection;
+mod decide;
+mod dns;
+mod door;
+mod hello;
+mod http;
+mod ledger;
+mod names;
+mod relay;
+mod resolve;
+mod serve;
+mod wire;
+
+pub use confine::DoorIds;
+pub use door::Door;
+pub use wire::{FromDoor, give_failure, give_sockets};

@@ -1,0 +1,248 @@
+//! Names to addresses, outside: the plan's own, the host's file, then the host's resolvers.
+//!
+//! The settings are read before the door is confined. A name is looked up when a connection is
+//! made, and the connection goes to the address that was checked.
+
+use crate::dns::{self, A, AAAA, Said};
+use ironcage_model::HostName;
+use ironcage_plan::Network;
+use ironcage_sys::rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+use ironcage_sys::rustix::rand::{GetRandomFlags, getrandom};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::time::timeout;
+
+/// Resolvers that are asked, as the C library does.
+const SERVERS: usize = 3;
+/// How long one is waited for.
+const PATIENCE: Duration = Duration::from_secs(3);
+const ROUNDS: usize = 2;
+/// How long an answer is used again, at most.
+const LONGEST_MEMORY: Duration = Duration::from_secs(60);
+/// Names that are remembered.
+const MEMORY: usize = 1024;
+/// Files of the host are read up to here.
+const LONGEST_FILE: usize = 1 << 20;
+
+/// Why a name has no address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unresolved {
+    /// There is no such name, or it has no address.
+    NoSuchName,
+    /// No resolver answered.
+    NoAnswer,
+}
+
+#[derive(Debug, Clone)]
+struct Remembered {
+    addresses: Vec<IpAddr>,
+    until: Instant,
+}
+
+/// Looks names up.
+#[derive(Debug)]
+pub(crate) struct Resolver {
+    fixed: HashMap<HostName, Vec<IpAddr>>,
+    servers: Vec<SocketAddr>,
+    memory: RefCell<HashMap<HostName, Remembered>>,
+}
+
+impl Resolver {
+    /// Reads the host's settings. Later there are no files to be read.
+    pub(crate) fn from_host(network: &Network) -> Self {
+        let text = |path: &str| {
+            let mut text = std::fs::read_to_string(path).unwrap_or_default();
+            if text.len() > LONGEST_FILE {
+                text.clear();
+            }
+            text
+        };
+        let mut fixed = hosts(&text("/etc/hosts"));
+        for item in &network.resolve {
+            fixed.insert(item.what.name.clone(), vec![item.what.address]);
+        }
+        Resolver {
+            fixed,
+            servers: servers(&text("/etc/resolv.conf")),
+            memory: RefCell::default(),
+        }
+    }
+
+    /// The addresses of a name, IPv4 first.
+    pub(crate) async fn addresses(&self, name: &HostName) -> Result<Vec<IpAddr>, Unresolved> {
+        if let Some(known) = self.fixed.get(name) {
+            return Ok(known.clone());
+        }
+        let now = Instant::now();
+        let known = self.memory.borrow().get(name).cloned();
+        if let Some(known) = known.filter(|known| known.until > now) {
+            return Ok(known.addresses);
+        }
+        let mut addresses = Vec::new();
+        let mut least = u32::MAX;
+        let mut heard = false;
+        for kind in [A, AAAA] {
+            match self.ask(name, kind).await {
+                Some(Said::Addresses(found, seconds)) => {
+                    heard = true;
+                    least = least.min(seconds);
+                    addresses.extend(found);
+                }
+                Some(Said::NoSuchName) => heard = true,
+                Some(Said::Truncated | Said::Failed) | None => {}
+            }
+        }
+        if addresses.is_empty() {
+            return Err(if heard {
+                Unresolved::NoSuchName
+            } else {
+                Unresolved::NoAnswer
+            });
+        }
+        self.remember(name, &addresses, Duration::from_secs(u64::from(least)));
+        Ok(addresses)
+    }
+
+    fn remember(&self, name: &HostName, addresses: &[IpAddr], how_long: Duration) {
+        let mut memory = self.memory.borrow_mut();
+        let now = Instant::now();
+        if memory.len() >= MEMORY {
+            memory.retain(|_, known| known.until > now);
+        }
+        if memory.len() < MEMORY {
+            memory.insert(
+                name.clone(),
+                Remembered {
+                    addresses: addresses.to_vec(),
+                    until: now + how_long.min(LONGEST_MEMORY),
+                },
+            );
+        }
+    }
+
+    async fn ask(&self, name: &HostName, kind: u16) -> Option<Said> {
+        let mut failed = None;
+        for _ in 0..ROUNDS {
+            for server in &self.servers {
+                let said = match timeout(PATIENCE, over_udp(*server, name, kind)).await {
+                    Ok(Ok(Said::Truncated)) => {
+                        timeout(PATIENCE, over_tcp(*server, name, kind)).await
+                    }
+                    other => other,
+                };
+                match said {
+                    Ok(Ok(Said::Failed)) => failed = Some(Said::Failed),
+                    Ok(Ok(said)) => return Some(said),
+                    Ok(Err(_)) | Err(_) => {}
+                }
+            }
+        }
+        failed
+    }
+}
+
+fn number() -> io::Result<u16> {
+    let mut bytes = [0; 2];
+    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    Ok(u16::from_ne_bytes(bytes))
+}
+
+/// A socket of its own for each question: its port is as much a secret as its number.
+async fn over_udp(server: SocketAddr, name: &HostName, kind: u16) -> io::Result<Said> {
+    let family = match server {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(family, SocketType::DGRAM, flags, None)?;
+    connect(&socket, &server)?;
+    let socket = UdpSocket::from_std(socket.into())?;
+    let id = number()?;
+    socket.send(&dns::ask(id, name, kind)).await?;
+    let mut buffer = vec![0; dns::LONGEST];
+    loop {
+        let length = socket.recv(&mut buffer).await?;
+        let message = buffer.get(..length).unwrap_or_default();
+        if let Some(said) = dns::read(message, id, name, kind) {
+            return Ok(said);
+        }
+    }
+}
+
+async fn over_tcp(server: SocketAddr, name: &HostName, kind: u16) -> io::Result<Said> {
+    let mut stream = TcpStream::connect(server).await?;
+    let id = number()?;
+    let question = dns::ask(id, name, kind);
+    let mut message = (question.len() as u16).to_be_bytes().to_vec();
+    message.extend(question);
+    stream.write_all(&message).await?;
+    let mut length = [0; 2];
+    stream.read_exact(&mut length).await?;
+    let mut answer = vec![0; usize::from(u16::from_be_bytes(length))];
+    stream.read_exact(&mut answer).await?;
+    dns::read(&answer, id, name, kind).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// The resolvers of a `resolv.conf`.
+fn servers(text: &str) -> Vec<SocketAddr> {
+    let mut servers: Vec<SocketAddr> = text
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split_whitespace();
+            (words.next()? == "nameserver").then_some(())?;
+            let address: IpAddr = words.next()?.parse().ok()?;
+            Some(SocketAddr::new(address, 53))
+        })
+        .take(SERVERS)
+        .collect();
+    if servers.is_empty() {
+        // As the C library has it.
+        servers.push((Ipv4Addr::LOCALHOST, 53).into());
+    }
+    servers
+}
+
+/// The names of a `hosts` file.
+fn hosts(text: &str) -> HashMap<HostName, Vec<IpAddr>> {
+    let mut known: HashMap<HostName, Vec<IpAddr>> = HashMap::new();
+    for line in text.lines() {
+        let line = line.split('#').next().unwrap_or_default();
+        let mut words = line.split_whitespace();
+        let Some(address) = words.next().and_then(|word| word.parse::<IpAddr>().ok()) else {
+            continue;
+        };
+        for name in words.filter_map(|word| HostName::from_ascii(word.as_bytes()).ok()) {
+            let addresses = known.entry(name).or_default();
+            if addresses.len() < 16 && !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+    }
+    known
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hosts_files_are_read_as_the_c_library_reads_them() {
+        let found =
+            servers("# x\nsearch a.com\nnameserver 192.0.2.1\nnameserver ::1\nnameserver odd\n");
+        assert_eq!(
+            found,
+            ["192.0.2.1:53".parse().unwrap(), "[::1]:53".parse().unwrap()]
+        );
+        assert_eq!(servers(""), ["127.0.0.1:53".parse().unwrap()]);
+        let known = hosts("127.0.0.1 localhost Box.local # me\n::1 localhost\nodd line\n");
+        let name = |text: &str| HostName::from_ascii(text.as_bytes()).unwrap();
+        assert_eq!(known[&name("localhost")].len(), 2);
+        assert_eq!(known[&name("box.local")].len(), 1);
+        assert!(!known.contains_key(&name("me")));
+    }
+}

@@ -1,0 +1,278 @@
+//! The few messages between the door, the supervisor and the helper that makes the doorway,
+//! one packet each.
+//!
+//! The door handles what strangers send; the supervisor takes what comes from it as if the
+//! agent had sent it: bounded, checked, no trust in lengths.
+
+use ironcage_model::Traffic;
+use ironcage_sys::rustix::io::Errno;
+use ironcage_sys::rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, send, sendmsg,
+};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Longest message.
+const MAX: usize = 8192;
+/// Most descriptors in one message, and listening sockets that fit.
+const MAX_FDS: usize = 64;
+
+const SOCKETS: u8 = b's';
+const READY: u8 = b'r';
+const FAILED: u8 = b'f';
+const TRAFFIC: u8 = b't';
+
+/// What the door says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FromDoor {
+    /// It is confined and has its sockets. The text says what is narrower than it could be.
+    Ready {
+        /// Why only single ports are listened on; `None` where every one is.
+        per_port: Option<String>,
+    },
+    /// It could not start.
+    Failed(String),
+    /// Connections.
+    Traffic(Traffic),
+    /// The other end is gone.
+    Closed,
+}
+
+fn garbled() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "garbled message from the door")
+}
+
+fn space() -> Vec<MaybeUninit<u8>> {
+    // Headers and room for the descriptors; the kernel cuts what does not fit.
+    vec![MaybeUninit::uninit(); 64 + MAX_FDS * 8]
+}
+
+/// The helper's side: hands the doorway's sockets to the door. The resolver's socket is the
+/// first.
+///
+/// # Errors
+/// Where the door is gone, or there are more sockets than one message holds.
+pub fn give_sockets(
+    door: BorrowedFd<'_>,
+    dns: &OwnedFd,
+    listeners: &[OwnedFd],
+    per_port: Option<&str>,
+) -> io::Result<()> {
+    let mut space = space();
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let fds: Vec<BorrowedFd<'_>> = std::iter::once(dns)
+        .chain(listeners)
+        .map(AsFd::as_fd)
+        .collect();
+    if fds.len() > MAX_FDS || !ancillary.push(SendAncillaryMessage::ScmRights(&fds)) {
+        return Err(io::Error::other(format!(
+            "the rules name {} ports, and {} can be listened on one by one; nf_tables would deliver all",
+            listeners.len(),
+            MAX_FDS - 1
+        )));
+    }
+    let mut bytes = vec![SOCKETS];
+    bytes.extend(per_port.unwrap_or_default().bytes().take(MAX - 1));
+    sendmsg(
+        door,
+        &[IoSlice::new(&bytes)],
+        &mut ancillary,
+        SendFlags::NOSIGNAL,
+    )?;
+    Ok(())
+}
+
+/// The helper's side: says that there are no sockets to come, and why.
+///
+/// # Errors
+/// Where the door is gone.
+pub fn give_failure(door: BorrowedFd<'_>, reason: &str) -> io::Result<()> {
+    let mut bytes = vec![FAILED];
+    bytes.extend(reason.bytes().take(MAX - 1));
+    send(door, &bytes, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// The sockets of the doorway, on the door's side.
+#[derive(Debug)]
+pub(crate) struct Sockets {
+    pub(crate) dns: OwnedFd,
+    pub(crate) listeners: Vec<OwnedFd>,
+    pub(crate) per_port: Option<String>,
+}
+
+/// The door's side: waits for its sockets. `None` when the other end is gone.
+pub(crate) fn take_sockets(socket: BorrowedFd<'_>) -> io::Result<Option<Sockets>> {
+    let Some((bytes, mut fds)) = receive_packet(socket, true)? else {
+        return Ok(None);
+    };
+    if let Some((&FAILED, reason)) = bytes.split_first() {
+        return Err(io::Error::other(String::from_utf8_lossy(reason)));
+    }
+    let Some((&SOCKETS, text)) = bytes.split_first() else {
+        return if bytes.is_empty() {
+            Ok(None)
+        } else {
+            Err(garbled())
+        };
+    };
+    if fds.len() < 2 {
+        return Err(garbled());
+    }
+    let listeners = fds.split_off(1);
+    let dns = fds.pop().ok_or_else(garbled)?;
+    let text = String::from_utf8_lossy(text).into_owned();
+    Ok(Some(Sockets {
+        dns,
+        listeners,
+        per_port: Some(text).filter(|text| !text.is_empty()),
+    }))
+}
+
+fn receive_packet(
+    socket: BorrowedFd<'_>,
+    wait: bool,
+) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
+    let mut buffer = [0_u8; MAX];
+    let mut space = space();
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = if wait {
+        RecvFlags::CMSG_CLOEXEC
+    } else {
+        RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT
+    };
+    let message = loop {
+        let mut slices = [IoSliceMut::new(&mut buffer)];
+        match recvmsg(socket, &mut slices, &mut ancillary, flags) {
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(Errno::CONNRESET) => return Ok(Some((Vec::new(), Vec::new()))),
+            other => break other?,
+        }
+    };
+    if message.flags.contains(ReturnFlags::TRUNC) {
+        return Err(garbled());
+    }
+    let fds = ancillary
+        .drain()
+        .filter_map(|part| match part {
+            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    let bytes = buffer.get(..message.bytes).unwrap_or_default().to_vec();
+    Ok(Some((bytes, fds)))
+}
+
+/// Takes the next message of the door. With `wait` false, `None` when there is none.
+pub(crate) fn receive(socket: BorrowedFd<'_>, wait: bool) -> io::Result<Option<FromDoor>> {
+    // Descriptors that come with a message are closed here: the door has none to give.
+    let Some((bytes, _)) = receive_packet(socket, wait)? else {
+        return Ok(None);
+    };
+    let Some((tag, rest)) = bytes.split_first() else {
+        return Ok(Some(FromDoor::Closed));
+    };
+    let text = || String::from_utf8_lossy(rest).into_owned();
+    Ok(Some(match *tag {
+        READY => FromDoor::Ready {
+            per_port: Some(text()).filter(|text| !text.is_empty()),
+        },
+        FAILED => FromDoor::Failed(text()),
+        TRAFFIC => FromDoor::Traffic(serde_json::from_slice(rest).map_err(|_| garbled())?),
+        _ => return Err(garbled()),
+    }))
+}
+
+/// The door's side: says something, without waiting. `false` when there is no room now.
+pub(crate) fn say(socket: BorrowedFd<'_>, message: &FromDoor) -> io::Result<bool> {
+    let mut bytes = match message {
+        FromDoor::Ready { per_port } => {
+            let mut bytes = vec![READY];
+            bytes.extend(per_port.as_deref().unwrap_or_default().bytes());
+            bytes
+        }
+        FromDoor::Failed(text) => {
+            let mut bytes = vec![FAILED];
+            bytes.extend(text.bytes());
+            bytes
+        }
+        FromDoor::Traffic(traffic) => {
+            let mut bytes = vec![TRAFFIC];
+            bytes.extend(serde_json::to_vec(traffic)?);
+            bytes
+        }
+        FromDoor::Closed => return Ok(true),
+    };
+    bytes.truncate(MAX);
+    match send(socket, &bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+        Ok(_) => Ok(true),
+        Err(Errno::AGAIN) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ironcage_model::{NetworkVerdict, Protocol};
+    use ironcage_sys::rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn what_is_said_is_heard_and_garbage_is_an_error() {
+        let (door, supervisor) = pair();
+        let traffic = Traffic {
+            verdict: NetworkVerdict::Denied,
+            host: "a.com\u{1b}".into(),
+            port: 443,
+            protocol: Protocol::Tls,
+            address: None,
+            rule: None,
+            reason: Some("no rule".into()),
+            connections: 3,
+            sent: 1,
+            received: 2,
+        };
+        for message in [
+            FromDoor::Ready { per_port: None },
+            FromDoor::Failed("why".into()),
+            FromDoor::Traffic(traffic),
+        ] {
+            assert!(say(door.as_fd(), &message).unwrap());
+            assert_eq!(receive(supervisor.as_fd(), false).unwrap(), Some(message));
+        }
+        assert_eq!(receive(supervisor.as_fd(), false).unwrap(), None);
+        send(&door, b"t{\"host\":1}", SendFlags::empty()).unwrap();
+        assert!(receive(supervisor.as_fd(), false).is_err());
+        drop(door);
+        assert_eq!(
+            receive(supervisor.as_fd(), false).unwrap(),
+            Some(FromDoor::Closed)
+        );
+    }
+
+    #[test]
+    fn sockets_go_to_the_door() {
+        let (door, helper) = pair();
+        let (one, two) = pair();
+        give_sockets(helper.as_fd(), &one, &[two], Some("why")).unwrap();
+        let taken = take_sockets(door.as_fd()).unwrap().unwrap();
+        assert_eq!(taken.listeners.len(), 1);
+        assert_eq!(taken.per_port.as_deref(), Some("why"));
+        drop(helper);
+        assert!(take_sockets(door.as_fd()).unwrap().is_none());
+    }
+}

@@ -1,0 +1,172 @@
+//! The network of a plan: what the door lets through, with the origin of each rule.
+
+use crate::filter;
+use crate::plan::Item;
+use crate::request::AskedHost;
+use crate::seccomp::Instruction;
+use crate::{PlanError, Request};
+use ironcage_model::{Destination, HostName, HostRule, Ports};
+use ironcage_policy::{Policy, Resolve, Sourced, allowed, bundles};
+use serde::Serialize;
+use std::net::IpAddr;
+
+/// One rule over hosts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NetworkRule {
+    /// Which hosts and ports.
+    pub rule: HostRule,
+    /// The bundle that it came with; `null` for one that stands for itself.
+    pub bundle: Option<String>,
+}
+
+/// A port of the host's own loopback.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct HostPort {
+    /// The port.
+    pub port: u16,
+}
+
+/// A name with an address of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FixedAddress {
+    /// The name.
+    pub name: HostName,
+    /// Its address.
+    pub address: IpAddr,
+}
+
+/// What the network door lets through.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Network {
+    /// What goes out.
+    pub allow: Vec<Item<NetworkRule>>,
+    /// What does not, even where it is allowed.
+    pub deny: Vec<Item<NetworkRule>>,
+    /// Ports of the host's loopback.
+    pub host_ports: Vec<Item<HostPort>>,
+    /// Names that no resolver is asked for.
+    pub resolve: Vec<Item<FixedAddress>>,
+    /// The door's own system call filter.
+    #[serde(skip)]
+    pub door_filter: Vec<Instruction>,
+}
+
+impl Network {
+    /// The single ports that can be reached at all; `None` where a rule is about every one.
+    pub fn ports(&self) -> Option<Vec<u16>> {
+        let mut ports: Vec<u16> = self.host_ports.iter().map(|item| item.what.port).collect();
+        for item in &self.allow {
+            match item.what.rule.ports {
+                Ports::Any => return None,
+                Ports::Web => ports.extend([80, 443]),
+                Ports::One(port) => ports.push(port),
+            }
+        }
+        ports.sort_unstable();
+        ports.dedup();
+        Some(ports)
+    }
+}
+
+/// The network of a plan, or `None` where the policy gives none: then there is no door.
+pub(crate) fn make(policy: &Policy, request: &Request) -> Result<Option<Network>, PlanError> {
+    let network = &policy.network;
+    let mut allow: Vec<Item<NetworkRule>> = network.allow.iter().map(own).collect();
+    for bundle in &network.bundles {
+        allow.extend(hosts_of(bundle, &request.asked_hosts)?);
+    }
+    if network.open.value {
+        allow.push(Item {
+            what: NetworkRule {
+                rule: HostRule {
+                    to: Destination::Any,
+                    ports: Ports::Any,
+                },
+                bundle: None,
+            },
+            origin: network.open.origin.to_string(),
+        });
+    }
+    if allow.is_empty() && network.host_ports.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(Network {
+        allow,
+        deny: network.deny.iter().map(own).collect(),
+        host_ports: network
+            .host_ports
+            .iter()
+            .map(|port| Item {
+                what: HostPort { port: port.value },
+                origin: port.origin.to_string(),
+            })
+            .collect(),
+        resolve: network
+            .resolve
+            .iter()
+            .map(|Sourced { value, origin }| {
+                let Resolve { name, address } = value.clone();
+                Item {
+                    what: FixedAddress { name, address },
+                    origin: origin.to_string(),
+                }
+            })
+            .collect(),
+        door_filter: filter::door(),
+    }))
+}
+
+fn own(rule: &Sourced<HostRule>) -> Item<NetworkRule> {
+    Item {
+        what: NetworkRule {
+            rule: rule.value.clone(),
+            bundle: None,
+        },
+        origin: rule.origin.to_string(),
+    }
+}
+
+fn hosts_of(
+    name: &Sourced<String>,
+    asked: &[AskedHost],
+) -> Result<Vec<Item<NetworkRule>>, PlanError> {
+    let refused = |why: String| PlanError::Bundle {
+        name: name.value.clone(),
+        origin: name.origin.to_string(),
+        why,
+    };
+    let bundle =
+        bundles::find(&name.value).ok_or_else(|| refused("there is no such bundle".into()))?;
+    let item = |rule: HostRule, said_by: Option<&str>| Item {
+        what: NetworkRule {
+            rule,
+            bundle: Some(bundle.name.to_owned()),
+        },
+        origin: match said_by {
+            Some(by) => format!("{}, bundle {}: {by}", name.origin, bundle.name),
+            None => format!("{}, bundle {}", name.origin, bundle.name),
+        },
+    };
+    if !bundle.asked {
+        return bundle
+            .hosts
+            .iter()
+            .map(|host| {
+                let rule = allowed(host).map_err(|error| refused(error.to_string()))?;
+                Ok(item(rule, None))
+            })
+            .collect();
+    }
+    let hosts: Vec<_> = asked
+        .iter()
+        .filter(|host| host.bundle == bundle.name)
+        .map(|host| item(host.rule.clone(), Some(&host.said_by)))
+        .collect();
+    if hosts.is_empty() {
+        return Err(refused(format!(
+            "{} is not there, or names no host in its settings",
+            bundle.name
+        )));
+    }
+    Ok(hosts)
+}

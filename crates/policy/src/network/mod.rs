@@ -1,0 +1,237 @@
+//! The network part of a policy: what goes out, to whom, and what never does.
+//!
+//! An empty list means nothing. Denying wins over allowing, whoever said it.
+
+mod rule;
+
+pub use rule::{InvalidHostRule, allowed, denied, host_name};
+
+use crate::narrow::Dropped;
+use crate::{PolicyError, Sourced};
+use ironcage_model::{HostName, HostRule};
+use schemars::JsonSchema;
+use serde::Serialize;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+/// How much of the network a cage has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum NetworkMode {
+    /// Nothing, whatever is allowed below this word.
+    Off,
+    /// What is listed.
+    Listed,
+    /// Every host of the internet; special addresses still only where they are listed.
+    Open,
+}
+
+impl NetworkMode {
+    /// Every mode, the narrowest first.
+    pub const ALL: [NetworkMode; 3] = [NetworkMode::Off, NetworkMode::Listed, NetworkMode::Open];
+
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            NetworkMode::Off => "off",
+            NetworkMode::Listed => "listed",
+            NetworkMode::Open => "open",
+        }
+    }
+}
+
+/// Text that is not a network mode.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{}` is not a network mode; write off, listed or open", .0.escape_debug())]
+pub struct InvalidNetworkMode(pub String);
+
+impl FromStr for NetworkMode {
+    type Err = InvalidNetworkMode;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        NetworkMode::ALL
+            .into_iter()
+            .find(|mode| mode.name() == text)
+            .ok_or_else(|| InvalidNetworkMode(text.to_owned()))
+    }
+}
+
+/// A name with an address of its own, which no resolver is asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Resolve {
+    /// The name.
+    pub name: HostName,
+    /// Its address.
+    pub address: IpAddr,
+}
+
+impl FromStr for Resolve {
+    type Err = InvalidHostRule;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = || InvalidHostRule {
+            text: text.to_owned(),
+            remedy: "write NAME=ADDRESS, such as db.example=192.0.2.1".to_owned(),
+        };
+        let (name, address) = text.split_once('=').ok_or_else(wrong)?;
+        let address = address.trim_start_matches('[').trim_end_matches(']');
+        Ok(Resolve {
+            name: host_name(name)?,
+            address: address.parse().map_err(|_| wrong())?,
+        })
+    }
+}
+
+/// What one source says of the network.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct NetworkFragment {
+    pub(crate) mode: Option<Sourced<NetworkMode>>,
+    pub(crate) allow: Vec<Sourced<HostRule>>,
+    pub(crate) deny: Vec<Sourced<HostRule>>,
+    pub(crate) bundles: Vec<Sourced<String>>,
+    pub(crate) host_ports: Vec<Sourced<u16>>,
+    pub(crate) resolve: Vec<Sourced<Resolve>>,
+    pub(crate) never_open: Option<Sourced<bool>>,
+}
+
+/// The network that a policy gives, fully merged.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Network {
+    /// Whether every host of the internet is allowed.
+    pub open: Sourced<bool>,
+    /// Whether that is refused, whoever asks for it.
+    pub never_open: Sourced<bool>,
+    /// Hosts that are allowed.
+    pub allow: Vec<Sourced<HostRule>>,
+    /// Hosts that are denied, even where they are allowed.
+    pub deny: Vec<Sourced<HostRule>>,
+    /// Bundles of allowed hosts, by name.
+    pub bundles: Vec<Sourced<String>>,
+    /// Ports of the host's own loopback.
+    pub host_ports: Vec<Sourced<u16>>,
+    /// Names with an address of their own.
+    pub resolve: Vec<Sourced<Resolve>>,
+}
+
+impl Network {
+    pub(crate) fn from_defaults(fragment: NetworkFragment) -> Result<Self, PolicyError> {
+        let incomplete = PolicyError::Incomplete;
+        let mode = fragment.mode.ok_or(incomplete("network.mode"))?;
+        Ok(Network {
+            open: Sourced::new(mode.value == NetworkMode::Open, mode.origin),
+            never_open: fragment
+                .never_open
+                .ok_or(incomplete("network.never-open"))?,
+            allow: fragment.allow,
+            deny: fragment.deny,
+            bundles: fragment.bundles,
+            host_ports: fragment.host_ports,
+            resolve: fragment.resolve,
+        })
+    }
+
+    /// Whether anything can be reached at all.
+    pub fn is_given(&self) -> bool {
+        self.open.value
+            || !(self.allow.is_empty() && self.bundles.is_empty() && self.host_ports.is_empty())
+    }
+
+    /// Puts a fragment on top. `off` takes away what was allowed below it.
+    pub(crate) fn apply(&mut self, fragment: NetworkFragment) {
+        if let Some(mode) = fragment.mode {
+            if mode.value == NetworkMode::Off {
+                self.allow.clear();
+                self.bundles.clear();
+                self.host_ports.clear();
+            }
+            self.open = Sourced::new(mode.value == NetworkMode::Open, mode.origin);
+        }
+        // Once said it stays: what a profile never opens, no flag opens.
+        if let Some(never) = fragment.never_open
+            && never.value
+            && !self.never_open.value
+        {
+            self.never_open = never;
+        }
+        append(&mut self.allow, fragment.allow);
+        append(&mut self.deny, fragment.deny);
+        append(&mut self.bundles, fragment.bundles);
+        append(&mut self.host_ports, fragment.host_ports);
+        // Later words win.
+        self.resolve.retain(|known| {
+            let mut said = fragment.resolve.iter();
+            said.all(|rule| rule.value.name != known.value.name)
+        });
+        self.resolve.extend(fragment.resolve);
+    }
+
+    /// Whether it opens nothing that `other` does not.
+    pub(crate) fn is_no_wider(&self, other: &Network) -> bool {
+        let all_in = |inner: &[Sourced<HostRule>], outer: &[Sourced<HostRule>]| {
+            inner
+                .iter()
+                .all(|a| outer.iter().any(|b| a.value == b.value))
+        };
+        let text_in = |inner: &[Sourced<String>], outer: &[Sourced<String>]| {
+            inner
+                .iter()
+                .all(|a| outer.iter().any(|b| a.value == b.value))
+        };
+        let port = |asked: &Sourced<u16>| {
+            other
+                .host_ports
+                .iter()
+                .any(|known| known.value == asked.value)
+        };
+        self.open.value <= other.open.value
+            && self.never_open.value >= other.never_open.value
+            && all_in(&self.allow, &other.allow)
+            && all_in(&other.deny, &self.deny)
+            && text_in(&self.bundles, &other.bundles)
+            && self.host_ports.iter().all(port)
+            && self.resolve.len() == other.resolve.len()
+            && (self.resolve.iter().zip(&other.resolve)).all(|(a, b)| a.value == b.value)
+    }
+}
+
+fn append<T: PartialEq>(list: &mut Vec<Sourced<T>>, values: Vec<Sourced<T>>) {
+    for value in values {
+        if list.iter().all(|known| known.value != value.value) {
+            list.push(value);
+        }
+    }
+}
+
+/// Takes out of an untrusted fragment what would widen `base`. Denying is always heard.
+pub(crate) fn narrow(base: &Network, fragment: &mut NetworkFragment, dropped: &mut Dropped) {
+    dropped.keep_if(
+        "network.mode",
+        &mut fragment.mode,
+        |mode| *mode != NetworkMode::Open || base.open.value,
+        |mode| mode.name().to_owned(),
+    );
+    dropped.keep(
+        "network.allow",
+        &mut fragment.allow,
+        &base.allow,
+        HostRule::to_string,
+    );
+    dropped.keep(
+        "network.bundles",
+        &mut fragment.bundles,
+        &base.bundles,
+        String::clone,
+    );
+    dropped.keep(
+        "network.host-ports",
+        &mut fragment.host_ports,
+        &base.host_ports,
+        u16::to_string,
+    );
+    // Where a name leads is the user's word, never the workspace's.
+    for rule in std::mem::take(&mut fragment.resolve) {
+        if base.resolve.iter().all(|known| known.value != rule.value) {
+            dropped.note("network.resolve", &rule.value.name, &rule);
+        }
+    }
+}
