@@ -4,7 +4,7 @@
 //! after all, the list is wrong and the test fails.
 #![forbid(unsafe_code)]
 
-use ironcage_tests::{Ran, Running, Stage, TEST_USER, Who, binary, tree, wait_until};
+use ironcage_tests::{Exit, Ran, Running, Stage, TEST_USER, Who, binary, tree, wait_until};
 use rustix::process::Signal;
 use std::io::Read;
 use std::net::TcpListener;
@@ -688,6 +688,31 @@ fn a_weaker_rung_starts_only_when_what_it_lacks_is_named_and_that_is_recorded() 
         });
         assert!(told, "{logs:?}");
     }
+}
+
+#[test]
+fn a_start_killed_at_any_step_leaves_no_directory_and_no_process_behind() {
+    let Some(scene) = Scene::new(Who::User, Rung::Landlock) else {
+        return;
+    };
+    let marker = marker(&scene);
+    for step in 0..200 {
+        let mut command = scene.command(&[], &["/bin/sh", "-c", "true", &marker]);
+        command.env("IRONCAGE_FAULT", step.to_string());
+        let ran = Running::start(&mut command).finish(MINUTE);
+        let gone = || tree(&scene.temporary()).is_empty() && processes_with(&marker).is_empty();
+        assert!(
+            wait_until(MINUTE, gone),
+            "killed at step {step}: {:?} {:?}",
+            tree(&scene.temporary()),
+            processes_with(&marker)
+        );
+        if ran.exit == Exit::Code(0) {
+            assert!(step > 5, "only {step} steps: is this a debug build?");
+            return;
+        }
+    }
+    panic!("no start got through");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::init::InnerStreams;
 use crate::order::Order;
 use crate::spawner::COMMAND;
 use crate::wire::{self, ExecOrder, FromInit, Ready, ToInit};
-use crate::{StartError, descendants};
+use crate::{StartError, descendants, scratch};
 use ironcage_egress::Door;
 use ironcage_layers::cgroup::{Cgroup, CgroupLimits};
 use ironcage_layers::identity::{MapLine, write_maps};
@@ -183,6 +183,8 @@ pub struct Guard {
     pub pid: Pid,
     /// It ends the cage when this is closed.
     pub lifeline: OwnedFd,
+    /// The cage's own directory, which it removes.
+    pub scratch: Option<PathBuf>,
 }
 
 impl Guard {
@@ -192,6 +194,10 @@ impl Guard {
         let _ = shutdown(&self.lifeline, Shutdown::Both);
         let _ = pidfd_send_signal(pidfd, Signal::CONT);
         let _ = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
+        // Left where the guardian was killed.
+        if let Some(path) = self.scratch.filter(|path| path.symlink_metadata().is_ok()) {
+            scratch::remove(&path);
+        }
     }
 }
 

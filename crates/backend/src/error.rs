@@ -1,9 +1,8 @@
 //! Why a cage did not start.
 
 use ironcage_layers::cgroup::CgroupError;
-use ironcage_model::{Layer, Printable};
+use ironcage_model::Layer;
 use std::io;
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// Why a cage did not start. Nothing of it is left when this is returned.
@@ -25,14 +24,6 @@ pub enum StartError {
     OwnerMap {
         /// The owner.
         owner: u32,
-        /// The kernel's answer.
-        source: io::Error,
-    },
-    /// The cage's own directory could not be made.
-    #[error("cannot make the cage's own directory {}", Printable::new(path))]
-    Scratch {
-        /// Its path.
-        path: PathBuf,
         /// The kernel's answer.
         source: io::Error,
     },

@@ -11,7 +11,7 @@ use crate::descendants::Process;
 use crate::faults::step;
 use crate::ids::{self, Range};
 use crate::init::{self, Enclose, Inheritance, failed};
-use crate::scratch::{self, Directory};
+use crate::scratch;
 use crate::{Ability, Answer, StartError, StreamKind, descendants, wire};
 use ironcage_layers::LayerError;
 use ironcage_layers::cgroup::Cgroup;
@@ -108,7 +108,6 @@ pub fn start(
         Some(_) => ids::owner_maps(&plan.view, agent_outside)?,
         None => Default::default(),
     };
-    let directory = Directory::make(plan, agent_outside)?;
     step();
     let cgroup = make_cgroup(plan, id)?;
     step();
@@ -123,7 +122,7 @@ pub fn start(
             std::mem::forget(children);
             let post = Post {
                 lifeline: lifeline_inner,
-                scratch: directory.map(Directory::hand_over),
+                scratch: None,
             };
             let inheritance = Inheritance {
                 control: control_inner,
@@ -140,14 +139,21 @@ pub fn start(
         Forked::Parent { pid, pidfd } => {
             drop((control_inner, lifeline_inner, ends.inner));
             drop((owner_maps, cgroup_entries));
-            // The guardian's from here on.
-            let _ = directory.map(Directory::hand_over);
-            let guard = Guard { pid, lifeline };
+            let mut guard = Guard {
+                pid,
+                lifeline,
+                scratch: plan.scratch.as_ref().map(|scratch| scratch.path.clone()),
+            };
             let init = match hear_pid(&guard) {
                 Ok(init) => init,
                 Err(error) => {
+                    let said = why(&control);
+                    if said.is_some() {
+                        // It has removed what it made; what is there now is not ours.
+                        guard.scratch = None;
+                    }
                     guard.dismiss(&pidfd);
-                    return Err(error);
+                    return Err(said.unwrap_or(error));
                 }
             };
             Ok(Birth {
@@ -163,6 +169,22 @@ pub fn start(
                 streams: ends.outer,
             })
         }
+    }
+}
+
+/// What the guardian said before it gave up, if anything.
+fn why(control: &OwnedFd) -> Option<StartError> {
+    match wire::receive(control.as_fd(), false) {
+        Ok(Some(wire::FromInit::Failed {
+            layer,
+            errno,
+            action,
+        })) => Some(StartError::Layer {
+            layer,
+            action,
+            errno,
+        }),
+        _ => None,
     }
 }
 
@@ -187,13 +209,18 @@ fn hear_pid(guard: &Guard) -> Result<Pid, StartError> {
 
 fn guard(
     plan: &Plan,
-    post: Post,
+    mut post: Post,
     namespaces: Namespaces,
     cgroup: Option<BorrowedFd<'_>>,
     inheritance: Inheritance,
     enclose: Enclose,
 ) -> ! {
-    let proc = match take_up() {
+    let taken_up = take_up().and_then(|proc| {
+        post.scratch = scratch::make(plan)?;
+        scratch::fill(plan, inheritance.agent_outside)?;
+        Ok(proc)
+    });
+    let proc = match taken_up {
         Ok(proc) => proc,
         Err(error) => {
             let _ = wire::say_failed(inheritance.control.as_fd(), &error);

@@ -1,6 +1,8 @@
 //! A cage's own directory on the host, where it has no storage of its own.
 
-use crate::StartError;
+use crate::init::failed;
+use ironcage_layers::LayerError;
+use ironcage_model::Layer;
 use ironcage_plan::{Plan, Scratch};
 use ironcage_sys::rustix::fs::{Gid, Uid, chown};
 use ironcage_sys::rustix::process::geteuid;
@@ -9,43 +11,28 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The directory. It is removed when this is dropped, unless somebody else was told to.
-#[derive(Debug)]
-pub(crate) struct Directory {
-    path: PathBuf,
+/// Makes the plan's directory, if the plan has one. Where this fails nothing was made, and what
+/// is there is somebody else's.
+pub(crate) fn make(plan: &Plan) -> Result<Option<PathBuf>, LayerError> {
+    let Some(scratch) = &plan.scratch else {
+        return Ok(None);
+    };
+    private(&scratch.path).map_err(|error| not_made(scratch, error))?;
+    Ok(Some(scratch.path.clone()))
 }
 
-impl Directory {
-    /// Makes the plan's directory for the agent, if the plan has one.
-    pub(crate) fn make(plan: &Plan, agent: (u32, u32)) -> Result<Option<Directory>, StartError> {
-        let Some(scratch) = &plan.scratch else {
-            return Ok(None);
-        };
-        let failed = |source| StartError::Scratch {
-            path: scratch.path.clone(),
-            source,
-        };
-        // Fails where the name is taken: what is there is somebody else's.
-        private(&scratch.path).map_err(failed)?;
-        let directory = Directory {
-            path: scratch.path.clone(),
-        };
-        fill(scratch, agent).map_err(failed)?;
-        Ok(Some(directory))
-    }
-
-    /// Where it is; removing it is the caller's from here on.
-    pub(crate) fn hand_over(mut self) -> PathBuf {
-        std::mem::take(&mut self.path)
-    }
+/// Fills the directory that was made, and gives it to the agent.
+pub(crate) fn fill(plan: &Plan, agent: (u32, u32)) -> Result<(), LayerError> {
+    let Some(scratch) = &plan.scratch else {
+        return Ok(());
+    };
+    fill_for(scratch, agent).map_err(|error| not_made(scratch, error))
 }
 
-impl Drop for Directory {
-    fn drop(&mut self) {
-        if !self.path.as_os_str().is_empty() {
-            remove(&self.path);
-        }
-    }
+fn not_made(scratch: &Scratch, error: io::Error) -> LayerError {
+    let path = scratch.path.display();
+    let action = format!("make the cage's own directory {path}");
+    failed(Layer::Disk, &action, error)
 }
 
 /// Removes a cage's directory, however deep it is and whatever is closed in it. No link in it
@@ -61,7 +48,7 @@ fn private(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o700).create(path)
 }
 
-fn fill(scratch: &Scratch, (uid, gid): (u32, u32)) -> io::Result<()> {
+fn fill_for(scratch: &Scratch, (uid, gid): (u32, u32)) -> io::Result<()> {
     let give = |path: &Path| match geteuid().as_raw() == uid {
         true => Ok(()),
         false => chown(path, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid))),

@@ -8,8 +8,7 @@
 use crate::error::LayerError;
 use ironcage_model::Layer;
 use ironcage_plan::{AccessRights, AccessRule, Item, WriteRights, WriteRule};
-use ironcage_sys::rustix::fs::{Mode, OFlags, open};
-use ironcage_sys::rustix::io::Errno;
+use ironcage_sys::mount::open_source;
 use landlock::{
     ABI, Access as _, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd,
     Ruleset, RulesetAttr, RulesetCreatedAttr, Scope,
@@ -72,10 +71,12 @@ pub fn restrict_to(rules: &[Item<AccessRule>]) -> Result<(), LayerError> {
     for item in rules {
         let AccessRule { path, rights } = &item.what;
         let shown = || format!("add a rule for {}", path.display());
-        let fd = match open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
+        // Follows no link: the path is a real one, and what has become a link since then is
+        // somebody's try to have a rule for another place.
+        let fd = match open_source(path) {
             Ok(fd) => fd,
             // What the host's own permissions keep the agent from reaching needs no rule.
-            Err(Errno::ACCESS) => continue,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => continue,
             Err(error) => return Err(failed(shown(), error)),
         };
         ruleset = ruleset
