@@ -12,9 +12,14 @@ use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 const RECORD: &str = "change.json";
 const LOCK: &str = "lock";
+/// A lock that was let go is still held for a moment by a process that its holder forked, until
+/// that executes.
+const TRIES: u32 = 10;
+const PAUSE: Duration = Duration::from_millis(10);
 const DIGITS: usize = 8;
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
@@ -228,7 +233,15 @@ impl Change {
     /// # Errors
     /// [`WorkspaceError::InUse`] when somebody has it already.
     pub fn lock(&self) -> Result<Lock, WorkspaceError> {
-        let lock = self.try_lock()?;
+        let mut lock = self.try_lock();
+        for _ in 0..TRIES {
+            if !matches!(lock, Err(WorkspaceError::InUse { .. })) {
+                break;
+            }
+            std::thread::sleep(PAUSE);
+            lock = self.try_lock();
+        }
+        let lock = lock?;
         crate::apply::resume(self)?;
         Ok(lock)
     }

@@ -31,17 +31,7 @@ const EXECUTABLE: u32 = 0o111;
 /// Puts notes to every entry that deserves one.
 pub(crate) fn annotate(change: &Change, entries: &mut [Entry]) {
     let host = HostPath::of_environment();
-    let heads: BTreeSet<(usize, PathBuf)> = entries
-        .iter()
-        .filter(|entry| {
-            entry.path.file_name() == Some(OsStr::new("HEAD"))
-                && entry
-                    .after
-                    .as_ref()
-                    .is_some_and(|node| node.kind == Kind::File)
-        })
-        .map(|entry| (entry.layer, above(&entry.path)))
-        .collect();
+    let made = Made::of(entries);
     for entry in entries {
         let Some(layer) = change.layers().get(entry.layer) else {
             continue;
@@ -57,18 +47,18 @@ pub(crate) fn annotate(change: &Change, entries: &mut [Entry]) {
                 entry,
                 git,
                 &real,
-                &layer.upper.join(git),
+                &layer.upper,
                 own.as_deref(),
             ));
         } else {
             notes.extend(by_name(&entry.path));
             if let Some(after) = &entry.after {
                 by_shape(entry, after, &layer.real, &host, &mut notes);
-                let directory = above(&entry.path);
-                if is_repository_part(&entry.path)
-                    && heads.contains(&(entry.layer, directory.clone()))
-                {
-                    notes.extend(shape("bare-repository", directory));
+                if made.is_interpreter(entry, &layer.real) {
+                    notes.extend(shape("venv-interpreter", entry.path.clone()));
+                }
+                if let Some(repository) = made.repository_of(entry, &layer.real) {
+                    notes.extend(shape("bare-repository", repository));
                 }
             } else if entry.path.file_name() == Some(OsStr::new(".git")) {
                 notes.extend(shape("repository-removed", entry.path.clone()));
@@ -78,15 +68,67 @@ pub(crate) fn annotate(change: &Change, entries: &mut [Entry]) {
     }
 }
 
-fn above(path: &Path) -> PathBuf {
-    path.parent().unwrap_or(Path::new("")).to_owned()
-}
+/// What the change itself has of the names that make a directory something special.
+struct Made(BTreeSet<(usize, PathBuf)>);
 
-/// The directory and the files that make git take a directory for a repository.
-fn is_repository_part(path: &Path) -> bool {
-    ["HEAD", "config", "objects", "refs", "hooks"]
-        .iter()
-        .any(|name| path.file_name() == Some(OsStr::new(name)))
+impl Made {
+    const NAMES: [&'static str; 4] = ["HEAD", "objects", "refs", "pyvenv.cfg"];
+
+    fn of(entries: &[Entry]) -> Made {
+        let special = entries.iter().filter(|entry| {
+            let name = entry.path.file_name().unwrap_or_default();
+            entry.after.is_some() && Made::NAMES.iter().any(|special| name == *special)
+        });
+        Made(
+            special
+                .map(|entry| (entry.layer, entry.path.clone()))
+                .collect(),
+        )
+    }
+
+    /// Whether a directory has a name in it, by the change or really.
+    fn has(&self, layer: usize, directory: &Path, name: &str, real: &Path) -> bool {
+        let path = directory.join(name);
+        self.0.contains(&(layer, path.clone())) || real.join(path).symlink_metadata().is_ok()
+    }
+
+    /// The directory that git would take for a repository and that an entry changes.
+    fn repository_of(&self, entry: &Entry, real: &Path) -> Option<PathBuf> {
+        let mut below = entry.path.as_path();
+        while let Some(directory) = below.parent() {
+            let part = below.file_name().unwrap_or_default();
+            let parts = [
+                "HEAD",
+                "config",
+                "config.worktree",
+                "commondir",
+                "hooks",
+                "info",
+                "objects",
+                "refs",
+            ];
+            let is_repository = || {
+                ["HEAD", "objects", "refs"]
+                    .iter()
+                    .all(|name| self.has(entry.layer, directory, name, real))
+            };
+            if parts.iter().any(|name| part == *name) && is_repository() {
+                return Some(directory.to_owned());
+            }
+            below = directory;
+        }
+        None
+    }
+
+    fn is_interpreter(&self, entry: &Entry, real: &Path) -> bool {
+        let name = entry.path.file_name().unwrap_or_default();
+        let directory = entry.path.parent().unwrap_or(Path::new(""));
+        directory.file_name() == Some(OsStr::new("bin"))
+            && name.as_bytes().starts_with(b"python")
+            && directory
+                .parent()
+                .is_some_and(|venv| self.has(entry.layer, venv, "pyvenv.cfg", real))
+    }
 }
 
 fn of_git_directory(
@@ -126,13 +168,14 @@ fn of_git_directory(
     match git::sort(path, own, &is_module).part {
         Part::Withheld(why) => withheld(why.to_owned()),
         Part::Config => {
-            let read = |root: &Path| {
+            let read = |root: &Path, path: &Path| {
                 let root = tree::open_root(root).ok()?;
                 let file = differences::open(root.as_fd(), path).ok()?;
                 let bytes = content::read_bounded(&file, CONFIG_SIZE).ok().flatten()?;
                 String::from_utf8(bytes).ok()
             };
-            let names = git::withheld(&read(real).unwrap_or_default(), &read(upper)?)?;
+            let settings = read(real, path).unwrap_or_default();
+            let names = git::withheld(&settings, &read(upper, &entry.path)?)?;
             match names.is_empty() {
                 true => None,
                 false => withheld(git::withheld_settings(&names)),
@@ -220,14 +263,6 @@ fn by_shape(entry: &Entry, after: &Node, real: &Path, host: &HostPath, notes: &m
             notes.extend(shape("on-path", root()));
         } else if is_program && host.has(name) {
             notes.extend(shape("shadows-command", root()));
-        }
-        let of_venv = directory.file_name() == Some(OsStr::new("bin"))
-            && name.as_bytes().starts_with(b"python")
-            && directory
-                .parent()
-                .is_some_and(|venv| venv.join("pyvenv.cfg").symlink_metadata().is_ok());
-        if of_venv {
-            notes.extend(shape("venv-interpreter", root()));
         }
     }
 }

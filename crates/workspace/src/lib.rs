@@ -18,6 +18,7 @@ mod executed;
 mod git;
 mod ignored;
 mod known;
+mod merge;
 mod path_text;
 mod reading;
 mod renames;

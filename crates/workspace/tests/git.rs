@@ -270,3 +270,54 @@ fn a_repository_made_inside_stays_aside_until_it_is_named() {
         "first\n"
     );
 }
+
+#[test]
+fn edits_of_different_lines_are_merged_where_git_holds_the_base() {
+    let bed = Bed::new();
+    bed.host(INIT);
+    bed.host("seq 1 20 >lines; seq 1 20 >staged; seq 1 20 >same; git add .; git commit -qm lines");
+    let change = bed.begin();
+    bed.agent_over(
+        &change,
+        "sed -i 's/^3$/agent/' lines same; sed -i 's/^3$/agent/' staged; chmod 755 lines",
+    );
+    bed.host("sed -i 's/^17$/host/' lines staged; sed -i 's/^3$/host/' same");
+    let applied = apply(&bed, &change);
+    assert_eq!(
+        bed.say("sed -n '3p;17p' lines; sed -n '3p;17p' staged"),
+        "agent\nhost\nagent\nhost\n",
+        "{applied:?}"
+    );
+    assert_eq!(bed.say("stat -c %a lines"), "755\n");
+    // The same line: both stay.
+    assert_eq!(bed.say("sed -n 3p same"), "host\n");
+    bed.agent(&change, "test \"$(sed -n 3p same)\" = agent");
+
+    // A version that the host staged meanwhile is no base: its edit would look like none.
+    let bed = Bed::new();
+    bed.host(INIT);
+    bed.host("seq 1 20 >lines; git add .; git commit -qm lines");
+    let change = bed.begin();
+    bed.agent_over(&change, "sed -i 's/^3$/agent/' lines");
+    bed.host("sed -i 's/^17$/host/' lines; git add lines");
+    let applied = apply(&bed, &change);
+    assert_eq!(applied.conflicts, [PathBuf::from("lines")]);
+    assert_eq!(bed.say("sed -n '3p;17p' lines"), "3\nhost\n");
+}
+
+#[test]
+fn an_index_that_leads_into_the_git_directory_stays_aside() {
+    let bed = Bed::new();
+    bed.host(INIT);
+    let change = bed.begin();
+    bed.agent_over(
+        &change,
+        "echo 2 >evil; mkdir x; echo y >xgit; git add .; LC_ALL=C sed -i 's/xgit/.git/' .git/index",
+    );
+    let applied = apply(&bed, &change);
+    assert!(
+        held(&applied).contains(&".git/index".to_owned()),
+        "{applied:?}"
+    );
+    assert_eq!(bed.say("git ls-files"), "file\n");
+}

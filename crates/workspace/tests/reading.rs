@@ -154,11 +154,11 @@ fn ignored_trees_are_told_as_one_unless_they_are_tracked_or_named() {
 fn what_the_host_would_execute_is_withheld_or_flagged_at_any_depth() {
     let bed = Bed::new();
     bed.host(
-        "git init -q; mkdir -p venv/bin; touch venv/pyvenv.cfg venv/bin/python3; ln -s x plain",
+        "git init -q; mkdir -p venv/bin; touch venv/pyvenv.cfg venv/bin/python3; ln -s x plain; git init -q --bare fixture",
     );
     let change = bed.changed_by(
         "mkdir -p deep/er/.vscode; echo '{}' >deep/er/.vscode/tasks.json; echo evil >.envrc; echo all: >Makefile; \
-         printf '#!/bin/sh\\n' >ls; chmod +x ls; printf x >venv/bin/python3; chmod +x venv/bin/python3; ln -s /etc/passwd out; \
+         printf '#!/bin/sh\\n' >ls; chmod +x ls; printf x >venv/bin/python3; chmod +x venv/bin/python3; ln -s /etc/passwd out; git -C fixture config core.fsmonitor evil; \
          git init -q nested; echo 'gitdir: /tmp/x' >deep/.git; echo hi >fine; : >setuid; chmod 4755 setuid; mkfifo p; \
          mkdir bare; mkdir bare/objects bare/refs; echo 'ref: refs/heads/x' >bare/HEAD; echo '[core]' >bare/config",
     );
@@ -176,6 +176,7 @@ fn what_the_host_would_execute_is_withheld_or_flagged_at_any_depth() {
         "setuid",
         "venv/bin/python3",
         "bare",
+        "fixture",
     ] {
         assert!(
             withheld.iter().any(|told| told == path),

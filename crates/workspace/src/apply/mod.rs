@@ -104,7 +104,12 @@ impl Store {
         options: &ApplyOptions,
     ) -> Result<Applied, WorkspaceError> {
         let roots = Roots::open(change)?;
-        let reading = change.read_entries(selection)?;
+        let mut reading = change.read_entries(selection)?;
+        if options.on_conflict == OnConflict::Keep
+            && crate::merge::reconcile(change, &roots, &reading)?
+        {
+            reading = change.read_entries(selection)?;
+        }
         let (steps, mut applied) = plan::plan(change, &roots, &reading, selection, options)?;
         if !steps.is_empty() {
             let mut journal = Journal {

@@ -6,7 +6,7 @@ use super::lock::Locks;
 use super::objects::{self, ObjectFile};
 use super::part::{Part, Sorted, sort};
 use super::refs;
-use super::{config, view::View};
+use super::{config, index, view::View};
 use crate::apply::Applied;
 use crate::content;
 use crate::differences::Roots;
@@ -177,7 +177,8 @@ impl Bringing<'_> {
         for (path, sorted, entry) in &sorted {
             let done = match &sorted.part {
                 Part::Head => self.head(path),
-                Part::Index | Part::Text => self.text(path, entry),
+                Part::Index => self.index(path, entry),
+                Part::Text => self.text(path, entry),
                 Part::Config => self.config(path, entry),
                 _ => continue,
             };
@@ -366,6 +367,16 @@ impl Bringing<'_> {
         }
         lock.replace(format!("{value}\n").as_bytes())?;
         Ok(Done::Brought)
+    }
+
+    fn index(&mut self, path: &Path, entry: &Entry) -> io::Result<Done> {
+        if entry.after.is_some() {
+            let bytes = content::read_bounded(&self.view.open_upper(path)?, LARGEST)?;
+            if !bytes.is_some_and(|bytes| index::is_sound(&bytes)) {
+                return Ok(Done::Held("it is no index that git should read".into()));
+            }
+        }
+        self.text(path, entry)
     }
 
     /// A file that is replaced as a whole: the index, a log, a message.

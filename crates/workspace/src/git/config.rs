@@ -72,7 +72,16 @@ fn is_harmless(setting: &Setting) -> bool {
         ("branch", "merge") => value.starts_with("refs/"),
         ("branch", "rebase") => matches!(value.as_str(), "true" | "false" | "merges"),
         ("remote", "url") => is_plain_address(value),
-        ("remote", "fetch") => value.trim_start_matches('+').starts_with("refs/"),
+        // Into the remote's own names: another target would move branches of the user's.
+        ("remote", "fetch") => {
+            value
+                .trim_start_matches('+')
+                .split_once(':')
+                .is_some_and(|(from, to)| {
+                    from.starts_with("refs/")
+                        && to.starts_with(&format!("refs/remotes/{subsection}/"))
+                })
+        }
         _ => false,
     }
 }
@@ -241,6 +250,10 @@ mod tests {
                 "remote.x.url",
             ),
             ("[remote \"x\"]\n\tvcs = evil\n", "remote.x.vcs"),
+            (
+                "[remote \"x\"]\n\tfetch = +refs/heads/*:refs/heads/*\n",
+                "remote.x.fetch",
+            ),
             (
                 "[remote \"origin\"]\n\turl = https://evil/x\n",
                 "remote.origin.url",

@@ -13,7 +13,7 @@ mod refs;
 mod view;
 
 pub(crate) use bring::{bring_over, own_worktree, withheld_settings};
-pub(crate) use index::Tracked;
+pub(crate) use index::{Tracked, object_in_index};
 pub(crate) use lock::recover as recover_lock;
 pub(crate) use part::{Part, sort};
 

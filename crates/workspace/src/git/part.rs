@@ -117,7 +117,7 @@ fn of_repository(path: &Path) -> Part {
         }
         ("refs", _) => Part::Reference(text.to_owned()),
         ("logs", "") => Part::Directory,
-        ("logs", _) | ("info", "exclude") => Part::Text,
+        ("logs", _) => Part::Text,
         ("info", "") => Part::Directory,
         ("info", "refs") | ("gc.log" | "gc.pid" | "branches", _) => Part::Passing,
         (name, "") if TEXTS.contains(&name) => Part::Text,
@@ -131,9 +131,7 @@ fn of_repository(path: &Path) -> Part {
             Part::Withheld("leads git to a directory whose settings and hooks then run")
         }
         ("worktrees", _) => Part::Withheld("belongs to another worktree"),
-        ("info", _) => {
-            Part::Withheld("names filters that git runs, or changes what history it shows")
-        }
+        ("info", _) => Part::Withheld("names filters that git runs, or changes what it shows"),
         ("shallow", _) => Part::Withheld("changes where history ends"),
         _ => Part::Withheld("it is no part of a repository that is brought over"),
     }

@@ -32,9 +32,9 @@ pub(crate) fn is_name(name: &str) -> bool {
         && !name.contains("..")
         && !name.contains("@{")
         && !name.ends_with('.')
-        && name
-            .split('/')
-            .all(|part| !part.is_empty() && !part.starts_with('.') && !part.ends_with(".lock"))
+        && name.split('/').all(|part| {
+            !part.is_empty() && !part.starts_with(['.', '-']) && !part.ends_with(".lock")
+        })
 }
 
 /// Whether a text is what a reference may hold: an object, or another reference.
@@ -135,6 +135,7 @@ mod tests {
             "refs/heads/a b",
             "refs/heads/a@{1}",
             "refs/heads/x.",
+            "refs/heads/-x",
         ] {
             assert!(!is_name(name), "{name}");
         }
