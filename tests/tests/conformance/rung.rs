@@ -1,0 +1,85 @@
+//! The backends, and what each does not do.
+
+/// A backend, and the layers that have to be given up for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rung {
+    Namespace,
+    Chroot,
+    Landlock,
+}
+
+impl Rung {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Rung::Namespace => "namespace",
+            Rung::Chroot => "chroot",
+            Rung::Landlock => "landlock",
+        }
+    }
+
+    pub(crate) fn flags(self) -> Vec<&'static str> {
+        let mut flags = vec!["--isolation", self.name()];
+        match self {
+            Rung::Namespace => {}
+            Rung::Chroot => flags.extend(["--allow-degraded", "pid-ns,uts-ns"]),
+            Rung::Landlock => {
+                flags.extend(["--allow-degraded", "user-ns,mount-ns,pid-ns,uts-ns"]);
+            }
+        }
+        flags
+    }
+}
+
+/// What a backend does not do, and why. Each holds for root and for the user.
+pub(crate) const EXCEPTIONS: &[(Rung, &str, &str)] = &[
+    (
+        Rung::Chroot,
+        "a_process_list_of_its_own",
+        "no pid namespace, and the host's list is not shown",
+    ),
+    (
+        Rung::Landlock,
+        "a_process_list_of_its_own",
+        "no pid namespace, and the host's list cannot be opened",
+    ),
+    (
+        Rung::Chroot,
+        "the_host_name_is_the_cages",
+        "no UTS namespace",
+    ),
+    (
+        Rung::Landlock,
+        "the_host_name_is_the_cages",
+        "no UTS namespace",
+    ),
+    (
+        Rung::Chroot,
+        "servers_and_clients_inside_reach_each_other",
+        "no network namespace, so sockets are refused",
+    ),
+    (
+        Rung::Landlock,
+        "servers_and_clients_inside_reach_each_other",
+        "no network namespace, so sockets are refused",
+    ),
+    (
+        Rung::Landlock,
+        "a_protected_file_cannot_be_written",
+        "Landlock has no rule that takes away below one that gives",
+    ),
+    (
+        Rung::Landlock,
+        "a_hidden_file_cannot_be_read",
+        "Landlock has no rule that takes away below one that gives",
+    ),
+    (
+        Rung::Landlock,
+        "what_is_not_granted_cannot_be_told_from_what_is_not_there",
+        "the view is the host's",
+    ),
+    (
+        Rung::Landlock,
+        "an_exec_has_a_terminal",
+        "opening a terminal would open the user's own",
+    ),
+];
