@@ -23,4 +23,26 @@ both! {
         // ssh refuses settings that are somebody else's, also by way of `Include`.
         stage.sh("echo 'Include /etc/ssh/ssh_config' > config && ssh -F config -G git.example").ok();
     }
+
+    fn the_keys_of_allowed_hosts_are_known_as_the_user_knows_them(stage) {
+        if !Path::new("/usr/bin/ssh").exists() {
+            skip("needs openssh-client");
+            return;
+        }
+        let known = "
+            mkdir -p -m 700 ~/.ssh && cd ~/.ssh && ssh-keygen -q -t ed25519 -N '' -C '' -f key
+            for host in git.example,10.0.0.7 secret.example '[port.example]:2222'; do echo $host $(cat key.pub) canary; done > known_hosts
+            echo hashed.example $(cat key.pub) > hashed && ssh-keygen -q -H -f hashed && cat hashed >> known_hosts
+        ";
+        stage.sh_outside(known).ok();
+        let hosts = ["git.example:22", "port.example:2222", "hashed.example:22", "web.example"];
+        let flags: Vec<&str> = hosts.iter().flat_map(|host| ["--allow-host", *host]).collect();
+        let look = "cut -d ' ' -f 1 /etc/ssh/ssh_known_hosts | grep -v '#'; grep -c canary /etc/ssh/ssh_known_hosts; \
+                    ssh-keygen -l -F hashed.example -f /etc/ssh/ssh_known_hosts";
+        let ran = stage.sh_with(&flags, look).ok();
+        assert!(ran.stdout().starts_with("git.example\n[port.example]:2222\nhashed.example\n0\n"), "{ran:?}");
+        assert!(ran.stdout().contains("ED25519"), "{ran:?}");
+        let closed = stage.sh("grep -vc '#' /etc/ssh/ssh_known_hosts").stdout();
+        assert_eq!(closed, "0\n", "no host can be reached, so none is known");
+    }
 }

@@ -315,8 +315,11 @@ impl CageFlags {
             kept,
             change: change.place(),
             git_directory: places::git_directory(&workspace),
-            // A cage reaches no host yet, so there is none to know.
-            known_hosts: places::known_hosts(&home, &[]),
+            known_hosts: if resolved.policy.network.is_given() {
+                places::known_hosts(&home)
+            } else {
+                String::new()
+            },
             // Without a command there is none whose end could be the cage's.
             sticky: self.sticky || argv.is_empty(),
             argv,

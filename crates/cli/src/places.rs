@@ -1,7 +1,7 @@
 //! Where things are: the user's home, Ironcage's own directories, the workspace.
 
 use crate::error::CliError;
-use ironcage_plan::{GitSetting, SshHost, git_settings};
+use ironcage_plan::{GitSetting, git_settings};
 use ironcage_state::Store;
 use std::io::Read as _;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -100,17 +100,14 @@ pub(crate) fn git(home: &Path) -> Vec<GitSetting> {
     git_settings(&parts.join("\n"))
 }
 
-/// What the user knows of the keys of these hosts.
-pub(crate) fn known_hosts(home: &Path, hosts: &[SshHost]) -> Vec<String> {
-    if hosts.is_empty() {
-        return Vec::new();
-    }
+/// What the user's and the host's files of known hosts say.
+pub(crate) fn known_hosts(home: &Path) -> String {
     let paths = [
         home.join(".ssh/known_hosts"),
         "/etc/ssh/ssh_known_hosts".into(),
     ];
     let parts: Vec<String> = paths.iter().filter_map(|path| text(path)).collect();
-    ironcage_plan::known_hosts(&parts.join("\n"), hosts)
+    parts.join("\n")
 }
 
 /// The most that is read of a file that says where a repository is.

@@ -2,13 +2,14 @@
 
 use crate::Request;
 use crate::identity::{git, ssh};
+use crate::network::Network;
 use crate::plan::Identity;
 use ironcage_policy::Policy;
 
 /// The content of one synthesised file, or `None` when it is a link or unknown here.
 pub(crate) fn content(
     name: &str,
-    identity: &Identity,
+    (identity, network): (&Identity, Option<&Network>),
     policy: &Policy,
     request: &Request,
 ) -> Option<String> {
@@ -40,7 +41,7 @@ pub(crate) fn content(
             git::config(settings, &request.workspace)
         }
         "ssh/ssh_config" => ssh::config(),
-        "ssh/ssh_known_hosts" => ssh::known_hosts_file(&request.known_hosts),
+        "ssh/ssh_known_hosts" => ssh::known_hosts_file(&request.known_hosts, network),
         _ => return None,
     })
 }

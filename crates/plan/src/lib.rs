@@ -30,7 +30,6 @@ mod workspace;
 pub use error::PlanError;
 pub use explain::{Detail, explain};
 pub use identity::git::{GitSetting, git_settings};
-pub use identity::ssh::{SshHost, known_hosts};
 pub use locate::{Located, Standing, guard, locate};
 pub use make::make;
 pub use network::{FixedAddress, HostPort, Network, NetworkRule};

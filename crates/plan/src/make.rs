@@ -26,12 +26,13 @@ pub fn make(
     let identity = identity(policy, request, host, files)?;
     let landlock = holds(&layers, Layer::Landlock);
     let kept_nothing = (isolation == Isolation::Landlock).then(|| keeping_nothing(policy));
+    let network = network::make(policy, request)?;
     let mut view = view::make(
         kept_nothing.as_ref().unwrap_or(policy),
         request,
         host,
         files,
-        &identity,
+        (&identity, network.as_ref()),
     )?;
     if isolation == Isolation::Chroot {
         rung::without_proc(&mut view, files);
@@ -100,7 +101,7 @@ pub fn make(
         },
         landlock,
         processors: bounds::processors(&bounds, host, &mut notes),
-        network: network::make(policy, request)?,
+        network,
         seccomp: filter::make(policy, host)?,
         bounds,
         cgroup: host.cgroup.clone(),

@@ -125,8 +125,8 @@ pub struct Request {
     pub git_directory: Option<PathBuf>,
     /// The user's settings of git that are harmless; used where the policy gives them.
     pub git: Vec<GitSetting>,
-    /// Lines of known hosts for ssh in the cage.
-    pub known_hosts: Vec<String>,
+    /// What the user's files of known hosts say; used where the cage may reach a host.
+    pub known_hosts: String,
     /// Hosts that the user's tools named, for the bundles that follow them.
     pub asked_hosts: Vec<AskedHost>,
 }

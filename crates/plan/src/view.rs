@@ -5,6 +5,7 @@ mod covered;
 mod host_caches;
 mod overlay;
 
+use crate::network::Network;
 use crate::plan::{
     Access, Identity, Item, KeptPlace, NodeKind, Owner, Variable, ViewOp, WriteRights, WriteRule,
 };
@@ -54,7 +55,7 @@ pub(crate) fn make(
     request: &Request,
     host: &HostCaps,
     files: &dyn HostFiles,
-    identity: &Identity,
+    (identity, network): (&Identity, Option<&Network>),
 ) -> Result<Made, PlanError> {
     let mut builder = Builder {
         request,
@@ -92,7 +93,7 @@ pub(crate) fn make(
             for entry in system::DIRECTORIES {
                 builder.system(Path::new(entry.path), entry);
             }
-            builder.etc(policy, identity);
+            builder.etc(policy, identity, network);
             builder.fixed_etc();
         }
     }
@@ -265,14 +266,14 @@ impl Builder<'_> {
         );
     }
 
-    fn etc(&mut self, policy: &Policy, identity: &Identity) {
+    fn etc(&mut self, policy: &Policy, identity: &Identity, network: Option<&Network>) {
         for entry in system::ETC {
             self.system(&Path::new("/etc").join(entry.path), entry);
         }
         for entry in system::ETC_WRITTEN {
             let target = Path::new("/etc").join(entry.path);
             let origin = format!("system: {}", entry.why);
-            let content = etc::content(entry.path, identity, policy, self.request);
+            let content = etc::content(entry.path, (identity, network), policy, self.request);
             match content {
                 Some(content) => self.push(
                     ViewOp::File {

@@ -5,51 +5,60 @@
 //! the name of an allowed host and its key, so that nobody inside learns other names and
 //! addresses that the user's line had, nor its comment.
 
+use crate::network::Network;
 use hmac::{Hmac, KeyInit as _, Mac as _};
+use ironcage_model::{Destination, HostName, HostRule, Ports};
 use sha1::Sha1;
 use std::fmt::Write as _;
+use std::net::IpAddr;
 
 /// The port of SSH servers, unless something else is said.
 const PORT: u16 = 22;
 
-/// A host whose key the agent is to know.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SshHost {
-    /// Its name or address; `*.` in front stands for the names below, `**.` also for itself.
-    pub name: String,
-    /// The port of its server.
-    pub port: u16,
+/// The hosts that a cage may reach, as far as they are named: a network that is open to all
+/// names none.
+struct Reachable<'a> {
+    allow: Vec<&'a HostRule>,
+    deny: Vec<&'a HostRule>,
 }
 
-impl SshHost {
-    /// The host on its usual port.
-    pub fn new(name: &str) -> Self {
-        SshHost {
-            name: name.to_owned(),
-            port: PORT,
+impl<'a> Reachable<'a> {
+    fn of(network: &'a Network) -> Self {
+        let named = |rule: &&HostRule| rule.to != Destination::Any;
+        let allow = network.allow.iter().map(|item| &item.what.rule);
+        Reachable {
+            allow: allow.filter(named).collect(),
+            deny: network.deny.iter().map(|item| &item.what.rule).collect(),
         }
     }
 
-    fn covers(&self, name: &str, port: u16) -> bool {
-        if port != self.port {
-            return false;
-        }
-        let below = |domain: &str| {
-            let rest = name.strip_suffix(domain);
-            rest.is_some_and(|rest| rest.len() > 1 && rest.ends_with('.'))
+    fn covers(&self, host: &str, port: u16) -> bool {
+        let hit = |rule: &&HostRule| match host.parse::<IpAddr>() {
+            Ok(address) => rule.covers(address, port),
+            Err(_) => {
+                HostName::from_ascii(host.as_bytes()).is_ok_and(|name| rule.names(&name, port))
+            }
         };
-        if let Some(domain) = self.name.strip_prefix("**.") {
-            name == domain || below(domain)
-        } else if let Some(domain) = self.name.strip_prefix("*.") {
-            below(domain)
-        } else {
-            name == self.name
-        }
+        self.allow.iter().any(hit) && !self.deny.iter().any(hit)
     }
 
-    /// As files of known hosts have it, or `None` for a pattern.
-    fn exact(&self) -> Option<String> {
-        (!self.name.contains('*')).then(|| place(&self.name, self.port))
+    /// Hosts that are allowed by their whole name, as files of known hosts have them. A rule
+    /// about every port is about the usual one.
+    fn exact(&self) -> Vec<String> {
+        let mut hosts = Vec::new();
+        for rule in &self.allow {
+            let port = match rule.ports {
+                Ports::One(port) => port,
+                Ports::Any => PORT,
+                Ports::Web => continue,
+            };
+            if let Destination::Name(name) = &rule.to
+                && self.covers(name.as_str(), port)
+            {
+                hosts.push(place(name.as_str(), port));
+            }
+        }
+        hosts
     }
 }
 
@@ -72,11 +81,11 @@ pub(crate) fn config() -> String {
         .into()
 }
 
-/// The text of the cage's `ssh_known_hosts`.
-pub(crate) fn known_hosts_file(lines: &[String]) -> String {
+/// The text of the cage's `ssh_known_hosts`, from what the user knows.
+pub(crate) fn known_hosts_file(known: &str, network: Option<&Network>) -> String {
     let mut text = String::from("# Made by Ironcage: the hosts that this cage may reach.\n");
-    for line in lines {
-        text.push_str(line);
+    for line in network.map_or_else(Vec::new, |network| known_hosts(known, network)) {
+        text.push_str(&line);
         text.push('\n');
     }
     text
@@ -85,11 +94,10 @@ pub(crate) fn known_hosts_file(lines: &[String]) -> String {
 /// Takes the keys of allowed hosts from the text of a file of known hosts. Hashed names are
 /// found where an allowed host has a whole name; against a pattern nothing can be held. What is
 /// not understood is passed over: ssh then does not know the host.
-pub fn known_hosts(text: &str, allowed: &[SshHost]) -> Vec<String> {
+fn known_hosts(text: &str, network: &Network) -> Vec<String> {
     let mut lines = Vec::new();
-    if allowed.is_empty() {
-        return lines;
-    }
+    let reachable = Reachable::of(network);
+    let exact = reachable.exact();
     for line in text.lines() {
         let mut words = line.split_ascii_whitespace().peekable();
         let marker = words.next_if(|word| word.starts_with('@'));
@@ -103,7 +111,7 @@ pub fn known_hosts(text: &str, allowed: &[SshHost]) -> Vec<String> {
         if !is_kind(kind) || !is_base64(key) {
             continue;
         }
-        for name in reached(names, allowed) {
+        for name in reached(names, &reachable, &exact) {
             let mut made = String::new();
             if let Some(marker) = marker {
                 made.push_str(marker);
@@ -120,28 +128,28 @@ pub fn known_hosts(text: &str, allowed: &[SshHost]) -> Vec<String> {
 }
 
 /// The names of allowed hosts that the names of a line stand for.
-fn reached(names: &str, allowed: &[SshHost]) -> Vec<String> {
+fn reached(names: &str, reachable: &Reachable<'_>, exact: &[String]) -> Vec<String> {
     if let Some(hashed) = names.strip_prefix("|1|") {
-        let exact = allowed.iter().filter_map(SshHost::exact);
-        return exact.filter(|name| is_hash_of(hashed, name)).collect();
+        let hit = |name: &&String| is_hash_of(hashed, name);
+        return exact.iter().filter(hit).cloned().collect();
     }
     let patterns: Vec<&str> = names.split(',').collect();
     let mut found = Vec::new();
     // A pattern of the user's, and one that is to be left out, hold for whole names.
-    for host in allowed.iter().filter_map(SshHost::exact) {
-        let fits = |pattern: &str| matches_pattern(&host, pattern);
+    for host in exact {
+        let fits = |pattern: &str| matches_pattern(host, pattern);
         let left_out = patterns
             .iter()
             .any(|pattern| pattern.strip_prefix('!').is_some_and(fits));
         if !left_out && patterns.iter().any(|pattern| fits(pattern)) {
-            found.push(host);
+            found.push(host.clone());
         }
     }
     for name in &patterns {
         let Some((host, port)) = parse(name) else {
             continue;
         };
-        if allowed.iter().any(|allowed| allowed.covers(host, port)) {
+        if reachable.covers(host, port) {
             found.push(place(host, port));
         }
     }
@@ -239,15 +247,34 @@ fn base64(text: &str) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::network::NetworkRule;
+    use crate::plan::Item;
 
     const KEY: &str = "AAAAC3NzaC1lZDI1NTE5AAAAIJ8y";
 
-    fn hosts(names: &[&str]) -> Vec<SshHost> {
-        names.iter().map(|name| SshHost::new(name)).collect()
+    fn rules(texts: &[&str]) -> Vec<Item<NetworkRule>> {
+        let rule = |text: &&str| Item {
+            what: NetworkRule {
+                rule: ironcage_policy::allowed(text).unwrap(),
+                bundle: None,
+            },
+            origin: String::new(),
+        };
+        texts.iter().map(rule).collect()
     }
 
-    fn taken(text: &str, names: &[&str]) -> Vec<String> {
-        known_hosts(text, &hosts(names))
+    fn network(allow: &[&str], deny: &[&str]) -> Network {
+        Network {
+            allow: rules(allow),
+            deny: rules(deny),
+            host_ports: Vec::new(),
+            resolve: Vec::new(),
+            door_filter: Vec::new(),
+        }
+    }
+
+    fn taken(text: &str, allow: &[&str]) -> Vec<String> {
+        known_hosts(text, &network(allow, &[]))
     }
 
     #[test]
@@ -256,21 +283,39 @@ mod tests {
             "# comment\ngit.example,10.0.0.7 ssh-ed25519 {KEY} ann@laptop\nsecret.example ssh-rsa {KEY}\n\
              [git.example]:2222 ssh-rsa {KEY}\n@revoked git.example ssh-rsa {KEY}\n@odd git.example ssh-rsa {KEY}\n"
         );
+        let usual = [
+            format!("git.example ssh-ed25519 {KEY}"),
+            format!("@revoked git.example ssh-rsa {KEY}"),
+        ];
+        assert_eq!(taken(&text, &["git.example:22"]), usual);
         assert_eq!(
             taken(&text, &["git.example"]),
-            [
-                format!("git.example ssh-ed25519 {KEY}"),
-                format!("@revoked git.example ssh-rsa {KEY}")
-            ]
+            [""; 0],
+            "the web is not ssh"
         );
         assert_eq!(taken(&text, &[]), [""; 0]);
-        let other_port = SshHost {
-            port: 2222,
-            ..SshHost::new("git.example")
-        };
         assert_eq!(
-            known_hosts(&text, &[other_port]),
+            taken(&text, &["git.example:2222"]),
             [format!("[git.example]:2222 ssh-rsa {KEY}")]
+        );
+        assert_eq!(
+            taken(&text, &["10.0.0.0/8:22"]),
+            [format!("10.0.0.7 ssh-ed25519 {KEY}")]
+        );
+        let denied = network(&["git.example:22", "git.example:2222"], &["git.example:22"]);
+        assert_eq!(
+            known_hosts(&text, &denied),
+            [format!("[git.example]:2222 ssh-rsa {KEY}")]
+        );
+    }
+
+    #[test]
+    fn a_network_that_is_open_to_all_names_nobody() {
+        let mut open = network(&["git.example:22"], &[]);
+        open.allow[0].what.rule.to = Destination::Any;
+        assert_eq!(
+            known_hosts(&format!("git.example ssh-rsa {KEY}"), &open),
+            [""; 0]
         );
     }
 
@@ -280,19 +325,16 @@ mod tests {
             "*.git.example,!old.git.example ssh-rsa {KEY}\na.git.example ssh-ed25519 {KEY}\n"
         );
         assert_eq!(
-            taken(&text, &["b.git.example"]),
+            taken(&text, &["b.git.example:22"]),
             [format!("b.git.example ssh-rsa {KEY}")]
         );
-        assert_eq!(taken(&text, &["old.git.example"]), [""; 0]);
-        for pattern in ["*.git.example", "**.git.example"] {
+        assert_eq!(taken(&text, &["old.git.example:22"]), [""; 0]);
+        for pattern in ["*.git.example:22", "**.git.example:*"] {
             assert_eq!(
                 taken(&text, &[pattern]),
                 [format!("a.git.example ssh-ed25519 {KEY}")]
             );
         }
-        assert!(!SshHost::new("*.git.example").covers("git.example", 22));
-        assert!(!SshHost::new("*.git.example").covers("evilgit.example", 22));
-        assert!(SshHost::new("**.git.example").covers("git.example", 22));
     }
 
     #[test]
@@ -301,9 +343,9 @@ mod tests {
         let text = "\
             |1|xUpi1iWkQ7DjHyfOfCVTCqz3KV4=|HqgQ9KZJrYJvcerohjfRt4U/Mcg= ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAINudDhn03Dtd3KHFEYhXEZ1UTD0soyib8Ymdvr0W0QTO\n\
             |1|qsmriqnmtU4uN+Y5JEi0AtHys4c=|1f7F22WHdYmptrGIAGOtPKVV4Dw= ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAINudDhn03Dtd3KHFEYhXEZ1UTD0soyib8Ymdvr0W0QTO\n";
-        assert_eq!(taken(text, &["git.example"]).len(), 1, "{text}");
-        assert!(taken(text, &["git.example"])[0].starts_with("git.example ssh-ed25519 "));
-        assert_eq!(taken(text, &["other.example", "*.example"]), [""; 0]);
+        assert_eq!(taken(text, &["git.example:22"]).len(), 1, "{text}");
+        assert!(taken(text, &["git.example:*"])[0].starts_with("git.example ssh-ed25519 "));
+        assert_eq!(taken(text, &["other.example:22", "*.example:22"]), [""; 0]);
     }
 
     #[test]
@@ -316,7 +358,7 @@ mod tests {
             "git.example ssh-rsa",
             "@revoked",
         ] {
-            assert_eq!(taken(text, &["git.example"]), [""; 0], "{text:?}");
+            assert_eq!(taken(text, &["git.example:22"]), [""; 0], "{text:?}");
         }
         assert_eq!(parse("a b"), None);
         assert_eq!(parse("[a]:x"), None);

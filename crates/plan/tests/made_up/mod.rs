@@ -161,7 +161,7 @@ pub(crate) fn request() -> Request {
             layers: Vec::new(),
         },
         git_directory: None,
-        known_hosts: Vec::new(),
+        known_hosts: String::new(),
         git: git_settings("[user]\nname = Ann\nemail = ann@example.org\n[core]\neditor = vi\n"),
     }
 }
