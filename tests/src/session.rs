@@ -144,6 +144,13 @@ fn words(text: &str) -> Vec<String> {
         let end = close.map_or(words.len(), |length| open + length + 1);
         words.splice(open..end, ["(BUILD)".to_owned()]);
     }
+    // How long a cage has been running.
+    for at in 1..words.len() {
+        let age = words[at].strip_suffix(['s', 'm', 'h', 'd']);
+        if words[at - 1] == "running" && age.is_some_and(|age| age.parse::<u32>().is_ok()) {
+            words[at] = "AGE".to_owned();
+        }
+    }
     words
 }
 
