@@ -478,6 +478,22 @@ both! {
         assert!(told.contains(&format!("rule web.test:{port}")), "{told}");
     }
 
+    fn the_door_ends_with_its_launcher(stage) {
+        let web = Web::start(0);
+        let mut command = stage.cage(&refs(&web.flags("web.test")), &["/bin/sh", "-c", "echo up; sleep 60"]);
+        let mut running = Running::start(&mut command);
+        let mut up = [0; 3];
+        running.stdout().read_exact(&mut up).expect("a word");
+        let door = door_of(running.pid()).expect("a door");
+        running.signal(rustix::process::Signal::KILL);
+        let place = PathBuf::from(format!("/proc/{door}"));
+        assert!(wait_until(MINUTE, || {
+            // Gone, or dead and not yet waited for by whoever inherited it.
+            let status = std::fs::read_to_string(place.join("status")).unwrap_or_default();
+            status.is_empty() || status.contains("State:\tZ")
+        }));
+    }
+
     fn a_cage_without_rules_has_no_door(stage) {
         let mut command = stage.cage(&[], &["/bin/sh", "-c", "echo up; read line"]);
         let mut running = Running::start(&mut command);

@@ -84,7 +84,8 @@ pub(crate) async fn serve(service: &Service, client: TcpStream) {
     let _ = match (expected, connection.target.clone()) {
         (Expected::Tls, Target::Name(name)) => connection.tls(&client, &name).await,
         (Expected::Http, Target::Name(name)) => {
-            connection.http(client, &name, Vec::new(), None).await
+            // On its own: the state of HTTP is large, and most connections have none.
+            Box::pin(connection.http(client, &name, Vec::new(), None)).await
         }
         (Expected::Anything, Target::Name(name)) => connection.anything(client, &name).await,
         _ => connection.bytes(&client).await,
@@ -354,7 +355,8 @@ impl Connection<'_> {
                         Looks::Undecided => {}
                         Looks::Other => break,
                         Looks::Http => {
-                            return self.http(client, name, seen, Some((server, address))).await;
+                            let server = Some((server, address));
+                            return Box::pin(self.http(client, name, seen, server)).await;
                         }
                         Looks::Tls => {
                             return self.named_tls(&client, name, seen, &server, address).await;

@@ -37,10 +37,9 @@ impl<R: AsyncRead + Unpin> Source<R> {
 
     /// Reads more. `false` at the end.
     async fn fill(&mut self) -> io::Result<bool> {
-        let mut part = [0; PART];
-        let length = self.inner.read(&mut part).await?;
-        self.buffer.extend(part.get(..length).unwrap_or_default());
-        Ok(length > 0)
+        // Not by way of an array: it would be a part of every connection's state.
+        self.buffer.reserve(PART);
+        Ok(self.inner.read_buf(&mut self.buffer).await? > 0)
     }
 
     /// Drops what was used.
