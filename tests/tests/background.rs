@@ -16,7 +16,7 @@ fn ironcage(stage: &Stage, args: &[&str]) -> Ran {
 /// Starts a cage in the background and returns its id.
 #[track_caller]
 fn start(stage: &Stage, flags: &[&str], command: &[&str]) -> String {
-    let mut args = vec!["run", "-q", "-d"];
+    let mut args = vec!["run", "-q", "-d", "--workspace-mode", "direct"];
     args.extend(flags);
     if !command.is_empty() {
         args.push("--");
@@ -31,7 +31,16 @@ fn ps(stage: &Stage, flags: &[&str]) -> Vec<Value> {
     let mut args = vec!["ps", "--json"];
     args.extend(flags);
     let text = ironcage(stage, &args).ok().stdout();
-    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+    let mut lines: Vec<Value> =
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    // Root sees its other cages on this host as well.
+    let base = stage.base().display().to_string();
+    lines.retain(|line| {
+        line["workspace"]
+            .as_str()
+            .is_none_or(|at| at.starts_with(&base))
+    });
+    lines
 }
 
 #[track_caller]

@@ -22,7 +22,15 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 fn ps(stage: &Stage) -> Vec<Value> {
     let mut command = stage.ironcage(["ps", "--json"]);
     let text = Running::start(&mut command).finish(PATIENCE).ok().stdout();
-    serde_json::from_str(&text).expect("JSON")
+    let mut lines: Vec<Value> = serde_json::from_str(&text).expect("JSON");
+    // Root sees its other cages on this host as well.
+    let base = stage.base().display().to_string();
+    lines.retain(|line| {
+        line["workspace"]
+            .as_str()
+            .is_none_or(|at| at.starts_with(&base))
+    });
+    lines
 }
 
 fn ids(lines: &[Value]) -> BTreeSet<String> {

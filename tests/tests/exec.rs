@@ -16,7 +16,7 @@ struct Cage<'a> {
 impl<'a> Cage<'a> {
     #[track_caller]
     fn start(stage: &'a Stage, flags: &[&str]) -> Self {
-        let mut args = vec!["run", "-q", "-d"];
+        let mut args = vec!["run", "-q", "-d", "--workspace-mode", "direct"];
         args.extend(flags);
         let ran = Running::start(&mut stage.ironcage(args))
             .finish(PATIENCE)
