@@ -4,7 +4,7 @@
 
 use ironcage_tests::{Running, Stage, both, tree};
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -107,10 +107,12 @@ both! {
         let mut running = Running::start(&mut stage.cage(&COW, &["/bin/sh", "-c", "echo up; read line"]));
         let mut line = String::new();
         BufReader::new(running.stdout()).read_line(&mut line).expect("it is up");
-        stage.sh_with(&COW, "true").ended(125).says("in use");
-        let fresh = [COW[0], COW[1], COW[2], "--fresh"];
-        stage.sh_with(&fresh, "test ! -e made").ok();
+        let second = stage.sh_with(&["--workspace-mode", "cow"], "test ! -e made && echo x > second").ok();
+        second.says("another cage works on the pending change");
         running.finish(DEADLINE);
+        // The first is the one to go on with.
+        stage.sh_with(&COW, "test -e made && test ! -e second").ok();
+        assert_eq!(pending(stage), 2);
     }
 
     fn directories_beside_the_workspace_are_kept_aside_too_unless_they_are_direct(stage) {
@@ -168,5 +170,33 @@ both! {
         let hide = [COW[0], COW[1], COW[2], "--hide", "secrets", "-r", "src"];
         let ran = stage.sh_with(&hide, "cat secrets/key; mv secrets s2; cat s2/key; echo x > src/deep/file; cat kept; true").ok();
         assert_eq!(ran.stdout(), "as it was", "{ran:?}");
+    }
+
+    fn what_the_host_changes_meanwhile_is_seen_as_the_guide_says(stage) {
+        for name in ["in-place", "saved", "mine", "unseen/file"] {
+            stage.write(stage.project().join(name), "old");
+        }
+        let script = "cat in-place saved >/dev/null; cat missing 2>/dev/null; echo agent > mine; echo up; read line;
+            cat in-place mine unseen/file unseen/new; ls | tr '\\n' ' '; cat saved";
+        let mut running = Running::start(&mut stage.cage(&COW, &["/bin/sh", "-c", script]));
+        let (mut stdin, mut stdout) = (running.stdin(), BufReader::new(running.stdout()));
+        let mut line = String::new();
+        stdout.read_line(&mut line).expect("it is up");
+        for name in ["in-place", "mine", "unseen/file", "unseen/new", "missing"] {
+            stage.write(stage.project().join(name), "new ");
+        }
+        stage.write(stage.project().join("saved.tmp"), "new ");
+        fs::rename(stage.project().join("saved.tmp"), stage.project().join("saved")).expect("saved");
+        stdin.write_all(b"go\n").expect("it goes on");
+        let mut said = String::new();
+        stdout.read_to_string(&mut said).expect("what it sees");
+        running.finish(DEADLINE).ok();
+        let seen = said.strip_prefix("new agent\nnew new ").expect(&said);
+        assert!(seen.starts_with("in-place mine missing saved unseen "), "{said}");
+        // The kernel may remember the file that was there before; it never mixes the two.
+        assert!(seen.ends_with(" old") || seen.ends_with(" new "), "{said}");
+        // And the host has its own versions of all of them.
+        assert_eq!(stage.read("mine").as_deref(), Some("new "));
+        assert_eq!(fs::read_to_string(upper(stage).join("mine")).expect("the agent's"), "agent\n");
     }
 }

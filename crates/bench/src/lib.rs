@@ -1,4 +1,4 @@
-//! The benchmarks behind `ironcage bench`: start, system calls, a mixed task, memory.
+//! The benchmarks behind `ironcage bench`: start, system calls, a mixed task, memory, the workspace.
 //!
 //! Each bench measures the `ironcage` program from outside, as a user would start it, beside
 //! the bare command and the peers that are installed, in interleaved rounds, so that a
@@ -24,6 +24,7 @@ mod syscalls;
 mod table;
 mod task;
 mod verdict;
+mod workspace;
 
 pub use error::BenchError;
 pub use exec::{ExecBenchRequest, ExecReport, bench_exec};
@@ -37,3 +38,4 @@ pub use statistics::Summary;
 pub use syscalls::{SyscallTimes, SyscallsReport, SyscallsRequest, bench_syscalls, time_syscalls};
 pub use task::{TaskReport, TaskRequest, bench_task};
 pub use verdict::{Target, Verdict};
+pub use workspace::{WorkspaceReport, WorkspaceRequest, bench_workspace};

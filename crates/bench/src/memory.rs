@@ -162,7 +162,9 @@ pub fn bench_memory(request: &MemoryRequest) -> Result<MemoryReport, BenchError>
 fn start_herd(request: &MemoryRequest, scratch: &Scratch) -> Result<Herd, BenchError> {
     // A time to sleep that no one else asks for: it finds what belongs to this bench.
     let marker = format!("{}.{:09}", 100_000, std::process::id());
-    let arguments: Vec<OsString> = ["run", "-q", "--", SLEEP, &marker]
+    // On the real files: all of them have the same workspace, and a change has one cage.
+    let mode = "--workspace-mode";
+    let arguments: Vec<OsString> = ["run", "-q", mode, "direct", "--", SLEEP, &marker]
         .map(OsString::from)
         .to_vec();
     let complaints = scratch.complaints("ironcage")?;

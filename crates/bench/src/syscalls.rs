@@ -146,6 +146,9 @@ pub fn bench_syscalls(request: &SyscallsRequest) -> Result<SyscallsReport, Bench
     let caged: Vec<OsString> = vec![
         "run".into(),
         "-q".into(),
+        // On the real files, where both sides leave their results; `bench workspace` has the other.
+        "--workspace-mode".into(),
+        "direct".into(),
         "--".into(),
         program.clone().into(),
         timer.clone(),

@@ -175,11 +175,14 @@ fn workers(
         }
         None => notes.push("bwrap: not measured: not installed (package bubblewrap)".to_owned()),
     }
-    let mut arguments: Vec<OsString> = ["run", "-q", "--"].map(OsString::from).to_vec();
+    // On the real files, like the others; `bench workspace` measures the copy-on-write view.
+    let mut arguments: Vec<OsString> = ["run", "-q", "--workspace-mode", "direct", "--"]
+        .map(OsString::from)
+        .to_vec();
     arguments.extend(script());
     workers.push(worker(
         "ironcage",
-        "run -q, all layers".into(),
+        "run -q --workspace-mode direct, all layers".into(),
         &request.ironcage,
         &arguments,
     )?);

@@ -14,7 +14,7 @@ use ironcage_policy::{
     Amount, Cpus, EnvRule, FlagLayer, NetworkMode, Resolved, Sources, TimeLimit, WorkspaceMode,
     resolve,
 };
-use ironcage_state::{StateError, Store};
+use ironcage_state::{StateError, Store, renew_directory};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt as _;
@@ -189,7 +189,19 @@ impl Prepared {
             return Ok(None);
         };
         match Store::claim_layers(layers).map_err(|error| shown(&error))? {
-            Some(held) => Ok(Some(held)),
+            Some(held) => {
+                for item in &self.plan.view {
+                    if let ViewOp::Overlay {
+                        of: Overlaid::Cache,
+                        work,
+                        ..
+                    } = &item.what
+                    {
+                        renew_directory(work).map_err(|error| shown(&error))?;
+                    }
+                }
+                Ok(Some(held))
+            }
             None => Err(CliError::new(
                 "another cage has just begun to read your own caches in this workspace",
             )

@@ -6,7 +6,11 @@ use crate::places;
 use ironcage_model::CageId;
 use ironcage_plan::{ChangeLayer, ChangePlace, Overlaid, Plan, ViewOp};
 use ironcage_policy::{Policy, WorkspaceMode};
-use ironcage_workspace::{Change, Draft, LayerRequest, LayerRole, Lock, Store, WorkspaceError};
+use ironcage_workspace::{
+    ApplyOptions, Change, Draft, LayerRequest, LayerRole, Lock, Selection, Store, WorkspaceError,
+    take_owners_rights,
+};
+use std::io::{BufRead as _, IsTerminal as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -19,7 +23,14 @@ pub(crate) enum Choice {
     /// One that an earlier run left.
     Continue(Store, Change),
     /// A new one.
-    Begin(Store, Draft),
+    Begin {
+        store: Store,
+        draft: Draft,
+        /// The pending one that it stands beside.
+        beside: Option<Change>,
+        /// Whether that is so because another cage works on it.
+        busy: bool,
+    },
 }
 
 impl Choice {
@@ -37,18 +48,25 @@ impl Choice {
             return Ok(Choice::None);
         }
         let store = places::changes(home);
-        if !fresh && let Some(change) = store.pending(workspace).map_err(shown)? {
-            return Ok(Choice::Continue(store, change));
+        let pending = store.pending(workspace).map_err(shown)?;
+        // One upper layer cannot serve two overlays at once: what either sees then is undefined.
+        let busy = pending.as_ref().is_some_and(Change::in_use);
+        match pending {
+            Some(change) if !fresh && !busy => Ok(Choice::Continue(store, change)),
+            beside => Ok(Choice::Begin {
+                draft: store.draft(workspace).map_err(shown)?,
+                store,
+                beside,
+                busy: busy && !fresh,
+            }),
         }
-        let draft = store.draft(workspace).map_err(shown)?;
-        Ok(Choice::Begin(store, draft))
     }
 
     /// Where the plan puts its layers.
     pub(crate) fn place(&self) -> ChangePlace {
         match self {
             Choice::None => ChangePlace::default(),
-            Choice::Begin(_, draft) => ChangePlace {
+            Choice::Begin { draft, .. } => ChangePlace {
                 directory: draft.directory.clone(),
                 layers: Vec::new(),
             },
@@ -72,20 +90,32 @@ impl Choice {
         let layers = |directory: &Path| layers(plan, directory);
         match self {
             Choice::None => Ok(None),
-            Choice::Begin(store, draft) => {
+            Choice::Begin {
+                store,
+                draft,
+                beside,
+                busy,
+            } => {
                 let wanted = layers(&draft.directory);
                 if wanted.is_empty() {
                     return Ok(None);
                 }
-                let change = store
+                let (change, lock) = store
                     .create(&plan.workspace, draft, mode.name(), &wanted)
                     .map_err(shown)?;
-                let lock = change.lock().map_err(shown)?;
+                // The next run goes on with the one that was there first.
+                if let Some(first) = beside.as_ref().filter(|_| busy) {
+                    store.make_current(first).map_err(shown)?;
+                }
                 Ok(Some(Open {
                     store,
                     change,
-                    continued: false,
-                    _lock: lock,
+                    origin: match beside {
+                        Some(first) if busy => Origin::BesideBusy(first),
+                        Some(first) => Origin::InPlaceOf(first),
+                        None => Origin::First,
+                    },
+                    lock,
                 }))
             }
             Choice::Continue(store, mut change) => {
@@ -93,16 +123,15 @@ impl Choice {
                 if wanted.is_empty() {
                     return Ok(None);
                 }
-                // One upper layer cannot serve two overlays at once: what either sees then is
-                // undefined.
                 let lock = change.lock().map_err(|error| in_use(&error))?;
                 same_directories(&change)?;
+                store.renew_work(&change).map_err(shown)?;
                 store.extend(&mut change, &wanted).map_err(shown)?;
                 Ok(Some(Open {
                     store,
                     change,
-                    continued: true,
-                    _lock: lock,
+                    origin: Origin::Continued,
+                    lock,
                 }))
             }
         }
@@ -177,42 +206,134 @@ fn shown(error: WorkspaceError) -> CliError {
 pub(crate) struct Open {
     store: Store,
     change: Change,
-    continued: bool,
-    _lock: Lock,
+    origin: Origin,
+    lock: Lock,
+}
+
+/// How a run came to its change.
+#[derive(Debug)]
+enum Origin {
+    /// An earlier run left it.
+    Continued,
+    /// It is the only one of its workspace.
+    First,
+    /// The user wanted one from the real files, though this one is pending.
+    InPlaceOf(Change),
+    /// Another cage works on this one.
+    BesideBusy(Change),
+}
+
+/// How the run ended, as far as its change is concerned.
+#[derive(Debug)]
+pub(crate) struct End<'a> {
+    /// The workspace's mode.
+    pub(crate) mode: WorkspaceMode,
+    /// Whether the command ended with status 0.
+    pub(crate) succeeded: bool,
+    /// Paths of the workspace that are applied though the host would execute or trust them.
+    pub(crate) allowed: &'a [PathBuf],
+    /// Whether to say nothing and ask nothing.
+    pub(crate) quiet: bool,
 }
 
 impl Open {
-    /// Says that the cage starts with what an earlier one left.
+    /// Says what the cage starts with, where that is not the real files alone.
     pub(crate) fn announce(&self) {
-        if self.continued {
-            anstream::eprintln!(
+        match &self.origin {
+            Origin::Continued => anstream::eprintln!(
                 "ironcage: goes on with the pending change {}; --fresh starts from the real files",
                 self.change.id()
-            );
+            ),
+            Origin::BesideBusy(first) => anstream::eprintln!(
+                "ironcage: another cage works on the pending change {}; this one begins {} from the real files",
+                first.id(),
+                self.change.id()
+            ),
+            Origin::First | Origin::InPlaceOf(_) => {}
         }
     }
 
     /// Lets a change go that this run began and in which nothing can be: the cage did not start.
     pub(crate) fn abandon(self) -> Result<(), CliError> {
-        if self.continued {
-            return Ok(());
+        match self.origin {
+            Origin::Continued => Ok(()),
+            _ => self.remove(),
         }
-        self.remove()
     }
 
-    /// What becomes of it when the command has ended.
-    pub(crate) fn finish(mut self, cage: &CageId, quiet: bool) -> Result<(), CliError> {
+    /// What becomes of it when the command has ended: applied where that is the mode and the
+    /// command succeeded, else kept aside, told, and on a terminal asked about.
+    pub(crate) fn finish(mut self, cage: &CageId, end: &End<'_>) -> Result<(), CliError> {
         if self.is_empty() {
             return self.remove();
         }
         self.change.add_cage(cage).map_err(shown)?;
+        // Refused on hosts without user namespaces: what cannot be read there is told.
+        let _ = take_owners_rights();
+        let summary = self.change.summary().map_err(shown)?;
+        if summary.is_empty() {
+            return self.remove();
+        }
+        if end.mode == WorkspaceMode::Apply && end.succeeded {
+            let options = ApplyOptions {
+                hold_flagged: true,
+                allowed: end.allowed.to_vec(),
+                ..ApplyOptions::default()
+            };
+            return self.apply(&options, end.quiet);
+        }
+        if end.quiet {
+            return Ok(());
+        }
+        anstream::eprintln!("ironcage: kept aside as {}: {summary}", self.change.id());
+        if std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
+            return self.ask();
+        }
+        anstream::eprintln!(
+            "  hint: `ironcage diff` shows it, `ironcage apply` brings it over, `ironcage discard` lets it go"
+        );
+        Ok(())
+    }
+
+    fn apply(self, options: &ApplyOptions, quiet: bool) -> Result<(), CliError> {
+        let everything = Selection::everything();
+        let Open {
+            store,
+            change,
+            lock,
+            ..
+        } = self;
+        let applied = store
+            .apply_locked(&change, &lock, &everything, options)
+            .map_err(shown)?;
         if !quiet {
-            anstream::eprintln!(
-                "ironcage: what it changed is kept aside as {}; the real files are as they were",
-                self.change.id()
-            );
+            anstream::eprintln!("ironcage: {applied}");
+            if !applied.finished {
+                anstream::eprintln!(
+                    "  hint: the rest stays aside as {}: `ironcage diff` shows it",
+                    change.id()
+                );
+            }
         }
         Ok(())
+    }
+
+    /// Lets the user choose. No answer keeps it.
+    fn ask(self) -> Result<(), CliError> {
+        loop {
+            anstream::eprint!("[a]pply, [d]iff, [k]eep or [x] discard? [k] ");
+            let mut answer = String::new();
+            let read = std::io::stdin().lock().read_line(&mut answer);
+            match (read, answer.trim()) {
+                (Ok(0) | Err(_), _) | (_, "" | "k" | "keep") => return Ok(()),
+                (_, "a" | "apply") => return self.apply(&ApplyOptions::default(), false),
+                (_, "x" | "discard") => return self.remove(),
+                (_, "d" | "diff") => {
+                    crate::commands::diff::show(&self.change, &Selection::everything())?;
+                }
+                _ => {}
+            }
+        }
     }
 
     /// Whether no layer has anything in it.
@@ -226,10 +347,17 @@ impl Open {
         let Open {
             store,
             change,
-            _lock: lock,
-            ..
+            lock,
+            origin,
         } = self;
+        store.remove_locked(&change).map_err(shown)?;
         drop(lock);
-        store.remove(&change).map_err(shown)
+        match origin {
+            // It is the one to go on with again.
+            Origin::InPlaceOf(first) if first.directory().is_dir() => {
+                store.make_current(&first).map_err(shown)
+            }
+            _ => Ok(()),
+        }
     }
 }

@@ -13,6 +13,7 @@ use ironcage_plan::Owner;
 use ironcage_sys::mount::{AttributeChange, open_below, open_source, set_attributes};
 use ironcage_sys::process::{FileIds, set_file_ids};
 use ironcage_sys::rustix::fs::{StatVfsMountFlags, fstatvfs};
+use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag,
     fsconfig_set_string, fsmount, fsopen, unmount,
@@ -39,11 +40,13 @@ struct Opened {
     lower: OwnedFd,
     upper: OwnedFd,
     work: OwnedFd,
-    /// How many of them are mounts that were made for this, at [`LAYERS`].
-    mapped: u32,
+    /// Mounts that were made for them.
+    mounts: Vec<OwnedFd>,
 }
 
-/// Where layers with mapped owners stand while the overlay is made: on the cage's own storage,
+const INVALID: i32 = Errno::INVAL.raw_os_error();
+
+/// Where layers with mapped owners stand while the overlay is made, if they must: on the cage's own storage,
 /// where nobody else is yet.
 pub(crate) const LAYERS: &str = ".hidden/layers";
 
@@ -59,25 +62,37 @@ impl View<'_> {
             None => open_layers(layers)?,
             Some(id_map) => self.open_mapped(layers, id_map)?,
         };
-        let made = if opened.mapped == 0 {
+        let made = if opened.mounts.is_empty() {
             self.make_overlay(layers, &opened)?
         } else {
-            as_agent(self.agent(), || self.make_overlay(layers, &opened))?
+            self.make_mapped(layers, &opened)?
         };
-        if opened.mapped > 0 {
-            doing(fchdir(self.root()), || "enter the new root".into())?;
-        }
-        for _ in 0..opened.mapped {
-            let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
-            doing(unmount(LAYERS, flags), || "let a layer go".into())?;
-        }
         self.attach(&made, target)?;
         self.is_foreign(target);
         Ok(())
     }
 
-    /// Layers as mounts on which the owner on disk is the agent. They are attached
-    /// while the overlay is made: kernels before 6.15 take no others.
+    /// Makes an overlay over mounts that are not attached anywhere. Kernels before 6.15 do not
+    /// take such; there they are attached for that moment.
+    fn make_mapped(&self, layers: Layers<'_>, opened: &Opened) -> Result<OwnedFd, LayerError> {
+        let make = || as_agent(self.agent(), || self.make_overlay(layers, opened));
+        match make() {
+            Err(error) if error.source.raw_os_error() == Some(INVALID) => {}
+            other => return other,
+        }
+        for tree in &opened.mounts {
+            self.attach(tree, Path::new(LAYERS))?;
+        }
+        let made = make()?;
+        doing(fchdir(self.root()), || "enter the new root".into())?;
+        for _ in &opened.mounts {
+            let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+            doing(unmount(LAYERS, flags), || "let a layer go".into())?;
+        }
+        Ok(made)
+    }
+
+    /// Layers as mounts on which the owner on disk is the agent.
     fn open_mapped(
         &self,
         layers: Layers<'_>,
@@ -118,13 +133,13 @@ impl View<'_> {
                     shown(path)
                 )
             })?;
-            self.attach(tree, Path::new(LAYERS))?;
         }
+        let handle = doing(lower.try_clone(), || "copy a descriptor".into())?;
         Ok(Opened {
-            lower,
+            lower: handle,
             upper,
             work,
-            mapped: 2,
+            mounts: vec![lower, change],
         })
     }
 
@@ -161,6 +176,9 @@ impl View<'_> {
         // With this, redirects and files without data are neither made nor followed: what an
         // agent could have forged in a layer means nothing.
         doing(fsconfig_set_flag(&context, "userxattr"), action)?;
+        // Without it the end of every cage would wait until all that the host has to write on
+        // that file system is on disk.
+        doing(fsconfig_set_flag(&context, "volatile"), action)?;
         doing(fsconfig_create(&context), action)?;
         let mut attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
         let flags = doing(fstatvfs(&opened.lower), action)?.f_flag;
@@ -178,7 +196,7 @@ fn open_layers(layers: Layers<'_>) -> Result<Opened, LayerError> {
         lower: open(layers.lower)?,
         upper: open(layers.upper)?,
         work: open(layers.work)?,
-        mapped: 0,
+        mounts: Vec::new(),
     })
 }
 

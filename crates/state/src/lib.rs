@@ -15,5 +15,5 @@ mod tree;
 pub use copy::Copied;
 pub use error::StateError;
 pub use place::{Place, workspace_key};
-pub use remove::remove_tree;
+pub use remove::{remove_tree, renew_directory};
 pub use store::{Entry, Store};

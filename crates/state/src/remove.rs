@@ -11,6 +11,7 @@ use ironcage_sys::rustix::io::Errno;
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::Path;
 
 /// Begins the names of what is to go. No key begins with a dot.
@@ -29,6 +30,29 @@ pub fn remove_tree(directory: &Path, name: &OsStr) -> Result<bool, StateError> {
         Err(error) => return Err(error).doing("open", directory),
     };
     take_out(above.as_fd(), name, above.as_fd()).doing("remove", &shown)
+}
+
+/// Makes a directory anew: empty, closed to others, with the owner that it had. For the work
+/// directory of an overlay, which the kernel refuses a second time where it synced nothing.
+///
+/// # Errors
+/// Where the system refuses.
+pub fn renew_directory(path: &Path) -> Result<(), StateError> {
+    let before = std::fs::symlink_metadata(path).doing("look at", path)?;
+    let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
+        return Ok(());
+    };
+    remove_tree(above, name)?;
+    std::fs::DirBuilder::new()
+        .mode(0o700)
+        .create(path)
+        .doing("make", path)?;
+    let made = std::fs::symlink_metadata(path).doing("look at", path)?;
+    if (made.uid(), made.gid()) != (before.uid(), before.gid()) {
+        std::os::unix::fs::lchown(path, Some(before.uid()), Some(before.gid()))
+            .doing("give away", path)?;
+    }
+    Ok(())
 }
 
 /// Removes an entry of an open directory by way of another on the same file system.

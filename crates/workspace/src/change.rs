@@ -175,13 +175,26 @@ impl Change {
 
     /// Writes the record, whole or not at all.
     pub(crate) fn write(&self) -> Result<(), WorkspaceError> {
+        self.write_by(replace_file)
+    }
+
+    /// The same for a change that has nothing in it yet: it need not be on disk when the host
+    /// crashes, and waiting for the disk would cost more than the start of a cage.
+    pub(crate) fn write_first(&self) -> Result<(), WorkspaceError> {
+        self.write_by(put_file)
+    }
+
+    fn write_by(
+        &self,
+        write: fn(&Path, &[u8]) -> std::io::Result<()>,
+    ) -> Result<(), WorkspaceError> {
         let path = self.directory.join(RECORD);
         let text =
             serde_json::to_vec_pretty(&self.record).map_err(|source| WorkspaceError::Record {
                 path: path.clone(),
                 source,
             })?;
-        replace_file(&path, &text).doing("write", &path)
+        write(&path, &text).doing("write", &path)
     }
 
     /// Its id.
@@ -270,10 +283,21 @@ impl Change {
     }
 }
 
-/// Replaces a file of ours by way of another name, so that it is never seen half written.
+/// Replaces a file of ours by way of another name, so that it is never seen half written, also
+/// after a crash of the host.
 pub(crate) fn replace_file(path: &Path, content: &[u8]) -> std::io::Result<()> {
+    write_beside(path, content, true)
+}
+
+/// The same without waiting for the disk.
+pub(crate) fn put_file(path: &Path, content: &[u8]) -> std::io::Result<()> {
+    write_beside(path, content, false)
+}
+
+fn write_beside(path: &Path, content: &[u8], durable: bool) -> std::io::Result<()> {
     let mut name = path.as_os_str().to_owned();
-    name.push(".new");
+    // Others may write the same file at this moment.
+    name.push(format!(".new-{}", std::process::id()));
     let beside = PathBuf::from(name);
     let mut file = OpenOptions::new()
         .write(true)
@@ -282,6 +306,8 @@ pub(crate) fn replace_file(path: &Path, content: &[u8]) -> std::io::Result<()> {
         .mode(0o600)
         .open(&beside)?;
     file.write_all(content)?;
-    file.sync_data()?;
+    if durable {
+        file.sync_data()?;
+    }
     std::fs::rename(&beside, path)
 }

@@ -3,10 +3,10 @@
 //! `changes/KEY/ID/` holds one: `change.json`, and for each layer `upper` and `work`.
 //! `changes/KEY/current` names the one that the next run in the workspace continues.
 
-use crate::change::{Change, ChangeId, Layer, LayerRole, Moment, Record, replace_file};
+use crate::change::{Change, ChangeId, Layer, LayerRole, Lock, Moment, Record, put_file};
 use crate::error::{Doing as _, WorkspaceError};
-use ironcage_state::{remove_tree, workspace_key};
-use ironcage_sys::rustix::fs::{Gid, Mode, Uid};
+use ironcage_state::{remove_tree, renew_directory, workspace_key};
+use ironcage_sys::rustix::fs::{Gid, Mode, Uid, chown};
 use ironcage_sys::rustix::rand::{GetRandomFlags, getrandom};
 use ironcage_sys::rustix::time::{ClockId, clock_gettime};
 use std::ffi::OsStr;
@@ -74,7 +74,13 @@ impl Store {
         if !directory.is_dir() {
             return Ok(None);
         }
-        Change::read(&directory).map(Some)
+        match Change::read(&directory) {
+            // It has just gone.
+            Err(WorkspaceError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                Ok(None)
+            }
+            other => other.map(Some),
+        }
     }
 
     /// Names a change that is to be begun. Nothing is made.
@@ -90,7 +96,8 @@ impl Store {
         Ok(Draft { id, directory })
     }
 
-    /// Begins a change, which becomes the workspace's current one. Earlier ones stay.
+    /// Begins a change, which becomes the workspace's current one. Earlier ones stay. Before
+    /// anybody can find it, it is the caller's alone.
     ///
     /// # Errors
     /// Where the directories cannot be made or a real one cannot be looked at.
@@ -100,9 +107,10 @@ impl Store {
         draft: Draft,
         mode: &str,
         layers: &[LayerRequest],
-    ) -> Result<Change, WorkspaceError> {
+    ) -> Result<(Change, Lock), WorkspaceError> {
         let Draft { id, directory } = draft;
-        make_private(&directory)?;
+        // Whoever removed the last change of the workspace may take the place with it.
+        make_private(&directory).or_else(|_| make_private(&directory))?;
         let mut made = Vec::with_capacity(layers.len());
         for request in layers {
             made.push(make_layer(&directory, request)?);
@@ -118,9 +126,23 @@ impl Store {
             },
             directory,
         };
-        change.write()?;
+        let lock = change.lock()?;
+        change.write_first()?;
         self.make_current(&change)?;
-        Ok(change)
+        Ok((change, lock))
+    }
+
+    /// Makes the work directories of a change anew, for the next overlays over it: the kernel
+    /// refuses one in which an overlay left its mark that it syncs nothing. The caller holds the
+    /// change's lock.
+    ///
+    /// # Errors
+    /// Where the system refuses.
+    pub fn renew_work(&self, change: &Change) -> Result<(), WorkspaceError> {
+        for layer in change.layers() {
+            renew_directory(&layer.work)?;
+        }
+        Ok(())
     }
 
     /// Adds those overlays to a change that it does not have yet. The caller holds its lock.
@@ -152,7 +174,7 @@ impl Store {
     /// Where that cannot be written down.
     pub fn make_current(&self, change: &Change) -> Result<(), WorkspaceError> {
         let path = self.of_workspace(change.workspace()).join(CURRENT);
-        replace_file(&path, change.id().as_str().as_bytes()).doing("write", &path)
+        put_file(&path, change.id().as_str().as_bytes()).doing("write", &path)
     }
 
     /// Every change there is, the oldest first.
@@ -197,12 +219,20 @@ impl Store {
     }
 
     /// As [`Store::remove`], by the one who holds the lock.
-    pub(crate) fn remove_locked(&self, change: &Change) -> Result<(), WorkspaceError> {
+    ///
+    /// # Errors
+    /// Where the system refuses.
+    pub fn remove_locked(&self, change: &Change) -> Result<(), WorkspaceError> {
         let place = self.of_workspace(change.workspace());
         remove_tree(&place, OsStr::new(change.id().as_str()))?;
         let current = place.join(CURRENT);
         if std::fs::read_to_string(&current).is_ok_and(|id| id == change.id().as_str()) {
-            std::fs::remove_file(&current).doing("remove", &current)?;
+            match std::fs::remove_file(&current) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(error).doing("remove", &current);
+                }
+                _ => {}
+            }
         }
         // Only when nothing is left in it.
         let _ = std::fs::remove_dir(&place);
@@ -235,7 +265,7 @@ fn make_layer(directory: &Path, request: &LayerRequest) -> Result<Layer, Workspa
     let own = std::fs::metadata(&upper).doing("look at", &upper)?;
     if (own.uid(), own.gid()) != (real.uid(), real.gid()) {
         for made in [&upper, &work] {
-            match ironcage_sys::rustix::fs::chown(made, Some(owner.0), Some(owner.1)) {
+            match chown(made, Some(owner.0), Some(owner.1)) {
                 Ok(()) => {}
                 // A group that is not ours stays with the real directory.
                 Err(_) if own.uid() == real.uid() => {}

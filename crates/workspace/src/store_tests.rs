@@ -19,9 +19,10 @@ fn over(real: &Path) -> [LayerRequest; 1] {
 
 fn begin(store: &Store, workspace: &Path) -> Change {
     let draft = store.draft(workspace).expect("a name");
-    store
+    let (change, _lock) = store
         .create(workspace, draft, "cow", &over(workspace))
-        .expect("a change")
+        .expect("a change");
+    change
 }
 
 #[test]

@@ -68,6 +68,19 @@ enum Bench {
         #[arg(long, value_name = "FILE")]
         html: Option<PathBuf>,
     },
+    /// A copy-on-write workspace: starts in trees of different sizes, and work on one: bare, on
+    /// the real files, copy-on-write, on a copy.
+    Workspace {
+        /// How many starts in each tree.
+        #[arg(long, default_value_t = 50)]
+        starts: usize,
+        /// How many times each does each task.
+        #[arg(long, default_value_t = 7)]
+        runs: usize,
+        /// Files in the largest tree.
+        #[arg(long, default_value_t = 300_000)]
+        files: usize,
+    },
     /// The memory of Ironcage's own processes while many cages sleep at once.
     Memory {
         /// How many cages.
@@ -127,6 +140,20 @@ pub(crate) fn run(args: Args) -> CommandResult {
                         .map_err(|error| CliError::new(format!("{}: {error}", path.display())))?;
                 }
             }
+            print(&report, json)
+        }
+        Bench::Workspace {
+            starts,
+            runs,
+            files,
+        } => {
+            let request = bench::WorkspaceRequest {
+                ironcage,
+                starts,
+                runs,
+                files,
+            };
+            let report = bench::bench_workspace(&request).map_err(failed)?;
             print(&report, json)
         }
         Bench::Memory { cages } => {

@@ -3,7 +3,7 @@
 use crate::error::{CliError, CommandResult};
 use crate::pending::{Pending, PendingArgs, shown};
 use ironcage_model::Printable;
-use ironcage_workspace::{Difference, Roots, differences, unified};
+use ironcage_workspace::{Change, Difference, Roots, Selection, differences, unified};
 use std::io::{self, IsTerminal as _, Write};
 use std::process::{Child, Command, Stdio};
 
@@ -15,6 +15,13 @@ use std::process::{Child, Command, Stdio};
 pub(crate) struct Args {
     #[command(flatten)]
     pending: PendingArgs,
+    #[command(flatten)]
+    shape: Shape,
+}
+
+/// In which shape it is shown.
+#[derive(Debug, Default, clap::Args)]
+struct Shape {
     /// Only names and counts of lines
     #[arg(long, conflicts_with_all = ["name_only", "json"])]
     stat: bool,
@@ -33,14 +40,23 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let Pending {
         change, selection, ..
     } = args.pending.find()?;
+    print(&change, &selection, args.shape)
+}
+
+/// Shows a change in full.
+pub(crate) fn show(change: &Change, selection: &Selection) -> CommandResult {
+    print(change, selection, Shape::default())
+}
+
+fn print(change: &Change, selection: &Selection, args: Shape) -> CommandResult {
     let reading = change
-        .read_entries(&selection)
+        .read_entries(selection)
         .map_err(|error| shown(&error))?;
-    let roots = Roots::open(&change).map_err(|error| shown(&error))?;
+    let roots = Roots::open(change).map_err(|error| shown(&error))?;
     let found = differences(&roots, &reading);
     let summary = change.summary_of(&roots, &reading);
     if args.json {
-        anstream::println!("{}", json(&change, &roots, &found, &summary));
+        anstream::println!("{}", json(change, &roots, &found, &summary));
         return Ok(0);
     }
     let terminal = io::stdout().is_terminal();

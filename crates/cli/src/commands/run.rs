@@ -1,13 +1,14 @@
 //! `ironcage run`: a command in a cage, to its end.
 
 use crate::cage_flags::{CageFlags, Prepared};
+use crate::change;
 use crate::error::{CliError, CommandResult, without_numbers};
 use ironcage_backend::{COPY_ON_WRITE, StartError};
 use ironcage_host::HostCaps;
 use ironcage_model::{Ending, LimitHit, Outcome, Printable};
 use ironcage_runtime::{Awaited, Job, RunError, Side, detach};
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -109,7 +110,18 @@ pub(crate) fn run(args: Args) -> CommandResult {
     };
     report(&finished.outcome, &program, finished.id.as_str());
     if let Some(change) = change {
-        change.finish(&finished.id, args.quiet)?;
+        let unprotected = prepared.resolved.policy.unprotect.iter();
+        let allowed: Vec<PathBuf> = unprotected.map(|path| path.value.clone()).collect();
+        change.finish(
+            &finished.id,
+            &change::End {
+                mode,
+                succeeded: finished.outcome.ending.exit_code() == 0,
+                allowed: &allowed,
+                // In the background nobody reads or answers.
+                quiet: args.quiet || args.detach,
+            },
+        )?;
     }
     // Who waits for the cage hears of its end now: what it changed is in its place.
     Ok(finished.outcome.ending.exit_code())

@@ -94,6 +94,7 @@ impl Bed {
         self.store
             .create(&self.workspace, draft, "cow", &layers)
             .expect("a change")
+            .0
     }
 
     /// Commands of an agent in the overlay.
@@ -130,6 +131,7 @@ impl Bed {
         self.store
             .create(workspace, draft, "cow", &layers)
             .expect("a change")
+            .0
     }
 
     /// Commands of an agent where every layer lies over its real directory.

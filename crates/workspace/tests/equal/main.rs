@@ -90,7 +90,8 @@ fn prepare(base: &Path, store: &Store, seeds: std::ops::Range<u64>) -> Vec<Case>
             let draft = store.draft(&real).expect("a draft");
             let change = store
                 .create(&real, draft, "cow", &layers)
-                .expect("a change");
+                .expect("a change")
+                .0;
             Case {
                 seed,
                 directory,

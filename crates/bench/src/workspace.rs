@@ -1,0 +1,337 @@
+//! `bench workspace`: what a copy-on-write workspace costs: the start of a command in trees of
+//! different sizes, and work on one of them, bare, on the real files, copy-on-write, and on a
+//! copy that is made first.
+
+use crate::arm::Arm;
+use crate::scratch::Scratch;
+use crate::statistics::{Shuffle, Summary};
+use crate::table::{Table, number};
+use crate::verdict::{Target, Verdict};
+use crate::{BenchError, HostFacts};
+use ironcage_state::remove_tree;
+use serde::Serialize;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How much longer a start in the largest tree may take than in an empty one.
+const FLAT: Target = Target {
+    at_most: 10.0,
+    unit: "%",
+};
+/// How much longer work may take copy-on-write than on the real files without a cage.
+const WORK: Target = Target {
+    at_most: 5.0,
+    unit: "%",
+};
+/// Files of the tree that work is done in, and of the archive that is unpacked in it.
+const FILES: usize = 10_000;
+const PER_DIRECTORY: usize = 100;
+const PROGRAM: &str = include_str!("../task/program.c");
+
+/// Work on the tree: a name, and a script that fails where the result is not the right one.
+const TASKS: [(&str, &str); 4] = [
+    ("git status", "test -z \"$(git status --porcelain)\""),
+    (
+        "untar 10,000 files",
+        "mkdir out && tar -C out -xf files.tar && test \"$(find out -type f | wc -l)\" = 10000",
+    ),
+    (
+        "grep -r",
+        "test \"$(grep -rl --include='*.txt' 'needle 77 ' . | wc -l)\" = 100",
+    ),
+    (
+        "build",
+        "mkdir out && for i in 1 2 3 4 5 6; do gcc -O2 -c program.c -o out/$i.o; done && test -s out/6.o",
+    ),
+];
+
+/// What is to be measured.
+#[derive(Debug, Clone)]
+pub struct WorkspaceRequest {
+    /// The `ironcage` program.
+    pub ironcage: PathBuf,
+    /// How many starts in each tree.
+    pub starts: usize,
+    /// How often each arm does each task.
+    pub runs: usize,
+    /// Files in the largest tree.
+    pub files: usize,
+}
+
+/// What was measured.
+#[derive(Debug, Clone, Serialize)]
+pub struct WorkspaceReport {
+    bench: &'static str,
+    host: HostFacts,
+    reproduce: String,
+    starts: Vec<StartIn>,
+    tasks: Vec<Task>,
+    verdicts: Vec<Verdict>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct StartIn {
+    files: usize,
+    name: &'static str,
+    milliseconds: Summary,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct Task {
+    task: &'static str,
+    name: &'static str,
+    milliseconds: Summary,
+    ratio_median: f64,
+    ratio_min: f64,
+}
+
+/// Measures starts, then work.
+pub fn bench_workspace(request: &WorkspaceRequest) -> Result<WorkspaceReport, BenchError> {
+    if request.starts == 0 || request.runs == 0 {
+        let why = "bench workspace needs at least one start and one run";
+        return Err(BenchError::Request(why.to_owned()));
+    }
+    let missing: Vec<String> = [("/usr/bin/git", "git"), ("/usr/bin/gcc", "gcc")]
+        .into_iter()
+        .filter(|(path, _)| !Path::new(path).exists())
+        .map(|(path, package)| format!("{path} (package {package})"))
+        .collect();
+    if !missing.is_empty() {
+        return Err(BenchError::Missing { names: missing });
+    }
+    let host = HostFacts::now();
+    let starts = starts(request)?;
+    let tasks = tasks(request)?;
+    Ok(WorkspaceReport {
+        bench: "workspace",
+        host,
+        reproduce: format!(
+            "ironcage bench workspace --starts {} --runs {} --files {}",
+            request.starts, request.runs, request.files
+        ),
+        verdicts: verdicts(&starts, &tasks),
+        starts,
+        tasks,
+    })
+}
+
+fn verdicts(starts: &[StartIn], tasks: &[Task]) -> Vec<Verdict> {
+    let mut cow = starts.iter().filter(|start| start.name == "cow");
+    let flat = cow.next().zip(cow.next_back()).map(|(empty, largest)| {
+        let ratio = largest.milliseconds.median / empty.milliseconds.median;
+        let what = format!("added to a start by {} files, by median", largest.files);
+        Verdict::new(what, (ratio - 1.0) * 100.0, FLAT)
+    });
+    let work = tasks.iter().filter(|task| task.name == "cow").map(|task| {
+        let what = format!("added to `{}` by cow, by median", task.task);
+        Verdict::new(what, (task.ratio_median - 1.0) * 100.0, WORK)
+    });
+    flat.into_iter().chain(work).collect()
+}
+
+fn starts(request: &WorkspaceRequest) -> Result<Vec<StartIn>, BenchError> {
+    let mut measured = Vec::new();
+    for files in [0, FILES.min(request.files), request.files] {
+        let scratch = Scratch::new()?;
+        fill(scratch.work(), files)?;
+        let mut arms = Vec::new();
+        for mode in ["direct", "cow"] {
+            let arguments = caged(mode, &["/bin/true".into()]);
+            let arm = Arm::spawned(
+                mode,
+                &request.ironcage,
+                &arguments,
+                scratch.work(),
+                &scratch,
+            )?;
+            arms.push((mode, arm, Vec::new()));
+        }
+        let mut shuffle = Shuffle::new();
+        for round in 0..=request.starts {
+            for index in shuffle.order(arms.len()) {
+                let (name, arm, times) = &mut arms[index];
+                let elapsed = arm.measure()?.map_err(|reason| failed(name, reason))?;
+                // The first round fills the caches and is not counted.
+                if round > 0 {
+                    times.push(elapsed);
+                }
+            }
+        }
+        measured.extend(arms.into_iter().filter_map(|(name, _, times)| {
+            Some(StartIn {
+                files,
+                name,
+                milliseconds: Summary::of_times(&times)?,
+            })
+        }));
+    }
+    Ok(measured)
+}
+
+/// `ironcage run` of a command. A change of its own each time, so that none finds what the one
+/// before it left.
+fn caged(mode: &str, command: &[OsString]) -> Vec<OsString> {
+    let flags = ["run", "-q", "--fresh", "--workspace-mode", mode, "--"];
+    let flags = flags.into_iter().map(OsString::from);
+    flags.chain(command.iter().cloned()).collect()
+}
+
+fn failed(arm: &str, reason: String) -> BenchError {
+    BenchError::Failed {
+        arm: arm.to_owned(),
+        reason,
+    }
+}
+
+/// So many small files, a hundred in each directory.
+fn fill(work: &Path, files: usize) -> Result<(), BenchError> {
+    for number in 0..files {
+        let directory = work.join(format!("d{:05}", number / PER_DIRECTORY));
+        if number % PER_DIRECTORY == 0 {
+            std::fs::create_dir(&directory).map_err(BenchError::file("make", &directory))?;
+        }
+        let path = directory.join(format!("f{number}.txt"));
+        let text = format!("file {number}\nneedle {} here\n", number % PER_DIRECTORY);
+        std::fs::write(&path, text).map_err(BenchError::file("write", &path))?;
+    }
+    Ok(())
+}
+
+struct Worker {
+    name: &'static str,
+    arm: Arm,
+    times: Vec<Duration>,
+}
+
+fn tasks(request: &WorkspaceRequest) -> Result<Vec<Task>, BenchError> {
+    let scratch = Scratch::new()?;
+    let work = scratch.work().to_owned();
+    fill(&work, FILES)?;
+    let program = work.join("program.c");
+    std::fs::write(&program, PROGRAM).map_err(BenchError::file("write", &program))?;
+    prepare(&work, &scratch)?;
+    let mut measured = Vec::new();
+    for (task, script) in TASKS {
+        let mut workers = workers(request, &scratch, script)?;
+        let mut shuffle = Shuffle::new();
+        for round in 0..=request.runs {
+            for index in shuffle.order(workers.len()) {
+                let worker = &mut workers[index];
+                clean(&scratch)?;
+                let elapsed = worker.arm.measure()?;
+                let elapsed = elapsed.map_err(|reason| failed(worker.name, reason))?;
+                if round > 0 {
+                    worker.times.push(elapsed);
+                }
+            }
+        }
+        clean(&scratch)?;
+        measured.extend(summarise(task, workers));
+    }
+    Ok(measured)
+}
+
+/// The tree as a repository, and an archive of it.
+fn prepare(work: &Path, scratch: &Scratch) -> Result<(), BenchError> {
+    let script = "tar -cf files.tar d* && git init -q . && printf 'files.tar\\nout\\n' > .git/info/exclude && \
+                  git add . && git -c user.name=bench -c user.email=bench@example.invalid commit -q -m all";
+    let arguments = ["-c", script].map(OsString::from);
+    let mut arm = Arm::spawned("prepare", Path::new("/bin/sh"), &arguments, work, scratch)?;
+    arm.measure()?.map_err(|reason| failed("prepare", reason))?;
+    Ok(())
+}
+
+fn workers(
+    request: &WorkspaceRequest,
+    scratch: &Scratch,
+    script: &str,
+) -> Result<Vec<Worker>, BenchError> {
+    let shell = Path::new("/bin/sh");
+    let plain = ["-c".into(), OsString::from(script)];
+    let copied = format!("cp -a . ../copy && cd ../copy && {script}");
+    let command = ["/bin/sh".into(), "-c".into(), OsString::from(script)];
+    let arms = [
+        ("bare", shell, plain.to_vec()),
+        ("direct", &request.ironcage, caged("direct", &command)),
+        ("cow", &request.ironcage, caged("cow", &command)),
+        ("copy", shell, vec!["-c".into(), copied.into()]),
+    ];
+    arms.into_iter()
+        .map(|(name, program, arguments)| {
+            Ok(Worker {
+                name,
+                arm: Arm::spawned(name, program, &arguments, scratch.work(), scratch)?,
+                times: Vec::new(),
+            })
+        })
+        .collect()
+}
+
+/// Takes away what a run left: in the tree, beside it, and in Ironcage's state.
+fn clean(scratch: &Scratch) -> Result<(), BenchError> {
+    // What overlayfs works in is closed to everybody, and standard removal stops at it.
+    remove_tree(scratch.work(), OsStr::new("out")).map_err(BenchError::Left)?;
+    for name in ["copy", "state"] {
+        remove_tree(&scratch.path(""), OsStr::new(name)).map_err(BenchError::Left)?;
+    }
+    Ok(())
+}
+
+fn summarise(task: &'static str, workers: Vec<Worker>) -> Vec<Task> {
+    let bare = workers
+        .first()
+        .and_then(|bare| Summary::of_times(&bare.times));
+    workers
+        .into_iter()
+        .filter_map(|worker| {
+            let milliseconds = Summary::of_times(&worker.times)?;
+            let bare = bare?;
+            Some(Task {
+                task,
+                name: worker.name,
+                milliseconds,
+                ratio_median: milliseconds.median / bare.median,
+                ratio_min: milliseconds.min / bare.min,
+            })
+        })
+        .collect()
+}
+
+impl fmt::Display for WorkspaceReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "a copy-on-write workspace, milliseconds")?;
+        write!(f, "{}", self.host)?;
+        writeln!(f, "command: {}\n", self.reproduce)?;
+        let mut table = Table::new(["start of /bin/true", "median", "min", "p99"]);
+        for start in &self.starts {
+            table.row([
+                format!("{} files, {}", start.files, start.name),
+                number(start.milliseconds.median, 2),
+                number(start.milliseconds.min, 2),
+                number(start.milliseconds.p99, 2),
+            ]);
+        }
+        writeln!(f, "{table}")?;
+        let mut table = Table::new(["work", "median", "min", "ratio (median)", "ratio (min)"]);
+        for task in &self.tasks {
+            table.row([
+                format!("{}, {}", task.task, task.name),
+                number(task.milliseconds.median, 1),
+                number(task.milliseconds.min, 1),
+                number(task.ratio_median, 3),
+                number(task.ratio_min, 3),
+            ]);
+        }
+        writeln!(f, "{table}")?;
+        writeln!(
+            f,
+            "direct: on the real files in a cage; cow: the default; copy: `cp -a` first, then bare"
+        )?;
+        for verdict in &self.verdicts {
+            writeln!(f, "{verdict}")?;
+        }
+        Ok(())
+    }
+}
