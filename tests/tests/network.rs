@@ -311,7 +311,7 @@ both! {
             "import socket\n\
              def tcp(host, port):\n\
              \x20   try:\n\
-             \x20       s = socket.create_connection((host, port), 20); s.sendall(b'raw\\n'); got = s.recv(9)\n\
+             \x20       s = socket.create_connection((host, port), 20); s.sendall(b'raw\\n'); got = s.makefile('rb').readline()\n\
              \x20       print(host, got)\n\
              \x20   except OSError as e: print(host, 'refused')\n\
              def udp(host, port):\n\
