@@ -5,14 +5,13 @@
 
 use ironcage_layers::LayerError;
 use ironcage_model::Layer;
-use ironcage_sys::rustix::io::Errno;
+use ironcage_sys::packet::{self, ancillary_space};
 use ironcage_sys::rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, send, sendmsg,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, send, sendmsg,
 };
 use ironcage_sys::rustix::termios::Winsize;
 use ironcage_sys::spawn::FAILURE;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -159,36 +158,13 @@ fn receive_packet(
     socket: BorrowedFd<'_>,
     wait: bool,
 ) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
-    let mut buffer = [0_u8; MAX];
-    let mut space = [MaybeUninit::uninit(); ancillary_space()];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let flags = if wait {
-        RecvFlags::CMSG_CLOEXEC
-    } else {
-        RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT
+    let Some(packet) = packet::receive(socket, wait, MAX, MAX_FDS)? else {
+        return Ok(None);
     };
-    let message = loop {
-        let mut slices = [IoSliceMut::new(&mut buffer)];
-        match recvmsg(socket, &mut slices, &mut ancillary, flags) {
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => return Ok(None),
-            Err(Errno::CONNRESET) => return Ok(Some((Vec::new(), Vec::new()))),
-            other => break other?,
-        }
-    };
-    if message.flags.contains(ReturnFlags::TRUNC) {
+    if packet.truncated {
         return Err(garbled());
     }
-    let descriptors = ancillary
-        .drain()
-        .filter_map(|part| match part {
-            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
-            _ => None,
-        })
-        .flatten()
-        .collect();
-    let bytes = buffer.get(..message.bytes).unwrap_or_default().to_vec();
-    Ok(Some((bytes, descriptors)))
+    Ok(Some((packet.bytes, packet.descriptors)))
 }
 
 /// Takes the next message of PID 1. With `wait` false, `None` when there is none.
@@ -215,11 +191,6 @@ pub fn receive(socket: BorrowedFd<'_>, wait: bool) -> io::Result<Option<FromInit
         _ => None,
     };
     parsed.map(Some).ok_or_else(garbled)
-}
-
-const fn ancillary_space() -> usize {
-    // One header and room for the descriptors; generous, the kernel cuts what does not fit.
-    16 + 8 + MAX_FDS * 8
 }
 
 fn parse_ready(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<FromInit> {
@@ -383,7 +354,7 @@ pub fn say_stopped(socket: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); ancillary_space()];
+    let mut space = [MaybeUninit::uninit(); ancillary_space(MAX_FDS)];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(io::Error::other("too many descriptors for one message"));

@@ -5,12 +5,12 @@
 //! agent had sent it: bounded, checked, no trust in lengths.
 
 use ironcage_model::Traffic;
+use ironcage_sys::packet::{self, ancillary_space};
 use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, send, sendmsg,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, send, sendmsg,
 };
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -44,11 +44,6 @@ fn garbled() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "garbled message from the door")
 }
 
-fn space() -> Vec<MaybeUninit<u8>> {
-    // Headers and room for the descriptors; the kernel cuts what does not fit.
-    vec![MaybeUninit::uninit(); 64 + MAX_FDS * 8]
-}
-
 /// The helper's side: hands the doorway's sockets to the door. The resolver's socket is the
 /// first.
 ///
@@ -60,7 +55,7 @@ pub fn give_sockets(
     listeners: &[OwnedFd],
     per_port: Option<&str>,
 ) -> io::Result<()> {
-    let mut space = space();
+    let mut space = [MaybeUninit::uninit(); ancillary_space(MAX_FDS)];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let fds: Vec<BorrowedFd<'_>> = std::iter::once(dns)
         .chain(listeners)
@@ -135,36 +130,13 @@ fn receive_packet(
     socket: BorrowedFd<'_>,
     wait: bool,
 ) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
-    let mut buffer = [0_u8; MAX];
-    let mut space = space();
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let flags = if wait {
-        RecvFlags::CMSG_CLOEXEC
-    } else {
-        RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT
+    let Some(packet) = packet::receive(socket, wait, MAX, MAX_FDS)? else {
+        return Ok(None);
     };
-    let message = loop {
-        let mut slices = [IoSliceMut::new(&mut buffer)];
-        match recvmsg(socket, &mut slices, &mut ancillary, flags) {
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => return Ok(None),
-            Err(Errno::CONNRESET) => return Ok(Some((Vec::new(), Vec::new()))),
-            other => break other?,
-        }
-    };
-    if message.flags.contains(ReturnFlags::TRUNC) {
+    if packet.truncated {
         return Err(garbled());
     }
-    let fds = ancillary
-        .drain()
-        .filter_map(|part| match part {
-            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
-            _ => None,
-        })
-        .flatten()
-        .collect();
-    let bytes = buffer.get(..message.bytes).unwrap_or_default().to_vec();
-    Ok(Some((bytes, fds)))
+    Ok(Some((packet.bytes, packet.descriptors)))
 }
 
 /// Takes the next message of the door. With `wait` false, `None` when there is none.

@@ -19,6 +19,7 @@ pub mod inet;
 pub mod lock;
 pub mod mount;
 pub mod net;
+pub mod packet;
 pub mod process;
 pub mod seccomp;
 pub mod signals;

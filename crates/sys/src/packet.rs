@@ -1,0 +1,67 @@
+//! Packets with descriptors in them, as they come from a socket.
+//!
+//! Knows nothing of what they say. What a packet holds is its sender's word: a reader gives the
+//! longest that it expects, and looks at whether the packet was whole.
+
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+/// What came in one piece.
+#[derive(Debug, Default)]
+pub struct Packet {
+    /// Its bytes; none when the other end is gone.
+    pub bytes: Vec<u8>,
+    /// The descriptors that came with it, closed on exec.
+    pub descriptors: Vec<OwnedFd>,
+    /// Whether it was longer than the reader expected.
+    pub truncated: bool,
+}
+
+/// Room for headers and this many descriptors; the kernel cuts what does not fit.
+pub const fn ancillary_space(descriptors: usize) -> usize {
+    64 + descriptors * 8
+}
+
+/// Takes the next packet of at most so many bytes and descriptors. `None` when there is none and
+/// `wait` is false.
+pub fn receive(
+    socket: BorrowedFd<'_>,
+    wait: bool,
+    longest: usize,
+    descriptors: usize,
+) -> io::Result<Option<Packet>> {
+    let mut buffer = vec![0_u8; longest];
+    let mut space = vec![MaybeUninit::uninit(); ancillary_space(descriptors)];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = if wait {
+        RecvFlags::CMSG_CLOEXEC
+    } else {
+        RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT
+    };
+    let message = loop {
+        let mut slices = [IoSliceMut::new(&mut buffer)];
+        match recvmsg(socket, &mut slices, &mut ancillary, flags) {
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(Errno::CONNRESET) => return Ok(Some(Packet::default())),
+            other => break other?,
+        }
+    };
+    let descriptors = ancillary
+        .drain()
+        .filter_map(|part| match part {
+            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    buffer.truncate(message.bytes);
+    Ok(Some(Packet {
+        bytes: buffer,
+        descriptors,
+        truncated: message.flags.contains(ReturnFlags::TRUNC),
+    }))
+}
