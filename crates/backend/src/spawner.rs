@@ -246,7 +246,11 @@ impl<'a> Spawner<'a> {
             let _ = wire::say_stopped(self.control);
             return;
         }
-        drop(self.children.swap_remove(index));
+        if self.children.swap_remove(index).starting.is_some() {
+            // Over before anybody looked: that it ran is still told first. Where it could not be
+            // executed, it has said so itself.
+            let _ = wire::say_executed(self.control, number);
+        }
         let _ = wire::say_exited(self.control, number, status.as_raw());
         if number == COMMAND && !self.sticky {
             exit_now(0);

@@ -81,9 +81,10 @@ impl Awaited {
         }
         let status = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED)?;
         let code = status.and_then(|status| status.exit_status());
-        // Killed, it had no status to give.
+        // Killed, it had no status to give; and without an id nothing has succeeded.
         Ok(Err(code
             .and_then(|code| u8::try_from(code).ok())
+            .filter(|code| *code != 0)
             .unwrap_or(125)))
     }
 }
