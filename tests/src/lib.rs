@@ -19,7 +19,7 @@ pub use host::{Host, tree};
 pub use process::{Exit, Ran, Running, wait_until};
 pub use screen::Screen;
 pub use session::{Step, agrees, play, renewed, steps};
-pub use stage::{Stage, Who};
+pub use stage::{DIRECT, Stage, Who};
 
 use std::io::Write;
 

@@ -16,6 +16,9 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// The search path of every command on a stage: the system's own programs, whatever the developer has installed.
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// The flags of a cage that works on the real files, for tests of what happens to those.
+pub const DIRECT: [&str; 2] = ["--workspace-mode", "direct"];
+
 /// Who starts the cage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Who {
@@ -200,6 +203,12 @@ impl Stage {
     #[track_caller]
     pub fn sh_with(&self, flags: &[&str], script: &str) -> Ran {
         self.run(flags, &["/bin/sh", "-c", script])
+    }
+
+    /// A shell script in a cage that works on the real files, run to its end.
+    #[track_caller]
+    pub fn sh_direct(&self, script: &str) -> Ran {
+        self.sh_with(&DIRECT, script)
     }
 
     /// A shell script outside of every cage, run to its end: the arm that shows what the host would have allowed.

@@ -97,16 +97,19 @@ both! {
 
         let project = stage.project().display().to_string();
         let steps = guide();
-        assert_eq!(steps.len(), 6, "scripts of the guide: {steps:?}");
+        assert_eq!(steps.len(), 7, "scripts of the guide: {steps:?}");
         for (script, printed) in &steps {
+            if script.contains("ironcage discard") {
+                let asked = stage.sh_with(&["-q"], "cat requests.jsonl").ok().stdout();
+                assert!(asked.contains("What did I ask?"), "{asked}");
+                assert!(!asked.contains("canary"), "the agents sent something of the user's own state");
+            }
             let ran = user(stage, &prefix, script).ok();
             let said = ran.stdout().replace(&project, "~/src/project");
             assert_eq!(said.trim(), printed.trim(), "{script}\n{ran:?}");
         }
         assert_eq!(places.each_ref().map(|place| traces(place)), before);
         assert_eq!(stage.read("greeting").as_deref(), Some("hello\n"));
-        let asked = stage.read("requests.jsonl").expect("what the model was asked");
-        assert!(!asked.contains("canary"), "the agents sent something of the user's own state");
     }
 
     fn an_agent_finds_nothing_of_the_users_own_state_and_leaves_nothing_there(stage) {

@@ -1,7 +1,7 @@
 //! Cages in the background: started, listed, followed, joined, stopped, removed; and gone with their supervisor.
 #![forbid(unsafe_code)]
 
-use ironcage_tests::{Ran, Running, Screen, Stage, both, tree, wait_until};
+use ironcage_tests::{DIRECT, Ran, Running, Screen, Stage, both, tree, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::time::Duration;
@@ -119,7 +119,7 @@ both! {
     }
 
     fn waiting_gives_the_exit_status_before_and_after_the_end(stage) {
-        let id = start(stage, &[], &["/bin/sh", "-c", "while ! test -e go; do sleep 0.05; done; exit 7"]);
+        let id = start(stage, &DIRECT, &["/bin/sh", "-c", "while ! test -e go; do sleep 0.05; done; exit 7"]);
         let waiting = Running::start(&mut stage.ironcage(["wait", &id]));
         stage.write(stage.project().join("go"), "");
         waiting.finish(PATIENCE).ended(7);

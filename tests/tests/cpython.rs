@@ -5,7 +5,7 @@
 //! run once more alone, because many of them depend on the speed of the machine; only a second failure counts.
 #![forbid(unsafe_code)]
 
-use ironcage_tests::{Running, Stage, Who, skip};
+use ironcage_tests::{DIRECT, Running, Stage, Who, skip};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
@@ -93,7 +93,9 @@ fn start_outside(stage: &Stage, words: &[String]) -> Running {
 
 fn start_inside(stage: &Stage, words: &[String]) -> Running {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    Running::start(&mut stage.cage(&["--profile", "python"], &words))
+    // On the real files, where the report is read.
+    let flags = ["--profile", "python", DIRECT[0], DIRECT[1]];
+    Running::start(&mut stage.cage(&flags, &words))
 }
 
 /// Names of tests with the reason for which each differs, from docs/compatibility.md.

@@ -1,7 +1,7 @@
 //! Other commands in a running cage: their streams, their status, what holds them, and when they end.
 #![forbid(unsafe_code)]
 
-use ironcage_tests::{Ran, Running, Screen, Stage, both, wait_until};
+use ironcage_tests::{DIRECT, Ran, Running, Screen, Stage, both, wait_until};
 use rustix::process::Signal;
 use std::time::Duration;
 
@@ -16,7 +16,8 @@ struct Cage<'a> {
 impl<'a> Cage<'a> {
     #[track_caller]
     fn start(stage: &'a Stage, flags: &[&str]) -> Self {
-        let mut args = vec!["run", "-q", "-d", "--workspace-mode", "direct"];
+        // On the real files: what commands write there is looked at while they run.
+        let mut args = vec!["run", "-q", "-d", DIRECT[0], DIRECT[1]];
         args.extend(flags);
         let ran = Running::start(&mut stage.ironcage(args))
             .finish(PATIENCE)

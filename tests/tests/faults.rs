@@ -16,7 +16,7 @@ const MANY: u32 = 2000;
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// What the command writes when it runs: the namespaces and locks it runs in.
-const PROOF: &str = "for kind in user mnt pid net ipc uts cgroup; do readlink /proc/self/ns/$kind; done > proof; \
+const PROOF: &str = "cd \"$0\"; for kind in user mnt pid net ipc uts cgroup; do readlink /proc/self/ns/$kind; done > proof; \
      grep -E '^(NoNewPrivs|Seccomp|CapBnd):' /proc/self/status >> proof; cat proof";
 
 /// Why the proof is not one of a cage, if it is not.
@@ -44,7 +44,12 @@ fn killed_at_every_step(who: Who) {
         return;
     };
     // The allowing arm: without a fault the command runs, and what it writes is a proof.
-    let ran = stage.sh(PROOF).ok();
+    // In a directory that is given as it is, beside the copy-on-write workspace: it outlives what is killed.
+    let place = stage.aside().display().to_string();
+    let given = format!("{place}:direct");
+    let flags = ["-q", "-w", &given];
+    let command = ["/bin/sh", "-c", PROOF, &place];
+    let ran = stage.run(&flags, &command).ok();
     assert_eq!(uncaged(&ran.stdout()), None, "{ran:?}");
     assert!(uncaged("NoNewPrivs:\t0\nSeccomp:\t0\n").is_some());
 
@@ -52,11 +57,11 @@ fn killed_at_every_step(who: Who) {
     let runtime = tree(&stage.run_dir());
     let mut steps = 0;
     for step in 0..MANY {
-        let _ = std::fs::remove_file(stage.project().join("proof"));
-        let mut command = stage.cage(&["-q"], &["/bin/sh", "-c", PROOF]);
+        let _ = std::fs::remove_file(stage.aside().join("proof"));
+        let mut command = stage.cage(&flags, &command);
         command.env("IRONCAGE_FAULT", step.to_string());
         let ran = Running::start(&mut command).finish(Duration::from_secs(60));
-        if let Some(proof) = stage.read("proof")
+        if let Ok(proof) = std::fs::read_to_string(stage.aside().join("proof"))
             && let Some(why) = uncaged(&proof)
         {
             panic!("killed at step {step}, the command ran uncaged: {why}\n{proof}");

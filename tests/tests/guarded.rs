@@ -1,12 +1,9 @@
 //! Places that a cage gets only by an explicit word, and what stays protected in any tree that it may write.
 #![forbid(unsafe_code)]
 
-use ironcage_tests::{Running, Stage, both};
+use ironcage_tests::{DIRECT, Running, Stage, both};
 use std::path::Path;
 use std::time::Duration;
-
-/// Real files: what holds there has no second net below it.
-const DIRECT: [&str; 2] = ["--workspace-mode", "direct"];
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("a path in text")
@@ -22,7 +19,7 @@ fn needs_a_word(stage: &Stage, flag: &str, path: &str) {
 both! {
     fn system_directories_are_not_writable_by_a_slip(stage) {
         for path in ["/etc", "/usr", "/opt", "/usr/local"] {
-            needs_a_word(stage, "-w", path);
+            needs_a_word(stage, "-w", &format!("{path}:direct"));
         }
         stage.sh_with(&["-r", "/usr"], "true").ok();
         stage.sh_with(&["-w", text(&stage.aside())], "true").ok();
@@ -55,7 +52,7 @@ both! {
     fn start_up_files_of_the_user_are_not_writable_by_a_slip(stage) {
         let startup = stage.home().join(".bashrc");
         stage.write(&startup, "original");
-        needs_a_word(stage, "-w", text(&startup));
+        needs_a_word(stage, "-w", &format!("{}:direct", text(&startup)));
         stage.sh_with(&["-r", text(&startup)], "echo x > ~/.bashrc");
         assert_eq!(std::fs::read_to_string(&startup).expect("the file"), "original");
     }
@@ -76,6 +73,10 @@ both! {
         // Named itself, it is given.
         stage.sh_with(&[DIRECT[0], DIRECT[1], "-w", text(&other), "-w", text(&other.join(".git/hooks"))], &plant).ok();
         assert!(hook.exists());
+        // Where the change is kept aside, everything can be written and nothing of it is there.
+        std::fs::remove_file(&hook).expect("the hook goes");
+        stage.sh_with(&["-w", text(&other)], &plant).ok();
+        assert!(!hook.exists());
     }
 }
 

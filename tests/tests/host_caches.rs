@@ -2,7 +2,7 @@
 //! aside, and neither credentials nor what lies beside a cache is in view.
 #![forbid(unsafe_code)]
 
-use ironcage_tests::{Running, Stage, both, wait_until};
+use ironcage_tests::{DIRECT, Running, Stage, both, wait_until};
 use std::time::Duration;
 
 const AGENT: [&str; 2] = ["--profile", "coding-agent"];
@@ -83,7 +83,7 @@ both! {
 
     fn a_second_cage_meanwhile_runs_without(stage) {
         caches(stage);
-        let mut first = Running::start(&mut stage.cage(&READS, &["/bin/sh", "-c", "touch here; cat; rm here"]));
+        let mut first = Running::start(&mut stage.cage(&[&READS[..], &DIRECT].concat(), &["/bin/sh", "-c", "touch here; cat; rm here"]));
         let hold = first.stdin();
         assert!(wait_until(Duration::from_secs(60), || stage.project().join("here").exists()));
         let second = stage.sh_with(&READS, READ).says("another cage");

@@ -1,7 +1,7 @@
 //! A cage ends whole: with its command, with its launcher, whatever runs in it.
 #![forbid(unsafe_code)]
 
-use ironcage_tests::{Running, Stage, both, wait_until};
+use ironcage_tests::{DIRECT, Running, Stage, both, wait_until};
 use rustix::process::Signal;
 use std::path::Path;
 use std::time::Duration;
@@ -54,7 +54,7 @@ fn stops(path: &Path) {
 fn dies_with_its_launcher(stage: &Stage, signal: Signal) {
     let marker = marker(stage);
     let script = format!("{}; exec sleep 600 ", heart(&marker));
-    let cage = Running::start(&mut stage.cage(&[], &["/bin/sh", "-c", &script, &marker]));
+    let cage = Running::start(&mut stage.cage(&DIRECT, &["/bin/sh", "-c", &script, &marker]));
     let beat = stage.project().join("beat");
     assert!(
         wait_until(MINUTE, || length(&beat) > 20),
@@ -85,7 +85,7 @@ both! {
         let marker = marker(stage);
         let script = format!("{}; while ! [ -s beat ]; do sleep 0.01; done; echo done", heart(&marker));
         // The child holds the output open; the end of the command is the end of the cage all the same.
-        let ran = stage.sh(&script).ok();
+        let ran = stage.sh_direct(&script).ok();
         assert_eq!(ran.stdout(), "done\n");
         assert!(wait_until(MINUTE, || processes_with(&marker).is_empty()), "{:?}", processes_with(&marker));
         stops(&stage.project().join("beat"));

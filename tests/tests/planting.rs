@@ -1,13 +1,11 @@
 //! What an agent leaves in one run must not widen the next: links, renamed directories, policies of its own.
 #![forbid(unsafe_code)]
 
-use ironcage_tests::{Running, Stage, both};
+use ironcage_tests::{DIRECT, Running, Stage, both};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::time::Duration;
 
 const DEADLINE: Duration = Duration::from_secs(60);
-
-const DIRECT: [&str; 2] = ["--workspace-mode", "direct"];
 
 fn secret(stage: &Stage) -> String {
     stage.write(stage.aside().join("secret"), "CANARY");
@@ -20,9 +18,9 @@ both! {
         stage.mkdir(stage.project().join("vendor"));
         stage.mkdir(stage.project().join("vendor/data"));
         stage.write(stage.project().join("vendor/data/file"), "fine");
-        let grant = ["-q", "-r", "vendor/data"];
+        let grant = ["-q", "--workspace-mode", "direct", "-r", "vendor/data"];
         stage.sh_with(&grant, "cat vendor/data/file").ok();
-        stage.sh(&format!("mv vendor v2 && mkdir vendor && ln -s {aside} vendor/data")).ok();
+        stage.sh_direct(&format!("mv vendor v2 && mkdir vendor && ln -s {aside} vendor/data")).ok();
         let ran = stage.sh_with(&grant, &format!("cat {aside}/secret")).ended(125);
         assert!(!ran.stdout().contains("CANARY"));
         ran.says("symbolic link");
@@ -32,7 +30,7 @@ both! {
         stage.mkdir(stage.project().join("conf"));
         stage.mkdir(stage.project().join("conf/secrets"));
         stage.write(stage.project().join("conf/secrets/key"), "CANARY");
-        let hide = ["-q", "--hide", "conf/secrets"];
+        let hide = ["-q", "--workspace-mode", "direct", "--hide", "conf/secrets"];
         stage.sh_with(&hide, "mv conf c2; touch conf/other; true").ok();
         // The allowing arm: it is there, and where it was.
         assert_eq!(stage.read("conf/secrets/key").as_deref(), Some("CANARY"));
@@ -64,7 +62,7 @@ both! {
     fn a_policy_in_force_cannot_be_written_by_the_agent(stage) {
         stage.write(stage.project().join("cage.toml"), "[limits]\npids = 500\n");
         stage.write(stage.project().join("other.toml"), "");
-        let flags = ["-q", "--policy", "cage.toml"];
+        let flags = ["-q", "--workspace-mode", "direct", "--policy", "cage.toml"];
         stage.sh_with(&flags, "echo '# mine' > other.toml").ok();
         let ran = stage.sh_with(&flags, "echo '# mine' > cage.toml");
         assert_ne!(ran.code(), 0);
@@ -87,7 +85,7 @@ both! {
 
     fn hooks_and_config_stay_protected_when_the_repository_is_not(stage) {
         stage.sh_outside("git init -q . && git config user.name n && git config user.email e").ok();
-        let lifted = ["-q", "--unprotect", ".git"];
+        let lifted = ["-q", "--workspace-mode", "direct", "--unprotect", ".git"];
         stage.sh_with(&lifted, "echo x > f && git add f && git commit -q -m made").ok();
         let plant = "echo evil > .git/hooks/pre-commit; echo evil >> .git/config; mv .git/hooks .git/h2; true";
         stage.sh_with(&lifted, plant).ok();
@@ -95,7 +93,7 @@ both! {
         assert!(!stage.project().join(".git/h2").exists());
         assert!(!stage.read(".git/config").expect("a config").contains("evil"));
         // By its own name it is lifted.
-        let by_name = ["-q", "--unprotect", ".git", "--unprotect", ".git/hooks"];
+        let by_name = ["-q", "--workspace-mode", "direct", "--unprotect", ".git", "--unprotect", ".git/hooks"];
         stage.sh_with(&by_name, "echo x > .git/hooks/pre-commit").ok();
     }
 
@@ -142,7 +140,7 @@ both! {
         let home = stage.home();
         let shown = home.display().to_string();
         let mut command = stage.cage(
-            &["-q", "--workspace", &shown, "--i-know"],
+            &["-q", "--workspace-mode", "direct", "--workspace", &shown, "--i-know"],
             &["/bin/sh", "-c", "mkdir -p ~/.config/ironcage; echo x > ~/.config/ironcage/config.toml; mv ~/.config ~/c2; touch ~/mine; true"],
         );
         for variable in ["XDG_CONFIG_HOME", "XDG_STATE_HOME"] {

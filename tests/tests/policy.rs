@@ -11,7 +11,10 @@ fn ironcage(stage: &Stage, args: &[&str]) -> Ran {
 
 /// A policy that lets the agent write beside the project.
 fn widening(stage: &Stage) -> String {
-    format!("[files]\nwrite = [\"{}\"]\n", stage.aside().display())
+    format!(
+        "[files]\nwrite-direct = [\"{}\"]\n",
+        stage.aside().display()
+    )
 }
 
 fn writes_aside(stage: &Stage, flags: &[&str]) -> Ran {
@@ -22,7 +25,7 @@ both! {
     fn a_file_of_the_workspace_widens_only_when_it_is_trusted(stage) {
         let file = stage.project().join("ironcage.toml");
         stage.write(&file, widening(stage));
-        let ran = writes_aside(stage, &[]).says("files.write");
+        let ran = writes_aside(stage, &[]).says("files.write-direct");
         assert!(!stage.aside().join("made").exists(), "{ran:?}");
         ironcage(stage, &["trust", "--yes"]).ok();
         writes_aside(stage, &[]).ok();
@@ -76,9 +79,15 @@ both! {
 
     fn the_agent_cannot_change_its_policy(stage) {
         stage.write(stage.project().join("ironcage.toml"), "[limits]\npids = 100\n");
-        stage.sh(&format!("printf '%s' '{}' > ironcage.toml", widening(stage)));
-        stage.sh("mv ironcage.toml other; rm -f ironcage.toml");
-        assert_eq!(stage.read("ironcage.toml").as_deref(), Some("[limits]\npids = 100\n"));
+        for mode in ["cow", "direct"] {
+            let flags = ["-q", "--workspace-mode", mode];
+            stage.sh_with(&flags, &format!("printf '%s' '{}' > ironcage.toml", widening(stage)));
+            stage.sh_with(&flags, "mv ironcage.toml other; rm -f ironcage.toml");
+            assert_eq!(stage.read("ironcage.toml").as_deref(), Some("[limits]\npids = 100\n"));
+            // Nor does its own version count in the next run.
+            let aside = stage.aside().display().to_string();
+            stage.sh_with(&flags, &format!("test ! -e {aside}")).ok();
+        }
     }
 
     fn a_file_that_the_user_names_counts_in_full(stage) {

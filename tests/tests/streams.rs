@@ -1,7 +1,7 @@
 //! What goes in and out of a cage: bytes, back-pressure, ends of file, exit statuses, signals.
 #![forbid(unsafe_code)]
 
-use ironcage_tests::{Ran, Running, Stage, both, wait_until};
+use ironcage_tests::{DIRECT, Ran, Running, Stage, both, wait_until};
 use rustix::process::Signal;
 use sha2::{Digest, Sha256};
 use std::io::{Read, Write};
@@ -78,7 +78,7 @@ for written in range(1, 1025):
     with open('progress.new', 'w') as f: f.write(str(written))
     os.rename('progress.new', 'progress')
 ";
-        let mut cage = Running::start(&mut stage.cage(&[], &["/usr/bin/python3", "-c", script]));
+        let mut cage = Running::start(&mut stage.cage(&DIRECT, &["/usr/bin/python3", "-c", script]));
         let mut stdout = cage.stdout();
         let progress = || stage.read("progress").and_then(|text| text.parse::<u64>().ok());
         // Nobody reads. The writer stalls when all buffers are full: two looks apart show the same.

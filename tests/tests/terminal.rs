@@ -40,7 +40,7 @@ both! {
 
     fn ctrl_z_stops_the_job_and_fg_lets_it_go_on(stage) {
         let Some(screen) = Screen::open(stage) else { return };
-        screen.cage("-- /bin/sh -c 'echo ready; while ! test -e go; do sleep 0.1; done; echo; echo went on'");
+        screen.cage("--workspace-mode direct -- /bin/sh -c 'echo ready; while ! test -e go; do sleep 0.1; done; echo; echo went on'");
         screen.shows("ready");
         screen.keys(&["C-z"]);
         let stopped = || screen.text().contains("Stopped");
@@ -58,7 +58,7 @@ both! {
     fn nothing_in_the_cage_runs_while_its_supervisor_is_stopped(stage) {
         let Some(screen) = Screen::open(stage) else { return };
         let beat = "(while :; do echo x >> beats; sleep 0.1; done) &";
-        screen.cage(&format!("-- /bin/sh -c '{beat} sleep 0.5; echo ready; kill -STOP $$; echo on; rm -f beats; sleep 1'"));
+        screen.cage(&format!("--workspace-mode direct -- /bin/sh -c '{beat} sleep 0.5; echo ready; kill -STOP $$; echo on; rm -f beats; sleep 1'"));
         screen.shows("ready");
         let stopped = || screen.text().contains("Stopped");
         assert!(wait_until(Screen::PATIENCE, stopped), "{}", screen.text());
@@ -74,7 +74,7 @@ both! {
 
     fn limits_hold_in_the_background_too(stage) {
         let Some(screen) = Screen::open(stage) else { return };
-        screen.cage("--time 2s -- /bin/sh -c 'touch began; sleep 60; touch ended'; echo status=$? &");
+        screen.cage("--workspace-mode direct --time 2s -- /bin/sh -c 'touch began; sleep 60; touch ended'; echo status=$? &");
         assert!(wait_until(Screen::PATIENCE, || stage.project().join("began").exists()), "{}", screen.text());
         let told = || screen.text().contains("status=124");
         assert!(wait_until(Screen::PATIENCE, told), "{}", screen.text());
@@ -99,7 +99,7 @@ both! {
             skip("vim is not installed");
             return;
         }
-        screen.cage("-- /usr/bin/vim -u NONE note.txt");
+        screen.cage("--workspace-mode direct -- /usr/bin/vim -u NONE note.txt");
         screen.shows("~");
         screen.keys(&["i", "written in a cage", "Escape"]);
         screen.line(":wq");
@@ -127,7 +127,7 @@ both! {
         let Some(screen) = Screen::open(stage) else { return };
         let paste = "0123456789abcdef".repeat(1 << 16);
         stage.write(stage.project().join("paste"), &paste);
-        screen.cage("-- /bin/sh -c 'stty raw -echo; echo ready; head -c 1048576 > got; stty sane; echo; echo done'");
+        screen.cage("--workspace-mode direct -- /bin/sh -c 'stty raw -echo; echo ready; head -c 1048576 > got; stty sane; echo; echo done'");
         screen.shows("ready");
         let file = stage.project().join("paste").display().to_string();
         screen.tmux(&["load-buffer", &file]);

@@ -1,7 +1,7 @@
 //! What a cage shows of the host: the allow-listed view, what flags add and take away, what is refused.
 #![forbid(unsafe_code)]
 
-use ironcage_tests::{Ran, Running, Stage, both};
+use ironcage_tests::{DIRECT, Ran, Running, Stage, both};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
@@ -139,7 +139,7 @@ both! {
 
     fn the_workspace_is_the_current_directory_at_its_own_path(stage) {
         stage.write(stage.project().join("given"), "x");
-        let ran = stage.sh("pwd; cat given; echo made > made").ok();
+        let ran = stage.sh_direct("pwd; cat given; echo made > made").ok();
         assert_eq!(ran.stdout(), format!("{}\nx", stage.project().display()));
         assert_eq!(stage.read("made").as_deref(), Some("made\n"));
     }
@@ -148,7 +148,7 @@ both! {
         stage.write(stage.project().join("above"), "x");
         stage.mkdir(stage.project().join("deep"));
         let deep = stage.project().join("deep");
-        run_in(stage, &deep, &[], "! test -e ../above && echo x > here").ok();
+        run_in(stage, &deep, &DIRECT, "! test -e ../above && echo x > here").ok();
         assert!(deep.join("here").exists());
     }
 
@@ -156,7 +156,7 @@ both! {
         stage.write(stage.project().join("above"), "x");
         stage.sh_outside("git init -q . && mkdir deep").ok();
         let deep = stage.project().join("deep");
-        let ran = run_in(stage, &deep, &[], "pwd; cat ../above && echo y > ../made").ok();
+        let ran = run_in(stage, &deep, &DIRECT, "pwd; cat ../above && echo y > ../made").ok();
         assert_eq!(ran.stdout(), format!("{}\nx", deep.display()));
         assert_eq!(stage.read("made").as_deref(), Some("y\n"));
     }
@@ -177,6 +177,8 @@ both! {
         assert_ne!(stage.sh(&script).code(), 0);
         assert!(!file.exists());
         stage.sh_with(&["-w", text(&stage.aside())], &script).ok();
+        assert!(!file.exists(), "it is kept aside");
+        stage.sh_with(&["-w", &format!("{}:direct", text(&stage.aside()))], &script).ok();
         assert_eq!(std::fs::read_to_string(&file).expect("the file"), "x\n");
     }
 
@@ -188,13 +190,13 @@ both! {
         let ran = stage.sh_with(&["--hide", "secrets", "--hide", ".env"], look);
         assert!(!ran.stdout().contains("secret"), "{ran:?}");
         // Hidden is not removable, and not replaceable.
-        stage.sh_with(&["--hide", "secrets"], "rm -rf secrets; mv secrets other; echo x > secrets/key");
+        stage.sh_with(&[&DIRECT[..], &["--hide", "secrets"]].concat(), "rm -rf secrets; mv secrets other; echo x > secrets/key");
         assert_eq!(stage.read("secrets/key").as_deref(), Some("secret"));
     }
 
     fn the_workspace_can_be_named(stage) {
         stage.write(stage.aside().join("given"), "x");
-        let ran = stage.sh_with(&["--workspace", text(&stage.aside())], "cat given; pwd; echo y > made").ok();
+        let ran = stage.sh_with(&["--workspace", text(&stage.aside()), DIRECT[0], DIRECT[1]], "cat given; pwd; echo y > made").ok();
         assert_eq!(ran.stdout(), format!("x{}\n", stage.aside().display()));
         assert!(stage.aside().join("made").exists());
     }
@@ -236,7 +238,7 @@ both! {
         run_in(stage, Path::new("/"), &[], "true").ended(125).says("--workspace");
         stage.sh_with(&["--workspace", "/", "--i-know"], "true").ended(125);
         let home = stage.home();
-        let ran = run_in(stage, &home, &["--workspace", text(&home), "--i-know"], "echo x > made; cat .ssh/id_ed25519");
+        let ran = run_in(stage, &home, &["--workspace", text(&home), "--i-know", DIRECT[0], DIRECT[1]], "echo x > made; cat .ssh/id_ed25519");
         assert!(home.join("made").exists(), "{ran:?}");
         assert_eq!(ran.stdout(), "", "credentials stay hidden");
     }
@@ -268,7 +270,7 @@ both! {
                 format!("printf changed > new && mv -f new {file}"),
                 format!("ln -f plain {file}"),
             ] {
-                stage.sh(&attempt);
+                stage.sh_direct(&attempt);
                 assert_eq!(stage.read(file).as_deref(), Some("trusted"), "{attempt}");
             }
         }
@@ -279,21 +281,21 @@ both! {
             "mv .git old; mkdir -p .git/hooks",
             "echo x > .git/commondir",
         ] {
-            stage.sh(attempt);
+            stage.sh_direct(attempt);
         }
         assert_eq!(stage.read(".git/config").as_deref(), Some(&*config));
         assert_eq!(stage.read(".git/hooks/pre-commit").as_deref(), Some("exit 0\n"));
         assert_eq!(stage.read(".git/hooks/post-checkout"), None);
         assert_eq!(stage.read(".git/commondir"), None);
         // The allowing arm: they can be read, and a file beside them is written.
-        assert_eq!(stage.sh("cat .envrc .vscode/tasks.json; echo x > plain").ok().stdout(), "trustedtrusted");
+        assert_eq!(stage.sh_direct("cat .envrc .vscode/tasks.json; echo x > plain").ok().stdout(), "trustedtrusted");
         assert_eq!(stage.read("plain").as_deref(), Some("x\n"));
     }
 
     fn unprotect_lifts_one_and_only_that(stage) {
         stage.write(stage.project().join(".envrc"), "trusted");
         stage.write(stage.project().join(".mcp.json"), "trusted");
-        stage.sh_with(&["--unprotect", ".envrc"], "echo changed > .envrc; echo changed > .mcp.json");
+        stage.sh_with(&[&DIRECT[..], &["--unprotect", ".envrc"]].concat(), "echo changed > .envrc; echo changed > .mcp.json");
         assert_eq!(stage.read(".envrc").as_deref(), Some("changed\n"));
         assert_eq!(stage.read(".mcp.json").as_deref(), Some("trusted"));
     }

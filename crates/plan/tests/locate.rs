@@ -5,13 +5,20 @@ mod made_up;
 
 use ironcage_host::Privilege;
 use ironcage_plan::{Standing, guard, locate};
-use ironcage_policy::FlagLayer;
+use ironcage_policy::{FlagLayer, WorkspaceMode};
 use made_up::{host, plan_of, request};
 use std::path::Path;
 
+fn direct() -> FlagLayer {
+    FlagLayer {
+        workspace_mode: Some(WorkspaceMode::Direct),
+        ..FlagLayer::default()
+    }
+}
+
 fn standing(path: &str) -> Standing {
     let host = host(Privilege::User);
-    let plan = plan_of("shell", FlagLayer::default(), &request(), &host).unwrap();
+    let plan = plan_of("shell", direct(), &request(), &host).unwrap();
     locate(&plan, Path::new(path)).standing
 }
 
@@ -44,7 +51,7 @@ fn every_kind_of_place_is_told_apart() {
 #[test]
 fn the_item_that_decides_is_named() {
     let host = host(Privilege::User);
-    let plan = plan_of("shell", FlagLayer::default(), &request(), &host).unwrap();
+    let plan = plan_of("shell", direct(), &request(), &host).unwrap();
     let found = locate(&plan, Path::new("/home/ann/project/.git/config"));
     assert_eq!(
         found.by.as_deref(),

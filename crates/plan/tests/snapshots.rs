@@ -85,6 +85,12 @@ fn a_home_directory_is_a_workspace_only_by_explicit_word_and_its_credentials_sta
     ));
     wanted.workspace_named = true;
     wanted.i_know = true;
+    // Its change cannot lie in it.
+    assert!(matches!(
+        plan_of("shell", FlagLayer::default(), &wanted, &host),
+        Err(PlanError::CopyOnWrite { .. })
+    ));
+    wanted.change.directory = "/var/state/w0".into();
     let plan = plan_of("shell", FlagLayer::default(), &wanted, &host).unwrap();
     for secret in ["/home/ann/.ssh", "/home/ann/.netrc"] {
         assert!(plan.view.iter().any(
@@ -304,6 +310,7 @@ fn what_is_kept_yields_to_what_is_given() {
     let mut at_home = request();
     at_home.workspace = at_home.home.clone();
     (at_home.workspace_named, at_home.i_know) = (true, true);
+    at_home.change.directory = "/var/state/w0".into();
     let plan = plan_of("shell", keep(&[".a"]), &at_home, &host).unwrap();
     assert_eq!(kept(&plan), Vec::<PathBuf>::new());
 }

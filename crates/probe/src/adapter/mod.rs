@@ -110,11 +110,22 @@ fn ironcage_root_line(launch: &Launch<'_>) -> Vec<OsString> {
     ironcage_with(&["--root-inside"], launch)
 }
 
+fn ironcage_direct_line(launch: &Launch<'_>) -> Vec<OsString> {
+    ironcage_with(&["--workspace-mode", "direct"], launch)
+}
+
 fn ironcage_with(flags: &[&str], launch: &Launch<'_>) -> Vec<OsString> {
-    let mut line = vec![launch.launcher.into(), "run".into(), "--quiet".into()];
+    // Each probe starts from the real files, not from what the one before it left aside.
+    let mut line: Vec<OsString> = vec![launch.launcher.into()];
+    line.extend(["run", "--quiet", "--fresh"].map(OsString::from));
     line.extend(flags.iter().map(OsString::from));
     let mut flag =
         |name: &str, value: &OsStr| line.extend([OsString::from(name), value.to_owned()]);
+    // The suite's own directory is given as it is: heartbeats in it are watched from outside,
+    // and in a copy-on-write view nobody would see them.
+    let mut suite = launch.workspace.join(".suite").into_os_string();
+    suite.push(":direct");
+    flag("--write", &suite);
     if launch.outside {
         flag("--workspace", launch.workspace.as_os_str());
     }
@@ -185,7 +196,12 @@ impl Adapter {
 
     /// The names of the built-in adapters.
     pub fn names() -> Vec<&'static str> {
-        let own = ["ironcage", "ironcage-root-inside", "none"];
+        let own = [
+            "ironcage",
+            "ironcage-direct",
+            "ironcage-root-inside",
+            "none",
+        ];
         own.into_iter()
             .chain(peers::PEERS.iter().map(|peer| peer.name))
             .chain(peers::NOT_ON_STAGE.iter().map(|(name, _)| *name))
@@ -199,6 +215,11 @@ impl Adapter {
             "ironcage-root-inside" => Ok(Adapter {
                 name: "ironcage --root-inside".to_owned(),
                 line: Line::Built(ironcage_root_line),
+                ..Adapter::ironcage()
+            }),
+            "ironcage-direct" => Ok(Adapter {
+                name: "ironcage --workspace-mode direct".to_owned(),
+                line: Line::Built(ironcage_direct_line),
                 ..Adapter::ironcage()
             }),
             "none" => Ok(Adapter::none()),
