@@ -16,7 +16,7 @@ fn ironcage(stage: &Stage, args: &[&str]) -> Ran {
 /// Starts a cage in the background and returns its id.
 #[track_caller]
 fn start(stage: &Stage, flags: &[&str], command: &[&str]) -> String {
-    let mut args = vec!["run", "-q", "-d", "--workspace-mode", "direct"];
+    let mut args = vec!["run", "-q", "-d", DIRECT[0], DIRECT[1]];
     args.extend(flags);
     if !command.is_empty() {
         args.push("--");
@@ -119,7 +119,7 @@ both! {
     }
 
     fn waiting_gives_the_exit_status_before_and_after_the_end(stage) {
-        let id = start(stage, &DIRECT, &["/bin/sh", "-c", "while ! test -e go; do sleep 0.05; done; exit 7"]);
+        let id = start(stage, &[], &["/bin/sh", "-c", "while ! test -e go; do sleep 0.05; done; exit 7"]);
         let waiting = Running::start(&mut stage.ironcage(["wait", &id]));
         stage.write(stage.project().join("go"), "");
         waiting.finish(PATIENCE).ended(7);

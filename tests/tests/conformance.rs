@@ -7,7 +7,7 @@
 #[path = "conformance/rung.rs"]
 mod rung;
 
-use ironcage_tests::{Exit, Ran, Running, Stage, TEST_USER, Who, binary, tree, wait_until};
+use ironcage_tests::{DIRECT, Exit, Ran, Running, Stage, TEST_USER, Who, binary, tree, wait_until};
 use rung::{EXCEPTIONS, Rung};
 use rustix::process::Signal;
 use std::io::Read;
@@ -42,9 +42,11 @@ impl Scene {
         Some(Scene { stage, rung })
     }
 
+    /// A cage on the real files, which every rung has.
     fn command(&self, flags: &[&str], command: &[&str]) -> Command {
         let mut all = self.rung.flags();
         all.push("-q");
+        all.extend(DIRECT);
         all.extend(flags);
         let mut run = self.stage.cage(&all, command);
         run.env("TMPDIR", self.temporary());
@@ -170,6 +172,17 @@ fn the_workspace_is_written_and_nothing_outside(scene: &Scene) -> Finding {
     )?;
     scene.stage.sh_outside(&script).ok();
     demand(outside.exists(), || "the host itself refuses".into())
+}
+
+fn what_is_written_is_kept_aside_unless_the_real_files_are_asked_for(scene: &Scene) -> Finding {
+    let mut flags = scene.rung.flags();
+    flags.push("-q");
+    let ran = scene.stage.sh_with(&flags, "echo in > inside; cat inside");
+    same(ran.stdout(), "in\n".into(), &ran)?;
+    same(scene.stage.read("inside"), None, &ran)?;
+    let ran = scene.ironcage(&["apply"]);
+    same(ran.code(), 0, &ran)?;
+    same(scene.stage.read("inside"), Some("in\n".into()), &ran)
 }
 
 fn the_environment_holds_no_secret(scene: &Scene) -> Finding {
@@ -364,7 +377,7 @@ def works(call):
         return False
 print(works(lambda: os.kill({pid}, 0)), works(lambda: os.kill({pid}, signal.SIGWINCH)),
     works(lambda: resource.prlimit({pid}, resource.RLIMIT_NOFILE, (9, 9))),
-    works(lambda: os.sched_setaffinity({pid}, {{0}})), works(lambda: os.setpriority(os.PRIO_PROCESS, {pid}, 5)),
+    works(lambda: os.sched_setaffinity({pid}, {{0}})), works(lambda: os.setpriority(os.PRIO_PROCESS, {pid}, 19)),
     works(lambda: open('/proc/{pid}/environ').read()))"
     );
     let ran = scene.python(&[], &script);
@@ -514,6 +527,7 @@ cases! {
     a_signal_to_the_launcher_reaches_the_command,
     what_is_granted_is_read_and_nothing_else,
     the_workspace_is_written_and_nothing_outside,
+    what_is_written_is_kept_aside_unless_the_real_files_are_asked_for,
     the_environment_holds_no_secret,
     home_and_temporary_files_are_there_and_gone_at_the_end,
     nothing_is_left_behind,
@@ -594,9 +608,10 @@ fn a_weaker_rung_starts_only_when_what_it_lacks_is_named_and_that_is_recorded() 
         let Some(scene) = Scene::new(Who::User, rung) else {
             return;
         };
-        let ran = scene
-            .stage
-            .run(&["--isolation", rung.name()], &["touch", "ran"]);
+        let ran = scene.stage.run(
+            &["--isolation", rung.name(), DIRECT[0], DIRECT[1]],
+            &["touch", "ran"],
+        );
         ran.ended(125).says("--allow-degraded").says("pid-ns");
         assert_eq!(scene.stage.read("ran"), None);
         scene.run(&[], &["touch", "ran"]).ok();

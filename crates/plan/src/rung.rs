@@ -186,7 +186,7 @@ pub(crate) fn check(policy: &Policy, request: &Request, host: &HostCaps) -> Resu
         return refuse(
             format!("the workspace mode {}", mode.value.name()),
             &mode.origin,
-            "it needs mounts; `direct` and `read-only` do not",
+            "it needs mounts; `--workspace-mode direct` works on the real files, `read-only` only shows them",
         );
     }
     Ok(())

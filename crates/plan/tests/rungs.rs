@@ -22,6 +22,8 @@ fn flags(isolation: Isolation) -> FlagLayer {
             Isolation::Chroot => OFF_IN_CHROOT.to_vec(),
             Isolation::Namespace => Vec::new(),
         },
+        // A copy-on-write view needs mounts.
+        workspace_mode: (isolation == Isolation::Landlock).then_some(WorkspaceMode::Direct),
         ..FlagLayer::default()
     }
 }
@@ -112,6 +114,21 @@ fn landlock_lists_what_it_cannot_protect_and_opens_nothing_of_the_home() {
         .find(|item| item.what.path == Path::new("/home/ann/project"));
     assert_eq!(workspace.unwrap().what.rights, AccessRights::WriteTree);
     assert!(plan_with(Isolation::Chroot).access_rules.is_empty());
+}
+
+#[test]
+fn a_rung_with_mounts_keeps_changes_aside_and_one_without_does_not_start_unless_told() {
+    let is_view = |what: &ViewOp| matches!(what, ViewOp::Overlay { target, .. } if target == Path::new("/home/ann/project"));
+    let plan = plan_with(Isolation::Chroot);
+    assert!(plan.view.iter().any(|item| is_view(&item.what)));
+    let untold = FlagLayer {
+        workspace_mode: None,
+        ..flags(Isolation::Landlock)
+    };
+    let error = refusal(untold, &request(), &host(Privilege::User));
+    assert!(error.contains("--workspace-mode direct"), "{error}");
+    let plan = plan_with(Isolation::Landlock);
+    assert!(!plan.view.iter().any(|item| is_view(&item.what)));
 }
 
 #[test]

@@ -64,6 +64,11 @@ pub(crate) const EXCEPTIONS: &[(Rung, &str, &str)] = &[
     ),
     (
         Rung::Landlock,
+        "what_is_written_is_kept_aside_unless_the_real_files_are_asked_for",
+        "no mounts, so no copy-on-write view: the start says so and does nothing",
+    ),
+    (
+        Rung::Landlock,
         "a_protected_file_cannot_be_written",
         "Landlock has no rule that takes away below one that gives",
     ),
