@@ -5,7 +5,7 @@
 //! is allowed beside the name, as the rules for special addresses want it.
 #![forbid(unsafe_code)]
 
-use ironcage_tests::{Running, Stage, both, skip, wait_until};
+use ironcage_tests::{DIRECT, Running, Stage, both, skip, wait_until};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
@@ -430,7 +430,9 @@ both! {
         let flags = web.flags("web.test");
         let get = format!("curl -sS -m 20 http://web.test:{port}/ || echo no");
         let script = format!("({get}) > first; read line; {get}; curl -sS -m 20 http://{}:{port}/ || echo no", web.address.ip());
-        let mut command = stage.cage(&refs(&flags), &["/bin/sh", "-c", &script]);
+        let mut flags = refs(&flags);
+        flags.extend(DIRECT);
+        let mut command = stage.cage(&flags, &["/bin/sh", "-c", &script]);
         let mut running = Running::start(&mut command);
         let hello = format!("hello web.test:{port}\n");
         assert!(wait_until(MINUTE, || stage.read("first").as_ref() == Some(&hello)));
