@@ -252,6 +252,6 @@ fn the_version_tells_commit_target_and_build() {
     let expected = format!("ironcage {} ({commit}", env!("CARGO_PKG_VERSION"));
     assert!(told.starts_with(&expected), "{told} is not {expected}...");
     assert!(told.contains("x86_64-unknown-linux-gnu"), "{told}");
-    let debug = told.contains("debug, fault injection");
+    let debug = told.contains("debug, fault injection, layers can be left out");
     assert!(debug || told.contains(", release)"), "{told}");
 }

@@ -60,7 +60,7 @@ fn enclose(plan: &Plan, inheritance: &Inheritance) -> Result<Enclosed, LayerErro
         proc,
         storage,
         counters,
-    } = root::make(plan, inheritance, Processes::Hosts)?;
+    } = root::make(plan, inheritance, Processes::Hosts { shown: false })?;
     // Copied into a user namespace further down, every mount is locked there.
     unshare(Namespaces::USER.with(Namespaces::MOUNT))
         .map_err(|error| failed(Layer::UserNs, "unshare namespaces", error))?;

@@ -7,6 +7,7 @@ use ironcage_backend::root::{self, Root};
 use ironcage_backend::wire;
 use ironcage_layers::identity::become_agent;
 use ironcage_layers::view::Processes;
+use ironcage_layers::weakened::without;
 use ironcage_layers::{LayerError, network, privileges};
 use ironcage_model::Layer;
 use ironcage_plan::{IdMap, Plan};
@@ -17,37 +18,53 @@ use std::os::fd::{AsFd, BorrowedFd};
 /// Builds the file view and enters the cage's namespaces.
 pub(crate) fn enclose(plan: &Plan, inheritance: &Inheritance) -> Result<Enclosed, LayerError> {
     let control = inheritance.control.as_fd();
+    let hosts = without(Layer::UserNs);
     let own = matches!(plan.identity.map, IdMap::Own { .. });
     let (uid, gid) = inheritance.agent_outside;
-    if own {
+    if own && !hosts {
         // In the outer namespace the caller keeps its id; only there may it mount.
         map_own(None, (uid, uid), (gid, gid))?;
         step();
     }
+    let processes = match without(Layer::PidNs) {
+        true => Processes::Hosts { shown: true },
+        false => Processes::Own,
+    };
     let Root {
         proc,
         storage,
         counters,
-    } = root::make(plan, inheritance, Processes::Own)?;
+    } = match without(Layer::MountNs) {
+        true => root::leave(!without(Layer::PidNs))?,
+        false => root::make(plan, inheritance, processes)?,
+    };
 
     // The cage's own namespaces come after its mounts: copied into a user namespace further
     // down, every mount is locked there, so not even root of the cage could take one off.
     enter_network(control)?;
     step();
-    let namespaces = Namespaces::USER
-        .with(Namespaces::MOUNT)
-        .with(Namespaces::IPC)
-        .with(Namespaces::UTS)
-        .with(Namespaces::CGROUP);
+    let mut namespaces = Namespaces::MOUNT;
+    let others = [
+        (Layer::UserNs, Namespaces::USER),
+        (Layer::IpcNs, Namespaces::IPC),
+        (Layer::UtsNs, Namespaces::UTS),
+        (Layer::CgroupNs, Namespaces::CGROUP),
+    ];
+    for (_, other) in others.into_iter().filter(|(layer, _)| !without(*layer)) {
+        namespaces = namespaces.with(other);
+    }
     unshare(namespaces).map_err(|error| failed(Layer::UserNs, "unshare namespaces", error))?;
     step();
-    if own {
-        map_own(None, (plan.identity.uid, uid), (plan.identity.gid, gid))?;
-    } else {
-        await_maps(inheritance)?;
+    match (hosts, own) {
+        // There is no namespace whose ids could be mapped.
+        (true, _) => {}
+        (false, true) => map_own(None, (plan.identity.uid, uid), (plan.identity.gid, gid))?,
+        (false, false) => await_maps(inheritance)?,
     }
     step();
-    network::set_hostname(&plan.hostname.what.name)?;
+    if !without(Layer::UtsNs) {
+        network::set_hostname(&plan.hostname.what.name)?;
+    }
     step();
     privileges::set_counters(counters.as_fd(), &plan.counters)?;
     drop(counters);
@@ -63,6 +80,9 @@ fn enter_network(control: BorrowedFd<'_>) -> Result<(), LayerError> {
         // The supervisor is gone or has given up: so does the cage.
         exit_now(125)
     };
+    if without(Layer::NetNs) {
+        return Ok(());
+    }
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
         .map_err(|error| failed(Layer::NetNs, "enter the network namespace", error))
 }

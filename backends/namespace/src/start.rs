@@ -8,7 +8,8 @@ use ironcage_backend::init::{self, Inheritance};
 use ironcage_backend::{Birth, Ends, Helper, StartError, StreamKind, end, make_cgroup};
 use ironcage_egress::{Door, DoorIds};
 use ironcage_layers::cgroup::Cgroup;
-use ironcage_model::CageId;
+use ironcage_layers::weakened::without;
+use ironcage_model::{CageId, Layer};
 use ironcage_plan::{IdMap, Plan};
 use ironcage_sys::clone::{Forked, Namespaces, fork};
 use ironcage_sys::rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -94,11 +95,14 @@ fn fork_init(
     };
     step();
 
-    let mut namespaces = Namespaces::PID.with(Namespaces::MOUNT);
+    let mut namespaces = Namespaces::MOUNT;
+    if !without(Layer::PidNs) {
+        namespaces = namespaces.with(Namespaces::PID);
+    }
     if plan.time_namespace {
         namespaces = namespaces.with(Namespaces::TIME);
     }
-    if range.is_none() {
+    if range.is_none() && !without(Layer::UserNs) {
         namespaces = namespaces.with(Namespaces::USER);
     }
     let clone_fd = cgroup.as_ref().and_then(Cgroup::clone_fd);
@@ -117,7 +121,7 @@ fn fork_init(
                     agent_outside,
                     cgroup_entries,
                     permitted: false.into(),
-                    guarded: false,
+                    guarded: without(Layer::PidNs),
                 },
                 enclose,
             )
@@ -128,7 +132,8 @@ fn fork_init(
             let helper = match with_helper {
                 true => {
                     let door = plan.network.as_ref().zip(door.as_ref());
-                    let init = range.is_none().then_some(pid);
+                    let same = range.is_some() || without(Layer::UserNs);
+                    let init = (!same).then_some(pid);
                     network::start(init, control.as_fd(), door).map(Some)
                 }
                 false => Ok(None),

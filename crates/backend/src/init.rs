@@ -13,8 +13,9 @@ use crate::wire::{self, ToInit};
 use ironcage_layers::cgroup::ENTRY;
 use ironcage_layers::filter::Prepared;
 use ironcage_layers::view::OwnerMap;
+use ironcage_layers::weakened::{off, without};
 use ironcage_layers::{LayerError, landlock, privileges};
-use ironcage_model::{Isolation, Layer};
+use ironcage_model::{Isolation, Layer, Switch};
 use ironcage_plan::{Plan, Resource};
 use ironcage_sys::clone::exit_now;
 use ironcage_sys::rustix::fs::{Mode, OFlags, open, openat};
@@ -143,7 +144,9 @@ fn build<'a>(
     umask(Mode::from_raw_mode(0o022));
     chdir(&plan.command.cwd)
         .map_err(|error| failed(Layer::MountNs, "enter the working directory", error))?;
-    privileges::no_new_privileges()?;
+    if !without(Layer::NoNewPrivs) {
+        privileges::no_new_privileges()?;
+    }
     match plan.rung.what.isolation {
         // No namespace in which this process could have any.
         Isolation::Landlock => privileges::give_up_capabilities()?,
@@ -152,7 +155,9 @@ fn build<'a>(
         }
     }
     step();
-    privileges::new_session()?;
+    if !without(Layer::Session) {
+        privileges::new_session()?;
+    }
     let terminal = match inheritance.streams {
         InnerStreams::Terminal { size } => Some(terminal::make(size)?),
         InnerStreams::Pipes { .. } => None,
@@ -191,9 +196,16 @@ fn build<'a>(
     ironcage_sys::process::wipe_arguments_and_environment();
     // What `ps` in the cage shows of this process.
     let _ = set_name(c"ironcage-init");
-    privileges::not_dumpable()?;
+    match off(Switch::Unreadable) {
+        // The change of ids has taken it away.
+        true => privileges::dumpable()?,
+        false => privileges::not_dumpable()?,
+    }
     step();
-    let listener = filter.install()?;
+    let listener = match without(Layer::Seccomp) {
+        true => None,
+        false => filter.install()?,
+    };
     step();
     // From here on the supervisor answers refused calls; without it they would wait. If it
     // is gone, sending fails, and nothing is started.
@@ -241,7 +253,10 @@ fn build<'a>(
             },
             _,
         ) => Given {
-            stdin: stdin.as_fd(),
+            stdin: match without(Layer::Descriptors) {
+                true => stdio::stdin(),
+                false => stdin.as_fd(),
+            },
             stdout: stdout.as_fd(),
             stderr: stderr.as_fd(),
             seat: Seat::Group,
@@ -285,11 +300,17 @@ fn shared_memory(plan: &Plan, proc: BorrowedFd<'_>) -> Option<OwnedFd> {
 }
 
 fn die_with_parent() -> Result<(), LayerError> {
+    if off(Switch::Tether) {
+        return Ok(());
+    }
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| failed(Layer::PidNs, "ask to die with the supervisor", error))
 }
 
 fn close_descriptors(inheritance: &Inheritance, more: &[&OwnedFd]) -> Result<(), LayerError> {
+    if without(Layer::Descriptors) {
+        return Ok(());
+    }
     let null = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(|error| failed(Layer::Descriptors, "open /dev/null", error))?;
     let dup = |result: Result<(), Errno>| {

@@ -24,6 +24,6 @@ pub mod wire;
 pub use backend::{Ability, Answer, Backend};
 pub use cage::{Birth, Cage, Ends, Helper, StreamKind, Streams, end, make_cgroup};
 pub use error::StartError;
-pub use ironcage_layers::COPY_ON_WRITE;
+pub use ironcage_layers::{COPY_ON_WRITE, weakened};
 pub use ironcage_sys::faults;
 pub use wire::{FromInit, Ready};

@@ -6,7 +6,7 @@ use ironcage_layers::LayerError;
 use ironcage_layers::view::{Processes, Setting, View};
 use ironcage_model::Layer;
 use ironcage_plan::Plan;
-use ironcage_sys::rustix::fs::{Mode, OFlags, openat};
+use ironcage_sys::rustix::fs::{CWD, Mode, OFlags, openat};
 use std::os::fd::OwnedFd;
 
 /// Handles of a root that was built.
@@ -63,5 +63,21 @@ pub fn make(
         proc,
         storage,
         counters,
+    })
+}
+
+/// Leaves the root as it is, for a test build that goes without a view. With processes of its
+/// own the cage still has a process file system that shows them.
+pub fn leave(own_processes: bool) -> Result<Root, LayerError> {
+    ironcage_layers::weakened::stay(own_processes)?;
+    let open = |path: &str| {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        openat(CWD, path, flags, Mode::empty())
+            .map_err(|error| failed(Layer::MountNs, "open the host's root", error))
+    };
+    Ok(Root {
+        proc: open("/proc")?,
+        storage: open("/")?,
+        counters: open("/proc/sys/user")?,
     })
 }

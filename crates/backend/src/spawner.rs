@@ -6,6 +6,8 @@
 use crate::order::Order;
 use crate::terminal;
 use crate::wire::{self, ExecOrder, ToInit};
+use ironcage_layers::weakened::{off, without};
+use ironcage_model::{Layer, Switch};
 use ironcage_sys::clone::exit_now;
 use ironcage_sys::process::{signal_all, signal_group};
 use ironcage_sys::rustix::event::{PollFd, PollFlags, poll};
@@ -92,6 +94,7 @@ impl<'a> Spawner<'a> {
             seat: given.seat,
             report: self.control,
             failure: wire::not_executed(number),
+            closing: !without(Layer::Descriptors),
         };
         let error = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
         let pid = spawn(&order.image(path), &streams).map_err(error)?;
@@ -162,6 +165,7 @@ impl<'a> Spawner<'a> {
                 }
             }
             Ok(ToInit::Go | ToInit::Permit) => {}
+            Ok(ToInit::Closed) | Err(_) if off(Switch::Tether) => wait_for_children(),
             Ok(ToInit::Closed) | Err(_) => exit_now(125),
         }
     }
@@ -256,6 +260,12 @@ impl<'a> Spawner<'a> {
             exit_now(0);
         }
     }
+}
+
+/// What a test build does that is not to end with its supervisor.
+fn wait_for_children() -> ! {
+    while wait(WaitOptions::empty()).is_ok() {}
+    exit_now(125)
 }
 
 /// The first candidate that can be executed, as a search in PATH finds it. Found out before

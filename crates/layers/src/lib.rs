@@ -13,6 +13,7 @@ pub mod network;
 mod overlay;
 pub mod privileges;
 pub mod view;
+pub mod weakened;
 
 pub use error::LayerError;
 pub use overlay::COPY_ON_WRITE;

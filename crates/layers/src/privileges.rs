@@ -50,6 +50,12 @@ pub fn not_dumpable() -> Result<(), LayerError> {
         .doing(Layer::PidNs, || "become unreadable for the agent".into())
 }
 
+/// Makes the process readable for others of its user, as a test build wants it.
+pub fn dumpable() -> Result<(), LayerError> {
+    process::set_dumpable_behavior(DumpableBehavior::Dumpable)
+        .doing(Layer::PidNs, || "become readable for the agent".into())
+}
+
 /// Sets the rlimits, soft and hard alike.
 pub fn set_rlimits(rlimits: &[Item<Rlimit>]) -> Result<(), LayerError> {
     for item in rlimits {

@@ -53,8 +53,11 @@ pub struct Setting<'a> {
 pub enum Processes {
     /// Those of the caller's pid namespace, which is a new one.
     Own,
-    /// The host's: its process file system is held, and stands nowhere in the view.
-    Hosts,
+    /// The host's.
+    Hosts {
+        /// Whether it stands in the view where the plan says; else it is only held.
+        shown: bool,
+    },
 }
 
 /// A view under construction.
@@ -102,7 +105,10 @@ impl<'a> View<'a> {
                     | MountAttrFlags::MOUNT_ATTR_NODEV
                     | MountAttrFlags::MOUNT_ATTR_NOEXEC,
             )?,
-            Processes::Hosts => doing(
+            Processes::Hosts { shown: true } => {
+                doing(clone_source(Path::new("/proc")), || "clone /proc".into())?
+            }
+            Processes::Hosts { shown: false } => doing(
                 openat(
                     CWD,
                     "/proc",
@@ -126,7 +132,7 @@ impl<'a> View<'a> {
         // still be needed, those of /proc/fs never.
         let place = match processes {
             Processes::Own => "/proc",
-            Processes::Hosts => "/proc/fs",
+            Processes::Hosts { .. } => "/proc/fs",
         };
         doing(
             move_mount(
@@ -570,7 +576,7 @@ fn relative(path: &Path) -> &Path {
 }
 
 /// Nothing that happens in this mount namespace is to reach the host's.
-fn stop_propagation() -> Result<(), LayerError> {
+pub(crate) fn stop_propagation() -> Result<(), LayerError> {
     let root = doing(
         openat(CWD, "/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()),
         || "open the root".into(),
@@ -588,7 +594,7 @@ fn stop_propagation() -> Result<(), LayerError> {
     )
 }
 
-fn make_filesystem(
+pub(crate) fn make_filesystem(
     kind: &str,
     options: &[(&str, &str)],
     attributes: MountAttrFlags,

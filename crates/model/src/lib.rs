@@ -14,6 +14,7 @@ mod limit;
 mod network;
 mod outcome;
 mod printable;
+mod switch;
 
 pub use enforcement::{Enforcement, LayerReport};
 pub use event::{Denial, Event, EventKind, NetworkVerdict, Protocol, Traffic};
@@ -24,3 +25,4 @@ pub use limit::{LimitHit, LimitKind, bytes_as_written};
 pub use network::{Destination, HOST_NAME, HostName, HostRule, InvalidHostName, Ports, special};
 pub use outcome::{Ending, Outcome};
 pub use printable::Printable;
+pub use switch::{Switch, UnknownSwitch};

@@ -6,6 +6,7 @@
 use crate::adapter::{Adapter, bundle};
 use crate::catalogue;
 use crate::inside::{self, Inside};
+use crate::matrix::Matrix;
 use crate::mustwork;
 use crate::params::Params;
 use crate::report::Report;
@@ -35,6 +36,8 @@ pub struct Options {
     pub against_command: Option<String>,
     /// Whether to show progress on standard error.
     pub progress: bool,
+    /// Whether the cages lack what stops each probe.
+    pub weakened: bool,
 }
 
 /// A suite that could not be run.
@@ -56,6 +59,7 @@ pub enum SuiteError {
 #[serde(rename_all = "kebab-case")]
 enum Answer {
     Report(Report),
+    Matrix(Matrix),
     Failed(String),
 }
 
@@ -70,6 +74,33 @@ fn adapter_of(options: &Options) -> Result<Adapter, crate::adapter::AdapterError
 /// Runs the suite on a stage of its own and gives what it found. When the caller ends, for
 /// whatever reason, the stage and everything on it ends too.
 pub fn run_suite(options: &Options) -> Result<Report, SuiteError> {
+    match on_a_stage(options)? {
+        Answer::Report(report) => Ok(report),
+        Answer::Matrix(_) => Err(SuiteError::Stage("the stage ran something else".into())),
+        Answer::Failed(why) => Err(SuiteError::Stage(why)),
+    }
+}
+
+/// Tries probes in cages of Ironcage that lack what stops them. Needs root, without whom the user
+/// namespace cannot be left out, and a program that is a test build.
+pub fn run_matrix(ids: Vec<String>, progress: bool) -> Result<Matrix, SuiteError> {
+    let options = Options {
+        ids,
+        must_work: false,
+        // With the real files, so that a change to them is one.
+        against: Some("ironcage-direct".into()),
+        against_command: None,
+        progress,
+        weakened: true,
+    };
+    match on_a_stage(&options)? {
+        Answer::Matrix(matrix) => Ok(matrix),
+        Answer::Report(_) => Err(SuiteError::Stage("the stage ran something else".into())),
+        Answer::Failed(why) => Err(SuiteError::Stage(why)),
+    }
+}
+
+fn on_a_stage(options: &Options) -> Result<Answer, SuiteError> {
     adapter_of(options)?;
     let text = serde_json::to_string(options).map_err(|error| SuiteError::Start(error.into()))?;
     let program = std::env::current_exe().map_err(SuiteError::Start)?;
@@ -80,14 +111,8 @@ pub fn run_suite(options: &Options) -> Result<Report, SuiteError> {
         .spawn()
         .and_then(std::process::Child::wait_with_output)
         .map_err(SuiteError::Start)?;
-    match serde_json::from_slice(&output.stdout) {
-        Ok(Answer::Report(report)) => Ok(report),
-        Ok(Answer::Failed(why)) => Err(SuiteError::Stage(why)),
-        Err(_) => Err(SuiteError::Stage(format!(
-            "the stage ended early ({})",
-            output.status
-        ))),
-    }
+    serde_json::from_slice(&output.stdout)
+        .map_err(|_| SuiteError::Stage(format!("the stage ended early ({})", output.status)))
 }
 
 /// Plays a part; gives the exit status.
@@ -154,7 +179,7 @@ fn stage(options: &str) -> u8 {
     let ran = prepared().and_then(|(options, home, program, hostname)| {
         namespaces::run_in_stage(&home, &hostname, || {
             match on_stage(&options, home.clone(), program, &hostname) {
-                Ok(report) => answer(&Answer::Report(report)),
+                Ok(found) => answer(&found),
                 Err(why) => answer(&Answer::Failed(why)),
             }
             0
@@ -174,7 +199,7 @@ fn on_stage(
     home: PathBuf,
     program: Vec<u8>,
     hostname: &str,
-) -> Result<Report, String> {
+) -> Result<Answer, String> {
     let adapter = adapter_of(options).map_err(|error| error.to_string())?;
     if let Some(program) = adapter.hidden_program() {
         return Err(format!(
@@ -185,9 +210,13 @@ fn on_stage(
     let stage = Stage::build(home, &program, hostname.to_owned()).map_err(|error| chain(&error))?;
     let mut runner = Runner::new(stage, adapter, program, options.progress)
         .map_err(|error| format!("the sandbox cannot be put on the stage: {error}"))?;
-    runner
-        .run(&options.ids, options.must_work)
-        .map_err(|error| chain(&error))
+    let ran = match options.weakened {
+        true => runner.matrix(&options.ids).map(Answer::Matrix),
+        false => runner
+            .run(&options.ids, options.must_work)
+            .map(Answer::Report),
+    };
+    ran.map_err(|error| chain(&error))
 }
 
 fn run_inside(id: &str, params: &Path) -> io::Result<()> {

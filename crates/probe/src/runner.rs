@@ -6,11 +6,14 @@ mod leftovers;
 use crate::accepted;
 use crate::adapter::{Adapter, Source};
 use crate::catalogue;
+use crate::matrix::{Alone, Line, Matrix, Seen, all_but};
 use crate::mustwork;
 use crate::oracle::{Decision, Evidence};
 use crate::probe::{Control, Kind, Probe, Setup};
 use crate::report::{Finding, MustWork, Report, Row, Verdict};
 use crate::stage::{Stage, StageError};
+use crate::switches;
+use ironcage_model::Switch;
 use launch::{Mode, RunError};
 use std::io;
 use std::path::PathBuf;
@@ -26,6 +29,8 @@ pub(crate) struct Runner {
     /// System calls that the sandbox says it lets through.
     declared: Option<Vec<String>>,
     progress: bool,
+    /// What a test build of Ironcage is told to leave out.
+    off: Vec<Switch>,
 }
 
 impl Runner {
@@ -57,6 +62,7 @@ impl Runner {
             launcher_name,
             declared: None,
             progress,
+            off: Vec::new(),
         };
         runner.declared = runner.ask_declared();
         Ok(runner)
@@ -94,6 +100,64 @@ impl Runner {
             rows,
             must_work,
         })
+    }
+
+    /// Tries the probes with these ids in cages that lack what stops them.
+    pub(crate) fn matrix(&mut self, ids: &[String]) -> Result<Matrix, StageError> {
+        let chosen: Vec<&'static Probe> = catalogue::probes()
+            .filter(|probe| ids.iter().any(|id| id == probe.id))
+            .collect();
+        let mut lines = Vec::new();
+        for (index, probe) in chosen.iter().enumerate() {
+            self.tell(&format!("{:>3}/{} {}", index + 1, chosen.len(), probe.id));
+            lines.push(self.weakened(probe)?);
+        }
+        if self.progress {
+            eprint!("\r\x1b[K");
+        }
+        let system = ironcage_sys::rustix::system::uname();
+        Ok(Matrix {
+            kernel: system.release().to_string_lossy().into_owned(),
+            lines,
+        })
+    }
+
+    fn weakened(&mut self, probe: &Probe) -> Result<Line, StageError> {
+        let mut line = Line::new(probe);
+        line.control = match self.control(probe) {
+            Ok(decision) => decision.through,
+            Err(RunError::Stage(error)) => return Err(error),
+            Err(_) => false,
+        };
+        let parts = switches::of(probe.id);
+        if !line.control || parts.is_empty() {
+            return Ok(line);
+        }
+        let (seen, detail) = self.without(probe, parts.clone())?;
+        line.without = Some(seen);
+        line.detail = detail;
+        for part in &parts {
+            let (seen, _) = self.without(probe, all_but(&parts, *part))?;
+            line.alone.push(Alone {
+                part: part.to_string(),
+                seen,
+            });
+        }
+        Ok(line)
+    }
+
+    /// One run of a probe in a cage without these parts.
+    fn without(&mut self, probe: &Probe, off: Vec<Switch>) -> Result<(Seen, String), StageError> {
+        self.off = off;
+        let tried = self.attempt(probe, Mode::Caged);
+        self.off.clear();
+        match tried {
+            Ok((decision, _)) if decision.through => Ok((Seen::Through, decision.detail)),
+            Ok((decision, evidence)) if evidence.started() => Ok((Seen::Stopped, decision.detail)),
+            Ok((_, evidence)) => Ok((Seen::Unknown, not_started(&evidence))),
+            Err(RunError::Stage(error)) => Err(error),
+            Err(error) => Ok((Seen::Unknown, error.to_string())),
+        }
     }
 
     fn tell(&self, line: &str) {
@@ -254,7 +318,7 @@ fn not_started(evidence: &Evidence) -> String {
     let errors = String::from_utf8_lossy(&evidence.errors);
     let line = errors
         .lines()
-        .find(|line| !line.trim().is_empty())
+        .find(|line| !line.trim().is_empty() && !line.contains("WEAKENED"))
         .unwrap_or("no message");
     format!("not started, status {}: {line}", evidence.status)
 }

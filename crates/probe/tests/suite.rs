@@ -36,6 +36,7 @@ fn run(against: &str, names: &[&str], must_work: bool) -> Report {
         against: Some(against.to_owned()),
         against_command: None,
         progress: false,
+        weakened: false,
     };
     run_suite(&options).expect("a stage")
 }
@@ -155,6 +156,7 @@ fn a_sandbox_that_starts_nothing_is_not_praised() -> Outcome {
         against: None,
         against_command: Some("/bin/false {command}".to_owned()),
         progress: false,
+        weakened: false,
     };
     let report = run_suite(&options).expect("a stage");
     assert_eq!(verdict(&report, "FS-01"), Verdict::Unknown);

@@ -12,7 +12,8 @@ use crate::supervise::{Beginning, Supervision, failed};
 use crate::terminal;
 use ironcage_backend::{StartError, StreamKind};
 use ironcage_control::{Description, Examination, Listener, RuntimeDir, State};
-use ironcage_model::{CageId, Ending, EventKind, Outcome};
+use ironcage_layers::weakened::{weaken, without};
+use ironcage_model::{CageId, Ending, EventKind, Layer, Outcome};
 use ironcage_plan::Plan;
 use ironcage_sys::rustix::rand::{GetRandomFlags, getrandom};
 use std::path::Path;
@@ -63,14 +64,14 @@ pub fn run(mut job: Job<'_>) -> Result<Finished, RunError> {
         Some(name) => Some(runtime.claim(name, &id)?),
         None => None,
     };
-    let kind = if job.terminal {
+    let kind = if job.terminal && !without(Layer::Session) {
         StreamKind::Terminal {
             size: terminal::size(),
         }
     } else {
         StreamKind::Pipes
     };
-    let plan = job.plan.placed(&id);
+    let plan = weaken(job.plan.placed(&id));
     let mut birth = match backend(plan.rung.what.isolation).start(&plan, &id, kind) {
         Ok(birth) => birth,
         Err(error) => return Err(not_started(&mut Recorder::new(id)?, error, born)),

@@ -54,6 +54,8 @@ pub struct Streams<'a> {
     pub report: BorrowedFd<'a>,
     /// First bytes of that message.
     pub failure: [u8; FAILURE],
+    /// Whether descriptors that are not close-on-exec are closed all the same.
+    pub closing: bool,
 }
 
 fn pointers(strings: &[CString]) -> Vec<*const c_char> {
@@ -108,8 +110,10 @@ fn become_program(
     // Everything else goes at execve: descriptors here are close-on-exec, and this makes
     // sure of those that were not.
     const CLOSE_RANGE_CLOEXEC: u32 = 4;
-    // SAFETY: plain numbers.
-    if unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, CLOSE_RANGE_CLOEXEC) } < 0 {
+    if streams.closing
+        // SAFETY: plain numbers.
+        && unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, CLOSE_RANGE_CLOEXEC) } < 0
+    {
         fail(report, streams.failure);
     }
     reset_for_exec();

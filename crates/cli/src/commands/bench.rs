@@ -183,6 +183,7 @@ fn count_escapes(report: &mut bench::FieldReport) -> Result<(), CliError> {
             against,
             against_command,
             progress: false,
+            weakened: false,
         };
         let found =
             ironcage_probe::run_suite(&options).map_err(|error| CliError::from_error(&error))?;

@@ -4,7 +4,8 @@ use crate::error::{CliError, CommandResult};
 use clap::Subcommand;
 use ironcage_probe::casf::{Judgement, Standard, level_name};
 use ironcage_probe::{
-    Options, Probe, Report, SuiteError, Verdict, accepted, find, probes, role, run_suite, select,
+    Options, Probe, Report, SuiteError, Verdict, accepted, find, probes, role, run_matrix,
+    run_suite, select,
 };
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
@@ -40,6 +41,18 @@ enum Action {
     },
     /// Run probes: all of them, or those named
     Run(Run),
+    /// Show which layer stops which probe: run them in cages that lack it (test builds, as root)
+    Matrix {
+        /// Ids or classes: FS-01, PR, ...
+        #[arg(value_name = "ID|CLASS")]
+        names: Vec<String>,
+        /// Print JSON
+        #[arg(long, conflicts_with = "markdown")]
+        json: bool,
+        /// Print the tables of docs/layer-matrix.md
+        #[arg(long)]
+        markdown: bool,
+    },
     /// The standard by which a sandbox is judged: its requirements, or what a report shows of them
     Casf {
         /// A report, as `probe run --json` prints it
@@ -105,6 +118,11 @@ pub(crate) fn run(args: Args) -> CommandResult {
         None => suite(&[], args.suite),
         Some(Action::Run(run)) => suite(&run.names, run.suite),
         Some(Action::Casf { report, json }) => casf(report.as_deref(), json),
+        Some(Action::Matrix {
+            names,
+            json,
+            markdown,
+        }) => matrix(&names, json, markdown),
         Some(Action::List { json }) => list(json),
         Some(Action::Show { id }) => show(&id),
         Some(Action::Role { name, rest }) => Ok(role::play(&name, &rest)),
@@ -146,6 +164,7 @@ fn suite(names: &[String], run: Suite) -> CommandResult {
         against: run.against,
         against_command: run.against_command,
         progress: std::io::stderr().is_terminal(),
+        weakened: false,
     };
     let report = run_suite(&options).map_err(|error| match error {
         SuiteError::Adapter(_) => CliError::from_error(&error),
@@ -170,6 +189,31 @@ fn suite(names: &[String], run: Suite) -> CommandResult {
     };
     print(&text)?;
     Ok(u8::from(!report.holds()))
+}
+
+fn matrix(names: &[String], as_json: bool, markdown: bool) -> CommandResult {
+    if !ironcage_backend::weakened::POSSIBLE {
+        return Err(
+            CliError::new("this is a release build: it cannot leave a layer out").hint(
+                "`cargo build` without --release makes one that can, and says so in --version",
+            ),
+        );
+    }
+    if !ironcage_sys::rustix::process::geteuid().is_root() {
+        return Err(CliError::new(
+            "the matrix needs root: an ordinary user has no namespace without the user namespace",
+        ));
+    }
+    let chosen = select(names).map_err(|error| CliError::from_error(&error))?;
+    let ids = chosen.iter().map(|probe| probe.id.to_owned()).collect();
+    let matrix = run_matrix(ids, std::io::stderr().is_terminal())
+        .map_err(|error| CliError::from_error(&error))?;
+    print(&match (as_json, markdown) {
+        (true, _) => json(&matrix)?,
+        (false, true) => matrix.markdown(),
+        (false, false) => matrix.text(),
+    })?;
+    Ok(u8::from(!matrix.holds()))
 }
 
 #[derive(serde::Serialize)]

@@ -202,6 +202,10 @@ impl Runner {
             .args(&line[1..])
             .env_clear()
             .envs(self.stage.environment());
+        if mode == Mode::Caged && !self.off.is_empty() {
+            let names: Vec<&str> = self.off.iter().map(|part| part.name()).collect();
+            command.env("IRONCAGE_LAYERS_OFF", names.join(","));
+        }
         command
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
