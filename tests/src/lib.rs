@@ -13,6 +13,7 @@ mod process;
 mod screen;
 mod session;
 mod stage;
+pub mod web;
 
 pub use binary::binary;
 pub use host::{Host, tree};

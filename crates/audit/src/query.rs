@@ -137,6 +137,8 @@ fn add(sum: &mut Summary, record: Record) {
         EventKind::Denied(denial) => sum.denied = sum.denied.saturating_add(denial.count),
         EventKind::Limit(_) => sum.limits += 1,
         EventKind::Network(_)
+        | EventKind::NetworkRule { .. }
+        | EventKind::NetworkLimits(_)
         | EventKind::DoorNarrowed { .. }
         | EventKind::DoorEnded { .. }
         | EventKind::Planted { .. }

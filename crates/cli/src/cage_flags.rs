@@ -11,8 +11,8 @@ use ironcage_plan::{
     KeptPlaces, NodeKind, Overlaid, OwnDirectories, Plan, PlanError, Request, ViewOp, make,
 };
 use ironcage_policy::{
-    Amount, Cpus, EnvRule, FlagLayer, NetworkMode, Resolved, Sources, TimeLimit, WorkspaceMode,
-    resolve,
+    Amount, Cpus, EnvRule, FlagLayer, NetworkLimit, NetworkMode, Resolved, Sources, TimeLimit,
+    WorkspaceMode, resolve,
 };
 use ironcage_state::{StateError, Store, renew_directory};
 use std::ffi::{OsStr, OsString};
@@ -121,9 +121,14 @@ pub(crate) struct CageFlags {
     /// Take this address for a name, and ask no resolver (can be repeated)
     #[arg(long, value_name = "NAME=ADDRESS", help_heading = "Network")]
     resolve: Vec<String>,
-    /// off: no network, whatever the policy allows; listed: what is allowed; open: every host
+    /// off: no network, whatever the policy allows; listed: what is allowed; live: also what
+    /// `ironcage net allow` allows later; open: every host
     #[arg(long, value_name = "MODE", help_heading = "Network")]
     network: Option<NetworkMode>,
+    /// Bound what goes out, such as bytes-out=100M: connections, requests-per-second,
+    /// bytes-out-per-host, bytes-out, new-hosts-per-minute, body (can be repeated)
+    #[arg(long, value_name = "NAME=VALUE", help_heading = "Network")]
+    network_limit: Vec<NetworkLimit>,
 
     /// Memory, such as 2G or 50%
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
@@ -383,6 +388,7 @@ impl CageFlags {
             syscalls: self.syscalls.clone(),
             syscall_groups: self.syscall_group.clone(),
             network: self.network,
+            network_limits: self.network_limit.clone(),
             allow_hosts: self.allow_host.clone(),
             deny_hosts: self.deny_host.clone(),
             bundles: self.allow_bundle.clone(),

@@ -14,6 +14,7 @@
 mod channel;
 pub mod frame;
 mod message;
+mod network;
 mod peer;
 mod place;
 
@@ -22,6 +23,7 @@ pub use message::{
     Bytes, Description, ExecDescription, ExecRequest, ExecStreams, Reply, Request, Size, State,
     Stats,
 };
+pub use network::{NetworkRequest, NetworkRules};
 pub use peer::{Examination, PeerRefusal, examine};
 pub use place::{
     Dialled, Entry, InvalidName, Listener, NameClaim, PlaceError, RuntimeDir, check_name,

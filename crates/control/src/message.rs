@@ -1,5 +1,6 @@
 //! What can be asked of a running cage, and what it answers. Plain types.
 
+use crate::{NetworkRequest, NetworkRules};
 use ironcage_model::{CageId, Ending, LayerReport};
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -35,6 +36,8 @@ pub enum Request {
     Leave,
     /// Joins the cage's command. Answered by [`Reply::Attached`].
     Attach,
+    /// Something about the network.
+    Network(NetworkRequest),
 }
 
 /// A command to start in a running cage.
@@ -103,6 +106,17 @@ pub enum Reply {
         /// Whether there is an input.
         input: bool,
     },
+    /// What holds for the network.
+    NetworkRules(Box<NetworkRules>),
+    /// A change of the network holds.
+    NetworkChanged {
+        /// Numbers of the rules that came or went.
+        numbers: Vec<u32>,
+        /// Open connections that no longer match and were closed.
+        closed: u64,
+    },
+    /// Connections are told as they happen.
+    Watching,
     /// The request was refused.
     Refused {
         /// Why, and what to do.

@@ -1,18 +1,22 @@
 //! One connection of the cage's, from its acceptance to its end.
 
+use crate::books::Counts;
 use crate::decide::{Denied, Target};
 use crate::hello::{self, Hello};
 use crate::http::{self, Authority, Ended, Refused};
 use crate::ledger::Kind;
+use crate::open::Open;
 use crate::relay::{First, first, read_more, relay, write_all};
 use crate::resolve::Unresolved;
 use crate::serve::Service;
 use ironcage_model::{HOST_NAME, HostName, NetworkVerdict, Protocol};
 use ironcage_sys::rustix::net::sockopt::{set_socket_keepalive, set_socket_linger};
 use ironcage_sys::rustix::net::{Shutdown, shutdown};
+use std::cell::Cell;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::Duration;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -37,13 +41,16 @@ enum Expected {
 /// A connection that is being decided.
 struct Connection<'a> {
     service: &'a Service,
+    open: &'a Rc<Open>,
+    /// The count of bytes to its host.
+    host: Rc<Cell<u64>>,
     target: Target,
     port: u16,
     rule: String,
 }
 
 /// Serves one connection to its end.
-pub(crate) async fn serve(service: &Service, client: TcpStream) {
+pub(crate) async fn serve(service: &Service, open: &Rc<Open>, client: TcpStream) {
     let Ok(wanted) = client.local_addr() else {
         return;
     };
@@ -52,7 +59,8 @@ pub(crate) async fn serve(service: &Service, client: TcpStream) {
     let target = match service.target(address) {
         Ok(target) => target,
         Err(denied) => {
-            record_denied(service, address.to_string(), port, Protocol::Tcp, &denied);
+            let host = address.to_string();
+            record_denied(service, open, host, port, Protocol::Tcp, &denied);
             return reset(&client);
         }
     };
@@ -63,10 +71,17 @@ pub(crate) async fn serve(service: &Service, client: TcpStream) {
         (Target::Name(_), _) => Expected::Anything,
         (Target::Address(_) | Target::Host, _) => Expected::Bytes,
     };
-    let rule = match service.rules.decide(&target, port) {
-        Ok(rule) => rule,
+    let decided = service.rules.decide(&target, port).and_then(|rule| {
+        let now = Instant::now();
+        service.books.meter.request(now)?;
+        let host = service.books.meter.host(&target.to_string(), now)?;
+        Ok((rule, host))
+    });
+    let (rule, host) = match decided {
+        Ok(decided) => decided,
         Err(denied) => {
-            record_denied(service, target.to_string(), port, Protocol::Tcp, &denied);
+            let host = target.to_string();
+            record_denied(service, open, host, port, Protocol::Tcp, &denied);
             return match port {
                 80 => refuse_http(client, &denied).await,
                 443 => refuse_tls(&client).await,
@@ -74,8 +89,11 @@ pub(crate) async fn serve(service: &Service, client: TcpStream) {
             };
         }
     };
+    open.lets(target.clone(), port);
     let connection = Connection {
         service,
+        open,
+        host,
         target,
         port,
         rule,
@@ -92,8 +110,15 @@ pub(crate) async fn serve(service: &Service, client: TcpStream) {
     };
 }
 
-fn record_denied(service: &Service, host: String, port: u16, protocol: Protocol, denied: &Denied) {
-    service.record(Kind {
+fn record_denied(
+    service: &Service,
+    open: &Open,
+    host: String,
+    port: u16,
+    protocol: Protocol,
+    denied: &Denied,
+) {
+    let kind = Kind {
         verdict: NetworkVerdict::Denied,
         host,
         port,
@@ -101,7 +126,8 @@ fn record_denied(service: &Service, host: String, port: u16, protocol: Protocol,
         address: None,
         rule: denied.rule.clone(),
         reason: Some(denied.reason.clone()),
-    });
+    };
+    service.books.refuse(Some(open), kind);
 }
 
 /// Ends a connection so that its client sees that it was refused.
@@ -144,7 +170,12 @@ impl Connection<'_> {
 
     fn denied(&self, protocol: Protocol, denied: &Denied) {
         let host = self.target.to_string();
-        record_denied(self.service, host, self.port, protocol, denied);
+        record_denied(self.service, self.open, host, self.port, protocol, denied);
+    }
+
+    /// Counts the connection from here on.
+    fn count(&self, kind: Kind) -> Counts {
+        Counts::begin(&self.service.books, self.open, &self.host, kind)
     }
 
     /// Connects to where the target leads, and only to addresses that it may lead to.
@@ -183,6 +214,7 @@ impl Connection<'_> {
         let mut last = (None, "it has no address".to_owned());
         for address in addresses {
             let to = SocketAddr::new(address, self.port);
+            self.open.leads_to(address);
             match timeout(CONNECT, TcpStream::connect(to)).await {
                 Ok(Ok(stream)) => {
                     if !own_host
@@ -205,7 +237,7 @@ impl Connection<'_> {
         if let Some(address) = last.0 {
             // Allowed, but nobody was there.
             let kind = self.allowed(protocol, address, Some(reason.clone()));
-            self.service.record(kind);
+            self.service.books.fail(self.open, kind);
         }
         Err(Denied {
             rule: Some(self.rule.clone()),
@@ -229,9 +261,7 @@ impl Connection<'_> {
             reset(client);
             return Ok(());
         };
-        let counts = self
-            .service
-            .record(self.allowed(Protocol::Tcp, address, None));
+        let counts = self.count(self.allowed(Protocol::Tcp, address, None));
         let carried = relay(client, &server, &counts).await;
         if carried.is_err() {
             reset(client);
@@ -273,9 +303,9 @@ impl Connection<'_> {
         address: IpAddr,
         seen: &[u8],
     ) -> io::Result<()> {
-        let counts = self.service.record(self.allowed(protocol, address, None));
+        let counts = self.count(self.allowed(protocol, address, None));
+        counts.send(seen.len() as u64)?;
         write_all(server, seen).await?;
-        counts.sent(seen.len() as u64);
         let carried = relay(client, server, &counts).await;
         if carried.is_err() {
             reset(client);
@@ -321,7 +351,7 @@ impl Connection<'_> {
             }
         };
         let kind = self.allowed(Protocol::Http, address, None);
-        let counts = self.service.record(kind);
+        let counts = self.count(kind);
         match http::carry(&mut client, server, request, &authority, &counts).await? {
             Ended::Over => {}
             Ended::Refused(refused) => {
@@ -347,8 +377,6 @@ impl Connection<'_> {
                 loop {
                     if !read_more(&client, &mut seen, 4096).await? {
                         // Said little, and that was all.
-                        write_all(&server, &seen).await?;
-                        let _ = shutdown(&server, Shutdown::Write);
                         break;
                     }
                     match looks_like(&seen) {

@@ -1,7 +1,10 @@
 //! The decision over a destination. Pure: rules in, verdict out.
 
-use ironcage_model::{Destination, HOST_NAME, HostName, HostRule, special};
+use ironcage_model::{
+    Destination, HOST_NAME, HostName, HostRule, LiveRule, NetworkVerdict, Ports, special,
+};
 use ironcage_plan::Network;
+use std::cell::RefCell;
 use std::net::IpAddr;
 
 /// What a connection of the cage's is for.
@@ -56,6 +59,8 @@ pub(crate) struct Rules {
     allow: Vec<HostRule>,
     deny: Vec<HostRule>,
     host_ports: Vec<u16>,
+    /// Those that were added while the cage runs.
+    live: RefCell<Vec<LiveRule>>,
 }
 
 impl Rules {
@@ -71,22 +76,68 @@ impl Rules {
                 .iter()
                 .map(|item| item.what.port)
                 .collect(),
+            live: RefCell::default(),
         }
+    }
+
+    /// Rules come and go while the cage runs.
+    pub(crate) fn change(&self, add: Vec<LiveRule>, remove: &[u32]) {
+        let mut live = self.live.borrow_mut();
+        live.retain(|rule| !remove.contains(&rule.number));
+        live.extend(add);
+    }
+
+    /// The first rule of a verdict for which something holds, those of the plan before others.
+    fn find(&self, verdict: NetworkVerdict, holds: impl Fn(&HostRule) -> bool) -> Option<HostRule> {
+        let planned = match verdict {
+            NetworkVerdict::Allowed => &self.allow,
+            NetworkVerdict::Denied => &self.deny,
+        };
+        if let Some(rule) = planned.iter().find(|rule| holds(rule)) {
+            return Some(rule.clone());
+        }
+        let live = self.live.borrow();
+        let mut added = live.iter().filter(|rule| rule.verdict == verdict);
+        added
+            .find(|rule| holds(&rule.rule))
+            .map(|rule| rule.rule.clone())
+    }
+
+    fn allowing(&self, holds: impl Fn(&HostRule) -> bool) -> Option<HostRule> {
+        self.find(NetworkVerdict::Allowed, holds)
+    }
+
+    fn denying(&self, holds: impl Fn(&HostRule) -> bool) -> Option<HostRule> {
+        self.find(NetworkVerdict::Denied, holds)
+    }
+
+    /// Whether a name is the host's own.
+    pub(crate) fn is_host(&self, name: &HostName) -> bool {
+        name.as_str() == HOST_NAME
+    }
+
+    /// Whether a live rule names the host itself, which no rule of a plan does.
+    fn live_host(&self, verdict: NetworkVerdict, holds: impl Fn(Ports) -> bool) -> bool {
+        let live = self.live.borrow();
+        live.iter().any(|rule| {
+            rule.verdict == verdict
+                && holds(rule.rule.ports)
+                && matches!(&rule.rule.to, Destination::Name(name) if self.is_host(name))
+        })
     }
 
     /// Whether a name is known inside at all: whether it gets an address there.
     pub(crate) fn knows(&self, name: &HostName) -> Result<(), Denied> {
-        if name.as_str() == HOST_NAME && !self.host_ports.is_empty() {
-            return Ok(());
+        if self.is_host(name) {
+            let live = self.live_host(NetworkVerdict::Allowed, |_| true);
+            if live || !self.host_ports.is_empty() {
+                return Ok(());
+            }
         }
-        if let Some(rule) = self
-            .deny
-            .iter()
-            .find(|rule| rule.knows(name) && rule.ports == ironcage_model::Ports::Any)
-        {
-            return Err(Denied::by(rule));
+        if let Some(rule) = self.denying(|rule| rule.knows(name) && rule.ports == Ports::Any) {
+            return Err(Denied::by(&rule));
         }
-        if self.allow.iter().any(|rule| rule.knows(name)) {
+        if self.allowing(|rule| rule.knows(name)).is_some() {
             return Ok(());
         }
         Err(Denied::because("no rule allows this host"))
@@ -95,22 +146,15 @@ impl Rules {
     /// Whether a connection may be made; the rule that says so.
     pub(crate) fn decide(&self, target: &Target, port: u16) -> Result<String, Denied> {
         match target {
-            Target::Host => {
-                if self.host_ports.contains(&port) {
-                    return Ok(format!("{HOST_NAME}:{port}"));
-                }
-                Err(Denied::because(
-                    "no rule allows this port of the host's own",
-                ))
-            }
-            Target::Name(name) if name.as_str() == HOST_NAME => self.decide(&Target::Host, port),
+            Target::Host => self.host(port),
+            Target::Name(name) if self.is_host(name) => self.host(port),
             Target::Name(name) => {
-                if let Some(rule) = self.deny.iter().find(|rule| rule.names(name, port)) {
-                    return Err(Denied::by(rule));
+                if let Some(rule) = self.denying(|rule| rule.names(name, port)) {
+                    return Err(Denied::by(&rule));
                 }
-                match self.allow.iter().find(|rule| rule.names(name, port)) {
+                match self.allowing(|rule| rule.names(name, port)) {
                     Some(rule) => Ok(rule.to_string()),
-                    None if self.allow.iter().any(|rule| rule.knows(name)) => {
+                    None if self.allowing(|rule| rule.knows(name)).is_some() => {
                         Err(Denied::because("no rule allows this port of the host"))
                     }
                     None => Err(Denied::because("no rule allows this host")),
@@ -120,12 +164,30 @@ impl Rules {
         }
     }
 
+    /// A port of the host's own.
+    fn host(&self, port: u16) -> Result<String, Denied> {
+        let rule = format!("{HOST_NAME}:{port}");
+        if self.live_host(NetworkVerdict::Denied, |ports| ports.contains(port)) {
+            return Err(Denied {
+                rule: Some(rule),
+                reason: "a rule denies it".into(),
+            });
+        }
+        let live = self.live_host(NetworkVerdict::Allowed, |ports| ports.contains(port));
+        if live || self.host_ports.contains(&port) {
+            return Ok(rule);
+        }
+        Err(Denied::because(
+            "no rule allows this port of the host's own",
+        ))
+    }
+
     fn address(&self, address: IpAddr, port: u16) -> Result<String, Denied> {
         self.not_denied(address, port)?;
         if let Some(rule) = self.naming(address, port) {
             return Ok(rule.to_string());
         }
-        let open = self.allow.iter().find(|rule| rule.covers(address, port));
+        let open = self.allowing(|rule| rule.covers(address, port));
         match (open, special(address)) {
             (Some(rule), None) => Ok(rule.to_string()),
             (Some(_), Some(kind)) => Err(Denied::because(format!(
@@ -136,18 +198,17 @@ impl Rules {
     }
 
     fn not_denied(&self, address: IpAddr, port: u16) -> Result<(), Denied> {
-        let denies = |rule: &&HostRule| rule.covers(address, port);
-        match self.deny.iter().find(denies) {
-            Some(rule) => Err(Denied::by(rule)),
+        match self.denying(|rule| rule.covers(address, port)) {
+            Some(rule) => Err(Denied::by(&rule)),
             None => Ok(()),
         }
     }
 
     /// The rule that names this very address, or its network.
-    fn naming(&self, address: IpAddr, port: u16) -> Option<&HostRule> {
-        self.allow
-            .iter()
-            .find(|rule| matches!(rule.to, Destination::Net { .. }) && rule.covers(address, port))
+    fn naming(&self, address: IpAddr, port: u16) -> Option<HostRule> {
+        self.allowing(|rule| {
+            matches!(rule.to, Destination::Net { .. }) && rule.covers(address, port)
+        })
     }
 
     /// Whether a rule names this address itself, so that it may even be the host's own.
@@ -195,6 +256,7 @@ mod tests {
             allow,
             deny,
             host_ports: vec![5432],
+            live: RefCell::default(),
         }
     }
 
@@ -251,5 +313,42 @@ mod tests {
         assert_eq!(address("127.0.0.1", 443), (false, false));
         assert_eq!(address("169.254.169.254", 80), (false, false));
         assert_eq!(address("::ffff:169.254.169.254", 80), (false, false));
+    }
+
+    #[test]
+    fn live_rules_come_and_go_and_denying_still_wins() {
+        let rules = rules(
+            vec![host("example.com", Ports::Web)],
+            vec![host("never.com", Ports::Any)],
+        );
+        let live = |number, verdict, text: &str| LiveRule {
+            number,
+            verdict,
+            rule: text.parse().unwrap(),
+            origin: "operator".into(),
+        };
+        let allows = |text: &str, port| rules.decide(&Target::Name(name(text)), port).is_ok();
+        assert!(!allows("new.com", 443));
+        rules.change(
+            vec![
+                live(1, NetworkVerdict::Allowed, "new.com"),
+                live(2, NetworkVerdict::Allowed, "never.com"),
+                live(3, NetworkVerdict::Denied, "a.example.com:*"),
+                live(4, NetworkVerdict::Allowed, "host.ironcage:6379"),
+            ],
+            &[],
+        );
+        assert!(allows("new.com", 443) && rules.knows(&name("new.com")).is_ok());
+        assert!(!allows("never.com", 443));
+        assert!(!allows("a.example.com", 443) && allows("b.example.com", 443));
+        assert!(rules.decide(&Target::Host, 6379).is_ok());
+        rules.change(
+            vec![live(5, NetworkVerdict::Denied, "host.ironcage:5432")],
+            &[1, 3, 4],
+        );
+        assert!(!allows("new.com", 443));
+        assert!(allows("a.example.com", 443));
+        assert!(rules.decide(&Target::Host, 6379).is_err());
+        assert!(rules.decide(&Target::Host, 5432).is_err());
     }
 }

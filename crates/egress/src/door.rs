@@ -1,7 +1,9 @@
 //! The door's process: forked, confined, served; and the supervisor's handle of it.
 
+use crate::books::Books;
 use crate::confine::{self, DoorIds};
 use crate::decide::Rules;
+use crate::order::{self, Order};
 use crate::resolve::Resolver;
 use crate::serve::{self, Service};
 use crate::wire::{self, FromDoor};
@@ -77,6 +79,14 @@ impl Door {
         wire::receive(self.control.as_fd(), false)
     }
 
+    /// Tells the door something, without waiting.
+    ///
+    /// # Errors
+    /// Where it is gone, or has not listened for so long that there is no room.
+    pub fn tell(&self, order: &Order, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        order::tell(self.control.as_fd(), order, descriptors)
+    }
+
     /// Waits until the door is at work, or has failed.
     ///
     /// # Errors
@@ -87,7 +97,9 @@ impl Door {
             Some(FromDoor::Ready { per_port }) => Ok(per_port),
             Some(FromDoor::Failed(reason)) => Err(io::Error::other(reason)),
             Some(FromDoor::Closed) => Err(io::Error::other("it ended before it was ready")),
-            Some(FromDoor::Traffic(_)) | None => Err(io::Error::other("it did not get ready")),
+            Some(FromDoor::Traffic(_) | FromDoor::Changed { .. }) | None => {
+                Err(io::Error::other("it did not get ready"))
+            }
         }
     }
 
@@ -114,10 +126,14 @@ impl Door {
         let mut told = Vec::new();
         let _ = shutdown(&self.control, Shutdown::Write);
         let deadline = Instant::now() + PATIENCE;
-        while let Ok(Some(FromDoor::Traffic(traffic))) = self.next_before(deadline) {
-            told.push(traffic);
+        loop {
+            match self.next_before(deadline) {
+                Ok(Some(FromDoor::Traffic(traffic))) => told.push(traffic),
+                // Nobody waits for that any more.
+                Ok(Some(FromDoor::Changed { .. })) => {}
+                _ => return told,
+            }
         }
-        told
     }
 }
 
@@ -144,7 +160,8 @@ fn run(network: &Network, ids: Option<DoorIds>, parent: i32, control: OwnedFd) -
             if !matches!(wire::say(control.as_fd(), &ready), Ok(true)) {
                 exit_now(1)
             }
-            let service = Service::new(rules, resolver, files, control);
+            let books = Books::new(network.limits, control);
+            let service = Service::new(rules, resolver, files, books);
             // A fault must not unwind into what was copied from the supervisor.
             let served = catch_unwind(AssertUnwindSafe(|| serve::run(service, sockets)));
             exit_now(i32::from(!matches!(served, Ok(Ok(())))))

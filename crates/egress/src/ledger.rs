@@ -23,9 +23,28 @@ pub(crate) struct Kind {
     pub(crate) reason: Option<String>,
 }
 
+impl Kind {
+    /// With its numbers.
+    pub(crate) fn traffic(&self, connections: u64, sent: u64, received: u64) -> Traffic {
+        let kind = self.clone();
+        Traffic {
+            verdict: kind.verdict,
+            host: kind.host,
+            port: kind.port,
+            protocol: kind.protocol,
+            address: kind.address,
+            rule: kind.rule,
+            reason: kind.reason,
+            connections,
+            sent,
+            received,
+        }
+    }
+}
+
 /// Counts of one kind since they were last told.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
+pub(crate) struct Sums {
     connections: Cell<u64>,
     sent: Cell<u64>,
     received: Cell<u64>,
@@ -35,7 +54,7 @@ fn add(cell: &Cell<u64>, more: u64) {
     cell.set(cell.get().saturating_add(more));
 }
 
-impl Counts {
+impl Sums {
     /// Counts bytes that went out.
     pub(crate) fn sent(&self, bytes: u64) {
         add(&self.sent, bytes);
@@ -50,7 +69,7 @@ impl Counts {
 /// The counts since they were last told.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    kinds: HashMap<Kind, Rc<Counts>>,
+    kinds: HashMap<Kind, Rc<Sums>>,
 }
 
 fn cut(text: &mut String) {
@@ -63,7 +82,7 @@ fn cut(text: &mut String) {
 impl Ledger {
     /// Counts a connection. Returns where its bytes are counted, and what is to be told at
     /// once where it is the first of its kind.
-    pub(crate) fn open(&mut self, mut kind: Kind) -> (Rc<Counts>, Option<Traffic>) {
+    pub(crate) fn open(&mut self, mut kind: Kind) -> (Rc<Sums>, Option<Traffic>) {
         cut(&mut kind.host);
         if let Some(reason) = &mut kind.reason {
             cut(reason);
@@ -82,8 +101,8 @@ impl Ledger {
             add(&counts.connections, 1);
             return (Rc::clone(counts), None);
         }
-        let counts = Rc::new(Counts::default());
-        let told = traffic(&kind, 1, 0, 0);
+        let counts = Rc::new(Sums::default());
+        let told = kind.traffic(1, 0, 0);
         self.kinds.insert(kind, Rc::clone(&counts));
         (counts, Some(told))
     }
@@ -113,25 +132,9 @@ impl Ledger {
                 let connections = counts.connections.take();
                 let (sent, received) = (counts.sent.take(), counts.received.take());
                 (connections > 0 || sent > 0 || received > 0)
-                    .then(|| traffic(kind, connections, sent, received))
+                    .then(|| kind.traffic(connections, sent, received))
             })
             .collect()
-    }
-}
-
-fn traffic(kind: &Kind, connections: u64, sent: u64, received: u64) -> Traffic {
-    let kind = kind.clone();
-    Traffic {
-        verdict: kind.verdict,
-        host: kind.host,
-        port: kind.port,
-        protocol: kind.protocol,
-        address: kind.address,
-        rule: kind.rule,
-        reason: kind.reason,
-        connections,
-        sent,
-        received,
     }
 }
 

@@ -9,6 +9,7 @@
 //! It does not make the cage's network namespace; that is `layers` and the backend.
 #![forbid(unsafe_code)]
 
+mod books;
 mod confine;
 mod connection;
 mod decide;
@@ -17,7 +18,10 @@ mod door;
 mod hello;
 mod http;
 mod ledger;
+mod limits;
 mod names;
+mod open;
+mod order;
 mod relay;
 mod resolve;
 mod serve;
@@ -25,4 +29,5 @@ mod wire;
 
 pub use confine::DoorIds;
 pub use door::Door;
+pub use order::Order;
 pub use wire::{FromDoor, give_failure, give_sockets};

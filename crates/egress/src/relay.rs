@@ -3,7 +3,7 @@
 //! One buffer serves all connections: it is filled and emptied without a pause in between, so
 //! that an idle connection costs no memory. What the other side does not take at once is kept.
 
-use crate::ledger::Counts;
+use crate::books::Counts;
 use ironcage_sys::rustix::net::{Shutdown, shutdown};
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -75,24 +75,28 @@ pub(crate) async fn relay(
     counts: &Counts,
 ) -> io::Result<()> {
     both(
-        pump(inside, outside, |bytes| counts.sent(bytes)),
-        pump(outside, inside, |bytes| counts.received(bytes)),
+        pump(inside, outside, |bytes| counts.send(bytes)),
+        pump(outside, inside, |bytes| {
+            counts.received(bytes);
+            Ok(())
+        }),
     )
     .await
 }
 
-/// Carries one way until its source ends, and says so to the other side.
-async fn pump(from: &TcpStream, to: &TcpStream, count: impl Fn(u64)) -> io::Result<()> {
+/// Carries one way until its source ends, and says so to the other side. What is read is
+/// counted before it goes on, and an error there ends it.
+async fn pump(
+    from: &TcpStream,
+    to: &TcpStream,
+    count: impl Fn(u64) -> io::Result<()>,
+) -> io::Result<()> {
     loop {
         from.readable().await?;
-        let rest = SHARED.with_borrow_mut(|buffer| pass(from, to, buffer))?;
+        let rest = SHARED.with_borrow_mut(|buffer| pass(from, to, buffer, &count))?;
         match rest {
-            Passed::Nothing => {}
-            Passed::All(bytes) => count(bytes as u64),
-            Passed::Some { bytes, rest } => {
-                write_all(to, &rest).await?;
-                count(bytes as u64);
-            }
+            Passed::Nothing | Passed::All => {}
+            Passed::Some(rest) => write_all(to, &rest).await?,
             Passed::End => {
                 // The other side may have ended before.
                 let _ = shutdown(to, Shutdown::Write);
@@ -105,21 +109,27 @@ async fn pump(from: &TcpStream, to: &TcpStream, count: impl Fn(u64)) -> io::Resu
 enum Passed {
     /// There was nothing after all.
     Nothing,
-    /// So many bytes.
-    All(usize),
-    /// So many bytes, of which the other side has not taken these yet.
-    Some { bytes: usize, rest: Vec<u8> },
+    /// All that was there.
+    All,
+    /// All but what the other side has not taken yet.
+    Some(Vec<u8>),
     /// The source has ended.
     End,
 }
 
-fn pass(from: &TcpStream, to: &TcpStream, buffer: &mut [u8]) -> io::Result<Passed> {
+fn pass(
+    from: &TcpStream,
+    to: &TcpStream,
+    buffer: &mut [u8],
+    count: impl Fn(u64) -> io::Result<()>,
+) -> io::Result<Passed> {
     let bytes = match from.try_read(buffer) {
         Ok(0) => return Ok(Passed::End),
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Passed::Nothing),
         Err(error) => return Err(error),
     };
+    count(bytes as u64)?;
     let filled = buffer.get(..bytes).unwrap_or_default();
     let taken = match to.try_write(filled) {
         Ok(taken) => taken,
@@ -128,12 +138,9 @@ fn pass(from: &TcpStream, to: &TcpStream, buffer: &mut [u8]) -> io::Result<Passe
     };
     let rest = filled.get(taken..).unwrap_or_default();
     if rest.is_empty() {
-        return Ok(Passed::All(bytes));
+        return Ok(Passed::All);
     }
-    Ok(Passed::Some {
-        bytes,
-        rest: rest.to_vec(),
-    })
+    Ok(Passed::Some(rest.to_vec()))
 }
 
 /// Writes all of it.

@@ -1,15 +1,18 @@
 //! The door at work: one thread that answers questions for names and carries connections.
 
+use crate::books::Books;
 use crate::connection;
 use crate::decide::{Denied, Rules, Target};
 use crate::dns::{self, A, AAAA, Code, Heard};
-use crate::ledger::{Counts, Kind, Ledger};
+use crate::ledger::Kind;
 use crate::names::Names;
+use crate::open::{Open, Registry};
+use crate::order::{self, Order, Told};
 use crate::resolve::Resolver;
-use crate::wire::{self, FromDoor, Sockets};
-use ironcage_model::{HOST_NAME, NetworkVerdict, Protocol, Traffic};
+use crate::wire::{FromDoor, Sockets};
+use ironcage_model::{HOST_NAME, NetworkVerdict, Protocol};
 use ironcage_sys::inet::{receive_datagram, send_datagram};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,6 +25,8 @@ use tokio::time::sleep;
 
 /// How often sums are told.
 const TELL: Duration = Duration::from_secs(10);
+/// How soon an answer is tried again that the supervisor had no room for.
+const RETRY: Duration = Duration::from_millis(20);
 /// Connections at once, at most; fewer where the host's limit on descriptors is lower.
 const MOST: u64 = 8192;
 
@@ -29,34 +34,35 @@ const MOST: u64 = 8192;
 pub(crate) struct Service {
     pub(crate) rules: Rules,
     pub(crate) resolver: Resolver,
+    pub(crate) books: Rc<Books>,
     names: RefCell<Names>,
-    ledger: RefCell<Ledger>,
-    open: Cell<u64>,
+    registry: Registry,
     most: u64,
-    supervisor: OwnedFd,
 }
 
 /// A connection that counts while it is there.
-struct Slot(Rc<Service>);
+struct Slot {
+    service: Rc<Service>,
+    open: Rc<Open>,
+}
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.0.open.set(self.0.open.get().saturating_sub(1));
+        self.service.registry.leave(&self.open);
     }
 }
 
 impl Service {
     /// `files` is how many descriptors the process can have.
-    pub(crate) fn new(rules: Rules, resolver: Resolver, files: u64, supervisor: OwnedFd) -> Self {
+    pub(crate) fn new(rules: Rules, resolver: Resolver, files: u64, books: Books) -> Self {
         Service {
             rules,
             resolver,
+            books: Rc::new(books),
             names: RefCell::default(),
-            ledger: RefCell::default(),
-            open: Cell::new(0),
+            registry: Registry::default(),
             // Two descriptors each, and some for resolvers and the door itself.
             most: (files.saturating_sub(64) / 2).clamp(16, MOST),
-            supervisor,
         }
     }
 
@@ -73,30 +79,57 @@ impl Service {
         Ok(Target::Address(address))
     }
 
-    /// Counts a connection, and tells of it where it is the first of its kind.
-    pub(crate) fn record(&self, kind: Kind) -> Rc<Counts> {
-        let (counts, told) = self.ledger.borrow_mut().open(kind);
-        if let Some(told) = told {
-            self.tell(told);
+    /// Whether another connection may be there.
+    fn has_room(&self) -> Result<(), Denied> {
+        let open = self.registry.count();
+        if open >= self.most {
+            let reason = format!("more than {} connections at once", self.most);
+            return Err(Denied::because(reason));
         }
-        counts
+        self.books.meter.connection(open)
     }
 
-    fn tell(&self, told: Traffic) {
-        let message = FromDoor::Traffic(told);
-        if !matches!(wire::say(self.supervisor.as_fd(), &message), Ok(true))
-            && let FromDoor::Traffic(told) = &message
-        {
-            // The supervisor is busy: it hears of it with the next sums.
-            self.ledger.borrow_mut().put_back(told);
-        }
+    /// Does what the supervisor orders.
+    fn obey(&self, order: Order, descriptors: Vec<OwnedFd>) {
+        let (serial, closed) = match order {
+            Order::Rules {
+                serial,
+                add,
+                remove,
+            } => {
+                self.rules.change(add, &remove);
+                (serial, self.end_unmatched())
+            }
+            Order::Limits { serial, limits } => {
+                self.books.meter.set(limits);
+                (serial, 0)
+            }
+            Order::Watch => {
+                for socket in descriptors {
+                    self.books.add_watcher(socket);
+                }
+                return;
+            }
+        };
+        self.books.answer(FromDoor::Changed { serial, closed });
     }
 
-    fn tell_sums(&self) {
-        let sums = self.ledger.borrow().sums();
-        for told in sums {
-            self.tell(told);
+    /// Ends connections that no longer match; how many.
+    fn end_unmatched(&self) -> u64 {
+        let ended = self.registry.end_unmatched(&self.rules);
+        for (open, target, port, denied) in &ended {
+            let kind = Kind {
+                verdict: NetworkVerdict::Denied,
+                host: target.to_string(),
+                port: *port,
+                protocol: Protocol::Tcp,
+                address: None,
+                rule: denied.rule.clone(),
+                reason: Some(format!("closed while it was open: {}", denied.reason)),
+            };
+            self.books.refuse(Some(open), kind);
         }
+        ended.len() as u64
     }
 }
 
@@ -118,31 +151,36 @@ pub(crate) fn run(service: Service, sockets: Sockets) -> io::Result<()> {
     tasks.spawn_local(async move {
         loop {
             sleep(TELL).await;
-            teller.tell_sums();
+            teller.books.tell_sums();
         }
     });
     let ended = Rc::clone(&service);
     tasks.block_on(&runtime, async move { until_gone(&ended).await })?;
-    service.tell_sums();
+    service.books.tell_sums();
     Ok(())
 }
 
-/// Until the supervisor closes its end, which it does when the cage is gone.
+/// Obeys the supervisor until it closes its end, which it does when the cage is gone.
 async fn until_gone(service: &Service) -> io::Result<()> {
     // A socket of packets, of which only its readiness is used.
-    let socket = std::os::unix::net::UnixDatagram::from(service.supervisor.try_clone()?);
+    let supervisor = service.books.supervisor();
+    let socket = std::os::unix::net::UnixDatagram::from(supervisor.try_clone_to_owned()?);
     socket.set_nonblocking(true)?;
     let socket = UnixDatagram::from_std(socket)?;
     loop {
-        socket.readable().await?;
+        let ready = async {
+            while !service.books.say_on() {
+                sleep(RETRY).await;
+            }
+            socket.readable().await
+        };
+        ready.await?;
         let heard = socket.try_io(Interest::READABLE, || {
-            wire::receive(service.supervisor.as_fd(), false)?
-                .ok_or_else(|| io::ErrorKind::WouldBlock.into())
+            order::hear(supervisor)?.ok_or_else(|| io::ErrorKind::WouldBlock.into())
         });
         match heard {
-            Ok(FromDoor::Closed) => return Ok(()),
-            // The supervisor says nothing yet but that it is over.
-            Ok(_) => {}
+            Ok(Told::Order(order, descriptors)) => service.obey(order, descriptors),
+            Ok(Told::Over) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(_) => return Ok(()),
         }
@@ -151,33 +189,38 @@ async fn until_gone(service: &Service) -> io::Result<()> {
 
 async fn accept(service: Rc<Service>, listener: TcpListener) {
     loop {
-        let client = match listener.accept().await {
-            Ok((client, _)) => client,
+        let (client, from) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(_) => {
                 // No descriptor left, or the client went away again.
                 sleep(Duration::from_millis(20)).await;
                 continue;
             }
         };
-        if service.open.get() >= service.most {
-            service.record(Kind {
+        if let Err(denied) = service.has_room() {
+            let kind = Kind {
                 verdict: NetworkVerdict::Denied,
                 host: "(any)".into(),
                 port: 0,
                 protocol: Protocol::Tcp,
                 address: None,
                 rule: None,
-                reason: Some(format!("more than {} connections at once", service.most)),
-            });
+                reason: Some(denied.reason),
+            };
+            service.books.refuse(None, kind);
             let linger = ironcage_sys::rustix::net::sockopt::set_socket_linger;
             let _ = linger(&client, Some(Duration::ZERO));
             continue;
         }
-        service.open.set(service.open.get() + 1);
-        let slot = Slot(Rc::clone(&service));
-        tokio::task::spawn_local(async move {
-            connection::serve(&slot.0, client).await;
+        let open = service.registry.enter(from.port());
+        let slot = Slot {
+            service: Rc::clone(&service),
+            open: Rc::clone(&open),
+        };
+        let task = tokio::task::spawn_local(async move {
+            connection::serve(&slot.service, &slot.open, client).await;
         });
+        open.served_by(task.abort_handle());
     }
 }
 
@@ -216,27 +259,33 @@ fn respond(service: &Service, message: &[u8]) -> Option<Vec<u8>> {
         return Some(question.answer(Code::NoSuchName, None));
     };
     if let Err(denied) = service.rules.knows(name) {
-        service.record(Kind {
-            verdict: NetworkVerdict::Denied,
-            host: name.to_string(),
-            port: 53,
-            protocol: Protocol::Dns,
-            address: None,
-            rule: denied.rule,
-            reason: Some(denied.reason),
-        });
+        service.books.refuse(
+            None,
+            Kind {
+                verdict: NetworkVerdict::Denied,
+                host: name.to_string(),
+                port: 53,
+                protocol: Protocol::Dns,
+                address: None,
+                rule: denied.rule,
+                reason: Some(denied.reason),
+            },
+        );
         return Some(question.answer(Code::NoSuchName, None));
     }
     let Some((four, six)) = service.names.borrow_mut().addresses(name) else {
-        service.record(Kind {
-            verdict: NetworkVerdict::Denied,
-            host: "(any)".into(),
-            port: 53,
-            protocol: Protocol::Dns,
-            address: None,
-            rule: None,
-            reason: Some("too many names".into()),
-        });
+        service.books.refuse(
+            None,
+            Kind {
+                verdict: NetworkVerdict::Denied,
+                host: "(any)".into(),
+                port: 53,
+                protocol: Protocol::Dns,
+                address: None,
+                rule: None,
+                reason: Some("too many names".into()),
+            },
+        );
         return Some(question.answer(Code::ServerFailure, None));
     };
     let address = match question.kind {

@@ -23,6 +23,7 @@ const SOCKETS: u8 = b's';
 const READY: u8 = b'r';
 const FAILED: u8 = b'f';
 const TRAFFIC: u8 = b't';
+const CHANGED: u8 = b'c';
 
 /// What the door says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +37,13 @@ pub enum FromDoor {
     Failed(String),
     /// Connections.
     Traffic(Traffic),
+    /// What was ordered holds.
+    Changed {
+        /// The order's.
+        serial: u32,
+        /// Connections that no longer matched.
+        closed: u64,
+    },
     /// The other end is gone.
     Closed,
 }
@@ -155,6 +163,10 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, wait: bool) -> io::Result<Option<F
         },
         FAILED => FromDoor::Failed(text()),
         TRAFFIC => FromDoor::Traffic(serde_json::from_slice(rest).map_err(|_| garbled())?),
+        CHANGED => {
+            let (serial, closed) = serde_json::from_slice(rest).map_err(|_| garbled())?;
+            FromDoor::Changed { serial, closed }
+        }
         _ => return Err(garbled()),
     }))
 }
@@ -175,6 +187,11 @@ pub(crate) fn say(socket: BorrowedFd<'_>, message: &FromDoor) -> io::Result<bool
         FromDoor::Traffic(traffic) => {
             let mut bytes = vec![TRAFFIC];
             bytes.extend(serde_json::to_vec(traffic)?);
+            bytes
+        }
+        FromDoor::Changed { serial, closed } => {
+            let mut bytes = vec![CHANGED];
+            bytes.extend(serde_json::to_vec(&(serial, closed))?);
             bytes
         }
         FromDoor::Closed => return Ok(true),
@@ -222,6 +239,10 @@ mod tests {
             FromDoor::Ready { per_port: None },
             FromDoor::Failed("why".into()),
             FromDoor::Traffic(traffic),
+            FromDoor::Changed {
+                serial: 7,
+                closed: 2,
+            },
         ] {
             assert!(say(door.as_fd(), &message).unwrap());
             assert_eq!(receive(supervisor.as_fd(), false).unwrap(), Some(message));

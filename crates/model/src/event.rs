@@ -1,6 +1,6 @@
 //! Events: what a cage leaves in the record.
 
-use crate::{CageId, Ending, LayerReport, LimitHit};
+use crate::{CageId, Ending, LayerReport, LimitHit, LiveRule, NetworkLimits, RuleChange};
 use serde::{Deserialize, Serialize};
 
 /// A system call that the filter refused, counted.
@@ -105,6 +105,18 @@ pub enum EventKind {
     Denied(Denial),
     /// Connections were made, or refused, through the network door.
     Network(Traffic),
+    /// A rule of the network changed while the cage ran.
+    NetworkRule {
+        /// What happened to it.
+        change: RuleChange,
+        /// The rule.
+        #[serde(flatten)]
+        rule: LiveRule,
+        /// Open connections that no longer match and were closed.
+        closed: u64,
+    },
+    /// Limits of the network changed while the cage ran; all that hold since.
+    NetworkLimits(NetworkLimits),
     /// The network door listens on the ports of the rules only, because the kernel cannot
     /// deliver every connection to it.
     DoorNarrowed {

@@ -11,6 +11,7 @@ mod id;
 mod isolation;
 mod layer;
 mod limit;
+mod live;
 mod network;
 mod outcome;
 mod printable;
@@ -22,7 +23,11 @@ pub use id::{CageId, InvalidCageId};
 pub use isolation::{Isolation, UnknownIsolation};
 pub use layer::{Layer, UnknownLayer};
 pub use limit::{LimitHit, LimitKind, bytes_as_written};
-pub use network::{Destination, HOST_NAME, HostName, HostRule, InvalidHostName, Ports, special};
+pub use live::{Flow, FlowRequest, FlowStep, LiveRule, NetworkLimits, RuleChange};
+pub use network::{
+    Destination, HOST_NAME, HostName, HostRule, InvalidHostName, InvalidHostRuleText, Ports,
+    special,
+};
 pub use outcome::{Ending, Outcome};
 pub use printable::Printable;
 pub use switch::{Switch, UnknownSwitch};

@@ -10,6 +10,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// The name under which a cage reaches the ports of the host that its policy names.
 pub const HOST_NAME: &str = "host.ironcage";
 
+/// How a rule over everything is printed.
+const EVERY_HOST: &str = "every host";
+
 /// A host name in its one normal form: ASCII, lower case, without the dot at the end.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -237,7 +240,7 @@ impl HostRule {
 impl fmt::Display for HostRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.to {
-            Destination::Any => f.write_str("every host")?,
+            Destination::Any => f.write_str(EVERY_HOST)?,
             Destination::Name(name) => write!(f, "{name}")?,
             Destination::Below(name) => write!(f, "*.{name}")?,
             Destination::NameAndBelow(name) => write!(f, "**.{name}")?,
@@ -265,6 +268,75 @@ impl fmt::Display for HostRule {
 impl Serialize for HostRule {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
+    }
+}
+
+/// Text that is no rule in its normal form, as [`HostRule`] prints it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InvalidHostRuleText;
+
+impl fmt::Display for InvalidHostRuleText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not a rule over hosts in its normal form")
+    }
+}
+
+impl std::error::Error for InvalidHostRuleText {}
+
+/// Reads the normal form, as it is printed. What people write is read by `policy`.
+impl std::str::FromStr for HostRule {
+    type Err = InvalidHostRuleText;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        normal_rule(text).ok_or(InvalidHostRuleText)
+    }
+}
+
+fn normal_rule(text: &str) -> Option<HostRule> {
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (host, rest) = rest.split_once(']')?;
+            host.contains(':').then_some(())?;
+            (host, Some(rest).filter(|rest| !rest.is_empty()))
+        }
+        None => match text.find(':') {
+            Some(at) => (text.get(..at)?, text.get(at..)),
+            None => (text, None),
+        },
+    };
+    let ports = match port.map(|port| port.strip_prefix(':')) {
+        None => Ports::Web,
+        Some(Some("*")) => Ports::Any,
+        Some(digits) => Ports::One(digits?.parse().ok().filter(|port| *port > 0)?),
+    };
+    let name = |text: &str| HostName::from_ascii(text.as_bytes()).ok();
+    let (address, prefix) = match host.split_once('/') {
+        Some((address, prefix)) => (address, Some(prefix)),
+        None => (host, None),
+    };
+    let to = if host == EVERY_HOST {
+        Destination::Any
+    } else if let Ok(address) = address.parse::<IpAddr>() {
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        let prefix = match prefix {
+            Some(prefix) => prefix.parse().ok()?,
+            None => bits,
+        };
+        Destination::net(address, prefix)?
+    } else if let Some(parent) = host.strip_prefix("**.") {
+        Destination::NameAndBelow(name(parent)?)
+    } else if let Some(parent) = host.strip_prefix("*.") {
+        Destination::Below(name(parent)?)
+    } else {
+        Destination::Name(name(host)?)
+    };
+    Some(HostRule { to, ports })
+}
+
+impl<'de> Deserialize<'de> for HostRule {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
     }
 }
 
@@ -413,6 +485,38 @@ mod tests {
         assert!(six.covers("2001:db8:1::1".parse().unwrap(), 1));
         assert_eq!(net("::ffff:192.0.2.1", 128).to_string(), "192.0.2.1:*");
         assert!(Destination::net("10.0.0.0".parse().unwrap(), 33).is_none());
+    }
+
+    #[test]
+    fn the_normal_form_is_read_back_as_it_was_printed() {
+        for text in [
+            "every host",
+            "every host:*",
+            "example.com",
+            "*.example.com:443",
+            "**.example.com:*",
+            "192.0.2.7:22",
+            "10.0.0.0/8",
+            "[2001:db8::1]",
+            "[2001:db8::/32]:443",
+        ] {
+            let rule: HostRule = text.parse().unwrap();
+            assert_eq!(rule.to_string(), text);
+        }
+        for wrong in [
+            "",
+            "*",
+            "example.com:0",
+            "example.com:x",
+            "[example.com]",
+            "10.0.0.0/33",
+            "a b",
+            "127.1",
+            "2001:db8::1",
+            "[::1]443",
+        ] {
+            assert!(wrong.parse::<HostRule>().is_err(), "{wrong}");
+        }
     }
 
     #[test]

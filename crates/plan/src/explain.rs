@@ -141,6 +141,12 @@ fn network(plan: &Plan, out: &mut String) -> fmt::Result {
     };
     let rule = |rule: &NetworkRule, line: &mut String| write!(line, "{}", rule.rule);
     section(out, "network: goes out", &network.allow, rule)?;
+    if network.live {
+        writeln!(
+            out,
+            "  and what `ironcage net allow` allows while the cage runs"
+        )?;
+    }
     if !network.deny.is_empty() {
         section(out, "network: denied all the same", &network.deny, rule)?;
     }

@@ -5,8 +5,8 @@ use crate::plan::Item;
 use crate::request::AskedHost;
 use crate::seccomp::Instruction;
 use crate::{PlanError, Request};
-use ironcage_model::{Destination, HostName, HostRule, Ports};
-use ironcage_policy::{Policy, Resolve, Sourced, allowed, bundles};
+use ironcage_model::{Destination, HostName, HostRule, NetworkLimits, Ports};
+use ironcage_policy::{Policy, Resolve, Sourced, allowed, bundles, network_limits};
 use serde::Serialize;
 use std::net::IpAddr;
 
@@ -46,6 +46,11 @@ pub struct Network {
     pub host_ports: Vec<Item<HostPort>>,
     /// Names that no resolver is asked for.
     pub resolve: Vec<Item<FixedAddress>>,
+    /// Whether rules about any port may come while the cage runs; else they are about the
+    /// ports of the rules above.
+    pub live: bool,
+    /// Bounds on what goes out.
+    pub limits: NetworkLimits,
     /// The door's own system call filter.
     #[serde(skip)]
     pub door_filter: Vec<Instruction>,
@@ -54,6 +59,9 @@ pub struct Network {
 impl Network {
     /// The single ports that can be reached at all; `None` where a rule is about every one.
     pub fn ports(&self) -> Option<Vec<u16>> {
+        if self.live {
+            return None;
+        }
         let mut ports: Vec<u16> = self.host_ports.iter().map(|item| item.what.port).collect();
         for item in &self.allow {
             match item.what.rule.ports {
@@ -87,7 +95,7 @@ pub(crate) fn make(policy: &Policy, request: &Request) -> Result<Option<Network>
             origin: network.open.origin.to_string(),
         });
     }
-    if allow.is_empty() && network.host_ports.is_empty() {
+    if allow.is_empty() && network.host_ports.is_empty() && !network.live.value {
         return Ok(None);
     }
     Ok(Some(Network {
@@ -112,6 +120,8 @@ pub(crate) fn make(policy: &Policy, request: &Request) -> Result<Option<Network>
                 }
             })
             .collect(),
+        live: network.live.value,
+        limits: network_limits(&network.limits),
         door_filter: filter::door(),
     }))
 }

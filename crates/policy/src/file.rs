@@ -126,7 +126,7 @@ pub struct ProcessSection {
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct NetworkSection {
-    /// `off`: nothing, whatever was allowed below; `listed`: what is allowed; `open`: every host of the internet.
+    /// `off`: nothing, whatever was allowed below; `listed`: what is allowed; `live`: also what is allowed while the cage runs, about any port; `open`: every host of the internet.
     #[schemars(with = "Option<crate::NetworkMode>")]
     pub mode: Option<Spanned<String>>,
     /// Hosts that are allowed: `"api.example.com"` (ports 80 and 443), `"db.example.com:5432"`, `"*.example.com"` (names below it), `"**.example.com"` (also itself), addresses and networks.
@@ -147,6 +147,32 @@ pub struct NetworkSection {
     /// Whether `mode = "open"` is refused, whoever asks for it.
     #[schemars(with = "Option<bool>")]
     pub never_open: Option<Spanned<bool>>,
+    /// Bounds on what goes out.
+    pub limits: NetworkLimitsSection,
+}
+
+/// Bounds on what goes through the network door; without one there is none.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct NetworkLimitsSection {
+    /// Connections at once.
+    #[schemars(with = "Option<u64>", range(min = 1))]
+    pub connections: Option<Spanned<u64>>,
+    /// Requests of HTTP that the door sees, and connections that it does not look into.
+    #[schemars(with = "Option<u64>", range(min = 1))]
+    pub requests_per_second: Option<Spanned<u64>>,
+    /// Bytes that go out to one host, such as `"10M"`.
+    #[schemars(with = "Option<String>")]
+    pub bytes_out_per_host: Option<Spanned<String>>,
+    /// Bytes that go out in total, such as `"100M"`.
+    #[schemars(with = "Option<String>")]
+    pub bytes_out: Option<Spanned<String>>,
+    /// Hosts that were not reached before.
+    #[schemars(with = "Option<u64>", range(min = 1))]
+    pub new_hosts_per_minute: Option<Spanned<u64>>,
+    /// Bytes in the body of one request, where the door sees it, such as `"1M"`.
+    #[schemars(with = "Option<String>")]
+    pub body: Option<Spanned<String>>,
 }
 
 /// System calls.

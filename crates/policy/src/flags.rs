@@ -3,7 +3,7 @@
 use crate::fragment::{
     self, Fragment, LimitsFragment, check_capability, check_keep, check_unprotect, normal,
 };
-use crate::network::{self, InvalidHostRule, NetworkFragment, NetworkMode};
+use crate::network::{self, InvalidHostRule, NetworkFragment, NetworkLimit, NetworkMode};
 use crate::{
     Amount, Cpus, EnvRule, Origin, PolicyError, Sourced, TimeLimit, WorkspaceMode, bundles,
     syscalls,
@@ -51,6 +51,8 @@ pub struct FlagLayer {
     pub syscall_groups: Vec<String>,
     /// `--network`.
     pub network: Option<NetworkMode>,
+    /// `--network-limit`.
+    pub network_limits: Vec<NetworkLimit>,
     /// `--allow-host`.
     pub allow_hosts: Vec<String>,
     /// `--deny-host`.
@@ -261,6 +263,7 @@ impl FlagLayer {
             host_ports: each("--allow-host-port", self.host_ports.iter().copied()),
             resolve: hosts("--resolve", &self.resolve, str::parse)?,
             never_open: None,
+            limits: each("--network-limit", self.network_limits.iter().copied()),
         })
     }
 

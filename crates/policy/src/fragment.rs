@@ -1,13 +1,15 @@
 //! What one source says: a file, a profile or the flags, with the values checked and the
 //! origin of each beside it. Fragments are what is merged.
 
+mod network;
+
 use crate::diagnostic::Document;
-use crate::file::{CpusText, NetworkSection};
-use crate::network::{self, InvalidHostRule, NetworkFragment, NetworkMode};
+use crate::file::CpusText;
+use crate::network::NetworkFragment;
 use crate::parse::nearest;
 use crate::{
     Amount, Cpus, Diagnostic, EnvRule, Origin, PolicyFile, Sourced, TimeLimit, WorkspaceMode,
-    bundles, caches, capabilities, profiles, protected, syscalls,
+    caches, capabilities, profiles, protected, syscalls,
 };
 use ironcage_model::{Isolation, Layer};
 use std::ops::{Range, RangeInclusive};
@@ -145,59 +147,6 @@ impl Check<'_> {
             limits: self.limits(file)?,
             require: self.each(&file.layers.require, Self::layer)?,
             allow_degraded: self.each(&file.layers.allow_degraded, Self::layer)?,
-        })
-    }
-
-    fn network(&self, section: &NetworkSection) -> Result<NetworkFragment, Diagnostic> {
-        let wrong = |text: &Spanned<String>, error: InvalidHostRule| {
-            let title = format!("`{}` is not a host", error.text);
-            self.wrong(text, title, "not understood")
-                .remedy(error.remedy)
-        };
-        let mode = self.one(&section.mode, |this, text| {
-            this.name_of(
-                text,
-                "network mode",
-                &NetworkMode::ALL.map(NetworkMode::name),
-            )?
-            .parse()
-            .map_err(|error: crate::InvalidNetworkMode| {
-                this.wrong(text, error.to_string(), "unknown")
-            })
-        })?;
-        let off = mode
-            .as_ref()
-            .is_some_and(|mode| mode.value == NetworkMode::Off);
-        if let (true, Some(first)) = (off, section.allow.first()) {
-            return Err(self
-                .wrong(first, "the network is off, and this is allowed", "allowed")
-                .remedy("remove mode = \"off\", or what is allowed"));
-        }
-        let mut resolve = Vec::new();
-        for (name, address) in &section.resolve {
-            let rule = format!("{}={}", name.get_ref(), address.get_ref())
-                .parse()
-                .map_err(|error| wrong(address, error))?;
-            resolve.push(self.sourced(rule, name.span()));
-        }
-        Ok(NetworkFragment {
-            mode,
-            allow: self.each(&section.allow, |_, text| {
-                network::allowed(text.get_ref()).map_err(|error| wrong(text, error))
-            })?,
-            deny: self.each(&section.deny, |_, text| {
-                network::denied(text.get_ref()).map_err(|error| wrong(text, error))
-            })?,
-            bundles: self.each(&section.bundles, |this, text| {
-                this.name_of(text, "bundle", &bundles::names())
-            })?,
-            host_ports: section
-                .host_ports
-                .iter()
-                .map(|port| self.sourced(*port.get_ref(), port.span()))
-                .collect(),
-            resolve,
-            never_open: self.one(&section.never_open, |_, value| Ok(*value.get_ref()))?,
         })
     }
 

@@ -46,7 +46,8 @@ pub use listed::{
 };
 pub use narrow::is_no_wider;
 pub use network::{
-    InvalidHostRule, InvalidNetworkMode, Network, NetworkMode, Resolve, allowed, denied, host_name,
+    InvalidHostRule, InvalidNetworkLimit, InvalidNetworkMode, Network, NetworkLimit,
+    NetworkLimitName, NetworkMode, Resolve, allowed, denied, host_name, network_limits,
 };
 pub use origin::Origin;
 pub use parse::parse;

@@ -55,6 +55,9 @@ impl Supervision<'_> {
             Ok(Some(FromDoor::Traffic(traffic))) => {
                 return self.recorder.write(EventKind::Network(traffic));
             }
+            Ok(Some(FromDoor::Changed { serial, closed })) => {
+                return self.network_changed(serial, closed);
+            }
             Ok(None | Some(FromDoor::Ready { .. })) => return Ok(()),
             Ok(Some(FromDoor::Failed(reason))) => reason,
             Ok(Some(FromDoor::Closed)) => "its process ended".to_owned(),
@@ -62,11 +65,13 @@ impl Supervision<'_> {
             Err(error) => error.to_string(),
         };
         drop(self.cage.take_door());
+        self.network_gone();
         self.recorder.write(EventKind::DoorEnded { reason: ended })
     }
 
     /// Ends the door and records what it has not told yet.
     pub(crate) fn close_door(&mut self) -> Result<(), RunError> {
+        self.record_awaited_changes()?;
         let Some(door) = self.cage.take_door() else {
             return Ok(());
         };

@@ -15,6 +15,7 @@ mod door;
 mod ending;
 mod error;
 mod limits;
+mod live_network;
 mod log;
 mod output;
 mod recorder;

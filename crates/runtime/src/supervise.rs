@@ -5,6 +5,7 @@ use crate::background::Background;
 use crate::control::Control;
 use crate::door::Pace;
 use crate::limits::Limits;
+use crate::live_network::LiveNetwork;
 use crate::output::{Output, Spot};
 use crate::recorder::Recorder;
 use crate::refusals::Refusals;
@@ -56,6 +57,7 @@ pub(crate) struct Supervision<'a> {
     pub(crate) recorder: Recorder,
     pub(crate) refusals: Refusals,
     pub(crate) traffic: Pace,
+    pub(crate) network: LiveNetwork,
     pub(crate) limits: Limits,
     signals: OwnedFd,
     input: Option<Relay<'static>>,
@@ -126,6 +128,7 @@ impl<'a> Supervision<'a> {
             signals,
             refusals: Refusals::new(init, plan.seccomp.one_exec, now),
             traffic: Pace::new(now),
+            network: LiveNetwork::default(),
             input: joined.input,
             outputs: joined.outputs,
             terminal: joined.terminal,

@@ -296,6 +296,18 @@ fn print_record(out: &mut dyn Write, record: &Record) -> io::Result<()> {
         ),
         EventKind::Limit(hit) => writeln!(out, "limit   {}", limit_in_words(hit)),
         EventKind::Network(traffic) => writeln!(out, "network {}", net::in_words(traffic)),
+        EventKind::NetworkRule {
+            change,
+            rule,
+            closed,
+        } => writeln!(
+            out,
+            "network {}",
+            net::change_in_words(*change, rule, *closed)
+        ),
+        EventKind::NetworkLimits(limits) => {
+            writeln!(out, "network limits: {}", net::limits_in_words(limits))
+        }
         EventKind::DoorNarrowed { reason } => {
             let reason = Printable::new(reason);
             writeln!(out, "network listens on single ports only: {reason}")

@@ -90,7 +90,9 @@ impl Refusals {
             EventKind::Denied(denial) => self.add_denial(denial),
             EventKind::Limit(hit) => self.add_limit(hit),
             EventKind::Network(traffic) => self.add_traffic(traffic),
-            EventKind::DoorNarrowed { .. } => {}
+            EventKind::DoorNarrowed { .. }
+            | EventKind::NetworkRule { .. }
+            | EventKind::NetworkLimits(_) => {}
             EventKind::DoorEnded { reason } => self.door_ended = Some(reason),
             EventKind::Planted { paths } => self.planted = paths,
             EventKind::Exec { .. } | EventKind::ExecExit { .. } | EventKind::PeerRefused { .. } => {

@@ -4,7 +4,8 @@
 //! answer belongs to which, and no request hides behind another.
 
 use super::head::{self, Authority, Framing, Refused, Request};
-use crate::ledger::Counts;
+use crate::books::Counts;
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
@@ -138,6 +139,8 @@ fn refuse(refused: &Refused) -> Vec<u8> {
     let words = match status {
         403 => "Forbidden",
         405 => "Method Not Allowed",
+        413 => "Content Too Large",
+        429 => "Too Many Requests",
         431 => "Request Header Fields Too Large",
         502 => "Bad Gateway",
         505 => "HTTP Version Not Supported",
@@ -167,13 +170,22 @@ where
     let (reader, mut writer) = tokio::io::split(server);
     let mut answers = Source::new(reader, Vec::new());
     let mut request = first;
+    let mut is_first = true;
     loop {
+        if let Some(refused) = over_a_limit(&request, counts, is_first) {
+            client.refuse(&refused).await?;
+            return Ok(Ended::Refused(refused));
+        }
+        is_first = false;
         let head = request.written(authority);
+        counts.send(head.len() as u64)?;
         writer.write_all(&head).await?;
-        counts.sent(head.len() as u64);
+        let body = Cell::new(0_u64);
         let outcome = {
             let upload = copy(&mut client.reader, &mut writer, request.framing, |bytes| {
-                counts.sent(bytes);
+                body.set(body.get().saturating_add(bytes));
+                counts.body(body.get())?;
+                counts.send(bytes)
             });
             let download = answer(&mut answers, &mut client.writer, &request, counts);
             exchange(upload, download).await?
@@ -189,8 +201,11 @@ where
                 return Ok(Ended::Refused(refused));
             }
             Outcome::Switched => {
-                let sent = |bytes| counts.sent(bytes);
-                let received = |bytes| counts.received(bytes);
+                let sent = |bytes| counts.send(bytes);
+                let received = |bytes| {
+                    counts.received(bytes);
+                    Ok(())
+                };
                 crate::relay::both(
                     to_the_end(&mut client.reader, &mut writer, sent),
                     to_the_end(&mut answers, &mut client.writer, received),
@@ -208,6 +223,19 @@ where
             }
         }
     }
+}
+
+/// Why a request does not go on, where there are too many or its body is too long.
+fn over_a_limit(request: &Request, counts: &Counts, first: bool) -> Option<Refused> {
+    let body = match request.framing {
+        Framing::Length(length) => Some(length),
+        _ => None,
+    };
+    if let Err(denied) = counts.requests(first) {
+        return Some(Refused::new(429, denied.reason));
+    }
+    let denied = counts.says_body(body.unwrap_or(0)).err()?;
+    Some(Refused::new(413, denied.reason))
 }
 
 /// What follows a response.
@@ -268,6 +296,9 @@ async fn answer<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
         let head = response.written(last);
         sink.write_all(&head).await?;
         counts.received(head.len() as u64);
+        if response.status == 101 || response.status >= 200 {
+            counts.tell_request(&request.method, &request.target, response.status);
+        }
         if response.status == 101 {
             return Ok(Outcome::Switched);
         }
@@ -277,6 +308,7 @@ async fn answer<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
         }
         copy(source, sink, response.framing, |bytes| {
             counts.received(bytes);
+            Ok(())
         })
         .await?;
         return Ok(if last { Outcome::Last } else { Outcome::Next });
@@ -288,7 +320,7 @@ async fn copy<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     source: &mut Source<R>,
     sink: &mut W,
     framing: Framing,
-    count: impl Fn(u64),
+    count: impl Fn(u64) -> io::Result<()>,
 ) -> io::Result<()> {
     match framing {
         Framing::Empty => {}
@@ -336,7 +368,7 @@ async fn exactly<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     sink: &mut W,
     mut left: u64,
     chunked: bool,
-    count: &impl Fn(u64),
+    count: &impl Fn(u64) -> io::Result<()>,
 ) -> io::Result<()> {
     while left > 0 {
         if source.buffer.is_empty() && !source.fill().await? {
@@ -344,6 +376,7 @@ async fn exactly<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
         }
         let most = usize::try_from(left).unwrap_or(usize::MAX);
         let length = source.buffer.len().min(most);
+        count(length as u64)?;
         let part = source.buffer.get(..length).unwrap_or_default();
         if chunked {
             sink.write_all(format!("{length:x}\r\n").as_bytes()).await?;
@@ -354,7 +387,6 @@ async fn exactly<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
         }
         source.used(length);
         left -= length as u64;
-        count(length as u64);
         if source.buffer.is_empty() {
             // As it comes: events of a stream are not held back.
             sink.flush().await?;
@@ -366,7 +398,7 @@ async fn exactly<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
 async fn to_the_end<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     source: &mut Source<R>,
     sink: &mut W,
-    count: impl Fn(u64),
+    count: impl Fn(u64) -> io::Result<()>,
 ) -> io::Result<()> {
     loop {
         if source.buffer.is_empty() && !source.fill().await? {
@@ -375,9 +407,9 @@ async fn to_the_end<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
             return Ok(());
         }
         let part = std::mem::take(&mut source.buffer);
+        count(part.len() as u64)?;
         sink.write_all(&part).await?;
         sink.flush().await?;
-        count(part.len() as u64);
     }
 }
 
@@ -410,7 +442,7 @@ mod tests {
             far.write_all(from_server.as_bytes()).await.unwrap();
             far.shutdown().await.unwrap();
             let mut client = Client::new(inner, Vec::new());
-            let counts = Counts::default();
+            let counts = Counts::uncounted();
             match client.request(&authority()).await.unwrap() {
                 Ok(Some(first)) => {
                     let _ = carry(&mut client, near, first, &authority(), &counts).await;

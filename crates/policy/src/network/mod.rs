@@ -2,8 +2,10 @@
 //!
 //! An empty list means nothing. Denying wins over allowing, whoever said it.
 
+mod limits;
 mod rule;
 
+pub use limits::{InvalidNetworkLimit, NetworkLimit, NetworkLimitName, network_limits};
 pub use rule::{InvalidHostRule, allowed, denied, host_name};
 
 use crate::narrow::Dropped;
@@ -22,19 +24,27 @@ pub enum NetworkMode {
     Off,
     /// What is listed.
     Listed,
+    /// What is listed, and what is allowed while the cage runs.
+    Live,
     /// Every host of the internet; special addresses still only where they are listed.
     Open,
 }
 
 impl NetworkMode {
     /// Every mode, the narrowest first.
-    pub const ALL: [NetworkMode; 3] = [NetworkMode::Off, NetworkMode::Listed, NetworkMode::Open];
+    pub const ALL: [NetworkMode; 4] = [
+        NetworkMode::Off,
+        NetworkMode::Listed,
+        NetworkMode::Live,
+        NetworkMode::Open,
+    ];
 
     /// As it is written.
     pub fn name(self) -> &'static str {
         match self {
             NetworkMode::Off => "off",
             NetworkMode::Listed => "listed",
+            NetworkMode::Live => "live",
             NetworkMode::Open => "open",
         }
     }
@@ -42,7 +52,7 @@ impl NetworkMode {
 
 /// Text that is not a network mode.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{}` is not a network mode; write off, listed or open", .0.escape_debug())]
+#[error("`{}` is not a network mode; write off, listed, live or open", .0.escape_debug())]
 pub struct InvalidNetworkMode(pub String);
 
 impl FromStr for NetworkMode {
@@ -92,6 +102,7 @@ pub(crate) struct NetworkFragment {
     pub(crate) host_ports: Vec<Sourced<u16>>,
     pub(crate) resolve: Vec<Sourced<Resolve>>,
     pub(crate) never_open: Option<Sourced<bool>>,
+    pub(crate) limits: Vec<Sourced<NetworkLimit>>,
 }
 
 /// The network that a policy gives, fully merged.
@@ -99,7 +110,10 @@ pub(crate) struct NetworkFragment {
 pub struct Network {
     /// Whether every host of the internet is allowed.
     pub open: Sourced<bool>,
-    /// Whether that is refused, whoever asks for it.
+    /// Whether there is a door even where nothing is listed, for rules about any port that
+    /// come while the cage runs.
+    pub live: Sourced<bool>,
+    /// Whether an open network is refused, whoever asks for it.
     pub never_open: Sourced<bool>,
     /// Hosts that are allowed.
     pub allow: Vec<Sourced<HostRule>>,
@@ -111,6 +125,8 @@ pub struct Network {
     pub host_ports: Vec<Sourced<u16>>,
     /// Names with an address of their own.
     pub resolve: Vec<Sourced<Resolve>>,
+    /// Bounds on what goes out.
+    pub limits: Vec<Sourced<NetworkLimit>>,
 }
 
 impl Network {
@@ -118,6 +134,7 @@ impl Network {
         let incomplete = PolicyError::Incomplete;
         let mode = fragment.mode.ok_or(incomplete("network.mode"))?;
         Ok(Network {
+            live: Sourced::new(mode.value == NetworkMode::Live, mode.origin.clone()),
             open: Sourced::new(mode.value == NetworkMode::Open, mode.origin),
             never_open: fragment
                 .never_open
@@ -127,12 +144,14 @@ impl Network {
             bundles: fragment.bundles,
             host_ports: fragment.host_ports,
             resolve: fragment.resolve,
+            limits: fragment.limits,
         })
     }
 
     /// Whether anything can be reached at all.
     pub fn is_given(&self) -> bool {
         self.open.value
+            || self.live.value
             || !(self.allow.is_empty() && self.bundles.is_empty() && self.host_ports.is_empty())
     }
 
@@ -144,6 +163,7 @@ impl Network {
                 self.bundles.clear();
                 self.host_ports.clear();
             }
+            self.live = Sourced::new(mode.value == NetworkMode::Live, mode.origin.clone());
             self.open = Sourced::new(mode.value == NetworkMode::Open, mode.origin);
         }
         // Once said it stays: what a profile never opens, no flag opens.
@@ -163,6 +183,7 @@ impl Network {
             said.all(|rule| rule.value.name != known.value.name)
         });
         self.resolve.extend(fragment.resolve);
+        limits::apply(&mut self.limits, fragment.limits);
     }
 
     /// Whether it opens nothing that `other` does not.
@@ -184,6 +205,7 @@ impl Network {
                 .any(|known| known.value == asked.value)
         };
         self.open.value <= other.open.value
+            && self.live.value <= other.live.value
             && self.never_open.value >= other.never_open.value
             && all_in(&self.allow, &other.allow)
             && all_in(&other.deny, &self.deny)
@@ -191,6 +213,7 @@ impl Network {
             && self.host_ports.iter().all(port)
             && self.resolve.len() == other.resolve.len()
             && (self.resolve.iter().zip(&other.resolve)).all(|(a, b)| a.value == b.value)
+            && limits::is_no_wider(&self.limits, &other.limits)
     }
 }
 
@@ -207,7 +230,11 @@ pub(crate) fn narrow(base: &Network, fragment: &mut NetworkFragment, dropped: &m
     dropped.keep_if(
         "network.mode",
         &mut fragment.mode,
-        |mode| *mode != NetworkMode::Open || base.open.value,
+        |mode| match mode {
+            NetworkMode::Open => base.open.value,
+            NetworkMode::Live => base.live.value,
+            NetworkMode::Listed | NetworkMode::Off => true,
+        },
         |mode| mode.name().to_owned(),
     );
     dropped.keep(
@@ -228,6 +255,7 @@ pub(crate) fn narrow(base: &Network, fragment: &mut NetworkFragment, dropped: &m
         &base.host_ports,
         u16::to_string,
     );
+    limits::narrow(&base.limits, &mut fragment.limits, dropped);
     // Where a name leads is the user's word, never the workspace's.
     for rule in std::mem::take(&mut fragment.resolve) {
         if base.resolve.iter().all(|known| known.value != rule.value) {

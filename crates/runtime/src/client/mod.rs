@@ -7,10 +7,12 @@ mod attach;
 mod exec;
 mod keys;
 mod logs;
+mod network;
 
 pub use attach::{Attachment, attach};
 pub use exec::{ExecOptions, exec};
 pub use logs::{LogOptions, logs};
+pub use network::Watch;
 
 pub(crate) use keys::Keys;
 

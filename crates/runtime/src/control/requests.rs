@@ -81,6 +81,7 @@ impl Supervision<'_> {
                 }
             }
             Request::Attach => self.attach(key, now),
+            Request::Network(request) => self.answer_network(key, request, descriptors),
         }
         Ok(())
     }

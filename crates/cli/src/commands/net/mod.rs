@@ -1,31 +1,57 @@
-//! `ironcage net`: what went through a cage's network door, and what did not.
+//! `ironcage net`: what went through a cage's network door, and what did not; rules of a
+//! running one.
 //!
-//! It reads the record, as it stands or as it grows.
+//! Without `-f` it reads the record; [`watch`] tells connections as they happen, [`rules`]
+//! changes what holds.
 
-use super::audit::{find, logs, print, said, utc};
+mod rules;
+mod watch;
+
+pub(super) use rules::{change_in_words, limits_in_words};
+
+use super::audit::{find, logs, print, said};
 use crate::error::{CliError, CommandResult};
 use ironcage_audit::{Error, Reader, Record};
 use ironcage_model::{EventKind, NetworkVerdict, Printable, Protocol, Traffic};
 use std::collections::BTreeMap;
-use std::io::{self, Write};
 use std::path::Path;
-use std::time::Duration;
 
 /// Show connections of a cage: where to, by which rule, how many bytes, and what was refused
 ///
 /// Every connection is decided by the network door and recorded: the first of a kind at once,
-/// what follows in sums. What is refused shows what would allow it.
+/// what follows in sums. What is refused shows what would allow it. With -f each connection of
+/// a running cage is shown as it happens. The commands change what holds while a cage runs, at
+/// once and until it ends; connections that no longer match are closed.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
     /// The cage: its id or the beginning of it, its name, or `last` [default: last]
     cage: Option<String>,
     /// Go on as the cage does, until it ends
     #[arg(short, long)]
     follow: bool,
+    /// Print JSON, one object in a line
+    #[arg(long)]
+    json: bool,
+    #[command(subcommand)]
+    command: Option<Command>,
 }
 
-/// How often the record is looked at while it grows.
-const PACE: Duration = Duration::from_millis(200);
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Let connections of a running cage out to a host
+    Allow(rules::Change),
+    /// Let no connection of a running cage out to a host, even where it is allowed
+    Deny(rules::Change),
+    /// Take rules away that `net allow` or `net deny` added
+    Remove(rules::Remove),
+    /// Take away every rule that `net allow` and `net deny` added
+    Reset(rules::Cage),
+    /// Show the rules and limits that hold for a running cage
+    Rules(rules::Show),
+    /// Set limits of a running cage; those not named stay as they are
+    Limit(rules::Limit),
+}
 
 /// What connections have in common that are shown in one line.
 type Key = (
@@ -38,6 +64,18 @@ type Key = (
 );
 
 pub(crate) fn run(args: Args) -> CommandResult {
+    match args.command {
+        Some(Command::Allow(change)) => rules::change(NetworkVerdict::Allowed, change),
+        Some(Command::Deny(change)) => rules::change(NetworkVerdict::Denied, change),
+        Some(Command::Remove(remove)) => rules::remove(remove),
+        Some(Command::Reset(cage)) => rules::reset(cage),
+        Some(Command::Rules(show)) => rules::show(show),
+        Some(Command::Limit(limit)) => rules::limit(limit),
+        None => connections(args),
+    }
+}
+
+fn connections(args: Args) -> CommandResult {
     let dir = logs()?;
     let id = find(&dir, args.cage.as_deref())?;
     let path = ironcage_audit::log_path(&dir, &id);
@@ -45,7 +83,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
         return Err(said(Error::NoSuchCage { id }));
     }
     if args.follow {
-        return follow(&path);
+        return watch::follow(&path, &id, args.json);
     }
     let mut sums: BTreeMap<Key, Traffic> = BTreeMap::new();
     let mut ended = None;
@@ -55,6 +93,16 @@ pub(crate) fn run(args: Args) -> CommandResult {
             EventKind::DoorEnded { reason } => ended = Some(reason),
             _ => {}
         }
+    }
+    if args.json {
+        return print(|out| {
+            for traffic in sums.values() {
+                serde_json::to_writer(&mut *out, traffic)?;
+                writeln!(out)?;
+            }
+            Ok(())
+        })
+        .map(|()| 0);
     }
     print(|out| {
         if sums.is_empty() {
@@ -109,34 +157,6 @@ fn read(path: &Path, from: usize) -> Result<Vec<Record>, CliError> {
     Ok(records)
 }
 
-fn follow(path: &Path) -> CommandResult {
-    let mut seen = 0;
-    loop {
-        let records = read(path, seen)?;
-        seen += records.len();
-        let over = records
-            .iter()
-            .any(|record| matches!(record.event.kind, EventKind::Exit { .. }));
-        print(|out| records.iter().try_for_each(|record| line(out, record)))?;
-        if over {
-            return Ok(0);
-        }
-        std::thread::sleep(PACE);
-    }
-}
-
-fn line(out: &mut dyn Write, record: &Record) -> io::Result<()> {
-    let time = utc(record.event.time);
-    match &record.event.kind {
-        EventKind::Network(traffic) => writeln!(out, "{time}  {}", in_words(traffic)),
-        EventKind::DoorEnded { reason } => {
-            let reason = Printable::new(reason);
-            writeln!(out, "{time}  the network door ended: {reason}")
-        }
-        _ => Ok(()),
-    }
-}
-
 /// Connections of one kind in one line.
 pub(super) fn in_words(traffic: &Traffic) -> String {
     use std::fmt::Write as _;
@@ -144,17 +164,8 @@ pub(super) fn in_words(traffic: &Traffic) -> String {
         NetworkVerdict::Allowed => "allowed",
         NetworkVerdict::Denied => "denied ",
     };
-    let host = Printable::new(&traffic.host);
-    let mut text = format!("{verdict}  {:<4}  ", traffic.protocol.name());
+    let mut text = format!("{verdict}  {}", whither(traffic));
     // Writing to a string cannot fail.
-    let _ = match (traffic.protocol, traffic.port) {
-        (Protocol::Dns, _) | (_, 0) => write!(text, "{host}"),
-        (_, port) if traffic.host.contains(':') => write!(text, "[{host}]:{port}"),
-        (_, port) => write!(text, "{host}:{port}"),
-    };
-    if let Some(address) = &traffic.address {
-        let _ = write!(text, " ({})", Printable::new(address));
-    }
     let _ = write!(
         text,
         ", {}",
@@ -173,6 +184,21 @@ pub(super) fn in_words(traffic: &Traffic) -> String {
     text
 }
 
+/// As what a connection was carried, and where to.
+fn whither(traffic: &Traffic) -> String {
+    let host = Printable::new(&traffic.host);
+    let to = match (traffic.protocol, traffic.port) {
+        (Protocol::Dns, _) | (_, 0) => host.to_string(),
+        (_, port) if traffic.host.contains(':') => format!("[{host}]:{port}"),
+        (_, port) => format!("{host}:{port}"),
+    };
+    let protocol = traffic.protocol.name();
+    match &traffic.address {
+        Some(address) => format!("{protocol:<4}  {to} ({})", Printable::new(address)),
+        None => format!("{protocol:<4}  {to}"),
+    }
+}
+
 /// What would let refused connections through, where a flag does.
 pub(super) fn remedy(traffic: &Traffic) -> Option<String> {
     if traffic.verdict == NetworkVerdict::Allowed || traffic.host.starts_with('(') {
@@ -180,6 +206,11 @@ pub(super) fn remedy(traffic: &Traffic) -> Option<String> {
     }
     let reason = traffic.reason.as_deref().unwrap_or_default();
     let host = Printable::new(&traffic.host);
+    let limit = reason.rsplit_once("(network.limits.");
+    if let Some(name) = limit.and_then(|(_, rest)| rest.strip_suffix(')')) {
+        let name = Printable::new(name);
+        return Some(format!("a larger --network-limit {name}=..."));
+    }
     if let Some(rule) = &traffic.rule {
         let rule = Printable::new(rule);
         return Some(format!("take the rule {rule} out of what is denied"));
@@ -266,6 +297,8 @@ mod tests {
                 .unwrap()
                 .starts_with("--allow-host 10.0.0.1:80")
         );
+        let over = denied("a.com", 80, Protocol::Http, "more (network.limits.body)");
+        assert_eq!(remedy(&over).unwrap(), "a larger --network-limit body=...");
         assert!(remedy(&denied("a.com", 443, Protocol::Tls, "it is TLS for b.com")).is_none());
     }
 

@@ -1,0 +1,48 @@
+//! What can be asked of a running cage's network. Plain types.
+
+use ironcage_model::{HostRule, LiveRule, NetworkLimits, NetworkVerdict};
+use serde::{Deserialize, Serialize};
+
+/// What a client asks about the network.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NetworkRequest {
+    /// What holds. Answered by [`crate::Reply::NetworkRules`].
+    Rules,
+    /// Adds a rule. Answered by [`crate::Reply::NetworkChanged`] once it holds.
+    Add {
+        /// Whether it allows or denies.
+        verdict: NetworkVerdict,
+        /// Which hosts and ports.
+        rule: HostRule,
+    },
+    /// Takes rules away that were added before. Answered as above.
+    Remove {
+        /// Their numbers.
+        numbers: Vec<u32>,
+    },
+    /// Takes away every rule that an operator added. Answered as above.
+    Reset,
+    /// Sets the limits. Answered as above.
+    Limits(NetworkLimits),
+    /// Tells connections as they happen to the socket beside this message. Answered by
+    /// [`crate::Reply::Watching`].
+    Watch,
+}
+
+/// What holds for the network of a running cage.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkRules {
+    /// Rules of the plan: what goes out.
+    pub allow: Vec<HostRule>,
+    /// Rules of the plan: what does not.
+    pub deny: Vec<HostRule>,
+    /// Ports of the host's own loopback.
+    pub host_ports: Vec<u16>,
+    /// Ports that rules can be about; `None` where that is every one.
+    pub ports: Option<Vec<u16>>,
+    /// Rules that were added.
+    pub live: Vec<LiveRule>,
+    /// Bounds on what goes out.
+    pub limits: NetworkLimits,
+}

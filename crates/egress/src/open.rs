@@ -1,0 +1,104 @@
+//! The connections that are there, so that those can be ended that no longer match.
+
+use crate::decide::{Denied, Rules, Target};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::rc::Rc;
+use tokio::task::AbortHandle;
+
+/// One connection of the cage's.
+#[derive(Debug, Default)]
+pub(crate) struct Open {
+    /// Its number.
+    pub(crate) number: u64,
+    /// The port inside from which it came.
+    pub(crate) from: u16,
+    /// Where to, once that is decided.
+    target: RefCell<Option<(Target, u16)>>,
+    /// Where the name led to.
+    address: Cell<Option<IpAddr>>,
+    task: RefCell<Option<AbortHandle>>,
+}
+
+impl Open {
+    /// It was let through to there.
+    pub(crate) fn lets(&self, target: Target, port: u16) {
+        self.target.replace(Some((target, port)));
+    }
+
+    /// The name led to this address.
+    pub(crate) fn leads_to(&self, address: IpAddr) {
+        self.address.set(Some(address));
+    }
+
+    /// The task that serves it.
+    pub(crate) fn served_by(&self, task: AbortHandle) {
+        self.task.replace(Some(task));
+    }
+
+    /// Whether it still may be there.
+    fn matches(&self, rules: &Rules) -> Result<(), (Target, u16, Denied)> {
+        let target = self.target.borrow();
+        let Some((target, port)) = &*target else {
+            // It is decided by the rules as they are by then.
+            return Ok(());
+        };
+        let still = rules
+            .decide(target, *port)
+            .and_then(|_| match (target, self.address.get()) {
+                (Target::Name(name), Some(address)) if !rules.is_host(name) => {
+                    rules.may_lead_to(address, *port)
+                }
+                _ => Ok(()),
+            });
+        still.map_err(|denied| (target.clone(), *port, denied))
+    }
+}
+
+/// All connections that are there.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    all: RefCell<HashMap<u64, Rc<Open>>>,
+    last: Cell<u64>,
+}
+
+impl Registry {
+    /// How many there are.
+    pub(crate) fn count(&self) -> u64 {
+        self.all.borrow().len() as u64
+    }
+
+    /// Another one, from a port inside.
+    pub(crate) fn enter(&self, from: u16) -> Rc<Open> {
+        let number = self.last.get().wrapping_add(1);
+        self.last.set(number);
+        let open = Rc::new(Open {
+            number,
+            from,
+            ..Open::default()
+        });
+        self.all.borrow_mut().insert(number, Rc::clone(&open));
+        open
+    }
+
+    /// It is over.
+    pub(crate) fn leave(&self, open: &Open) {
+        self.all.borrow_mut().remove(&open.number);
+    }
+
+    /// Ends what no longer matches; who that was.
+    pub(crate) fn end_unmatched(&self, rules: &Rules) -> Vec<(Rc<Open>, Target, u16, Denied)> {
+        let all = self.all.borrow();
+        let mut ended = Vec::new();
+        for open in all.values() {
+            if let Err((target, port, denied)) = open.matches(rules)
+                && let Some(task) = open.task.take()
+            {
+                task.abort();
+                ended.push((Rc::clone(open), target, port, denied));
+            }
+        }
+        ended
+    }
+}

@@ -1,0 +1,99 @@
+//! The network section of a policy file: checked, with the place of every word.
+
+use super::Check;
+use crate::file::{NetworkLimitsSection, NetworkSection};
+use crate::network::{
+    self, InvalidHostRule, NetworkFragment, NetworkLimit, NetworkLimitName, NetworkMode,
+};
+use crate::{Diagnostic, Sourced, bundles};
+use toml::Spanned;
+
+impl Check<'_> {
+    pub(super) fn network(&self, section: &NetworkSection) -> Result<NetworkFragment, Diagnostic> {
+        let wrong = |text: &Spanned<String>, error: InvalidHostRule| {
+            let title = format!("`{}` is not a host", error.text);
+            self.wrong(text, title, "not understood")
+                .remedy(error.remedy)
+        };
+        let mode = self.one(&section.mode, |this, text| {
+            this.name_of(
+                text,
+                "network mode",
+                &NetworkMode::ALL.map(NetworkMode::name),
+            )?
+            .parse()
+            .map_err(|error: crate::InvalidNetworkMode| {
+                this.wrong(text, error.to_string(), "unknown")
+            })
+        })?;
+        let off = mode
+            .as_ref()
+            .is_some_and(|mode| mode.value == NetworkMode::Off);
+        if let (true, Some(first)) = (off, section.allow.first()) {
+            return Err(self
+                .wrong(first, "the network is off, and this is allowed", "allowed")
+                .remedy("remove mode = \"off\", or what is allowed"));
+        }
+        let mut resolve = Vec::new();
+        for (name, address) in &section.resolve {
+            let rule = format!("{}={}", name.get_ref(), address.get_ref())
+                .parse()
+                .map_err(|error| wrong(address, error))?;
+            resolve.push(self.sourced(rule, name.span()));
+        }
+        Ok(NetworkFragment {
+            mode,
+            allow: self.each(&section.allow, |_, text| {
+                network::allowed(text.get_ref()).map_err(|error| wrong(text, error))
+            })?,
+            deny: self.each(&section.deny, |_, text| {
+                network::denied(text.get_ref()).map_err(|error| wrong(text, error))
+            })?,
+            bundles: self.each(&section.bundles, |this, text| {
+                this.name_of(text, "bundle", &bundles::names())
+            })?,
+            host_ports: section
+                .host_ports
+                .iter()
+                .map(|port| self.sourced(*port.get_ref(), port.span()))
+                .collect(),
+            resolve,
+            never_open: self.one(&section.never_open, |_, value| Ok(*value.get_ref()))?,
+            limits: self.network_limits(&section.limits)?,
+        })
+    }
+
+    fn network_limits(
+        &self,
+        section: &NetworkLimitsSection,
+    ) -> Result<Vec<Sourced<NetworkLimit>>, Diagnostic> {
+        use NetworkLimitName as Name;
+        let read = |name: Name, text: &str, at: std::ops::Range<usize>| {
+            let limit = name.read(text).map_err(|error| {
+                let spanned = Spanned::new(at.clone(), ());
+                self.wrong(&spanned, error.to_string(), "not understood")
+                    .remedy(error.remedy)
+            })?;
+            Ok(self.sourced(limit, at))
+        };
+        let numbers = [
+            (Name::Connections, &section.connections),
+            (Name::RequestsPerSecond, &section.requests_per_second),
+            (Name::NewHostsPerMinute, &section.new_hosts_per_minute),
+        ];
+        let sizes = [
+            (Name::BytesOutPerHost, &section.bytes_out_per_host),
+            (Name::BytesOut, &section.bytes_out),
+            (Name::Body, &section.body),
+        ];
+        let numbers = numbers.into_iter().filter_map(|(name, value)| {
+            let value = value.as_ref()?;
+            Some(read(name, &value.get_ref().to_string(), value.span()))
+        });
+        let sizes = sizes.into_iter().filter_map(|(name, value)| {
+            let value = value.as_ref()?;
+            Some(read(name, value.get_ref(), value.span()))
+        });
+        numbers.chain(sizes).collect()
+    }
+}

@@ -1,0 +1,318 @@
+//! Changes of a running cage's network: asked by clients or by the runtime itself, carried out
+//! by the door, recorded once they hold.
+
+use crate::RunError;
+use crate::supervise::Supervision;
+use ironcage_control::{NetworkRequest, NetworkRules, Reply};
+use ironcage_egress::Order;
+use ironcage_model::{
+    EventKind, HostRule, LiveRule, NetworkLimits, NetworkVerdict, Ports, RuleChange,
+};
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Rules that can be added to one cage.
+const MOST: usize = 1024;
+/// Who adds rules through the control socket.
+const OPERATOR: &str = "operator";
+
+/// What was ordered and not answered yet.
+#[derive(Debug)]
+struct Awaited {
+    serial: u32,
+    client: Option<u64>,
+    changes: Vec<(RuleChange, LiveRule)>,
+    limits: Option<NetworkLimits>,
+}
+
+/// What moved in the network of a cage since its start.
+#[derive(Debug, Default)]
+pub(crate) struct LiveNetwork {
+    rules: Vec<LiveRule>,
+    limits: Option<NetworkLimits>,
+    last_rule: u32,
+    last_serial: u32,
+    awaited: Vec<Awaited>,
+}
+
+impl Supervision<'_> {
+    /// Does what a client asks about the network, or says why not.
+    pub(crate) fn answer_network(
+        &mut self,
+        key: u64,
+        request: NetworkRequest,
+        descriptors: Vec<OwnedFd>,
+    ) {
+        let done = match request {
+            NetworkRequest::Rules => self.network_rules().map(|rules| {
+                let reply = Reply::NetworkRules(Box::new(rules));
+                self.control.reply(key, &reply, &[]);
+            }),
+            NetworkRequest::Add { verdict, rule } => self
+                .add_network_rule(Some(key), verdict, rule, OPERATOR)
+                .map(drop),
+            NetworkRequest::Remove { numbers } => {
+                let known = self.network.rules.iter();
+                let operators = known.filter(|rule| rule.origin == OPERATOR);
+                let operators: Vec<u32> = operators.map(|rule| rule.number).collect();
+                match numbers.iter().find(|number| !operators.contains(number)) {
+                    Some(number) => Err(format!(
+                        "no rule that was added with `net allow` or `net deny` has the number {number}"
+                    )),
+                    None => self.remove_network_rules(Some(key), &numbers),
+                }
+            }
+            NetworkRequest::Reset => {
+                let known = self.network.rules.iter();
+                let operators = known.filter(|rule| rule.origin == OPERATOR);
+                let numbers: Vec<u32> = operators.map(|rule| rule.number).collect();
+                self.remove_network_rules(Some(key), &numbers)
+            }
+            NetworkRequest::Limits(limits) => self.set_network_limits(key, limits),
+            NetworkRequest::Watch => self.watch_network(key, descriptors),
+        };
+        if let Err(reason) = done {
+            self.control.refuse(key, reason);
+        }
+    }
+
+    fn network_rules(&self) -> Result<NetworkRules, String> {
+        let network = self.plan.network.as_ref().ok_or_else(no_door)?;
+        let rules = |items: &[ironcage_plan::Item<ironcage_plan::NetworkRule>]| {
+            items.iter().map(|item| item.what.rule.clone()).collect()
+        };
+        Ok(NetworkRules {
+            allow: rules(&network.allow),
+            deny: rules(&network.deny),
+            host_ports: network.host_ports.iter().map(|p| p.what.port).collect(),
+            ports: network.ports(),
+            live: self.network.rules.clone(),
+            limits: self.network.limits.unwrap_or(network.limits),
+        })
+    }
+
+    /// Adds a rule. It holds, and is recorded, when the door has said so; then the client is
+    /// answered, where one asked. Returns the rule's number, by which it is taken away.
+    ///
+    /// # Errors
+    /// In words, where it cannot hold.
+    pub(crate) fn add_network_rule(
+        &mut self,
+        client: Option<u64>,
+        verdict: NetworkVerdict,
+        rule: HostRule,
+        origin: &str,
+    ) -> Result<u32, String> {
+        let network = self.plan.network.as_ref().ok_or_else(no_door)?;
+        if verdict == NetworkVerdict::Allowed {
+            reachable(&rule, network.ports())?;
+        }
+        if self.network.rules.len() >= MOST {
+            return Err(format!(
+                "{MOST} rules were added to this cage; take some away with `net remove`"
+            ));
+        }
+        let number = self.network.last_rule.checked_add(1);
+        let number = number.ok_or("no number is left for another rule")?;
+        let rule = LiveRule {
+            number,
+            verdict,
+            rule,
+            origin: origin.to_owned(),
+        };
+        self.order_rules(client, vec![rule], Vec::new())?;
+        self.network.last_rule = number;
+        Ok(number)
+    }
+
+    /// Takes rules away that were added before. Connections that only they allowed are closed.
+    ///
+    /// # Errors
+    /// In words, where the door cannot be told.
+    pub(crate) fn remove_network_rules(
+        &mut self,
+        client: Option<u64>,
+        numbers: &[u32],
+    ) -> Result<(), String> {
+        let known = self.network.rules.iter();
+        let gone: Vec<LiveRule> = known
+            .filter(|rule| numbers.contains(&rule.number))
+            .cloned()
+            .collect();
+        self.order_rules(client, Vec::new(), gone)
+    }
+
+    fn order_rules(
+        &mut self,
+        client: Option<u64>,
+        add: Vec<LiveRule>,
+        remove: Vec<LiveRule>,
+    ) -> Result<(), String> {
+        let serial = self.next_serial();
+        self.tell_door(
+            &Order::Rules {
+                serial,
+                add: add.clone(),
+                remove: remove.iter().map(|rule| rule.number).collect(),
+            },
+            &[],
+        )?;
+        let rules = &mut self.network.rules;
+        rules.retain(|rule| !remove.contains(rule));
+        rules.extend(add.iter().cloned());
+        let added = add.into_iter().map(|rule| (RuleChange::Added, rule));
+        let removed = remove.into_iter().map(|rule| (RuleChange::Removed, rule));
+        self.network.awaited.push(Awaited {
+            serial,
+            client,
+            changes: added.chain(removed).collect(),
+            limits: None,
+        });
+        Ok(())
+    }
+
+    fn set_network_limits(&mut self, key: u64, limits: NetworkLimits) -> Result<(), String> {
+        let serial = self.next_serial();
+        self.tell_door(&Order::Limits { serial, limits }, &[])?;
+        self.network.limits = Some(limits);
+        self.network.awaited.push(Awaited {
+            serial,
+            client: Some(key),
+            changes: Vec::new(),
+            limits: Some(limits),
+        });
+        Ok(())
+    }
+
+    fn watch_network(&mut self, key: u64, descriptors: Vec<OwnedFd>) -> Result<(), String> {
+        let [socket] = descriptors.as_slice() else {
+            return Err("watching needs one socket beside the request".into());
+        };
+        self.tell_door(&Order::Watch, &[socket.as_fd()])?;
+        self.control.reply(key, &Reply::Watching, &[]);
+        Ok(())
+    }
+
+    fn next_serial(&mut self) -> u32 {
+        self.network.last_serial = self.network.last_serial.wrapping_add(1);
+        self.network.last_serial
+    }
+
+    fn tell_door(
+        &self,
+        order: &Order,
+        descriptors: &[std::os::fd::BorrowedFd<'_>],
+    ) -> Result<(), String> {
+        let door = match (self.cage.door(), &self.plan.network) {
+            (Some(door), _) => door,
+            (None, Some(_)) => return Err("the network door of this cage has ended".into()),
+            (None, None) => return Err(no_door()),
+        };
+        door.tell(order, descriptors)
+            .map_err(|error| format!("the network door does not listen: {error}"))
+    }
+
+    /// The door says that a change holds: it is recorded, and who asked is told.
+    pub(crate) fn network_changed(&mut self, serial: u32, closed: u64) -> Result<(), RunError> {
+        let awaited = &mut self.network.awaited;
+        let Some(at) = awaited.iter().position(|order| order.serial == serial) else {
+            return Ok(());
+        };
+        let Awaited {
+            client,
+            changes,
+            limits,
+            ..
+        } = awaited.remove(at);
+        let numbers = changes.iter().map(|(_, rule)| rule.number).collect();
+        for (change, rule) in changes {
+            self.recorder.write(EventKind::NetworkRule {
+                change,
+                rule,
+                closed,
+            })?;
+        }
+        if let Some(limits) = limits {
+            self.recorder.write(EventKind::NetworkLimits(limits))?;
+        }
+        if let Some(key) = client {
+            let reply = Reply::NetworkChanged { numbers, closed };
+            self.control.reply(key, &reply, &[]);
+        }
+        Ok(())
+    }
+
+    /// Records what the door was told and has not answered: it may hold already.
+    pub(crate) fn record_awaited_changes(&mut self) -> Result<(), RunError> {
+        while let Some(order) = self.network.awaited.first() {
+            self.network_changed(order.serial, 0)?;
+        }
+        Ok(())
+    }
+
+    /// The door has ended: nothing that was ordered holds, and nothing goes out.
+    pub(crate) fn network_gone(&mut self) {
+        for order in std::mem::take(&mut self.network.awaited) {
+            if let Some(key) = order.client {
+                let reason = "the network door ended before it could do that";
+                self.control.refuse(key, reason);
+            }
+        }
+    }
+}
+
+fn no_door() -> String {
+    "the cage was started without a network; start it with --network live, or with a rule".into()
+}
+
+/// Whether the door may connect to the ports of a rule at all: it gave up the others for good
+/// when it started.
+fn reachable(rule: &HostRule, ports: Option<Vec<u16>>) -> Result<(), String> {
+    let Some(ports) = ports else {
+        return Ok(());
+    };
+    let wanted: &[u16] = match &rule.ports {
+        Ports::Web => &[80, 443],
+        Ports::One(port) => std::slice::from_ref(port),
+        Ports::Any => &[],
+    };
+    let missing: Vec<String> = wanted
+        .iter()
+        .filter(|port| !ports.contains(port))
+        .map(u16::to_string)
+        .collect();
+    if missing.is_empty() && rule.ports != Ports::Any {
+        return Ok(());
+    }
+    let known: Vec<String> = ports.iter().map(u16::to_string).collect();
+    let (missing, known) = (missing.join(" and "), known.join(", "));
+    Err(if rule.ports == Ports::Any {
+        format!(
+            "the door of this cage reaches ports {known} only, for good; name one of them, or start the cage with --network live"
+        )
+    } else {
+        format!(
+            "the door of this cage reaches ports {known} only, for good, and this is about {missing}; start the cage with --network live"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_door_that_gave_up_ports_is_not_told_to_use_them() {
+        let may = |text: &str, ports: Option<&[u16]>| {
+            let rule: HostRule = text.parse().unwrap();
+            reachable(&rule, ports.map(<[u16]>::to_vec))
+        };
+        assert!(may("a.com", None).is_ok());
+        assert!(may("a.com:*", None).is_ok());
+        assert!(may("a.com", Some(&[80, 443])).is_ok());
+        assert!(may("a.com:443", Some(&[443])).is_ok());
+        let refused = may("a.com", Some(&[443])).unwrap_err();
+        assert!(refused.contains("about 80;"), "{refused}");
+        assert!(may("a.com:22", Some(&[80, 443])).is_err());
+        assert!(may("a.com:*", Some(&[80, 443])).is_err());
+    }
+}

@@ -1,0 +1,207 @@
+//! The network of a running cage: rules and limits that change, what is told as it happens.
+#![forbid(unsafe_code)]
+
+use ironcage_tests::web::{Web, refs};
+use ironcage_tests::{Ran, Running, Stage, both, wait_until};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[track_caller]
+fn ironcage(stage: &Stage, args: &[&str]) -> Ran {
+    Running::start(&mut stage.ironcage(args)).finish(MINUTE)
+}
+
+/// A cage in the background that only waits; its id.
+#[track_caller]
+fn start(stage: &Stage, flags: &[&str]) -> String {
+    let mut args = vec!["run", "-q", "-d", "--sticky"];
+    args.extend(flags);
+    let id = ironcage(stage, &args).ok().stdout().trim().to_owned();
+    assert!(!id.is_empty(), "no id was printed");
+    id
+}
+
+fn exec(stage: &Stage, id: &str, script: &str) -> Ran {
+    ironcage(stage, &["exec", id, "--", "/bin/sh", "-c", script])
+}
+
+fn records(stage: &Stage, id: &str) -> Vec<Value> {
+    let text = ironcage(stage, &["audit", "show", "--json", id])
+        .ok()
+        .stdout();
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .collect()
+}
+
+/// What one client inside says of a connection that it holds: a line when it is open, and
+/// another when it ended.
+const HOLD: &str = "import socket, sys\n\
+    s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 60)\n\
+    s.sendall(b'raw 1\\n'); s.settimeout(60)\n\
+    f = s.makefile(); print(f.readline().strip(), flush=True)\n\
+    try: print('end', repr(f.readline()), flush=True)\n\
+    except OSError as e: print('end', type(e).__name__, flush=True)\n";
+
+/// Sends so many bytes in one line, and says whether it was answered.
+const UPLOAD: &str = "import socket, sys\n\
+    s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 60); s.settimeout(60)\n\
+    try:\n\
+    \x20   s.sendall(b'raw ' + b'x' * int(sys.argv[3]) + b'\\n')\n\
+    \x20   print('answered' if s.recv(3) else 'no')\n\
+    except OSError: print('no')\n";
+
+both! {
+    fn rules_of_a_running_cage_change_at_once_and_what_no_longer_matches_is_closed(stage) {
+        let web = Web::start(0);
+        let (ip, port) = (web.address.ip(), web.address.port());
+        let resolve = format!("web.test={ip}");
+        let id = start(stage, &["--network", "live", "--resolve", &resolve]);
+        let get = format!("curl -sS -m 30 http://web.test:{port}/ || echo no");
+        assert_eq!(exec(stage, &id, &get).stdout(), "no\n");
+
+        let (name, address) = (format!("web.test:{port}"), format!("{ip}:{port}"));
+        let added = ironcage(stage, &["net", "allow", &id, &name]).ok();
+        assert_eq!(added.stdout(), "added rule 1\n");
+        ironcage(stage, &["net", "allow", &id, &address]).ok();
+        let hello = format!("hello web.test:{port}\n");
+        assert_eq!(exec(stage, &id, &get).stdout(), hello);
+
+        // Denying wins, and takes the open connection with it.
+        stage.write(stage.project().join("hold.py"), HOLD);
+        let port_text = port.to_string();
+        let hold = ["exec", &id, "--", "/usr/bin/python3", "hold.py", "web.test", &port_text];
+        let mut holding = Running::start(&mut stage.ironcage(hold));
+        let mut said = BufReader::new(holding.stdout());
+        let mut line = String::new();
+        said.read_line(&mut line).expect("a line");
+        assert_eq!(line, "got raw 1\n");
+        let denied = ironcage(stage, &["net", "deny", &id, "web.test"]).ok();
+        assert_eq!(denied.stdout(), "added rule 3; 1 open connection was closed\n");
+        let mut rest = String::new();
+        said.read_to_string(&mut rest).expect("the rest");
+        assert!(rest.starts_with("end "), "{rest}");
+        assert_eq!(exec(stage, &id, &get).stdout(), "no\n");
+
+        // Another rule's connection stays when one goes that it does not need.
+        ironcage(stage, &["net", "remove", &id, "3"]).ok();
+        let mut holding = Running::start(&mut stage.ironcage(hold));
+        let mut said = BufReader::new(holding.stdout());
+        let mut line = String::new();
+        said.read_line(&mut line).expect("a line");
+        let other = ironcage(stage, &["net", "deny", &id, "other.test"]).ok();
+        assert_eq!(other.stdout(), "added rule 4\n");
+        let reset = ironcage(stage, &["net", "reset", &id]).ok();
+        assert_eq!(reset.stdout(), "removed rules 1, 2, 4; 1 open connection was closed\n");
+        said.read_to_string(&mut line).expect("the rest");
+        assert!(line.contains("end "), "{line}");
+        assert_eq!(exec(stage, &id, &get).stdout(), "no\n");
+        assert!(ironcage(stage, &["net", "remove", &id, "1"]).stderr.contains("has the number 1"));
+
+        ironcage(stage, &["stop", &id]).ok();
+        let changes: Vec<String> = records(stage, &id)
+            .iter()
+            .filter(|record| record["event"] == "network-rule")
+            .map(|record| format!("{} {} {}", record["change"], record["rule"], record["closed"]))
+            .collect();
+        assert_eq!(changes.len(), 8, "{changes:?}");
+        assert_eq!(changes[0], format!("\"added\" \"{name}\" 0"));
+        assert_eq!(changes[2], "\"added\" \"web.test:*\" 1");
+    }
+
+    fn a_door_that_gave_up_ports_says_so_and_a_cage_without_one_too(stage) {
+        let web = Web::start(0);
+        let id = start(stage, &refs(&web.flags("web.test")));
+        let refused = ironcage(stage, &["net", "allow", &id, "other.test:1"]);
+        assert!(refused.stderr.contains("--network live"), "{refused:?}");
+        let port = web.address.port();
+        ironcage(stage, &["net", "allow", &id, &format!("other.test:{port}")]).ok();
+        let rules = ironcage(stage, &["net", "rules", "--json", &id]).ok().stdout();
+        let rules: Value = serde_json::from_str(&rules).expect("JSON");
+        assert_eq!(rules["live"][0]["rule"], format!("other.test:{port}"), "{rules}");
+        assert_eq!(rules["allow"][0], format!("web.test:{port}"), "{rules}");
+        ironcage(stage, &["stop", &id]).ok();
+        let id = start(stage, &[]);
+        let refused = ironcage(stage, &["net", "allow", &id, "other.test"]);
+        assert!(refused.stderr.contains("without a network"), "{refused:?}");
+        ironcage(stage, &["stop", &id]).ok();
+    }
+
+    fn connections_and_requests_are_told_as_they_happen(stage) {
+        let web = Web::start(0);
+        let port = web.address.port();
+        let id = start(stage, &refs(&web.flags("web.test")));
+        let mut watching = Running::start(&mut stage.ironcage(["net", "-f", "--json", &id]));
+        let told = BufReader::new(watching.stdout());
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&lines);
+        let reader = std::thread::spawn(move || {
+            for line in told.lines().map_while(Result::ok) {
+                let flow: Value = serde_json::from_str(&line).expect("JSON");
+                heard.lock().expect("a list").push(flow);
+            }
+        });
+        let get = format!("curl -sS -m 30 'http://web.test:{port}/some/path?secret=1'; curl -sS -m 3 http://other.test/");
+        // The watch may begin after the first tries.
+        assert!(wait_until(MINUTE, || {
+            exec(stage, &id, &get);
+            let flows = lines.lock().expect("a list");
+            ["opened", "request", "closed", "refused"]
+                .iter()
+                .all(|step| flows.iter().any(|flow| flow["step"] == *step))
+        }));
+        let flows = lines.lock().expect("a list").clone();
+        let step = |step: &str| flows.iter().find(|flow| flow["step"] == step).unwrap_or_else(|| panic!("no {step} in {flows:?}"));
+        assert_eq!(step("opened")["host"], "web.test");
+        assert_eq!(step("opened")["rule"], format!("web.test:{port}"));
+        assert_eq!(step("request")["request"]["method"], "GET");
+        assert_eq!(step("request")["request"]["path"], "/some/path");
+        assert_eq!(step("request")["request"]["status"], 200);
+        assert!(step("closed")["sent"].as_u64() > Some(0), "{flows:?}");
+        assert_eq!(step("refused")["host"], "other.test");
+        ironcage(stage, &["stop", &id]).ok();
+        assert_eq!(watching.finish(MINUTE).code(), 0);
+        reader.join().expect("a reader");
+    }
+
+    fn what_goes_out_is_bounded_told_and_recorded(stage) {
+        let web = Web::start(0);
+        let port = web.address.port();
+        let mut flags = web.flags("web.test");
+        flags.extend(web.flags("second.test"));
+        flags.extend(["--network-limit", "bytes-out-per-host=64K", "--network-limit", "new-hosts-per-minute=1"].map(str::to_owned));
+        let id = start(stage, &refs(&flags));
+        let get = format!("curl -sS -m 30 http://web.test:{port}/ || echo no");
+        let hello = format!("hello web.test:{port}\n");
+        assert_eq!(exec(stage, &id, &get).stdout(), hello);
+        // More bytes than may go out: the server does not get the end of its line.
+        stage.write(stage.project().join("upload.py"), UPLOAD);
+        let upload = |bytes: u32| exec(stage, &id, &format!("python3 upload.py web.test {port} {bytes}")).stdout();
+        assert_eq!(upload(100), "answered\n");
+        assert_eq!(upload(200_000), "no\n");
+        // It is another host, and one was new in this minute.
+        let second = format!("curl -sS -m 30 http://second.test:{port}/ || echo no");
+        assert_eq!(exec(stage, &id, &second).stdout(), "no\n");
+        ironcage(stage, &["net", "limit", &id, "new-hosts-per-minute=5", "requests-per-second=1000"]).ok();
+        assert_eq!(exec(stage, &id, &second).stdout(), format!("hello second.test:{port}\n"));
+        // The body of one request, said before and found out.
+        ironcage(stage, &["net", "limit", &id, "body=1K", "bytes-out-per-host=1G"]).ok();
+        let said = format!("head -c 2000 /dev/zero | curl -sS -m 30 --data-binary @- -o /dev/null -w '%{{http_code}}' http://web.test:{port}/");
+        assert_eq!(exec(stage, &id, &said).stdout(), "413");
+        let found = format!("head -c 2000 /dev/zero | curl -sS -m 30 -H 'Transfer-Encoding: chunked' --data-binary @- http://web.test:{port}/ || echo no");
+        assert_eq!(exec(stage, &id, &found).stdout(), "no\n");
+        let rules = ironcage(stage, &["net", "rules", &id]).ok().stdout();
+        assert!(rules.contains("1G out to each host, 5 new hosts a minute, 1K in a body"), "{rules}");
+        ironcage(stage, &["stop", &id]).ok();
+        let shown = ironcage(stage, &["net", &id]).ok().stdout();
+        for reason in ["more than 64K out to this host", "more than 1 new hosts in a minute", "a body of more than 1K"] {
+            assert!(shown.contains(reason), "{reason}: {shown}");
+        }
+        let limits = records(stage, &id).iter().filter(|record| record["event"] == "network-limits").count();
+        assert_eq!(limits, 2);
+    }
+}
