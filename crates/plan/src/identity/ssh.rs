@@ -269,6 +269,8 @@ mod tests {
             deny: rules(deny),
             host_ports: Vec::new(),
             resolve: Vec::new(),
+            live: false,
+            limits: ironcage_model::NetworkLimits::default(),
             door_filter: Vec::new(),
         }
     }
