@@ -8,11 +8,9 @@
 use ironcage_tests::web::{Web, own_address, refs};
 use ironcage_tests::{DIRECT, Running, Stage, both, skip, wait_until};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const MINUTE: Duration = Duration::from_secs(60);

@@ -18,6 +18,9 @@ fn ironcage(stage: &Stage, args: &[&str]) -> Ran {
 /// A cage in the background that only waits; its id.
 #[track_caller]
 fn start(stage: &Stage, flags: &[&str]) -> String {
+    // Before the start: what is below a layer must not change while it is used.
+    stage.write(stage.project().join("hold.py"), HOLD);
+    stage.write(stage.project().join("upload.py"), UPLOAD);
     let mut args = vec!["run", "-q", "-d", "--sticky"];
     args.extend(flags);
     let id = ironcage(stage, &args).ok().stdout().trim().to_owned();
@@ -72,7 +75,6 @@ both! {
         assert_eq!(exec(stage, &id, &get).stdout(), hello);
 
         // Denying wins, and takes the open connection with it.
-        stage.write(stage.project().join("hold.py"), HOLD);
         let port_text = port.to_string();
         let hold = ["exec", &id, "--", "/usr/bin/python3", "hold.py", "web.test", &port_text];
         let mut holding = Running::start(&mut stage.ironcage(hold));
@@ -179,7 +181,6 @@ both! {
         let hello = format!("hello web.test:{port}\n");
         assert_eq!(exec(stage, &id, &get).stdout(), hello);
         // More bytes than may go out: the server does not get the end of its line.
-        stage.write(stage.project().join("upload.py"), UPLOAD);
         let upload = |bytes: u32| exec(stage, &id, &format!("python3 upload.py web.test {port} {bytes}")).stdout();
         assert_eq!(upload(100), "answered\n");
         assert_eq!(upload(200_000), "no\n");
