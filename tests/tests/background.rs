@@ -227,6 +227,8 @@ both! {
         screen.keys(&["C-p", "C-q"]);
         screen.shows("left=0");
         screen.line(&attach);
+        screen.line("");
+        screen.asks("in>");
         screen.line("echo value=$VALUE; exit 9");
         screen.shows("value=kept");
         screen.shows("left=9");

@@ -74,7 +74,7 @@ fn verdicts(report: &Path) -> BTreeMap<String, Verdict> {
 }
 
 fn suite(report: &Path, modules: &[&str], only: &[&String]) -> Vec<String> {
-    let mut words: Vec<String> = [PYTHON, "-m", "test", "-j2", "--timeout=150", "--junit-xml"]
+    let mut words: Vec<String> = [PYTHON, "-m", "test", "-j2", "--timeout=400", "--junit-xml"]
         .map(str::to_owned)
         .to_vec();
     words.push(report.display().to_string());

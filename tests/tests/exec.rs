@@ -117,9 +117,11 @@ both! {
         screen.asks("in>");
         screen.line("stty size");
         screen.shows("30 100");
+        screen.asks("in>");
         screen.tmux(&["resize-window", "-x", "90", "-y", "20"]);
-        screen.line("sleep 0.5; stty size");
+        screen.line("while [ \"$(stty size)\" != '20 90' ]; do sleep 0.1; done; stty size");
         screen.shows("20 90");
+        screen.asks("in>");
         screen.line("sleep 1000");
         screen.keys(&["C-c"]);
         screen.asks("in>");

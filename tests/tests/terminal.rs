@@ -12,9 +12,11 @@ both! {
         screen.line("tty; stty size");
         screen.shows("/dev/pts/0");
         screen.shows("30 100");
+        screen.asks("in>");
         screen.tmux(&["resize-window", "-x", "90", "-y", "20"]);
-        screen.line("sleep 0.5; stty size");
+        screen.line("while [ \"$(stty size)\" != '20 90' ]; do sleep 0.1; done; stty size");
         screen.shows("20 90");
+        screen.asks("in>");
         screen.line("exit 7");
         screen.shows("status=7");
     }
