@@ -11,6 +11,7 @@ pub(crate) mod discard;
 pub(crate) mod doctor;
 pub(crate) mod exec;
 pub(crate) mod inspect;
+pub(crate) mod intent;
 pub(crate) mod logs;
 pub(crate) mod man;
 pub(crate) mod net;

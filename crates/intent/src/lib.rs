@@ -1,0 +1,16 @@
+//! What an agent is about to do, read from what it says: a shell command, a tool call, the
+//! model's answer.
+//!
+//! Text becomes [`Needs`]: the programs, the files and the hosts that it names, and what cannot be
+//! known from it. Needs grant nothing. Whatever is read here was written by somebody who may be an
+//! attacker, so reading it is bounded in time and memory, and a reading that is too narrow or too
+//! wide costs a question, never the ceiling.
+#![forbid(unsafe_code)]
+
+mod needs;
+mod shell;
+mod tools;
+
+pub use needs::{Destination, Needs, Unknown, Unsure};
+pub use shell::{Context, Shell};
+pub use tools::{InvalidTable, Table};

@@ -1,0 +1,188 @@
+//! What a command needs, as far as its text tells.
+
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::{Component, Path, PathBuf};
+
+/// The programs, files and destinations that a command names, and what it leaves open.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Needs {
+    /// Programs, as they are written: a name that is searched for, or a path.
+    pub programs: BTreeSet<String>,
+    /// Absolute paths that are read, or trees in which something is read.
+    pub reads: BTreeSet<PathBuf>,
+    /// Absolute paths that are made, changed or removed, or trees in which that happens.
+    pub writes: BTreeSet<PathBuf>,
+    /// Where it connects to.
+    pub destinations: BTreeSet<Destination>,
+    /// What the text does not tell.
+    pub unknown: BTreeSet<Unknown>,
+}
+
+/// Where a command connects to.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Destination {
+    /// A host by name or address, with the port where one is written or implied.
+    Host {
+        /// As it is written, in lower case.
+        name: String,
+        /// The port.
+        port: Option<u16>,
+    },
+    /// What a tool is set up to use: a bundle of the policy.
+    Bundle(String),
+    /// A remote of the repository, by its name; `@upstream` is the one that the branch follows.
+    Remote(String),
+}
+
+impl fmt::Display for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Destination::Host {
+                name,
+                port: Some(port),
+            } if name.contains(':') => write!(f, "[{name}]:{port}"),
+            Destination::Host {
+                name,
+                port: Some(port),
+            } => write!(f, "{name}:{port}"),
+            Destination::Host { name, port: None } => f.write_str(name),
+            Destination::Bundle(name) => write!(f, "bundle {name}"),
+            Destination::Remote(name) => write!(f, "remote {name}"),
+        }
+    }
+}
+
+/// What cannot be known from the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unsure {
+    /// What is read.
+    Reads,
+    /// What is written.
+    Writes,
+    /// Where it connects to.
+    Destinations,
+    /// What is executed, and so everything else.
+    Everything,
+}
+
+impl fmt::Display for Unsure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Unsure::Reads => "reads",
+            Unsure::Writes => "writes",
+            Unsure::Destinations => "destinations",
+            Unsure::Everything => "everything",
+        })
+    }
+}
+
+/// Something that is left open, and why.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Unknown {
+    /// What.
+    pub what: Unsure,
+    /// Why, for a person.
+    pub why: String,
+}
+
+/// Reasons that are kept. Whoever writes more of them has said enough.
+const MOST_UNKNOWNS: usize = 64;
+
+/// Entries of each kind that are kept.
+const MOST_ENTRIES: usize = 1024;
+
+impl Needs {
+    /// Notes that something cannot be known.
+    pub(crate) fn unsure(&mut self, what: Unsure, why: impl Into<String>) {
+        if self.unknown.len() < MOST_UNKNOWNS {
+            self.unknown.insert(Unknown {
+                what,
+                why: why.into(),
+            });
+        }
+    }
+
+    pub(crate) fn program(&mut self, name: &str) {
+        if self.programs.len() < MOST_ENTRIES {
+            self.programs.insert(name.to_owned());
+        } else {
+            self.full();
+        }
+    }
+
+    pub(crate) fn read(&mut self, path: PathBuf) {
+        if is_harmless_device(&path) {
+            return;
+        }
+        if self.reads.len() < MOST_ENTRIES {
+            self.reads.insert(path);
+        } else {
+            self.full();
+        }
+    }
+
+    pub(crate) fn write(&mut self, path: PathBuf) {
+        if is_harmless_device(&path) {
+            return;
+        }
+        if self.writes.len() < MOST_ENTRIES {
+            self.writes.insert(path);
+        } else {
+            self.full();
+        }
+    }
+
+    pub(crate) fn destination(&mut self, destination: Destination) {
+        if self.destinations.len() < MOST_ENTRIES {
+            self.destinations.insert(destination);
+        } else {
+            self.full();
+        }
+    }
+
+    fn full(&mut self) {
+        let entry = Unknown {
+            what: Unsure::Everything,
+            why: "it names more than is kept".to_owned(),
+        };
+        // Also where there is no room for another reason.
+        self.unknown.insert(entry);
+    }
+
+    /// Whether what is written, or contacted, may be more than is named.
+    pub fn may_do_more(&self) -> bool {
+        self.unknown
+            .iter()
+            .any(|unknown| unknown.what != Unsure::Reads)
+    }
+}
+
+/// Reading or writing there changes nothing that lasts.
+fn is_harmless_device(path: &Path) -> bool {
+    let text = path.to_str().unwrap_or_default();
+    matches!(
+        text,
+        "/dev/null" | "/dev/stdout" | "/dev/stderr" | "/dev/tty" | "/dev/zero" | "/dev/full"
+    ) || text.starts_with("/dev/fd/")
+}
+
+/// The path in one spelling, from its text alone: for telling and comparing. Links are followed by
+/// whoever opens it.
+pub(crate) fn tidy(base: &Path, path: &str) -> PathBuf {
+    let mut tidy = PathBuf::new();
+    for component in base.join(path).components() {
+        match component {
+            Component::ParentDir => {
+                tidy.pop();
+            }
+            Component::CurDir | Component::Prefix(_) => {}
+            Component::RootDir => tidy.push("/"),
+            Component::Normal(name) => tidy.push(name),
+        }
+    }
+    tidy
+}

@@ -1,0 +1,327 @@
+//! What is known of programs: a table, and how a command's arguments are read by it.
+
+mod arguments;
+mod place;
+mod scripts;
+mod table;
+
+use crate::needs::{Destination, Unsure};
+use crate::shell::Word;
+use crate::shell::walk::{Input, Walk};
+use arguments::{Given, Parsed};
+pub use table::{InvalidTable, Table};
+use table::{Role, Tool};
+
+/// Directories whose programs are those of the table.
+const SYSTEM: &[&str] = &[
+    "/bin/",
+    "/sbin/",
+    "/usr/bin/",
+    "/usr/sbin/",
+    "/usr/local/bin/",
+];
+
+/// Reads a command of a program that is none of the shell's own.
+pub(crate) fn run(walk: &mut Walk<'_, '_>, name: &str, arguments: &[Word]) {
+    let table = walk.table;
+    let short = SYSTEM.iter().find_map(|place| name.strip_prefix(place));
+    if short.is_none() && name.contains('/') {
+        walk.needs.program(name);
+        walk.read(&Word::Plain(name.to_owned()));
+        let why = format!("`{name}` is a program of its own");
+        walk.needs.unsure(Unsure::Everything, why);
+        return;
+    }
+    let short = short.unwrap_or(name);
+    let Some(tool) = table.tool(short) else {
+        walk.needs.program(name);
+        let why = format!("`{name}` is not in the table of tools");
+        walk.needs.unsure(Unsure::Everything, why);
+        return;
+    };
+    if !tool.builtin {
+        walk.needs.program(name);
+    }
+    walk.apart(|walk| apply(walk, short, tool, arguments));
+}
+
+/// Reads arguments by a tool's line of the table.
+fn apply(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, arguments: &[Word]) {
+    if !tool.sub.is_empty() {
+        sub_command(walk, name, tool, arguments);
+        return;
+    }
+    let parsed = Parsed::read(tool, arguments);
+    let case = tool.case(&parsed);
+    let parsed = Parsed::read(&case, arguments);
+    use_options(walk, name, &case, &parsed);
+    use_operands(walk, name, &case, &parsed);
+    always(walk, &case);
+}
+
+/// The tool's first operand says what it does.
+fn sub_command(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, arguments: &[Word]) {
+    let parsed = Parsed::first_only(tool, arguments);
+    use_options(walk, name, tool, &parsed);
+    let rest = arguments.get(parsed.used..).unwrap_or_default();
+    let Some((word, rest)) = rest.split_first() else {
+        // By itself it only tells how it is used, unless the table says otherwise.
+        always(walk, tool);
+        return;
+    };
+    let sub = word.text().and_then(|text| tool.sub.get(text));
+    match sub {
+        Some(sub) => {
+            let sub = sub.below(tool);
+            let name = format!("{name} {}", word.source());
+            apply(walk, &name, &sub, rest);
+        }
+        None => {
+            let why = format!("`{name} {}` is not in the table of tools", word.source());
+            walk.needs.unsure(Unsure::Everything, why);
+        }
+    }
+}
+
+fn use_options(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, parsed: &Parsed) {
+    let outside = |given: &&Given| given.is(&tool.from_outside);
+    for given in parsed.options.iter().filter(outside) {
+        if let (Some(role), Some(value)) = (given.role, &given.value) {
+            use_word(walk, name, tool, role, value);
+        }
+    }
+    // Then those that say where the tool works.
+    for given in &parsed.options {
+        if let (Some(Role::Directory), Some(value)) = (given.role, &given.value) {
+            walk.scope.cwd = match value {
+                Word::Plain(_) => walk.path(value, Unsure::Everything),
+                _ => None,
+            };
+        }
+    }
+    for given in parsed.options.iter().filter(|given| !outside(given)) {
+        match (given.role, &given.value) {
+            (Some(role), Some(value)) => use_word(walk, name, tool, role, value),
+            (None, Some(value)) if value.source().contains('/') => {
+                let why = format!("`{name}` has no `{}` in the table of tools", given.name);
+                walk.needs.unsure(Unsure::Everything, why);
+            }
+            _ => {}
+        }
+        if let Some(why) = tool.executes.get(given.name.as_str()) {
+            let why = format!("`{name} {}`: {why}", given.name);
+            walk.needs.unsure(Unsure::Everything, why);
+        }
+    }
+    for (name_of_option, words) in &parsed.commands {
+        let words: Vec<Word> = words
+            .iter()
+            .map(|word| match word.text() {
+                // What was found stands there: something below the places that were named.
+                Some("{}") => parsed
+                    .operands
+                    .first()
+                    .cloned()
+                    .unwrap_or(Word::Plain(".".to_owned())),
+                _ => word.clone(),
+            })
+            .collect();
+        if words.is_empty() {
+            let why = format!("`{name} {name_of_option}` executes what is not known");
+            walk.needs.unsure(Unsure::Everything, why);
+        }
+        walk.call(&words);
+    }
+}
+
+fn use_operands(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, parsed: &Parsed) {
+    let roles = tool.roles(parsed.operands.len());
+    for (index, word) in parsed.operands.iter().enumerate() {
+        let role = roles.get(index).copied().flatten();
+        match role {
+            Some(Role::Command) => {
+                let words = parsed.operands.get(index..).unwrap_or_default();
+                wrapped(walk, name, tool, parsed, words);
+                return;
+            }
+            Some(Role::Script) => {
+                let rest = parsed.operands.get(index + 1..).unwrap_or_default();
+                script(walk, name, word, rest);
+                return;
+            }
+            Some(role) => use_word(walk, name, tool, role, word),
+            None => {
+                let why = format!("`{name}` is given more than the table of tools knows");
+                walk.needs.unsure(Unsure::Everything, why);
+            }
+        }
+    }
+    if tool.executes_input && parsed.operands.is_empty() {
+        match walk.scope.input.clone() {
+            Input::Text(text) if tool.input_is_shell => walk.script(&text, None),
+            _ => {
+                let why = format!("`{name}` executes its input");
+                walk.needs.unsure(Unsure::Everything, why);
+            }
+        }
+    }
+}
+
+/// A command that a tool executes, with what the tool adds to it.
+fn wrapped(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, parsed: &Parsed, words: &[Word]) {
+    let mut words = words.to_vec();
+    while let Some(variable) = words.first().filter(|_| tool.assigns) {
+        let Some((variable, _)) = variable.known().split_once('=') else {
+            break;
+        };
+        if !walk.table.environment.is_harmless(variable) {
+            let why = format!("`{variable}` may change what the program does");
+            walk.needs.unsure(Unsure::Everything, why);
+        }
+        words.remove(0);
+    }
+    if !tool.appends.is_empty() {
+        let given = Word::Open {
+            known: String::new(),
+            source: format!("what `{name}` is given"),
+        };
+        let replaced = parsed
+            .options
+            .iter()
+            .find(|option| option.is(&tool.appends));
+        let mark = replaced.and_then(|option| option.value.as_ref());
+        match mark.and_then(Word::text).filter(|mark| !mark.is_empty()) {
+            Some(mark) => {
+                for word in &mut words {
+                    if word.known().contains(mark) {
+                        *word = given.clone();
+                    }
+                }
+            }
+            None => words.push(given),
+        }
+    }
+    walk.call(&words);
+}
+
+/// What a tool needs whatever its arguments are.
+fn always(walk: &mut Walk<'_, '_>, tool: &Tool) {
+    for path in &tool.reads {
+        walk.place(path, Walk::read);
+    }
+    for path in &tool.writes {
+        walk.place(path, Walk::write);
+    }
+    if let Some(bundle) = &tool.contacts {
+        walk.needs.destination(Destination::Bundle(bundle.clone()));
+    }
+    if let Some(remote) = &tool.remote {
+        walk.needs.destination(Destination::Remote(remote.clone()));
+    }
+    if let Some(why) = &tool.unknown {
+        walk.needs.unsure(Unsure::Everything, why.clone());
+    }
+}
+
+fn script(walk: &mut Walk<'_, '_>, name: &str, word: &Word, arguments: &[Word]) {
+    match word {
+        Word::Plain(text) => {
+            // After the script comes its name, and then its arguments.
+            let given = arguments.get(1..).unwrap_or_default().to_vec();
+            walk.script(text, Some(given));
+        }
+        other => {
+            let why = format!("`{name}` executes what is not known: {}", other.source());
+            walk.needs.unsure(Unsure::Everything, why);
+        }
+    }
+}
+
+/// One word in its role.
+fn use_word(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, role: Role, word: &Word) {
+    match role {
+        Role::Text | Role::Directory => {}
+        // A hyphen is the standard input or output.
+        Role::Read | Role::Write | Role::Change if word.text() == Some("-") => {}
+        Role::Read => walk.read(word),
+        Role::Write => walk.write(word),
+        Role::Change => {
+            walk.read(word);
+            walk.write(word);
+        }
+        Role::Beside => {
+            walk.read(word);
+            walk.write(&beside(word));
+        }
+        Role::Sed if word.text().is_some_and(scripts::sed_only_edits) => {}
+        Role::Awk if word.text().is_some_and(scripts::awk_only_prints) => {}
+        Role::Code | Role::Sed | Role::Awk => {
+            let why = format!("`{name}` executes code that is not read");
+            walk.needs.unsure(Unsure::Everything, why);
+        }
+        Role::Program => {
+            walk.read(word);
+            let why = format!("`{name}` executes {}", word.source());
+            walk.needs.unsure(Unsure::Everything, why);
+        }
+        Role::Script => script(walk, name, word, &[]),
+        Role::Command => walk.call(std::slice::from_ref(word)),
+        Role::Url => walk.url(name, word),
+        Role::Host => walk.host(name, word, tool.port),
+        Role::Remote => walk.remote(name, word),
+        Role::FarRead | Role::FarWrite => {
+            if !walk.far(name, word, tool.port) {
+                match role {
+                    Role::FarWrite => walk.write(word),
+                    _ => walk.read(word),
+                }
+            }
+        }
+        Role::AtFile => {
+            if word.known().starts_with('@') {
+                use_word(walk, name, tool, Role::Read, &word.without(1));
+            }
+        }
+        Role::FormFile => {
+            let known = word.known();
+            if let Some(at) = known.find(['@', '<']).filter(|at| *at > 0) {
+                let value = word.without(at + 1);
+                let end = value.known().find(';').unwrap_or(value.known().len());
+                let value = match &value {
+                    Word::Plain(text) => {
+                        Word::Plain(text.get(..end).unwrap_or_default().to_owned())
+                    }
+                    other => other.clone(),
+                };
+                walk.read(&value);
+            }
+        }
+        Role::Package => walk.package(name, word, tool.contacts.as_deref()),
+        Role::Unknown => {
+            let why = format!(
+                "`{name}` is told {} in a way that is not read",
+                word.source()
+            );
+            walk.needs.unsure(Unsure::Everything, why);
+        }
+    }
+}
+
+/// The directory of a path.
+fn beside(word: &Word) -> Word {
+    match word {
+        Word::Plain(text) => {
+            let end = text.trim_end_matches('/').rfind('/');
+            let directory = end.map_or(".", |end| text.get(..=end).unwrap_or("."));
+            Word::Plain(directory.to_owned())
+        }
+        other => other.clone(),
+    }
+}
+
+impl Given {
+    /// Whether it is this option.
+    fn is(&self, names: &[String]) -> bool {
+        names.contains(&self.name)
+    }
+}

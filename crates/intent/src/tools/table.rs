@@ -1,0 +1,322 @@
+//! The table of tools as it is written.
+
+use super::arguments::Parsed;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// The table that ships.
+const SHIPPED: &str = include_str!("../../../../policies/tools.toml");
+
+/// What is known of programs and of variables.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Table {
+    pub(crate) environment: Environment,
+    tool: BTreeMap<String, Tool>,
+}
+
+/// A table that does not say what a table says.
+#[derive(Debug, thiserror::Error)]
+#[error("the table of tools cannot be read: {0}")]
+pub struct InvalidTable(#[from] toml::de::Error);
+
+/// Variables before a command, or that a script sets for those after it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Environment {
+    /// They change no file and no connection. A star at the end stands for anything.
+    harmless: Vec<String>,
+    /// They make programs execute something, or other programs be found.
+    executes: Vec<String>,
+}
+
+impl Environment {
+    pub(crate) fn is_harmless(&self, name: &str) -> bool {
+        self.harmless.iter().any(|entry| fits(entry, name))
+    }
+
+    pub(crate) fn executes(&self, name: &str) -> bool {
+        self.executes.iter().any(|entry| fits(entry, name))
+    }
+}
+
+fn fits(entry: &str, name: &str) -> bool {
+    match entry.strip_suffix('*') {
+        Some(beginning) => name.starts_with(beginning),
+        None => entry == name,
+    }
+}
+
+/// What a word is to a tool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Role {
+    /// Nothing that matters here.
+    Text,
+    /// A path that is read.
+    Read,
+    /// A path that is written, made or removed.
+    Write,
+    /// Both.
+    Change,
+    /// Where the tool works.
+    Directory,
+    /// A URL, or a host without its scheme.
+    Url,
+    /// A host.
+    Host,
+    /// A remote of the repository, or its URL.
+    Remote,
+    /// A path that is read, or `host:path`.
+    FarRead,
+    /// A path that is written, or `host:path`.
+    FarWrite,
+    /// `@path` is read, anything else is text.
+    AtFile,
+    /// `name=@path` is read, anything else is text.
+    FormFile,
+    /// A package by its name, its path or its URL.
+    Package,
+    /// This and all words after it are a command.
+    Command,
+    /// A path beside which files are written.
+    Beside,
+    /// A script of the shell.
+    Script,
+    /// A script of sed.
+    Sed,
+    /// A script of awk.
+    Awk,
+    /// Code in another language.
+    Code,
+    /// A file that is executed.
+    Program,
+    /// Something that decides more than can be read here.
+    Unknown,
+}
+
+/// One line of the table.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Tool {
+    /// It has the same line as another.
+    like: Option<String>,
+    /// The shell executes it itself.
+    pub(crate) builtin: bool,
+    /// Roles of its operands in their order; the one with a star takes any number.
+    operands: Vec<String>,
+    /// Options that take a value, and its role.
+    pub(crate) options: BTreeMap<String, Role>,
+    /// `name=value` among the operands.
+    pub(crate) assignments: BTreeMap<String, Role>,
+    /// Options that are followed by a command up to `;` or `+`.
+    pub(crate) commands: Vec<String>,
+    /// Options that make it execute something, and what.
+    pub(crate) executes: BTreeMap<String, String>,
+    /// Always read, or written. `~` is the home.
+    pub(crate) reads: Vec<String>,
+    pub(crate) writes: Vec<String>,
+    /// The bundle of what it is set up to contact.
+    pub(crate) contacts: Option<String>,
+    /// The remote that it contacts; `@upstream` is the one that the branch follows.
+    pub(crate) remote: Option<String>,
+    /// The port that it connects to.
+    pub(crate) port: Option<u16>,
+    /// Why what it does cannot be known.
+    pub(crate) unknown: Option<String>,
+    /// Its options end at the first operand.
+    pub(crate) stops: bool,
+    /// Its options have one hyphen and many letters.
+    pub(crate) one_hyphen: bool,
+    /// Its first operand may be options without their hyphen.
+    pub(crate) bare_cluster: bool,
+    /// Words from its input are added to its command, or stand for the value of one of these.
+    pub(crate) appends: Vec<String>,
+    /// `NAME=value` before its command sets variables.
+    pub(crate) assigns: bool,
+    /// Options whose paths do not start from the directory that another option names.
+    pub(crate) from_outside: Vec<String>,
+    /// Without operands it executes what it reads.
+    pub(crate) executes_input: bool,
+    /// And that is a script of the shell.
+    pub(crate) input_is_shell: bool,
+    /// Lines that hold instead in a case.
+    cases: Vec<Case>,
+    /// What it does by its first operand.
+    pub(crate) sub: BTreeMap<String, Tool>,
+}
+
+/// A case, and what is different in it.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Case {
+    /// One option of each list is given.
+    with: Vec<Vec<String>>,
+    /// None of these is.
+    without: Vec<String>,
+    /// So many operands are given.
+    count: Option<usize>,
+    operands: Option<Vec<String>>,
+    options: BTreeMap<String, Role>,
+    reads: Option<Vec<String>>,
+    writes: Option<Vec<String>>,
+    contacts: Option<String>,
+    remote: Option<String>,
+    unknown: Option<String>,
+    /// It contacts nothing.
+    local: bool,
+}
+
+impl Table {
+    /// The table that ships.
+    pub fn shipped() -> Result<Self, InvalidTable> {
+        Self::parse(SHIPPED)
+    }
+
+    /// A table from its text.
+    pub fn parse(text: &str) -> Result<Self, InvalidTable> {
+        Ok(toml::from_str(text)?)
+    }
+
+    pub(crate) fn tool(&self, name: &str) -> Option<&Tool> {
+        let tool = self.tool.get(name).or_else(|| {
+            // `python3.11`, `gcc-12`: the same program in one of its versions.
+            let plain = name.trim_end_matches(|char: char| char.is_ascii_digit() || char == '.');
+            let plain = plain.strip_suffix('-').unwrap_or(plain);
+            self.tool.get(plain).filter(|_| !plain.is_empty())
+        })?;
+        match &tool.like {
+            Some(other) => self.tool.get(other),
+            None => Some(tool),
+        }
+    }
+
+    /// Names of all tools.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tool.keys().map(String::as_str)
+    }
+}
+
+impl Tool {
+    /// The line that holds for these arguments.
+    pub(crate) fn case(&self, parsed: &Parsed) -> Tool {
+        let given = |names: &Vec<String>| parsed.options.iter().any(|option| option.is(names));
+        let holds = self.cases.iter().find(|case| {
+            case.with.iter().all(&given)
+                && !given(&case.without)
+                && case
+                    .count
+                    .is_none_or(|count| count == parsed.operands.len())
+        });
+        let mut tool = self.clone();
+        let Some(case) = holds.cloned() else {
+            return tool;
+        };
+        tool.options.extend(case.options);
+        tool.operands = case.operands.unwrap_or(tool.operands);
+        tool.reads = case.reads.unwrap_or(tool.reads);
+        tool.writes = case.writes.unwrap_or(tool.writes);
+        tool.contacts = case.contacts.or(tool.contacts);
+        tool.remote = case.remote.or(tool.remote);
+        tool.unknown = case.unknown.or(tool.unknown);
+        if case.local {
+            tool.contacts = None;
+            tool.remote = None;
+        }
+        tool
+    }
+
+    /// A sub-command has the options of its tool as well.
+    pub(crate) fn below(&self, tool: &Tool) -> Tool {
+        let mut below = self.clone();
+        for (name, role) in &tool.options {
+            below.options.entry(name.clone()).or_insert(*role);
+        }
+        below.one_hyphen |= tool.one_hyphen;
+        below
+    }
+
+    /// Whether its last operands are a command.
+    pub(crate) fn wraps(&self) -> bool {
+        self.stops || self.operands.iter().any(|role| role == "command")
+    }
+
+    /// The roles of so many operands.
+    pub(crate) fn roles(&self, count: usize) -> Vec<Option<Role>> {
+        let star = self.operands.iter().position(|role| role.ends_with('*'));
+        let mut roles = Vec::with_capacity(count);
+        let after = star.map_or(0, |star| self.operands.len() - star - 1);
+        for index in 0..count {
+            let from_end = count - index;
+            let entry = match star {
+                Some(star) if index >= star && from_end > after => self.operands.get(star),
+                Some(star) if index >= star => self
+                    .operands
+                    .get(self.operands.len().saturating_sub(from_end)),
+                _ => self.operands.get(index),
+            };
+            roles.push(entry.and_then(|entry| role(entry.trim_end_matches('*'))));
+        }
+        roles
+    }
+}
+
+fn role(name: &str) -> Option<Role> {
+    let value = serde::de::value::StrDeserializer::<serde::de::value::Error>::new(name);
+    Role::deserialize(value).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(name: &str, tool: &Tool, table: &Table) {
+        for entry in &tool.operands {
+            assert!(
+                role(entry.trim_end_matches('*')).is_some(),
+                "{name}: {entry}"
+            );
+        }
+        for case in &tool.cases {
+            for entry in case.operands.iter().flatten() {
+                assert!(
+                    role(entry.trim_end_matches('*')).is_some(),
+                    "{name}: {entry}"
+                );
+            }
+        }
+        if let Some(other) = &tool.like {
+            let other = table.tool.get(other).expect("the other line is there");
+            assert!(
+                other.like.is_none(),
+                "{name} is like one that is like another"
+            );
+        }
+        for (sub, tool) in &tool.sub {
+            check(&format!("{name} {sub}"), tool, table);
+        }
+    }
+
+    #[test]
+    fn every_line_of_the_table_that_ships_has_known_roles() {
+        let table = Table::shipped().expect("the table");
+        assert!(table.tool.len() > 100);
+        for (name, tool) in &table.tool {
+            check(name, tool, &table);
+        }
+    }
+
+    #[test]
+    fn a_star_takes_what_the_others_leave() {
+        let tool = Tool {
+            operands: vec!["read*".to_owned(), "write".to_owned()],
+            ..Tool::default()
+        };
+        let roles = tool.roles(3);
+        assert_eq!(
+            roles,
+            [Some(Role::Read), Some(Role::Read), Some(Role::Write)]
+        );
+        assert_eq!(tool.roles(1), [Some(Role::Write)]);
+    }
+}
