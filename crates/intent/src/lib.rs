@@ -7,10 +7,15 @@
 //! wide costs a question, never the ceiling.
 #![forbid(unsafe_code)]
 
+mod answer;
+mod call;
+mod json;
 mod needs;
 mod shell;
 mod tools;
 
+pub use answer::{Answer, Format, Said, results};
+pub use call::{Call, Calls, InvalidCall, InvalidCalls};
 pub use needs::{Destination, Needs, Unknown, Unsure};
 pub use shell::{Context, Shell};
 pub use tools::{InvalidTable, Table};

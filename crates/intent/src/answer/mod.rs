@@ -1,0 +1,196 @@
+//! A model's answer as it passes: the tool calls in it, before the agent has acted on them.
+//!
+//! Three interfaces are read, as a stream of events or as one document: Anthropic's messages,
+//! OpenAI's chat completions, and OpenAI's responses. Bytes come in pieces of any size; what is
+//! kept of them is bounded, and what does not fit is told as not read.
+
+mod events;
+mod open;
+
+use crate::call::{Call, LONGEST};
+use crate::json;
+use events::Events;
+use open::Open;
+use serde_json::Value;
+
+/// How an answer is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// `text/event-stream`.
+    Events,
+    /// `application/json`.
+    Document,
+}
+
+/// Something in an answer.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Said {
+    /// A tool is called.
+    Call(Call),
+    /// Words for the reader: text and visible reasoning. They grant nothing.
+    Words(String),
+    /// A part could not be read, and why: what it says is unknown.
+    NotRead(String),
+}
+
+/// Largest document that is read, in bytes.
+const LARGEST: usize = 8 * 1024 * 1024;
+
+/// A reader of one answer.
+#[derive(Debug)]
+pub struct Answer {
+    input: Input,
+    open: Open,
+}
+
+#[derive(Debug)]
+enum Input {
+    Events(Events),
+    Document(Vec<u8>),
+    /// Too large: the rest is passed over.
+    Lost,
+}
+
+impl Answer {
+    /// For an answer of which nothing has come yet.
+    pub fn new(format: Format) -> Self {
+        let input = match format {
+            Format::Events => Input::Events(Events::new(LONGEST)),
+            Format::Document => Input::Document(Vec::new()),
+        };
+        Answer {
+            input,
+            open: Open::default(),
+        }
+    }
+
+    /// Takes the next bytes. Returns what they completed.
+    pub fn feed(&mut self, bytes: &[u8]) -> Vec<Said> {
+        let mut said = Vec::new();
+        match &mut self.input {
+            Input::Events(events) => {
+                let open = &mut self.open;
+                events.feed(bytes, |data| match data {
+                    Some(data) => open.event(data, &mut said),
+                    None => said.push(Said::NotRead("an event is too long".to_owned())),
+                });
+            }
+            Input::Document(document) => {
+                if document.len().saturating_add(bytes.len()) > LARGEST {
+                    self.input = Input::Lost;
+                    said.push(Said::NotRead("the answer is too long".to_owned()));
+                } else {
+                    document.extend_from_slice(bytes);
+                }
+            }
+            Input::Lost => {}
+        }
+        said
+    }
+
+    /// The answer is over. Returns what that completed.
+    pub fn end(mut self) -> Vec<Said> {
+        let mut said = Vec::new();
+        match self.input {
+            Input::Events(_) => self.open.end(&mut said),
+            Input::Document(document) if document.is_empty() => {}
+            Input::Document(document) => match json::read(&document) {
+                Ok(value) => whole(&value, &mut said),
+                Err(error) => said.push(Said::NotRead(error.to_string())),
+            },
+            Input::Lost => {}
+        }
+        said
+    }
+}
+
+/// The calls and words of a whole answer.
+fn whole(value: &Value, said: &mut Vec<Said>) {
+    let lists = [value.get("content"), value.get("output")];
+    for item in lists
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_array)
+        .flatten()
+    {
+        block(item, said);
+    }
+    let choices = value.get("choices").and_then(Value::as_array);
+    for choice in choices.into_iter().flatten() {
+        let Some(message) = choice.get("message") else {
+            continue;
+        };
+        words(message.get("content"), said);
+        let calls = message.get("tool_calls").and_then(Value::as_array);
+        for call in calls.into_iter().flatten() {
+            found(call, said);
+        }
+    }
+}
+
+/// One block of an answer's content.
+pub(super) fn block(item: &Value, said: &mut Vec<Said>) {
+    found(item, said);
+    words(item.get("text"), said);
+    words(item.get("thinking"), said);
+    let parts = item.get("content").and_then(Value::as_array);
+    for part in parts.into_iter().flatten() {
+        words(part.get("text"), said);
+    }
+}
+
+fn found(item: &Value, said: &mut Vec<Said>) {
+    match Call::of(item) {
+        Ok(Some(call)) => said.push(Said::Call(call)),
+        Ok(None) => {}
+        Err(error) => said.push(Said::NotRead(error.to_string())),
+    }
+}
+
+/// Words of one event that are kept.
+const MOST_WORDS: usize = 4096;
+
+pub(super) fn words(value: Option<&Value>, said: &mut Vec<Said>) {
+    if let Some(text) = value
+        .and_then(Value::as_str)
+        .filter(|text| !text.is_empty())
+    {
+        let mut end = text.len().min(MOST_WORDS);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        said.push(Said::Words(text.get(..end).unwrap_or_default().to_owned()));
+    }
+}
+
+/// The calls whose results a request brings, by their ids: what was opened for them can close.
+pub fn results(request: &[u8]) -> Vec<String> {
+    let mut ids = Vec::new();
+    let Ok(value) = json::read(request) else {
+        return ids;
+    };
+    let mut note = |item: &Value, key: &str| {
+        if let Some(id) = item.get(key).and_then(Value::as_str) {
+            ids.push(id.to_owned());
+        }
+    };
+    let list = |value: &Value, key: &str| -> Vec<Value> {
+        let items = value.get(key).and_then(Value::as_array);
+        items.cloned().unwrap_or_default()
+    };
+    for message in list(&value, "messages") {
+        note(&message, "tool_call_id");
+        for part in list(&message, "content") {
+            if part.get("type").and_then(Value::as_str) == Some("tool_result") {
+                note(&part, "tool_use_id");
+            }
+        }
+    }
+    for item in list(&value, "input") {
+        let kind = item.get("type").and_then(Value::as_str).unwrap_or_default();
+        if kind.ends_with("_call_output") {
+            note(&item, "call_id");
+        }
+    }
+    ids
+}
