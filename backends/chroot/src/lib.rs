@@ -75,5 +75,9 @@ fn enclose(plan: &Plan, inheritance: &Inheritance) -> Result<Enclosed, LayerErro
     privileges::set_counters(counters.as_fd(), &plan.counters)?;
     drop(counters);
     become_agent(plan.identity.uid, plan.identity.gid, !own)?;
-    Ok(Enclosed { proc, storage })
+    Ok(Enclosed {
+        proc,
+        storage,
+        outgrown: None,
+    })
 }

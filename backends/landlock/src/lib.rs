@@ -63,5 +63,9 @@ fn enclose(plan: &Plan, _: &Inheritance) -> Result<Enclosed, LayerError> {
     }
     let storage = open(&scratch.path, flags | OFlags::PATH, Mode::empty())
         .map_err(|error| failed(Layer::Landlock, "open the cage's own directory", error))?;
-    Ok(Enclosed { proc, storage })
+    Ok(Enclosed {
+        proc,
+        storage,
+        outgrown: None,
+    })
 }

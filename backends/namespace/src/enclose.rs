@@ -12,6 +12,7 @@ use ironcage_layers::{LayerError, network, privileges};
 use ironcage_model::Layer;
 use ironcage_plan::{IdMap, Plan};
 use ironcage_sys::clone::{Namespaces, exit_now, unshare};
+use ironcage_sys::rustix::fs::{Mode, OFlags, openat};
 use ironcage_sys::rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -43,6 +44,13 @@ pub(crate) fn enclose(plan: &Plan, inheritance: &Inheritance) -> Result<Enclosed
     // down, every mount is locked there, so not even root of the cage could take one off.
     enter_network(control)?;
     step();
+    let outgrown = openat(
+        &proc,
+        "self/ns/mnt",
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .map_err(|error| failed(Layer::MountNs, "open the outer mount namespace", error))?;
     let mut namespaces = Namespaces::MOUNT;
     let others = [
         (Layer::UserNs, Namespaces::USER),
@@ -69,7 +77,11 @@ pub(crate) fn enclose(plan: &Plan, inheritance: &Inheritance) -> Result<Enclosed
     privileges::set_counters(counters.as_fd(), &plan.counters)?;
     drop(counters);
     become_agent(plan.identity.uid, plan.identity.gid, !own)?;
-    Ok(Enclosed { proc, storage })
+    Ok(Enclosed {
+        proc,
+        storage,
+        outgrown: Some(outgrown),
+    })
 }
 
 /// Enters the network namespace that was made meanwhile.

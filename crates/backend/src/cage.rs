@@ -303,6 +303,8 @@ impl Birth {
                     per_port,
                     gone: false,
                 };
+                // The kernel takes its mounts down now, while the command begins.
+                drop(ready.outgrown);
                 Ok((cage, streams))
             }
             Err(error) => {

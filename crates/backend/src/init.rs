@@ -9,7 +9,7 @@ use crate::faults::step;
 use crate::order::Order;
 use crate::spawner::{COMMAND, Given, Spawner, find_program};
 use crate::terminal;
-use crate::wire::{self, ToInit};
+use crate::wire::{self, Ready, ToInit};
 use ironcage_layers::cgroup::ENTRY;
 use ironcage_layers::filter::Prepared;
 use ironcage_layers::view::OwnerMap;
@@ -116,6 +116,9 @@ pub struct Enclosed {
     pub proc: OwnedFd,
     /// Any place of the ephemeral storage.
     pub storage: OwnedFd,
+    /// The mount namespace in which the cage was built, where it has left that: with the last
+    /// descriptor of it go its mounts, which takes a while.
+    pub outgrown: Option<OwnedFd>,
 }
 
 /// What a backend does first, in the cage's first process: identity, file view, namespaces.
@@ -137,6 +140,7 @@ fn build<'a>(
     let Enclosed {
         proc,
         storage: root,
+        outgrown,
     } = enclose(plan, inheritance)?;
     // A change of ids takes the parent-death signal away.
     die_with_parent()?;
@@ -171,6 +175,7 @@ fn build<'a>(
     };
     let mut kept = vec![&proc, &root, &children];
     kept.extend(&shared_memory);
+    kept.extend(&outgrown);
     if let Some(pair) = &terminal {
         kept.extend([&pair.controller, &pair.command]);
     }
@@ -209,21 +214,26 @@ fn build<'a>(
     step();
     // From here on the supervisor answers refused calls; without it they would wait. If it
     // is gone, sending fails, and nothing is started.
-    wire::say_ready(
-        control,
-        root.as_fd(),
-        proc.as_fd(),
-        listener.as_ref().map(AsFd::as_fd),
-        terminal.as_ref().map(|pair| pair.controller.as_fd()),
-        shared_memory.as_ref().map(AsFd::as_fd),
-    )
-    .map_err(|error| failed(Layer::Seccomp, "hand the listener over", error))?;
-    drop((listener, proc, root, shared_memory));
+    let (controller, command_end) = match terminal {
+        Some(pair) => (Some(pair.controller), Some(pair.command)),
+        None => (None, None),
+    };
+    let ready = Ready {
+        root,
+        proc,
+        listener,
+        terminal: controller,
+        shared_memory,
+        outgrown,
+    };
+    wire::say_ready(control, &ready)
+        .map_err(|error| failed(Layer::Seccomp, "hand the listener over", error))?;
+    drop(ready);
     step();
     let mut spawner = Spawner::new(
         control,
         children,
-        terminal.map(|pair| pair.command),
+        command_end,
         plan.sticky,
         inheritance.guarded,
     );

@@ -35,12 +35,13 @@ const STOPPED: u8 = b't';
 const HAS_LISTENER: u8 = 1;
 const HAS_TERMINAL: u8 = 2;
 const HAS_SHARED_MEMORY: u8 = 4;
+const HAS_OUTGROWN: u8 = 8;
 const SIGNAL: u8 = b's';
 
 /// Longest message.
 const MAX: usize = 4096;
 /// Most descriptors in a message.
-const MAX_FDS: usize = 5;
+const MAX_FDS: usize = 6;
 
 /// What PID 1 says.
 #[derive(Debug)]
@@ -103,6 +104,10 @@ pub struct Ready {
     pub terminal: Option<OwnedFd>,
     /// The list of the cage's System V shared memory, where somebody has to count it.
     pub shared_memory: Option<OwnedFd>,
+    /// The namespace in which the cage was built and that it has left, where there is one. With
+    /// the last descriptor of it go its mounts, for which the kernel waits: better here, beside
+    /// the command, than in PID 1 before it.
+    pub outgrown: Option<OwnedFd>,
 }
 
 /// What the supervisor says.
@@ -208,6 +213,7 @@ fn parse_ready(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<FromInit> {
         listener: optional(HAS_LISTENER)?,
         terminal: optional(HAS_TERMINAL)?,
         shared_memory: optional(HAS_SHARED_MEMORY)?,
+        outgrown: optional(HAS_OUTGROWN)?,
     }))
 }
 
@@ -324,24 +330,18 @@ pub fn take_network(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
 }
 
 /// PID 1's side: says that every layer is in force, and hands over what the supervisor needs.
-pub fn say_ready(
-    socket: BorrowedFd<'_>,
-    root: BorrowedFd<'_>,
-    proc: BorrowedFd<'_>,
-    listener: Option<BorrowedFd<'_>>,
-    terminal: Option<BorrowedFd<'_>>,
-    shared_memory: Option<BorrowedFd<'_>>,
-) -> io::Result<()> {
+pub(crate) fn say_ready(socket: BorrowedFd<'_>, ready: &Ready) -> io::Result<()> {
     let mut has = 0;
-    let mut descriptors = vec![root, proc];
+    let mut descriptors = vec![ready.root.as_fd(), ready.proc.as_fd()];
     for (bit, descriptor) in [
-        (HAS_LISTENER, listener),
-        (HAS_TERMINAL, terminal),
-        (HAS_SHARED_MEMORY, shared_memory),
+        (HAS_LISTENER, &ready.listener),
+        (HAS_TERMINAL, &ready.terminal),
+        (HAS_SHARED_MEMORY, &ready.shared_memory),
+        (HAS_OUTGROWN, &ready.outgrown),
     ] {
         if let Some(descriptor) = descriptor {
             has |= bit;
-            descriptors.push(descriptor);
+            descriptors.push(descriptor.as_fd());
         }
     }
     send_with(socket, &[READY, has], &descriptors)

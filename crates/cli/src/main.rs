@@ -145,14 +145,23 @@ enum ExecCommand {
 
 /// Parses the arguments. `run` and `exec` are on every tool call's path, and describing all
 /// commands to the parser takes longer than mounting a cage's devices: there only the one is
-/// described.
+/// described, and where no flag is given not even that.
 fn parse() -> Result<Command, clap::Error> {
-    let verb = std::env::args_os().nth(1).unwrap_or_default();
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let Some((verb, rest)) = words.split_first() else {
+        return Ok(Cli::try_parse()?.command);
+    };
     if verb == "run" {
+        if let Some(args) = commands::run::Args::plain(rest) {
+            return Ok(Command::Run(args));
+        }
         let RunCommand::Run(args) = RunCli::try_parse()?.command;
         return Ok(Command::Run(args));
     }
     if verb == "exec" {
+        if let Some(args) = commands::exec::Args::plain(rest) {
+            return Ok(Command::Exec(args));
+        }
         let ExecCommand::Exec(args) = ExecCli::try_parse()?.command;
         return Ok(Command::Exec(args));
     }
@@ -199,6 +208,48 @@ fn main() -> ExitCode {
         Err(error) => {
             error.print();
             ExitCode::from(error::EXIT_OURS)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split(' ').map(OsString::from).collect()
+    }
+
+    fn parsed(verb: &str, line: &str) -> Result<String, clap::Error> {
+        let all = ["ironcage", verb].map(OsString::from);
+        let command = Cli::try_parse_from(all.into_iter().chain(words(line)))?.command;
+        Ok(format!("{command:?}"))
+    }
+
+    #[test]
+    fn a_plain_command_line_says_the_same_with_and_without_the_parser() {
+        for line in ["-- true", "-q -- sh -c x", "--quiet -- a -q --", "-- --"] {
+            let plain = commands::run::Args::plain(&words(line)).map(Command::Run);
+            let plain = plain.map(|command| format!("{command:?}"));
+            assert_eq!(plain, Some(parsed("run", line).unwrap()), "{line}");
+        }
+        for line in ["web -- true", "c0123456789ab -- sh -c x -- -i"] {
+            let plain = commands::exec::Args::plain(&words(line)).map(Command::Exec);
+            let plain = plain.map(|command| format!("{command:?}"));
+            assert_eq!(plain, Some(parsed("exec", line).unwrap()), "{line}");
+        }
+    }
+
+    #[test]
+    fn anything_else_is_left_to_the_parser() {
+        for line in ["--", "true", "-q", "-q -q -- true", "-d -- true", "x -- y"] {
+            assert!(commands::run::Args::plain(&words(line)).is_none(), "{line}");
+        }
+        for line in ["-- true", "web --", "-i web -- true", "a b -- true", "web"] {
+            assert!(
+                commands::exec::Args::plain(&words(line)).is_none(),
+                "{line}"
+            );
         }
     }
 }

@@ -21,7 +21,7 @@ use ironcage_sys::rustix::mount::{
     fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount,
     open_tree, unmount,
 };
-use ironcage_sys::rustix::process::{fchdir, pivot_root};
+use ironcage_sys::rustix::process::{fchdir, getegid, geteuid, pivot_root};
 use std::cell::{OnceCell, RefCell};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -558,6 +558,10 @@ impl<'a> View<'a> {
 
     fn give_to_agent(&self, target: &Path) -> Result<(), LayerError> {
         let (uid, gid) = self.setting.agent;
+        // What this process makes belongs to it: without root it is the agent already.
+        if (uid, gid) == (geteuid().as_raw(), getegid().as_raw()) {
+            return Ok(());
+        }
         doing(
             chownat(
                 &self.root,

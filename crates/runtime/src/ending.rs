@@ -88,8 +88,17 @@ impl Supervision<'_> {
         for hit in &hits {
             self.recorder.write(EventKind::Limit(hit.clone()))?;
         }
-        // Nobody is left to plant anything after the look.
-        self.cage.kill();
+        // What supervisors that were killed have left, as far as it can be told from here. Done
+        // while the kernel takes the cage down, as is the rest where nothing depends on its end.
+        sweep(&plan.cgroup);
+        // A directory that cannot be read now is told about where somebody needs it.
+        let _ = self.runtime.sweep();
+        let somebody_asks =
+            !plan.absent.is_empty() || self.cage.door().is_some() || !self.control.execs.is_empty();
+        if somebody_asks {
+            // Nobody is left to plant anything after the look, or to send anything.
+            self.cage.kill();
+        }
         self.close_door()?;
         let planted = planted(&plan.absent);
         if !planted.is_empty() {
@@ -98,12 +107,9 @@ impl Supervision<'_> {
         }
         self.finish_execs()?;
         self.recorder.write(exit(ending.clone(), born))?;
+        // Here at the latest all of it is gone.
         self.cage.bury()?;
-        // What supervisors that were killed have left, as far as it can be told from here.
-        sweep(&plan.cgroup);
         let farewell = self.control.close(ending.clone());
-        // A directory that cannot be read now is told about where somebody needs it.
-        let _ = self.runtime.sweep();
         if let Some(error) = self.failure {
             return Err(error.into());
         }

@@ -42,6 +42,28 @@ pub(crate) struct Args {
     command: Vec<OsString>,
 }
 
+impl Args {
+    /// What these words say, where they say no more than where and what to run: the parser need
+    /// not be asked. `None` for anything else, which is the parser's.
+    pub(crate) fn plain(words: &[OsString]) -> Option<Args> {
+        let end = words.iter().position(|word| word == "--")?;
+        let (flags, rest) = words.split_at(end);
+        let command = rest.get(1..).filter(|command| !command.is_empty())?;
+        let [id] = flags else { return None };
+        let id = id.to_str().filter(|id| !id.starts_with('-'))?;
+        Some(Args {
+            interactive: false,
+            tty: false,
+            detach: false,
+            env: Vec::new(),
+            cwd: None,
+            raw_terminal: false,
+            id: id.to_owned(),
+            command: command.to_vec(),
+        })
+    }
+}
+
 pub(crate) fn run(args: Args) -> CommandResult {
     let program = args.command.first().cloned().unwrap_or_default();
     let mut env = args

@@ -65,6 +65,33 @@ pub(crate) struct Args {
     command: Vec<OsString>,
 }
 
+impl Args {
+    /// What these words say, where they say no more than what to run. Most do, and describing
+    /// sixty flags to the parser, to find none of them, takes longer than mounting a cage's
+    /// devices. `None` for anything else, which is the parser's.
+    pub(crate) fn plain(words: &[OsString]) -> Option<Args> {
+        let end = words.iter().position(|word| word == "--")?;
+        let (flags, rest) = words.split_at(end);
+        let command = rest.get(1..).filter(|command| !command.is_empty())?;
+        let quiet = match flags {
+            [] => false,
+            [word] if word == "-q" || word == "--quiet" => true,
+            _ => return None,
+        };
+        Some(Args {
+            flags: CageFlags::default(),
+            name: None,
+            detach: false,
+            interactive: false,
+            tty: false,
+            no_tty: false,
+            raw_terminal: false,
+            quiet,
+            command: command.to_vec(),
+        })
+    }
+}
+
 pub(crate) fn run(args: Args) -> CommandResult {
     if args.flags.sticky && !args.detach {
         return Err(CliError::new("--sticky is for cages in the background")
@@ -124,7 +151,11 @@ pub(crate) fn run(args: Args) -> CommandResult {
         )?;
     }
     // Who waits for the cage hears of its end now: what it changed is in its place.
-    Ok(finished.outcome.ending.exit_code())
+    let code = finished.outcome.ending.exit_code();
+    drop(finished);
+    // This process ends: the kernel takes all of its memory at once, sooner than piece by piece.
+    std::mem::forget(prepared);
+    Ok(code)
 }
 
 /// The caller's side of a start in the background.
