@@ -4,7 +4,7 @@
 use ironcage_tests::web::{Web, refs};
 use ironcage_tests::{Ran, Running, Stage, both, wait_until};
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -204,5 +204,60 @@ both! {
         }
         let limits = records(stage, &id).iter().filter(|record| record["event"] == "network-limits").count();
         assert_eq!(limits, 2);
+    }
+
+    fn ports_of_cages_are_reached_at_the_hosts_loopback(stage) {
+        // Both have the same port inside; the host's ports are any that are free.
+        let serve = ["/usr/bin/python3", "-m", "http.server", "--bind", "127.0.0.1", "3000"];
+        let served = |text: &str| {
+            let directory = stage.project().join(text);
+            stage.mkdir(&directory);
+            stage.write(directory.join("page"), text);
+            let project = directory.display().to_string();
+            let mut args = vec!["run", "-q", "-d", "--workspace", &project, "--publish", "0:3000", "--"];
+            args.extend(serve);
+            ironcage(stage, &args).ok().stdout().trim().to_owned()
+        };
+        let (one, two) = (served("one"), served("two"));
+        let port = |id: &str| {
+            let shown = ironcage(stage, &["publish", id]).ok().stdout();
+            let port = shown.strip_prefix("127.0.0.1:").and_then(|rest| rest.split(' ').next());
+            port.and_then(|port| port.parse::<u16>().ok()).unwrap_or_else(|| panic!("{shown}"))
+        };
+        let get = |port: u16| {
+            let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).ok()?;
+            stream.set_read_timeout(Some(MINUTE)).ok()?;
+            stream.write_all(b"GET /page HTTP/1.0\r\n\r\n").ok()?;
+            let mut text = String::new();
+            stream.read_to_string(&mut text).ok()?;
+            text.rsplit("\r\n").next().map(str::to_owned)
+        };
+        // The servers inside may still be starting.
+        assert!(wait_until(MINUTE, || get(port(&one)).as_deref() == Some("one")));
+        assert!(wait_until(MINUTE, || get(port(&two)).as_deref() == Some("two")));
+
+        // On a running cage, by IPv6 inside, and taken away again.
+        let six = ["exec", "-d", &two, "--", "/usr/bin/python3", "-m", "http.server", "--bind", "::1", "3001"];
+        ironcage(stage, &six).ok();
+        let added = ironcage(stage, &["publish", &two, "0:3001"]).ok().stdout();
+        let added: u16 = added
+            .strip_prefix("127.0.0.1:")
+            .and_then(|rest| rest.split(' ').next())
+            .and_then(|port| port.parse().ok())
+            .unwrap_or_else(|| panic!("{added}"));
+        assert!(wait_until(MINUTE, || get(added).as_deref() == Some("two")));
+        ironcage(stage, &["publish", &two, "--remove", &added.to_string()]).ok();
+        assert!(wait_until(MINUTE, || std::net::TcpStream::connect(("127.0.0.1", added)).is_err()));
+        assert_eq!(get(port(&two)).as_deref(), Some("two"));
+
+        // A port that is taken is named before anything starts.
+        let taken = format!("{}:3000", port(&one));
+        let refused = stage.run(&["--publish", &taken], &["/bin/true"]);
+        assert!(refused.stderr.contains("cannot publish port 3000"), "{refused:?}");
+        ironcage(stage, &["stop", &one, &two]).ok();
+        let shown = ironcage(stage, &["net", &two]).ok().stdout();
+        assert!(shown.contains("rule publish "), "{shown}");
+        let ports = records(stage, &two).iter().filter(|record| record["event"] == "published").count();
+        assert_eq!(ports, 3);
     }
 }

@@ -139,6 +139,7 @@ fn add(sum: &mut Summary, record: Record) {
         EventKind::Network(_)
         | EventKind::NetworkRule { .. }
         | EventKind::NetworkLimits(_)
+        | EventKind::Published { .. }
         | EventKind::DoorNarrowed { .. }
         | EventKind::DoorEnded { .. }
         | EventKind::Planted { .. }

@@ -365,6 +365,7 @@ impl Birth {
                     | FromInit::Exited { .. }
                     | FromInit::Terminal { .. }
                     | FromInit::Stopped
+                    | FromInit::Dialled { .. }
                     | FromInit::Closed,
                 )
                 | None => return Err(StartError::Died),
@@ -541,6 +542,11 @@ impl Cage {
             streams,
         }))?;
         Ok(ends.outer)
+    }
+
+    /// Begins a connection to a port of the cage's own loopback. PID 1 answers by the ticket.
+    pub fn dial(&self, ticket: u32, port: u16, six: bool) -> io::Result<()> {
+        self.tell(&ToInit::Dial { ticket, port, six })
     }
 
     /// Stops every process of the cage but PID 1.

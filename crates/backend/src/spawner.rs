@@ -13,6 +13,7 @@ use ironcage_sys::process::{signal_all, signal_group};
 use ironcage_sys::rustix::event::{PollFd, PollFlags, poll};
 use ironcage_sys::rustix::fs::{Access, FileType, access, stat};
 use ironcage_sys::rustix::io::Errno;
+use ironcage_sys::rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 use ironcage_sys::rustix::pipe::{PipeFlags, pipe_with};
 use ironcage_sys::rustix::process::{Pid, WaitOptions, WaitStatus, setpgid, wait};
 use ironcage_sys::spawn::{Seat, Streams, spawn};
@@ -164,6 +165,11 @@ impl<'a> Spawner<'a> {
                     let _ = wire::say_exited(self.control, number, 127 << 8);
                 }
             }
+            Ok(ToInit::Dial { ticket, port, six }) => {
+                let socket = dial(port, six).ok();
+                let socket = socket.as_ref().map(AsFd::as_fd);
+                let _ = wire::say_dialled(self.control, ticket, socket);
+            }
             Ok(ToInit::Go | ToInit::Permit) => {}
             Ok(ToInit::Closed) | Err(_) if off(Switch::Tether) => wait_for_children(),
             Ok(ToInit::Closed) | Err(_) => exit_now(125),
@@ -288,4 +294,20 @@ pub(crate) fn find_program(candidates: &[CString]) -> Result<CString, Errno> {
         }
     }
     Err(answer)
+}
+
+/// Begins a connection to the cage's own loopback, where this process is and the door is not.
+/// Whether it comes about shows at the socket.
+fn dial(port: u16, six: bool) -> Result<OwnedFd, Errno> {
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+    let (family, address): (_, IpAddr) = match six {
+        true => (AddressFamily::INET6, Ipv6Addr::LOCALHOST.into()),
+        false => (AddressFamily::INET, Ipv4Addr::LOCALHOST.into()),
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+    match connect(&socket, &SocketAddr::new(address, port)) {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
+        Err(error) => Err(error),
+    }
 }

@@ -37,6 +37,8 @@ const HAS_TERMINAL: u8 = 2;
 const HAS_SHARED_MEMORY: u8 = 4;
 const HAS_OUTGROWN: u8 = 8;
 const SIGNAL: u8 = b's';
+const DIAL: u8 = b'd';
+const DIALLED: u8 = b'i';
 
 /// Longest message.
 const MAX: usize = 4096;
@@ -77,6 +79,13 @@ pub enum FromInit {
         number: u32,
         /// Its wait status.
         status: i32,
+    },
+    /// A connection to the cage's own loopback is being made.
+    Dialled {
+        /// Which.
+        ticket: u32,
+        /// Its socket; none where there is none to be had.
+        socket: Option<OwnedFd>,
     },
     /// A layer could not be applied.
     Failed {
@@ -128,6 +137,15 @@ pub enum ToInit {
     SignalAll(i32),
     /// Execute another program.
     Exec(ExecOrder),
+    /// Begin a connection to the cage's own loopback, for a port that is published.
+    Dial {
+        /// By which the answer is known.
+        ticket: u32,
+        /// The port.
+        port: u16,
+        /// Whether to `::1` instead of `127.0.0.1`.
+        six: bool,
+    },
     /// Stop everything.
     Freeze,
     /// Let what was stopped go on.
@@ -192,6 +210,10 @@ pub fn receive(socket: BorrowedFd<'_>, wait: bool) -> io::Result<Option<FromInit
             .zip(descriptors.into_iter().next())
             .map(|(number, controller)| FromInit::Terminal { number, controller }),
         EXITED => numbered(rest).map(|(number, status)| FromInit::Exited { number, status }),
+        DIALLED => which(rest).map(|ticket| FromInit::Dialled {
+            ticket,
+            socket: descriptors.into_iter().next(),
+        }),
         FAILED => parse_failure(rest),
         _ => None,
     };
@@ -267,6 +289,12 @@ pub fn tell_init(socket: BorrowedFd<'_>, message: &ToInit) -> io::Result<()> {
             }
             descriptors.extend(order.streams.iter().flatten().map(AsFd::as_fd));
         }
+        ToInit::Dial { ticket, port, six } => {
+            bytes.push(DIAL);
+            bytes.extend(ticket.to_le_bytes());
+            bytes.extend(port.to_le_bytes());
+            bytes.push(u8::from(*six));
+        }
         ToInit::Closed => return Ok(()),
     }
     send_with(socket, &bytes, &descriptors)
@@ -286,9 +314,18 @@ pub fn hear_supervisor(socket: BorrowedFd<'_>) -> io::Result<ToInit> {
         SIGNAL => numbered(rest).map(|(number, signal)| ToInit::Signal { number, signal }),
         SIGNAL_ALL => number(rest).map(ToInit::SignalAll),
         EXEC => parse_exec(rest, descriptors).map(ToInit::Exec),
+        DIAL => parse_dial(rest),
         _ => None,
     };
     parsed.ok_or_else(garbled)
+}
+
+fn parse_dial(bytes: &[u8]) -> Option<ToInit> {
+    Some(ToInit::Dial {
+        ticket: which(bytes)?,
+        port: u16::from_le_bytes(bytes.get(4..6)?.try_into().ok()?),
+        six: *bytes.get(6)? != 0,
+    })
 }
 
 fn parse_exec(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<ExecOrder> {
@@ -397,6 +434,16 @@ pub(crate) fn say_terminal(
 ) -> io::Result<()> {
     let [a, b, c, d] = number.to_le_bytes();
     send_with(socket, &[TERMINAL, a, b, c, d], &[controller])
+}
+
+/// PID 1's side: hands over the socket of a connection that it began, if it could.
+pub(crate) fn say_dialled(
+    socket: BorrowedFd<'_>,
+    ticket: u32,
+    dialled: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let [a, b, c, d] = ticket.to_le_bytes();
+    send_with(socket, &[DIALLED, a, b, c, d], dialled.as_slice())
 }
 
 /// PID 1's side: says how a program ended.

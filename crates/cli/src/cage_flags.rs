@@ -6,7 +6,7 @@ use crate::values::{LayerName, Offered, count};
 use crate::{asked, change, places};
 use clap::{Args, ValueHint};
 use ironcage_host::{HostCaps, SystemFiles};
-use ironcage_model::{Isolation, Layer};
+use ironcage_model::{Isolation, Layer, Publish};
 use ironcage_plan::{
     KeptPlaces, NodeKind, Overlaid, OwnDirectories, Plan, PlanError, Request, ViewOp, make,
 };
@@ -125,6 +125,10 @@ pub(crate) struct CageFlags {
     /// `ironcage net allow` allows later; open: every host
     #[arg(long, value_name = "MODE", help_heading = "Network")]
     network: Option<NetworkMode>,
+    /// Reach a port inside at the host's 127.0.0.1: OUTER:INNER, such as 8080:3000 (can be
+    /// repeated)
+    #[arg(long, value_name = "PORTS", help_heading = "Network")]
+    publish: Vec<Publish>,
     /// Bound what goes out, such as bytes-out=100M: connections, requests-per-second,
     /// bytes-out-per-host, bytes-out, new-hosts-per-minute, body (can be repeated)
     #[arg(long, value_name = "NAME=VALUE", help_heading = "Network")]
@@ -388,6 +392,7 @@ impl CageFlags {
             syscalls: self.syscalls.clone(),
             syscall_groups: self.syscall_group.clone(),
             network: self.network,
+            publish: self.publish.clone(),
             network_limits: self.network_limit.clone(),
             allow_hosts: self.allow_host.clone(),
             deny_hosts: self.deny_host.clone(),

@@ -1,6 +1,6 @@
 //! What can be asked of a running cage's network. Plain types.
 
-use ironcage_model::{HostRule, LiveRule, NetworkLimits, NetworkVerdict};
+use ironcage_model::{HostRule, LiveRule, NetworkLimits, NetworkVerdict, Publish};
 use serde::{Deserialize, Serialize};
 
 /// What a client asks about the network.
@@ -25,6 +25,13 @@ pub enum NetworkRequest {
     Reset,
     /// Sets the limits. Answered as above.
     Limits(NetworkLimits),
+    /// Publishes a port at the listening socket beside this message. Answered as above.
+    Publish(Publish),
+    /// Ends that. Answered as above.
+    Unpublish {
+        /// The host's port.
+        outer: u16,
+    },
     /// Tells connections as they happen to the socket beside this message. Answered by
     /// [`crate::Reply::Watching`].
     Watch,
@@ -43,6 +50,8 @@ pub struct NetworkRules {
     pub ports: Option<Vec<u16>>,
     /// Rules that were added.
     pub live: Vec<LiveRule>,
+    /// Ports inside that are reached at the host's loopback.
+    pub published: Vec<Publish>,
     /// Bounds on what goes out.
     pub limits: NetworkLimits,
 }

@@ -14,9 +14,13 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
+use std::time::Duration;
 
 /// Those who watch at once.
 const WATCHERS: usize = 8;
+
+/// How soon something is said again that the supervisor had no room for.
+const RETRY: Duration = Duration::from_millis(20);
 
 /// Somebody who watches.
 #[derive(Debug)]
@@ -89,14 +93,22 @@ impl Books {
         }
     }
 
-    /// Answers the supervisor, now or as soon as there is room.
-    pub(crate) fn answer(&self, message: FromDoor) {
+    /// Says something to the supervisor, now or as soon as there is room.
+    pub(crate) fn answer(self: &Rc<Self>, message: FromDoor) {
+        let waits = !self.unsaid.borrow().is_empty();
         self.unsaid.borrow_mut().push_back(message);
-        self.say_on();
+        if !waits && !self.say_on() {
+            let books = Rc::clone(self);
+            tokio::task::spawn_local(async move {
+                while !books.say_on() {
+                    tokio::time::sleep(RETRY).await;
+                }
+            });
+        }
     }
 
     /// Says what could not be said before. `false` while something is left.
-    pub(crate) fn say_on(&self) -> bool {
+    fn say_on(&self) -> bool {
         let mut unsaid = self.unsaid.borrow_mut();
         while let Some(message) = unsaid.front() {
             match wire::say(self.supervisor(), message) {

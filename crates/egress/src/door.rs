@@ -97,9 +97,8 @@ impl Door {
             Some(FromDoor::Ready { per_port }) => Ok(per_port),
             Some(FromDoor::Failed(reason)) => Err(io::Error::other(reason)),
             Some(FromDoor::Closed) => Err(io::Error::other("it ended before it was ready")),
-            Some(FromDoor::Traffic(_) | FromDoor::Changed { .. }) | None => {
-                Err(io::Error::other("it did not get ready"))
-            }
+            Some(FromDoor::Traffic(_) | FromDoor::Changed { .. } | FromDoor::Dial { .. })
+            | None => Err(io::Error::other("it did not get ready")),
         }
     }
 
@@ -130,7 +129,7 @@ impl Door {
             match self.next_before(deadline) {
                 Ok(Some(FromDoor::Traffic(traffic))) => told.push(traffic),
                 // Nobody waits for that any more.
-                Ok(Some(FromDoor::Changed { .. })) => {}
+                Ok(Some(FromDoor::Changed { .. } | FromDoor::Dial { .. })) => {}
                 _ => return told,
             }
         }

@@ -22,6 +22,7 @@ mod limits;
 mod names;
 mod open;
 mod order;
+mod publish;
 mod relay;
 mod resolve;
 mod serve;

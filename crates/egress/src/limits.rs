@@ -80,6 +80,12 @@ impl Meter {
         Ok(Rc::clone(hosts.entry(host.to_owned()).or_default()))
     }
 
+    /// The count of what goes out through a published port: its clients are the host's own.
+    pub(crate) fn published(&self, port: &str) -> Rc<Cell<u64>> {
+        let mut hosts = self.hosts.borrow_mut();
+        Rc::clone(hosts.entry(port.to_owned()).or_default())
+    }
+
     /// Whether another request may go out now.
     pub(crate) fn request(&self, now: Instant) -> Result<(), Denied> {
         let Some(limit) = self.limits.get().requests_per_second else {

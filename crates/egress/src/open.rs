@@ -18,6 +18,8 @@ pub(crate) struct Open {
     target: RefCell<Option<(Target, u16)>>,
     /// Where the name led to.
     address: Cell<Option<IpAddr>>,
+    /// The port of the host's at which it came in, where it did.
+    published: Cell<Option<u16>>,
     task: RefCell<Option<AbortHandle>>,
 }
 
@@ -30,6 +32,11 @@ impl Open {
     /// The name led to this address.
     pub(crate) fn leads_to(&self, address: IpAddr) {
         self.address.set(Some(address));
+    }
+
+    /// It came in at this port of the host's.
+    pub(crate) fn published(&self, outer: u16) {
+        self.published.set(Some(outer));
     }
 
     /// The task that serves it.
@@ -85,6 +92,16 @@ impl Registry {
     /// It is over.
     pub(crate) fn leave(&self, open: &Open) {
         self.all.borrow_mut().remove(&open.number);
+    }
+
+    /// Ends what came in at a port of the host's; how many.
+    pub(crate) fn end_published(&self, outer: u16) -> u64 {
+        let all = self.all.borrow();
+        let came = all
+            .values()
+            .filter(|open| open.published.get() == Some(outer));
+        let tasks = came.filter_map(|open| open.task.take());
+        tasks.map(|task| task.abort()).count() as u64
     }
 
     /// Ends what no longer matches; who that was.

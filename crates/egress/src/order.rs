@@ -2,7 +2,7 @@
 //!
 //! The supervisor is believed; the checks here are against mistakes.
 
-use ironcage_model::{LiveRule, NetworkLimits};
+use ironcage_model::{LiveRule, NetworkLimits, Publish};
 use ironcage_sys::packet::{self, ancillary_space};
 use ironcage_sys::rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use serde::{Deserialize, Serialize};
@@ -34,6 +34,26 @@ pub enum Order {
         serial: u32,
         /// All of them.
         limits: NetworkLimits,
+    },
+    /// A port inside is reached at the listening socket that comes with this. Answered as
+    /// above.
+    Publish {
+        /// By which the answer is known.
+        serial: u32,
+        /// The ports.
+        publish: Publish,
+    },
+    /// It no longer is; its connections are closed. Answered as above.
+    Unpublish {
+        /// By which the answer is known.
+        serial: u32,
+        /// The host's port.
+        outer: u16,
+    },
+    /// The connection into the cage that was wanted, where there is one.
+    Dialled {
+        /// Which.
+        ticket: u32,
     },
     /// Connections are told to the socket that comes with this, as they happen.
     Watch,

@@ -8,6 +8,7 @@ use crate::ledger::Kind;
 use crate::names::Names;
 use crate::open::{Open, Registry};
 use crate::order::{self, Order, Told};
+use crate::publish::Publishing;
 use crate::resolve::Resolver;
 use crate::wire::{FromDoor, Sockets};
 use ironcage_model::{HOST_NAME, NetworkVerdict, Protocol};
@@ -25,8 +26,6 @@ use tokio::time::sleep;
 
 /// How often sums are told.
 const TELL: Duration = Duration::from_secs(10);
-/// How soon an answer is tried again that the supervisor had no room for.
-const RETRY: Duration = Duration::from_millis(20);
 /// Connections at once, at most; fewer where the host's limit on descriptors is lower.
 const MOST: u64 = 8192;
 
@@ -37,13 +36,24 @@ pub(crate) struct Service {
     pub(crate) books: Rc<Books>,
     names: RefCell<Names>,
     registry: Registry,
+    pub(crate) publishing: Publishing,
     most: u64,
 }
 
 /// A connection that counts while it is there.
-struct Slot {
+pub(crate) struct Slot {
     service: Rc<Service>,
     open: Rc<Open>,
+}
+
+impl Slot {
+    pub(crate) fn service(&self) -> &Rc<Service> {
+        &self.service
+    }
+
+    pub(crate) fn open(&self) -> Rc<Open> {
+        Rc::clone(&self.open)
+    }
 }
 
 impl Drop for Slot {
@@ -61,6 +71,7 @@ impl Service {
             books: Rc::new(books),
             names: RefCell::default(),
             registry: Registry::default(),
+            publishing: Publishing::default(),
             // Two descriptors each, and some for resolvers and the door itself.
             most: (files.saturating_sub(64) / 2).clamp(16, MOST),
         }
@@ -89,8 +100,30 @@ impl Service {
         self.books.meter.connection(open)
     }
 
+    /// A place for another connection, from a port; none where there are too many, which is
+    /// recorded.
+    pub(crate) fn admit(self: &Rc<Self>, from: u16) -> Option<Slot> {
+        if let Err(denied) = self.has_room() {
+            let kind = Kind {
+                verdict: NetworkVerdict::Denied,
+                host: "(any)".into(),
+                port: 0,
+                protocol: Protocol::Tcp,
+                address: None,
+                rule: None,
+                reason: Some(denied.reason),
+            };
+            self.books.refuse(None, kind);
+            return None;
+        }
+        Some(Slot {
+            service: Rc::clone(self),
+            open: self.registry.enter(from),
+        })
+    }
+
     /// Does what the supervisor orders.
-    fn obey(&self, order: Order, descriptors: Vec<OwnedFd>) {
+    fn obey(self: &Rc<Self>, order: Order, descriptors: Vec<OwnedFd>) {
         let (serial, closed) = match order {
             Order::Rules {
                 serial,
@@ -103,6 +136,21 @@ impl Service {
             Order::Limits { serial, limits } => {
                 self.books.meter.set(limits);
                 (serial, 0)
+            }
+            Order::Publish { serial, publish } => {
+                for listener in descriptors {
+                    // What is no listening socket is closed, and nobody reaches it.
+                    let _ = self.publish(publish, listener);
+                }
+                (serial, 0)
+            }
+            Order::Unpublish { serial, outer } => {
+                self.publishing.end(outer);
+                (serial, self.registry.end_published(outer))
+            }
+            Order::Dialled { ticket } => {
+                let socket = descriptors.into_iter().next();
+                return self.publishing.dialled(ticket, socket);
             }
             Order::Watch => {
                 for socket in descriptors {
@@ -161,20 +209,14 @@ pub(crate) fn run(service: Service, sockets: Sockets) -> io::Result<()> {
 }
 
 /// Obeys the supervisor until it closes its end, which it does when the cage is gone.
-async fn until_gone(service: &Service) -> io::Result<()> {
+async fn until_gone(service: &Rc<Service>) -> io::Result<()> {
     // A socket of packets, of which only its readiness is used.
     let supervisor = service.books.supervisor();
     let socket = std::os::unix::net::UnixDatagram::from(supervisor.try_clone_to_owned()?);
     socket.set_nonblocking(true)?;
     let socket = UnixDatagram::from_std(socket)?;
     loop {
-        let ready = async {
-            while !service.books.say_on() {
-                sleep(RETRY).await;
-            }
-            socket.readable().await
-        };
-        ready.await?;
+        socket.readable().await?;
         let heard = socket.try_io(Interest::READABLE, || {
             order::hear(supervisor)?.ok_or_else(|| io::ErrorKind::WouldBlock.into())
         });
@@ -197,26 +239,12 @@ async fn accept(service: Rc<Service>, listener: TcpListener) {
                 continue;
             }
         };
-        if let Err(denied) = service.has_room() {
-            let kind = Kind {
-                verdict: NetworkVerdict::Denied,
-                host: "(any)".into(),
-                port: 0,
-                protocol: Protocol::Tcp,
-                address: None,
-                rule: None,
-                reason: Some(denied.reason),
-            };
-            service.books.refuse(None, kind);
+        let Some(slot) = service.admit(from.port()) else {
             let linger = ironcage_sys::rustix::net::sockopt::set_socket_linger;
             let _ = linger(&client, Some(Duration::ZERO));
             continue;
-        }
-        let open = service.registry.enter(from.port());
-        let slot = Slot {
-            service: Rc::clone(&service),
-            open: Rc::clone(&open),
         };
+        let open = slot.open();
         let task = tokio::task::spawn_local(async move {
             connection::serve(&slot.service, &slot.open, client).await;
         });

@@ -24,6 +24,7 @@ const READY: u8 = b'r';
 const FAILED: u8 = b'f';
 const TRAFFIC: u8 = b't';
 const CHANGED: u8 = b'c';
+const DIAL: u8 = b'd';
 
 /// What the door says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +44,16 @@ pub enum FromDoor {
         serial: u32,
         /// Connections that no longer matched.
         closed: u64,
+    },
+    /// A connection into the cage is wanted, for a port that is published. Answered by
+    /// [`crate::Order::Dialled`].
+    Dial {
+        /// By which the answer is known.
+        ticket: u32,
+        /// The port inside.
+        port: u16,
+        /// Whether by IPv6.
+        six: bool,
     },
     /// The other end is gone.
     Closed,
@@ -167,6 +178,10 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, wait: bool) -> io::Result<Option<F
             let (serial, closed) = serde_json::from_slice(rest).map_err(|_| garbled())?;
             FromDoor::Changed { serial, closed }
         }
+        DIAL => {
+            let (ticket, port, six) = serde_json::from_slice(rest).map_err(|_| garbled())?;
+            FromDoor::Dial { ticket, port, six }
+        }
         _ => return Err(garbled()),
     }))
 }
@@ -192,6 +207,11 @@ pub(crate) fn say(socket: BorrowedFd<'_>, message: &FromDoor) -> io::Result<bool
         FromDoor::Changed { serial, closed } => {
             let mut bytes = vec![CHANGED];
             bytes.extend(serde_json::to_vec(&(serial, closed))?);
+            bytes
+        }
+        FromDoor::Dial { ticket, port, six } => {
+            let mut bytes = vec![DIAL];
+            bytes.extend(serde_json::to_vec(&(ticket, port, six))?);
             bytes
         }
         FromDoor::Closed => return Ok(true),
@@ -242,6 +262,11 @@ mod tests {
             FromDoor::Changed {
                 serial: 7,
                 closed: 2,
+            },
+            FromDoor::Dial {
+                ticket: 1,
+                port: 3000,
+                six: true,
             },
         ] {
             assert!(say(door.as_fd(), &message).unwrap());

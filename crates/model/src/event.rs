@@ -1,6 +1,6 @@
 //! Events: what a cage leaves in the record.
 
-use crate::{CageId, Ending, LayerReport, LimitHit, LiveRule, NetworkLimits, RuleChange};
+use crate::{CageId, Ending, LayerReport, LimitHit, LiveRule, NetworkLimits, Publish, RuleChange};
 use serde::{Deserialize, Serialize};
 
 /// A system call that the filter refused, counted.
@@ -114,6 +114,14 @@ pub enum EventKind {
         rule: LiveRule,
         /// Open connections that no longer match and were closed.
         closed: u64,
+    },
+    /// A port of the cage's is reached at the host's loopback, or no more.
+    Published {
+        /// What happened.
+        change: RuleChange,
+        /// The ports.
+        #[serde(flatten)]
+        publish: Publish,
     },
     /// Limits of the network changed while the cage ran; all that hold since.
     NetworkLimits(NetworkLimits),

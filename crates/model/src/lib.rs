@@ -23,7 +23,9 @@ pub use id::{CageId, InvalidCageId};
 pub use isolation::{Isolation, UnknownIsolation};
 pub use layer::{Layer, UnknownLayer};
 pub use limit::{LimitHit, LimitKind, bytes_as_written};
-pub use live::{Flow, FlowRequest, FlowStep, LiveRule, NetworkLimits, RuleChange};
+pub use live::{
+    Flow, FlowRequest, FlowStep, InvalidPublish, LiveRule, NetworkLimits, Publish, RuleChange,
+};
 pub use network::{
     Destination, HOST_NAME, HostName, HostRule, InvalidHostName, InvalidHostRuleText, Ports,
     special,

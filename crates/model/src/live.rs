@@ -2,6 +2,7 @@
 
 use crate::{HostRule, NetworkVerdict, Traffic};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// A rule that was added to a running cage, on top of those of its plan. Denying wins, as
 /// everywhere.
@@ -95,4 +96,76 @@ pub struct Flow {
 
 fn is_zero(number: &u64) -> bool {
     *number == 0
+}
+
+/// A port of the cage's that is reached at a port of the host's loopback.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Publish {
+    /// The port of the host's `127.0.0.1`; 0 is any that is free.
+    pub outer: u16,
+    /// The port inside.
+    pub inner: u16,
+}
+
+impl fmt::Display for Publish {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.outer, self.inner)
+    }
+}
+
+/// Text that is no published port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InvalidPublish(pub String);
+
+impl fmt::Display for InvalidPublish {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "`{}` is not a published port: write OUTER:INNER, such as 8080:3000, or one number for both",
+            self.0.escape_debug()
+        )
+    }
+}
+
+impl std::error::Error for InvalidPublish {}
+
+impl std::str::FromStr for Publish {
+    type Err = InvalidPublish;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = || InvalidPublish(text.to_owned());
+        let (outer, inner) = text.split_once(':').unwrap_or((text, text));
+        let port = |text: &str| {
+            let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            text.parse::<u16>().ok().filter(|_| plain)
+        };
+        let outer = port(outer).ok_or_else(wrong)?;
+        let inner = port(inner).filter(|port| *port > 0).ok_or_else(wrong)?;
+        Ok(Publish { outer, inner })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn published_ports_are_read() {
+        let read = |text: &str| text.parse::<Publish>().ok().map(|p| (p.outer, p.inner));
+        assert_eq!(read("8080:3000"), Some((8080, 3000)));
+        assert_eq!(read("3000"), Some((3000, 3000)));
+        assert_eq!(read("0:80"), Some((0, 80)));
+        for wrong in [
+            "",
+            "0",
+            "80:",
+            ":80",
+            "80:0",
+            "+80:80",
+            "0.0.0.0:80:80",
+            "70000",
+        ] {
+            assert_eq!(read(wrong), None, "{wrong}");
+        }
+    }
 }

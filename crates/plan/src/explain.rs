@@ -156,6 +156,12 @@ fn network(plan: &Plan, out: &mut String) -> fmt::Result {
             write!(line, "port {}", port.port)
         })?;
     }
+    if !network.publish.is_empty() {
+        let title = "network: ports inside at the host's loopback";
+        section(out, title, &network.publish, |port, line| {
+            write!(line, "127.0.0.1:{} is {} inside", port.outer, port.inner)
+        })?;
+    }
     if !network.resolve.is_empty() {
         let title = "network: names with an address of their own";
         section(out, title, &network.resolve, |fixed, line| {

@@ -5,7 +5,7 @@ use crate::plan::Item;
 use crate::request::AskedHost;
 use crate::seccomp::Instruction;
 use crate::{PlanError, Request};
-use ironcage_model::{Destination, HostName, HostRule, NetworkLimits, Ports};
+use ironcage_model::{Destination, HostName, HostRule, NetworkLimits, Ports, Publish};
 use ironcage_policy::{Policy, Resolve, Sourced, allowed, bundles, network_limits};
 use serde::Serialize;
 use std::net::IpAddr;
@@ -49,6 +49,8 @@ pub struct Network {
     /// Whether rules about any port may come while the cage runs; else they are about the
     /// ports of the rules above.
     pub live: bool,
+    /// Ports inside that are reached at the host's loopback.
+    pub publish: Vec<Item<Publish>>,
     /// Bounds on what goes out.
     pub limits: NetworkLimits,
     /// The door's own system call filter.
@@ -95,7 +97,8 @@ pub(crate) fn make(policy: &Policy, request: &Request) -> Result<Option<Network>
             origin: network.open.origin.to_string(),
         });
     }
-    if allow.is_empty() && network.host_ports.is_empty() && !network.live.value {
+    let nothing = allow.is_empty() && network.host_ports.is_empty() && network.publish.is_empty();
+    if nothing && !network.live.value {
         return Ok(None);
     }
     Ok(Some(Network {
@@ -121,6 +124,14 @@ pub(crate) fn make(policy: &Policy, request: &Request) -> Result<Option<Network>
             })
             .collect(),
         live: network.live.value,
+        publish: network
+            .publish
+            .iter()
+            .map(|port| Item {
+                what: port.value,
+                origin: port.origin.to_string(),
+            })
+            .collect(),
         limits: network_limits(&network.limits),
         door_filter: filter::door(),
     }))

@@ -150,6 +150,7 @@ pub(crate) fn check(policy: &Policy, request: &Request, host: &HostCaps) -> Resu
         let origin = (network.allow.first().map(|rule| &rule.origin))
             .or(network.bundles.first().map(|bundle| &bundle.origin))
             .or(network.host_ports.first().map(|port| &port.origin))
+            .or(network.publish.first().map(|port| &port.origin))
             .unwrap_or(&network.open.origin);
         return refuse(
             "rules over the network".into(),

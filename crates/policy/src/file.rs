@@ -141,6 +141,9 @@ pub struct NetworkSection {
     /// Ports of the host's own loopback, reached as `host.ironcage`.
     #[schemars(with = "Vec<u16>")]
     pub host_ports: Vec<Spanned<u16>>,
+    /// Ports inside that are reached at the host's loopback: `"8080:3000"` is the cage's 3000 at the host's 8080.
+    #[schemars(with = "Vec<String>")]
+    pub publish: Vec<Spanned<String>>,
     /// Names with an address of their own, which no resolver is asked for.
     #[schemars(with = "BTreeMap<String, String>")]
     pub resolve: BTreeMap<Spanned<String>, Spanned<String>>,

@@ -8,7 +8,7 @@ use crate::{
     Amount, Cpus, EnvRule, Origin, PolicyError, Sourced, TimeLimit, WorkspaceMode, bundles,
     syscalls,
 };
-use ironcage_model::{Isolation, Layer};
+use ironcage_model::{Isolation, Layer, Publish};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
@@ -51,6 +51,8 @@ pub struct FlagLayer {
     pub syscall_groups: Vec<String>,
     /// `--network`.
     pub network: Option<NetworkMode>,
+    /// `--publish`.
+    pub publish: Vec<Publish>,
     /// `--network-limit`.
     pub network_limits: Vec<NetworkLimit>,
     /// `--allow-host`.
@@ -263,6 +265,7 @@ impl FlagLayer {
             host_ports: each("--allow-host-port", self.host_ports.iter().copied()),
             resolve: hosts("--resolve", &self.resolve, str::parse)?,
             never_open: None,
+            publish: each("--publish", self.publish.iter().copied()),
             limits: each("--network-limit", self.network_limits.iter().copied()),
         })
     }

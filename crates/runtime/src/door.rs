@@ -58,6 +58,10 @@ impl Supervision<'_> {
             Ok(Some(FromDoor::Changed { serial, closed })) => {
                 return self.network_changed(serial, closed);
             }
+            Ok(Some(FromDoor::Dial { ticket, port, six })) => {
+                self.dial(ticket, port, six);
+                return Ok(());
+            }
             Ok(None | Some(FromDoor::Ready { .. })) => return Ok(()),
             Ok(Some(FromDoor::Failed(reason))) => reason,
             Ok(Some(FromDoor::Closed)) => "its process ended".to_owned(),

@@ -8,6 +8,18 @@ use std::path::PathBuf;
 /// Why a run ended in an error of our own. The cage is gone when this is returned.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
+    /// A port of the host's loopback cannot be had.
+    #[error(
+        "cannot publish port {inner} at 127.0.0.1:{outer}; is something else there? `--publish 0:{inner}` takes any that is free"
+    )]
+    Publish {
+        /// The host's port.
+        outer: u16,
+        /// The port inside.
+        inner: u16,
+        /// Why.
+        source: std::io::Error,
+    },
     /// No randomness for an id.
     #[error("cannot make an id for the cage")]
     Id(#[source] io::Error),

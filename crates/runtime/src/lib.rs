@@ -18,6 +18,7 @@ mod limits;
 mod live_network;
 mod log;
 mod output;
+mod publish;
 mod recorder;
 mod refusals;
 mod relay;

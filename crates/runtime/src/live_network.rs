@@ -6,7 +6,7 @@ use crate::supervise::Supervision;
 use ironcage_control::{NetworkRequest, NetworkRules, Reply};
 use ironcage_egress::Order;
 use ironcage_model::{
-    EventKind, HostRule, LiveRule, NetworkLimits, NetworkVerdict, Ports, RuleChange,
+    EventKind, HostRule, LiveRule, NetworkLimits, NetworkVerdict, Ports, Publish, RuleChange,
 };
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -21,7 +21,8 @@ struct Awaited {
     serial: u32,
     client: Option<u64>,
     changes: Vec<(RuleChange, LiveRule)>,
-    limits: Option<NetworkLimits>,
+    /// What is recorded once it holds, where it is not about rules.
+    event: Option<EventKind>,
 }
 
 /// What moved in the network of a cage since its start.
@@ -29,6 +30,7 @@ struct Awaited {
 pub(crate) struct LiveNetwork {
     rules: Vec<LiveRule>,
     limits: Option<NetworkLimits>,
+    pub(crate) published: Vec<Publish>,
     last_rule: u32,
     last_serial: u32,
     awaited: Vec<Awaited>,
@@ -68,6 +70,11 @@ impl Supervision<'_> {
                 self.remove_network_rules(Some(key), &numbers)
             }
             NetworkRequest::Limits(limits) => self.set_network_limits(key, limits),
+            NetworkRequest::Publish(publish) => match descriptors.as_slice() {
+                [listener] => self.publish(Some(key), publish, listener),
+                _ => Err("publishing needs one socket beside the request".into()),
+            },
+            NetworkRequest::Unpublish { outer } => self.unpublish(Some(key), outer),
             NetworkRequest::Watch => self.watch_network(key, descriptors),
         };
         if let Err(reason) = done {
@@ -86,6 +93,7 @@ impl Supervision<'_> {
             host_ports: network.host_ports.iter().map(|p| p.what.port).collect(),
             ports: network.ports(),
             live: self.network.rules.clone(),
+            published: self.network.published.clone(),
             limits: self.network.limits.unwrap_or(network.limits),
         })
     }
@@ -165,7 +173,7 @@ impl Supervision<'_> {
             serial,
             client,
             changes: added.chain(removed).collect(),
-            limits: None,
+            event: None,
         });
         Ok(())
     }
@@ -174,13 +182,17 @@ impl Supervision<'_> {
         let serial = self.next_serial();
         self.tell_door(&Order::Limits { serial, limits }, &[])?;
         self.network.limits = Some(limits);
+        self.await_change(serial, Some(key), EventKind::NetworkLimits(limits));
+        Ok(())
+    }
+
+    pub(crate) fn await_change(&mut self, serial: u32, client: Option<u64>, event: EventKind) {
         self.network.awaited.push(Awaited {
             serial,
-            client: Some(key),
+            client,
             changes: Vec::new(),
-            limits: Some(limits),
+            event: Some(event),
         });
-        Ok(())
     }
 
     fn watch_network(&mut self, key: u64, descriptors: Vec<OwnedFd>) -> Result<(), String> {
@@ -192,12 +204,12 @@ impl Supervision<'_> {
         Ok(())
     }
 
-    fn next_serial(&mut self) -> u32 {
+    pub(crate) fn next_serial(&mut self) -> u32 {
         self.network.last_serial = self.network.last_serial.wrapping_add(1);
         self.network.last_serial
     }
 
-    fn tell_door(
+    pub(crate) fn tell_door(
         &self,
         order: &Order,
         descriptors: &[std::os::fd::BorrowedFd<'_>],
@@ -220,7 +232,7 @@ impl Supervision<'_> {
         let Awaited {
             client,
             changes,
-            limits,
+            event,
             ..
         } = awaited.remove(at);
         let numbers = changes.iter().map(|(_, rule)| rule.number).collect();
@@ -231,8 +243,8 @@ impl Supervision<'_> {
                 closed,
             })?;
         }
-        if let Some(limits) = limits {
-            self.recorder.write(EventKind::NetworkLimits(limits))?;
+        if let Some(event) = event {
+            self.recorder.write(event)?;
         }
         if let Some(key) = client {
             let reply = Reply::NetworkChanged { numbers, closed };

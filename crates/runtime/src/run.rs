@@ -72,6 +72,7 @@ pub fn run(mut job: Job<'_>) -> Result<Finished, RunError> {
         StreamKind::Pipes
     };
     let plan = weaken(job.plan.placed(&id));
+    let listening = crate::publish::listen_for(&plan)?;
     let mut birth = match backend(plan.rung.what.isolation).start(&plan, &id, kind) {
         Ok(birth) => birth,
         Err(error) => return Err(not_started(&mut Recorder::new(id)?, error, born)),
@@ -123,6 +124,7 @@ pub fn run(mut job: Job<'_>) -> Result<Finished, RunError> {
         background,
         recorder,
     })?;
+    supervision.publish_all(listening)?;
     let ending = supervision.watch()?;
     if supervision.background.is_some() {
         // Its caller has been told why it did not start; nobody will look for its output.

@@ -420,6 +420,10 @@ impl<'a> Supervision<'a> {
                 });
                 Ok(true)
             }
+            Some(FromInit::Dialled { ticket, socket }) => {
+                self.dialled(ticket, socket);
+                Ok(false)
+            }
             Some(FromInit::Stopped) => {
                 self.stop_with_command();
                 Ok(false)

@@ -7,7 +7,9 @@ mod prune;
 use super::net;
 use crate::error::{CliError, CommandResult, without_numbers};
 use ironcage_audit::{Error, Fault, Finding, Reader, Record, Summary, Verdict};
-use ironcage_model::{CageId, Ending, Enforcement, EventKind, LayerReport, LimitHit, Printable};
+use ironcage_model::{
+    CageId, Ending, Enforcement, EventKind, LayerReport, LimitHit, Printable, RuleChange,
+};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -305,6 +307,14 @@ fn print_record(out: &mut dyn Write, record: &Record) -> io::Result<()> {
             "network {}",
             net::change_in_words(*change, rule, *closed)
         ),
+        EventKind::Published { change, publish } => {
+            let how = match change {
+                RuleChange::Added => "published at",
+                RuleChange::Removed => "no longer published at",
+            };
+            let (outer, inner) = (publish.outer, publish.inner);
+            writeln!(out, "network port {inner} is {how} 127.0.0.1:{outer}")
+        }
         EventKind::NetworkLimits(limits) => {
             writeln!(out, "network limits: {}", net::limits_in_words(limits))
         }

@@ -20,6 +20,7 @@ pub(crate) mod policy;
 pub(crate) mod probe;
 pub(crate) mod profile;
 pub(crate) mod ps;
+pub(crate) mod publish;
 pub(crate) mod rm;
 pub(crate) mod run;
 pub(crate) mod setup;

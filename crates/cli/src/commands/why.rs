@@ -92,7 +92,8 @@ impl Refusals {
             EventKind::Network(traffic) => self.add_traffic(traffic),
             EventKind::DoorNarrowed { .. }
             | EventKind::NetworkRule { .. }
-            | EventKind::NetworkLimits(_) => {}
+            | EventKind::NetworkLimits(_)
+            | EventKind::Published { .. } => {}
             EventKind::DoorEnded { reason } => self.door_ended = Some(reason),
             EventKind::Planted { paths } => self.planted = paths,
             EventKind::Exec { .. } | EventKind::ExecExit { .. } | EventKind::PeerRefused { .. } => {

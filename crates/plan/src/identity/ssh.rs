@@ -270,6 +270,7 @@ mod tests {
             host_ports: Vec::new(),
             resolve: Vec::new(),
             live: false,
+            publish: Vec::new(),
             limits: ironcage_model::NetworkLimits::default(),
             door_filter: Vec::new(),
         }

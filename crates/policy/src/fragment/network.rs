@@ -6,6 +6,7 @@ use crate::network::{
     self, InvalidHostRule, NetworkFragment, NetworkLimit, NetworkLimitName, NetworkMode,
 };
 use crate::{Diagnostic, Sourced, bundles};
+use ironcage_model::InvalidPublish;
 use toml::Spanned;
 
 impl Check<'_> {
@@ -59,6 +60,11 @@ impl Check<'_> {
                 .collect(),
             resolve,
             never_open: self.one(&section.never_open, |_, value| Ok(*value.get_ref()))?,
+            publish: self.each(&section.publish, |this, text| {
+                text.get_ref().parse().map_err(|error: InvalidPublish| {
+                    this.wrong(text, error.to_string(), "not understood")
+                })
+            })?,
             limits: self.network_limits(&section.limits)?,
         })
     }

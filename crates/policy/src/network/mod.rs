@@ -10,7 +10,7 @@ pub use rule::{InvalidHostRule, allowed, denied, host_name};
 
 use crate::narrow::Dropped;
 use crate::{PolicyError, Sourced};
-use ironcage_model::{HostName, HostRule};
+use ironcage_model::{HostName, HostRule, Publish};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::net::IpAddr;
@@ -102,6 +102,7 @@ pub(crate) struct NetworkFragment {
     pub(crate) host_ports: Vec<Sourced<u16>>,
     pub(crate) resolve: Vec<Sourced<Resolve>>,
     pub(crate) never_open: Option<Sourced<bool>>,
+    pub(crate) publish: Vec<Sourced<Publish>>,
     pub(crate) limits: Vec<Sourced<NetworkLimit>>,
 }
 
@@ -125,6 +126,8 @@ pub struct Network {
     pub host_ports: Vec<Sourced<u16>>,
     /// Names with an address of their own.
     pub resolve: Vec<Sourced<Resolve>>,
+    /// Ports inside that are reached at the host's loopback.
+    pub publish: Vec<Sourced<Publish>>,
     /// Bounds on what goes out.
     pub limits: Vec<Sourced<NetworkLimit>>,
 }
@@ -144,6 +147,7 @@ impl Network {
             bundles: fragment.bundles,
             host_ports: fragment.host_ports,
             resolve: fragment.resolve,
+            publish: fragment.publish,
             limits: fragment.limits,
         })
     }
@@ -152,6 +156,7 @@ impl Network {
     pub fn is_given(&self) -> bool {
         self.open.value
             || self.live.value
+            || !self.publish.is_empty()
             || !(self.allow.is_empty() && self.bundles.is_empty() && self.host_ports.is_empty())
     }
 
@@ -162,6 +167,7 @@ impl Network {
                 self.allow.clear();
                 self.bundles.clear();
                 self.host_ports.clear();
+                self.publish.clear();
             }
             self.live = Sourced::new(mode.value == NetworkMode::Live, mode.origin.clone());
             self.open = Sourced::new(mode.value == NetworkMode::Open, mode.origin);
@@ -177,6 +183,7 @@ impl Network {
         append(&mut self.deny, fragment.deny);
         append(&mut self.bundles, fragment.bundles);
         append(&mut self.host_ports, fragment.host_ports);
+        append(&mut self.publish, fragment.publish);
         // Later words win.
         self.resolve.retain(|known| {
             let mut said = fragment.resolve.iter();
@@ -211,6 +218,7 @@ impl Network {
             && all_in(&other.deny, &self.deny)
             && text_in(&self.bundles, &other.bundles)
             && self.host_ports.iter().all(port)
+            && (self.publish.iter()).all(|a| other.publish.iter().any(|b| a.value == b.value))
             && self.resolve.len() == other.resolve.len()
             && (self.resolve.iter().zip(&other.resolve)).all(|(a, b)| a.value == b.value)
             && limits::is_no_wider(&self.limits, &other.limits)
@@ -254,6 +262,12 @@ pub(crate) fn narrow(base: &Network, fragment: &mut NetworkFragment, dropped: &m
         &mut fragment.host_ports,
         &base.host_ports,
         u16::to_string,
+    );
+    dropped.keep(
+        "network.publish",
+        &mut fragment.publish,
+        &base.publish,
+        Publish::to_string,
     );
     limits::narrow(&base.limits, &mut fragment.limits, dropped);
     // Where a name leads is the user's word, never the workspace's.

@@ -1,8 +1,9 @@
 //! The network of a running cage, from the client's side.
 
 use super::{ClientError, Connection, system};
+use crate::publish::listen;
 use ironcage_control::{NetworkRequest, Reply, Request};
-use ironcage_model::Flow;
+use ironcage_model::{Flow, Publish};
 use ironcage_sys::packet;
 use ironcage_sys::rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,6 +19,18 @@ impl Connection {
     pub fn ask_network(&self, request: NetworkRequest) -> Result<Reply, ClientError> {
         self.send(&Request::Network(request))?;
         Ok(self.receive(Some(Instant::now() + PATIENCE))?.0)
+    }
+
+    /// Publishes a port inside at the host's loopback.
+    pub fn publish(&self, wanted: Publish) -> Result<Publish, ClientError> {
+        let (publish, listener) =
+            listen(wanted).map_err(system("listen on that port of the host's loopback"))?;
+        let request = Request::Network(NetworkRequest::Publish(publish));
+        self.send_with(&request, &[listener.as_fd()])?;
+        match self.receive(Some(Instant::now() + PATIENCE))?.0 {
+            Reply::NetworkChanged { .. } => Ok(publish),
+            other => Err(ClientError::Answer(format!("{other:?}"))),
+        }
     }
 
     /// Watches connections as they happen.
