@@ -14,7 +14,7 @@ mod needs;
 mod shell;
 mod tools;
 
-pub use answer::{Answer, Format, Said, results};
+pub use answer::{Answer, Encoding, Format, Said, results};
 pub use call::{Call, Calls, InvalidCall, InvalidCalls};
 pub use needs::{Destination, Needs, Unknown, Unsure};
 pub use shell::{Context, Shell};

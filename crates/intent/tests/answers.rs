@@ -3,9 +3,11 @@
 #![allow(clippy::expect_used)]
 
 use ironcage_intent::{
-    Answer, Call, Calls, Context, Destination, Format, Needs, Said, Table, Unsure, results,
+    Answer, Call, Calls, Context, Destination, Encoding, Format, Needs, Said, Table, Unsure,
+    results,
 };
 use proptest::prelude::*;
+use std::io::Write as _;
 use std::path::PathBuf;
 
 const ANTHROPIC: &str = r#"event: message_start
@@ -79,7 +81,7 @@ fn of(text: &str) -> Needs {
 }
 
 fn said(format: Format, pieces: impl IntoIterator<Item = Vec<u8>>) -> Vec<Said> {
-    let mut answer = Answer::new(format);
+    let mut answer = Answer::new(format, Encoding::Identity);
     let mut said = Vec::new();
     for piece in pieces {
         said.extend(answer.feed(&piece));
@@ -196,7 +198,7 @@ fn the_calls_of_a_stream_are_seen_whatever_its_pieces() {
 #[test]
 fn a_call_is_there_as_soon_as_it_is_complete() {
     let end = ANTHROPIC.find("event: message_stop").expect("its end");
-    let mut answer = Answer::new(Format::Events);
+    let mut answer = Answer::new(Format::Events, Encoding::Identity);
     let said = answer.feed(&ANTHROPIC.as_bytes()[..end]);
     assert!(
         said.iter().any(|said| matches!(said, Said::Call(_))),
@@ -228,7 +230,7 @@ fn calls_in_words_are_words() {
 #[test]
 fn padding_is_not_kept() {
     // 100 MB inside one event, then a call: the one is told as not read, the other is found.
-    let mut answer = Answer::new(Format::Events);
+    let mut answer = Answer::new(Format::Events, Encoding::Identity);
     let mut seen = answer.feed(b"data: {\"type\":\"x\",\"padding\":\"");
     let megabyte = vec![b'a'; 1024 * 1024];
     for _ in 0..100 {
@@ -246,7 +248,7 @@ fn padding_is_not_kept() {
 
 #[test]
 fn what_is_open_is_bounded() {
-    let mut answer = Answer::new(Format::Events);
+    let mut answer = Answer::new(Format::Events, Encoding::Identity);
     let mut lost = 0;
     for index in 0..1000 {
         let event = format!(
@@ -270,6 +272,81 @@ fn the_results_of_calls_are_found_in_requests() {
         assert_eq!(results(request), ["t1"]);
     }
     assert!(results(b"no JSON").is_empty());
+}
+
+#[test]
+fn compressed_answers_are_read_as_they_come() {
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    gzip.write_all(ANTHROPIC.as_bytes()).expect("compressed");
+    let gzip = gzip.finish().expect("compressed");
+    let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
+    zlib.write_all(ANTHROPIC.as_bytes()).expect("compressed");
+    let zlib = zlib.finish().expect("compressed");
+    // An uncompressed block of brotli: a window of 16 bits, the length, the bytes, the end.
+    for (encoding, bytes) in [
+        (Encoding::Gzip, gzip),
+        (Encoding::Deflate, zlib),
+        (Encoding::Brotli, brotli(ANTHROPIC.as_bytes())),
+    ] {
+        for size in [1, 10, bytes.len()] {
+            let mut answer = Answer::new(Format::Events, encoding);
+            let mut said = Vec::new();
+            for piece in bytes.chunks(size) {
+                said.extend(answer.feed(piece));
+            }
+            // Before the end: the agent acts as soon as it has read the call.
+            assert_eq!(calls(said).len(), 1, "{encoding:?} in pieces of {size}");
+        }
+    }
+    assert_eq!(Encoding::named("GZip"), Some(Encoding::Gzip));
+    assert_eq!(Encoding::named("zstd"), None);
+    assert_eq!(Encoding::named("gzip, br"), None);
+}
+
+/// As brotli frames bytes that it does not compress.
+fn brotli(bytes: &[u8]) -> Vec<u8> {
+    let mut bits: Vec<bool> = Vec::new();
+    let mut put = |value: usize, count: usize| {
+        bits.extend((0..count).map(|bit| value >> bit & 1 == 1));
+    };
+    put(0, 1); // the window: 16 bits
+    put(0, 1); // not the last block
+    put(0, 2); // the length has four digits of four bits
+    put(bytes.len() - 1, 16);
+    put(1, 1); // not compressed
+    let pack = |bits: &[bool]| -> Vec<u8> {
+        let byte = |bits: &[bool]| {
+            bits.iter()
+                .rev()
+                .fold(0_u8, |byte, bit| byte << 1 | u8::from(*bit))
+        };
+        bits.chunks(8).map(byte).collect()
+    };
+    let mut whole = pack(&bits);
+    whole.extend_from_slice(bytes);
+    whole.push(0b11); // the last block, and it is empty
+    whole
+}
+
+#[test]
+fn what_is_damaged_or_swells_without_end_is_told_once() {
+    let mut answer = Answer::new(Format::Events, Encoding::Gzip);
+    let said = answer.feed(b"this is no gzip at all, and never was");
+    assert!(matches!(said.as_slice(), [Said::NotRead(_)]), "{said:?}");
+    assert!(answer.feed(b"more").is_empty());
+    let mut bomb = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    let megabyte = vec![b'a'; 1024 * 1024];
+    for _ in 0..70 {
+        bomb.write_all(&megabyte).expect("compressed");
+    }
+    let bomb = bomb.finish().expect("compressed");
+    let mut answer = Answer::new(Format::Events, Encoding::Gzip);
+    let said = answer.feed(&bomb);
+    assert!(
+        said.iter()
+            .any(|said| matches!(said, Said::NotRead(why) if why.contains("too long"))),
+        "{said:?}"
+    );
 }
 
 proptest! {

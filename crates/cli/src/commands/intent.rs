@@ -2,7 +2,7 @@
 
 use super::audit::print;
 use crate::error::{CliError, CommandResult};
-use ironcage_intent::{Answer, Call, Calls, Context, Format, Needs, Said, Shell, Table};
+use ironcage_intent::{Answer, Call, Calls, Context, Encoding, Format, Needs, Said, Shell, Table};
 use ironcage_model::Printable;
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -138,7 +138,7 @@ fn of_answer(
     } else {
         Format::Events
     };
-    let mut answer = Answer::new(format);
+    let mut answer = Answer::new(format, Encoding::Identity);
     let mut said = answer.feed(bytes);
     said.extend(answer.end());
     let mut readings = Vec::new();

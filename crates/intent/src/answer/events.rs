@@ -28,30 +28,37 @@ impl Events {
 
     /// Takes bytes; each event that they complete is given on, `None` where it was too long.
     pub(super) fn feed(&mut self, bytes: &[u8], mut each: impl FnMut(Option<&[u8]>)) {
-        for &byte in bytes {
-            let after_return = std::mem::replace(&mut self.after_return, byte == b'\r');
-            match byte {
-                b'\n' if after_return => {}
-                b'\n' | b'\r' => self.end_line(&mut each),
-                _ if self.lost => {
-                    // Only whether the line is empty counts until the event is over.
-                    if self.line.is_empty() {
-                        self.line.push(byte);
-                    }
-                }
-                _ => {
-                    self.line.push(byte);
-                    self.give_up_if_too_long();
-                }
+        let mut rest = bytes;
+        while let Some(first) = rest.first() {
+            let after_return = std::mem::replace(&mut self.after_return, false);
+            if after_return && *first == b'\n' {
+                rest = rest.get(1..).unwrap_or_default();
+                continue;
             }
+            let end = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
+            let (line, after) = rest.split_at(end.unwrap_or(rest.len()));
+            self.add(line);
+            if end.is_some() {
+                self.after_return = after.first() == Some(&b'\r');
+                self.end_line(&mut each);
+            }
+            rest = after.get(1..).unwrap_or_default();
         }
     }
 
-    fn give_up_if_too_long(&mut self) {
-        if self.line.len().saturating_add(self.data.len()) > self.longest {
+    fn add(&mut self, part: &[u8]) {
+        let length = self.line.len().saturating_add(self.data.len());
+        if self.lost {
+            // Only whether the line is empty counts until the event is over.
+            if self.line.is_empty() {
+                self.line.extend(part.first());
+            }
+        } else if length.saturating_add(part.len()) > self.longest {
             self.lost = true;
             self.data = Vec::new();
             self.line = vec![b' '];
+        } else {
+            self.line.extend_from_slice(part);
         }
     }
 

@@ -4,11 +4,14 @@
 //! OpenAI's chat completions, and OpenAI's responses. Bytes come in pieces of any size; what is
 //! kept of them is bounded, and what does not fit is told as not read.
 
+mod encoded;
 mod events;
 mod open;
 
 use crate::call::{Call, LONGEST};
 use crate::json;
+use encoded::Decoder;
+pub use encoded::Encoding;
 use events::Events;
 use open::Open;
 use serde_json::Value;
@@ -39,6 +42,7 @@ const LARGEST: usize = 8 * 1024 * 1024;
 /// A reader of one answer.
 #[derive(Debug)]
 pub struct Answer {
+    decoder: Decoder,
     input: Input,
     open: Open,
 }
@@ -53,12 +57,13 @@ enum Input {
 
 impl Answer {
     /// For an answer of which nothing has come yet.
-    pub fn new(format: Format) -> Self {
+    pub fn new(format: Format, encoding: Encoding) -> Self {
         let input = match format {
             Format::Events => Input::Events(Events::new(LONGEST)),
             Format::Document => Input::Document(Vec::new()),
         };
         Answer {
+            decoder: Decoder::new(encoding),
             input,
             open: Open::default(),
         }
@@ -67,23 +72,16 @@ impl Answer {
     /// Takes the next bytes. Returns what they completed.
     pub fn feed(&mut self, bytes: &[u8]) -> Vec<Said> {
         let mut said = Vec::new();
-        match &mut self.input {
-            Input::Events(events) => {
-                let open = &mut self.open;
-                events.feed(bytes, |data| match data {
-                    Some(data) => open.event(data, &mut said),
-                    None => said.push(Said::NotRead("an event is too long".to_owned())),
-                });
-            }
-            Input::Document(document) => {
-                if document.len().saturating_add(bytes.len()) > LARGEST {
-                    self.input = Input::Lost;
-                    said.push(Said::NotRead("the answer is too long".to_owned()));
-                } else {
-                    document.extend_from_slice(bytes);
-                }
-            }
-            Input::Lost => {}
+        if matches!(self.input, Input::Lost) {
+            return said;
+        }
+        let (input, open) = (&mut self.input, &mut self.open);
+        let taken = self
+            .decoder
+            .feed(bytes, |plain| input.take(plain, open, &mut said));
+        if let Err(error) = taken {
+            self.input = Input::Lost;
+            said.push(Said::NotRead(error.to_string()));
         }
         said
     }
@@ -101,6 +99,26 @@ impl Answer {
             Input::Lost => {}
         }
         said
+    }
+}
+
+impl Input {
+    fn take(&mut self, bytes: &[u8], open: &mut Open, said: &mut Vec<Said>) {
+        match self {
+            Input::Events(events) => events.feed(bytes, |data| match data {
+                Some(data) => open.event(data, said),
+                None => said.push(Said::NotRead("an event is too long".to_owned())),
+            }),
+            Input::Document(document) => {
+                if document.len().saturating_add(bytes.len()) > LARGEST {
+                    *self = Input::Lost;
+                    said.push(Said::NotRead("the answer is too long".to_owned()));
+                } else {
+                    document.extend_from_slice(bytes);
+                }
+            }
+            Input::Lost => {}
+        }
     }
 }
 
