@@ -221,6 +221,7 @@ mod tests {
             plan: "00".into(),
             layers: Vec::new(),
             degraded: Vec::new(),
+            shared: Vec::new(),
         };
         Event {
             time: 1,

@@ -33,6 +33,7 @@ fn events(cage: &CageId) -> Vec<Event> {
                 },
             ],
             degraded: Vec::new(),
+            shared: vec!["/srv/cache, written, by --write".into()],
         },
         EventKind::Denied(Denial {
             syscall: "mount".into(),

@@ -38,6 +38,7 @@ fn start() -> impl Strategy<Value = EventKind> {
                 },
             ],
             degraded: vec!["memory".into()],
+            shared: Vec::new(),
         }
     })
 }

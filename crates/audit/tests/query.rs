@@ -21,6 +21,7 @@ fn record(dir: &Path, cage: &str, time: u64, name: Option<&str>) {
             plan: String::new(),
             layers: Vec::new(),
             degraded: Vec::new(),
+            shared: Vec::new(),
         },
         EventKind::Denied(Denial {
             syscall: "mount".into(),

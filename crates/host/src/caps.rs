@@ -61,6 +61,25 @@ pub enum CgroupHost {
     },
 }
 
+/// How much of inotify a user may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Inotify {
+    /// Instances.
+    pub instances: u64,
+    /// Watches.
+    pub watches: u64,
+}
+
+impl Default for Inotify {
+    /// What kernels have had at the least.
+    fn default() -> Self {
+        Inotify {
+            instances: 128,
+            watches: 8192,
+        }
+    }
+}
+
 /// What this host can enforce.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct HostCaps {
@@ -82,6 +101,8 @@ pub struct HostCaps {
     pub cpus: u32,
     /// Limits by cgroup.
     pub cgroup: CgroupHost,
+    /// What all of the caller's processes may have of inotify together, cages included.
+    pub inotify: Inotify,
     /// How far each layer can hold here. Every layer has an entry.
     pub layers: BTreeMap<Layer, Enforcement>,
 }

@@ -15,7 +15,7 @@ mod listing;
 mod quick;
 pub mod setup;
 
-pub use caps::{CgroupHost, CgroupV1, HostCaps, Kernel, Privilege};
+pub use caps::{CgroupHost, CgroupV1, HostCaps, Inotify, Kernel, Privilege};
 pub use error::HostError;
 pub use files::{HostFiles, Node, NodeType, SystemFiles};
 pub use quick::LEAST_KERNEL;

@@ -6,7 +6,7 @@
 
 use crate::assess::{self, Facts, Namespaces, Sysctls};
 use crate::cgroup;
-use crate::{HostCaps, HostError, Kernel, Privilege};
+use crate::{HostCaps, HostError, Inotify, Kernel, Privilege};
 use ironcage_sys::host::{SeccompAction, landlock_abi, seccomp_action_available};
 use ironcage_sys::rustix;
 use rustix::fs::{Mode, OFlags};
@@ -95,6 +95,7 @@ pub(crate) fn from_facts(facts: Facts) -> HostCaps {
         memory: facts.memory,
         cpus: facts.cpus,
         cgroup: facts.cgroup,
+        inotify: inotify(),
         layers,
     }
 }
@@ -158,6 +159,16 @@ fn namespaces() -> Namespaces {
         time: has("time"),
         cgroup: has("cgroup"),
         ..Namespaces::ALL
+    }
+}
+
+/// What the kernel lets this user have. A kernel that does not tell gives at least the default.
+fn inotify() -> Inotify {
+    let least = Inotify::default();
+    let user = |name: &str| number(&format!("/proc/sys/user/max_inotify_{name}"));
+    Inotify {
+        instances: user("instances").unwrap_or(least.instances),
+        watches: user("watches").unwrap_or(least.watches),
     }
 }
 

@@ -283,7 +283,8 @@ impl<'a> View<'a> {
             ViewOp::Terminals => {
                 let terminals = make_filesystem(
                     "devpts",
-                    &[("mode", "0620"), ("ptmxmode", "0666")],
+                    // The kernel counts the terminals of all instances together: one cage gets some.
+                    &[("mode", "0620"), ("ptmxmode", "0666"), ("max", "128")],
                     MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC,
                 )?;
                 let target = Path::new("/dev/pts");

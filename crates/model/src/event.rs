@@ -100,6 +100,10 @@ pub enum EventKind {
         /// Layers that the user allowed to be weaker than the policy requires.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         degraded: Vec<String>,
+        /// What the cage has in common with others, as its policy names it: directories of the
+        /// host that it writes to, and what it reaches through the network door.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        shared: Vec<String>,
     },
     /// A system call was refused.
     Denied(Denial),

@@ -117,9 +117,15 @@ pub(crate) fn processors(bounds: &Bounds, host: &HostCaps, notes: &mut Vec<Strin
     Some(whole)
 }
 
+/// Of what all cages of a user have together, one gets a quarter, and never more than `most`: what
+/// it uses up is then not all that its neighbours and the user have.
+fn share(all: u64, most: u64) -> u64 {
+    (all / 4).clamp(1, most)
+}
+
 /// Per-user counters of the kernel, which the cage would share with the host's user.
-pub(crate) fn counters() -> Vec<Item<Counter>> {
-    const COUNTERS: [(&str, u64); 10] = [
+pub(crate) fn counters(host: &HostCaps) -> Vec<Item<Counter>> {
+    let counters: [(&'static str, u64); 10] = [
         ("max_user_namespaces", 0),
         ("max_mnt_namespaces", 0),
         ("max_pid_namespaces", 0),
@@ -128,10 +134,10 @@ pub(crate) fn counters() -> Vec<Item<Counter>> {
         ("max_uts_namespaces", 0),
         ("max_cgroup_namespaces", 0),
         ("max_time_namespaces", 0),
-        ("max_inotify_instances", 128),
-        ("max_inotify_watches", 65_536),
+        ("max_inotify_instances", share(host.inotify.instances, 128)),
+        ("max_inotify_watches", share(host.inotify.watches, 65_536)),
     ];
-    COUNTERS
+    counters
         .into_iter()
         .map(|(name, value)| Item {
             what: Counter { name, value },

@@ -23,6 +23,7 @@ mod plan;
 mod request;
 mod rung;
 pub mod seccomp;
+mod shared;
 mod toolchains;
 mod view;
 mod workspace;

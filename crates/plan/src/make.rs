@@ -91,7 +91,7 @@ pub fn make(
         capabilities: given_capabilities(policy)?,
         counters: match isolation {
             Isolation::Landlock => Vec::new(),
-            _ => bounds::counters(),
+            _ => bounds::counters(host),
         },
         rlimits: bounds::rlimits(&bounds, host),
         write_rules: if landlock && isolation != Isolation::Landlock {

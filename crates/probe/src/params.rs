@@ -103,6 +103,8 @@ pub(crate) struct Params {
     pub(crate) queue_key: i32,
     pub(crate) queue_name: String,
     pub(crate) terminal: PathBuf,
+    /// Whether what a user may have is counted for the stage alone, so that it may be used up.
+    pub(crate) own_counters: bool,
     pub(crate) sibling_pid: i32,
     pub(crate) sibling_abstract: String,
     pub(crate) sibling_port: u16,

@@ -99,6 +99,8 @@ const LAYERS: &[(&[&str], &[Layer])] = &[
     (&["RS-06"], &[Capabilities, Cpu, UserNs]),
     (&["RS-09", "RS-09s"], &[Cpu]),
     (&["LF-01", "LF-05"], &[PidNs]),
+    // Only an ordinary user can show it.
+    (&["SU-10"], &[Counters, IpcNs]),
     (&["SU-08"], &[PidNs, NetNs, UserNs, Landlock]),
 ];
 

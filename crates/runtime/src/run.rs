@@ -225,6 +225,7 @@ fn start_event(job: &Job<'_>) -> EventKind {
         plan: plan.digest(),
         layers: plan.layers.clone(),
         degraded: plan.degraded.iter().map(ToString::to_string).collect(),
+        shared: plan.shared(),
     }
 }
 

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use ironcage_backend::{Ability, Answer};
-use ironcage_host::{CgroupHost, HostCaps, Kernel, Privilege};
+use ironcage_host::{CgroupHost, HostCaps, Inotify, Kernel, Privilege};
 use ironcage_model::{Enforcement, Isolation, Layer};
 use ironcage_plan::enforcement;
 use ironcage_runtime::backend;
@@ -33,6 +33,7 @@ fn host() -> HostCaps {
             parent: "/sys/fs/cgroup/user.slice".into(),
             controllers: ["memory", "pids", "cpu"].map(String::from).to_vec(),
         },
+        inotify: Inotify::default(),
         layers: Layer::ALL
             .into_iter()
             .map(|layer| (layer, Enforcement::Full))

@@ -272,6 +272,7 @@ fn print_record(out: &mut dyn Write, record: &Record) -> io::Result<()> {
             plan,
             layers,
             degraded,
+            shared,
         } => {
             writeln!(out, "start   {}", words(command))?;
             if let Some(name) = name {
@@ -286,6 +287,9 @@ fn print_record(out: &mut dyn Write, record: &Record) -> io::Result<()> {
             for layer in degraded {
                 let layer = Printable::new(layer);
                 writeln!(out, "{INDENT}allowed to be weaker: {layer}")?;
+            }
+            for entry in shared {
+                writeln!(out, "{INDENT}shared: {}", Printable::new(entry))?;
             }
             Ok(())
         }

@@ -84,8 +84,9 @@ struct Run {
 
 #[derive(Debug, clap::Args)]
 struct Suite {
-    /// The sandbox under test: ironcage, ironcage-root-inside, none, chroot, bwrap, bwrap-hard,
-    /// systemd-nspawn, crun, runc, podman, runsc, srt
+    /// The sandbox under test: ironcage, ironcage-direct, ironcage-root-inside, ironcage-chroot,
+    /// ironcage-landlock, none, chroot, landlock, bwrap, bwrap-hard, systemd-nspawn, crun, runc,
+    /// podman, runsc, srt
     #[arg(long, value_name = "NAME", conflicts_with = "against_command")]
     against: Option<String>,
     /// The command line of any other sandbox: 'tool {workspace} -- {command}'

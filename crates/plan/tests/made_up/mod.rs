@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use ironcage_host::{CgroupHost, HostCaps, HostFiles, Kernel, Node, NodeType, Privilege};
+use ironcage_host::{CgroupHost, HostCaps, HostFiles, Inotify, Kernel, Node, NodeType, Privilege};
 use ironcage_model::{Enforcement, Layer};
 use ironcage_plan::{
     ChangePlace, Detail, KeptPlaces, OwnDirectories, Plan, PlanError, Request, explain,
@@ -123,6 +123,7 @@ pub(crate) fn host(privilege: Privilege) -> HostCaps {
         cgroup: CgroupHost::None {
             why: "a made-up host".into(),
         },
+        inotify: Inotify::default(),
         layers: Layer::ALL
             .into_iter()
             .map(|layer| (layer, Enforcement::Full))

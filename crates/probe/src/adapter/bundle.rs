@@ -23,6 +23,7 @@ pub(super) const RUNC: &str = "runc";
 pub(super) const RUNSC: &str = "runsc";
 pub(super) const PODMAN: &str = "podman";
 pub(super) const SRT: &str = "srt";
+pub(super) const LANDLOCK: &str = "landlock";
 
 /// The line that plays the part below.
 pub(super) fn line(kind: &str, launch: &Launch<'_>) -> Vec<OsString> {
@@ -102,6 +103,13 @@ fn prepare(kind: &str, workspace: &Path, command: &[OsString]) -> io::Result<Com
             peer.arg(workspace).arg("--rootfs").arg(&root).args(command);
             Ok(peer)
         }
+        LANDLOCK => {
+            restrict(workspace).map_err(io::Error::other)?;
+            let program = command.first().ok_or(io::ErrorKind::InvalidInput)?;
+            let mut peer = Command::new(program);
+            peer.args(&command[1..]);
+            Ok(peer)
+        }
         SRT => {
             let settings = place.join("settings.json");
             let text = json!({
@@ -132,6 +140,30 @@ fn prepare(kind: &str, workspace: &Path, command: &[OsString]) -> io::Result<Com
         }
         other => Err(io::Error::other(format!("there is no peer `{other}`"))),
     }
+}
+
+/// What a plain runner of Landlock does: the system can be read, the workspace, /tmp and devices
+/// written, no TCP port is named, and signals and abstract sockets stay within. No other mechanism.
+fn restrict(workspace: &Path) -> Result<(), landlock::RulesetError> {
+    use landlock::{
+        ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr,
+        RulesetCreatedAttr, Scope, path_beneath_rules,
+    };
+    let newest = ABI::V6;
+    let system = [
+        "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/proc", "/dev",
+    ];
+    let written = [workspace, Path::new("/tmp"), Path::new("/dev")];
+    Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(newest))?
+        .handle_access(AccessNet::from_all(newest))?
+        .scope(Scope::from_all(newest))?
+        .create()?
+        .add_rules(path_beneath_rules(system, AccessFs::from_read(newest)))?
+        .add_rules(path_beneath_rules(written, AccessFs::from_all(newest)))?
+        .restrict_self()
+        .map(drop)
 }
 
 /// The directories and links of a root.

@@ -114,6 +114,20 @@ fn ironcage_direct_line(launch: &Launch<'_>) -> Vec<OsString> {
     ironcage_with(&["--workspace-mode", "direct"], launch)
 }
 
+fn ironcage_chroot_line(launch: &Launch<'_>) -> Vec<OsString> {
+    let degraded = ["--allow-degraded", "pid-ns,uts-ns"];
+    ironcage_with(
+        &[&["--isolation", "chroot"], &degraded[..]].concat(),
+        launch,
+    )
+}
+
+fn ironcage_landlock_line(launch: &Launch<'_>) -> Vec<OsString> {
+    let rung = ["--isolation", "landlock", "--workspace-mode", "direct"];
+    let degraded = ["--allow-degraded", "user-ns,mount-ns,pid-ns,uts-ns"];
+    ironcage_with(&[&rung[..], &degraded[..]].concat(), launch)
+}
+
 fn ironcage_with(flags: &[&str], launch: &Launch<'_>) -> Vec<OsString> {
     // Each probe starts from the real files, not from what the one before it left aside.
     let mut line: Vec<OsString> = vec![launch.launcher.into()];
@@ -200,7 +214,10 @@ impl Adapter {
             "ironcage",
             "ironcage-direct",
             "ironcage-root-inside",
+            "ironcage-chroot",
+            "ironcage-landlock",
             "none",
+            "landlock",
         ];
         own.into_iter()
             .chain(peers::PEERS.iter().map(|peer| peer.name))
@@ -222,7 +239,24 @@ impl Adapter {
                 line: Line::Built(ironcage_direct_line),
                 ..Adapter::ironcage()
             }),
+            "ironcage-chroot" => Ok(Adapter {
+                name: "ironcage --isolation chroot".to_owned(),
+                line: Line::Built(ironcage_chroot_line),
+                ..Adapter::ironcage()
+            }),
+            // It hides nothing below a place that may be read, and says so.
+            "ironcage-landlock" => Ok(Adapter {
+                name: "ironcage --isolation landlock".to_owned(),
+                line: Line::Built(ironcage_landlock_line),
+                hides: false,
+                ..Adapter::ironcage()
+            }),
             "none" => Ok(Adapter::none()),
+            "landlock" => Ok(Adapter {
+                name: "Landlock alone, by the suite's own runner".to_owned(),
+                line: Line::Built(|launch| bundle::line(bundle::LANDLOCK, launch)),
+                ..Adapter::none()
+            }),
             other => peers::named(other),
         }
     }

@@ -2,8 +2,9 @@
 
 use super::{Attempts, Class, Inside, Observation, Oracle, Probe, Setup, Severity};
 use ironcage_sys::attack;
+use ironcage_sys::rustix::fs::inotify;
 use ironcage_sys::rustix::process::{Pid, Signal, kill_process};
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr};
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::linux::net::SocketAddrExt;
@@ -57,6 +58,72 @@ pub(crate) const PROBES: &[Probe] = &[
         }),
         ..SU
     },
+    Probe {
+        id: "SU-10",
+        severity: Severity::Medium,
+        title: "use up what the user's sandboxes share: inotify, message queues",
+        canary: "the second sandbox, which goes on making one of each",
+        layers: &["a share of the user's counters for each", "ipc namespace"],
+        references: &["ATT&CK T1499"],
+        setup: Setup::Sibling,
+        inside: use_up,
+        oracle: Oracle::Seen(|_, evidence| {
+            let starved = |line: &str| line.strip_prefix("hit starved of ").map(str::to_owned);
+            let what = evidence.sibling.lines().find_map(starved)?;
+            Some(format!("the second sandbox got no more of {what}"))
+        }),
+        ..SU
+    },
+];
+
+/// More than the stage has.
+const MANY: usize = 300;
+
+/// Takes what there is and holds it for a while.
+fn use_up(inside: &Inside) -> Observation {
+    let mut attempts = Attempts::new();
+    if !inside.params.own_counters {
+        attempts.say(
+            false,
+            "the counters of root are the machine's: left alone".to_owned(),
+        );
+        return attempts.done();
+    }
+    let mut taken = Vec::new();
+    while let Ok(instance) = inotify::init(inotify::CreateFlags::CLOEXEC) {
+        taken.push(instance);
+        if taken.len() == MANY {
+            break;
+        }
+    }
+    attempts.say(false, format!("{} inotify instances", taken.len()));
+    let queues: Vec<CString> = (0..MANY)
+        .filter_map(|number| CString::new(format!("/hog-{number}")).ok())
+        .take_while(|name| attack::message_queue_create(name, b"x", 1).is_ok())
+        .collect();
+    attempts.say(false, format!("{} queues", queues.len()));
+    std::thread::sleep(Duration::from_millis(600));
+    for name in &queues {
+        // The namespace takes what stays.
+        let _ = attack::message_queue_unlink(name);
+    }
+    attempts.done()
+}
+
+/// What a sandbox can make one more of.
+type Attempt = fn() -> bool;
+
+const SHARED: [(&str, Attempt); 2] = [
+    ("inotify", || {
+        inotify::init(inotify::CreateFlags::CLOEXEC).is_ok()
+    }),
+    ("message queues", || {
+        let name = c"/one-more";
+        let made = attack::message_queue_create(name, b"x", 1).is_ok();
+        // It is there only if it was made.
+        let _ = attack::message_queue_unlink(name);
+        made
+    }),
 ];
 
 fn hostile_names(inside: &Inside) -> Observation {
@@ -127,11 +194,21 @@ pub(crate) fn sibling(name: &str, port: &str) -> io::Result<()> {
     const NOTED: [i32; 2] = [10, 12];
     attack::block_signals(&NOTED);
     let address = SocketAddr::from_abstract_name(name.as_bytes())?;
-    let unix = UnixListener::bind_addr(&address)?;
+    // A sandbox may refuse sockets: then nobody reaches them.
+    let unix = UnixListener::bind_addr(&address).ok();
     let port = port.parse().map_err(io::Error::other)?;
-    let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
-    unix.set_nonblocking(true)?;
-    tcp.set_nonblocking(true)?;
+    let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok();
+    if let Some(unix) = &unix {
+        unix.set_nonblocking(true)?;
+    }
+    if let Some(tcp) = &tcp {
+        tcp.set_nonblocking(true)?;
+    }
+    // What is refused from the beginning cannot be used up.
+    let mut shared: Vec<_> = SHARED
+        .into_iter()
+        .filter(|(_, attempt)| attempt())
+        .collect();
     let mut out = io::stdout();
     writeln!(out, "ready")?;
     out.flush()?;
@@ -140,8 +217,18 @@ pub(crate) fn sibling(name: &str, port: &str) -> io::Result<()> {
         let signal = attack::wait_signal(&NOTED, Duration::from_millis(5));
         let hit = signal
             .map(|signal| format!("signal {}", signal.0))
-            .or_else(|| unix.accept().ok().map(|_| "abstract connection".to_owned()))
-            .or_else(|| tcp.accept().ok().map(|_| "TCP connection".to_owned()));
+            .or_else(|| {
+                let accepted = unix.as_ref()?.accept().ok();
+                accepted.map(|_| "abstract connection".to_owned())
+            })
+            .or_else(|| {
+                let accepted = tcp.as_ref()?.accept().ok();
+                accepted.map(|_| "TCP connection".to_owned())
+            })
+            .or_else(|| {
+                let starved = shared.iter().position(|(_, attempt)| !attempt())?;
+                Some(format!("starved of {}", shared.remove(starved).0))
+            });
         if let Some(hit) = hit {
             writeln!(out, "hit {hit}")?;
             out.flush()?;

@@ -81,6 +81,7 @@ impl Stage {
         let queues = queues::Queues::create(&mut params, &nonces)?;
         let victim = victim::Handle::start(&layout, &nonces, &log)?;
         params.victim = victim.params();
+        params.own_counters = !ironcage_sys::rustix::process::geteuid().is_root();
         let terminal = Terminal::open()?;
         params.terminal = terminal.path();
         // Last, as these descriptors reach every process started from here on.

@@ -48,6 +48,9 @@ pub(crate) fn run_in_stage(
         write("uid_map", format!("{uid} {uid} 1"))?;
         write("setgroups", "deny".to_owned())?;
         write("gid_map", format!("{gid} {gid} 1"))?;
+        // A small number of its own: what a probe uses up is the stage's, not the user's.
+        std::fs::write("/proc/sys/user/max_inotify_instances", "64")
+            .map_err(making("a counter of its own"))?;
     }
     // Now, not earlier: a change of credentials clears it. Not the end at once: what the
     // sandboxes leave outside these namespaces is taken away first.
