@@ -87,6 +87,20 @@ both! {
         assert_eq!(report["verdicts"].as_array().unwrap().len(), 1);
     }
 
+    fn network_report_names_the_ways_and_the_targets(stage) {
+        let report = bench(stage, &["network", "--rounds", "1", "--starts", "2"]);
+        says_where_and_how(&report, "ironcage bench network --rounds 1 --starts 2");
+        let ways = report["arms"].as_array().expect("ways");
+        for name in ["bare loopback", "ironcage"] {
+            let way = ways.iter().find(|way| way["name"] == name).expect("a way");
+            for number in ["one_stream", "many_streams", "connect", "requests_per_second"] {
+                assert!(way[number].as_f64() > Some(0.0), "{name} {number}: {report}");
+            }
+        }
+        assert!(report["door_megabytes"].as_f64() > Some(0.0), "{report}");
+        assert!(report["verdicts"].as_array().is_some_and(|verdicts| verdicts.len() >= 3), "{report}");
+    }
+
     fn task_is_done_alike_by_each_arm(stage) {
         let report = bench(stage, &["task", "--runs", "1"]);
         says_where_and_how(&report, "ironcage bench task --runs 1");

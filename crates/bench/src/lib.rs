@@ -1,4 +1,4 @@
-//! The benchmarks behind `ironcage bench`: start, system calls, a mixed task, memory, the workspace.
+//! The benchmarks behind `ironcage bench`: start, system calls, a mixed task, memory, the workspace, the network.
 //!
 //! Each bench measures the `ironcage` program from outside, as a user would start it, beside
 //! the bare command and the peers that are installed, in interleaved rounds, so that a
@@ -14,6 +14,7 @@ mod facts;
 mod field;
 mod floor;
 mod memory;
+mod network;
 mod peers;
 mod process_tree;
 mod resident;
@@ -32,6 +33,7 @@ pub use facts::HostFacts;
 pub use field::{Escapes, FieldReport, FieldRequest, Suspect, bench_field};
 pub use floor::{FloorRequest, serve_floor};
 pub use memory::{MemoryReport, MemoryRequest, bench_memory};
+pub use network::{NetworkBenchRequest, NetworkReport, bench_network, measure_network};
 pub use resident::{PrivateCgroupLaunch, serve_launches};
 pub use start::{StartReport, StartRequest, bench_start};
 pub use statistics::Summary;

@@ -72,6 +72,8 @@ enum Command {
     BenchFloor(commands::bench::FloorArgs),
     #[command(name = "__bench-launcher", hide = true)]
     BenchLauncher(commands::bench::LauncherArgs),
+    #[command(name = "__bench-network", hide = true)]
+    BenchNetwork(commands::bench::NetworkClientArgs),
     #[command(name = "__bench-syscalls", hide = true)]
     BenchSyscalls,
 }
@@ -115,6 +117,7 @@ impl Command {
             Command::Man(args) => commands::man::run(args),
             Command::BenchFloor(args) => commands::bench::run_floor(args),
             Command::BenchLauncher(args) => commands::bench::run_launcher(args),
+            Command::BenchNetwork(args) => commands::bench::run_network_client(args),
             Command::BenchSyscalls => commands::bench::run_syscalls(),
         }
     }

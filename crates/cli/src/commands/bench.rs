@@ -81,6 +81,16 @@ enum Bench {
         #[arg(long, default_value_t = 300_000)]
         files: usize,
     },
+    /// The network door: throughput, connections and requests, beside bare loopback, a bridge of
+    /// socat, and pasta.
+    Network {
+        /// How many times each is measured.
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+        /// How many starts without and with a network.
+        #[arg(long, default_value_t = 50)]
+        starts: usize,
+    },
     /// The memory of Ironcage's own processes while many cages sleep at once.
     Memory {
         /// How many cages.
@@ -116,6 +126,15 @@ pub(crate) fn run(args: Args) -> CommandResult {
         Bench::Syscalls { rounds } => {
             let request = bench::SyscallsRequest { ironcage, rounds };
             let report = bench::bench_syscalls(&request).map_err(failed)?;
+            print(&report, json)
+        }
+        Bench::Network { rounds, starts } => {
+            let request = bench::NetworkBenchRequest {
+                ironcage,
+                rounds,
+                starts,
+            };
+            let report = bench::bench_network(&request).map_err(failed)?;
             print(&report, json)
         }
         Bench::Task { runs } => {
@@ -229,6 +248,21 @@ pub(crate) fn run_floor(args: FloorArgs) -> CommandResult {
         command: args.command,
     };
     bench::serve_floor(&request).map_err(failed)?;
+    Ok(0)
+}
+
+/// The client of `bench network`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct NetworkClientArgs {
+    /// Where the server is.
+    host: String,
+    /// Its port.
+    port: u16,
+}
+
+/// Measures a network from where it is started.
+pub(crate) fn run_network_client(args: NetworkClientArgs) -> CommandResult {
+    bench::measure_network(&args.host, args.port).map_err(failed)?;
     Ok(0)
 }
 
