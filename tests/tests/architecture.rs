@@ -15,6 +15,7 @@ const ORDER: &[&[&str]] = &[
     &["model", "sys"],
     &["policy", "host", "audit", "state", "control"],
     &["plan"],
+    &["lease"],
     &["layers", "workspace", "egress", "intent"],
     &["backend"],
     &["backends"],
@@ -24,7 +25,7 @@ const ORDER: &[&[&str]] = &[
 ];
 
 /// Rooms that compute and must stay free of system calls.
-const PURE: &[&str] = &["model", "policy", "plan"];
+const PURE: &[&str] = &["model", "policy", "plan", "lease"];
 
 /// Rooms that may hold unsafe code.
 const UNSAFE: &[&str] = &["sys", "microvm"];

@@ -60,6 +60,7 @@ fn enclose(plan: &Plan, inheritance: &Inheritance) -> Result<Enclosed, LayerErro
         proc,
         storage,
         counters,
+        open_storage: _,
     } = root::make(plan, inheritance, Processes::Hosts { shown: false })?;
     // Copied into a user namespace further down, every mount is locked there.
     unshare(Namespaces::USER.with(Namespaces::MOUNT))
@@ -79,5 +80,6 @@ fn enclose(plan: &Plan, inheritance: &Inheritance) -> Result<Enclosed, LayerErro
         proc,
         storage,
         outgrown: None,
+        grounds: None,
     })
 }

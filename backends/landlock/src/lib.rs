@@ -67,5 +67,6 @@ fn enclose(plan: &Plan, _: &Inheritance) -> Result<Enclosed, LayerError> {
         proc,
         storage,
         outgrown: None,
+        grounds: None,
     })
 }

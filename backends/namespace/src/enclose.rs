@@ -1,5 +1,6 @@
 //! What PID 1 of a cage does first: identity, file view, namespaces. The order is the point.
 
+use ironcage_backend::Grounds;
 use ironcage_backend::faults::step;
 use ironcage_backend::ids::{await_maps, map_own};
 use ironcage_backend::init::{Enclosed, Inheritance, failed};
@@ -14,7 +15,7 @@ use ironcage_plan::{IdMap, Plan};
 use ironcage_sys::clone::{Namespaces, exit_now, unshare};
 use ironcage_sys::rustix::fs::{Mode, OFlags, openat};
 use ironcage_sys::rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Builds the file view and enters the cage's namespaces.
 pub(crate) fn enclose(plan: &Plan, inheritance: &Inheritance) -> Result<Enclosed, LayerError> {
@@ -35,6 +36,7 @@ pub(crate) fn enclose(plan: &Plan, inheritance: &Inheritance) -> Result<Enclosed
         proc,
         storage,
         counters,
+        open_storage,
     } = match without(Layer::MountNs) {
         true => root::leave(!without(Layer::PidNs))?,
         false => root::make(plan, inheritance, processes)?,
@@ -77,11 +79,26 @@ pub(crate) fn enclose(plan: &Plan, inheritance: &Inheritance) -> Result<Enclosed
     privileges::set_counters(counters.as_fd(), &plan.counters)?;
     drop(counters);
     become_agent(plan.identity.uid, plan.identity.gid, !own)?;
+    let grounds = match open_storage {
+        Some(storage) => Some(Grounds {
+            mounts: own_mounts(proc.as_fd())?,
+            storage,
+        }),
+        None => None,
+    };
     Ok(Enclosed {
         proc,
         storage,
         outgrown: Some(outgrown),
+        grounds,
     })
+}
+
+/// The mount namespace of this process. Opened by itself: soon nobody else may look at it.
+fn own_mounts(proc: BorrowedFd<'_>) -> Result<OwnedFd, LayerError> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    openat(proc, "self/ns/mnt", flags, Mode::empty())
+        .map_err(|error| failed(Layer::MountNs, "open the mount namespace", error))
 }
 
 /// Enters the network namespace that was made meanwhile.

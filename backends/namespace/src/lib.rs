@@ -6,10 +6,13 @@
 #![forbid(unsafe_code)]
 
 mod enclose;
+mod keeper;
 mod network;
 mod start;
 
-use ironcage_backend::{Ability, Answer, Backend, Birth, StartError, StreamKind};
+use ironcage_backend::{
+    Ability, Answer, Backend, Birth, Cage, Keeper, LeaseError, StartError, StreamKind,
+};
 use ironcage_model::{CageId, Isolation};
 use ironcage_plan::Plan;
 
@@ -36,8 +39,19 @@ impl Backend for Namespace {
             Ability::Exec => {
                 Answer::Yes("PID 1 forks it, under every layer that it is under itself")
             }
-            Ability::Lease | Ability::Flip | Ability::Revoke | Ability::Scope => Answer::No(LATER),
+            Ability::Lease => {
+                Answer::Yes("files by mounts that a keeper puts into the cage's namespace")
+            }
+            Ability::Flip => Answer::Yes("the attributes of such a mount, by its descriptor"),
+            Ability::Revoke => Answer::Yes(
+                "read-only first, then unmounted: the kernel refuses either while it is used",
+            ),
+            Ability::Scope => Answer::No(LATER),
         }
+    }
+
+    fn keeper(&self, plan: &Plan, cage: &Cage) -> Result<Keeper, LeaseError> {
+        keeper::start(plan, cage)
     }
 
     fn start(&self, plan: &Plan, id: &CageId, kind: StreamKind) -> Result<Birth, StartError> {

@@ -145,6 +145,9 @@ fn add(sum: &mut Summary, record: Record) {
         | EventKind::Planted { .. }
         | EventKind::Exec { .. }
         | EventKind::ExecExit { .. }
+        | EventKind::Lease(_)
+        | EventKind::LeaseRefused { .. }
+        | EventKind::LeaseEnd { .. }
         | EventKind::PeerRefused { .. } => {}
         EventKind::Exit {
             ending,

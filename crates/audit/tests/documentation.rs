@@ -5,8 +5,9 @@
 
 use ironcage_audit::{Log, Verdict, head_path, log_path, verify};
 use ironcage_model::{
-    CageId, Denial, Ending, Enforcement, Event, EventKind, Layer, LayerReport, LimitHit, LimitKind,
-    NetworkVerdict, Protocol, Traffic,
+    Approver, CageId, Denial, Ending, Enforcement, Event, EventKind, Layer, LayerReport, Lease,
+    LeaseEnd, LeaseOrigin, LimitHit, LimitKind, NetworkVerdict, Protocol, Resource, Right, Scope,
+    Term, Traffic,
 };
 use std::path::{Path, PathBuf};
 
@@ -82,6 +83,25 @@ fn events(cage: &CageId) -> Vec<Event> {
             ending: Ending::Exited { code: 0 },
             milliseconds: 12,
         },
+        EventKind::Lease(Lease {
+            number: 1,
+            resource: Resource::Path {
+                path: "/home/user/data".into(),
+                right: Right::Read,
+            },
+            scope: Scope::Cage,
+            term: Term::Milliseconds(600_000),
+            reason: "load the rows".into(),
+            origin: LeaseOrigin::Operator,
+            approver: Approver::Operator,
+        }),
+        EventKind::LeaseEnd {
+            number: 1,
+            end: LeaseEnd::Revoked,
+            cause: "its time was up".into(),
+            holders: Vec::new(),
+            milliseconds: 600_000,
+        },
         EventKind::PeerRefused {
             reason: "the peer is in another user namespace than the supervisor".into(),
         },
@@ -121,7 +141,7 @@ fn the_example_is_what_is_written() {
     drop(log);
     assert!(matches!(
         verify(&dir, &id).unwrap(),
-        Verdict::Intact { lines: 10, .. }
+        Verdict::Intact { lines: 12, .. }
     ));
 
     let text = |path: PathBuf| std::fs::read_to_string(path).unwrap();

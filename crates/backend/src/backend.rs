@@ -1,6 +1,6 @@
 //! What a backend is: a strength of isolation that can start a cage, and says what else it can.
 
-use crate::{Birth, StartError, StreamKind};
+use crate::{Birth, Cage, Keeper, LeaseError, StartError, StreamKind};
 use ironcage_model::{CageId, Isolation};
 use ironcage_plan::Plan;
 
@@ -82,6 +82,18 @@ pub trait Backend: std::fmt::Debug + Sync {
 
     /// Whether it can do something, and how, or why not.
     fn can(&self, ability: Ability) -> Answer;
+
+    /// Starts the process that gives leases to a cage and takes them back. It dies with the
+    /// calling process, which has one thread.
+    ///
+    /// # Errors
+    /// Where the backend, or the cage's plan, has no leases.
+    fn keeper(&self, plan: &Plan, cage: &Cage) -> Result<Keeper, LeaseError> {
+        let _ = (plan, cage);
+        Err(LeaseError::Unable(match self.can(Ability::Lease) {
+            Answer::Yes(reason) | Answer::No(reason) => reason,
+        }))
+    }
 
     /// Starts a cage. The caller goes on with [`Birth::attend`]; what it does before is done
     /// while the cage is being built.

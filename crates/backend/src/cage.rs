@@ -6,7 +6,7 @@ use crate::init::InnerStreams;
 use crate::order::Order;
 use crate::spawner::COMMAND;
 use crate::wire::{self, ExecOrder, FromInit, Ready, ToInit};
-use crate::{StartError, descendants, scratch};
+use crate::{Grounds, StartError, descendants, scratch};
 use ironcage_egress::Door;
 use ironcage_layers::cgroup::{Cgroup, CgroupLimits};
 use ironcage_layers::identity::{MapLine, write_maps};
@@ -127,6 +127,7 @@ pub struct Cage {
     root: OwnedFd,
     proc: OwnedFd,
     shared_memory: Option<OwnedFd>,
+    grounds: Option<Grounds>,
     cgroup: Option<Cgroup>,
     _range: Option<Range>,
     /// The agent's ids outside, where they are not the caller's own.
@@ -286,6 +287,7 @@ impl Birth {
                     root: ready.root,
                     proc: ready.proc,
                     shared_memory: ready.shared_memory,
+                    grounds: ready.grounds,
                     cgroup: self.cgroup,
                     agent: match (&self.range, plan.identity.map) {
                         (Some(range), _) => {
@@ -468,6 +470,16 @@ impl Cage {
     /// The cage's own directory on the host, where it has no storage of its own.
     pub fn directory(&self) -> Option<BorrowedFd<'_>> {
         self.scratch.then(|| self.root.as_fd())
+    }
+
+    /// What leases are given on, where the plan has some.
+    pub fn grounds(&self) -> Option<&Grounds> {
+        self.grounds.as_ref()
+    }
+
+    /// The agent's ids outside, where they are not the caller's own.
+    pub fn agent(&self) -> Option<(u32, u32)> {
+        self.agent
     }
 
     /// The cgroup, where there is one.

@@ -125,7 +125,7 @@ pub fn owner_maps(
 
 /// A user namespace lives as long as somebody is in it or holds it open: a child that waits
 /// at a pipe makes it, we map it, open it and let the child go.
-fn owner_map(owner: Owner, agent: (u32, u32)) -> io::Result<(OwnedFd, Reaped)> {
+pub fn owner_map(owner: Owner, agent: (u32, u32)) -> io::Result<(OwnedFd, Reaped)> {
     let (wait, release) = pipe_with(PipeFlags::CLOEXEC)?;
     match fork(Namespaces::USER, None)? {
         Forked::Child => {

@@ -5,6 +5,7 @@
 //! itself. What it holds of the supervisor's memory is a copy of a small process without
 //! secrets, its environment is wiped, and nobody inside may read it.
 
+use crate::Grounds;
 use crate::faults::step;
 use crate::order::Order;
 use crate::spawner::{COMMAND, Given, Spawner, find_program};
@@ -119,6 +120,8 @@ pub struct Enclosed {
     /// The mount namespace in which the cage was built, where it has left that: with the last
     /// descriptor of it go its mounts, which takes a while.
     pub outgrown: Option<OwnedFd>,
+    /// What leases are given on, where the plan has some.
+    pub grounds: Option<Grounds>,
 }
 
 /// What a backend does first, in the cage's first process: identity, file view, namespaces.
@@ -141,6 +144,7 @@ fn build<'a>(
         proc,
         storage: root,
         outgrown,
+        grounds,
     } = enclose(plan, inheritance)?;
     // A change of ids takes the parent-death signal away.
     die_with_parent()?;
@@ -176,6 +180,9 @@ fn build<'a>(
     let mut kept = vec![&proc, &root, &children];
     kept.extend(&shared_memory);
     kept.extend(&outgrown);
+    if let Some(grounds) = &grounds {
+        kept.extend([&grounds.mounts, &grounds.storage]);
+    }
     if let Some(pair) = &terminal {
         kept.extend([&pair.controller, &pair.command]);
     }
@@ -225,6 +232,7 @@ fn build<'a>(
         terminal: controller,
         shared_memory,
         outgrown,
+        grounds,
     };
     wire::say_ready(control, &ready)
         .map_err(|error| failed(Layer::Seccomp, "hand the listener over", error))?;

@@ -14,6 +14,7 @@ mod error;
 pub mod guardian;
 pub mod ids;
 pub mod init;
+mod keeper;
 mod order;
 pub mod root;
 mod scratch;
@@ -26,4 +27,5 @@ pub use cage::{Birth, Cage, Ends, Helper, StreamKind, Streams, end, make_cgroup}
 pub use error::StartError;
 pub use ironcage_layers::{COPY_ON_WRITE, weakened};
 pub use ironcage_sys::faults;
+pub use keeper::{Grounds, Keeper, Kept, LeaseError, Order as LeaseOrder, Progress};
 pub use wire::{FromInit, Ready};

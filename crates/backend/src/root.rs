@@ -18,6 +18,8 @@ pub struct Root {
     pub storage: OwnedFd,
     /// The kernel's counters for each user, from before they became read-only.
     pub counters: OwnedFd,
+    /// The same storage, writable for who holds this, where the plan has leases.
+    pub open_storage: Option<OwnedFd>,
 }
 
 /// Builds the plan's file view and makes it the root of the calling process, which is in a new
@@ -43,6 +45,10 @@ pub fn make(
         processes,
     )?;
     step();
+    let open_storage = match plan.leases {
+        Some(_) => Some(view.open_storage()?),
+        None => None,
+    };
     // Opened now, because later /proc/sys is read-only.
     let counters = openat(
         view.proc(),
@@ -63,6 +69,7 @@ pub fn make(
         proc,
         storage,
         counters,
+        open_storage,
     })
 }
 
@@ -79,5 +86,6 @@ pub fn leave(own_processes: bool) -> Result<Root, LayerError> {
         proc: open("/proc")?,
         storage: open("/")?,
         counters: open("/proc/sys/user")?,
+        open_storage: None,
     })
 }

@@ -3,6 +3,7 @@
 //! PID 1 is Ironcage's own code but lives in the agent's namespaces; the supervisor parses
 //! what comes from it as if the agent had sent it: bounded, checked, no trust in lengths.
 
+use crate::Grounds;
 use ironcage_layers::LayerError;
 use ironcage_model::Layer;
 use ironcage_sys::packet::{self, ancillary_space};
@@ -36,6 +37,7 @@ const HAS_LISTENER: u8 = 1;
 const HAS_TERMINAL: u8 = 2;
 const HAS_SHARED_MEMORY: u8 = 4;
 const HAS_OUTGROWN: u8 = 8;
+const HAS_GROUNDS: u8 = 16;
 const SIGNAL: u8 = b's';
 const DIAL: u8 = b'd';
 const DIALLED: u8 = b'i';
@@ -43,7 +45,7 @@ const DIALLED: u8 = b'i';
 /// Longest message.
 const MAX: usize = 4096;
 /// Most descriptors in a message.
-const MAX_FDS: usize = 6;
+const MAX_FDS: usize = 8;
 
 /// What PID 1 says.
 #[derive(Debug)]
@@ -117,6 +119,8 @@ pub struct Ready {
     /// the last descriptor of it go its mounts, for which the kernel waits: better here, beside
     /// the command, than in PID 1 before it.
     pub outgrown: Option<OwnedFd>,
+    /// What leases are given on, where the plan has some.
+    pub grounds: Option<Grounds>,
 }
 
 /// What the supervisor says.
@@ -229,13 +233,23 @@ fn parse_ready(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<FromInit> {
         // Announced, so it must be there.
         _ => descriptors.next().map(Some),
     };
+    let (listener, terminal) = (optional(HAS_LISTENER)?, optional(HAS_TERMINAL)?);
+    let (shared_memory, outgrown) = (optional(HAS_SHARED_MEMORY)?, optional(HAS_OUTGROWN)?);
+    let grounds = match has & HAS_GROUNDS {
+        0 => None,
+        _ => Some(Grounds {
+            mounts: descriptors.next()?,
+            storage: descriptors.next()?,
+        }),
+    };
     Some(FromInit::Ready(Ready {
         root,
         proc,
-        listener: optional(HAS_LISTENER)?,
-        terminal: optional(HAS_TERMINAL)?,
-        shared_memory: optional(HAS_SHARED_MEMORY)?,
-        outgrown: optional(HAS_OUTGROWN)?,
+        listener,
+        terminal,
+        shared_memory,
+        outgrown,
+        grounds,
     }))
 }
 
@@ -380,6 +394,10 @@ pub(crate) fn say_ready(socket: BorrowedFd<'_>, ready: &Ready) -> io::Result<()>
             has |= bit;
             descriptors.push(descriptor.as_fd());
         }
+    }
+    if let Some(grounds) = &ready.grounds {
+        has |= HAS_GROUNDS;
+        descriptors.extend([grounds.mounts.as_fd(), grounds.storage.as_fd()]);
     }
     send_with(socket, &[READY, has], &descriptors)
 }

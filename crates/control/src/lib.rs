@@ -20,8 +20,8 @@ mod place;
 
 pub use channel::{Channel, Packet, pair};
 pub use message::{
-    Bytes, Description, ExecDescription, ExecRequest, ExecStreams, Reply, Request, Size, State,
-    Stats,
+    Bytes, Description, ExecDescription, ExecRequest, ExecStreams, GrantRequest, LeaseDescription,
+    LeaseState, Reply, Request, Size, State, Stats,
 };
 pub use network::{NetworkRequest, NetworkRules};
 pub use peer::{Examination, PeerRefusal, examine};

@@ -1,7 +1,7 @@
 //! What can be asked of a running cage, and what it answers. Plain types.
 
 use crate::{NetworkRequest, NetworkRules};
-use ironcage_model::{CageId, Ending, LayerReport};
+use ironcage_model::{CageId, Ending, Holder, LayerReport, Lease, LeaseEnd, Right, Term};
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
@@ -38,6 +38,62 @@ pub enum Request {
     Attach,
     /// Something about the network.
     Network(NetworkRequest),
+    /// Asks for a lease on a path, whose descriptor is beside this message. Answered by
+    /// [`Reply::Granted`], or by [`Reply::InBase`] where the cage has it anyway.
+    Grant(GrantRequest),
+    /// Takes a lease back, or all of them. Answered by [`Reply::Revoking`], then by
+    /// [`Reply::LeaseEnded`] for each.
+    Revoke {
+        /// Which; all where none is named.
+        number: Option<u32>,
+    },
+    /// Which leases are open. Answered by [`Reply::Leases`].
+    Leases,
+}
+
+/// A lease that is asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrantRequest {
+    /// What is to be done with the path.
+    pub right: Right,
+    /// For how long.
+    pub term: Term,
+    /// What for.
+    pub reason: String,
+}
+
+/// A lease that is open, or whose end is not proved yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseDescription {
+    /// The lease.
+    pub lease: Lease,
+    /// How far it has come.
+    pub state: LeaseState,
+    /// How long it still lives, where it has a time.
+    pub milliseconds_left: Option<u64>,
+}
+
+/// How far a lease has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LeaseState {
+    /// It is being opened.
+    Opening,
+    /// It is in force.
+    Open,
+    /// Its end has begun, and somebody still uses it.
+    Ending,
+}
+
+impl LeaseState {
+    /// In words.
+    pub const fn name(self) -> &'static str {
+        match self {
+            LeaseState::Opening => "opening",
+            LeaseState::Open => "open",
+            LeaseState::Ending => "ending",
+        }
+    }
 }
 
 /// A command to start in a running cage.
@@ -117,6 +173,29 @@ pub enum Reply {
     },
     /// Connections are told as they happen.
     Watching,
+    /// A lease is open.
+    Granted(Lease),
+    /// No lease is needed.
+    InBase {
+        /// Why.
+        reason: String,
+    },
+    /// So many leases are being taken back.
+    Revoking {
+        /// How many.
+        count: u32,
+    },
+    /// A lease is over.
+    LeaseEnded {
+        /// Which.
+        number: u32,
+        /// What can be said of it.
+        end: LeaseEnd,
+        /// Who still used it.
+        holders: Vec<Holder>,
+    },
+    /// The leases of the cage.
+    Leases(Vec<LeaseDescription>),
     /// The request was refused.
     Refused {
         /// Why, and what to do.

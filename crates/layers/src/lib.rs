@@ -9,6 +9,7 @@ mod error;
 pub mod filter;
 pub mod identity;
 pub mod landlock;
+pub mod live;
 pub mod network;
 mod overlay;
 pub mod privileges;

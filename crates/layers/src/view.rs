@@ -162,6 +162,12 @@ impl<'a> View<'a> {
         self.proc.as_fd()
     }
 
+    /// Another mount of the root's storage that stays writable, attached nowhere. Before anything
+    /// is mounted in it: only the storage itself is to be seen through it.
+    pub fn open_storage(&self) -> Result<OwnedFd, LayerError> {
+        clone_tree(self.root.as_fd(), false, Path::new("/"))
+    }
+
     /// Makes the nodes that the operations need.
     pub fn lay_out(&self, ops: &[Item<ViewOp>]) -> Result<(), LayerError> {
         self.directory(Path::new(HIDDEN_DIRECTORY), 0o700)?;

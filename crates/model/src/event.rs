@@ -1,6 +1,9 @@
 //! Events: what a cage leaves in the record.
 
-use crate::{CageId, Ending, LayerReport, LimitHit, LiveRule, NetworkLimits, Publish, RuleChange};
+use crate::{
+    CageId, Ending, Holder, LayerReport, Lease, LeaseEnd, LeaseOrigin, LimitHit, LiveRule,
+    NetworkLimits, Publish, Resource, RuleChange,
+};
 use serde::{Deserialize, Serialize};
 
 /// A system call that the filter refused, counted.
@@ -165,6 +168,31 @@ pub enum EventKind {
         #[serde(flatten)]
         ending: Ending,
         /// How long it ran.
+        milliseconds: u64,
+    },
+    /// A permission was given to the running cage, and is in force.
+    Lease(Lease),
+    /// A permission was asked for and not given.
+    LeaseRefused {
+        /// What was asked for.
+        resource: Resource,
+        /// Who asked.
+        origin: LeaseOrigin,
+        /// Why not.
+        reason: String,
+    },
+    /// A permission is over.
+    LeaseEnd {
+        /// Its number.
+        number: u32,
+        /// What can be said of it.
+        end: LeaseEnd,
+        /// Why it ended: its time, somebody's wish.
+        cause: String,
+        /// Who still used it when it was to end.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        holders: Vec<Holder>,
+        /// How long it was open.
         milliseconds: u64,
     },
     /// Somebody connected to the cage's control socket who may not; the first sixteen are recorded.

@@ -10,6 +10,7 @@ mod event;
 mod id;
 mod isolation;
 mod layer;
+mod lease;
 mod limit;
 mod live;
 mod network;
@@ -22,6 +23,9 @@ pub use event::{Denial, Event, EventKind, NetworkVerdict, Protocol, Traffic};
 pub use id::{CageId, InvalidCageId};
 pub use isolation::{Isolation, UnknownIsolation};
 pub use layer::{Layer, UnknownLayer};
+pub use lease::{
+    Approver, Holder, Holders, Lease, LeaseEnd, LeaseOrigin, Mark, Resource, Right, Scope, Term,
+};
 pub use limit::{LimitHit, LimitKind, bytes_as_written};
 pub use live::{
     Flow, FlowRequest, FlowStep, InvalidPublish, LiveRule, NetworkLimits, Publish, RuleChange,

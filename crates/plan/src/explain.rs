@@ -89,6 +89,7 @@ fn write_all(plan: &Plan, detail: Detail, out: &mut String) -> fmt::Result {
     )?;
     first_lock(plan, out)?;
     network(plan, out)?;
+    leases(plan, out)?;
     seccomp(plan, detail, out)?;
     writeln!(out, "\nlayers")?;
     for report in &plan.layers {
@@ -132,6 +133,17 @@ fn first_lock(plan: &Plan, out: &mut String) -> fmt::Result {
             AccessRights::Device => "device",
         };
         write!(line, "{rights:<10} {}", Printable::new(&rule.path))
+    })
+}
+
+fn leases(plan: &Plan, out: &mut String) -> fmt::Result {
+    let Some(leases) = &plan.leases else {
+        return Ok(());
+    };
+    let title = "leases: what the running cage may be given";
+    section(out, title, &leases.paths, |part, line| {
+        let (mark, right) = (part.mark.name(), part.right.name());
+        write!(line, "{mark:<5} {right:<6} {}", Printable::new(&part.path))
     })
 }
 

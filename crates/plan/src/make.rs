@@ -3,7 +3,7 @@
 use crate::plan::{
     AccessRights, AccessRule, Hostname, IdMap, Identity, Item, Plan, Rung, Scratch, Variable,
 };
-use crate::{PlanError, Request, bounds, command, filter, network, rung, view};
+use crate::{PlanError, Request, bounds, command, filter, leases, network, rung, view};
 use ironcage_host::{CgroupHost, HostCaps, HostFiles, Privilege};
 use ironcage_model::{Enforcement, Isolation, Layer, LayerReport};
 use ironcage_policy::{Policy, Sourced, capabilities};
@@ -36,6 +36,16 @@ pub fn make(
     )?;
     if isolation == Isolation::Chroot {
         rung::without_proc(&mut view, files);
+    }
+    let leases = match isolation {
+        Isolation::Namespace => leases::make(policy, request, files)?,
+        Isolation::Chroot | Isolation::Landlock => None,
+    };
+    if let Some(leases) = &leases {
+        leases::prepare(leases, &mut view);
+    } else if policy.ceiling.is_given() {
+        let note = "the policy's ceiling gives nothing here: leases need namespaces";
+        view.notes.push(note.into());
     }
     let bounds = bounds::make(&policy.limits, host);
     let mut command = command::make(policy, request, &identity, &view)?;
@@ -102,6 +112,7 @@ pub fn make(
         landlock,
         processors: bounds::processors(&bounds, host, &mut notes),
         network,
+        leases,
         seccomp: filter::make(policy, host)?,
         bounds,
         cgroup: host.cgroup.clone(),

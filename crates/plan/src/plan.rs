@@ -4,6 +4,7 @@
 //! to be decided after the fork.
 
 use crate::bytes;
+use crate::leases::Leases;
 use crate::network::Network;
 use crate::seccomp::Filter;
 use ironcage_host::CgroupHost;
@@ -476,6 +477,9 @@ pub struct Plan {
     pub processors: Option<u32>,
     /// What the network door lets through; `null` is no network and no door.
     pub network: Option<Network>,
+    /// What leases may give to the running cage; `null` is nothing, and no lease.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leases: Option<Leases>,
     /// The system call filter.
     pub seccomp: Filter,
     /// Bounds in numbers.

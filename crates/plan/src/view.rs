@@ -40,7 +40,7 @@ const DEVICE_LINKS: [(&str, &str); 5] = [
 ];
 
 /// Trees of the host that no rule can open: they are the kernel's, or hold every device.
-const NEVER: [(&str, &str); 4] = [
+pub(crate) const NEVER: [(&str, &str); 4] = [
     ("/", "the whole tree of the host cannot be given"),
     ("/proc", "the cage has a process file system of its own"),
     (

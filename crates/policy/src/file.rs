@@ -35,6 +35,8 @@ pub struct PolicyFile {
     pub process: ProcessSection,
     /// What of the network can be reached. Nothing, unless it is named here.
     pub network: NetworkSection,
+    /// What leases may give to the running cage beyond all this.
+    pub ceiling: CeilingSection,
     /// System calls.
     pub syscalls: SyscallsSection,
     /// Bounds on what the cage uses.
@@ -176,6 +178,47 @@ pub struct NetworkLimitsSection {
     /// Bytes in the body of one request, where the door sees it, such as `"1M"`.
     #[schemars(with = "Option<String>")]
     pub body: Option<Spanned<String>>,
+}
+
+/// What leases may give to a running cage, and how: nothing beyond this is ever given, whoever asks. Denying wins over asking, asking over giving at once.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct CeilingSection {
+    /// How long a lease may live: `"1h"` or `"none"`.
+    #[schemars(with = "Option<crate::schema::Time>")]
+    pub longest: Option<Spanned<String>>,
+    /// How long those who use a lease may take to let go of it when it ends: `"2s"`.
+    #[schemars(with = "Option<crate::schema::Time>")]
+    pub grace: Option<Spanned<String>>,
+    /// What becomes of those who do not let go: `kill` ends them, and the cage where they cannot be found; `keep` lets them keep what they have open, and the lease is not on record as revoked.
+    #[schemars(with = "Option<crate::schema::HoldersName>")]
+    pub holders: Option<Spanned<String>>,
+    /// Given at once, to whoever asks.
+    pub auto: CeilingPart,
+    /// Given when you say so.
+    pub ask: CeilingPart,
+    /// Never given, even below something that is.
+    pub deny: CeilingPart,
+}
+
+/// A part of the ceiling, in the words of the base.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct CeilingPart {
+    /// Files and directories.
+    pub files: CeilingFiles,
+}
+
+/// Files and directories that leases may give, or parts of them.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct CeilingFiles {
+    /// To read.
+    #[schemars(with = "Vec<String>")]
+    pub read: Vec<Spanned<String>>,
+    /// To read and write, as they are: what is written is there at once.
+    #[schemars(with = "Vec<String>")]
+    pub write: Vec<Spanned<String>>,
 }
 
 /// System calls.

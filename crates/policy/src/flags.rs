@@ -1,5 +1,6 @@
 //! The flags of one run: the topmost fragment of the merge.
 
+use crate::ceiling::CeilingFragment;
 use crate::fragment::{
     self, Fragment, LimitsFragment, check_capability, check_keep, check_unprotect, normal,
 };
@@ -214,6 +215,7 @@ impl FlagLayer {
             syscalls: one("--syscalls", self.syscalls.clone()),
             syscall_groups: each("--syscall-group", self.syscall_groups.iter().cloned()),
             network: self.network()?,
+            ceiling: CeilingFragment::default(),
             limits: LimitsFragment {
                 memory: one("--memory", self.memory),
                 cpus: one("--cpus", self.cpus),

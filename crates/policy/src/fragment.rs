@@ -1,8 +1,10 @@
 //! What one source says: a file, a profile or the flags, with the values checked and the
 //! origin of each beside it. Fragments are what is merged.
 
+mod ceiling;
 mod network;
 
+use crate::ceiling::CeilingFragment;
 use crate::diagnostic::Document;
 use crate::file::CpusText;
 use crate::network::NetworkFragment;
@@ -41,6 +43,7 @@ pub(crate) struct Fragment {
     pub(crate) syscalls: Option<Sourced<String>>,
     pub(crate) syscall_groups: Vec<Sourced<String>>,
     pub(crate) network: NetworkFragment,
+    pub(crate) ceiling: CeilingFragment,
     pub(crate) limits: LimitsFragment,
     pub(crate) require: Vec<Sourced<Layer>>,
     pub(crate) allow_degraded: Vec<Sourced<Layer>>,
@@ -144,6 +147,7 @@ impl Check<'_> {
                 this.name_of(text, "group of system calls", &names)
             })?,
             network: self.network(&file.network)?,
+            ceiling: self.ceiling(&file.ceiling)?,
             limits: self.limits(file)?,
             require: self.each(&file.layers.require, Self::layer)?,
             allow_degraded: self.each(&file.layers.allow_degraded, Self::layer)?,

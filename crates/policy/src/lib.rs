@@ -8,6 +8,7 @@
 pub mod bundles;
 pub mod caches;
 pub mod capabilities;
+mod ceiling;
 mod chain;
 pub mod commands;
 mod diagnostic;
@@ -33,11 +34,13 @@ pub mod syscalls;
 pub mod toolchains;
 mod trust;
 
+pub use ceiling::{Ceiling, CeilingPath};
 pub use diagnostic::Diagnostic;
 pub use error::PolicyError;
 pub use file::{
-    CpusText, EnvSection, FilesSection, LayersSection, LimitsSection, NetworkSection, PolicyFile,
-    ProcessSection, StateSection, SyscallsSection, WorkspaceSection,
+    CeilingFiles, CeilingPart, CeilingSection, CpusText, EnvSection, FilesSection, LayersSection,
+    LimitsSection, NetworkSection, PolicyFile, ProcessSection, StateSection, SyscallsSection,
+    WorkspaceSection,
 };
 pub use flags::FlagLayer;
 pub use listed::{

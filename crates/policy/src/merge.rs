@@ -1,7 +1,7 @@
 //! Fragments on top of each other make the policy.
 
 use crate::fragment::Fragment;
-use crate::{Limits, Network, Origin, Policy, PolicyError, Sourced, TimeLimit};
+use crate::{Ceiling, Limits, Network, Origin, Policy, PolicyError, Sourced, TimeLimit};
 use std::time::Duration;
 
 /// The policy that the built-in defaults alone make.
@@ -42,6 +42,7 @@ pub(crate) fn from_defaults(
         syscalls: defaults.syscalls.ok_or(Incomplete("syscalls.list"))?,
         syscall_groups: defaults.syscall_groups,
         network: Network::from_defaults(defaults.network)?,
+        ceiling: Ceiling::from_defaults(defaults.ceiling)?,
         limits: Limits {
             memory: limits.memory.ok_or(Incomplete("limits.memory"))?,
             cpus: limits.cpus.ok_or(Incomplete("limits.cpus"))?,
@@ -77,9 +78,13 @@ fn append<T: PartialEq>(list: &mut Vec<Sourced<T>>, values: Vec<Sourced<T>>) {
 /// Puts a fragment on top.
 pub(crate) fn apply(policy: &mut Policy, fragment: Fragment) {
     let Fragment {
-        limits, network, ..
+        limits,
+        network,
+        ceiling,
+        ..
     } = fragment;
     policy.network.apply(network);
+    policy.ceiling.apply(ceiling);
     append(&mut policy.require, fragment.require);
     append(&mut policy.allow_degraded, fragment.allow_degraded);
     replace(&mut policy.isolation, fragment.isolation);

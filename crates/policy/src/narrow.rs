@@ -77,7 +77,8 @@ pub fn is_no_wider(a: &Policy, b: &Policy) -> bool {
         && time_within(l.time.value, m.time.value)
         && time_within(l.idle.value, m.idle.value);
     let network = a.network.is_no_wider(&b.network);
-    files && process && syscalls && layers && limits && network
+    let ceiling = a.ceiling.is_no_wider(&b.ceiling);
+    files && process && syscalls && layers && limits && network && ceiling
 }
 
 /// What an untrusted file wanted beyond the policy, in words.
@@ -244,6 +245,7 @@ pub(crate) fn narrow(base: &mut Policy, fragment: &mut Fragment, workspace: &Pat
         layer,
     );
     crate::network::narrow(&base.network, &mut fragment.network, &mut dropped);
+    crate::ceiling::narrow(&base.ceiling, &mut fragment.ceiling, &mut dropped);
     narrow_limits(base, fragment, &mut dropped);
     dropped.0
 }

@@ -262,6 +262,8 @@ pub struct Policy {
     pub syscall_groups: Vec<Sourced<String>>,
     /// What of the network can be reached.
     pub network: crate::Network,
+    /// What leases may give beyond all this.
+    pub ceiling: crate::Ceiling,
     /// Bounds.
     pub limits: Limits,
 }

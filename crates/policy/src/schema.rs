@@ -2,7 +2,7 @@
 //! against it by a test.
 
 use crate::{capabilities, syscalls};
-use ironcage_model::{Isolation, Layer};
+use ironcage_model::{Holders, Isolation, Layer};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::Value;
 use std::borrow::Cow;
@@ -77,6 +77,10 @@ described!(
 described!(
     Time,
     json_schema!({"type": "string", "pattern": "^(none|[1-9][0-9]* ?(s|m|min|h|d)?)$", "examples": ["30m", "none"]})
+);
+described!(
+    HoldersName,
+    json_schema!({"type": "string", "enum": [Holders::Kill.name(), Holders::Keep.name()]})
 );
 described!(
     IsolationName,

@@ -7,7 +7,7 @@ use crate::run::exit;
 use crate::supervise::{SIGKILL, Supervision};
 use ironcage_host::{HostFiles as _, SystemFiles};
 use ironcage_layers::cgroup::sweep;
-use ironcage_model::{Ending, EventKind, LimitHit, LimitKind, Outcome, bytes_as_written};
+use ironcage_model::{Ending, EventKind, LeaseEnd, LimitHit, LimitKind, Outcome, bytes_as_written};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -93,12 +93,15 @@ impl Supervision<'_> {
         sweep(&plan.cgroup);
         // A directory that cannot be read now is told about where somebody needs it.
         let _ = self.runtime.sweep();
-        let somebody_asks =
-            !plan.absent.is_empty() || self.cage.door().is_some() || !self.control.execs.is_empty();
+        let somebody_asks = !plan.absent.is_empty()
+            || self.cage.door().is_some()
+            || !self.control.execs.is_empty()
+            || self.leases.is_any();
         if somebody_asks {
             // Nobody is left to plant anything after the look, or to send anything.
             self.cage.kill();
         }
+        self.finish_leases(LeaseEnd::CageEnded)?;
         self.close_door()?;
         let planted = planted(&plan.absent);
         if !planted.is_empty() {

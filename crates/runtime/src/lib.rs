@@ -14,6 +14,7 @@ mod control;
 mod door;
 mod ending;
 mod error;
+mod leases;
 mod limits;
 mod live_network;
 mod log;

@@ -4,6 +4,7 @@ use crate::RunError;
 use crate::background::Background;
 use crate::control::Control;
 use crate::door::Pace;
+use crate::leases::Leases;
 use crate::limits::Limits;
 use crate::live_network::LiveNetwork;
 use crate::output::{Output, Spot};
@@ -59,6 +60,7 @@ pub(crate) struct Supervision<'a> {
     pub(crate) traffic: Pace,
     pub(crate) network: LiveNetwork,
     pub(crate) limits: Limits,
+    pub(crate) leases: Leases,
     signals: OwnedFd,
     input: Option<Relay<'static>>,
     outputs: Vec<Relay<'static>>,
@@ -82,6 +84,7 @@ enum Source {
     Captured(Spot),
     Door,
     Client(u64),
+    Keeper,
 }
 
 pub(crate) fn failed(action: &'static str) -> impl FnOnce(std::io::Error) -> RunError {
@@ -125,6 +128,7 @@ impl<'a> Supervision<'a> {
         Ok(Supervision {
             plan,
             limits,
+            leases: Leases::default(),
             signals,
             refusals: Refusals::new(init, plan.seccomp.one_exec, now),
             traffic: Pace::new(now),
@@ -175,6 +179,9 @@ impl<'a> Supervision<'a> {
                 // PID 1 is the last to go.
                 dead |= source == Source::Pid;
                 gone |= self.handle(source, now)?;
+            }
+            if !gone {
+                self.look_at_leases(now)?;
             }
             // When PID 1 has said that the command is over, it is exiting, and the kernel ends
             // the rest: the streams come to their end while it does.
@@ -288,6 +295,9 @@ impl<'a> Supervision<'a> {
         for (key, client) in self.control.clients() {
             add(Source::Client(key), client, PollFlags::IN);
         }
+        if let Some(keeper) = self.leases.keeper() {
+            add(Source::Keeper, keeper, PollFlags::IN);
+        }
         let mut until: Vec<Instant> = self.outputs.iter().filter_map(Relay::runs_dry).collect();
         until.extend(pause);
         until.extend(self.cage.door().and(self.traffic.pause(Instant::now())));
@@ -295,6 +305,7 @@ impl<'a> Supervision<'a> {
         if !gone {
             until.extend(self.limits.next());
             until.extend(self.next_hangup());
+            until.extend(self.leases.next());
             let stopping = self.control.stopping;
             until.extend(stopping);
             if stopping.is_some() && self.plan.sticky {
@@ -354,6 +365,7 @@ impl<'a> Supervision<'a> {
                 }
             }
             Source::Client(key) => self.serve(key, now)?,
+            Source::Keeper => self.hear_keeper(now)?,
         }
         Ok(false)
     }

@@ -1,33 +1,52 @@
-//! Fault injection: debug builds can be told to die at any step of a start or an apply.
+//! Fault injection: debug builds can be told to die at any step of a start, an apply or a lease.
 //!
-//! `IRONCAGE_FAULT=N` kills the process that reaches the Nth step, counted over one command
-//! from zero: before and after every operation there is one. It can only end what goes on, never
-//! widen it, and release builds do not have it.
+//! `IRONCAGE_FAULT=N` kills the process that reaches the Nth step of a start or an apply, counted
+//! over one command from zero: before and after every operation there is one.
+//! `IRONCAGE_FAULT=lease:N` does the same for the giving and taking back of leases. It can only
+//! end what goes on, never widen it, and release builds do not have it.
 
 #[cfg(debug_assertions)]
 mod enabled {
     use std::cell::Cell;
 
     thread_local! {
-        static LEFT: Cell<Option<u32>> = Cell::new(
-            std::env::var("IRONCAGE_FAULT").ok().and_then(|step| step.parse().ok()),
-        );
+        static LEFT: Cell<Option<u32>> = Cell::new(wanted(""));
+        static LEFT_OF_LEASES: Cell<Option<u32>> = Cell::new(wanted("lease:"));
+    }
+
+    fn wanted(series: &str) -> Option<u32> {
+        let text = std::env::var("IRONCAGE_FAULT").ok()?;
+        text.strip_prefix(series)?.parse().ok()
+    }
+
+    fn count(left: &Cell<Option<u32>>) {
+        match left.get() {
+            None => {}
+            Some(0) => crate::process::kill_self(),
+            Some(steps) => left.set(Some(steps - 1)),
+        }
     }
 
     /// Dies here, if this is the step that was asked for.
     pub fn step() {
-        LEFT.with(|left| match left.get() {
-            None => {}
-            Some(0) => crate::process::kill_self(),
-            Some(steps) => left.set(Some(steps - 1)),
-        });
+        LEFT.with(count);
+    }
+
+    /// Dies here, if this is the step of a lease that was asked for.
+    pub fn lease_step() {
+        LEFT_OF_LEASES.with(count);
     }
 }
 
 /// A point at which a start or an apply may be made to die.
 #[cfg(debug_assertions)]
-pub use enabled::step;
+pub use enabled::{lease_step, step};
 
 /// A point at which a start or an apply may be made to die; nothing in release builds.
 #[cfg(not(debug_assertions))]
 pub fn step() {}
+
+/// A point at which the giving or taking back of a lease may be made to die; nothing in release
+/// builds.
+#[cfg(not(debug_assertions))]
+pub fn lease_step() {}

@@ -18,6 +18,7 @@ pub mod faults;
 pub mod inet;
 pub mod lock;
 pub mod mount;
+pub mod namespace;
 pub mod net;
 pub mod packet;
 pub mod process;

@@ -50,15 +50,22 @@ pub struct AttributeChange<'a> {
     pub recursive: bool,
     /// Stop mount events from going in or out.
     pub private: bool,
+    /// Stop mount events from going out.
+    pub slave: bool,
 }
 
 /// Changes the attributes of the mount that a descriptor stands for.
 pub fn set_attributes(mount: BorrowedFd<'_>, change: AttributeChange<'_>) -> io::Result<()> {
     const MS_PRIVATE: u64 = 1 << 18;
+    const MS_SLAVE: u64 = 1 << 19;
     let mut attr = MountAttr {
         attr_set: change.set.0,
         attr_clr: change.clear.0,
-        propagation: if change.private { MS_PRIVATE } else { 0 },
+        propagation: match (change.private, change.slave) {
+            (true, _) => MS_PRIVATE,
+            (false, true) => MS_SLAVE,
+            (false, false) => 0,
+        },
         userns_fd: 0,
     };
     if let Some(user_namespace) = change.id_map {

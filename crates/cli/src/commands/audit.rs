@@ -356,6 +356,9 @@ fn print_record(out: &mut dyn Write, record: &Record) -> io::Result<()> {
             milliseconds / 1000,
             milliseconds % 1000
         ),
+        EventKind::Lease(_) | EventKind::LeaseRefused { .. } | EventKind::LeaseEnd { .. } => {
+            super::leases::line(out, &event.kind)
+        }
         EventKind::PeerRefused { reason } => {
             writeln!(out, "refused a connection: {}", Printable::new(reason))
         }

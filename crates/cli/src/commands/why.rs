@@ -96,8 +96,12 @@ impl Refusals {
             | EventKind::Published { .. } => {}
             EventKind::DoorEnded { reason } => self.door_ended = Some(reason),
             EventKind::Planted { paths } => self.planted = paths,
-            EventKind::Exec { .. } | EventKind::ExecExit { .. } | EventKind::PeerRefused { .. } => {
-            }
+            EventKind::Exec { .. }
+            | EventKind::ExecExit { .. }
+            | EventKind::Lease(_)
+            | EventKind::LeaseRefused { .. }
+            | EventKind::LeaseEnd { .. }
+            | EventKind::PeerRefused { .. } => {}
             EventKind::Exit { ending, .. } => {
                 if let Ending::Limit { hit } = &ending {
                     self.add_limit(hit.clone());

@@ -6,11 +6,13 @@
 mod attach;
 mod exec;
 mod keys;
+mod leases;
 mod logs;
 mod network;
 
 pub use attach::{Attachment, attach};
 pub use exec::{ExecOptions, exec};
+pub use leases::{Ended, Granted, grant, leases, revoke};
 pub use logs::{LogOptions, logs};
 pub use network::Watch;
 

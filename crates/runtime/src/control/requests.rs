@@ -82,6 +82,9 @@ impl Supervision<'_> {
             }
             Request::Attach => self.attach(key, now),
             Request::Network(request) => self.answer_network(key, request, descriptors),
+            Request::Grant(request) => self.grant(key, request, descriptors, now)?,
+            Request::Revoke { number } => self.revoke(key, number, now)?,
+            Request::Leases => self.list_leases(key, now),
         }
         Ok(())
     }

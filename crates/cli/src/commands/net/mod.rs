@@ -145,7 +145,7 @@ fn add(sums: &mut BTreeMap<Key, Traffic>, traffic: Traffic) {
 }
 
 /// The records from a line on. A last line that is not all there yet is left for later.
-fn read(path: &Path, from: usize) -> Result<Vec<Record>, CliError> {
+pub(super) fn read(path: &Path, from: usize) -> Result<Vec<Record>, CliError> {
     let mut records = Vec::new();
     for item in Reader::open(path).map_err(said)?.skip(from) {
         match item {

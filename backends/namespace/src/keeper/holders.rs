@@ -1,0 +1,169 @@
+//! Who in a cage uses a mount: by descriptor, working directory, root, program or mapping.
+//!
+//! Only names and kills: that somebody uses a mount, or nobody does, is for the kernel to say.
+//! What is read here is the kernel's own, about processes of the agent's.
+
+use ironcage_model::Holder;
+use ironcage_sys::rustix::fs::{AtFlags, Dir, Mode, OFlags, StatxFlags, openat, readlinkat, statx};
+use ironcage_sys::rustix::io::Errno;
+use ironcage_sys::rustix::process::{Signal, pidfd_send_signal};
+use std::ffi::CStr;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Lines of a list of mappings that are looked at, for each process.
+const MAPPINGS: usize = 100_000;
+
+/// A process that uses a mount.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) holder: Holder,
+    /// Its directory in the process file system: stands for just this process, also when its
+    /// number is given to another.
+    pub(super) process: OwnedFd,
+}
+
+/// Finds who uses one of these mounts, of which the first is seen at `path` in the cage.
+pub(super) fn find(proc: BorrowedFd<'_>, mounts: &[u64], path: &str) -> io::Result<Vec<Found>> {
+    let found = examine(proc, |process| uses(process, mounts))?;
+    if !found.is_empty() {
+        return Ok(found);
+    }
+    // The list of mappings has no mounts in it: this goes by name, and so comes last.
+    examine(proc, |process| mapping(process, path))
+}
+
+fn examine(
+    proc: BorrowedFd<'_>,
+    uses: impl Fn(BorrowedFd<'_>) -> Option<String>,
+) -> io::Result<Vec<Found>> {
+    let mut found = Vec::new();
+    for name in names(proc, c".")? {
+        let Some(pid) = number(&name).filter(|pid| *pid != 1) else {
+            continue;
+        };
+        // It may be gone by now.
+        let Ok(process) = directory(proc, &name) else {
+            continue;
+        };
+        if let Some(what) = uses(process.as_fd()) {
+            found.push(Found {
+                holder: Holder {
+                    pid,
+                    program: program(process.as_fd()),
+                    what,
+                    killed: false,
+                },
+                process,
+            });
+        }
+    }
+    Ok(found)
+}
+
+/// Kills a process that was found.
+pub(super) fn kill(process: BorrowedFd<'_>) {
+    // It can only fail because it is gone.
+    let _ = pidfd_send_signal(process, Signal::KILL);
+}
+
+fn directory(at: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    openat(at, name, flags, Mode::empty())
+}
+
+fn names(at: BorrowedFd<'_>, name: &CStr) -> io::Result<Vec<std::ffi::CString>> {
+    let directory = directory(at, name)?;
+    let mut names = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        if number(entry.file_name()).is_some() {
+            names.push(entry.file_name().to_owned());
+        }
+    }
+    Ok(names)
+}
+
+fn number(name: &CStr) -> Option<u32> {
+    name.to_str().ok()?.parse().ok()
+}
+
+fn program(process: BorrowedFd<'_>) -> String {
+    let mut text = Vec::new();
+    if let Ok(file) = openat(
+        process,
+        "comm",
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    ) {
+        let _ = File::from(file).take(64).read_to_end(&mut text);
+    }
+    String::from_utf8_lossy(&text).trim_end().to_owned()
+}
+
+/// On which mount something is that a link of the process file system leads to.
+fn mount_of(at: BorrowedFd<'_>, name: &CStr) -> Option<u64> {
+    let stat = statx(at, name, AtFlags::empty(), StatxFlags::MNT_ID).ok()?;
+    Some(stat.stx_mnt_id)
+}
+
+fn uses(process: BorrowedFd<'_>, mounts: &[u64]) -> Option<String> {
+    let on = |at: BorrowedFd<'_>, name: &CStr| {
+        mount_of(at, name).is_some_and(|mount| mounts.contains(&mount))
+    };
+    // Threads may have descriptors and directories of their own.
+    for task in names(process, c"task").ok()? {
+        let Ok(task) =
+            directory(process, c"task").and_then(|tasks| directory(tasks.as_fd(), &task))
+        else {
+            continue;
+        };
+        for (link, what) in [
+            (c"cwd", "working directory"),
+            (c"root", "root directory"),
+            (c"exe", "program"),
+        ] {
+            if on(task.as_fd(), link) {
+                return Some(what.to_owned());
+            }
+        }
+        let Ok(table) = directory(task.as_fd(), c"fd") else {
+            continue;
+        };
+        for name in names(table.as_fd(), c".").unwrap_or_default() {
+            if on(table.as_fd(), &name) {
+                let led = readlinkat(&table, name.as_c_str(), Vec::new()).unwrap_or_default();
+                let led = String::from_utf8_lossy(led.to_bytes()).into_owned();
+                return Some(format!("descriptor of {}", short(&led)));
+            }
+        }
+    }
+    None
+}
+
+/// At most so much of a name as a record bears.
+fn short(text: &str) -> String {
+    text.chars().take(200).collect()
+}
+
+/// A file below a path of the cage that a process has mapped.
+fn mapping(process: BorrowedFd<'_>, path: &str) -> Option<String> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = openat(process, "maps", flags, Mode::empty()).ok()?;
+    for line in BufReader::new(File::from(file)).split(b'\n').take(MAPPINGS) {
+        let line = line.ok()?;
+        // Five fields, then the name.
+        let name = line
+            .splitn(6, |byte| *byte == b' ')
+            .nth(5)
+            .unwrap_or_default();
+        let name = Path::new(std::ffi::OsStr::from_bytes(name.trim_ascii_start()));
+        if name.starts_with(path) {
+            return Some(format!("mapping of {}", short(&name.to_string_lossy())));
+        }
+    }
+    None
+}

@@ -1,0 +1,279 @@
+//! What the keeper does, order by order.
+
+use super::enter_mounts;
+use super::holders::{self, Found};
+use ironcage_backend::faults::lease_step as step;
+use ironcage_backend::ids::{Reaped, owner_map};
+use ironcage_backend::{Kept, LeaseOrder, Progress};
+use ironcage_control::{Channel, Packet};
+use ironcage_layers::LayerError;
+use ironcage_layers::live::{
+    DiskOwner, Identity, LiveMount, Removal, Source, clone_decided, mounts_below, open_decided,
+};
+use ironcage_model::{Holder, Right};
+use ironcage_plan::Owner;
+use ironcage_sys::rustix::fs::{Mode, OFlags, openat};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+/// How often holders are looked for and killed before it is said that they cannot be found.
+const ROUNDS: u32 = 20;
+/// How long those who were killed may take to be gone, each round.
+const PATIENCE: Duration = Duration::from_millis(10);
+/// Holders that are told by name.
+const NAMED: usize = 16;
+
+/// The keeper at work.
+pub(super) struct Service<'a> {
+    pub(super) channel: &'a Channel,
+    /// The outer mount namespace.
+    pub(super) outer: OwnedFd,
+    /// The cage's.
+    pub(super) cage: BorrowedFd<'a>,
+    /// The cage's root.
+    pub(super) inside: OwnedFd,
+    /// The storage that this is on, writable.
+    pub(super) storage: BorrowedFd<'a>,
+    /// The process file system that shows the cage's processes.
+    pub(super) proc: BorrowedFd<'a>,
+    /// This process in the host's process file system, and its descriptors.
+    pub(super) own: OwnedFd,
+    pub(super) links: OwnedFd,
+    /// The agent's ids outside, where root mounts.
+    pub(super) agent: Option<(u32, u32)>,
+    pub(super) leases: BTreeMap<u32, Open>,
+    /// User namespaces that map owners on disk to the agent.
+    pub(super) owners: Vec<(DiskOwner, OwnedFd, Reaped)>,
+}
+
+/// An open lease.
+pub(super) struct Open {
+    mount: LiveMount,
+    /// Whether there are mounts of the host below it: then the kernel says less of it.
+    below: Vec<u64>,
+    path: String,
+}
+
+impl Open {
+    fn ids(&self) -> Vec<u64> {
+        let mut ids = vec![self.mount.id()];
+        ids.extend(&self.below);
+        ids
+    }
+}
+
+impl Service<'_> {
+    /// Serves until the supervisor is gone.
+    pub(super) fn run(mut self) -> io::Result<()> {
+        loop {
+            let order = match self.channel.receive::<LeaseOrder>(true)? {
+                Some(Packet::Message(order, _)) => order,
+                Some(Packet::Closed) => return Ok(()),
+                Some(Packet::Garbled(error)) => return Err(io::Error::other(error)),
+                None => continue,
+            };
+            step();
+            let answer = self.obey(order)?;
+            step();
+            self.channel.send(&answer, &[])?;
+        }
+    }
+
+    /// An error means that it is not known what is open, which only the end of the cage mends.
+    fn obey(&mut self, order: LeaseOrder) -> io::Result<Kept> {
+        match order {
+            LeaseOrder::Open {
+                number,
+                path,
+                device,
+                inode,
+                right,
+            } => {
+                let opened = self.open(&path, Identity { device, inode }, right);
+                let failed = match opened {
+                    Ok(open) => {
+                        self.leases.insert(number, open);
+                        None
+                    }
+                    Err(error) => Some(format!("{error}: {}", error.source)),
+                };
+                Ok(Kept::Opened { number, failed })
+            }
+            LeaseOrder::Close { number } => {
+                let progress = self.close(number)?;
+                self.ended(number, progress, Vec::new())
+            }
+            LeaseOrder::Expel { number } => {
+                let (progress, holders) = self.expel(number)?;
+                self.ended(number, progress, holders)
+            }
+            LeaseOrder::Leave { number } => {
+                let (progress, holders) = self.leave(number)?;
+                self.ended(number, progress, holders)
+            }
+        }
+    }
+
+    fn ended(&self, number: u32, progress: Progress, mut holders: Vec<Holder>) -> io::Result<Kept> {
+        holders.truncate(NAMED);
+        Ok(Kept::Ended {
+            number,
+            progress,
+            holders,
+        })
+    }
+
+    fn open(&mut self, path: &str, decided: Identity, right: Right) -> Result<Open, LayerError> {
+        let failed = |source: io::Error| LayerError {
+            layer: ironcage_model::Layer::MountNs,
+            action: "change the mount namespace".into(),
+            source,
+        };
+        let place = Path::new(path);
+        enter_mounts(self.outer.as_fd()).map_err(failed)?;
+        step();
+        let source = self.source(place, decided, right);
+        step();
+        // Whatever came of it: everything else is done in the cage's.
+        enter_mounts(self.cage).map_err(failed)?;
+        let (inside, storage) = (self.inside.as_fd(), self.storage);
+        let mount = LiveMount::attach(source?, inside, storage, place)?;
+        step();
+        // Which mounts came along is asked in the cage's namespace, where they are.
+        let below = mounts_below(&self.mount_list().map_err(failed)?, mount.id());
+        Ok(Open {
+            mount,
+            below,
+            path: path.to_owned(),
+        })
+    }
+
+    /// What is leased, in the outer namespace.
+    fn source(
+        &mut self,
+        place: &Path,
+        decided: Identity,
+        right: Right,
+    ) -> Result<Source, LayerError> {
+        let (handle, owner) = open_decided(place, decided)?;
+        let id_map = self.map_of(owner).map_err(|source| LayerError {
+            layer: ironcage_model::Layer::UserNs,
+            action: "map the owner of what is leased".into(),
+            source,
+        })?;
+        clone_decided(handle.as_fd(), place, right, id_map)
+    }
+
+    /// The map by which the owner on disk is the agent, where root mounts.
+    fn map_of(&mut self, owner: DiskOwner) -> io::Result<Option<BorrowedFd<'_>>> {
+        let Some(agent) = self.agent else {
+            return Ok(None);
+        };
+        if !self.owners.iter().any(|(known, ..)| *known == owner) {
+            let (uid, gid) = owner;
+            let (namespace, child) = owner_map(Owner { uid, gid }, agent)?;
+            self.owners.push((owner, namespace, child));
+        }
+        let mut owners = self.owners.iter();
+        let map = owners.find(|(known, ..)| *known == owner);
+        Ok(map.map(|(_, namespace, _)| namespace.as_fd()))
+    }
+
+    fn mount_list(&self) -> io::Result<String> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let file = openat(&self.own, "mountinfo", flags, Mode::empty())?;
+        let mut text = Vec::new();
+        File::from(file).read_to_end(&mut text)?;
+        // Names in it may be any bytes; only numbers are read.
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// Ends a lease if nobody uses it.
+    fn close(&mut self, number: u32) -> io::Result<Progress> {
+        let Some(open) = self.leases.remove(&number) else {
+            // It is closed already, or never was: nobody has anything of it.
+            return Ok(Progress::Revoked);
+        };
+        // First of all, on every mount of it: once it is off, it could not be said any more
+        // that nobody writes.
+        if !open.mount.flip().map_err(io::Error::other)? {
+            self.leases.insert(number, open);
+            return Ok(Progress::Busy);
+        }
+        step();
+        if !open.below.is_empty() {
+            // The kernel takes no tree off in one piece unless it is told not to look.
+            let busy = holders::find(self.proc, &open.ids(), &open.path)?;
+            if !busy.is_empty() {
+                self.leases.insert(number, open);
+                return Ok(Progress::Busy);
+            }
+            let off = open.mount.detach(self.storage, self.links.as_fd());
+            off.map_err(io::Error::other)?;
+            return Ok(Progress::Closed);
+        }
+        let Open { mount, below, path } = open;
+        let removed = mount.remove(self.storage, self.links.as_fd());
+        match removed.map_err(io::Error::other)? {
+            Removal::Proved => Ok(Progress::Revoked),
+            Removal::Detached => Ok(Progress::Closed),
+            Removal::Busy(mount) => {
+                let open = Open { mount, below, path };
+                self.leases.insert(number, open);
+                Ok(Progress::Busy)
+            }
+        }
+    }
+
+    /// Ends a lease, and kills who uses it: as often as others are found.
+    fn expel(&mut self, number: u32) -> io::Result<(Progress, Vec<Holder>)> {
+        let mut told: Vec<Holder> = Vec::new();
+        for _ in 0..ROUNDS {
+            match self.close(number)? {
+                Progress::Busy => {}
+                over => return Ok((over, told)),
+            }
+            let Some(open) = self.leases.get(&number) else {
+                break;
+            };
+            let found = holders::find(self.proc, &open.ids(), &open.path)?;
+            for Found { holder, process } in found {
+                step();
+                holders::kill(process.as_fd());
+                if told.iter().all(|known| known.pid != holder.pid) {
+                    told.push(Holder {
+                        killed: true,
+                        ..holder
+                    });
+                }
+            }
+            std::thread::sleep(PATIENCE);
+        }
+        Ok((Progress::Busy, told))
+    }
+
+    /// Ends a lease for who has nothing of it yet.
+    fn leave(&mut self, number: u32) -> io::Result<(Progress, Vec<Holder>)> {
+        match self.close(number)? {
+            Progress::Busy => {}
+            over => return Ok((over, Vec::new())),
+        }
+        let Some(open) = self.leases.remove(&number) else {
+            return Ok((Progress::Revoked, Vec::new()));
+        };
+        let found = holders::find(self.proc, &open.ids(), &open.path)?;
+        let told = found.into_iter().map(|found| found.holder).collect();
+        // While somebody writes it stays: off the view, nothing could be said of it any more.
+        if !open.mount.flip().map_err(io::Error::other)? {
+            self.leases.insert(number, open);
+            return Ok((Progress::Busy, told));
+        }
+        let off = open.mount.detach(self.storage, self.links.as_fd());
+        off.map_err(io::Error::other)?;
+        Ok((Progress::Closed, told))
+    }
+}

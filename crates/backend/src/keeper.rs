@@ -1,0 +1,147 @@
+//! The keeper: a process beside a cage that gives leases to it and takes them back.
+//!
+//! It is started with the first lease, and does for one cage what needs to be in the cage's own
+//! namespaces: clone, attach, flip, take off, find who holds on. This is the supervisor's side;
+//! the backend has the process. Orders and answers have the lease's number, and nothing here
+//! waits.
+
+use ironcage_control::{Channel, Packet};
+use ironcage_model::{Holder, Right};
+use ironcage_sys::rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// What the keeper is told to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Order {
+    /// Open a lease on a path.
+    Open {
+        /// The lease.
+        number: u32,
+        /// The real path, outside and inside.
+        path: String,
+        /// Its device, as it was decided upon.
+        device: u64,
+        /// Its number there.
+        inode: u64,
+        /// With which right.
+        right: Right,
+    },
+    /// End a lease if nobody uses it.
+    Close {
+        /// The lease.
+        number: u32,
+    },
+    /// End a lease, and kill who uses it. The cage has been stopped.
+    Expel {
+        /// The lease.
+        number: u32,
+    },
+    /// End a lease as far as that goes without killing anybody.
+    Leave {
+        /// The lease.
+        number: u32,
+    },
+}
+
+/// How far an end came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Progress {
+    /// Nobody has anything of it, by the kernel's word.
+    Revoked,
+    /// Out of the view and read-only; who had something open for reading keeps that.
+    Closed,
+    /// Somebody uses it, and it is as it was.
+    Busy,
+}
+
+/// What the keeper answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kept {
+    /// About an order to open.
+    Opened {
+        /// The lease.
+        number: u32,
+        /// Why it was not opened, if it was not.
+        failed: Option<String>,
+    },
+    /// About an order to end.
+    Ended {
+        /// The lease.
+        number: u32,
+        /// How far it came.
+        progress: Progress,
+        /// Who was found to use it.
+        holders: Vec<Holder>,
+    },
+}
+
+/// The supervisor's side of a keeper. Dropping it ends the process.
+#[derive(Debug)]
+pub struct Keeper {
+    /// Where orders go and answers come from.
+    pub channel: Channel,
+    /// The process.
+    pub pidfd: OwnedFd,
+}
+
+impl Keeper {
+    /// Gives an order.
+    ///
+    /// # Errors
+    /// Where the keeper is gone, or takes nothing.
+    pub fn order(&self, order: &Order) -> io::Result<()> {
+        self.channel.send(order, &[])
+    }
+
+    /// Takes an answer, if there is one.
+    ///
+    /// # Errors
+    /// Where the keeper is gone or says what makes no sense: nothing is known of its leases.
+    pub fn hear(&self) -> io::Result<Option<Kept>> {
+        match self.channel.receive::<Kept>(false)? {
+            None => Ok(None),
+            Some(Packet::Message(answer, _)) => Ok(Some(answer)),
+            Some(Packet::Garbled(error)) => Err(io::Error::other(error)),
+            Some(Packet::Closed) => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+impl AsFd for Keeper {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        // Both can only fail because it is gone already.
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+        let _ = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
+    }
+}
+
+/// What a keeper works with: handed over by PID 1 where the plan has leases.
+#[derive(Debug)]
+pub struct Grounds {
+    /// The cage's mount namespace.
+    pub mounts: OwnedFd,
+    /// The storage on which the cage's root is, writable for who holds this.
+    pub storage: OwnedFd,
+}
+
+/// Why a lease cannot be given at all.
+#[derive(Debug, thiserror::Error)]
+pub enum LeaseError {
+    /// The backend has none.
+    #[error("this cage's isolation gives no leases: {0}")]
+    Unable(&'static str),
+    /// The plan has none.
+    #[error("the cage was started without a ceiling")]
+    NoGrounds,
+    /// The process cannot be started.
+    #[error("cannot start the process that keeps leases")]
+    Start(#[source] io::Error),
+}

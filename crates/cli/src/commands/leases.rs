@@ -1,0 +1,153 @@
+//! `ironcage leases`: what a cage was given while it ran.
+
+use super::audit::{find, logs, print, said, utc};
+use super::{grant, net};
+use crate::error::{CliError, CommandResult};
+use crate::running;
+use ironcage_audit::{Error, Record};
+use ironcage_model::{EventKind, Holder, Printable};
+use ironcage_runtime::client::leases;
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::Duration;
+
+/// How often the record is looked at while it grows.
+const PACE: Duration = Duration::from_millis(200);
+
+/// List the permissions that a running cage has beyond its base
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Id of the cage, its beginning, or the cage's name
+    #[arg(value_name = "ID")]
+    id: String,
+    /// Show what was given, refused and taken back so far, and go on until the cage ends
+    #[arg(short, long, conflicts_with = "json")]
+    follow: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: Args) -> CommandResult {
+    if args.follow {
+        let dir = logs()?;
+        let id = find(&dir, Some(&args.id))?;
+        let path = ironcage_audit::log_path(&dir, &id);
+        if !path.exists() {
+            return Err(said(Error::NoSuchCage { id }));
+        }
+        return follow(&path);
+    }
+    let connection = running::connect(&args.id)?;
+    let list = leases(&connection).map_err(running::said)?;
+    if args.json {
+        let text = serde_json::to_string_pretty(&list).map_err(CliError::new)?;
+        anstream::println!("{text}");
+        return Ok(0);
+    }
+    if list.is_empty() {
+        anstream::println!("cage {}: no lease is open", connection.id());
+    }
+    for described in list {
+        let lease = &described.lease;
+        let left = match described.milliseconds_left {
+            Some(left) => format!(", {}.{:03} s left", left / 1000, left % 1000),
+            None => String::new(),
+        };
+        let reason = match lease.reason.as_str() {
+            "" => String::new(),
+            reason => format!(": {}", Printable::new(reason)),
+        };
+        anstream::println!(
+            "lease {}  {:<7}  {}{left}{reason}",
+            lease.number,
+            described.state.name(),
+            lease.resource
+        );
+    }
+    Ok(0)
+}
+
+fn follow(path: &Path) -> CommandResult {
+    let mut seen = 0;
+    loop {
+        let records = net::read(path, seen)?;
+        seen += records.len();
+        let over = records
+            .iter()
+            .any(|record| matches!(record.event.kind, EventKind::Exit { .. }));
+        print(|out| {
+            let mut records = records.iter().filter(|record| matters(record));
+            records.try_for_each(|record| {
+                write!(out, "{}  ", utc(record.event.time))?;
+                line(out, &record.event.kind)
+            })
+        })?;
+        if over {
+            return Ok(0);
+        }
+        std::thread::sleep(PACE);
+    }
+}
+
+fn matters(record: &Record) -> bool {
+    matches!(
+        record.event.kind,
+        EventKind::Lease(_) | EventKind::LeaseRefused { .. } | EventKind::LeaseEnd { .. }
+    )
+}
+
+/// What happened to a lease, in a line and one for each who held on.
+pub(super) fn line(out: &mut dyn Write, kind: &EventKind) -> io::Result<()> {
+    match kind {
+        EventKind::Lease(lease) => {
+            let reason = match lease.reason.as_str() {
+                "" => String::new(),
+                reason => format!(": {}", Printable::new(reason)),
+            };
+            writeln!(out, "{}{reason}", grant::in_words(lease))
+        }
+        EventKind::LeaseRefused {
+            resource, reason, ..
+        } => writeln!(out, "lease refused: {resource}: {}", Printable::new(reason)),
+        EventKind::LeaseEnd {
+            number,
+            end,
+            cause,
+            holders,
+            milliseconds,
+        } => {
+            writeln!(
+                out,
+                "lease {number}: {} after {}.{:03} s, {}",
+                end.name(),
+                milliseconds / 1000,
+                milliseconds % 1000,
+                Printable::new(cause)
+            )?;
+            for line in holders_in_words(holders) {
+                writeln!(out, "    {line}")?;
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Who still used a lease, a line each.
+pub(super) fn holders_in_words(holders: &[Holder]) -> Vec<String> {
+    let of = |holder: &Holder| {
+        let killed = if holder.killed {
+            "killed"
+        } else {
+            "left alone"
+        };
+        format!(
+            "{} (process {} in the cage) held on to it: {}; {killed}",
+            Printable::new(&holder.program),
+            holder.pid,
+            Printable::new(&holder.what)
+        )
+    };
+    holders.iter().map(of).collect()
+}

@@ -1,0 +1,17 @@
+//! What was given and asked before, as far as it matters for the next decision.
+
+use ironcage_model::Lease;
+
+/// Leases that are open at once in a cage.
+pub const MOST_OPEN: usize = 64;
+/// Requests within one second that are looked at, but for the operator's own.
+pub const MOST_ASKED: u32 = 100;
+
+/// What was given and asked before.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct History {
+    /// Leases that are open, or whose end is not proved yet.
+    pub open: Vec<Lease>,
+    /// Requests in the last second that did not come from the operator.
+    pub asked: u32,
+}

@@ -1,0 +1,13 @@
+//! Whether a permission is given to a running cage: a pure function of the plan, of what is
+//! asked for, and of what was given before.
+//!
+//! Nothing here touches the kernel. A path comes as the real path of something that the asker
+//! holds open, with what was seen through that descriptor beside it ([`Facts`]); who carries a
+//! decision out compares what it finds with the same descriptor once more.
+#![forbid(unsafe_code)]
+
+mod decide;
+mod history;
+
+pub use decide::{Asked, Decision, Facts, Given, Node, decide};
+pub use history::{History, MOST_ASKED, MOST_OPEN};

@@ -1,0 +1,353 @@
+//! No sequence of requests, however hostile, yields anything outside of the ceiling.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+#[path = "../../plan/tests/made_up/mod.rs"]
+mod made_up;
+
+use ironcage_host::Privilege;
+use ironcage_lease::{Asked, Decision, Facts, History, MOST_ASKED, MOST_OPEN, Node, decide};
+use ironcage_model::{Approver, Holders, Lease, LeaseOrigin, Mark, Resource, Right, Scope, Term};
+use ironcage_plan::{Item, LeasePath, Leases, Plan};
+use ironcage_policy::FlagLayer;
+use made_up::{host, plan_of, request};
+use proptest::prelude::*;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+fn part(path: &str, right: Right, mark: Mark) -> Item<LeasePath> {
+    Item {
+        what: LeasePath {
+            path: path.into(),
+            right,
+            mark,
+        },
+        origin: "test".into(),
+    }
+}
+
+fn leases(paths: Vec<Item<LeasePath>>) -> Leases {
+    Leases {
+        paths,
+        closed: Vec::new(),
+        longest: Some(Duration::from_secs(60)),
+        grace: Duration::ZERO,
+        holders: Holders::Kill,
+        real_workspace: true,
+        homes: vec!["/home/ann".into()],
+        i_know: false,
+    }
+}
+
+fn plan(paths: Vec<Item<LeasePath>>) -> Plan {
+    let mut plan = plan_of(
+        "shell",
+        FlagLayer::default(),
+        &request(),
+        &host(Privilege::User),
+    )
+    .unwrap();
+    plan.leases = Some(leases(paths));
+    plan
+}
+
+fn asked(path: &Path, right: Right, origin: LeaseOrigin) -> Asked<'_> {
+    Asked {
+        path,
+        right,
+        term: Term::UntilRevoked,
+        origin,
+        facts: Facts {
+            node: Node::Directory,
+            executed: None,
+        },
+    }
+}
+
+fn verdict(plan: &Plan, path: &str, right: Right, origin: LeaseOrigin) -> &'static str {
+    match decide(
+        plan,
+        &asked(Path::new(path), right, origin),
+        &History::default(),
+    ) {
+        Decision::Give { given, .. } => match given.approver {
+            Approver::Policy => "given",
+            Approver::Operator => "given by the operator",
+        },
+        Decision::Base { .. } => "there anyway",
+        Decision::Ask { .. } => "asked",
+        Decision::Refuse { .. } => "refused",
+    }
+}
+
+const READ: Right = Right::Read;
+const WRITE: Right = Right::Write;
+const TOOL: LeaseOrigin = LeaseOrigin::ToolCall;
+const OPERATOR: LeaseOrigin = LeaseOrigin::Operator;
+
+#[test]
+fn each_mark_does_what_it_says_and_the_strictest_wins() {
+    let plan = plan(vec![
+        part("/srv/a", READ, Mark::Auto),
+        part("/srv/a", WRITE, Mark::Ask),
+        part("/srv/b", WRITE, Mark::Auto),
+        part("/srv/b/private", READ, Mark::Ask),
+        part("/srv/b/secret", READ, Mark::Deny),
+        part("/srv/b/fixed", WRITE, Mark::Deny),
+    ]);
+    for (path, right, origin, wanted) in [
+        ("/srv/a", READ, TOOL, "given"),
+        ("/srv/a/deep/er", READ, TOOL, "given"),
+        ("/srv/a", WRITE, TOOL, "asked"),
+        ("/srv/a", WRITE, OPERATOR, "given by the operator"),
+        ("/srv/b/x", WRITE, TOOL, "given"),
+        ("/srv/b/private/x", READ, TOOL, "asked"),
+        ("/srv/b/private/x", WRITE, TOOL, "asked"),
+        ("/srv/b/secret", READ, OPERATOR, "refused"),
+        ("/srv/b/secret/x", WRITE, OPERATOR, "refused"),
+        // What is around something denied brings it along.
+        ("/srv/b", READ, OPERATOR, "refused"),
+        ("/srv/b/fixed", READ, TOOL, "given"),
+        ("/srv/b/fixed", WRITE, OPERATOR, "refused"),
+        // Names that only begin alike.
+        ("/srv/ab", READ, OPERATOR, "refused"),
+        ("/srv", READ, OPERATOR, "refused"),
+        ("/srv/a/../b", READ, OPERATOR, "refused"),
+        ("/srv/a/./x", READ, OPERATOR, "refused"),
+        ("srv/a", READ, OPERATOR, "refused"),
+    ] {
+        assert_eq!(
+            verdict(&plan, path, right, origin),
+            wanted,
+            "{right:?} {path}"
+        );
+    }
+}
+
+#[test]
+fn what_is_never_given_is_not_even_where_the_ceiling_names_it() {
+    let plan = plan(vec![part("/", WRITE, Mark::Auto)]);
+    for never in [
+        "/",
+        "/proc/1",
+        "/sys",
+        "/dev/sda",
+        "/home/ann/.ssh",
+        "/home/ann",
+        "/srv/repository/.git/hooks",
+    ] {
+        assert_eq!(verdict(&plan, never, WRITE, OPERATOR), "refused", "{never}");
+    }
+    assert_eq!(verdict(&plan, "/srv/data", WRITE, TOOL), "given");
+    assert_eq!(verdict(&plan, "/usr/bin", READ, TOOL), "there anyway");
+    assert_eq!(
+        verdict(&plan, "/home/ann/project/src", WRITE, TOOL),
+        "there anyway"
+    );
+}
+
+#[test]
+fn facts_that_stand_against_it_are_heard() {
+    let plan = plan(vec![part("/srv", WRITE, Mark::Auto)]);
+    let path = Path::new("/srv/data");
+    let given = |facts: Facts, right| {
+        let asked = Asked {
+            facts,
+            ..asked(path, right, TOOL)
+        };
+        matches!(
+            decide(&plan, &asked, &History::default()),
+            Decision::Give { .. }
+        )
+    };
+    let facts = |node, executed: Option<&str>| Facts {
+        node,
+        executed: executed.map(str::to_owned),
+    };
+    assert!(given(facts(Node::File, None), WRITE));
+    assert!(!given(facts(Node::Other, None), READ));
+    assert!(!given(facts(Node::Directory, Some(".envrc")), WRITE));
+    assert!(given(facts(Node::Directory, Some(".envrc")), READ));
+}
+
+#[test]
+fn too_many_requests_and_too_many_leases_are_refused_with_their_reason() {
+    let plan = plan(vec![part("/srv", READ, Mark::Auto)]);
+    let path = Path::new("/srv/data");
+    let mut history = History {
+        open: Vec::new(),
+        asked: MOST_ASKED,
+    };
+    let decided = |history: &History, origin| decide(&plan, &asked(path, READ, origin), history);
+    assert!(matches!(decided(&history, TOOL), Decision::Refuse { .. }));
+    assert!(matches!(decided(&history, OPERATOR), Decision::Give { .. }));
+    history.asked = 0;
+    for number in 0..MOST_OPEN {
+        assert!(matches!(decided(&history, TOOL), Decision::Give { .. }));
+        history
+            .open
+            .push(lease(number as u32, &format!("/srv/other/{number}"), READ));
+    }
+    assert!(matches!(decided(&history, TOOL), Decision::Refuse { .. }));
+}
+
+fn lease(number: u32, path: &str, right: Right) -> Lease {
+    Lease {
+        number,
+        resource: Resource::Path {
+            path: path.into(),
+            right,
+        },
+        scope: Scope::Cage,
+        term: Term::UntilRevoked,
+        reason: String::new(),
+        origin: OPERATOR,
+        approver: Approver::Operator,
+    }
+}
+
+/// Few names, so that paths meet.
+fn any_path() -> impl Strategy<Value = PathBuf> {
+    let name = prop::sample::select(&["srv", "a", "b", "aa", "..", ".", "etc", "proc"][..]);
+    (
+        prop::bool::weighted(0.95),
+        prop::collection::vec(name, 0..5),
+    )
+        .prop_map(|(absolute, names)| {
+            let root = if absolute { "/" } else { "" };
+            PathBuf::from(format!("{root}{}", names.join("/")))
+        })
+}
+
+fn any_right() -> impl Strategy<Value = Right> {
+    prop::sample::select(&[READ, WRITE][..])
+}
+
+fn any_part() -> impl Strategy<Value = Item<LeasePath>> {
+    (
+        any_path(),
+        any_right(),
+        prop::sample::select(&Mark::ALL[..]),
+    )
+        .prop_map(|(path, right, mark)| part(&path.to_string_lossy(), right, mark))
+}
+
+/// One step: a request, or the end of an open lease.
+#[derive(Debug, Clone)]
+enum Step {
+    Ask(PathBuf, Right, Term, LeaseOrigin),
+    End(usize),
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let term = prop_oneof![
+        Just(Term::UntilRevoked),
+        any::<u64>().prop_map(Term::Milliseconds)
+    ];
+    let origin = prop::sample::select(&[TOOL, OPERATOR][..]);
+    prop_oneof![
+        6 => (any_path(), any_right(), term, origin)
+            .prop_map(|(path, right, term, origin)| Step::Ask(path, right, term, origin)),
+        1 => (0..8_usize).prop_map(Step::End),
+    ]
+}
+
+/// What holds of everything that was given, said once more and from the other side.
+fn within(leases: &Leases, lease: &Lease) -> Result<(), String> {
+    let Resource::Path { path, right } = &lease.resource;
+    let path = Path::new(path);
+    let meets = |part: &LeasePath| path.starts_with(&part.path) || part.path.starts_with(path);
+    let parts = || leases.paths.iter().map(|item| &item.what);
+    let gives = |part: &LeasePath| path.starts_with(&part.path) && part.right >= *right;
+    if !parts().any(|part| part.mark != Mark::Deny && gives(part)) {
+        return Err("no part gives it".into());
+    }
+    if parts().any(|part| part.mark == Mark::Deny && part.right <= *right && meets(part)) {
+        return Err("a part denies it".into());
+    }
+    let kept_back =
+        parts().any(|part| part.mark == Mark::Ask && part.right <= *right && meets(part));
+    let auto = parts().any(|part| part.mark == Mark::Auto && gives(part));
+    match lease.approver {
+        Approver::Policy if kept_back || !auto => return Err("nobody was asked".into()),
+        Approver::Operator if lease.origin != OPERATOR => return Err("approved by nobody".into()),
+        _ => {}
+    }
+    if path.components().any(|part| part.as_os_str() == "..") || !path.is_absolute() {
+        return Err("not a real path".into());
+    }
+    if path == Path::new("/") || path.starts_with("/proc") {
+        return Err("never given".into());
+    }
+    match (lease.term, leases.longest) {
+        (Term::Milliseconds(time), Some(most)) if u128::from(time) <= most.as_millis() => Ok(()),
+        (_, None) => Ok(()),
+        other => Err(format!("too long: {other:?}")),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn no_sequence_of_requests_yields_anything_outside_of_the_ceiling(
+        parts in prop::collection::vec(any_part(), 1..6),
+        steps in prop::collection::vec(any_step(), 1..30),
+    ) {
+        let plan = plan(parts);
+        let leases = plan.leases.clone().unwrap();
+        let mut history = History::default();
+        for (number, step) in steps.into_iter().enumerate() {
+            let (path, right, term, origin) = match step {
+                Step::End(index) => {
+                    if index < history.open.len() {
+                        history.open.remove(index);
+                    }
+                    continue;
+                }
+                Step::Ask(path, right, term, origin) => (path, right, term, origin),
+            };
+            let asked = Asked { term, ..asked(&path, right, origin) };
+            if let Decision::Give { given, .. } = decide(&plan, &asked, &history) {
+                let lease = Lease {
+                    number: number as u32,
+                    resource: given.resource,
+                    scope: Scope::Cage,
+                    term: given.term,
+                    reason: String::new(),
+                    origin,
+                    approver: given.approver,
+                };
+                let Resource::Path { path: got, right: held } = &lease.resource;
+                prop_assert_eq!(Path::new(got), path.as_path());
+                prop_assert_eq!(*held, right);
+                prop_assert_eq!(within(&leases, &lease), Ok(()), "{:?}", lease);
+                history.open.push(lease);
+                prop_assert!(history.open.len() <= MOST_OPEN);
+            }
+        }
+    }
+}
+
+#[test]
+fn generated_sequences_do_yield_leases() {
+    // The property above says nothing if nothing is ever given.
+    use proptest::strategy::ValueTree as _;
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let (mut given, mut refused) = (0, 0);
+    for _ in 0..300 {
+        let parts = prop::collection::vec(any_part(), 1..6);
+        let plan = plan(parts.new_tree(&mut runner).unwrap().current());
+        let step = any_step().new_tree(&mut runner).unwrap().current();
+        if let Step::Ask(path, right, _, origin) = step {
+            match decide(&plan, &asked(&path, right, origin), &History::default()) {
+                Decision::Give { .. } => given += 1,
+                Decision::Refuse { .. } => refused += 1,
+                _ => {}
+            }
+        }
+    }
+    assert!(
+        given > 5 && refused > 50,
+        "{given} given, {refused} refused"
+    );
+}

@@ -1,0 +1,205 @@
+//! Leases: permissions beyond a cage's base, given for a while and taken back.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::time::Duration;
+
+/// What may be done with a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Right {
+    /// Reading and executing.
+    Read,
+    /// Also writing.
+    Write,
+}
+
+impl Right {
+    /// As it is written in policies and flags.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Right::Read => "read",
+            Right::Write => "write",
+        }
+    }
+}
+
+/// How a part of the ceiling is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mark {
+    /// At once, to whoever asks.
+    Auto,
+    /// When a person says so.
+    Ask,
+    /// Never.
+    Deny,
+}
+
+impl Mark {
+    /// Every mark, the widest first.
+    pub const ALL: [Mark; 3] = [Mark::Auto, Mark::Ask, Mark::Deny];
+
+    /// As it is written in policies.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Mark::Auto => "auto",
+            Mark::Ask => "ask",
+            Mark::Deny => "deny",
+        }
+    }
+}
+
+/// What becomes of those who still use a lease when it ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Holders {
+    /// They are killed; where they cannot be found, the whole cage is.
+    Kill,
+    /// They keep what they have open: nothing new can be opened, and the record says so.
+    Keep,
+}
+
+impl Holders {
+    /// As it is written in policies.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Holders::Kill => "kill",
+            Holders::Keep => "keep",
+        }
+    }
+}
+
+/// What a lease is about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Resource {
+    /// A file or directory of the host.
+    Path {
+        /// Its real path, without links.
+        path: String,
+        /// What may be done with it.
+        right: Right,
+    },
+}
+
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Resource::Path { path, right } => {
+                write!(f, "{} {}", right.name(), crate::Printable::new(path))
+            }
+        }
+    }
+}
+
+/// Who uses a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scope {
+    /// Every process of the cage.
+    Cage,
+}
+
+/// How long a lease lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Term {
+    /// This many milliseconds.
+    Milliseconds(u64),
+    /// Until somebody takes it back, or the cage ends.
+    UntilRevoked,
+}
+
+impl Term {
+    /// The time, where there is one.
+    pub fn duration(self) -> Option<Duration> {
+        match self {
+            Term::Milliseconds(time) => Some(Duration::from_millis(time)),
+            Term::UntilRevoked => None,
+        }
+    }
+}
+
+/// Where a request for a lease came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LeaseOrigin {
+    /// The user of the cage, outside, at its control socket.
+    Operator,
+    /// A tool call of the agent's, brought by its controller. Whatever it says may have been
+    /// said by an attacker.
+    ToolCall,
+}
+
+/// Who allowed a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Approver {
+    /// The policy: that part of the ceiling is `auto`.
+    Policy,
+    /// The user of the cage.
+    Operator,
+}
+
+/// A permission that was given to a cage.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    /// Its number in its cage, from 1.
+    pub number: u32,
+    /// What it is about.
+    pub resource: Resource,
+    /// Who uses it.
+    pub scope: Scope,
+    /// How long it lives.
+    pub term: Term,
+    /// What it is for, as was said by who asked.
+    pub reason: String,
+    /// Who asked.
+    pub origin: LeaseOrigin,
+    /// Who allowed it.
+    pub approver: Approver,
+}
+
+/// What can be said of a lease that is over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LeaseEnd {
+    /// Nobody in the cage has anything of it any more; the kernel has proved it.
+    Revoked,
+    /// It is out of the cage's view, and nothing can be written or executed through it; who had a
+    /// file open may still read that, and who had a directory open what lies in it.
+    ClosedToNewOpens,
+    /// It could not be opened, and never was.
+    NotOpened,
+    /// The cage ended, and everything in it.
+    CageEnded,
+    /// Its end could not be proved, so the cage was ended.
+    CageKilled,
+}
+
+impl LeaseEnd {
+    /// In words.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            LeaseEnd::Revoked => "revoked",
+            LeaseEnd::ClosedToNewOpens => "closed to new opens",
+            LeaseEnd::NotOpened => "not opened",
+            LeaseEnd::CageEnded => "ended with its cage",
+            LeaseEnd::CageKilled => "ended by killing the cage",
+        }
+    }
+}
+
+/// A process that still used a lease when it ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// Its id in the cage.
+    pub pid: u32,
+    /// Its own name for itself (fifteen bytes at most).
+    pub program: String,
+    /// What it had: a descriptor, a mapping, a working directory.
+    pub what: String,
+    /// Whether it was killed for it.
+    pub killed: bool,
+}

@@ -1,0 +1,229 @@
+//! What leases may give to the running cage: the ceiling, resolved on this host, and what no
+//! lease ever gives.
+
+use crate::plan::{Access, Item, NodeKind, ViewOp, WriteRights, WriteRule};
+use crate::view::{Made, NEVER};
+use crate::{PlanError, Request, bytes, guarded};
+use ironcage_host::{HostFiles, NodeType};
+use ironcage_model::{Holders, Mark, Right};
+use ironcage_policy::{Policy, WorkspaceMode, credentials, protected};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A path of the ceiling.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LeasePath {
+    /// Its real path; what lies below it is meant too.
+    #[serde(serialize_with = "bytes::path")]
+    pub path: PathBuf,
+    /// What may be done with it.
+    pub right: Right,
+    /// How it is given.
+    pub mark: Mark,
+}
+
+/// A place that no lease gives, holds or lies in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ClosedPlace {
+    /// Its real path.
+    #[serde(serialize_with = "bytes::path")]
+    pub path: PathBuf,
+}
+
+/// What leases may give.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Leases {
+    /// Files and directories.
+    pub paths: Vec<Item<LeasePath>>,
+    /// What is never given, with the reason.
+    pub closed: Vec<Item<ClosedPlace>>,
+    /// How long a lease may live; `null` is as long as the cage.
+    pub longest: Option<Duration>,
+    /// How long holders may take to let go at its end.
+    pub grace: Duration,
+    /// What becomes of those who do not.
+    pub holders: Holders,
+    /// Whether the workspace is the real tree, so that a lease in it may be too.
+    pub real_workspace: bool,
+    /// Home directories, for what is guarded in them.
+    #[serde(serialize_with = "bytes::path_list")]
+    pub homes: Vec<PathBuf>,
+    /// Whether what is guarded is given all the same, by explicit word.
+    pub i_know: bool,
+}
+
+impl Leases {
+    /// Why a path is given by no lease, whatever the ceiling says.
+    pub fn never(&self, path: &Path, right: Right) -> Option<String> {
+        for (tree, why) in NEVER {
+            let inside_kernel_tree = tree != "/" && path.starts_with(tree);
+            if path == Path::new(tree) || inside_kernel_tree {
+                return Some(why.to_owned());
+            }
+        }
+        let around = |place: &Path| path.starts_with(place) || place.starts_with(path);
+        if let Some(closed) = self.closed.iter().find(|item| around(&item.what.path)) {
+            return Some(closed.origin.clone());
+        }
+        if right == Right::Write
+            && let Some(name) = lies_in_protected(path)
+        {
+            return Some(format!(
+                "the host executes or trusts what is written to {name}"
+            ));
+        }
+        if self.i_know {
+            return None;
+        }
+        let access = match right {
+            Right::Read => Access::Read,
+            Right::Write => Access::Write,
+        };
+        guarded::why(&self.homes, path, access).map(|guard| guard.why)
+    }
+}
+
+/// The protected name that a path is or lies in, whatever directory that is in.
+fn lies_in_protected(path: &Path) -> Option<&'static str> {
+    let mut entries = protected::ENTRIES.iter();
+    let found = entries.find(|entry| {
+        path.ancestors().skip(1).any(|around| {
+            path.strip_prefix(around)
+                .is_ok_and(|rest| rest.starts_with(entry.path))
+        })
+    });
+    found.map(|entry| entry.path)
+}
+
+/// Names in a directory that a lease for writing must not hold: the host would execute or trust
+/// what is written there.
+pub fn protected_names() -> impl Iterator<Item = &'static str> {
+    protected::ENTRIES.iter().map(|entry| entry.path)
+}
+
+/// Resolves the ceiling; `None` where it gives nothing.
+pub(crate) fn make(
+    policy: &Policy,
+    request: &Request,
+    files: &dyn HostFiles,
+) -> Result<Option<Leases>, PlanError> {
+    let ceiling = &policy.ceiling;
+    if !ceiling.is_given() {
+        return Ok(None);
+    }
+    let mut paths = Vec::new();
+    for part in &ceiling.paths {
+        let named = &part.value.path;
+        // What is not there yet may come; a link that is made then leads to another real path,
+        // which this one does not cover.
+        let path = files.real(named).unwrap_or_else(|_| named.clone());
+        if path != *named && named.starts_with(&request.workspace) {
+            return Err(PlanError::RefusedPath {
+                path: named.clone(),
+                origin: part.origin.to_string(),
+                why: "it goes through a symbolic link in the workspace, which may lead anywhere",
+            });
+        }
+        paths.push(Item {
+            what: LeasePath {
+                path,
+                right: part.value.right,
+                mark: part.value.mark,
+            },
+            origin: part.origin.to_string(),
+        });
+    }
+    Ok(Some(Leases {
+        paths,
+        closed: closed(policy, request, files),
+        longest: ceiling.longest.value,
+        grace: ceiling.grace.value.unwrap_or(Duration::MAX),
+        holders: ceiling.holders.value,
+        real_workspace: policy.workspace_mode.value == WorkspaceMode::Direct,
+        homes: guarded::known_homes(request),
+        i_know: request.i_know,
+    }))
+}
+
+fn closed(policy: &Policy, request: &Request, files: &dyn HostFiles) -> Vec<Item<ClosedPlace>> {
+    let place = |path: &Path, origin: &str| Item {
+        what: ClosedPlace {
+            path: files.real(path).unwrap_or_else(|_| path.to_owned()),
+        },
+        origin: origin.to_owned(),
+    };
+    let mut closed = Vec::new();
+    for own in &request.own.paths {
+        closed.push(place(
+            own,
+            "it is, holds or lies in Ironcage's own directories, which are in no cage",
+        ));
+    }
+    for hidden in &policy.hide {
+        let why = format!(
+            "it is, holds or lies in {}, which the policy hides ({})",
+            hidden.value.display(),
+            hidden.origin
+        );
+        closed.push(place(&hidden.value, &why));
+    }
+    // A secret is one under its other name too.
+    for home in guarded::known_homes(request) {
+        for entry in credentials::ENTRIES {
+            let named = home.join(entry.path);
+            let is_link = files
+                .node(&named)
+                .is_some_and(|node| node.kind == NodeType::Symlink);
+            if is_link && !request.i_know {
+                let why = format!("{} leads there, and it holds secrets", named.display());
+                closed.push(place(&named, &why));
+            }
+        }
+    }
+    closed
+}
+
+/// Makes the view ready for leases: directories in which a leased one can appear, and Landlock
+/// rules above them, because those only ever tighten.
+pub(crate) fn prepare(leases: &Leases, view: &mut Made) {
+    for item in &leases.paths {
+        let LeasePath { path, right, mark } = &item.what;
+        let Some(parent) = path.parent().filter(|_| *mark != Mark::Deny) else {
+            continue;
+        };
+        let covered = view.ops.iter().any(|op| match &op.what {
+            ViewOp::Directory { target, .. } => target == parent,
+            ViewOp::Ephemeral { target, .. } => parent.starts_with(target),
+            other => other.from_host().is_some_and(|(target, kind)| {
+                kind == NodeKind::Directory && parent.starts_with(target)
+            }),
+        });
+        if !covered && parent != Path::new("/") {
+            let directory = Item {
+                what: ViewOp::Directory {
+                    target: parent.to_owned(),
+                    mode: 0o755,
+                    agents: false,
+                },
+                origin: item.origin.clone(),
+            };
+            // Before the root is sealed, which is last.
+            view.ops.insert(view.ops.len().saturating_sub(1), directory);
+        }
+        let ruled = view.write_rules.iter().any(|rule| {
+            rule.what.rights == WriteRights::Tree && parent.starts_with(&rule.what.path)
+        });
+        if *right == Right::Write && !ruled {
+            // On the directory above: a rule on a mount point itself does not cover what is
+            // mounted there later. What is beside it stays read-only by its mount.
+            view.write_rules.push(Item {
+                what: WriteRule {
+                    path: parent.to_owned(),
+                    rights: WriteRights::Tree,
+                },
+                origin: item.origin.clone(),
+            });
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Leases of a running cage, asked for and taken back from outside.
+
+use super::{ClientError, Connection, system};
+use ironcage_control::{GrantRequest, LeaseDescription, Reply, Request};
+use ironcage_model::{Holder, Lease, LeaseEnd};
+use ironcage_sys::rustix::fs::{Mode, OFlags, open};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long the supervisor may take to open a lease: it gives up before that.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What came of asking for a lease.
+#[derive(Debug)]
+pub enum Granted {
+    /// It is open.
+    Lease(Lease),
+    /// The cage has it anyway.
+    InBase {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A lease that is over.
+#[derive(Debug)]
+pub struct Ended {
+    /// Which.
+    pub number: u32,
+    /// What can be said of it.
+    pub end: LeaseEnd,
+    /// Who still used it.
+    pub holders: Vec<Holder>,
+}
+
+fn unexpected(reply: &Reply) -> ClientError {
+    ClientError::Answer(format!("{reply:?}"))
+}
+
+/// Asks for a lease on a path, and waits until it is open. What the path leads to now is what is
+/// asked for, whatever takes its place meanwhile.
+pub fn grant(
+    connection: &Connection,
+    path: &Path,
+    request: GrantRequest,
+) -> Result<Granted, ClientError> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let handle = open(path, flags, Mode::empty()).map_err(system("open what is to be leased"))?;
+    connection.send_with(&Request::Grant(request), &[handle.as_fd()])?;
+    match connection.receive(Some(Instant::now() + PATIENCE))?.0 {
+        Reply::Granted(lease) => Ok(Granted::Lease(lease)),
+        Reply::InBase { reason } => Ok(Granted::InBase { reason }),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Takes a lease back, or all of them, and waits until each is over; each is told as it ends.
+pub fn revoke(
+    connection: &Connection,
+    number: Option<u32>,
+    mut told: impl FnMut(Ended),
+) -> Result<(), ClientError> {
+    let count = match connection.ask(&Request::Revoke { number })? {
+        Reply::Revoking { count } => count,
+        other => return Err(unexpected(&other)),
+    };
+    for _ in 0..count {
+        match connection.receive(None)?.0 {
+            Reply::LeaseEnded {
+                number,
+                end,
+                holders,
+            } => told(Ended {
+                number,
+                end,
+                holders,
+            }),
+            other => return Err(unexpected(&other)),
+        }
+    }
+    Ok(())
+}
+
+/// The leases of a cage that are open, or whose end is not proved yet.
+pub fn leases(connection: &Connection) -> Result<Vec<LeaseDescription>, ClientError> {
+    match connection.ask(&Request::Leases)? {
+        Reply::Leases(leases) => Ok(leases),
+        other => Err(unexpected(&other)),
+    }
+}

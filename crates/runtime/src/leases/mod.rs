@@ -1,0 +1,319 @@
+//! The table of a cage's leases: what is open, until when, and how far the end of each has come.
+//!
+//! A lease is on record before it is opened, and its end only when that is proved. In between
+//! stands the keeper, who does what is ordered and answers later; nothing here waits for it.
+
+mod ends;
+mod facts;
+
+use crate::RunError;
+use crate::backends::backend;
+use crate::supervise::Supervision;
+use ironcage_backend::{Keeper, Kept, LeaseOrder};
+use ironcage_control::{GrantRequest, LeaseDescription, LeaseState, Reply};
+use ironcage_lease::{Asked, Decision, Given, History, decide};
+use ironcage_model::{EventKind, Holder, Lease, LeaseOrigin, Resource, Scope, Term};
+use ironcage_sys::faults::lease_step as step;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// How long the keeper may take for an order. One that hangs is worse than none: nothing is
+/// known of its leases.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Longest reason that is put on record.
+const REASON: usize = 500;
+
+/// The leases of one cage.
+#[derive(Debug, Default)]
+pub(crate) struct Leases {
+    keeper: Option<Keeper>,
+    held: Vec<Held>,
+    last: u32,
+}
+
+/// One lease.
+#[derive(Debug)]
+struct Held {
+    lease: Lease,
+    born: Instant,
+    /// When its time is up.
+    until: Option<Instant>,
+    stage: Stage,
+    /// Who is told how it ended.
+    waiting: Vec<u64>,
+    /// Why it ends.
+    cause: &'static str,
+    holders: Vec<Holder>,
+}
+
+/// How far a lease has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The keeper is opening it, for this client.
+    Opening {
+        client: u64,
+        by: Instant,
+    },
+    Open,
+    /// The keeper is closing it, once.
+    Closing {
+        by: Instant,
+        /// When those who use it have had time enough.
+        grace: Instant,
+    },
+    /// Somebody uses it, and may still let go.
+    Draining {
+        next: Instant,
+        grace: Instant,
+    },
+    /// The cage is stopped, and the keeper is killing who uses it.
+    Expelling {
+        by: Instant,
+    },
+    /// The keeper is taking it off for who has nothing of it yet.
+    Leaving {
+        by: Instant,
+    },
+}
+
+impl Leases {
+    /// Where the keeper answers.
+    pub(crate) fn keeper(&self) -> Option<BorrowedFd<'_>> {
+        self.keeper.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Whether there is any.
+    pub(crate) fn is_any(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// When something is to be done next.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        let of = |held: &Held| match held.stage {
+            Stage::Open => held.until,
+            Stage::Draining { next, .. } => Some(next),
+            Stage::Opening { by, .. }
+            | Stage::Closing { by, .. }
+            | Stage::Expelling { by }
+            | Stage::Leaving { by } => Some(by),
+        };
+        self.held.iter().filter_map(of).min()
+    }
+
+    fn describe(&self, now: Instant) -> Vec<LeaseDescription> {
+        let of = |held: &Held| LeaseDescription {
+            lease: held.lease.clone(),
+            state: match held.stage {
+                Stage::Opening { .. } => LeaseState::Opening,
+                Stage::Open => LeaseState::Open,
+                _ => LeaseState::Ending,
+            },
+            milliseconds_left: held
+                .until
+                .map(|until| until.saturating_duration_since(now).as_millis() as u64),
+        };
+        self.held.iter().map(of).collect()
+    }
+
+    fn position(&self, number: u32) -> Option<usize> {
+        let mut held = self.held.iter();
+        held.position(|held| held.lease.number == number)
+    }
+}
+
+impl Supervision<'_> {
+    /// Every lease that is open, or whose end is not proved.
+    pub(crate) fn list_leases(&mut self, key: u64, now: Instant) {
+        let list = self.leases.describe(now);
+        self.control.reply(key, &Reply::Leases(list), &[]);
+    }
+
+    /// Somebody asks for a lease. Whatever stands against it is told, and is on record.
+    pub(crate) fn grant(
+        &mut self,
+        key: u64,
+        request: GrantRequest,
+        descriptors: Vec<OwnedFd>,
+        now: Instant,
+    ) -> Result<(), RunError> {
+        let Some(handle) = descriptors.into_iter().next() else {
+            self.control
+                .refuse(key, "nothing was named: the path comes as a descriptor");
+            return Ok(());
+        };
+        let seen = match facts::look(&handle) {
+            Ok(seen) => seen,
+            Err(error) => {
+                self.control
+                    .refuse(key, format!("it cannot be looked at: {error}"));
+                return Ok(());
+            }
+        };
+        let origin = LeaseOrigin::Operator;
+        let asked = Asked {
+            path: &seen.path,
+            right: request.right,
+            term: request.term,
+            origin,
+            facts: seen.facts,
+        };
+        let history = History {
+            open: self.leases.held.iter().map(|h| h.lease.clone()).collect(),
+            asked: 0,
+        };
+        let given = match decide(self.plan, &asked, &history) {
+            Decision::Give { given, .. } => given,
+            Decision::Base { reason } => {
+                self.control.reply(key, &Reply::InBase { reason }, &[]);
+                return Ok(());
+            }
+            Decision::Ask { reason } | Decision::Refuse { reason } => {
+                let resource = Resource::Path {
+                    path: seen.path.to_string_lossy().into_owned(),
+                    right: request.right,
+                };
+                return self.refuse_lease(key, resource, origin, reason);
+            }
+        };
+        if self.control.stopping.is_some() {
+            self.control.refuse(key, "the cage is being stopped");
+            return Ok(());
+        }
+        if let Err(reason) = self.start_keeper() {
+            return self.refuse_lease(key, given.resource, origin, reason);
+        }
+        let Given {
+            resource,
+            term,
+            approver,
+        } = given;
+        self.leases.last = self.leases.last.wrapping_add(1).max(1);
+        let number = self.leases.last;
+        let Resource::Path { path, right } = &resource;
+        let order = LeaseOrder::Open {
+            number,
+            path: path.clone(),
+            device: seen.identity.device,
+            inode: seen.identity.inode,
+            right: *right,
+        };
+        let lease = Lease {
+            number,
+            resource,
+            scope: Scope::Cage,
+            term,
+            reason: request.reason.chars().take(REASON).collect(),
+            origin,
+            approver,
+        };
+        // On record before anything is open: whoever kills us now leaves no lease that the
+        // record does not know.
+        self.recorder.write(EventKind::Lease(lease.clone()))?;
+        step();
+        self.leases.held.push(Held {
+            lease,
+            born: now,
+            until: None,
+            stage: Stage::Opening {
+                client: key,
+                by: now + PATIENCE,
+            },
+            waiting: Vec::new(),
+            cause: "it could not be opened",
+            holders: Vec::new(),
+        });
+        self.order(&order)
+    }
+
+    fn refuse_lease(
+        &mut self,
+        key: u64,
+        resource: Resource,
+        origin: LeaseOrigin,
+        reason: String,
+    ) -> Result<(), RunError> {
+        self.control.refuse(key, reason.clone());
+        self.recorder.write(EventKind::LeaseRefused {
+            resource,
+            origin,
+            reason,
+        })
+    }
+
+    fn start_keeper(&mut self) -> Result<(), String> {
+        if self.leases.keeper.is_some() {
+            return Ok(());
+        }
+        let backend = backend(self.plan.rung.what.isolation);
+        let keeper = backend.keeper(self.plan, &self.cage).map_err(|error| {
+            let source = std::error::Error::source(&error);
+            source.map_or(error.to_string(), |source| format!("{error}: {source}"))
+        })?;
+        self.leases.keeper = Some(keeper);
+        Ok(())
+    }
+
+    /// Gives an order to the keeper. Where it takes none, the leases are ended with the cage.
+    fn order(&mut self, order: &LeaseOrder) -> Result<(), RunError> {
+        step();
+        let taken = match &self.leases.keeper {
+            Some(keeper) => keeper.order(order).is_ok(),
+            None => false,
+        };
+        match taken {
+            true => Ok(()),
+            false => self.lose_keeper(),
+        }
+    }
+
+    /// Takes what the keeper answers.
+    pub(crate) fn hear_keeper(&mut self, now: Instant) -> Result<(), RunError> {
+        let Some(keeper) = &self.leases.keeper else {
+            return Ok(());
+        };
+        match keeper.hear() {
+            Ok(None) => Ok(()),
+            Ok(Some(Kept::Opened { number, failed })) => self.opened(number, failed, now),
+            Ok(Some(Kept::Ended {
+                number,
+                progress,
+                holders,
+            })) => self.came(number, progress, holders, now),
+            Err(_) => self.lose_keeper(),
+        }
+    }
+
+    fn opened(
+        &mut self,
+        number: u32,
+        failed: Option<String>,
+        now: Instant,
+    ) -> Result<(), RunError> {
+        step();
+        let Some(index) = self.leases.position(number) else {
+            return Ok(());
+        };
+        let Some(held) = self.leases.held.get_mut(index) else {
+            return Ok(());
+        };
+        let Stage::Opening { client, .. } = held.stage else {
+            return Ok(());
+        };
+        if let Some(reason) = failed {
+            self.control.refuse(client, reason);
+            return self.not_opened(index);
+        }
+        held.stage = Stage::Open;
+        held.cause = "nothing more is known of it";
+        held.born = now;
+        // Taken back before it was open: then it ends at once.
+        held.until = held.until.or(match held.lease.term {
+            Term::Milliseconds(time) => now.checked_add(Duration::from_millis(time)),
+            Term::UntilRevoked => None,
+        });
+        let lease = held.lease.clone();
+        self.control.reply(client, &Reply::Granted(lease), &[]);
+        Ok(())
+    }
+}

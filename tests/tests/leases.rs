@@ -1,0 +1,416 @@
+//! Leases on files of a running cage: what is given, what is not, and that the end of one is an end.
+#![forbid(unsafe_code)]
+
+use ironcage_tests::{Ran, Running, Stage, both, wait_until};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A cage with a ceiling, killed when this is dropped.
+struct Cage<'a> {
+    stage: &'a Stage,
+    id: String,
+}
+
+/// What stands aside, and a ceiling that gives `data`, `auto` and `link`, but `data/private`.
+fn furnish(stage: &Stage, ceiling: &str) -> PathBuf {
+    let aside = stage.aside();
+    stage.write(aside.join("data/file"), "allowed\n");
+    stage.write(aside.join("data/deep/other"), "deeper\n");
+    stage.write(aside.join("data/private/key"), "private\n");
+    stage.write(aside.join("secret/key"), "secret\n");
+    let at = |name: &str| aside.join(name).display().to_string();
+    let policy = stage.base().join("policy.toml");
+    let text = format!(
+        "[ceiling]\n{ceiling}\n[ceiling.ask.files]\nwrite = [\"{}\", \"{}\"]\n[ceiling.deny.files]\nread = [\"{}\"]\n",
+        at("data"),
+        at("swapped"),
+        at("data/private"),
+    );
+    stage.write(&policy, text);
+    policy
+}
+
+impl<'a> Cage<'a> {
+    #[track_caller]
+    fn start(stage: &'a Stage, ceiling: &str) -> Self {
+        let policy = furnish(stage, ceiling);
+        let policy = policy.to_str().expect("text");
+        let args = [
+            "run",
+            "-q",
+            "-d",
+            "--workspace-mode",
+            "direct",
+            "--policy",
+            policy,
+        ];
+        let ran = Running::start(&mut stage.ironcage(args))
+            .finish(PATIENCE)
+            .ok();
+        let id = ran.stdout().trim().to_owned();
+        Cage { stage, id }
+    }
+
+    fn ask(&self, verb: &str, args: &[&str]) -> std::process::Command {
+        let mut command = self.stage.ironcage([verb, &self.id]);
+        command.args(args);
+        command
+    }
+
+    #[track_caller]
+    fn says(&self, verb: &str, args: &[&str]) -> Ran {
+        Running::start(&mut self.ask(verb, args)).finish(PATIENCE)
+    }
+
+    #[track_caller]
+    fn grant(&self, right: &str, path: &Path) -> Ran {
+        self.says(
+            "grant",
+            &[right, path.to_str().expect("text"), "--reason", "a test"],
+        )
+    }
+
+    fn exec(&self, flags: &[&str], command: &[&str]) -> std::process::Command {
+        let mut exec = self.stage.ironcage(["exec"]);
+        exec.args(flags).arg(&self.id).arg("--").args(command);
+        exec
+    }
+
+    #[track_caller]
+    fn sh(&self, script: &str) -> Ran {
+        Running::start(&mut self.exec(&[], &["/bin/sh", "-c", script])).finish(PATIENCE)
+    }
+
+    /// Starts a program in the cage that says in the workspace when it is ready, and waits for that.
+    #[track_caller]
+    fn hold(&self, script: &str) {
+        let script = format!(
+            "import os, sys, time, mmap, socket, array\nplace = os.getcwd() + '/'\n{script}\nopen(place + 'ready', 'w').close()\nwhile not os.path.exists(place + 'let-go'): time.sleep(0.02)\n"
+        );
+        self.stage
+            .write(self.stage.project().join("hold.py"), script);
+        Running::start(&mut self.exec(&["-d"], &["/usr/bin/python3", "hold.py"]))
+            .finish(PATIENCE)
+            .ok();
+        assert!(
+            wait_until(PATIENCE, || self.stage.project().join("ready").exists()),
+            "it never got ready"
+        );
+    }
+
+    fn running(&self) -> bool {
+        let ran = Running::start(&mut self.stage.ironcage(["ps", "-q"]))
+            .finish(PATIENCE)
+            .ok();
+        ran.stdout().lines().any(|id| id == self.id)
+    }
+}
+
+impl Drop for Cage<'_> {
+    fn drop(&mut self) {
+        let mut stop = self.stage.ironcage(["rm", "--force", &self.id]);
+        Running::start(&mut stop).finish(PATIENCE);
+    }
+}
+
+fn record(cage: &Cage<'_>) -> String {
+    let mut show = cage.stage.ironcage(["audit", "show", &cage.id]);
+    Running::start(&mut show).finish(PATIENCE).stdout()
+}
+
+both! {
+    fn a_lease_opens_a_path_with_just_its_right_and_its_end_closes_it(stage) {
+        let cage = Cage::start(stage, "");
+        let data = stage.aside().join("data");
+        let deep = data.join("deep");
+        let (shown, file) = (deep.display().to_string(), data.join("file"));
+        cage.sh(&format!("ls {shown}")).ended(2);
+        cage.grant("--read", &deep).ok();
+        assert_eq!(cage.sh(&format!("cat {shown}/other; ls {}", data.display())).ok().stdout(), "deeper\ndeep\n");
+        cage.sh(&format!("echo x > {shown}/new")).ended(2);
+        cage.says("revoke", &["1"]).ok().says("");
+        cage.sh(&format!("ls {shown}")).ended(2);
+        // With the right to write, what is written is there at once, and belongs to the user.
+        cage.grant("--write", &deep).ok();
+        cage.sh(&format!("echo x > {shown}/new; rm {shown}/other")).ok();
+        assert_eq!(std::fs::read_to_string(deep.join("new")).ok().as_deref(), Some("x\n"));
+        assert!(!deep.join("other").exists());
+        use std::os::unix::fs::MetadataExt;
+        assert_eq!(std::fs::metadata(deep.join("new")).expect("metadata").uid(), stage.uid());
+        assert_eq!(cage.says("revoke", &["--all"]).ok().stdout(), "lease 2: revoked\n");
+        cage.sh(&format!("echo y > {shown}/new")).ended(2);
+        // A single file.
+        cage.grant("--read", &file).ok();
+        assert_eq!(cage.sh(&format!("cat {}", file.display())).ok().stdout(), "allowed\n");
+        assert_eq!(cage.says("revoke", &["3"]).ok().stdout(), "lease 3: revoked\n");
+        cage.sh(&format!("cat {}", file.display())).ended(1);
+        // Nothing is left of mount points, and the record has all of it.
+        cage.sh(&format!("ls {}", stage.aside().display())).ended(2);
+        let record = record(&cage);
+        for said in ["lease 1: read", "lease 1: revoked", "lease 2: write", "lease 3: revoked", "a test", "record: intact"] {
+            assert!(record.contains(said), "{said}: {record}");
+        }
+    }
+
+    fn nothing_outside_of_the_ceiling_is_given(stage) {
+        let cage = Cage::start(stage, "");
+        let aside = stage.aside();
+        let outside = |path: &Path, right: &str, why: &str| {
+            cage.grant(right, path).ended(125).says(why);
+        };
+        outside(&aside.join("secret"), "--read", "outside of the cage's ceiling");
+        outside(&aside.join("data/../secret"), "--read", "outside of the cage's ceiling");
+        outside(&aside, "--read", "denies");
+        outside(&aside.join("data"), "--read", "denies");
+        outside(&aside.join("data/private"), "--read", "denies");
+        outside(&aside.join("data/private/key"), "--write", "denies");
+        // A link leads where it leads, whatever it is called.
+        std::os::unix::fs::symlink(aside.join("secret"), aside.join("data/deep/link")).expect("a link");
+        outside(&aside.join("data/deep/link"), "--read", "outside of the cage's ceiling");
+        outside(&aside.join("data/deep/link/key"), "--write", "outside of the cage's ceiling");
+        outside(&stage.state(), "--read", "Ironcage's own");
+        outside(Path::new("/proc/1"), "--read", "process file system");
+        // What the host executes when somebody works there.
+        std::fs::create_dir_all(aside.join("data/deep/.git")).expect("a repository");
+        outside(&aside.join("data/deep"), "--write", "the host executes or trusts");
+        outside(&aside.join("data/deep/.git"), "--write", "the host executes or trusts");
+        cage.grant("--read", &aside.join("data/deep")).ok();
+        // Twice, or around one another, is once.
+        outside(&aside.join("data/deep/other"), "--read", "overlaps");
+        let list = cage.says("leases", &["--json"]).ok().stdout();
+        assert_eq!(list.matches("\"number\"").count(), 1, "{list}");
+    }
+
+    fn time_ends_a_lease(stage) {
+        let cage = Cage::start(stage, "");
+        let deep = stage.aside().join("data/deep");
+        let path = deep.to_str().expect("text");
+        cage.says("grant", &["--read", path, "--for", "1s"]).ok();
+        assert!(wait_until(PATIENCE, || cage.says("leases", &[]).ok().stdout().contains("no lease is open")));
+        cage.sh(&format!("ls {path}")).ended(2);
+        assert!(record(&cage).contains("revoked after"), "{}", record(&cage));
+        // Longer than the ceiling lets it is shortened.
+        let said = cage.says("grant", &["--read", path, "--for", "9d"]).ok().stdout();
+        assert!(said.contains("for 28800.000 s"), "{said}");
+    }
+
+    fn who_holds_on_is_named_and_killed_and_then_it_is_revoked(stage) {
+        for (holding, what) in [
+            ("f = open('DEEP/other')", "descriptor"),
+            ("f = open('DEEP/held', 'w')", "descriptor"),
+            ("f = os.open('DEEP', os.O_RDONLY | os.O_DIRECTORY)", "descriptor"),
+            ("os.chdir('DEEP')", "working directory"),
+            ("f = open('DEEP/map', 'w+b')\nf.write(b'x' * 4096)\nf.flush()\nm = mmap.mmap(f.fileno(), 4096)\nf.close()\nos.closerange(3, 99)", "mapping"),
+            ("f = open('DEEP/held', 'w')\nfor i in range(20):\n  if os.fork() == 0:\n    os.setsid()\n    break\ntime.sleep(0.05)", "descriptor"),
+        ] {
+            let cage = Cage::start(stage, "grace = \"1s\"");
+            let deep = stage.aside().join("data/deep");
+            cage.grant("--write", &deep).ok();
+            cage.hold(&holding.replace("DEEP", deep.to_str().expect("text")));
+            let said = cage.says("revoke", &["1"]).ok().stdout();
+            assert!(said.starts_with("lease 1: revoked\n"), "{holding}: {said}");
+            assert!(said.contains(what) && said.contains("python3") && said.contains("; killed"), "{holding}: {said}");
+            // Others in the cage live on.
+            assert_eq!(cage.sh("echo alive").ok().stdout(), "alive\n");
+            let record = record(&cage);
+            assert!(record.contains("lease 1: revoked") && record.contains("; killed"), "{record}");
+            std::fs::remove_file(stage.project().join("ready")).expect("ready");
+        }
+    }
+
+    fn what_cannot_be_found_ends_the_cage_and_is_not_called_revoked(stage) {
+        let cage = Cage::start(stage, "grace = \"1s\"");
+        let deep = stage.aside().join("data/deep");
+        cage.grant("--write", &deep).ok();
+        // A descriptor in flight: no process has it, and no list shows it.
+        cage.hold(&format!(
+            "a, b = socket.socketpair()\nf = open('{}/held', 'w')\na.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [f.fileno()]))])\nf.close()",
+            deep.display()
+        ));
+        let said = cage.says("revoke", &["1"]).stdout();
+        assert!(said.starts_with("lease 1: ended by killing the cage\n"), "{said}");
+        assert!(wait_until(PATIENCE, || !cage.running()));
+        assert!(record(&cage).contains("lease 1: ended by killing the cage"), "{}", record(&cage));
+    }
+
+    fn who_lets_go_in_time_is_not_killed(stage) {
+        let cage = Cage::start(stage, "grace = \"9m\"");
+        let deep = stage.aside().join("data/deep");
+        cage.grant("--write", &deep).ok();
+        cage.hold(&format!("f = open('{}/held', 'w')", deep.display()));
+        let revoke = Running::start(&mut cage.ask("revoke", &["1"]));
+        assert!(wait_until(PATIENCE, || cage.says("leases", &[]).ok().stdout().contains("ending")));
+        stage.write(stage.project().join("let-go"), "");
+        assert_eq!(revoke.finish(PATIENCE).ok().stdout(), "lease 1: revoked\n");
+        assert!(!record(&cage).contains("held on to it"), "{}", record(&cage));
+    }
+
+    fn who_is_left_alone_reads_on_and_the_record_says_no_more_than_that(stage) {
+        let cage = Cage::start(stage, "grace = \"1s\"\nholders = \"keep\"");
+        let deep = stage.aside().join("data/deep");
+        cage.grant("--write", &deep).ok();
+        let script = format!(
+            "f = open('{0}/other')\nwhile os.path.exists('{0}/other'): time.sleep(0.02)\nsaid = f.read()\n\
+             try:\n  os.open('/proc/self/fd/%d' % f.fileno(), os.O_WRONLY)\n  said += 'reopened for writing'\n\
+             except OSError as error: said += 'refused'\n",
+            deep.display()
+        );
+        stage.write(stage.project().join("reader.py"), format!("import os, time\nopen('begun', 'w').close()\n{script}open('part', 'w').write(said)\nos.rename('part', 'said')\n"));
+        Running::start(&mut cage.exec(&["-d"], &["/usr/bin/python3", "reader.py"])).finish(PATIENCE).ok();
+        assert!(wait_until(PATIENCE, || stage.project().join("begun").exists()));
+        // Until it has the file open, nobody holds on to anything.
+        let shown = format!("ls -l /proc/[0-9]*/fd 2>/dev/null | grep -c {}/other", deep.display());
+        assert!(wait_until(PATIENCE, || cage.sh(&shown).stdout().trim() != "0"));
+        let said = cage.says("revoke", &["1"]).ok().stdout();
+        assert!(said.starts_with("lease 1: closed to new opens\n") && said.contains("left alone"), "{said}");
+        assert!(wait_until(PATIENCE, || stage.read("said").is_some()));
+        assert_eq!(stage.read("said").as_deref(), Some("deeper\nrefused"));
+        assert!(!record(&cage).contains("lease 1: revoked"), "{}", record(&cage));
+    }
+
+    fn a_path_that_is_swapped_all_the_while_yields_nothing_else(stage) {
+        let cage = Cage::start(stage, "");
+        let aside = stage.aside();
+        let swapped = aside.join("swapped");
+        stage.write(aside.join("real/file"), "allowed\n");
+        let script = "import os, sys\nos.chdir(sys.argv[1])\nwhile not os.path.exists('stop'):\n  os.rename('real', 'swapped')\n  os.rename('swapped', 'real')\n  os.symlink('secret', 'swapped')\n  os.unlink('swapped')\n";
+        let swapper = Running::start(stage.outside("/usr/bin/python3").args(["-c", script]).arg(&aside));
+        let mut given = 0;
+        for _ in 0..60 {
+            let ran = cage.grant("--read", &swapped);
+            if ran.code() == 0 {
+                given += 1;
+                let seen = cage.sh(&format!("cat {}/*", swapped.display())).stdout();
+                assert!(!seen.contains("secret"), "{seen}");
+                // Its mount point may have gone along with what was renamed.
+                cage.says("revoke", &["--all"]).ok();
+            }
+            assert!(!cage.sh(&format!("cat {}/secret/key {}/swapped/key", aside.display(), aside.display())).stdout().contains("secret"));
+        }
+        stage.write(aside.join("stop"), "");
+        swapper.finish(PATIENCE).ok();
+        // The allowing arm: what stands still is given.
+        std::fs::rename(aside.join("real"), &swapped).expect("a rename");
+        cage.grant("--read", &swapped).ok();
+        let seen = cage.sh(&format!("cat {}/file", swapped.display())).ok().stdout();
+        assert_eq!(seen, "allowed\n", "{given} were given before");
+    }
+
+    fn a_lease_is_its_cages_alone_and_gone_with_it(stage) {
+        let cage = Cage::start(stage, "");
+        let other = Cage::start(stage, "");
+        let deep = stage.aside().join("data/deep");
+        cage.grant("--read", &deep).ok();
+        cage.sh(&format!("cat {}/other", deep.display())).ok();
+        other.sh(&format!("cat {}/other", deep.display())).ended(1);
+        other.says("revoke", &["1"]).ended(125).says("no lease 1 is open");
+        Running::start(&mut stage.ironcage(["stop", &cage.id])).finish(PATIENCE).ok();
+        assert!(record(&cage).contains("lease 1: ended with its cage"), "{}", record(&cage));
+    }
+
+    fn many_leases_leave_nothing_behind(stage) {
+        let cage = Cage::start(stage, "");
+        let deep = stage.aside().join("data/deep");
+        let described = cage.says("inspect", &[]).ok().stdout();
+        let described: serde_json::Value = serde_json::from_str(&described).expect("JSON");
+        let supervisor = described["supervisor"].as_u64().expect("a process");
+        let count = |what: &str| {
+            let script = format!("ls /proc/{supervisor}/{what} | wc -l; cat /proc/{supervisor}/task/*/children | wc -w");
+            stage.sh_outside(&script).ok().stdout() + &cage.sh("wc -l < /proc/self/mountinfo; find / -xdev 2>/dev/null | wc -l").ok().stdout()
+        };
+        cage.grant("--write", &deep).ok();
+        cage.says("revoke", &["--all"]).ok();
+        let before = count("fd");
+        for _ in 0..40 {
+            cage.grant("--write", &deep).ok();
+            cage.says("revoke", &["--all"]).ok();
+        }
+        // The last client's connection may just be closing.
+        let mut after = String::new();
+        wait_until(PATIENCE, || { after = count("fd"); after == before });
+        assert_eq!(after, before);
+    }
+
+    fn without_a_ceiling_nothing_is_given(stage) {
+        let mut args = stage.ironcage(["run", "-q", "-d", "--workspace-mode", "direct"]);
+        let id = Running::start(&mut args).finish(PATIENCE).ok().stdout().trim().to_owned();
+        let cage = Cage { stage, id };
+        stage.write(stage.aside().join("file"), "x");
+        cage.grant("--read", &stage.aside().join("file")).ended(125).says("no ceiling");
+        cage.grant("--read", &stage.project()).ended(125).says("no ceiling");
+    }
+}
+
+/// Kills whoever comes to each step of giving a lease and taking it back.
+fn killed_at_every_step(stage: &Stage) {
+    let policy = furnish(stage, "grace = \"1s\"");
+    let deep = stage.aside().join("data/deep");
+    let log = deep.join("log");
+    let writer = format!("while :; do echo x >> {}; sleep 0.01; done", log.display());
+    let mut steps = 0;
+    loop {
+        let mut start =
+            stage.ironcage(["run", "-q", "-d", "--workspace-mode", "direct", "--policy"]);
+        start.arg(&policy).args(["--", "/bin/sh", "-c", &writer]);
+        start.env("IRONCAGE_FAULT", format!("lease:{steps}"));
+        let id = Running::start(&mut start)
+            .finish(PATIENCE)
+            .ok()
+            .stdout()
+            .trim()
+            .to_owned();
+        let cage = Cage { stage, id };
+        let granted = cage.grant("--write", &deep).code() == 0;
+        // Used before it is taken back, unless somebody was killed meanwhile.
+        wait_until(PATIENCE, || !granted || log.exists() || !cage.running());
+        let revoked = granted && {
+            let ran = cage.says("revoke", &["1"]);
+            ran.code() == 0 && ran.stdout().starts_with("lease 1: revoked")
+        };
+        if granted && revoked && cage.running() {
+            // Nobody was killed: the allowing arm, in which the cage lives on without the lease.
+            assert!(log.exists(), "it was never written");
+            break;
+        }
+        assert!(
+            wait_until(PATIENCE, || !cage.running()),
+            "killed at step {steps}, the cage runs on"
+        );
+        // Whoever wrote is gone: what is there now does not change any more.
+        let length = || {
+            std::fs::metadata(&log)
+                .map(|file| file.len())
+                .unwrap_or_default()
+        };
+        let mut last = length();
+        assert!(
+            wait_until(PATIENCE, || {
+                std::thread::sleep(Duration::from_millis(50));
+                let now = length();
+                std::mem::replace(&mut last, now) == now
+            }),
+            "killed at step {steps}, somebody writes on"
+        );
+        let record = record(&cage);
+        let known = record.contains("lease 1: write");
+        assert!(
+            known || last == 0,
+            "killed at step {steps}, it was written without a lease on record"
+        );
+        if record.contains("lease 1: revoked") {
+            assert!(!record.contains("killing the cage"), "{record}");
+        }
+        let _ = std::fs::remove_file(&log);
+        steps += 1;
+        assert!(steps < 200, "no lease got through");
+    }
+    assert!(steps > 10, "only {steps} steps: is this a debug build?");
+}
+
+both! {
+    fn a_lease_killed_at_any_step_leaves_nothing_open(stage) {
+        killed_at_every_step(stage);
+    }
+}
