@@ -13,6 +13,7 @@ mod process;
 mod screen;
 mod session;
 mod stage;
+mod tls_web;
 pub mod web;
 
 pub use binary::binary;
@@ -21,6 +22,7 @@ pub use process::{Exit, Ran, Running, wait_until};
 pub use screen::Screen;
 pub use session::{Step, agrees, play, renewed, steps};
 pub use stage::{DIRECT, Stage, Who};
+pub use tls_web::TlsWeb;
 
 use std::io::Write;
 

@@ -14,6 +14,10 @@ use ironcage_plan::{IdMap, Plan};
 use ironcage_sys::clone::{Forked, Namespaces, fork};
 use ironcage_sys::rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+/// How long the door may take to make a certificate authority.
+const DOOR_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Forks PID 1 of a cage, which builds it and starts the command. The caller goes on with
 /// [`Birth::attend`]; what it does before is done while PID 1 works.
@@ -93,6 +97,12 @@ fn fork_init(
         }
         None => None,
     };
+    let authority = match (&plan.network, &door) {
+        (Some(network), Some(door)) if network.opens_tls() => {
+            door.authority(DOOR_PATIENCE).map_err(StartError::Door)?
+        }
+        _ => String::new(),
+    };
     step();
 
     let mut namespaces = Namespaces::MOUNT;
@@ -118,6 +128,7 @@ fn fork_init(
                     control: control_inner,
                     streams: ends.inner,
                     owner_maps,
+                    authority,
                     agent_outside,
                     cgroup_entries,
                     permitted: false.into(),

@@ -49,9 +49,25 @@ fn events(cage: &CageId) -> Vec<Event> {
             address: Some("203.0.113.7".into()),
             rule: Some("*.example.com".into()),
             reason: None,
+            request: None,
+            status: None,
             connections: 1,
             sent: 0,
             received: 0,
+        }),
+        EventKind::Network(Traffic {
+            verdict: NetworkVerdict::Allowed,
+            host: "api.example.com".into(),
+            port: 443,
+            protocol: Protocol::Https,
+            address: Some("203.0.113.7".into()),
+            rule: Some("GET api.example.com/v1/**".into()),
+            reason: None,
+            request: Some("GET /v1/items".into()),
+            status: Some(200),
+            connections: 1,
+            sent: 120,
+            received: 800,
         }),
         EventKind::Network(Traffic {
             verdict: NetworkVerdict::Denied,
@@ -61,6 +77,8 @@ fn events(cage: &CageId) -> Vec<Event> {
             address: None,
             rule: None,
             reason: Some("no rule allows this host".into()),
+            request: None,
+            status: None,
             connections: 1,
             sent: 0,
             received: 0,
@@ -141,7 +159,7 @@ fn the_example_is_what_is_written() {
     drop(log);
     assert!(matches!(
         verify(&dir, &id).unwrap(),
-        Verdict::Intact { lines: 12, .. }
+        Verdict::Intact { lines: 13, .. }
     ));
 
     let text = |path: PathBuf| std::fs::read_to_string(path).unwrap();

@@ -128,6 +128,7 @@ pub fn start(
                 control: control_inner,
                 streams: ends.inner,
                 owner_maps,
+                authority: String::new(),
                 agent_outside,
                 cgroup_entries,
                 guarded: true,

@@ -42,6 +42,8 @@ pub struct Inheritance {
     pub owner_maps: Vec<OwnerMap>,
     /// The agent's ids outside.
     pub agent_outside: (u32, u32),
+    /// The certificate authority of the cage's own, where its TLS is opened; else empty.
+    pub authority: String,
     /// Files by which this process enters its cgroups.
     pub cgroup_entries: Vec<OwnedFd>,
     /// Whether a guardian stands above this process: then it is the first of the cage's, but of

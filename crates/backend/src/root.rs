@@ -40,6 +40,7 @@ pub fn make(
                 .min(plan.bounds.memory.what.value),
             inodes: plan.bounds.inodes.what.value,
             agent: inheritance.agent_outside,
+            authority: &inheritance.authority,
             owner_maps: &inheritance.owner_maps,
         },
         processes,

@@ -112,6 +112,10 @@ pub(crate) struct CageFlags {
     /// Let no connection out to this host, even where it is allowed (can be repeated)
     #[arg(long, value_name = "HOST", help_heading = "Network")]
     deny_host: Vec<String>,
+    /// Let only such requests out to a host: '[METHOD,..] NAME[:PORT][/PATH]', where * stands for
+    /// a part of the path and ** for any number (can be repeated)
+    #[arg(long, value_name = "REQUESTS", help_heading = "Network")]
+    http_allow: Vec<String>,
     /// Let connections out to the hosts of a bundle, such as github or pip (can be repeated)
     #[arg(long, value_name = "NAME", help_heading = "Network")]
     allow_bundle: Vec<String>,
@@ -396,6 +400,7 @@ impl CageFlags {
             network_limits: self.network_limit.clone(),
             allow_hosts: self.allow_host.clone(),
             deny_hosts: self.deny_host.clone(),
+            http_allow: self.http_allow.clone(),
             bundles: self.allow_bundle.clone(),
             host_ports: self.allow_host_port.clone(),
             resolve: self.resolve.clone(),

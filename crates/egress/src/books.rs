@@ -67,6 +67,11 @@ impl Books {
         self.enter(kind);
     }
 
+    /// Counts a request that was answered. Its bytes are its connection's.
+    pub(crate) fn note(&self, kind: Kind) {
+        self.enter(kind);
+    }
+
     fn enter(&self, kind: Kind) -> Rc<Sums> {
         let (sums, told) = self.ledger.borrow_mut().open(kind);
         if let Some(told) = told {
@@ -306,6 +311,8 @@ impl Counts {
             address: None,
             rule: None,
             reason: None,
+            request: None,
+            status: None,
         };
         Counts::begin(&books, &Rc::default(), &Rc::default(), kind)
     }

@@ -3,7 +3,7 @@
 use crate::books::Counts;
 use crate::decide::{Denied, Target};
 use crate::hello::{self, Hello};
-use crate::http::{self, Authority, Ended, Refused};
+use crate::http::{self, Refused};
 use crate::ledger::Kind;
 use crate::open::Open;
 use crate::relay::{First, first, read_more, relay, write_all};
@@ -21,7 +21,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 /// How long a client may take for its first bytes where they decide.
-const FIRST_BYTES: Duration = Duration::from_secs(30);
+pub(crate) const FIRST_BYTES: Duration = Duration::from_secs(30);
 /// How long an address may take to answer.
 const CONNECT: Duration = Duration::from_secs(15);
 
@@ -39,14 +39,14 @@ enum Expected {
 }
 
 /// A connection that is being decided.
-struct Connection<'a> {
-    service: &'a Service,
-    open: &'a Rc<Open>,
+pub(crate) struct Connection<'a> {
+    pub(crate) service: &'a Service,
+    pub(crate) open: &'a Rc<Open>,
     /// The count of bytes to its host.
     host: Rc<Cell<u64>>,
-    target: Target,
-    port: u16,
-    rule: String,
+    pub(crate) target: Target,
+    pub(crate) port: u16,
+    pub(crate) rule: String,
 }
 
 /// Serves one connection to its end.
@@ -98,8 +98,13 @@ pub(crate) async fn serve(service: &Service, open: &Rc<Open>, client: TcpStream)
         port,
         rule,
     };
+    let opened = match &connection.target {
+        Target::Name(name) => service.rules.requests(name, port).is_some(),
+        Target::Address(_) | Target::Host => false,
+    };
     // A side that went away is an end like any other.
     let _ = match (expected, connection.target.clone()) {
+        (_, Target::Name(name)) if opened => Box::pin(connection.opened(client, &name)).await,
         (Expected::Tls, Target::Name(name)) => connection.tls(&client, &name).await,
         (Expected::Http, Target::Name(name)) => {
             // On its own: the state of HTTP is large, and most connections have none.
@@ -126,12 +131,14 @@ fn record_denied(
         address: None,
         rule: denied.rule.clone(),
         reason: Some(denied.reason.clone()),
+        request: None,
+        status: None,
     };
     service.books.refuse(Some(open), kind);
 }
 
 /// Ends a connection so that its client sees that it was refused.
-fn reset(client: &TcpStream) {
+pub(crate) fn reset(client: &TcpStream) {
     // Without it the connection ends in order; refused it is either way.
     let _ = set_socket_linger(client, Some(Duration::ZERO));
 }
@@ -142,7 +149,7 @@ async fn refuse_http(client: TcpStream, denied: &Denied) {
     let _ = timeout(FIRST_BYTES, client.refuse(&refused)).await;
 }
 
-async fn refuse_tls(client: &TcpStream) {
+pub(crate) async fn refuse_tls(client: &TcpStream) {
     let _ = write_all(client, &hello::ACCESS_DENIED).await;
     let _ = shutdown(client, Shutdown::Write);
     let mut rest = Vec::new();
@@ -156,7 +163,12 @@ async fn refuse_tls(client: &TcpStream) {
 }
 
 impl Connection<'_> {
-    fn allowed(&self, protocol: Protocol, address: IpAddr, reason: Option<String>) -> Kind {
+    pub(crate) fn allowed(
+        &self,
+        protocol: Protocol,
+        address: IpAddr,
+        reason: Option<String>,
+    ) -> Kind {
         Kind {
             verdict: NetworkVerdict::Allowed,
             host: self.target.to_string(),
@@ -165,16 +177,18 @@ impl Connection<'_> {
             address: Some(address.to_string()),
             rule: Some(self.rule.clone()),
             reason,
+            request: None,
+            status: None,
         }
     }
 
-    fn denied(&self, protocol: Protocol, denied: &Denied) {
+    pub(crate) fn denied(&self, protocol: Protocol, denied: &Denied) {
         let host = self.target.to_string();
         record_denied(self.service, self.open, host, self.port, protocol, denied);
     }
 
     /// Counts the connection from here on.
-    fn count(&self, kind: Kind) -> Counts {
+    pub(crate) fn count(&self, kind: Kind) -> Counts {
         Counts::begin(&self.service.books, self.open, &self.host, kind)
     }
 
@@ -246,7 +260,10 @@ impl Connection<'_> {
     }
 
     /// Connects, or records why not. Where it was allowed and failed, that is recorded already.
-    async fn connect_recorded(&self, protocol: Protocol) -> Result<(TcpStream, IpAddr), Denied> {
+    pub(crate) async fn connect_recorded(
+        &self,
+        protocol: Protocol,
+    ) -> Result<(TcpStream, IpAddr), Denied> {
         let connected = self.connect(protocol).await;
         if let Err(denied) = &connected
             && denied.rule.as_ref() != Some(&self.rule)
@@ -311,54 +328,6 @@ impl Connection<'_> {
             reset(client);
         }
         carried
-    }
-
-    /// HTTP whose requests are for the name, every one.
-    async fn http(
-        &self,
-        client: TcpStream,
-        name: &HostName,
-        seen: Vec<u8>,
-        server: Option<(TcpStream, IpAddr)>,
-    ) -> io::Result<()> {
-        let authority = Authority {
-            name: name.clone(),
-            port: self.port,
-            usual_port: 80,
-        };
-        let mut client = http::Client::new(client, seen);
-        let request = match client.request(&authority).await? {
-            Ok(Some(request)) => request,
-            Ok(None) => return Ok(()),
-            Err(refused) => {
-                self.denied(Protocol::Http, &Denied::because(refused.reason.clone()));
-                return client.refuse(&refused).await;
-            }
-        };
-        let server = match server {
-            Some(server) => Ok(server),
-            None => self.connect_recorded(Protocol::Http).await,
-        };
-        let (server, address) = match server {
-            Ok(server) => server,
-            Err(denied) => {
-                let status = if denied.rule.as_ref() == Some(&self.rule) {
-                    502
-                } else {
-                    403
-                };
-                return client.refuse(&Refused::new(status, denied.reason)).await;
-            }
-        };
-        let kind = self.allowed(Protocol::Http, address, None);
-        let counts = self.count(kind);
-        match http::carry(&mut client, server, request, &authority, &counts).await? {
-            Ended::Over => {}
-            Ended::Refused(refused) => {
-                self.denied(Protocol::Http, &Denied::because(refused.reason));
-            }
-        }
-        Ok(())
     }
 
     /// A port that carries anything. Who speaks first tells what it is: where the client does,
@@ -426,7 +395,7 @@ impl Connection<'_> {
 }
 
 /// Reads until the first message of TLS is all there, or cannot be one.
-async fn hello(client: &TcpStream, seen: &mut Vec<u8>) -> io::Result<Hello> {
+pub(crate) async fn hello(client: &TcpStream, seen: &mut Vec<u8>) -> io::Result<Hello> {
     loop {
         match hello::read(seen) {
             Hello::Incomplete => {}
@@ -441,7 +410,7 @@ async fn hello(client: &TcpStream, seen: &mut Vec<u8>) -> io::Result<Hello> {
 
 /// What the first bytes of a client look like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Looks {
+pub(crate) enum Looks {
     Undecided,
     Tls,
     Http,
@@ -462,7 +431,7 @@ const METHODS: [&[u8]; 10] = [
     b"PRI ",
 ];
 
-fn looks_like(seen: &[u8]) -> Looks {
+pub(crate) fn looks_like(seen: &[u8]) -> Looks {
     match seen {
         [] | [22] => Looks::Undecided,
         [22, 3, ..] => Looks::Tls,

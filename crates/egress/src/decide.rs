@@ -1,7 +1,7 @@
 //! The decision over a destination. Pure: rules in, verdict out.
 
 use ironcage_model::{
-    Destination, HOST_NAME, HostName, HostRule, LiveRule, NetworkVerdict, Ports, special,
+    Destination, HOST_NAME, HostName, HostRule, HttpRule, LiveRule, NetworkVerdict, Ports, special,
 };
 use ironcage_plan::Network;
 use std::cell::RefCell;
@@ -58,6 +58,7 @@ impl Denied {
 pub(crate) struct Rules {
     allow: Vec<HostRule>,
     deny: Vec<HostRule>,
+    http: Vec<HttpRule>,
     host_ports: Vec<u16>,
     /// Those that were added while the cage runs.
     live: RefCell<Vec<LiveRule>>,
@@ -71,6 +72,9 @@ impl Rules {
         Rules {
             allow: rules(&network.allow),
             deny: rules(&network.deny),
+            http: (network.http.iter())
+                .map(|item| item.what.rule.clone())
+                .collect(),
             host_ports: network
                 .host_ports
                 .iter()
@@ -137,10 +141,22 @@ impl Rules {
         if let Some(rule) = self.denying(|rule| rule.knows(name) && rule.ports == Ports::Any) {
             return Err(Denied::by(&rule));
         }
-        if self.allowing(|rule| rule.knows(name)).is_some() {
+        if self.is_known(name) {
             return Ok(());
         }
         Err(Denied::because("no rule allows this host"))
+    }
+
+    fn is_known(&self, name: &HostName) -> bool {
+        self.allowing(|rule| rule.knows(name)).is_some()
+            || self.http.iter().any(|rule| rule.host.knows(name))
+    }
+
+    /// Requests that a port of a name gets; `None` where it gets every one.
+    pub(crate) fn requests(&self, name: &HostName, port: u16) -> Option<Vec<HttpRule>> {
+        let about = self.http.iter().filter(|rule| rule.is_about(name, port));
+        let rules: Vec<HttpRule> = about.cloned().collect();
+        (!rules.is_empty()).then_some(rules)
     }
 
     /// Whether a connection may be made; the rule that says so.
@@ -152,9 +168,13 @@ impl Rules {
                 if let Some(rule) = self.denying(|rule| rule.names(name, port)) {
                     return Err(Denied::by(&rule));
                 }
+                let requests = self.http.iter().find(|rule| rule.is_about(name, port));
+                if let Some(rule) = requests {
+                    return Ok(rule.to_string());
+                }
                 match self.allowing(|rule| rule.names(name, port)) {
                     Some(rule) => Ok(rule.to_string()),
-                    None if self.allowing(|rule| rule.knows(name)).is_some() => {
+                    None if self.is_known(name) => {
                         Err(Denied::because("no rule allows this port of the host"))
                     }
                     None => Err(Denied::because("no rule allows this host")),
@@ -255,6 +275,7 @@ mod tests {
         Rules {
             allow,
             deny,
+            http: Vec::new(),
             host_ports: vec![5432],
             live: RefCell::default(),
         }

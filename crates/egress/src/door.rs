@@ -6,6 +6,7 @@ use crate::decide::Rules;
 use crate::order::{self, Order};
 use crate::resolve::Resolver;
 use crate::serve::{self, Service};
+use crate::tls::Opener;
 use crate::wire::{self, FromDoor};
 use ironcage_plan::Network;
 use ironcage_sys::clone::{Forked, Namespaces, exit_now, fork};
@@ -97,8 +98,26 @@ impl Door {
             Some(FromDoor::Ready { per_port }) => Ok(per_port),
             Some(FromDoor::Failed(reason)) => Err(io::Error::other(reason)),
             Some(FromDoor::Closed) => Err(io::Error::other("it ended before it was ready")),
-            Some(FromDoor::Traffic(_) | FromDoor::Changed { .. } | FromDoor::Dial { .. })
+            Some(
+                FromDoor::Traffic(_)
+                | FromDoor::Changed { .. }
+                | FromDoor::Authority(_)
+                | FromDoor::Dial { .. },
+            )
             | None => Err(io::Error::other("it did not get ready")),
+        }
+    }
+
+    /// Waits for the certificate authority that it makes where TLS is opened.
+    ///
+    /// # Errors
+    /// Where it failed, went away or said nothing within the time.
+    pub fn authority(&self, within: Duration) -> io::Result<String> {
+        match self.next_before(Instant::now() + within)? {
+            Some(FromDoor::Authority(text)) => Ok(text),
+            Some(FromDoor::Failed(reason)) => Err(io::Error::other(reason)),
+            Some(FromDoor::Closed) => Err(io::Error::other("it ended before it was ready")),
+            Some(_) | None => Err(io::Error::other("it made no certificate authority")),
         }
     }
 
@@ -150,6 +169,7 @@ fn run(network: &Network, ids: Option<DoorIds>, parent: i32, control: OwnedFd) -
         Ok(Prepared {
             rules,
             resolver,
+            opener,
             sockets,
             files,
         }) => {
@@ -160,7 +180,7 @@ fn run(network: &Network, ids: Option<DoorIds>, parent: i32, control: OwnedFd) -
                 exit_now(1)
             }
             let books = Books::new(network.limits, control);
-            let service = Service::new(rules, resolver, files, books);
+            let service = Service::new(rules, resolver, opener, files, books);
             // A fault must not unwind into what was copied from the supervisor.
             let served = catch_unwind(AssertUnwindSafe(|| serve::run(service, sockets)));
             exit_now(i32::from(!matches!(served, Ok(Ok(())))))
@@ -178,6 +198,7 @@ fn run(network: &Network, ids: Option<DoorIds>, parent: i32, control: OwnedFd) -
 struct Prepared {
     rules: Rules,
     resolver: Resolver,
+    opener: Option<Opener>,
     sockets: wire::Sockets,
     files: u64,
 }
@@ -192,6 +213,10 @@ fn prepare(
     confine::detach(Some(parent), control.as_fd()).map_err(|error| Some(error.in_full()))?;
     let rules = Rules::of(network);
     let resolver = Resolver::from_host(network);
+    let opener = match network.opens_tls() {
+        true => Some(open_tls(network, control).map_err(|error| Some(error.to_string()))?),
+        false => None,
+    };
     let sockets = wire::take_sockets(control.as_fd())
         .map_err(|error| Some(error.to_string()))?
         .ok_or(None)?;
@@ -199,7 +224,18 @@ fn prepare(
     Ok(Prepared {
         rules,
         resolver,
+        opener,
         sockets,
         files,
     })
+}
+
+/// Makes the cage's certificate authority and tells it to who puts it into the view.
+fn open_tls(network: &Network, control: &OwnedFd) -> io::Result<Opener> {
+    let opener = Opener::new(&network.authorities)?;
+    wire::say(
+        control.as_fd(),
+        &FromDoor::Authority(opener.pem().to_owned()),
+    )?;
+    Ok(opener)
 }

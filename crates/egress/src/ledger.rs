@@ -8,6 +8,8 @@ use std::rc::Rc;
 
 /// Kinds that are kept apart; the rest is counted as others.
 const KINDS: usize = 512;
+/// Kinds from which on paths of requests are no longer told apart.
+const PATHS: usize = 256;
 /// Longest text of a kind: what comes from the cage is cut.
 const TEXT: usize = 300;
 
@@ -21,6 +23,10 @@ pub(crate) struct Kind {
     pub(crate) address: Option<String>,
     pub(crate) rule: Option<String>,
     pub(crate) reason: Option<String>,
+    /// Method and path, where it is a request.
+    pub(crate) request: Option<String>,
+    /// What it was answered with.
+    pub(crate) status: Option<u16>,
 }
 
 impl Kind {
@@ -35,6 +41,8 @@ impl Kind {
             address: kind.address,
             rule: kind.rule,
             reason: kind.reason,
+            request: kind.request,
+            status: kind.status,
             connections,
             sent,
             received,
@@ -87,6 +95,10 @@ impl Ledger {
         if let Some(reason) = &mut kind.reason {
             cut(reason);
         }
+        // Paths are many: they do not crowd out what hosts are reached at all.
+        if self.kinds.len() >= PATHS && !self.kinds.contains_key(&kind) {
+            kind.request = None;
+        }
         if !self.kinds.contains_key(&kind) && self.kinds.len() >= KINDS {
             kind = Kind {
                 host: "(others)".into(),
@@ -94,6 +106,8 @@ impl Ledger {
                 address: None,
                 rule: None,
                 reason: None,
+                request: None,
+                status: None,
                 ..kind
             };
         }
@@ -117,6 +131,8 @@ impl Ledger {
             address: told.address.clone(),
             rule: told.rule.clone(),
             reason: told.reason.clone(),
+            request: told.request.clone(),
+            status: told.status,
         };
         let counts = self.kinds.entry(kind).or_default();
         add(&counts.connections, told.connections);
@@ -151,6 +167,8 @@ mod tests {
             address: None,
             rule: None,
             reason: None,
+            request: None,
+            status: None,
         }
     }
 

@@ -17,15 +17,18 @@ mod dns;
 mod door;
 mod hello;
 mod http;
+mod http2;
 mod ledger;
 mod limits;
 mod names;
 mod open;
+mod opened;
 mod order;
 mod publish;
 mod relay;
 mod resolve;
 mod serve;
+mod tls;
 mod wire;
 
 pub use confine::DoorIds;

@@ -145,6 +145,8 @@ fn kind(publish: Publish, verdict: NetworkVerdict, reason: Option<String>) -> Ki
         address: None,
         rule: Some(format!("publish {publish}")),
         reason,
+        request: None,
+        status: None,
     }
 }
 

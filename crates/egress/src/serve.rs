@@ -10,6 +10,7 @@ use crate::open::{Open, Registry};
 use crate::order::{self, Order, Told};
 use crate::publish::Publishing;
 use crate::resolve::Resolver;
+use crate::tls::Opener;
 use crate::wire::{FromDoor, Sockets};
 use ironcage_model::{HOST_NAME, NetworkVerdict, Protocol};
 use ironcage_sys::inet::{receive_datagram, send_datagram};
@@ -33,6 +34,8 @@ const MOST: u64 = 8192;
 pub(crate) struct Service {
     pub(crate) rules: Rules,
     pub(crate) resolver: Resolver,
+    /// What opens TLS, where a rule needs it.
+    pub(crate) opener: Option<Opener>,
     pub(crate) books: Rc<Books>,
     names: RefCell<Names>,
     registry: Registry,
@@ -64,10 +67,17 @@ impl Drop for Slot {
 
 impl Service {
     /// `files` is how many descriptors the process can have.
-    pub(crate) fn new(rules: Rules, resolver: Resolver, files: u64, books: Books) -> Self {
+    pub(crate) fn new(
+        rules: Rules,
+        resolver: Resolver,
+        opener: Option<Opener>,
+        files: u64,
+        books: Books,
+    ) -> Self {
         Service {
             rules,
             resolver,
+            opener,
             books: Rc::new(books),
             names: RefCell::default(),
             registry: Registry::default(),
@@ -112,6 +122,8 @@ impl Service {
                 address: None,
                 rule: None,
                 reason: Some(denied.reason),
+                request: None,
+                status: None,
             };
             self.books.refuse(None, kind);
             return None;
@@ -174,6 +186,8 @@ impl Service {
                 address: None,
                 rule: denied.rule.clone(),
                 reason: Some(format!("closed while it was open: {}", denied.reason)),
+                request: None,
+                status: None,
             };
             self.books.refuse(Some(open), kind);
         }
@@ -297,6 +311,8 @@ fn respond(service: &Service, message: &[u8]) -> Option<Vec<u8>> {
                 address: None,
                 rule: denied.rule,
                 reason: Some(denied.reason),
+                request: None,
+                status: None,
             },
         );
         return Some(question.answer(Code::NoSuchName, None));
@@ -312,6 +328,8 @@ fn respond(service: &Service, message: &[u8]) -> Option<Vec<u8>> {
                 address: None,
                 rule: None,
                 reason: Some("too many names".into()),
+                request: None,
+                status: None,
             },
         );
         return Some(question.answer(Code::ServerFailure, None));

@@ -23,6 +23,7 @@ const SOCKETS: u8 = b's';
 const READY: u8 = b'r';
 const FAILED: u8 = b'f';
 const TRAFFIC: u8 = b't';
+const AUTHORITY: u8 = b'a';
 const CHANGED: u8 = b'c';
 const DIAL: u8 = b'd';
 
@@ -36,6 +37,8 @@ pub enum FromDoor {
     },
     /// It could not start.
     Failed(String),
+    /// The certificate authority that it made for the cage.
+    Authority(String),
     /// Connections.
     Traffic(Traffic),
     /// What was ordered holds.
@@ -173,6 +176,7 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, wait: bool) -> io::Result<Option<F
             per_port: Some(text()).filter(|text| !text.is_empty()),
         },
         FAILED => FromDoor::Failed(text()),
+        AUTHORITY => FromDoor::Authority(text()),
         TRAFFIC => FromDoor::Traffic(serde_json::from_slice(rest).map_err(|_| garbled())?),
         CHANGED => {
             let (serial, closed) = serde_json::from_slice(rest).map_err(|_| garbled())?;
@@ -196,6 +200,11 @@ pub(crate) fn say(socket: BorrowedFd<'_>, message: &FromDoor) -> io::Result<bool
         }
         FromDoor::Failed(text) => {
             let mut bytes = vec![FAILED];
+            bytes.extend(text.bytes());
+            bytes
+        }
+        FromDoor::Authority(text) => {
+            let mut bytes = vec![AUTHORITY];
             bytes.extend(text.bytes());
             bytes
         }
@@ -251,6 +260,8 @@ mod tests {
             address: None,
             rule: None,
             reason: Some("no rule".into()),
+            request: Some("GET /".into()),
+            status: Some(403),
             connections: 3,
             sent: 1,
             received: 2,
@@ -258,6 +269,7 @@ mod tests {
         for message in [
             FromDoor::Ready { per_port: None },
             FromDoor::Failed("why".into()),
+            FromDoor::Authority("certificate".into()),
             FromDoor::Traffic(traffic),
             FromDoor::Changed {
                 serial: 7,

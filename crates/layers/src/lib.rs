@@ -4,6 +4,7 @@
 //! calling process and on what it owns; the order in which they are called is the backend's.
 #![forbid(unsafe_code)]
 
+mod authorities;
 pub mod cgroup;
 mod error;
 pub mod filter;

@@ -4,6 +4,7 @@
 //! the host is attached: so nothing is ever created in a tree of the host's. Then mounts are
 //! attached, each target opened once as a handle below the new root, following no link.
 
+use crate::authorities;
 use crate::error::{Doing, LayerError, shown};
 use crate::overlay::{LAYERS, Layers};
 use ironcage_model::Layer;
@@ -44,6 +45,8 @@ pub struct Setting<'a> {
     pub inodes: u64,
     /// The agent's ids in the namespace in which the view is built.
     pub agent: (u32, u32),
+    /// The certificate authority of the cage's own; empty where it has none.
+    pub authority: &'a str,
     /// Maps for binds that have an owner; empty where the caller is not privileged.
     pub owner_maps: &'a [OwnerMap],
 }
@@ -207,6 +210,17 @@ impl<'a> View<'a> {
                     // Some programs, ssh among them, refuse settings of somebody else's.
                     self.give_to_agent(target)?;
                 }
+                ViewOp::Authorities {
+                    target,
+                    bundles,
+                    java,
+                } => {
+                    let content = authorities::content(bundles, self.setting.authority, *java);
+                    let content = doing(content, || {
+                        format!("gather authorities for {}", shown(target))
+                    })?;
+                    self.file(target, &content, 0o444)?;
+                }
                 ViewOp::Bind { target, kind, .. } => match kind {
                     NodeKind::Directory => self.directory(target, 0o755)?,
                     NodeKind::File => self.empty_file(target)?,
@@ -220,6 +234,7 @@ impl<'a> View<'a> {
                 ViewOp::Proc => self.directory(Path::new("/proc"), 0o555)?,
                 ViewOp::Terminals => self.directory(Path::new("/dev/pts"), 0o755)?,
                 ViewOp::Ephemeral { .. }
+                | ViewOp::Cover { .. }
                 | ViewOp::Pin { .. }
                 | ViewOp::Hide { .. }
                 | ViewOp::MaskProc { .. }
@@ -234,7 +249,19 @@ impl<'a> View<'a> {
     pub fn mount(&self, op: &ViewOp) -> Result<(), LayerError> {
         let base = MountAttributes::NO_SUID.with(MountAttributes::NO_DEVICES);
         match op {
-            ViewOp::Directory { .. } | ViewOp::Symlink { .. } | ViewOp::File { .. } => Ok(()),
+            ViewOp::Directory { .. }
+            | ViewOp::Symlink { .. }
+            | ViewOp::File { .. }
+            | ViewOp::Authorities { .. } => Ok(()),
+            ViewOp::Cover { target, with } => match self.kind_of(target)? {
+                Some(NodeKind::File) => {
+                    let set = base
+                        .with(MountAttributes::READ_ONLY)
+                        .with(MountAttributes::NO_EXEC);
+                    self.cover(with, target, set, false)
+                }
+                Some(NodeKind::Directory) | None => Ok(()),
+            },
             ViewOp::Ephemeral { target, executable } => {
                 let set = if *executable {
                     base

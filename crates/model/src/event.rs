@@ -39,6 +39,8 @@ pub enum Protocol {
     Tls,
     /// HTTP, every request checked.
     Http,
+    /// HTTP in TLS that was opened, every request checked.
+    Https,
 }
 
 impl Protocol {
@@ -49,6 +51,7 @@ impl Protocol {
             Protocol::Tcp => "tcp",
             Protocol::Tls => "tls",
             Protocol::Http => "http",
+            Protocol::Https => "https",
         }
     }
 }
@@ -73,6 +76,12 @@ pub struct Traffic {
     /// Why they did not go out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Method and path of requests, without what is asked of the path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<String>,
+    /// What requests were answered with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
     /// How many since the last record of this kind.
     pub connections: u64,
     /// Bytes that went out since then.

@@ -16,6 +16,7 @@ mod live;
 mod network;
 mod outcome;
 mod printable;
+mod request;
 mod switch;
 
 pub use enforcement::{Enforcement, LayerReport};
@@ -36,4 +37,5 @@ pub use network::{
 };
 pub use outcome::{Ending, Outcome};
 pub use printable::Printable;
+pub use request::{AmbiguousPath, HttpRule, InvalidPathPattern, PathPattern, RequestPath};
 pub use switch::{Switch, UnknownSwitch};

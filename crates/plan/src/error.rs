@@ -38,6 +38,11 @@ pub enum PlanError {
         /// Why not.
         why: &'static str,
     },
+    /// TLS is to be opened, and there is nothing to know servers by.
+    #[error(
+        "rules over requests and secrets need certificate authorities to know servers by, and this host has none: install ca-certificates, or name a file of them in SSL_CERT_FILE"
+    )]
+    NoAuthorities,
     /// A path of the policy is not there.
     #[error(
         "{origin} names {}, which does not exist or cannot be seen",

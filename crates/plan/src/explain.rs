@@ -162,6 +162,12 @@ fn network(plan: &Plan, out: &mut String) -> fmt::Result {
     if !network.deny.is_empty() {
         section(out, "network: denied all the same", &network.deny, rule)?;
     }
+    if !network.http.is_empty() {
+        let title = "network: only these requests go out to their hosts, whose TLS is opened";
+        section(out, title, &network.http, |http, line| {
+            write!(line, "{}", http.rule)
+        })?;
+    }
     if !network.host_ports.is_empty() {
         let title = "network: the host's own loopback, as host.ironcage";
         section(out, title, &network.host_ports, |port, line| {
@@ -232,6 +238,15 @@ fn view_op(op: &ViewOp, line: &mut String) -> fmt::Result {
             Printable::new(to)
         ),
         ViewOp::File { target, .. } => write!(line, "file       {}", Printable::new(target)),
+        ViewOp::Authorities { target, .. } => {
+            write!(line, "file       {} (authorities)", Printable::new(target))
+        }
+        ViewOp::Cover { target, with } => write!(
+            line,
+            "cover      {} with {}",
+            Printable::new(target),
+            Printable::new(with)
+        ),
         ViewOp::Ephemeral { target, .. } => {
             write!(line, "ephemeral  {}", Printable::new(target))
         }

@@ -26,6 +26,7 @@ mod rung;
 pub mod seccomp;
 mod shared;
 mod toolchains;
+mod trust;
 mod view;
 mod workspace;
 
@@ -35,7 +36,7 @@ pub use identity::git::{GitSetting, git_settings};
 pub use leases::{ClosedPlace, LeasePath, Leases, protected_names};
 pub use locate::{Located, Standing, guard, locate};
 pub use make::make;
-pub use network::{FixedAddress, HostPort, Network, NetworkRule};
+pub use network::{FixedAddress, HostPort, Network, NetworkRule, RequestRule};
 pub use plan::*;
 pub use request::{AskedHost, ChangeLayer, ChangePlace, KeptPlaces, OwnDirectories, Request};
 pub use rung::enforcement;

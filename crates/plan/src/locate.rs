@@ -103,6 +103,9 @@ fn standing(op: &ViewOp, path: &Path, below: &Standing) -> Option<(PathBuf, Stan
             };
             (target, standing)
         }
+        ViewOp::Authorities { target, .. } | ViewOp::Cover { target, .. } if target == path => {
+            (target, Standing::Made)
+        }
         ViewOp::Ephemeral { target, .. } if in_it(target) => (target, Standing::Ephemeral),
         ViewOp::Bind {
             source,
@@ -146,6 +149,7 @@ fn target_of(op: &ViewOp) -> Option<&Path> {
         ViewOp::Directory { target, .. }
         | ViewOp::Symlink { target, .. }
         | ViewOp::File { target, .. }
+        | ViewOp::Authorities { target, .. }
         | ViewOp::Ephemeral { target, .. }
         | ViewOp::Bind { target, .. }
         | ViewOp::Overlay { target, .. } => Some(target),

@@ -3,7 +3,7 @@
 use crate::plan::{
     AccessRights, AccessRule, Hostname, IdMap, Identity, Item, Plan, Rung, Scratch, Variable,
 };
-use crate::{PlanError, Request, bounds, command, filter, leases, network, rung, view};
+use crate::{PlanError, Request, bounds, command, filter, leases, network, rung, trust, view};
 use ironcage_host::{CgroupHost, HostCaps, HostFiles, Privilege};
 use ironcage_model::{Enforcement, Isolation, Layer, LayerReport};
 use ironcage_policy::{Policy, Sourced, capabilities};
@@ -26,7 +26,10 @@ pub fn make(
     let identity = identity(policy, request, host, files)?;
     let landlock = holds(&layers, Layer::Landlock);
     let kept_nothing = (isolation == Isolation::Landlock).then(|| keeping_nothing(policy));
-    let network = network::make(policy, request)?;
+    let mut network = network::make(policy, request)?;
+    if let Some(network) = network.as_mut().filter(|network| network.opens_tls()) {
+        network.authorities = trust::authorities(request, files)?;
+    }
     let mut view = view::make(
         kept_nothing.as_ref().unwrap_or(policy),
         request,

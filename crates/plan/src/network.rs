@@ -5,7 +5,7 @@ use crate::plan::Item;
 use crate::request::AskedHost;
 use crate::seccomp::Instruction;
 use crate::{PlanError, Request};
-use ironcage_model::{Destination, HostName, HostRule, NetworkLimits, Ports, Publish};
+use ironcage_model::{Destination, HostName, HostRule, HttpRule, NetworkLimits, Ports, Publish};
 use ironcage_policy::{Policy, Resolve, Sourced, allowed, bundles, network_limits};
 use serde::Serialize;
 use std::net::IpAddr;
@@ -17,6 +17,13 @@ pub struct NetworkRule {
     pub rule: HostRule,
     /// The bundle that it came with; `null` for one that stands for itself.
     pub bundle: Option<String>,
+}
+
+/// One rule over requests.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RequestRule {
+    /// Which requests.
+    pub rule: HttpRule,
 }
 
 /// A port of the host's own loopback.
@@ -42,6 +49,12 @@ pub struct Network {
     pub allow: Vec<Item<NetworkRule>>,
     /// What does not, even where it is allowed.
     pub deny: Vec<Item<NetworkRule>>,
+    /// Requests that go out, to hosts that get no others.
+    pub http: Vec<Item<RequestRule>>,
+    /// Files with the certificate authorities by which servers are known where TLS is opened;
+    /// empty where none is.
+    #[serde(serialize_with = "crate::bytes::path_list")]
+    pub authorities: Vec<std::path::PathBuf>,
     /// Ports of the host's loopback.
     pub host_ports: Vec<Item<HostPort>>,
     /// Names that no resolver is asked for.
@@ -59,14 +72,21 @@ pub struct Network {
 }
 
 impl Network {
+    /// Whether TLS of some host is opened, for which the cage has an authority of its own.
+    pub fn opens_tls(&self) -> bool {
+        !self.http.is_empty()
+    }
+
     /// The single ports that can be reached at all; `None` where a rule is about every one.
     pub fn ports(&self) -> Option<Vec<u16>> {
         if self.live {
             return None;
         }
         let mut ports: Vec<u16> = self.host_ports.iter().map(|item| item.what.port).collect();
-        for item in &self.allow {
-            match item.what.rule.ports {
+        let allowed = self.allow.iter().map(|item| item.what.rule.ports);
+        let requests = self.http.iter().map(|item| item.what.rule.host.ports);
+        for allowed in allowed.chain(requests) {
+            match allowed {
                 Ports::Any => return None,
                 Ports::Web => ports.extend([80, 443]),
                 Ports::One(port) => ports.push(port),
@@ -97,13 +117,27 @@ pub(crate) fn make(policy: &Policy, request: &Request) -> Result<Option<Network>
             origin: network.open.origin.to_string(),
         });
     }
-    let nothing = allow.is_empty() && network.host_ports.is_empty() && network.publish.is_empty();
+    let nothing = allow.is_empty()
+        && network.http.is_empty()
+        && network.host_ports.is_empty()
+        && network.publish.is_empty();
     if nothing && !network.live.value {
         return Ok(None);
     }
     Ok(Some(Network {
         allow,
         deny: network.deny.iter().map(own).collect(),
+        http: network
+            .http
+            .iter()
+            .map(|rule| Item {
+                what: RequestRule {
+                    rule: rule.value.clone(),
+                },
+                origin: rule.origin.to_string(),
+            })
+            .collect(),
+        authorities: Vec::new(),
         host_ports: network
             .host_ports
             .iter()

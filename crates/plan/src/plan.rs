@@ -159,6 +159,27 @@ pub enum ViewOp {
         /// Permission bits.
         mode: u32,
     },
+    /// A file with certificate authorities: the host's, and the cage's own, which is made at the
+    /// start.
+    Authorities {
+        /// Where.
+        #[serde(serialize_with = "bytes::path")]
+        target: PathBuf,
+        /// The host's, as files of certificates.
+        #[serde(serialize_with = "bytes::path_list")]
+        bundles: Vec<PathBuf>,
+        /// Whether it is in the form that Java reads.
+        java: bool,
+    },
+    /// A file made before is seen at a place of the host's tree; skipped where nothing is there.
+    Cover {
+        /// Where.
+        #[serde(serialize_with = "bytes::path")]
+        target: PathBuf,
+        /// The file.
+        #[serde(serialize_with = "bytes::path")]
+        with: PathBuf,
+    },
     /// A directory made before becomes writable, on the cage's ephemeral storage.
     Ephemeral {
         /// Which.

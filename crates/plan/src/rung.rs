@@ -148,6 +148,7 @@ pub(crate) fn check(policy: &Policy, request: &Request, host: &HostCaps) -> Resu
     if policy.network.is_given() {
         let network = &policy.network;
         let origin = (network.allow.first().map(|rule| &rule.origin))
+            .or(network.http.first().map(|rule| &rule.origin))
             .or(network.bundles.first().map(|bundle| &bundle.origin))
             .or(network.host_ports.first().map(|port| &port.origin))
             .or(network.publish.first().map(|port| &port.origin))

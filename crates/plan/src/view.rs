@@ -9,7 +9,7 @@ use crate::network::Network;
 use crate::plan::{
     Access, Identity, Item, KeptPlace, NodeKind, Owner, Variable, ViewOp, WriteRights, WriteRule,
 };
-use crate::{PlanError, Request, etc, guarded, toolchains, workspace};
+use crate::{PlanError, Request, etc, guarded, toolchains, trust, workspace};
 use ironcage_host::{HostCaps, HostFiles, Kernel, NodeType, Privilege};
 use ironcage_policy::{Listed, Policy, Sourced, WorkspaceMode, system};
 use std::path::{Path, PathBuf};
@@ -96,6 +96,12 @@ pub(crate) fn make(
             builder.etc(policy, identity, network);
             builder.fixed_etc();
         }
+    }
+    if let Some(network) = network.filter(|network| network.opens_tls()) {
+        let made = &mut builder.made;
+        made.ops.extend(trust::files(&network.authorities));
+        made.ops.extend(trust::covers(files));
+        made.variables.extend(trust::variables());
     }
     builder.devices();
     builder.processes();

@@ -137,6 +137,9 @@ pub struct NetworkSection {
     /// Hosts that are denied, even where they are allowed; without a port on every one.
     #[schemars(with = "Vec<String>")]
     pub deny: Vec<Spanned<String>>,
+    /// Requests that are allowed: `"GET,HEAD api.example.com/v1/**"`. A host that one of them is about gets no others; its TLS is opened.
+    #[schemars(with = "Vec<String>")]
+    pub http: Vec<Spanned<String>>,
     /// Bundles of hosts, such as `github`; `pip`, `npm`, `cargo` and `apt` follow your own settings of those tools.
     #[schemars(with = "Vec<crate::schema::BundleName>")]
     pub bundles: Vec<Spanned<String>>,

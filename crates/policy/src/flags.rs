@@ -60,6 +60,8 @@ pub struct FlagLayer {
     pub allow_hosts: Vec<String>,
     /// `--deny-host`.
     pub deny_hosts: Vec<String>,
+    /// `--http-allow`.
+    pub http_allow: Vec<String>,
     /// `--allow-bundle`.
     pub bundles: Vec<String>,
     /// `--allow-host-port`.
@@ -263,6 +265,7 @@ impl FlagLayer {
             mode: one("--network", self.network),
             allow: hosts("--allow-host", &self.allow_hosts, network::allowed)?,
             deny: hosts("--deny-host", &self.deny_hosts, network::denied)?,
+            http: hosts("--http-allow", &self.http_allow, network::requests)?,
             bundles: each("--allow-bundle", self.bundles.iter().cloned()),
             host_ports: each("--allow-host-port", self.host_ports.iter().copied()),
             resolve: hosts("--resolve", &self.resolve, str::parse)?,

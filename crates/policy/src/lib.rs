@@ -50,7 +50,7 @@ pub use listed::{
 pub use narrow::is_no_wider;
 pub use network::{
     InvalidHostRule, InvalidNetworkLimit, InvalidNetworkMode, Network, NetworkLimit,
-    NetworkLimitName, NetworkMode, Resolve, allowed, denied, host_name, network_limits,
+    NetworkLimitName, NetworkMode, Resolve, allowed, denied, host_name, network_limits, requests,
 };
 pub use origin::Origin;
 pub use parse::parse;

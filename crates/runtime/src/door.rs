@@ -62,7 +62,7 @@ impl Supervision<'_> {
                 self.dial(ticket, port, six);
                 return Ok(());
             }
-            Ok(None | Some(FromDoor::Ready { .. })) => return Ok(()),
+            Ok(None | Some(FromDoor::Ready { .. } | FromDoor::Authority(_))) => return Ok(()),
             Ok(Some(FromDoor::Failed(reason))) => reason,
             Ok(Some(FromDoor::Closed)) => "its process ended".to_owned(),
             // Not to be believed any more, and so not to be used.

@@ -3,7 +3,8 @@
 //! The next request is read only when the response before it is over: there is no doubt which
 //! answer belongs to which, and no request hides behind another.
 
-use super::head::{self, Authority, Framing, Refused, Request};
+use super::head::{self, Framing, Refused, Request};
+use super::judge::{Asked, Judge, Passed, refusal};
 use crate::books::Counts;
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -70,15 +71,6 @@ pub(crate) struct Client<S> {
     writer: WriteHalf<S>,
 }
 
-/// How carrying came to its end.
-#[derive(Debug)]
-pub(crate) enum Ended {
-    /// In order, or because a side went away.
-    Over,
-    /// With a request that was refused, and answered so.
-    Refused(Refused),
-}
-
 impl<S: AsyncRead + AsyncWrite> Client<S> {
     /// `seen` was read from the stream before.
     pub(crate) fn new(stream: S, seen: Vec<u8>) -> Self {
@@ -93,24 +85,38 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
     /// where there is no other.
     pub(crate) async fn request(
         &mut self,
-        authority: &Authority,
-    ) -> io::Result<Result<Option<Request>, Refused>> {
+        judge: &Judge,
+    ) -> io::Result<Result<Option<(Request, Passed)>, Refused>> {
         loop {
             let patience = if self.reader.buffer.is_empty() {
                 IDLE_PATIENCE
             } else {
                 HEAD_PATIENCE
             };
-            match head::request(&self.reader.buffer, authority) {
-                Err(refused) => return Ok(Err(refused)),
-                Ok(Some((request, length))) => {
+            match head::request(&self.reader.buffer, &judge.authority) {
+                Err(refused) => {
+                    judge.refuse(None, &refused);
+                    return Ok(Err(refused));
+                }
+                Ok(Some((mut request, length))) => {
                     self.reader.used(length);
-                    return Ok(Ok(Some(request)));
+                    let passed = judge.judge(Asked {
+                        method: &request.method,
+                        target: &mut request.target,
+                        fields: &mut request.fields,
+                    });
+                    return Ok(passed.map(|passed| Some((request, passed))));
                 }
                 Ok(None) => {}
             }
             match timeout(patience, self.reader.fill()).await {
                 Ok(Ok(true)) => {}
+                // Asleep in the middle of a head.
+                Err(_) if !self.reader.buffer.is_empty() => {
+                    let refused = Refused::new(408, "the request did not come in time");
+                    judge.refuse(None, &refused);
+                    return Ok(Err(refused));
+                }
                 // Gone, or asleep.
                 Ok(Ok(false)) | Err(_) => return Ok(Ok(None)),
                 Ok(Err(error)) => return Err(error),
@@ -135,10 +141,11 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
 
 /// The answer to a request that does not go on, in words that a program can read.
 fn refuse(refused: &Refused) -> Vec<u8> {
-    let Refused { status, reason } = refused;
+    let status = refused.status;
     let words = match status {
         403 => "Forbidden",
         405 => "Method Not Allowed",
+        408 => "Request Timeout",
         413 => "Content Too Large",
         429 => "Too Many Requests",
         431 => "Request Header Fields Too Large",
@@ -146,11 +153,11 @@ fn refuse(refused: &Refused) -> Vec<u8> {
         505 => "HTTP Version Not Supported",
         _ => "Bad Request",
     };
-    let body = serde_json::json!({ "error": "ironcage", "reason": reason }).to_string();
+    let body = refusal(refused);
     format!(
         "HTTP/1.1 {status} {words}\r\ncontent-type: application/json\r\nx-ironcage: refused\r\n\
-         content-length: {}\r\nconnection: close\r\n\r\n{body}\n",
-        body.len() + 1
+         content-length: {}\r\nconnection: close\r\n\r\n{body}",
+        body.len()
     )
     .into_bytes()
 }
@@ -159,25 +166,24 @@ fn refuse(refused: &Refused) -> Vec<u8> {
 pub(crate) async fn carry<C, S>(
     client: &mut Client<C>,
     server: S,
-    first: Request,
-    authority: &Authority,
-    counts: &Counts,
-) -> io::Result<Ended>
+    first: (Request, Passed),
+    (judge, counts): (&Judge, &Counts),
+) -> io::Result<()>
 where
     C: AsyncRead + AsyncWrite,
     S: AsyncRead + AsyncWrite,
 {
     let (reader, mut writer) = tokio::io::split(server);
     let mut answers = Source::new(reader, Vec::new());
-    let mut request = first;
+    let (mut request, mut passed) = first;
     let mut is_first = true;
     loop {
         if let Some(refused) = over_a_limit(&request, counts, is_first) {
-            client.refuse(&refused).await?;
-            return Ok(Ended::Refused(refused));
+            judge.stop(&passed, &refused);
+            return client.refuse(&refused).await;
         }
         is_first = false;
-        let head = request.written(authority);
+        let head = request.written(&judge.authority);
         counts.send(head.len() as u64)?;
         writer.write_all(&head).await?;
         let body = Cell::new(0_u64);
@@ -187,18 +193,26 @@ where
                 counts.body(body.get())?;
                 counts.send(bytes)
             });
-            let download = answer(&mut answers, &mut client.writer, &request, counts);
-            exchange(upload, download).await?
+            let writer = &mut client.writer;
+            let download = answer(&mut answers, writer, (&request, &passed), (judge, counts));
+            exchange(upload, download).await
+        };
+        let outcome = match outcome {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                judge.unanswered(&passed, "the connection broke");
+                return Err(error);
+            }
         };
         match outcome {
             Outcome::Next => {}
             Outcome::Last => {
                 client.writer.shutdown().await?;
-                return Ok(Ended::Over);
+                return Ok(());
             }
             Outcome::Refused(refused) => {
-                client.refuse(&refused).await?;
-                return Ok(Ended::Refused(refused));
+                judge.unanswered(&passed, &refused.reason);
+                return client.refuse(&refused).await;
             }
             Outcome::Switched => {
                 let sent = |bytes| counts.send(bytes);
@@ -211,16 +225,13 @@ where
                     to_the_end(&mut answers, &mut client.writer, received),
                 )
                 .await?;
-                return Ok(Ended::Over);
+                return Ok(());
             }
         }
-        match client.request(authority).await? {
-            Ok(Some(next)) => request = next,
-            Ok(None) => return Ok(Ended::Over),
-            Err(refused) => {
-                client.refuse(&refused).await?;
-                return Ok(Ended::Refused(refused));
-            }
+        match client.request(judge).await? {
+            Ok(Some(next)) => (request, passed) = next,
+            Ok(None) => return Ok(()),
+            Err(refused) => return client.refuse(&refused).await,
         }
     }
 }
@@ -276,8 +287,8 @@ async fn exchange(
 async fn answer<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     source: &mut Source<R>,
     sink: &mut W,
-    request: &Request,
-    counts: &Counts,
+    (request, passed): (&Request, &Passed),
+    (judge, counts): (&Judge, &Counts),
 ) -> io::Result<Outcome> {
     loop {
         let (response, length) = loop {
@@ -297,9 +308,11 @@ async fn answer<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
         sink.write_all(&head).await?;
         counts.received(head.len() as u64);
         if response.status == 101 || response.status >= 200 {
+            judge.answered(passed, response.status);
             counts.tell_request(&request.method, &request.target, response.status);
         }
         if response.status == 101 {
+            sink.flush().await?;
             return Ok(Outcome::Switched);
         }
         if response.status < 200 {
@@ -415,21 +428,64 @@ async fn to_the_end<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
 
 #[cfg(test)]
 mod tests {
+    use super::super::head::Authority;
+    use super::super::judge::Recorder;
     use super::*;
-    use ironcage_model::HostName;
+    use crate::ledger::Kind;
+    use ironcage_model::{
+        Destination, HostName, HostRule, HttpRule, NetworkVerdict, PathPattern, Ports, Protocol,
+    };
+    use std::cell::RefCell;
+    use std::rc::Rc;
     use tokio::io::duplex;
 
-    fn authority() -> Authority {
-        Authority {
-            name: HostName::from_ascii(b"a.com").unwrap(),
-            port: 80,
-            usual_port: 80,
+    #[derive(Default)]
+    struct Notes(RefCell<Vec<Kind>>);
+
+    impl Recorder for Notes {
+        fn refuse(&self, kind: Kind) {
+            self.note(kind);
         }
+
+        fn note(&self, kind: Kind) {
+            self.0.borrow_mut().push(kind);
+        }
+    }
+
+    /// Every request is allowed, but where rules are given.
+    fn judge(paths: Option<&[(&str, &str)]>) -> (Judge, Rc<Notes>) {
+        let name = HostName::from_ascii(b"a.com").unwrap();
+        let notes = Rc::new(Notes::default());
+        let rule = |(method, path): &(&str, &str)| HttpRule {
+            methods: vec![(*method).to_owned()],
+            host: HostRule {
+                to: Destination::Name(name.clone()),
+                ports: Ports::Web,
+            },
+            path: PathPattern::parse(path).unwrap(),
+        };
+        let judge = Judge {
+            rules: paths.map(|paths| paths.iter().map(rule).collect()),
+            authority: Authority {
+                name: name.clone(),
+                port: 80,
+                usual_port: 80,
+            },
+            rule: "a.com".into(),
+            protocol: Protocol::Http,
+            address: RefCell::default(),
+            recorder: Rc::clone(&notes) as Rc<dyn Recorder>,
+        };
+        (judge, notes)
     }
 
     /// What the server got and the client got, when the client says one thing and the server
     /// another.
     fn talk(from_client: &str, from_server: &str) -> (String, String) {
+        talk_to(&judge(None).0, from_client, from_server)
+    }
+
+    fn talk_to(judge: &Judge, from_client: &str, from_server: &str) -> (String, String) {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .build()
@@ -443,9 +499,9 @@ mod tests {
             far.shutdown().await.unwrap();
             let mut client = Client::new(inner, Vec::new());
             let counts = Counts::uncounted();
-            match client.request(&authority()).await.unwrap() {
+            match client.request(judge).await.unwrap() {
                 Ok(Some(first)) => {
-                    let _ = carry(&mut client, near, first, &authority(), &counts).await;
+                    let _ = carry(&mut client, near, first, (judge, &counts)).await;
                 }
                 Ok(None) => {}
                 Err(refused) => {
@@ -480,6 +536,47 @@ mod tests {
         let (server, client) = talk(get, &format!("{OK}{OK}"));
         assert!(!server.contains("/2"), "{server}");
         assert!(client.contains("403 Forbidden"), "{client}");
+    }
+
+    #[test]
+    fn requests_are_held_to_rules_each_on_its_own() {
+        let (judge, notes) = judge(Some(&[("GET", "/v1/**")]));
+        let two = "GET /v1/a?token=x HTTP/1.1\r\nHost: a.com\r\n\r\nPOST /v1/a HTTP/1.1\r\nHost: a.com\r\nContent-Length: 0\r\n\r\n";
+        let (server, client) = talk_to(&judge, two, &format!("{OK}{OK}"));
+        assert!(
+            server.contains("GET /v1/a?token=x") && !server.contains("POST"),
+            "{server}"
+        );
+        assert!(
+            client.contains("200 OK") && client.contains("403 Forbidden"),
+            "{client}"
+        );
+        assert!(client.contains("no rule allows POST /v1/a"), "{client}");
+        let seen: Vec<_> = notes
+            .0
+            .borrow()
+            .iter()
+            .map(|kind| {
+                (
+                    kind.verdict,
+                    kind.request.clone().unwrap(),
+                    kind.status.unwrap(),
+                )
+            })
+            .collect();
+        assert_eq!(
+            seen,
+            [
+                (NetworkVerdict::Allowed, "GET /v1/a".to_owned(), 200),
+                (NetworkVerdict::Denied, "POST /v1/a".to_owned(), 403),
+            ]
+        );
+        let other = "GET /v1/ HTTP/1.1\r\nHost: a.com\r\nX-HTTP-Method-Override: DELETE\r\n\r\n";
+        let (server, client) = talk_to(&judge, other, OK);
+        assert!(server.is_empty() && client.contains("403"), "{client}");
+        let climb = "GET /v1/../admin HTTP/1.1\r\nHost: a.com\r\n\r\n";
+        let (server, client) = talk_to(&judge, climb, OK);
+        assert!(server.is_empty() && client.contains("403"), "{client}");
     }
 
     #[test]

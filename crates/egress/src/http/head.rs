@@ -43,7 +43,7 @@ pub(crate) struct Authority {
 
 impl Authority {
     /// Checks a `Host` field, or the same in a target.
-    fn check(&self, bytes: &[u8]) -> Result<(), Refused> {
+    pub(crate) fn check(&self, bytes: &[u8]) -> Result<(), Refused> {
         let wrong = || {
             Refused::new(
                 403,
@@ -76,7 +76,7 @@ impl Authority {
     }
 
     /// As a `Host` field says it.
-    fn written(&self) -> String {
+    pub(crate) fn written(&self) -> String {
         if self.port == self.usual_port {
             self.name.to_string()
         } else {
@@ -110,7 +110,7 @@ pub(crate) struct Request {
     pub(crate) target: String,
     /// Whether it is HTTP/1.1 rather than 1.0.
     eleven: bool,
-    fields: Fields,
+    pub(super) fields: Fields,
     /// How long its body is.
     pub(crate) framing: Framing,
     /// Whether no other request follows.

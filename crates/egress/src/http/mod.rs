@@ -3,6 +3,8 @@
 
 mod exchange;
 mod head;
+mod judge;
 
-pub(crate) use exchange::{Client, Ended, carry};
-pub(crate) use head::{Authority, Refused};
+pub(crate) use exchange::{Client, carry};
+pub(crate) use head::{Authority, Fields, Refused};
+pub(crate) use judge::{Asked, Judge, Passed, Recorder, refusal};

@@ -267,6 +267,8 @@ mod tests {
         Network {
             allow: rules(allow),
             deny: rules(deny),
+            http: Vec::new(),
+            authorities: Vec::new(),
             host_ports: Vec::new(),
             resolve: Vec::new(),
             live: false,

@@ -50,6 +50,9 @@ impl Check<'_> {
             deny: self.each(&section.deny, |_, text| {
                 network::denied(text.get_ref()).map_err(|error| wrong(text, error))
             })?,
+            http: self.each(&section.http, |_, text| {
+                network::requests(text.get_ref()).map_err(|error| wrong(text, error))
+            })?,
             bundles: self.each(&section.bundles, |this, text| {
                 this.name_of(text, "bundle", &bundles::names())
             })?,

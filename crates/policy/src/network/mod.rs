@@ -3,14 +3,16 @@
 //! An empty list means nothing. Denying wins over allowing, whoever said it.
 
 mod limits;
+mod request;
 mod rule;
 
 pub use limits::{InvalidNetworkLimit, NetworkLimit, NetworkLimitName, network_limits};
+pub use request::requests;
 pub use rule::{InvalidHostRule, allowed, denied, host_name};
 
 use crate::narrow::Dropped;
 use crate::{PolicyError, Sourced};
-use ironcage_model::{HostName, HostRule, Publish};
+use ironcage_model::{HostName, HostRule, HttpRule, Publish};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::net::IpAddr;
@@ -98,6 +100,7 @@ pub(crate) struct NetworkFragment {
     pub(crate) mode: Option<Sourced<NetworkMode>>,
     pub(crate) allow: Vec<Sourced<HostRule>>,
     pub(crate) deny: Vec<Sourced<HostRule>>,
+    pub(crate) http: Vec<Sourced<HttpRule>>,
     pub(crate) bundles: Vec<Sourced<String>>,
     pub(crate) host_ports: Vec<Sourced<u16>>,
     pub(crate) resolve: Vec<Sourced<Resolve>>,
@@ -120,6 +123,8 @@ pub struct Network {
     pub allow: Vec<Sourced<HostRule>>,
     /// Hosts that are denied, even where they are allowed.
     pub deny: Vec<Sourced<HostRule>>,
+    /// Requests that are allowed. A host that one of them is about gets no others.
+    pub http: Vec<Sourced<HttpRule>>,
     /// Bundles of allowed hosts, by name.
     pub bundles: Vec<Sourced<String>>,
     /// Ports of the host's own loopback.
@@ -144,6 +149,7 @@ impl Network {
                 .ok_or(incomplete("network.never-open"))?,
             allow: fragment.allow,
             deny: fragment.deny,
+            http: fragment.http,
             bundles: fragment.bundles,
             host_ports: fragment.host_ports,
             resolve: fragment.resolve,
@@ -157,7 +163,10 @@ impl Network {
         self.open.value
             || self.live.value
             || !self.publish.is_empty()
-            || !(self.allow.is_empty() && self.bundles.is_empty() && self.host_ports.is_empty())
+            || !(self.allow.is_empty()
+                && self.http.is_empty()
+                && self.bundles.is_empty()
+                && self.host_ports.is_empty())
     }
 
     /// Puts a fragment on top. `off` takes away what was allowed below it.
@@ -165,6 +174,7 @@ impl Network {
         if let Some(mode) = fragment.mode {
             if mode.value == NetworkMode::Off {
                 self.allow.clear();
+                self.http.clear();
                 self.bundles.clear();
                 self.host_ports.clear();
                 self.publish.clear();
@@ -181,6 +191,7 @@ impl Network {
         }
         append(&mut self.allow, fragment.allow);
         append(&mut self.deny, fragment.deny);
+        append(&mut self.http, fragment.http);
         append(&mut self.bundles, fragment.bundles);
         append(&mut self.host_ports, fragment.host_ports);
         append(&mut self.publish, fragment.publish);
@@ -219,6 +230,9 @@ impl Network {
             && text_in(&self.bundles, &other.bundles)
             && self.host_ports.iter().all(port)
             && (self.publish.iter()).all(|a| other.publish.iter().any(|b| a.value == b.value))
+            // More of them can be wider, and fewer too: without any, a host gets every request.
+            && self.http.len() == other.http.len()
+            && (self.http.iter()).all(|a| other.http.iter().any(|b| a.value == b.value))
             && self.resolve.len() == other.resolve.len()
             && (self.resolve.iter().zip(&other.resolve)).all(|(a, b)| a.value == b.value)
             && limits::is_no_wider(&self.limits, &other.limits)
@@ -250,6 +264,12 @@ pub(crate) fn narrow(base: &Network, fragment: &mut NetworkFragment, dropped: &m
         &mut fragment.allow,
         &base.allow,
         HostRule::to_string,
+    );
+    dropped.keep(
+        "network.http",
+        &mut fragment.http,
+        &base.http,
+        HttpRule::to_string,
     );
     dropped.keep(
         "network.bundles",

@@ -61,6 +61,7 @@ type Key = (
     Option<String>,
     Option<String>,
     Option<String>,
+    (Option<String>, Option<u16>),
 );
 
 pub(crate) fn run(args: Args) -> CommandResult {
@@ -131,6 +132,7 @@ fn add(sums: &mut BTreeMap<Key, Traffic>, traffic: Traffic) {
         traffic.address.clone(),
         traffic.rule.clone(),
         traffic.reason.clone(),
+        (traffic.request.clone(), traffic.status),
     );
     match sums.get_mut(&key) {
         Some(known) => {
@@ -186,17 +188,25 @@ pub(super) fn in_words(traffic: &Traffic) -> String {
 
 /// As what a connection was carried, and where to.
 fn whither(traffic: &Traffic) -> String {
+    use std::fmt::Write as _;
     let host = Printable::new(&traffic.host);
     let to = match (traffic.protocol, traffic.port) {
         (Protocol::Dns, _) | (_, 0) => host.to_string(),
         (_, port) if traffic.host.contains(':') => format!("[{host}]:{port}"),
         (_, port) => format!("{host}:{port}"),
     };
-    let protocol = traffic.protocol.name();
-    match &traffic.address {
-        Some(address) => format!("{protocol:<4}  {to} ({})", Printable::new(address)),
-        None => format!("{protocol:<4}  {to}"),
+    let mut text = format!("{:<4}  {to}", traffic.protocol.name());
+    // Writing to a string cannot fail.
+    if let Some(request) = &traffic.request {
+        let _ = write!(text, " {}", Printable::new(request));
     }
+    if let Some(status) = traffic.status {
+        let _ = write!(text, " {status}");
+    }
+    if let Some(address) = &traffic.address {
+        let _ = write!(text, " ({})", Printable::new(address));
+    }
+    text
 }
 
 /// What would let refused connections through, where a flag does.
@@ -228,6 +238,15 @@ pub(super) fn remedy(traffic: &Traffic) -> Option<String> {
     if traffic.host == ironcage_model::HOST_NAME {
         return Some(format!("--allow-host-port {}", traffic.port));
     }
+    if let (Some(request), true) = (&traffic.request, reason.starts_with("no rule allows ")) {
+        let (method, path) = request.split_once(' ')?;
+        let port = match (traffic.protocol, traffic.port) {
+            (Protocol::Https, 443) | (Protocol::Http, 80) => String::new(),
+            (_, port) => format!(":{port}"),
+        };
+        let (method, path) = (Printable::new(method), Printable::new(path));
+        return Some(format!("--http-allow '{method} {host}{port}{path}'"));
+    }
     match traffic.protocol {
         Protocol::Dns => Some(format!("--allow-host {host}")),
         Protocol::Tcp if reason.starts_with("no rule") || reason.starts_with("the address is") => {
@@ -255,6 +274,8 @@ mod tests {
             address: None,
             rule: None,
             reason: Some(reason.into()),
+            request: None,
+            status: None,
             connections: 2,
             sent: 0,
             received: 0,
@@ -263,6 +284,9 @@ mod tests {
 
     #[test]
     fn what_would_allow_it_is_a_flag_that_can_be_typed() {
+        let mut request = denied("a.com", 443, Protocol::Https, "no rule allows PUT /x here");
+        request.request = Some("PUT /x".into());
+        assert_eq!(remedy(&request).unwrap(), "--http-allow 'PUT a.com/x'");
         let name = denied("a.com", 53, Protocol::Dns, "no rule allows this host");
         assert_eq!(remedy(&name).unwrap(), "--allow-host a.com");
         let port = denied(

@@ -247,6 +247,8 @@ mod tests {
                 address: Some("192.0.2.1".into()),
                 rule: Some("a.com".into()),
                 reason: None,
+                request: None,
+                status: None,
                 connections: 1,
                 sent: 1,
                 received: 2,

@@ -1,0 +1,357 @@
+//! HTTP/2 between the cage and a server: every stream is a request of its own, judged as one
+//! of HTTP/1.1 is. Pushed responses, tunnels and upgrades there are none.
+
+use crate::books::Counts;
+use crate::http::{Asked, Fields, Judge, Passed, Refused, refusal};
+use bytes::Bytes;
+use h2::client::SendRequest;
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream, SendStream};
+use http::header::{HeaderName, HeaderValue};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+/// Requests at once on one connection.
+const STREAMS: u32 = 100;
+/// Bytes that a stream, and a connection, may have on the way.
+const STREAM_WINDOW: u32 = 256 * 1024;
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// Longest head.
+const HEAD: u32 = 64 * 1024;
+/// How long a connection without a request is kept, and how long one may take to begin.
+const IDLE: Duration = Duration::from_secs(300);
+const BEGIN: Duration = Duration::from_secs(30);
+
+fn broken(error: h2::Error) -> io::Error {
+    io::Error::other(error)
+}
+
+async fn accept<C>(client: C) -> io::Result<h2::server::Connection<C, Bytes>>
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut builder = h2::server::Builder::new();
+    builder
+        .max_concurrent_streams(STREAMS)
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_header_list_size(HEAD);
+    match timeout(BEGIN, builder.handshake(client)).await {
+        Ok(begun) => begun.map_err(broken),
+        Err(_) => Err(io::ErrorKind::TimedOut.into()),
+    }
+}
+
+/// What the requests of a connection share.
+struct Shared {
+    judge: Judge,
+    counts: Counts,
+}
+
+/// One request among those of its connection.
+struct Place {
+    shared: Rc<Shared>,
+    first: bool,
+}
+
+/// Carries requests to a server until there is no other.
+pub(crate) async fn carry<C, S>(
+    client: C,
+    server: S,
+    judge: Judge,
+    counts: Counts,
+) -> io::Result<()>
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+    S: AsyncRead + AsyncWrite + Unpin + 'static,
+{
+    let mut inside = accept(client).await?;
+    let mut builder = h2::client::Builder::new();
+    builder
+        .enable_push(false)
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_header_list_size(HEAD);
+    let (outside, connection) = builder.handshake(server).await.map_err(broken)?;
+    // All of it ends with this function: a set that goes takes its tasks along.
+    let mut tasks = JoinSet::new();
+    tasks.spawn_local(async move {
+        // How the connection ended is seen by its streams.
+        let _ = connection.await;
+    });
+    let shared = Rc::new(Shared { judge, counts });
+    let mut first = true;
+    loop {
+        let next = match timeout(IDLE, inside.accept()).await {
+            Ok(next) => next,
+            Err(_) if tasks.len() > 1 => continue,
+            Err(_) => {
+                inside.graceful_shutdown();
+                return Ok(());
+            }
+        };
+        let Some(next) = next else {
+            return Ok(());
+        };
+        let (request, respond) = next.map_err(broken)?;
+        while tasks.try_join_next().is_some() {}
+        let place = Place {
+            shared: Rc::clone(&shared),
+            first: std::mem::take(&mut first),
+        };
+        tasks.spawn_local(stream(place, outside.clone(), request, respond));
+    }
+}
+
+/// Answers every request with a refusal, for a while.
+pub(crate) async fn refuse<C>(client: C, refused: &Refused) -> io::Result<()>
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut inside = accept(client).await?;
+    while let Ok(Some(next)) = timeout(BEGIN, inside.accept()).await {
+        let (_, mut respond) = next.map_err(broken)?;
+        say_refused(&mut respond, refused)?;
+    }
+    Ok(())
+}
+
+fn say_refused(respond: &mut SendResponse<Bytes>, refused: &Refused) -> io::Result<()> {
+    let status = StatusCode::from_u16(refused.status).unwrap_or(StatusCode::BAD_REQUEST);
+    let mut response = Response::new(());
+    *response.status_mut() = status;
+    let fields = response.headers_mut();
+    fields.insert("content-type", HeaderValue::from_static("application/json"));
+    fields.insert("x-ironcage", HeaderValue::from_static("refused"));
+    let mut body = respond.send_response(response, false).map_err(broken)?;
+    body.send_data(Bytes::from(refusal(refused)), true)
+        .map_err(broken)
+}
+
+/// One request and its response.
+async fn stream(
+    place: Place,
+    outside: SendRequest<Bytes>,
+    request: Request<RecvStream>,
+    mut respond: SendResponse<Bytes>,
+) {
+    let (head, body) = request.into_parts();
+    let Shared { judge, counts } = &*place.shared;
+    let checked = check(judge, &head).and_then(|(request, passed)| {
+        match over_a_limit(&head, counts, place.first) {
+            None => Ok((request, passed)),
+            Some(refused) => {
+                judge.stop(&passed, &refused);
+                Err(refused)
+            }
+        }
+    });
+    let (request, passed) = match checked {
+        Ok(checked) => checked,
+        Err(refused) => {
+            // A client that is gone needs no answer.
+            let _ = say_refused(&mut respond, &refused);
+            return;
+        }
+    };
+    let of = (&*place.shared, &passed);
+    match exchange(outside, request, body, &mut respond, of).await {
+        Ok(()) => {}
+        Err(error) => {
+            judge.unanswered(&passed, "the connection broke");
+            let reason = error
+                .get_ref()
+                .and_then(|inner| inner.downcast_ref::<h2::Error>())
+                .and_then(h2::Error::reason)
+                .unwrap_or(Reason::INTERNAL_ERROR);
+            respond.send_reset(reason);
+        }
+    }
+}
+
+/// Why a request does not go on, where there are too many or its body is too long.
+fn over_a_limit(head: &http::request::Parts, counts: &Counts, first: bool) -> Option<Refused> {
+    if let Err(denied) = counts.requests(first) {
+        return Some(Refused::new(429, denied.reason));
+    }
+    let length = head.headers.get("content-length");
+    let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
+    let denied = counts.says_body(length.unwrap_or(0)).err()?;
+    Some(Refused::new(413, denied.reason))
+}
+
+/// Holds a head to the connection's name and to the rules, and makes it anew.
+fn check(judge: &Judge, head: &http::request::Parts) -> Result<(Request<()>, Passed), Refused> {
+    let refuse = |refused: Refused| {
+        judge.refuse(None, &refused);
+        refused
+    };
+    if head.method == Method::CONNECT {
+        return Err(refuse(Refused::new(
+            405,
+            "CONNECT is not needed here: connections are made directly",
+        )));
+    }
+    if head.uri.scheme_str() != Some("https") {
+        return Err(refuse(Refused::new(400, "the scheme is not https")));
+    }
+    let authority = head.uri.authority().map(|name| name.as_str().as_bytes());
+    let hosts = head
+        .headers
+        .get_all("host")
+        .iter()
+        .map(HeaderValue::as_bytes);
+    let mut named = false;
+    for said in authority.into_iter().chain(hosts) {
+        judge.authority.check(said).map_err(refuse)?;
+        named = true;
+    }
+    if !named {
+        return Err(refuse(Refused::new(400, "a request names its host")));
+    }
+    let mut target = match head.uri.path_and_query() {
+        Some(path) if !path.as_str().is_empty() => path.as_str().to_owned(),
+        _ => "/".to_owned(),
+    };
+    let mut fields: Fields = head
+        .headers
+        .iter()
+        .filter(|(name, _)| *name != "host" && *name != "proxy-authorization")
+        .map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec()))
+        .collect();
+    let passed = judge.judge(Asked {
+        method: head.method.as_str(),
+        target: &mut target,
+        fields: &mut fields,
+    })?;
+    let uri = Uri::builder()
+        .scheme("https")
+        .authority(judge.authority.written())
+        .path_and_query(target)
+        .build()
+        .map_err(|_| refuse(Refused::new(400, "the target of the request is no path")))?;
+    let mut request = Request::new(());
+    *request.method_mut() = head.method.clone();
+    *request.uri_mut() = uri;
+    *request.version_mut() = http::Version::HTTP_2;
+    *request.headers_mut() = map(&fields).map_err(refuse)?;
+    Ok((request, passed))
+}
+
+fn map(fields: &Fields) -> Result<HeaderMap, Refused> {
+    let wrong = || Refused::new(400, "a field of the head is none");
+    let mut map = HeaderMap::with_capacity(fields.len());
+    for (name, value) in fields {
+        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong())?;
+        map.append(name, HeaderValue::from_bytes(value).map_err(|_| wrong())?);
+    }
+    Ok(map)
+}
+
+async fn exchange(
+    outside: SendRequest<Bytes>,
+    request: Request<()>,
+    body: RecvStream,
+    respond: &mut SendResponse<Bytes>,
+    (shared, passed): (&Shared, &Passed),
+) -> io::Result<()> {
+    let Shared { judge, counts } = shared;
+    let (method, target) = (
+        request.method().to_string(),
+        request.uri().path().to_owned(),
+    );
+    let fields = request.headers().iter();
+    let head: usize = fields
+        .map(|(name, value)| name.as_str().len() + value.len())
+        .sum();
+    counts.send((head + request.uri().to_string().len()) as u64)?;
+    let mut outside = outside.ready().await.map_err(broken)?;
+    let empty = body.is_end_stream();
+    let (response, sink) = outside.send_request(request, empty).map_err(broken)?;
+    let sent = Cell::new(0_u64);
+    let upload = async {
+        let send = |bytes| {
+            sent.set(sent.get().saturating_add(bytes));
+            counts.body(sent.get())?;
+            counts.send(bytes)
+        };
+        match empty {
+            true => Ok(()),
+            false => pump(body, sink, send).await,
+        }
+    };
+    let download = async {
+        let (head, body) = response.await.map_err(broken)?.into_parts();
+        judge.answered(passed, head.status.as_u16());
+        counts.tell_request(&method, &target, head.status.as_u16());
+        let mut response = Response::new(());
+        *response.status_mut() = head.status;
+        *response.headers_mut() = head.headers;
+        let empty = body.is_end_stream();
+        let sink = respond.send_response(response, empty).map_err(broken)?;
+        match empty {
+            true => Ok(()),
+            false => {
+                let receive = |bytes| {
+                    counts.received(bytes);
+                    Ok(())
+                };
+                pump(body, sink, receive).await
+            }
+        }
+    };
+    until_answered(upload, download).await
+}
+
+/// A request's body goes while its response comes; when the response is over, so is all.
+async fn until_answered(
+    upload: impl Future<Output = io::Result<()>>,
+    download: impl Future<Output = io::Result<()>>,
+) -> io::Result<()> {
+    let (mut upload, mut download) = (pin!(upload), pin!(download));
+    let mut sent = false;
+    poll_fn(move |context| {
+        if !sent && let Poll::Ready(result) = upload.as_mut().poll(context) {
+            result?;
+            sent = true;
+        }
+        download.as_mut().poll(context)
+    })
+    .await
+}
+
+/// Carries a body, and what follows it, at the pace of who takes it.
+async fn pump(
+    mut from: RecvStream,
+    mut to: SendStream<Bytes>,
+    count: impl Fn(u64) -> io::Result<()>,
+) -> io::Result<()> {
+    while let Some(part) = from.data().await {
+        let mut part = part.map_err(broken)?;
+        let length = part.len();
+        count(length as u64)?;
+        while !part.is_empty() {
+            to.reserve_capacity(part.len());
+            let room = poll_fn(|context| to.poll_capacity(context)).await;
+            let room = room.ok_or(io::ErrorKind::BrokenPipe)?.map_err(broken)?;
+            let now = part.split_to(room.min(part.len()));
+            to.send_data(now, false).map_err(broken)?;
+        }
+        from.flow_control()
+            .release_capacity(length)
+            .map_err(broken)?;
+    }
+    match from.trailers().await.map_err(broken)? {
+        Some(trailers) => to.send_trailers(trailers).map_err(broken),
+        None => to.send_data(Bytes::new(), true).map_err(broken),
+    }
+}
