@@ -7,7 +7,7 @@ mod made_up;
 use ironcage_host::Privilege;
 use ironcage_lease::{Asked, Decision, Facts, History, MOST_ASKED, MOST_OPEN, Node, decide};
 use ironcage_model::{Approver, Holders, Lease, LeaseOrigin, Mark, Resource, Right, Scope, Term};
-use ironcage_plan::{Item, LeasePath, Leases, Plan};
+use ironcage_plan::{ClosedPlace, Item, LeasePath, Leases, Plan};
 use ironcage_policy::FlagLayer;
 use made_up::{host, plan_of, request};
 use proptest::prelude::*;
@@ -25,10 +25,20 @@ fn part(path: &str, right: Right, mark: Mark) -> Item<LeasePath> {
     }
 }
 
+fn closed_for_writing(path: &str) -> Item<ClosedPlace> {
+    Item {
+        what: ClosedPlace {
+            path: path.into(),
+            right: Right::Write,
+        },
+        origin: "a policy file".into(),
+    }
+}
+
 fn leases(paths: Vec<Item<LeasePath>>) -> Leases {
     Leases {
         paths,
-        closed: Vec::new(),
+        closed: vec![closed_for_writing("/srv/policy.toml")],
         longest: Some(Duration::from_secs(60)),
         grace: Duration::ZERO,
         holders: Holders::Kill,
@@ -138,6 +148,13 @@ fn what_is_never_given_is_not_even_where_the_ceiling_names_it() {
         assert_eq!(verdict(&plan, never, WRITE, OPERATOR), "refused", "{never}");
     }
     assert_eq!(verdict(&plan, "/srv/data", WRITE, TOOL), "given");
+    // Policy files can be read; nothing around them is written.
+    assert_eq!(verdict(&plan, "/srv", READ, TOOL), "given");
+    assert_eq!(verdict(&plan, "/srv", WRITE, OPERATOR), "refused");
+    assert_eq!(
+        verdict(&plan, "/srv/policy.toml", WRITE, OPERATOR),
+        "refused"
+    );
     assert_eq!(verdict(&plan, "/usr/bin", READ, TOOL), "there anyway");
     assert_eq!(
         verdict(&plan, "/home/ann/project/src", WRITE, TOOL),

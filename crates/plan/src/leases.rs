@@ -29,6 +29,8 @@ pub struct ClosedPlace {
     /// Its real path.
     #[serde(serialize_with = "bytes::path")]
     pub path: PathBuf,
+    /// From which right on it is closed.
+    pub right: Right,
 }
 
 /// What leases may give.
@@ -63,7 +65,10 @@ impl Leases {
             }
         }
         let around = |place: &Path| path.starts_with(place) || place.starts_with(path);
-        if let Some(closed) = self.closed.iter().find(|item| around(&item.what.path)) {
+        let mut closed = self.closed.iter();
+        if let Some(closed) =
+            closed.find(|item| right >= item.what.right && around(&item.what.path))
+        {
             return Some(closed.origin.clone());
         }
         if right == Right::Write
@@ -150,6 +155,7 @@ fn closed(policy: &Policy, request: &Request, files: &dyn HostFiles) -> Vec<Item
     let place = |path: &Path, origin: &str| Item {
         what: ClosedPlace {
             path: files.real(path).unwrap_or_else(|_| path.to_owned()),
+            right: Right::Read,
         },
         origin: origin.to_owned(),
     };
@@ -159,6 +165,12 @@ fn closed(policy: &Policy, request: &Request, files: &dyn HostFiles) -> Vec<Item
             own,
             "it is, holds or lies in Ironcage's own directories, which are in no cage",
         ));
+    }
+    for document in &request.policy_documents {
+        let why = "it is or holds a policy file of yours, which no agent may write";
+        let mut item = place(document, why);
+        item.what.right = Right::Write;
+        closed.push(item);
     }
     for hidden in &policy.hide {
         let why = format!(

@@ -437,7 +437,9 @@ impl<'a> Supervision<'a> {
                 Ok(false)
             }
             Some(FromInit::Stopped) => {
-                self.stop_with_command();
+                if !self.stopped_for_a_lease(now) {
+                    self.stop_with_command();
+                }
                 Ok(false)
             }
             Some(FromInit::Closed) | None => Ok(true),

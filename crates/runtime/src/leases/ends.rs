@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 /// How often it is tried again while somebody may still let go.
 const AGAIN: Duration = Duration::from_millis(20);
+/// How late PID 1 may tell that the command was stopped.
+const LATE: Duration = Duration::from_secs(2);
 /// And where they are left alone as long as they write.
 const LATER: Duration = Duration::from_millis(500);
 
@@ -126,6 +128,9 @@ impl Supervision<'_> {
         if matches!(stage, Stage::Expelling { .. }) {
             // Whatever came of it, the others go on.
             let _ = self.cage.resume();
+            if let Some(stopped) = &mut self.leases.stopped {
+                *stopped = now;
+            }
         }
         let next = match (progress, stage) {
             (Progress::Revoked, _) => return self.finish_lease(number, LeaseEnd::Revoked),
@@ -153,11 +158,31 @@ impl Supervision<'_> {
             Stage::Expelling { .. } => {
                 // Stopped, so that nobody hands on what others are killed for.
                 let _ = self.cage.freeze();
+                self.leases.stopped = Some(now);
                 self.order(&LeaseOrder::Expel { number })
             }
             Stage::Leaving { .. } => self.order(&LeaseOrder::Leave { number }),
             _ => Ok(()),
         }
+    }
+
+    /// Whether the command was stopped for the end of a lease, and by nobody else: then nobody
+    /// stops with it. PID 1 tells it as it tells a stop at the terminal, and may tell it late.
+    pub(crate) fn stopped_for_a_lease(&mut self, now: Instant) -> bool {
+        let Some(at) = self.leases.stopped else {
+            return false;
+        };
+        let mut held = self.leases.held.iter();
+        let expelling = held.any(|held| matches!(held.stage, Stage::Expelling { .. }));
+        if !expelling && now.duration_since(at) > LATE {
+            self.leases.stopped = None;
+            return false;
+        }
+        if !expelling {
+            // Should it have been the user after all, they stop it once more.
+            let _ = self.cage.resume();
+        }
+        true
     }
 
     fn finish_lease(&mut self, number: u32, end: LeaseEnd) -> Result<(), RunError> {

@@ -30,6 +30,8 @@ pub(crate) struct Leases {
     keeper: Option<Keeper>,
     held: Vec<Held>,
     last: u32,
+    /// When the cage was last stopped for the end of a lease.
+    stopped: Option<Instant>,
 }
 
 /// One lease.
