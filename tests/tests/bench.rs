@@ -50,6 +50,16 @@ fn says_where_and_how(report: &Value, command: &str) {
 }
 
 both! {
+    fn leases_measures_each_kind_and_what_is_left(stage) {
+        let report = bench(stage, &["leases", "--runs", "5"]);
+        says_where_and_how(&report, "ironcage bench leases --runs 5");
+        assert_eq!(names(&report["arms"]), ["grant --read", "revoke (read)", "grant --write", "revoke (write)"]);
+        for arm in report["arms"].as_array().unwrap() {
+            holds_together(&arm["microseconds"], 5);
+        }
+        assert_eq!(report["before"]["descriptors"], report["after"]["descriptors"], "{report}");
+    }
+
     fn start_measures_each_arm_or_says_why_not(stage) {
         let report = bench(stage, &["start", "--runs", "3"]);
         says_where_and_how(&report, "ironcage bench start --runs 3 --command /bin/true");

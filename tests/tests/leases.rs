@@ -1,7 +1,7 @@
 //! Leases on files of a running cage: what is given, what is not, and that the end of one is an end.
 #![forbid(unsafe_code)]
 
-use ironcage_tests::{Ran, Running, Stage, both, wait_until};
+use ironcage_tests::{Ran, Running, Screen, Stage, both, wait_until};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -268,6 +268,28 @@ both! {
         assert!(wait_until(PATIENCE, || stage.read("said").is_some()));
         assert_eq!(stage.read("said").as_deref(), Some("deeper\nrefused"));
         assert!(!record(&cage).contains("lease 1: revoked"), "{}", record(&cage));
+    }
+
+    fn a_cage_on_a_terminal_goes_on_when_a_lease_ends_by_killing(stage) {
+        let Some(screen) = Screen::open(stage) else { return };
+        let policy = furnish(stage, "grace = \"1s\"");
+        let binary = ironcage_tests::binary();
+        let flags = "run -q -t --name leased --workspace-mode direct --env PS1='in> ' --policy";
+        screen.line(&format!("{} {flags} {} -- /bin/sh; echo status=$?", binary.display(), policy.display()));
+        screen.asks("in>");
+        let cage = Cage { stage, id: "leased".into() };
+        let deep = stage.aside().join("data/deep");
+        cage.grant("--write", &deep).ok();
+        cage.hold(&format!("f = open('{}/held', 'w')", deep.display()));
+        let said = cage.says("revoke", &["1"]).ok().stdout();
+        assert!(said.starts_with("lease 1: revoked\n") && said.contains("; killed"), "{said}");
+        // Everything in the cage was stopped meanwhile; neither it nor its supervisor is any more.
+        assert_eq!(cage.sh("echo alive").ok().stdout(), "alive\n");
+        screen.line("echo $((20 + 22))");
+        screen.shows("42");
+        screen.asks("in>");
+        screen.line("exit 7");
+        screen.shows("status=7");
     }
 
     fn a_path_that_is_swapped_all_the_while_yields_nothing_else(stage) {

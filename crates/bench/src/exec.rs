@@ -63,15 +63,21 @@ struct ArmReport {
 }
 
 /// A sticky cage that is stopped when this is dropped.
-struct Cage<'a> {
+pub(crate) struct Cage<'a> {
     ironcage: &'a Path,
     scratch: &'a Scratch,
-    id: CageId,
+    pub(crate) id: CageId,
 }
 
 impl<'a> Cage<'a> {
-    fn start(ironcage: &'a Path, scratch: &'a Scratch) -> Result<Self, BenchError> {
-        let output = ours(ironcage, scratch, &["run", "-q", "-d"])?;
+    pub(crate) fn start(
+        ironcage: &'a Path,
+        scratch: &'a Scratch,
+        flags: &[&str],
+    ) -> Result<Self, BenchError> {
+        let mut words = vec!["run", "-q", "-d"];
+        words.extend(flags);
+        let output = ours(ironcage, scratch, &words)?;
         let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         let failed = |reason: String| BenchError::Failed {
             arm: "ironcage".to_owned(),
@@ -117,16 +123,21 @@ fn ours(
         })
 }
 
-/// One exec over the control socket, from the connection to the exit status.
-fn over_the_socket(place: &RuntimeDir, id: &CageId, command: &Path) -> Result<Duration, String> {
-    let start = Instant::now();
+/// Connects to a cage's control socket.
+pub(crate) fn dial(place: &RuntimeDir, id: &CageId) -> Result<Channel, String> {
     let entries = place.entries().map_err(|error| error.to_string())?;
     let entry = entries.into_iter().find(|entry| entry.id == *id);
     let entry = entry.ok_or("the cage is gone")?;
-    let channel = match RuntimeDir::dial(&entry).map_err(|error| error.to_string())? {
-        Dialled::Open(channel) => channel,
-        other => return Err(format!("{other:?}")),
-    };
+    match RuntimeDir::dial(&entry).map_err(|error| error.to_string())? {
+        Dialled::Open(channel) => Ok(channel),
+        other => Err(format!("{other:?}")),
+    }
+}
+
+/// One exec over the control socket, from the connection to the exit status.
+fn over_the_socket(place: &RuntimeDir, id: &CageId, command: &Path) -> Result<Duration, String> {
+    let start = Instant::now();
+    let channel = dial(place, id)?;
     let request = Request::Exec(ExecRequest {
         argv: vec![Bytes(command.as_os_str().as_bytes().to_vec())],
         env: Vec::new(),
@@ -149,7 +160,8 @@ fn over_the_socket(place: &RuntimeDir, id: &CageId, command: &Path) -> Result<Du
     }
 }
 
-fn next(channel: &Channel) -> Result<Packet<Reply>, String> {
+/// Waits for the next answer.
+pub(crate) fn next(channel: &Channel) -> Result<Packet<Reply>, String> {
     loop {
         let packet = channel.receive(false).map_err(|error| error.to_string())?;
         if let Some(packet) = packet {
@@ -168,7 +180,7 @@ pub fn bench_exec(request: &ExecBenchRequest) -> Result<ExecReport, BenchError> 
     }
     let host = HostFacts::now();
     let scratch = Scratch::new()?;
-    let cage = Cage::start(&request.ironcage, &scratch)?;
+    let cage = Cage::start(&request.ironcage, &scratch, &[])?;
     let place = RuntimeDir::of_user(&scratch.path("state").join("ironcage"));
     let command = request.command.as_path();
     let mut bare = Arm::spawned("bare", command, &[], scratch.work(), &scratch)?;

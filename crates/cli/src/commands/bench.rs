@@ -41,6 +41,12 @@ enum Bench {
         #[arg(long, value_name = "PATH", default_value = "/bin/true")]
         command: PathBuf,
     },
+    /// Leases of a running cage, opened and revoked over its control socket, and what they leave behind.
+    Leases {
+        /// How many of each kind.
+        #[arg(long, default_value_t = 500)]
+        runs: usize,
+    },
     /// Single system calls, bare and in the cage.
     Syscalls {
         /// How many times each side is measured.
@@ -121,6 +127,11 @@ pub(crate) fn run(args: Args) -> CommandResult {
                 command,
             };
             let report = bench::bench_exec(&request).map_err(failed)?;
+            print(&report, json)
+        }
+        Bench::Leases { runs } => {
+            let request = bench::LeasesRequest { ironcage, runs };
+            let report = bench::bench_leases(&request).map_err(failed)?;
             print(&report, json)
         }
         Bench::Syscalls { rounds } => {

@@ -1,0 +1,215 @@
+//! `bench leases`: what a lease costs over the control socket of a cage, opened and revoked with
+//! its proof, and whether many of them leave anything behind.
+
+use crate::exec::{Cage, dial, next};
+use crate::process_tree::{ProcessTree, private_memory};
+use crate::scratch::Scratch;
+use crate::statistics::Summary;
+use crate::table::{Table, number};
+use crate::{BenchError, HostFacts};
+use ironcage_control::{Channel, GrantRequest, Packet, Reply, Request, RuntimeDir};
+use ironcage_model::{LeaseEnd, Right, Term};
+use ironcage_sys::rustix::fs::{Mode, OFlags, open};
+use serde::Serialize;
+use std::fmt;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Leases that are thrown away first: the keeper is started, caches fill.
+const WARM_UP: usize = 5;
+
+/// What is to be measured.
+#[derive(Debug, Clone)]
+pub struct LeasesRequest {
+    /// The `ironcage` program.
+    pub ironcage: PathBuf,
+    /// How many leases of each kind.
+    pub runs: usize,
+}
+
+/// What was measured.
+#[derive(Debug, Clone, Serialize)]
+pub struct LeasesReport {
+    bench: &'static str,
+    host: HostFacts,
+    reproduce: String,
+    arms: Vec<ArmReport>,
+    /// What supervisor and keeper hold before the measured leases, and after.
+    before: Held,
+    after: Held,
+    leases_per_minute: f64,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct ArmReport {
+    name: &'static str,
+    microseconds: Summary,
+}
+
+/// What the processes beside a cage hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+struct Held {
+    descriptors: usize,
+    private_bytes: u64,
+}
+
+fn failed(reason: impl fmt::Display) -> BenchError {
+    BenchError::Failed {
+        arm: "leases".to_owned(),
+        reason: reason.to_string(),
+    }
+}
+
+/// The supervisor and the keeper, who is the only other process outside of the cage.
+fn held(channel: &Channel) -> Result<Held, BenchError> {
+    channel.send(&Request::Describe, &[]).map_err(failed)?;
+    let (supervisor, init) = match next(channel).map_err(failed)? {
+        Packet::Message(Reply::Description(told), _) => (told.supervisor, told.init),
+        other => return Err(failed(format!("{other:?}"))),
+    };
+    let (supervisor, init) = (supervisor as i32, init as i32);
+    let tree = ProcessTree::now().map_err(failed)?;
+    let caged: Vec<i32> = tree.below(init).iter().map(|process| process.pid).collect();
+    let beside = tree
+        .below(supervisor)
+        .into_iter()
+        .map(|process| process.pid);
+    let beside = beside.filter(|pid| *pid != init && !caged.contains(pid));
+    let mut held = Held {
+        descriptors: 0,
+        private_bytes: 0,
+    };
+    for pid in beside {
+        // The keeper may be in another user namespace, which keeps a user from looking at it.
+        if let Ok(list) = std::fs::read_dir(format!("/proc/{pid}/fd")) {
+            held.descriptors += list.count();
+            held.private_bytes += private_memory(pid).unwrap_or_default();
+        }
+    }
+    Ok(held)
+}
+
+/// Opens a lease and revokes it; both in microseconds.
+fn one(channel: &Channel, path: &Path, right: Right) -> Result<(f64, f64), BenchError> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let handle = open(path, flags, Mode::empty()).map_err(failed)?;
+    let request = Request::Grant(GrantRequest {
+        right,
+        term: Term::UntilRevoked,
+        reason: String::new(),
+    });
+    let start = Instant::now();
+    channel.send(&request, &[handle.as_fd()]).map_err(failed)?;
+    let number = match next(channel).map_err(failed)? {
+        Packet::Message(Reply::Granted(lease), _) => lease.number,
+        other => return Err(failed(format!("{other:?}"))),
+    };
+    let granted = start.elapsed();
+    let start = Instant::now();
+    let number = Some(number);
+    channel
+        .send(&Request::Revoke { number }, &[])
+        .map_err(failed)?;
+    loop {
+        match next(channel).map_err(failed)? {
+            Packet::Message(Reply::Revoking { .. }, _) => {}
+            Packet::Message(Reply::LeaseEnded { end, .. }, _) if end == LeaseEnd::Revoked => break,
+            other => return Err(failed(format!("{other:?}"))),
+        }
+    }
+    let revoked = start.elapsed();
+    Ok((granted.as_secs_f64() * 1e6, revoked.as_secs_f64() * 1e6))
+}
+
+/// Opens and revokes leases, one after the other, in turns of each kind.
+pub fn bench_leases(request: &LeasesRequest) -> Result<LeasesReport, BenchError> {
+    if request.runs == 0 {
+        let why = "bench leases needs at least one run";
+        return Err(BenchError::Request(why.to_owned()));
+    }
+    let host = HostFacts::now();
+    let scratch = Scratch::new()?;
+    let data = scratch.folder("data")?;
+    let policy = scratch.path("policy.toml");
+    let text = format!(
+        "[ceiling.ask.files]\nwrite = [{:?}]\n",
+        data.display().to_string()
+    );
+    std::fs::write(&policy, text).map_err(failed)?;
+    let policy = policy.display().to_string();
+    let cage = Cage::start(&request.ironcage, &scratch, &["--policy", &policy])?;
+    let place = RuntimeDir::of_user(&scratch.path("state").join("ironcage"));
+    let channel = dial(&place, &cage.id).map_err(failed)?;
+    for _ in 0..WARM_UP {
+        one(&channel, &data, Right::Read)?;
+        one(&channel, &data, Right::Write)?;
+    }
+    let before = held(&channel)?;
+    let mut times = [Vec::new(), Vec::new(), Vec::new(), Vec::new()];
+    let start = Instant::now();
+    for _ in 0..request.runs {
+        for (first, right) in [(0, Right::Read), (2, Right::Write)] {
+            let (granted, revoked) = one(&channel, &data, right)?;
+            times[first].push(granted);
+            times[first + 1].push(revoked);
+        }
+    }
+    let minutes = start.elapsed().as_secs_f64() / 60.0;
+    let after = held(&channel)?;
+    let names = [
+        "grant --read",
+        "revoke (read)",
+        "grant --write",
+        "revoke (write)",
+    ];
+    let none = || BenchError::Request("no samples".to_owned());
+    let mut arms = Vec::new();
+    for (name, times) in names.into_iter().zip(&times) {
+        let microseconds = Summary::of(times).ok_or_else(none)?;
+        arms.push(ArmReport { name, microseconds });
+    }
+    Ok(LeasesReport {
+        bench: "leases",
+        host,
+        reproduce: format!("ironcage bench leases --runs {}", request.runs),
+        arms,
+        before,
+        after,
+        leases_per_minute: 2.0 * request.runs as f64 / minutes,
+    })
+}
+
+impl fmt::Display for LeasesReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.host)?;
+        writeln!(f, "{}\n", self.reproduce)?;
+        let mut table = Table::new(["what", "median us", "min us", "p99 us"]);
+        for arm in &self.arms {
+            table.row([
+                arm.name.to_owned(),
+                number(arm.microseconds.median, 1),
+                number(arm.microseconds.min, 1),
+                number(arm.microseconds.p99, 1),
+            ]);
+        }
+        write!(f, "{table}")?;
+        writeln!(
+            f,
+            "\nfrom a request on the control socket to its answer: decided, on record, mounted; and off again, with the proof"
+        )?;
+        writeln!(
+            f,
+            "leases a minute, opened and revoked: {:.0}",
+            self.leases_per_minute
+        )?;
+        writeln!(
+            f,
+            "supervisor and keeper, as far as they can be looked at: {} descriptors and {} KiB before, {} and {} after",
+            self.before.descriptors,
+            self.before.private_bytes / 1024,
+            self.after.descriptors,
+            self.after.private_bytes / 1024
+        )
+    }
+}
