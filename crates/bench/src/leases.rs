@@ -16,8 +16,9 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Leases that are thrown away first: the keeper is started, caches fill.
-const WARM_UP: usize = 5;
+/// Leases of each kind that are thrown away first: the keeper is started, caches fill, and both
+/// processes come to the end of the memory for their first moments (`sys/src/arena.rs`).
+const WARM_UP: usize = 150;
 
 /// What is to be measured.
 #[derive(Debug, Clone)]
