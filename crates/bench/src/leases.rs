@@ -115,7 +115,13 @@ fn one(channel: &Channel, path: &Path, right: Right) -> Result<(f64, f64), Bench
     loop {
         match next(channel).map_err(failed)? {
             Packet::Message(Reply::Revoking { .. }, _) => {}
-            Packet::Message(Reply::LeaseEnded { end, .. }, _) if end == LeaseEnd::Revoked => break,
+            Packet::Message(
+                Reply::LeaseEnded {
+                    end: LeaseEnd::Revoked,
+                    ..
+                },
+                _,
+            ) => break,
             other => return Err(failed(format!("{other:?}"))),
         }
     }
