@@ -15,7 +15,7 @@ use ironcage_layers::cgroup::ENTRY;
 use ironcage_layers::filter::Prepared;
 use ironcage_layers::view::OwnerMap;
 use ironcage_layers::weakened::{off, without};
-use ironcage_layers::{LayerError, landlock, privileges};
+use ironcage_layers::{LayerError, landlock, privileges, side_channels};
 use ironcage_model::{Isolation, Layer, Switch};
 use ironcage_plan::{Plan, Resource};
 use ironcage_sys::clone::exit_now;
@@ -190,6 +190,9 @@ fn build<'a>(
     }
     close_descriptors(inheritance, &kept)?;
     privileges::set_rlimits(&plan.rlimits)?;
+    if let Some(hardening) = &plan.hardening {
+        side_channels::harden(&hardening.what)?;
+    }
     if let Some(count) = plan.processors {
         privileges::keep_to_processors(count)?;
     }

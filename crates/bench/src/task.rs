@@ -41,6 +41,8 @@ pub struct TaskRequest {
     pub ironcage: PathBuf,
     /// How often each arm does the task.
     pub runs: usize,
+    /// Whether cages with means against side channels do it, too.
+    pub side_channels: bool,
 }
 
 /// What was measured.
@@ -139,7 +141,15 @@ pub fn bench_task(request: &TaskRequest) -> Result<TaskReport, BenchError> {
     Ok(TaskReport {
         bench: "task",
         host,
-        reproduce: format!("ironcage bench task --runs {}", request.runs),
+        reproduce: format!(
+            "ironcage bench task --runs {}{}",
+            request.runs,
+            if request.side_channels {
+                " --side-channels"
+            } else {
+                ""
+            }
+        ),
         arms,
         notes,
         verdicts,
@@ -186,6 +196,31 @@ fn workers(
         &request.ironcage,
         &arguments,
     )?);
+    if !request.side_channels {
+        return Ok(workers);
+    }
+    for (name, means) in [("cores", "cores"), ("hardened", "hardened")] {
+        let mut arguments = arguments.clone();
+        let flags = ["--side-channels", means].map(OsString::from);
+        arguments.splice(2..2, flags);
+        let mut tried = std::process::Command::new(&request.ironcage);
+        let tried = tried
+            .args(["run", "-q", "--side-channels", means, "--", "/bin/true"])
+            .current_dir(work)
+            .output();
+        match tried {
+            Ok(output) if output.status.success() => {
+                let about = format!("the same with --side-channels {means}");
+                workers.push(worker(name, about, &request.ironcage, &arguments)?);
+            }
+            Ok(output) => {
+                let said = String::from_utf8_lossy(&output.stderr);
+                let why = said.lines().next().unwrap_or("no reason given");
+                notes.push(format!("{name}: not measured: {why}"));
+            }
+            Err(error) => notes.push(format!("{name}: not measured: {error}")),
+        }
+    }
     Ok(workers)
 }
 

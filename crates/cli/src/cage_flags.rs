@@ -5,14 +5,14 @@ use crate::error::CliError;
 use crate::values::{LayerName, Offered, count};
 use crate::{asked, change, places};
 use clap::{Args, ValueHint};
-use ironcage_host::{HostCaps, SystemFiles};
+use ironcage_host::{HostCaps, SideChannelHost, SystemFiles};
 use ironcage_model::{Isolation, Layer, Publish};
 use ironcage_plan::{
     KeptPlaces, NodeKind, Overlaid, OwnDirectories, Plan, PlanError, Request, ViewOp, make,
 };
 use ironcage_policy::{
-    Amount, Cpus, EnvRule, FlagLayer, NetworkLimit, NetworkMode, Resolved, Sources, TimeLimit,
-    WorkspaceMode, resolve,
+    Amount, Cpus, EnvRule, FlagLayer, NetworkLimit, NetworkMode, Resolved, SideChannels, Sources,
+    TimeLimit, WorkspaceMode, resolve,
 };
 use ironcage_state::{StateError, Store, renew_directory};
 use std::ffi::{OsStr, OsString};
@@ -95,6 +95,9 @@ pub(crate) struct CageFlags {
     /// Be user 0 inside; outside that is still nobody
     #[arg(long, help_heading = "Process")]
     root_inside: bool,
+    /// Against what agents learn of each other by sharing a processor: off, cores or hardened
+    #[arg(long, value_name = "MEANS", help_heading = "Process")]
+    side_channels: Option<SideChannels>,
     /// Give back one capability inside the cage's namespaces (can be repeated)
     #[arg(long, value_name = "NAME", value_parser = Offered::capabilities(), hide_possible_values = true, help_heading = "Process")]
     cap: Vec<String>,
@@ -303,7 +306,10 @@ impl CageFlags {
             flags: self.layer(&cwd)?,
         })
         .map_err(|error| CliError::from_error(&error))?;
-        let host = HostCaps::quick().map_err(|error| CliError::from_error(&error))?;
+        let mut host = HostCaps::quick().map_err(|error| CliError::from_error(&error))?;
+        if resolved.policy.side_channels.value == SideChannels::Hardened {
+            host.side_channels = Some(SideChannelHost::examine());
+        }
         let policy = &resolved.policy;
         let kept = if policy.keep.is_empty() && policy.caches.is_empty() {
             KeptPlaces::default()
@@ -392,6 +398,7 @@ impl CageFlags {
             env: self.env.clone(),
             hostname: self.hostname.clone(),
             root_inside: self.root_inside,
+            side_channels: self.side_channels,
             capabilities: self.cap.clone(),
             syscalls: self.syscalls.clone(),
             syscall_groups: self.syscall_group.clone(),

@@ -1,5 +1,6 @@
 //! The facts about a host that a plan depends on.
 
+use crate::SideChannelHost;
 use ironcage_model::{Enforcement, Layer};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -103,6 +104,8 @@ pub struct HostCaps {
     pub cgroup: CgroupHost,
     /// What all of the caller's processes may have of inotify together, cages included.
     pub inotify: Inotify,
+    /// What there is against side channels; looked at only where the policy asks for it.
+    pub side_channels: Option<SideChannelHost>,
     /// How far each layer can hold here. Every layer has an entry.
     pub layers: BTreeMap<Layer, Enforcement>,
 }

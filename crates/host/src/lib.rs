@@ -14,8 +14,10 @@ mod files;
 mod listing;
 mod quick;
 pub mod setup;
+mod side_channels;
 
 pub use caps::{CgroupHost, CgroupV1, HostCaps, Inotify, Kernel, Privilege};
 pub use error::HostError;
 pub use files::{HostFiles, Node, NodeType, SystemFiles};
 pub use quick::LEAST_KERNEL;
+pub use side_channels::{Means, SideChannelHost};

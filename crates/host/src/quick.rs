@@ -96,6 +96,7 @@ pub(crate) fn from_facts(facts: Facts) -> HostCaps {
         cpus: facts.cpus,
         cgroup: facts.cgroup,
         inotify: inotify(),
+        side_channels: None,
         layers,
     }
 }

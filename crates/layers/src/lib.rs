@@ -14,6 +14,7 @@ pub mod live;
 pub mod network;
 mod overlay;
 pub mod privileges;
+pub mod side_channels;
 pub mod view;
 pub mod weakened;
 

@@ -26,6 +26,17 @@ pub enum PlanError {
         /// Every required layer that is missing, this one included.
         missing: Vec<Layer>,
     },
+    /// Means against side channels that this host lacks.
+    #[error(
+        "{origin} asks for everything against side channels, and this host lacks {}; --side-channels cores does without, and a machine of its own (a virtual one with its own cores) does not need them",
+        missing.join("; ")
+    )]
+    SideChannels {
+        /// Who asks.
+        origin: String,
+        /// What is missing, each with the reason.
+        missing: Vec<String>,
+    },
     /// Something that a rung of the ladder cannot do.
     #[error("{origin} asks for {what}, which --isolation {isolation} cannot have: {why}")]
     Unsupported {

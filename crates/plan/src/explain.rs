@@ -205,6 +205,18 @@ fn identity(plan: &Plan, out: &mut String) -> fmt::Result {
         out,
         "host name  {}  [{}]",
         plan.hostname.what.name, plan.hostname.origin
+    )?;
+    let Some(hardening) = &plan.hardening else {
+        return Ok(());
+    };
+    let more = match hardening.what.speculation {
+        true => ", core scheduling, speculation controls",
+        false => "",
+    };
+    writeln!(
+        out,
+        "processors at least {} in whole cores of its own{more}  [{}]",
+        hardening.what.wanted, hardening.origin
     )
 }
 

@@ -5,8 +5,8 @@ use crate::seccomp::{Action, Comparison, Filter, FilterRule, Instruction, Refusa
 use crate::{PlanError, bounds};
 use ironcage_host::HostCaps;
 use ironcage_model::Isolation;
-use ironcage_policy::Policy;
 use ironcage_policy::syscalls::{self, Condition, SyscallAction, SyscallList};
+use ironcage_policy::{Policy, SideChannels};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -32,7 +32,8 @@ pub(crate) fn make(policy: &Policy, host: &HostCaps) -> Result<Filter, PlanError
     // Where a set of processors stands in for the cpu controller, leaving it would be leaving
     // the limit.
     let limits = bounds::make(&policy.limits, host);
-    let processors_fixed = bounds::processors(&limits, host, &mut Vec::new()).is_some();
+    let processors_fixed = bounds::processors(&limits, host, &mut Vec::new()).is_some()
+        || policy.side_channels.value != SideChannels::Off;
     let shared = policy.isolation.value != Isolation::Namespace;
     let actions: BTreeMap<u32, Action> = syscalls::compose(list, &groups)
         .into_iter()

@@ -1,12 +1,13 @@
 //! Makes the plan: brings the parts together in the order in which they are enforced.
 
 use crate::plan::{
-    AccessRights, AccessRule, Hostname, IdMap, Identity, Item, Plan, Rung, Scratch, Variable,
+    AccessRights, AccessRule, Bounds, Hardening, Hostname, IdMap, Identity, Item, Plan, Rung,
+    Scratch, Variable,
 };
 use crate::{PlanError, Request, bounds, command, filter, leases, network, rung, trust, view};
 use ironcage_host::{CgroupHost, HostCaps, HostFiles, Privilege};
 use ironcage_model::{Enforcement, Isolation, Layer, LayerReport};
-use ironcage_policy::{Policy, Sourced, capabilities};
+use ironcage_policy::{Policy, SideChannels, Sourced, capabilities};
 
 /// Ids in the range of a cage that root starts.
 const RANGE: u32 = 65_536;
@@ -114,6 +115,7 @@ pub fn make(
         },
         landlock,
         processors: bounds::processors(&bounds, host, &mut notes),
+        hardening: hardening(policy, host, &bounds)?,
         network,
         leases,
         seccomp: filter::make(policy, host)?,
@@ -125,6 +127,45 @@ pub fn make(
         absent: view.absent,
         notes,
     })
+}
+
+/// What is done against side channels. Where the host lacks a means, nothing starts.
+fn hardening(
+    policy: &Policy,
+    host: &HostCaps,
+    bounds: &Bounds,
+) -> Result<Option<Item<Hardening>>, PlanError> {
+    let asked = &policy.side_channels;
+    if asked.value == SideChannels::Off {
+        return Ok(None);
+    }
+    let speculation = asked.value == SideChannels::Hardened;
+    if speculation {
+        let missing = match &host.side_channels {
+            Some(there) => there.missing(),
+            None => vec!["the host was not examined for it".into()],
+        };
+        if !missing.is_empty() {
+            return Err(PlanError::SideChannels {
+                origin: asked.origin.to_string(),
+                missing,
+            });
+        }
+    }
+    // A share of all of them would leave none to anybody else.
+    let whole = bounds.cpu.what.value.div_ceil(1000);
+    let wanted = match u32::try_from(whole) {
+        Ok(wanted) if wanted < host.cpus => wanted.max(1),
+        _ => 1,
+    };
+    Ok(Some(Item {
+        what: Hardening {
+            wanted,
+            processors: Vec::new(),
+            speculation,
+        },
+        origin: asked.origin.to_string(),
+    }))
 }
 
 fn holds(layers: &[LayerReport], layer: Layer) -> bool {

@@ -496,6 +496,9 @@ pub struct Plan {
     /// To how many whole processors the cage is kept, where no cgroup bounds their use;
     /// `null` leaves it to the cgroup, or to all of them.
     pub processors: Option<u32>,
+    /// What is done against side channels; `null` is nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hardening: Option<Item<Hardening>>,
     /// What the network door lets through; `null` is no network and no door.
     pub network: Option<Network>,
     /// What leases may give to the running cage; `null` is nothing, and no lease.
@@ -571,6 +574,17 @@ impl Plan {
         }
         text
     }
+}
+
+/// Means against what agents learn of each other by sharing a processor.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Hardening {
+    /// How many processors of its own the cage gets, in whole cores.
+    pub wanted: u32,
+    /// Which; empty until it starts, when those that no other such cage has are known.
+    pub processors: Vec<u32>,
+    /// Whether core scheduling and speculation controls are asked for as well.
+    pub speculation: bool,
 }
 
 /// A host name.

@@ -119,6 +119,9 @@ pub struct ProcessSection {
     /// Whether git inside knows the user's name and address, so that commits are theirs.
     #[schemars(with = "Option<bool>")]
     pub git_identity: Option<Spanned<bool>>,
+    /// What is done against what agents learn of each other by sharing a processor.
+    #[schemars(with = "Option<crate::SideChannels>")]
+    pub side_channels: Option<Spanned<String>>,
     /// Capabilities inside the namespaces, such as `CAP_NET_BIND_SERVICE`.
     #[schemars(with = "Vec<crate::schema::CapabilityName>")]
     pub capabilities: Vec<Spanned<String>>,

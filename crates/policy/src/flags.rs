@@ -6,8 +6,8 @@ use crate::fragment::{
 };
 use crate::network::{self, InvalidHostRule, NetworkFragment, NetworkLimit, NetworkMode};
 use crate::{
-    Amount, Cpus, EnvRule, Origin, PolicyError, Sourced, TimeLimit, WorkspaceMode, bundles,
-    syscalls,
+    Amount, Cpus, EnvRule, Origin, PolicyError, SideChannels, Sourced, TimeLimit, WorkspaceMode,
+    bundles, syscalls,
 };
 use ironcage_model::{Isolation, Layer, Publish};
 use std::ops::RangeInclusive;
@@ -44,6 +44,8 @@ pub struct FlagLayer {
     pub hostname: Option<String>,
     /// `--root-inside`.
     pub root_inside: bool,
+    /// `--side-channels`.
+    pub side_channels: Option<SideChannels>,
     /// `--cap`, with or without `CAP_`.
     pub capabilities: Vec<String>,
     /// `--syscalls`.
@@ -213,6 +215,7 @@ impl FlagLayer {
             hostname: one("--hostname", self.hostname.clone()),
             root_inside: one("--root-inside", self.root_inside.then_some(true)),
             git_identity: None,
+            side_channels: one("--side-channels", self.side_channels),
             capabilities: each("--cap", capabilities),
             syscalls: one("--syscalls", self.syscalls.clone()),
             syscall_groups: each("--syscall-group", self.syscall_groups.iter().cloned()),

@@ -10,8 +10,8 @@ use crate::file::CpusText;
 use crate::network::NetworkFragment;
 use crate::parse::nearest;
 use crate::{
-    Amount, Cpus, Diagnostic, EnvRule, Origin, PolicyFile, Sourced, TimeLimit, WorkspaceMode,
-    caches, capabilities, profiles, protected, syscalls,
+    Amount, Cpus, Diagnostic, EnvRule, Origin, PolicyFile, SideChannels, Sourced, TimeLimit,
+    WorkspaceMode, caches, capabilities, profiles, protected, syscalls,
 };
 use ironcage_model::{Isolation, Layer};
 use std::ops::{Range, RangeInclusive};
@@ -39,6 +39,7 @@ pub(crate) struct Fragment {
     pub(crate) hostname: Option<Sourced<String>>,
     pub(crate) root_inside: Option<Sourced<bool>>,
     pub(crate) git_identity: Option<Sourced<bool>>,
+    pub(crate) side_channels: Option<Sourced<SideChannels>>,
     pub(crate) capabilities: Vec<Sourced<String>>,
     pub(crate) syscalls: Option<Sourced<String>>,
     pub(crate) syscall_groups: Vec<Sourced<String>>,
@@ -137,6 +138,7 @@ impl Check<'_> {
             hostname: self.one(&process.hostname, Self::hostname)?,
             root_inside: self.one(&process.root_inside, |_, value| Ok(*value.get_ref()))?,
             git_identity: self.one(&process.git_identity, |_, value| Ok(*value.get_ref()))?,
+            side_channels: self.one(&process.side_channels, Self::side_channels)?,
             capabilities: self.each(&process.capabilities, Self::capability)?,
             syscalls: self.one(&file.syscalls.list, |this, text| {
                 let names: Vec<&str> = syscalls::lists().iter().map(|list| list.name).collect();
@@ -257,6 +259,14 @@ impl Check<'_> {
                 .wrong(number, format!("{value} is out of range"), "out of range")
                 .remedy(format!("write a number from {least} to {most}")))
         })
+    }
+
+    fn side_channels(&self, text: &Spanned<String>) -> Result<SideChannels, Diagnostic> {
+        let names = SideChannels::ALL.map(SideChannels::name);
+        let name = self.name_of(text, "means against side channels", &names)?;
+        let mut all = SideChannels::ALL.into_iter();
+        let found = all.find(|value| value.name() == name);
+        Ok(found.unwrap_or(SideChannels::Hardened))
     }
 
     fn mode(&self, text: &Spanned<String>) -> Result<WorkspaceMode, Diagnostic> {

@@ -55,7 +55,8 @@ pub use network::{
 pub use origin::Origin;
 pub use parse::parse;
 pub use policy::{
-    Amount, Cpus, EnvRule, InvalidEnvRule, InvalidMode, Limits, Policy, Sourced, WorkspaceMode,
+    Amount, Cpus, EnvRule, InvalidEnvRule, InvalidMode, InvalidSideChannels, Limits, Policy,
+    SideChannels, Sourced, WorkspaceMode,
 };
 pub use profiles::{Profile, defaults_text, profile, profiles, template};
 pub use quantity::{InvalidQuantity, TimeLimit};

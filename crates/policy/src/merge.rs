@@ -38,6 +38,9 @@ pub(crate) fn from_defaults(
         git_identity: defaults
             .git_identity
             .ok_or(Incomplete("process.git-identity"))?,
+        side_channels: defaults
+            .side_channels
+            .ok_or(Incomplete("process.side-channels"))?,
         capabilities: defaults.capabilities,
         syscalls: defaults.syscalls.ok_or(Incomplete("syscalls.list"))?,
         syscall_groups: defaults.syscall_groups,
@@ -113,6 +116,7 @@ pub(crate) fn apply(policy: &mut Policy, fragment: Fragment) {
     replace(&mut policy.hostname, fragment.hostname);
     replace(&mut policy.root_inside, fragment.root_inside);
     replace(&mut policy.git_identity, fragment.git_identity);
+    replace(&mut policy.side_channels, fragment.side_channels);
     append(&mut policy.capabilities, fragment.capabilities);
     replace(&mut policy.syscalls, fragment.syscalls);
     append(&mut policy.syscall_groups, fragment.syscall_groups);

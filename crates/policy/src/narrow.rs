@@ -61,6 +61,7 @@ pub fn is_no_wider(a: &Policy, b: &Policy) -> bool {
         && a.hostname.value == b.hostname.value
         && a.root_inside.value <= b.root_inside.value
         && a.git_identity.value <= b.git_identity.value
+        && a.side_channels.value >= b.side_channels.value
         && all_in(&a.capabilities, &b.capabilities);
     let syscalls = list_within(&a.syscalls.value, &b.syscalls.value)
         && all_in(&a.syscall_groups, &b.syscall_groups);
@@ -194,6 +195,12 @@ pub(crate) fn narrow(base: &mut Policy, fragment: &mut Fragment, workspace: &Pat
         &mut fragment.git_identity,
         |given| *given <= base.git_identity.value,
         bool::to_string,
+    );
+    dropped.keep_if(
+        "process.side-channels",
+        &mut fragment.side_channels,
+        |given| *given >= base.side_channels.value,
+        |given| given.name().to_owned(),
     );
     dropped.keep_if(
         "files.toolchains",

@@ -37,7 +37,10 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("workspace", &["mode", "unprotect"]),
     ("files", &["read", "write", "write-direct", "hide"]),
     ("env", &["pass", "set"]),
-    ("process", &["hostname", "root-inside", "capabilities"]),
+    (
+        "process",
+        &["hostname", "root-inside", "side-channels", "capabilities"],
+    ),
     ("syscalls", &["list", "groups"]),
     (
         "limits",
@@ -62,6 +65,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("set", "set = { DEBUG = \"1\" }"),
     ("hostname", "hostname = \"cage\""),
     ("root-inside", "root-inside = true"),
+    ("side-channels", "side-channels = \"hardened\""),
     ("capabilities", "capabilities = [\"CAP_NET_BIND_SERVICE\"]"),
     ("list", "list = \"minimal\""),
     ("groups", "groups = [\"debug\"]"),

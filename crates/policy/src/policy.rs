@@ -90,6 +90,68 @@ impl WorkspaceMode {
     }
 }
 
+/// What is done against what agents learn of each other by sharing a processor.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Serialize,
+    serde::Deserialize,
+    schemars::JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum SideChannels {
+    /// Nothing.
+    Off,
+    /// Processor cores that no other such cage of the user has.
+    Cores,
+    /// Also core scheduling and the kernel's speculation controls.
+    Hardened,
+}
+
+impl SideChannels {
+    /// Every value, the weakest first.
+    pub const ALL: [SideChannels; 3] = [
+        SideChannels::Off,
+        SideChannels::Cores,
+        SideChannels::Hardened,
+    ];
+
+    /// The name in policies and flags.
+    pub const fn name(self) -> &'static str {
+        match self {
+            SideChannels::Off => "off",
+            SideChannels::Cores => "cores",
+            SideChannels::Hardened => "hardened",
+        }
+    }
+}
+
+impl std::fmt::Display for SideChannels {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Text that names no means against side channels.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{}` is nothing against side channels; write off, cores or hardened", .0.escape_debug())]
+pub struct InvalidSideChannels(pub String);
+
+impl FromStr for SideChannels {
+    type Err = InvalidSideChannels;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut all = SideChannels::ALL.into_iter();
+        all.find(|value| value.name() == text)
+            .ok_or_else(|| InvalidSideChannels(text.to_owned()))
+    }
+}
+
 /// Text that is not a workspace mode.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{}` is not a workspace mode; write cow, apply, direct, read-only or scratch", .0.escape_debug())]
@@ -254,6 +316,8 @@ pub struct Policy {
     pub root_inside: Sourced<bool>,
     /// Whether git inside knows the user's name and address.
     pub git_identity: Sourced<bool>,
+    /// What is done against side channels.
+    pub side_channels: Sourced<SideChannels>,
     /// Capabilities given back inside the namespaces, by their kernel names (`CAP_...`).
     pub capabilities: Vec<Sourced<String>>,
     /// The list of system calls: `standard` or `minimal`.

@@ -87,6 +87,9 @@ fn table() -> String {
                 .join(", "),
         }
     }));
+    out.push_str(&row("`process.side-channels`", &policies, |p| {
+        p.side_channels.value.to_string()
+    }));
     out.push_str(&row("`process.git-identity`", &policies, |p| {
         p.git_identity.value.to_string()
     }));

@@ -312,6 +312,7 @@ fn any_policy() -> impl Strategy<Value = String> {
         scalar("hostname", &["\"cage\"", "\"evil\""]),
         scalar("root-inside", &["true", "false"]),
         scalar("git-identity", &["true", "false"]),
+        scalar("side-channels", &["\"off\"", "\"cores\"", "\"hardened\""]),
         list(
             "capabilities",
             &["CAP_CHOWN", "CAP_IPC_LOCK", "CAP_SYS_CHROOT"],

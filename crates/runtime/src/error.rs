@@ -35,6 +35,27 @@ pub enum RunError {
     /// The output of a background cage cannot be kept.
     #[error("cannot keep the output of the cage in the state directory")]
     Log(#[source] io::Error),
+    /// The user's other cages have the cores.
+    #[error(
+        "the cage asks for {wanted} processor(s) of its own (--side-channels), and {free} can be had: the user's other such cages have the rest, or there are no more; --cpus asks for less"
+    )]
+    NoCores {
+        /// How many it asks for.
+        wanted: u32,
+        /// How many could be had.
+        free: usize,
+    },
+    /// It cannot be told which cores are taken.
+    #[error(
+        "cannot tell which processor cores other cages have, by {}",
+        Printable::new(path)
+    )]
+    CoreFile {
+        /// Where that stands.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
     /// The cage did not start.
     #[error("the cage did not start")]
     Start(#[from] StartError),

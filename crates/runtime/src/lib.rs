@@ -11,6 +11,7 @@ mod backends;
 mod background;
 pub mod client;
 mod control;
+mod cores;
 mod door;
 mod ending;
 mod error;

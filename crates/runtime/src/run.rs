@@ -5,6 +5,7 @@ use crate::archive::Archive;
 use crate::backends::backend;
 use crate::background::Background;
 use crate::control::{Control, Farewell};
+use crate::cores::Cores;
 use crate::log::OutputLog;
 use crate::recorder::{Recorder, microseconds_since_the_epoch};
 use crate::streams::{join, join_log};
@@ -71,7 +72,16 @@ pub fn run(mut job: Job<'_>) -> Result<Finished, RunError> {
     } else {
         StreamKind::Pipes
     };
-    let plan = weaken(job.plan.placed(&id));
+    let mut plan = weaken(job.plan.placed(&id));
+    // Held until the cage is gone.
+    let mut cores = None;
+    if let Some(wanted) = plan.hardening.as_ref().map(|item| item.what.wanted) {
+        let claimed = Cores::claim(&state, wanted)?;
+        if let Some(hardening) = &mut plan.to_mut().hardening {
+            hardening.what.processors.clone_from(&claimed.processors);
+        }
+        cores = Some(claimed);
+    }
     let listening = crate::publish::listen_for(&plan)?;
     let mut birth = match backend(plan.rung.what.isolation).start(&plan, &id, kind) {
         Ok(birth) => birth,
@@ -131,6 +141,7 @@ pub fn run(mut job: Job<'_>) -> Result<Finished, RunError> {
         let _ = Archive::in_state(&state).remove(&id);
     }
     let (outcome, farewell) = supervision.close(ending, born)?;
+    drop(cores);
     Ok(Finished {
         id,
         outcome,

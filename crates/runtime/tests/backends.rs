@@ -34,6 +34,7 @@ fn host() -> HostCaps {
             controllers: ["memory", "pids", "cpu"].map(String::from).to_vec(),
         },
         inotify: Inotify::default(),
+        side_channels: None,
         layers: Layer::ALL
             .into_iter()
             .map(|layer| (layer, Enforcement::Full))

@@ -25,6 +25,7 @@ pub mod process;
 pub mod seccomp;
 pub mod signals;
 pub mod spawn;
+pub mod speculation;
 pub mod trial;
 
 /// Turns a system call's result into a `Result`.

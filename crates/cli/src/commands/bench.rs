@@ -58,6 +58,9 @@ enum Bench {
         /// How many times each does the task.
         #[arg(long, default_value_t = 20)]
         runs: usize,
+        /// Also with `--side-channels cores` and `hardened`, where they can be had here.
+        #[arg(long)]
+        side_channels: bool,
     },
     /// The field's table: system call, memory, task, start and escapes, for every sandbox here.
     Table {
@@ -148,8 +151,15 @@ pub(crate) fn run(args: Args) -> CommandResult {
             let report = bench::bench_network(&request).map_err(failed)?;
             print(&report, json)
         }
-        Bench::Task { runs } => {
-            let request = bench::TaskRequest { ironcage, runs };
+        Bench::Task {
+            runs,
+            side_channels,
+        } => {
+            let request = bench::TaskRequest {
+                ironcage,
+                runs,
+                side_channels,
+            };
             let report = bench::bench_task(&request).map_err(failed)?;
             print(&report, json)
         }

@@ -143,6 +143,11 @@ fn print_merged(policy: &Policy) {
         policy.git_identity.value,
         &policy.git_identity,
     );
+    line(
+        "process.side-channels",
+        policy.side_channels.value,
+        &policy.side_channels,
+    );
     line("syscalls.list", &policy.syscalls.value, &policy.syscalls);
     let limits = &policy.limits;
     line(

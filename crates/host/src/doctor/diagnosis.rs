@@ -2,6 +2,7 @@
 
 use super::trials::{Subject, TrialResult, refusal};
 use super::{Extra, Finding, Place};
+use crate::SideChannelHost;
 use crate::assess::{self, Facts};
 use crate::{CgroupHost, Privilege};
 use ironcage_model::{Enforcement, Layer};
@@ -56,7 +57,21 @@ pub(crate) fn extras(results: &Results) -> Vec<Extra> {
              file system, or an XDG_STATE_HOME there",
         );
     }
-    vec![overlay, extra("idmapped mounts", Subject::IdMappedMounts)]
+    let there = SideChannelHost::examine();
+    let missing = there.missing();
+    let side_channels = Extra {
+        name: "--side-channels hardened",
+        works: missing.is_empty(),
+        evidence: match missing.is_empty() {
+            true => "the kernel says so".to_owned(),
+            false => format!("missing {}", missing.join("; missing ")),
+        },
+    };
+    vec![
+        overlay,
+        extra("idmapped mounts", Subject::IdMappedMounts),
+        side_channels,
+    ]
 }
 
 struct Context<'a> {

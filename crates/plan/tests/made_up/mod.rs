@@ -124,6 +124,7 @@ pub(crate) fn host(privilege: Privilege) -> HostCaps {
             why: "a made-up host".into(),
         },
         inotify: Inotify::default(),
+        side_channels: None,
         layers: Layer::ALL
             .into_iter()
             .map(|layer| (layer, Enforcement::Full))
