@@ -90,15 +90,11 @@ fn usable_cores() -> std::io::Result<BTreeSet<Vec<u32>>> {
 /// `0,4` or `0-1` as numbers.
 fn threads_of(list: &str) -> Vec<u32> {
     let parts = list.trim().split(',');
-    let numbers = parts.flat_map(|part| {
+    let ranges = parts.filter_map(|part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        match (first.parse::<u32>(), last.parse::<u32>()) {
-            (Ok(first), Ok(last)) => first..=last,
-            // Nothing that a kernel writes: no core.
-            _ => 1..=0,
-        }
+        Some(first.parse::<u32>().ok()?..=last.parse::<u32>().ok()?)
     });
-    numbers.collect()
+    ranges.flatten().collect()
 }
 
 #[cfg(test)]
