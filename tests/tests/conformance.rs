@@ -455,6 +455,29 @@ fn a_second_command_runs_under_the_same_locks(scene: &Scene) -> Finding {
     same(stopped.code(), 0, &stopped)
 }
 
+fn the_cages_own_control_socket_is_out_of_its_reach(scene: &Scene) -> Finding {
+    let name = format!("{}-s", marker(scene));
+    let started = scene.run(&["-d", "--name", &name], &["sleep", "600"]);
+    same(started.code(), 0, &started)?;
+    let id = started.stdout().trim().to_owned();
+    let socket = tree(&scene.stage.run_dir()).into_iter().find(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with(&id)
+    });
+    let socket = socket.ok_or("there is no control socket")?;
+    let script = format!(
+        "import socket\ns = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\ns.connect('{}')\nprint('connected')",
+        socket.display()
+    );
+    let outside =
+        Running::start(scene.stage.outside("python3").args(["-c", &script])).finish(MINUTE);
+    let ran = scene.ironcage(&["exec", &name, "--", "/usr/bin/python3", "-c", &script]);
+    let stopped = scene.ironcage(&["rm", "-f", &name]);
+    same(stopped.code(), 0, &stopped)?;
+    same(outside.stdout(), "connected\n".into(), &outside)?;
+    same((ran.stdout(), ran.code()), (String::new(), 1), &ran)
+}
+
 fn an_exec_has_a_terminal(scene: &Scene) -> Finding {
     let name = format!("{}-t", marker(scene));
     let ran = scene.run(&["-d", "--name", &name], &["sleep", "600"]);
@@ -541,6 +564,7 @@ cases! {
     nothing_is_gained_by_programs_with_set_id_bits,
     a_terminal_of_its_own,
     a_second_command_runs_under_the_same_locks,
+    the_cages_own_control_socket_is_out_of_its_reach,
     an_exec_has_a_terminal,
     a_process_list_of_its_own,
     the_host_name_is_the_cages,

@@ -27,6 +27,7 @@ fn host(stage: &Stage) -> PathBuf {
         ),
         ("sys/fs/cgroup/cgroup.controllers", "cpu memory pids\n"),
         ("etc/subuid", "bob:100000:65536\n"),
+        ("etc/passwd", "ann:x:1000:1000::/home/ann:/bin/sh\n"),
     ] {
         fs::write(root.join(file), content).expect("a file");
     }
@@ -118,8 +119,35 @@ fn a_user_may_look_and_not_touch() {
         "--binary",
         "/usr/bin/env",
         "--user",
-        "no-such-user",
+        "nobody",
     ]))
     .finish(Duration::from_secs(60));
     ran.ended(125).says("only root");
+}
+
+#[test]
+fn ids_are_given_only_to_users_that_are_there() {
+    let Some(stage) = Stage::new(Who::Root) else {
+        return;
+    };
+    let root = host(&stage);
+    setup(&stage, &root, &["--dry-run"]).ok();
+    fs::write(root.join("etc/passwd"), "annabel:x:1000:1000::/:/bin/sh\n").expect("a file");
+    let before = tree(&root);
+    setup(&stage, &root, &["--yes"])
+        .ended(125)
+        .says("there is no user ann");
+    assert_eq!(tree(&root), before);
+    // What is not there any more can still be taken away.
+    setup(&stage, &root, &["--undo", "--yes"]).ok();
+    // On the host itself, whoever keeps its names.
+    let here = |user: &str| {
+        let flags = ["setup", "--dry-run", "--binary", "/usr/bin/env", "--user"];
+        let mut command = stage.ironcage(flags.into_iter().chain([user]));
+        Running::start(&mut command).finish(Duration::from_secs(60))
+    };
+    here("nobody").ok();
+    here("ironcage-nobody-has-this-name")
+        .ended(125)
+        .says("there is no user");
 }

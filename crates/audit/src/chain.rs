@@ -218,6 +218,7 @@ mod tests {
             command,
             workspace: "/w".into(),
             profile: "shell".into(),
+            isolation: None,
             plan: "00".into(),
             layers: Vec::new(),
             degraded: Vec::new(),

@@ -5,9 +5,9 @@
 
 use ironcage_audit::{Log, Verdict, head_path, log_path, verify};
 use ironcage_model::{
-    Approver, CageId, Denial, Ending, Enforcement, Event, EventKind, Layer, LayerReport, Lease,
-    LeaseEnd, LeaseOrigin, LimitHit, LimitKind, NetworkVerdict, Protocol, Resource, Right, Scope,
-    Term, Traffic,
+    Approver, CageId, Denial, Ending, Enforcement, Event, EventKind, Isolation, Layer, LayerReport,
+    Lease, LeaseEnd, LeaseOrigin, LimitHit, LimitKind, NetworkVerdict, Protocol, Resource, Right,
+    Scope, Term, Traffic,
 };
 use std::path::{Path, PathBuf};
 
@@ -22,6 +22,7 @@ fn events(cage: &CageId) -> Vec<Event> {
             command: vec!["python3".into(), "agent.py".into()],
             workspace: "/home/user/project".into(),
             profile: "python".into(),
+            isolation: Some(Isolation::Namespace),
             plan: "2c".repeat(32),
             layers: vec![
                 LayerReport {

@@ -8,7 +8,8 @@ use ironcage_audit::{
     Error, Finding, Log, Reader, Unproven, Verdict, head_path, log_path, read, verify,
 };
 use ironcage_model::{
-    CageId, Denial, Ending, Enforcement, Event, EventKind, Layer, LayerReport, LimitHit, LimitKind,
+    CageId, Denial, Ending, Enforcement, Event, EventKind, Isolation, Layer, LayerReport, LimitHit,
+    LimitKind,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
@@ -26,6 +27,7 @@ fn start() -> impl Strategy<Value = EventKind> {
             command,
             workspace,
             profile: "shell".into(),
+            isolation: Some(Isolation::Landlock),
             plan: "ab".repeat(32),
             layers: vec![
                 LayerReport {

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use ironcage_audit::{Error, Log, find, list, log_path, recorded, summary};
-use ironcage_model::{CageId, Denial, Ending, Event, EventKind};
+use ironcage_model::{CageId, Denial, Ending, Event, EventKind, Isolation};
 use std::path::Path;
 
 fn id(text: &str) -> CageId {
@@ -18,6 +18,7 @@ fn record(dir: &Path, cage: &str, time: u64, name: Option<&str>) {
             command: vec!["true".into()],
             workspace: "/w".into(),
             profile: "shell".into(),
+            isolation: Some(Isolation::Namespace),
             plan: String::new(),
             layers: Vec::new(),
             degraded: Vec::new(),

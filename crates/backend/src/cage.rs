@@ -60,16 +60,16 @@ pub enum Streams {
 
 /// Both ends of the streams before the fork.
 #[derive(Debug)]
-pub struct Ends {
+pub(crate) struct Ends {
     /// Those of the cage.
-    pub inner: InnerStreams,
+    pub(crate) inner: InnerStreams,
     /// Those of the supervisor; a terminal is still to be made.
-    pub outer: Option<Streams>,
+    pub(crate) outer: Option<Streams>,
 }
 
 impl Ends {
     /// Makes both ends.
-    pub fn make(kind: StreamKind) -> io::Result<Ends> {
+    pub(crate) fn make(kind: StreamKind) -> io::Result<Ends> {
         if let StreamKind::Terminal { size } = kind {
             // Made by PID 1, from the cage's own devpts.
             return Ok(Ends {
@@ -99,7 +99,7 @@ impl Ends {
 impl Ends {
     /// Makes the pipes the agent's own, as they are where the user starts a cage: so that it can
     /// open them by name (`/dev/stdout`).
-    pub fn give_to(&self, (uid, gid): (u32, u32)) -> io::Result<()> {
+    pub(crate) fn give_to(&self, (uid, gid): (u32, u32)) -> io::Result<()> {
         let InnerStreams::Pipes {
             stdin,
             stdout,
@@ -139,7 +139,7 @@ pub struct Cage {
 }
 
 /// Makes the cgroup that holds the plan's limits; `None` where none of them is held by one.
-pub fn make_cgroup(plan: &Plan, id: &CageId) -> Result<Option<Cgroup>, StartError> {
+pub(crate) fn make_cgroup(plan: &Plan, id: &CageId) -> Result<Option<Cgroup>, StartError> {
     let limits = CgroupLimits {
         memory: Some(plan.bounds.memory.what.value),
         cpu_milli: u32::try_from(plan.bounds.cpu.what.value).ok(),

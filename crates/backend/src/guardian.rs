@@ -6,24 +6,23 @@
 //! removes the cage's directory and ends. It is outside of the cage's Landlock domain, so that
 //! the agent cannot send it a signal, and in a session of its own.
 
-use crate::cage::{Birth, Ends, Guard, make_cgroup};
+use crate::cage::{Birth, Guard};
 use crate::descendants::Process;
 use crate::faults::step;
-use crate::ids::{self, Range};
+use crate::ground::{Channels, Ground, pair};
 use crate::init::{self, Enclose, Inheritance, failed};
 use crate::scratch;
 use crate::{Ability, Answer, StartError, StreamKind, descendants, wire};
 use ironcage_layers::LayerError;
 use ironcage_layers::cgroup::Cgroup;
 use ironcage_model::{CageId, Layer};
-use ironcage_plan::{IdMap, Plan};
+use ironcage_plan::Plan;
 use ironcage_sys::clone::{Forked, Namespaces, exit_now, fork};
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ironcage_sys::rustix::fs::{Mode, OFlags, open};
 use ironcage_sys::rustix::io::{Errno, read, write};
-use ironcage_sys::rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use ironcage_sys::rustix::process::{
-    Pid, Signal, WaitOptions, geteuid, getpid, set_child_subreaper, setsid, waitpid,
+    Pid, Signal, WaitOptions, getpid, set_child_subreaper, setsid, waitpid,
 };
 use ironcage_sys::rustix::stdio;
 use ironcage_sys::rustix::thread::set_name;
@@ -77,69 +76,22 @@ pub fn start(
     namespaces: Namespaces,
     enclose: Enclose,
 ) -> Result<Birth, StartError> {
-    let channel = |error: Errno| StartError::Channel(error.into());
-    let pair = || {
-        socketpair(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )
-        .map_err(channel)
-    };
-    let ends = Ends::make(kind).map_err(StartError::Channel)?;
-    let (control, control_inner) = pair()?;
     let (lifeline, lifeline_inner) = pair()?;
-    let (range, agent_outside) = match plan.identity.map {
-        IdMap::Own { uid, gid } => (None, (uid, gid)),
-        IdMap::Range { .. } => {
-            let range = Range::claim()?;
-            let agent = (
-                range.first + plan.identity.uid,
-                range.first + plan.identity.gid,
-            );
-            (Some(range), agent)
-        }
-    };
-    if geteuid().as_raw() != agent_outside.0 {
-        ends.give_to(agent_outside).map_err(StartError::Channel)?;
-    }
-    let (owner_maps, children) = match range {
-        Some(_) => ids::owner_maps(&plan.view, agent_outside)?,
-        None => Default::default(),
-    };
-    step();
-    let cgroup = make_cgroup(plan, id)?;
-    step();
-    let cgroup_entries = match &cgroup {
-        Some(cgroup) if cgroup.clone_fd().is_none() => cgroup.entries()?,
-        _ => Vec::new(),
-    };
+    let ground = Ground::prepare(plan, id, Channels::make(kind)?)?;
     match fork(Namespaces::NONE, None).map_err(StartError::Fork)? {
         Forked::Child => {
-            drop((control, lifeline, ends.outer));
-            // The supervisor's children, not this process's: it must not wait for them.
-            std::mem::forget(children);
+            drop(lifeline);
             let post = Post {
                 lifeline: lifeline_inner,
                 scratch: None,
             };
-            let inheritance = Inheritance {
-                control: control_inner,
-                streams: ends.inner,
-                owner_maps,
-                authority: String::new(),
-                agent_outside,
-                cgroup_entries,
-                guarded: true,
-                permitted: false.into(),
-            };
-            let clone_fd = cgroup.as_ref().and_then(Cgroup::clone_fd);
+            let (inheritance, group) = ground.inherit(true, String::new());
+            let clone_fd = group.as_ref().and_then(Cgroup::clone_fd);
             guard(plan, post, namespaces, clone_fd, inheritance, enclose)
         }
         Forked::Parent { pid, pidfd } => {
-            drop((control_inner, lifeline_inner, ends.inner));
-            drop((owner_maps, cgroup_entries));
+            drop(lifeline_inner);
+            let kept = ground.keep();
             let mut guard = Guard {
                 pid,
                 lifeline,
@@ -148,7 +100,7 @@ pub fn start(
             let init = match hear_pid(&guard) {
                 Ok(init) => init,
                 Err(error) => {
-                    let said = why(&control);
+                    let said = why(&kept.control);
                     if said.is_some() {
                         // It has removed what it made; what is there now is not ours.
                         guard.scratch = None;
@@ -160,14 +112,14 @@ pub fn start(
             Ok(Birth {
                 door: None,
                 helper: None,
-                children,
-                control,
+                children: kept.children,
+                control: kept.control,
                 pid: init,
                 pidfd,
                 guard: Some(guard),
-                cgroup,
-                range,
-                streams: ends.outer,
+                cgroup: kept.cgroup,
+                range: kept.range,
+                streams: kept.streams,
             })
         }
     }

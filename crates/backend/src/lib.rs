@@ -11,6 +11,7 @@ mod backend;
 mod cage;
 pub mod descendants;
 mod error;
+pub mod ground;
 pub mod guardian;
 pub mod ids;
 pub mod init;
@@ -23,7 +24,7 @@ mod terminal;
 pub mod wire;
 
 pub use backend::{Ability, Answer, Backend};
-pub use cage::{Birth, Cage, Ends, Helper, StreamKind, Streams, end, make_cgroup};
+pub use cage::{Birth, Cage, Helper, StreamKind, Streams, end};
 pub use error::StartError;
 pub use ironcage_layers::{COPY_ON_WRITE, weakened};
 pub use ironcage_sys::faults;

@@ -1,8 +1,8 @@
 //! Events: what a cage leaves in the record.
 
 use crate::{
-    CageId, Ending, Holder, LayerReport, Lease, LeaseEnd, LeaseOrigin, LimitHit, LiveRule,
-    NetworkLimits, Publish, Resource, RuleChange,
+    CageId, Ending, Holder, Isolation, LayerReport, Lease, LeaseEnd, LeaseOrigin, LimitHit,
+    LiveRule, NetworkLimits, Publish, Resource, RuleChange,
 };
 use serde::{Deserialize, Serialize};
 
@@ -105,6 +105,9 @@ pub enum EventKind {
         workspace: String,
         /// The profile in force.
         profile: String,
+        /// How the cage is made; not there in records of versions that did not write it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        isolation: Option<Isolation>,
         /// SHA-256 of the plan.
         plan: String,
         /// What each layer enforces.

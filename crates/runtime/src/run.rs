@@ -233,6 +233,7 @@ fn start_event(job: &Job<'_>) -> EventKind {
             .collect(),
         workspace: plan.workspace.to_string_lossy().into_owned(),
         profile: plan.profile.clone(),
+        isolation: Some(plan.rung.what.isolation),
         plan: plan.digest(),
         layers: plan.layers.clone(),
         degraded: plan.degraded.iter().map(ToString::to_string).collect(),

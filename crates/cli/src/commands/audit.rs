@@ -269,6 +269,7 @@ fn print_record(out: &mut dyn Write, record: &Record) -> io::Result<()> {
             command,
             workspace,
             profile,
+            isolation,
             plan,
             layers,
             degraded,
@@ -280,6 +281,9 @@ fn print_record(out: &mut dyn Write, record: &Record) -> io::Result<()> {
             }
             writeln!(out, "{INDENT}workspace {}", Printable::new(workspace))?;
             writeln!(out, "{INDENT}profile {}", Printable::new(profile))?;
+            if let Some(isolation) = isolation {
+                writeln!(out, "{INDENT}isolation {isolation}")?;
+            }
             writeln!(out, "{INDENT}plan {}", Printable::new(plan))?;
             for line in layers_in_words(layers) {
                 writeln!(out, "{INDENT}{line}")?;

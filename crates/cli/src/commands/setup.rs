@@ -7,7 +7,7 @@ use ironcage_model::Printable;
 use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// Install what this host lacks for cages; as root, after showing it
 ///
@@ -46,6 +46,15 @@ pub(crate) fn run(args: Args) -> CommandResult {
     };
     let user = args.user.or_else(|| std::env::var("SUDO_USER").ok());
     let user = user.filter(|name| name != "root");
+    if let Some(name) = user.as_deref().filter(|_| !args.undo)
+        && !is_known(name, &args.root, here)
+    {
+        let name = Printable::new(name);
+        return Err(
+            CliError::new(format!("there is no user {name} on this host"))
+                .hint("`--user NAME` says who gets subordinate ids"),
+        );
+    }
     let facts = gather(&args.root, &binary, user.as_deref());
     let actions = if args.undo {
         undo(&facts)
@@ -74,6 +83,21 @@ pub(crate) fn run(args: Args) -> CommandResult {
     }
     anstream::println!("Done. `ironcage doctor` says what this host can enforce now.");
     Ok(0)
+}
+
+/// Whether a host has a user of this name: in its own list, or by what else it asks for names.
+fn is_known(name: &str, root: &Path, here: bool) -> bool {
+    let passwd = std::fs::read_to_string(root.join("etc/passwd")).unwrap_or_default();
+    let listed = passwd
+        .lines()
+        .any(|line| line.split(':').next() == Some(name));
+    let asked = || {
+        let mut getent = trusted("getent");
+        getent.args(["passwd", "--", name]);
+        getent.stdout(Stdio::null()).stderr(Stdio::null());
+        getent.status().is_ok_and(|status| status.success())
+    };
+    listed || here && asked()
 }
 
 fn show(action: &Action, here: bool) {
@@ -136,16 +160,22 @@ fn write(path: &Path, content: &str) -> std::io::Result<()> {
     written
 }
 
+/// A program of the system's. Not by the caller's PATH: this runs as root.
+fn trusted(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command
+        .env_clear()
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+    command
+}
+
 fn execute(argv: &[String]) -> Result<(), CliError> {
     let Some((program, arguments)) = argv.split_first() else {
         return Ok(());
     };
     let shown = argv.join(" ");
-    // Not the caller's PATH: this runs as root.
-    let status = Command::new(program)
+    let status = trusted(program)
         .args(arguments)
-        .env_clear()
-        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
         .status()
         .map_err(|error| CliError::new(format!("cannot run {shown}: {error}")))?;
     if status.success() {
