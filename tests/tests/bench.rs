@@ -63,7 +63,7 @@ both! {
     fn start_measures_each_arm_or_says_why_not(stage) {
         let report = bench(stage, &["start", "--runs", "3"]);
         says_where_and_how(&report, "ironcage bench start --runs 3 --command /bin/true");
-        assert_eq!(names(&report["arms"]), ["bare", "bwrap", "crun", "floor", "ironcage"]);
+        assert_eq!(names(&report["arms"]), ["bare", "bwrap", "crun", "floor", "ironcage", "direct"]);
         let mut measured = Vec::new();
         for arm in report["arms"].as_array().unwrap() {
             if arm["status"] == "measured" {
@@ -73,11 +73,11 @@ both! {
                 assert!(arm["reason"].as_str().is_some_and(|why| !why.is_empty()), "{arm}");
             }
         }
-        for needed in ["bare", "floor", "ironcage"] {
+        for needed in ["bare", "floor", "ironcage", "direct"] {
             assert!(measured.contains(&needed), "{report}");
         }
         let verdicts = report["verdicts"].as_array().unwrap().len();
-        assert_eq!(verdicts, if measured.contains(&"bwrap") { 2 } else { 0 });
+        assert_eq!(verdicts, if measured.contains(&"bwrap") { 4 } else { 0 });
     }
 
     fn start_of_a_command_that_does_not_exist_is_an_error(stage) {

@@ -144,18 +144,25 @@ fn candidates(request: &StartRequest, scratch: &Scratch) -> Result<Vec<Candidate
     let command = request.command.as_path();
     let work = scratch.work();
     let bare = Arm::spawned("bare", command, &[], work, scratch)?;
-    let caged: Vec<OsString> = ["run", "-q", "--"]
-        .into_iter()
-        .map(OsString::from)
-        .chain([command.into()])
-        .collect();
-    let ironcage = Arm::spawned("ironcage", &request.ironcage, &caged, work, scratch)?;
+    let caged = |name, flags: &[&str]| {
+        let words = ["run", "-q"].iter().chain(flags).chain(&["--"]);
+        let words = words.map(OsString::from).chain([command.into()]);
+        let words: Vec<OsString> = words.collect();
+        Arm::spawned(name, &request.ironcage, &words, work, scratch)
+    };
+    let ironcage = caged("ironcage", &[])?;
+    let direct = caged("direct", &["--workspace-mode", "direct"])?;
     Ok(vec![
         Candidate::new("bare", command.display().to_string(), Ok(bare)),
         bwrap(command, scratch)?,
         crun(request, scratch)?,
         floor(request, scratch)?,
         Candidate::new("ironcage", "run -q, all layers", Ok(ironcage)),
+        Candidate::new(
+            "direct",
+            "the same on the real files, with --workspace-mode direct",
+            Ok(direct),
+        ),
     ])
 }
 
@@ -273,14 +280,26 @@ fn verdicts(arms: &[ArmReport]) -> Vec<Verdict> {
             ArmOutcome::Unavailable { .. } => None,
         }
     };
-    let (Some(ours), Some(theirs)) = (added("ironcage"), added("bwrap")) else {
+    let Some(theirs) = added("bwrap") else {
         return Vec::new();
     };
-    let what = "added by ironcage / added by bwrap";
-    vec![
-        Verdict::new(format!("{what}, by median"), ours.0 / theirs.0, TARGET),
-        Verdict::new(format!("{what}, by min"), ours.1 / theirs.1, TARGET),
-    ]
+    let mut verdicts = Vec::new();
+    for name in ["ironcage", "direct"] {
+        if let Some(ours) = added(name) {
+            let what = format!("added by {name} / added by bwrap");
+            verdicts.push(Verdict::new(
+                format!("{what}, by median"),
+                ours.0 / theirs.0,
+                TARGET,
+            ));
+            verdicts.push(Verdict::new(
+                format!("{what}, by min"),
+                ours.1 / theirs.1,
+                TARGET,
+            ));
+        }
+    }
+    verdicts
 }
 
 impl fmt::Display for StartReport {
