@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 use ironcage_tests::{Ran, Running, Stage, Who, both};
-use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::time::Duration;
 
@@ -91,18 +90,6 @@ both! {
         assert_eq!(mode("locked"), 0);
         std::fs::set_permissions(stage.project().join("locked"), std::fs::Permissions::from_mode(0o755)).expect("a mode");
         assert_eq!((mode("locked/in"), mode("locked/in/x")), (0o555, 0));
-    }
-
-    fn a_change_in_use_is_not_applied(stage) {
-        let mut cage = Running::start(&mut stage.cage(COW, &["/bin/sh", "-c", "echo x >x; echo ready; read end; true"]));
-        let mut ready = [0; 5];
-        cage.stdout().read_exact(&mut ready).expect("it is ready");
-        ironcage(stage, &["apply"]).ended(125).says("in use");
-        assert!(stage.read("x").is_none());
-        drop(cage.stdin());
-        cage.finish(Duration::from_secs(60)).ok();
-        ironcage(stage, &["apply"]).ok();
-        assert!(stage.read("x").is_some());
     }
 
     fn an_edit_of_the_hosts_during_the_run_is_a_conflict_with_both_kept(stage) {

@@ -61,6 +61,7 @@ fn enclose(plan: &Plan, inheritance: &Inheritance) -> Result<Enclosed, LayerErro
         storage,
         counters,
         open_storage: _,
+        overlays,
     } = root::make(plan, inheritance, Processes::Hosts { shown: false })?;
     // Copied into a user namespace further down, every mount is locked there.
     unshare(Namespaces::USER.with(Namespaces::MOUNT))
@@ -81,5 +82,6 @@ fn enclose(plan: &Plan, inheritance: &Inheritance) -> Result<Enclosed, LayerErro
         storage,
         outgrown: None,
         grounds: None,
+        overlays,
     })
 }

@@ -68,5 +68,6 @@ fn enclose(plan: &Plan, _: &Inheritance) -> Result<Enclosed, LayerError> {
         storage,
         outgrown: None,
         grounds: None,
+        overlays: Vec::new(),
     })
 }

@@ -37,6 +37,7 @@ pub(crate) fn enclose(plan: &Plan, inheritance: &Inheritance) -> Result<Enclosed
         storage,
         counters,
         open_storage,
+        overlays,
     } = match without(Layer::MountNs) {
         true => root::leave(!without(Layer::PidNs))?,
         false => root::make(plan, inheritance, processes)?,
@@ -91,6 +92,7 @@ pub(crate) fn enclose(plan: &Plan, inheritance: &Inheritance) -> Result<Enclosed
         storage,
         outgrown: Some(outgrown),
         grounds,
+        overlays,
     })
 }
 

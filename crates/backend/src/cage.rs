@@ -10,6 +10,7 @@ use crate::{Grounds, StartError, descendants, scratch};
 use ironcage_egress::Door;
 use ironcage_layers::cgroup::{Cgroup, CgroupLimits};
 use ironcage_layers::identity::{MapLine, write_maps};
+use ironcage_layers::overlay::renew;
 use ironcage_model::{CageId, Layer};
 use ironcage_plan::{Command, IdMap, Plan};
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -128,6 +129,7 @@ pub struct Cage {
     proc: OwnedFd,
     shared_memory: Option<OwnedFd>,
     grounds: Option<Grounds>,
+    overlays: Vec<OwnedFd>,
     cgroup: Option<Cgroup>,
     _range: Option<Range>,
     /// The agent's ids outside, where they are not the caller's own.
@@ -288,6 +290,7 @@ impl Birth {
                     proc: ready.proc,
                     shared_memory: ready.shared_memory,
                     grounds: ready.grounds,
+                    overlays: ready.overlays,
                     cgroup: self.cgroup,
                     agent: match (&self.range, plan.identity.map) {
                         (Some(range), _) => {
@@ -567,6 +570,29 @@ impl Cage {
             return descendants::stop(self.proc.as_fd(), guard.pid, &[self.pid]);
         }
         self.tell(&ToInit::Freeze)
+    }
+
+    /// Why the cage cannot be held, if it cannot.
+    pub fn cannot_hold(&self) -> Option<&'static str> {
+        if self.guard.is_some() {
+            return Some("without a pid namespace of its own it cannot be stopped as a whole");
+        }
+        let none = self.overlays.is_empty();
+        none.then_some("it has no copy-on-write view that could be renewed")
+    }
+
+    /// Stops every process of the cage but PID 1, for a moment that the command's shell and the
+    /// supervisor do not take for a stop.
+    pub fn hold(&self) -> io::Result<()> {
+        self.tell(&ToInit::Hold)
+    }
+
+    /// Lets the copy-on-write views look at their layers anew, and what was held go on. What is
+    /// open and working directories stay as they are.
+    pub fn release(&self) -> io::Result<()> {
+        let renewed = self.overlays.iter().map(AsFd::as_fd).try_for_each(renew);
+        self.tell(&ToInit::Release)?;
+        renewed
     }
 
     /// Lets a stopped command go on, in the foreground of its terminal.

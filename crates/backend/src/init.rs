@@ -124,6 +124,8 @@ pub struct Enclosed {
     pub outgrown: Option<OwnedFd>,
     /// What leases are given on, where the plan has some.
     pub grounds: Option<Grounds>,
+    /// The copy-on-write views.
+    pub overlays: Vec<OwnedFd>,
 }
 
 /// What a backend does first, in the cage's first process: identity, file view, namespaces.
@@ -147,6 +149,7 @@ fn build<'a>(
         storage: root,
         outgrown,
         grounds,
+        overlays,
     } = enclose(plan, inheritance)?;
     // A change of ids takes the parent-death signal away.
     die_with_parent()?;
@@ -185,6 +188,7 @@ fn build<'a>(
     if let Some(grounds) = &grounds {
         kept.extend([&grounds.mounts, &grounds.storage]);
     }
+    kept.extend(&overlays);
     if let Some(pair) = &terminal {
         kept.extend([&pair.controller, &pair.command]);
     }
@@ -238,6 +242,7 @@ fn build<'a>(
         shared_memory,
         outgrown,
         grounds,
+        overlays,
     };
     wire::say_ready(control, &ready)
         .map_err(|error| failed(Layer::Seccomp, "hand the listener over", error))?;

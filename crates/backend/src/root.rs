@@ -3,7 +3,7 @@
 use crate::faults::step;
 use crate::init::{Inheritance, failed};
 use ironcage_layers::LayerError;
-use ironcage_layers::view::{Processes, Setting, View};
+use ironcage_layers::view::{Entered, Processes, Setting, View};
 use ironcage_model::Layer;
 use ironcage_plan::Plan;
 use ironcage_sys::rustix::fs::{CWD, Mode, OFlags, openat};
@@ -20,6 +20,8 @@ pub struct Root {
     pub counters: OwnedFd,
     /// The same storage, writable for who holds this, where the plan has leases.
     pub open_storage: Option<OwnedFd>,
+    /// The copy-on-write views.
+    pub overlays: Vec<OwnedFd>,
 }
 
 /// Builds the plan's file view and makes it the root of the calling process, which is in a new
@@ -64,13 +66,18 @@ pub fn make(
         view.mount(&item.what)?;
         step();
     }
-    let (proc, storage) = view.enter()?;
+    let Entered {
+        proc,
+        storage,
+        overlays,
+    } = view.enter()?;
     step();
     Ok(Root {
         proc,
         storage,
         counters,
         open_storage,
+        overlays,
     })
 }
 
@@ -88,5 +95,6 @@ pub fn leave(own_processes: bool) -> Result<Root, LayerError> {
         storage: open("/")?,
         counters: open("/proc/sys/user")?,
         open_storage: None,
+        overlays: Vec::new(),
     })
 }

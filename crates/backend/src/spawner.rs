@@ -48,6 +48,8 @@ pub(crate) struct Spawner<'a> {
     pub(crate) sticky: bool,
     /// Whether a guardian stands above: without a pid namespace "all" would be the host's.
     pub(crate) guarded: bool,
+    /// Whether everything is stopped for a moment, which nobody is to hear of.
+    held: bool,
     children: Vec<Child>,
 }
 
@@ -75,6 +77,7 @@ impl<'a> Spawner<'a> {
             terminal,
             sticky,
             guarded,
+            held: false,
             children: Vec::new(),
         }
     }
@@ -151,6 +154,14 @@ impl<'a> Spawner<'a> {
             Ok(ToInit::Signal { number, signal }) => self.signal(number, signal),
             Ok(ToInit::SignalAll(signal)) => self.signal_all(signal),
             Ok(ToInit::Freeze) => self.signal_all(SIGSTOP),
+            Ok(ToInit::Hold) => {
+                self.held = true;
+                self.signal_all(SIGSTOP);
+            }
+            Ok(ToInit::Release) => {
+                self.signal_all(SIGCONT);
+                self.held = false;
+            }
             Ok(ToInit::Resume) => {
                 if let (Some(terminal), Some(command)) = (&self.terminal, self.pid(COMMAND)) {
                     terminal::bring_forward(terminal, command);
@@ -245,7 +256,7 @@ impl<'a> Spawner<'a> {
             return;
         };
         if status.stopped() {
-            if number != COMMAND {
+            if number != COMMAND || self.held {
                 return;
             }
             if self.terminal.is_some() {

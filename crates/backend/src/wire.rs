@@ -31,6 +31,8 @@ const PERMIT: u8 = b'l';
 const NETWORK: u8 = b'w';
 const RESUME: u8 = b'c';
 const FREEZE: u8 = b'z';
+const HOLD: u8 = b'h';
+const RELEASE: u8 = b'y';
 const STOPPED: u8 = b't';
 /// Which of the optional descriptors a ready message has.
 const HAS_LISTENER: u8 = 1;
@@ -45,7 +47,9 @@ const DIALLED: u8 = b'i';
 /// Longest message.
 const MAX: usize = 4096;
 /// Most descriptors in a message.
-const MAX_FDS: usize = 8;
+const MAX_FDS: usize = 8 + MAX_OVERLAYS;
+/// Most copy-on-write views that are handed over; where there are more, none is.
+const MAX_OVERLAYS: usize = 16;
 
 /// What PID 1 says.
 #[derive(Debug)]
@@ -121,6 +125,8 @@ pub struct Ready {
     pub outgrown: Option<OwnedFd>,
     /// What leases are given on, where the plan has some.
     pub grounds: Option<Grounds>,
+    /// The copy-on-write views.
+    pub overlays: Vec<OwnedFd>,
 }
 
 /// What the supervisor says.
@@ -152,6 +158,10 @@ pub enum ToInit {
     },
     /// Stop everything.
     Freeze,
+    /// Stop everything and say nothing of it: it goes on in a moment.
+    Hold,
+    /// Let what was held go on.
+    Release,
     /// Let what was stopped go on.
     Resume,
     /// The other end is gone.
@@ -250,6 +260,7 @@ fn parse_ready(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<FromInit> {
         shared_memory,
         outgrown,
         grounds,
+        overlays: descriptors.collect(),
     }))
 }
 
@@ -284,6 +295,8 @@ pub fn tell_init(socket: BorrowedFd<'_>, message: &ToInit) -> io::Result<()> {
         ToInit::Permit => bytes.push(PERMIT),
         ToInit::Resume => bytes.push(RESUME),
         ToInit::Freeze => bytes.push(FREEZE),
+        ToInit::Hold => bytes.push(HOLD),
+        ToInit::Release => bytes.push(RELEASE),
         ToInit::Signal { number, signal } => {
             bytes.push(SIGNAL);
             bytes.extend(number.to_le_bytes());
@@ -325,6 +338,8 @@ pub fn hear_supervisor(socket: BorrowedFd<'_>) -> io::Result<ToInit> {
         PERMIT => Some(ToInit::Permit),
         RESUME => Some(ToInit::Resume),
         FREEZE => Some(ToInit::Freeze),
+        HOLD => Some(ToInit::Hold),
+        RELEASE => Some(ToInit::Release),
         SIGNAL => numbered(rest).map(|(number, signal)| ToInit::Signal { number, signal }),
         SIGNAL_ALL => number(rest).map(ToInit::SignalAll),
         EXEC => parse_exec(rest, descriptors).map(ToInit::Exec),
@@ -398,6 +413,9 @@ pub(crate) fn say_ready(socket: BorrowedFd<'_>, ready: &Ready) -> io::Result<()>
     if let Some(grounds) = &ready.grounds {
         has |= HAS_GROUNDS;
         descriptors.extend([grounds.mounts.as_fd(), grounds.storage.as_fd()]);
+    }
+    if ready.overlays.len() <= MAX_OVERLAYS {
+        descriptors.extend(ready.overlays.iter().map(AsFd::as_fd));
     }
     send_with(socket, &[READY, has], &descriptors)
 }

@@ -123,10 +123,11 @@ impl Choice {
                 if wanted.is_empty() {
                     return Ok(None);
                 }
-                let lock = change.lock().map_err(|error| in_use(&error))?;
+                let mut lock = change.lock().map_err(|error| in_use(&error))?;
                 same_directories(&change)?;
                 store.renew_work(&change).map_err(shown)?;
                 store.extend(&mut change, &wanted).map_err(shown)?;
+                lock.share();
                 Ok(Some(Open {
                     store,
                     change,
@@ -237,6 +238,11 @@ pub(crate) struct End<'a> {
 }
 
 impl Open {
+    /// The change's id.
+    pub(crate) fn id(&self) -> String {
+        self.change.id().to_string()
+    }
+
     /// Says what the cage starts with, where that is not the real files alone.
     pub(crate) fn announce(&self) {
         match &self.origin {
@@ -270,6 +276,7 @@ impl Open {
         self.change.add_cage(cage).map_err(shown)?;
         // Refused on hosts without user namespaces: what cannot be read there is told.
         let _ = take_owners_rights();
+        self.lock.unshare(&self.change).map_err(shown)?;
         let summary = self.change.summary().map_err(shown)?;
         if summary.is_empty() {
             return self.remove();

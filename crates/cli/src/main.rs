@@ -9,6 +9,7 @@ mod cage_flags;
 mod change;
 mod commands;
 mod error;
+mod live;
 mod pending;
 mod places;
 mod running;

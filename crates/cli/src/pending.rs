@@ -1,7 +1,8 @@
 //! The pending change that a command is about, and the part of it.
 
 use crate::error::CliError;
-use crate::places;
+use crate::{places, running};
+use ironcage_runtime::client::Connection;
 use ironcage_workspace::{Change, ChangeId, Selection, Store, WorkspaceError, take_owners_rights};
 use std::path::{Path, PathBuf};
 
@@ -56,11 +57,28 @@ pub(crate) struct Pending {
     pub(crate) store: Store,
     pub(crate) change: Change,
     pub(crate) selection: Selection,
+    /// The running cage that works on it, where it was asked for.
+    pub(crate) cage: Option<Connection>,
 }
 
 impl PendingArgs {
     /// Finds the change. From then on this process is above the modes of its user's files.
     pub(crate) fn find(self) -> Result<Pending, CliError> {
+        self.find_and(|_| Ok(None))
+    }
+
+    /// The same, with the running cage that works on the change.
+    pub(crate) fn find_with_cage(self) -> Result<Pending, CliError> {
+        self.find_and(|change| match change.in_use() {
+            true => running::working_on(change),
+            false => Ok(None),
+        })
+    }
+
+    fn find_and(
+        self,
+        cage: impl FnOnce(&Change) -> Result<Option<Connection>, CliError>,
+    ) -> Result<Pending, CliError> {
         let home = places::home()?;
         let store = places::changes(&home);
         let cwd = current_directory()?;
@@ -86,6 +104,8 @@ impl PendingArgs {
                 pending(&store, &workspace)?
             }
         };
+        // Before this process leaves the namespace in which cages know their users.
+        let cage = cage(&change)?;
         // Refused on hosts without user namespaces: what cannot be read there is told.
         let _ = take_owners_rights();
         let selection = Selection::of(&change, &cwd, &paths).map_err(|error| shown(&error))?;
@@ -93,6 +113,7 @@ impl PendingArgs {
             store,
             change,
             selection,
+            cage,
         })
     }
 }

@@ -49,6 +49,12 @@ pub enum Request {
     },
     /// Which leases are open. Answered by [`Reply::Leases`].
     Leases,
+    /// Stops every process of the cage until [`Request::Release`] or the end of the connection.
+    /// Answered by [`Reply::Held`], when they have been told to stop.
+    Hold,
+    /// Lets the cage's copy-on-write views look at the real files anew, and what this connection
+    /// holds go on. Answered by [`Reply::Released`].
+    Release,
 }
 
 /// A lease that is asked for.
@@ -196,6 +202,14 @@ pub enum Reply {
     },
     /// The leases of the cage.
     Leases(Vec<LeaseDescription>),
+    /// The cage's processes were told to stop. Descriptor: its process file system, in which all
+    /// but the first stop in a moment.
+    Held,
+    /// They go on.
+    Released {
+        /// Why the views could not be renewed, if they could not.
+        stale: Option<String>,
+    },
     /// The request was refused.
     Refused {
         /// Why, and what to do.
@@ -214,6 +228,8 @@ pub struct Description {
     pub command: Vec<String>,
     /// The workspace.
     pub workspace: String,
+    /// The pending change that it works on, if there is one.
+    pub change: Option<String>,
     /// The profile in force.
     pub profile: String,
     /// SHA-256 of the plan.

@@ -12,7 +12,7 @@ pub mod identity;
 pub mod landlock;
 pub mod live;
 pub mod network;
-mod overlay;
+pub mod overlay;
 pub mod privileges;
 pub mod side_channels;
 pub mod view;

@@ -15,8 +15,8 @@ use ironcage_sys::process::{FileIds, set_file_ids};
 use ironcage_sys::rustix::fs::{StatVfsMountFlags, fstatvfs};
 use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag,
-    fsconfig_set_string, fsmount, fsopen, unmount,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, UnmountFlags, fsconfig_create, fsconfig_reconfigure,
+    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, unmount,
 };
 use ironcage_sys::rustix::process::fchdir;
 use ironcage_sys::rustix::thread::{capabilities, set_capabilities};
@@ -186,8 +186,22 @@ impl View<'_> {
             attributes |= MountAttrFlags::MOUNT_ATTR_NOEXEC;
         }
         let made = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes);
-        doing(made, action)
+        let made = doing(made, action)?;
+        self.keep_overlay(context);
+        Ok(made)
     }
+}
+
+/// Lets an overlay look at its layers anew: all that it remembers of names, and nobody uses, is
+/// forgotten. What is open, or somebody's working directory, stays as it is. It takes what
+/// [`View::enter`] gave, and the rights of who made the cage.
+///
+/// # Errors
+/// Where the caller has no rights over it.
+pub fn renew(overlay: BorrowedFd<'_>) -> io::Result<()> {
+    // The kernel drops its cache of names whenever a file system is configured, also to what it
+    // was. After the mount a context is one for that.
+    Ok(fsconfig_reconfigure(overlay)?)
 }
 
 fn open_layers(layers: Layers<'_>) -> Result<Opened, LayerError> {

@@ -71,6 +71,18 @@ pub struct View<'a> {
     setting: Setting<'a>,
     covers: OnceCell<Covers>,
     foreign: RefCell<Vec<PathBuf>>,
+    overlays: RefCell<Vec<OwnedFd>>,
+}
+
+/// Handles of a view that was entered.
+#[derive(Debug)]
+pub struct Entered {
+    /// The process file system.
+    pub proc: OwnedFd,
+    /// The ephemeral storage.
+    pub storage: OwnedFd,
+    /// The copy-on-write views, for [`renew`](crate::overlay::renew).
+    pub overlays: Vec<OwnedFd>,
 }
 
 /// Read-only mounts of the nodes that cover what is hidden. Clones of them are read-only too,
@@ -153,7 +165,13 @@ impl<'a> View<'a> {
             setting,
             covers: OnceCell::new(),
             foreign: RefCell::new(Vec::new()),
+            overlays: RefCell::new(Vec::new()),
         })
+    }
+
+    /// Keeps the handle by which an overlay is told to look at its layers anew.
+    pub(crate) fn keep_overlay(&self, context: OwnedFd) {
+        self.overlays.borrow_mut().push(context);
     }
 
     pub(crate) fn root(&self) -> BorrowedFd<'_> {
@@ -337,8 +355,8 @@ impl<'a> View<'a> {
     }
 
     /// Makes the view the root and lets the old one go. The caller's working directory is
-    /// the new root. Returns handles of the process file system and of the root.
-    pub fn enter(self) -> Result<(OwnedFd, OwnedFd), LayerError> {
+    /// the new root.
+    pub fn enter(self) -> Result<Entered, LayerError> {
         doing(fchdir(&self.root), || "enter the new root".into())?;
         doing(pivot_root(".", "."), || "pivot into the new root".into())?;
         doing(unmount(".", UnmountFlags::DETACH), || {
@@ -347,7 +365,11 @@ impl<'a> View<'a> {
         doing(ironcage_sys::rustix::process::chdir("/"), || {
             "enter the root".into()
         })?;
-        Ok((self.proc, self.root))
+        Ok(Entered {
+            proc: self.proc,
+            storage: self.root,
+            overlays: self.overlays.into_inner(),
+        })
     }
 
     fn bind(

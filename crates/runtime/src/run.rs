@@ -33,6 +33,8 @@ pub struct Job<'a> {
     pub raw_terminal: bool,
     /// Who waits for the cage to run, where it does so in the background.
     pub background: Option<Background>,
+    /// The pending change that the cage works on, if there is one.
+    pub change: Option<String>,
     /// Whether the input of a background cage is kept open for those who attach.
     pub keep_input: bool,
 }
@@ -206,6 +208,7 @@ fn describe(job: &Job<'_>, id: &CageId, event: &EventKind, background: bool) -> 
         name: job.name.clone(),
         command,
         workspace,
+        change: job.change.clone(),
         plan,
         profile: job.plan.profile.clone(),
         started: microseconds_since_the_epoch(),

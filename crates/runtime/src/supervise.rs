@@ -232,7 +232,9 @@ impl<'a> Supervision<'a> {
             true => self.cage.signal_all(SIGTERM),
             false => self.cage.signal(SIGTERM),
         };
-        let _ = self.cage.resume();
+        if !self.is_held() {
+            let _ = self.cage.resume();
+        }
     }
 
     /// Tells who started the cage in the background that it runs. `false` when they are gone.

@@ -8,7 +8,7 @@ use ironcage_sys::rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs::{File, OpenOptions};
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -16,6 +16,7 @@ use std::time::Duration;
 
 const RECORD: &str = "change.json";
 const LOCK: &str = "lock";
+const APPLYING: &str = "applying";
 /// A lock that was let go is still held for a moment by a process that its holder forked, until
 /// that executes.
 const TRIES: u32 = 10;
@@ -154,6 +155,51 @@ pub struct Change {
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
+    /// That nobody applies it meanwhile.
+    applying: Option<File>,
+}
+
+/// Held while a change is applied though a cage works on it. Take it before the cage is held
+/// still: the end of the cage's run waits for it.
+#[derive(Debug)]
+pub struct Applying {
+    _file: File,
+}
+
+impl Lock {
+    /// Lets others apply the change while a cage works on it.
+    pub fn share(&mut self) {
+        self.applying = None;
+    }
+
+    /// Waits until nobody applies the change, and takes out of its layers what was applied. No
+    /// cage works on it any more.
+    ///
+    /// # Errors
+    /// Where the system refuses.
+    pub fn unshare(&mut self, change: &Change) -> Result<(), WorkspaceError> {
+        let path = change.directory.join(APPLYING);
+        self.applying = change.open_applying(false)?;
+        if let Some(file) = &self.applying {
+            flock(file, FlockOperation::LockExclusive).doing("lock", &path)?;
+            crate::apply::resume(change)?;
+        }
+        Ok(())
+    }
+}
+
+impl Moment {
+    /// A while ago.
+    pub(crate) fn before_now(ago: std::time::Duration) -> Moment {
+        let then = std::time::SystemTime::now()
+            .checked_sub(ago)
+            .and_then(|then| then.duration_since(std::time::UNIX_EPOCH).ok())
+            .unwrap_or_default();
+        Moment {
+            seconds: i64::try_from(then.as_secs()).unwrap_or(i64::MAX),
+            nanoseconds: i64::from(then.subsec_nanos()),
+        }
+    }
 }
 
 impl Change {
@@ -254,9 +300,56 @@ impl Change {
             std::thread::sleep(PAUSE);
             lock = self.try_lock();
         }
-        let lock = lock?;
+        let mut lock = lock?;
+        // Only a change that was once applied while a cage worked on it has one.
+        if let Some(file) = self.open_applying(false)? {
+            lock.applying = Some(self.lock_applying(file)?);
+        }
         crate::apply::resume(self)?;
         Ok(lock)
+    }
+
+    /// Takes the right to apply a change on which a cage works.
+    ///
+    /// # Errors
+    /// [`WorkspaceError::InUse`] when somebody else has it.
+    pub fn begin_applying(&self) -> Result<Applying, WorkspaceError> {
+        let path = self.directory.join(APPLYING);
+        let file = self.open_applying(true)?;
+        let file = file
+            .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
+            .doing("lock", &path)?;
+        Ok(Applying {
+            _file: self.lock_applying(file)?,
+        })
+    }
+
+    fn open_applying(&self, create: bool) -> Result<Option<File>, WorkspaceError> {
+        let path = self.directory.join(APPLYING);
+        let opened = OpenOptions::new()
+            .write(true)
+            .create(create)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path);
+        match opened {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !create => Ok(None),
+            Err(error) => Err(error).doing("lock", &path),
+        }
+    }
+
+    fn lock_applying(&self, file: File) -> Result<File, WorkspaceError> {
+        for _ in 0..TRIES {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(file),
+                Err(Errno::WOULDBLOCK) => std::thread::sleep(PAUSE),
+                Err(error) => return Err(error).doing("lock", &self.directory.join(APPLYING)),
+            }
+        }
+        Err(WorkspaceError::InUse {
+            id: self.id().clone(),
+        })
     }
 
     fn try_lock(&self) -> Result<Lock, WorkspaceError> {
@@ -269,7 +362,10 @@ impl Change {
             .open(&path)
             .doing("lock", &path)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Lock { _file: file }),
+            Ok(()) => Ok(Lock {
+                _file: file,
+                applying: None,
+            }),
             Err(Errno::WOULDBLOCK) => Err(WorkspaceError::InUse {
                 id: self.id().clone(),
             }),

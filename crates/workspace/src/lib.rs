@@ -18,6 +18,7 @@ mod executed;
 mod git;
 mod ignored;
 mod known;
+mod landed;
 mod merge;
 mod path_text;
 mod reading;
@@ -31,7 +32,7 @@ pub mod unified;
 mod upper;
 
 pub use apply::{Applied, ApplyOptions, OnConflict};
-pub use change::{Change, ChangeId, InvalidChangeId, Layer, LayerRole, Lock, Moment};
+pub use change::{Applying, Change, ChangeId, InvalidChangeId, Layer, LayerRole, Lock, Moment};
 pub use differences::{Difference, Roots, Versions, differences};
 pub use error::WorkspaceError;
 pub use executed::Note;

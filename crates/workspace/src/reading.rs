@@ -7,6 +7,7 @@ use crate::error::{Doing as _, WorkspaceError};
 use crate::executed::Note;
 use crate::ignored::Rules;
 use crate::known::Known;
+use crate::landed::Landed;
 use crate::tree::{self, DEEPEST, Kind, Node};
 use crate::{Change, Layer, LayerRole, Moment, Selection, content};
 use std::collections::BTreeSet;
@@ -85,6 +86,7 @@ impl Change {
     /// Where a layer's directories cannot be opened, or the real one is another by now.
     pub fn read_entries(&self, selection: &Selection) -> Result<Reading, WorkspaceError> {
         let known = Known::read(self)?;
+        let landed = Landed::read(self)?;
         let mut reading = Reading::default();
         for (number, layer) in self.layers().iter().enumerate() {
             let (upper, real) = open_layer(layer)?;
@@ -92,6 +94,7 @@ impl Change {
                 layer: number,
                 began: self.began(),
                 known: &known,
+                landed: &landed,
                 selection,
                 rules: (layer.role != LayerRole::Git).then(|| Rules::new(&layer.real)),
                 out: &mut reading,
@@ -134,6 +137,7 @@ struct Walk<'a> {
     layer: usize,
     began: Moment,
     known: &'a Known,
+    landed: &'a Landed,
     selection: &'a Selection,
     rules: Option<Rules>,
     out: &'a mut Reading,
@@ -215,7 +219,13 @@ impl Walk<'_> {
         }
         let mut names: BTreeSet<OsString> = tree::names(place.upper)?.into_iter().collect();
         if let (true, Some(lower)) = (place.hides, place.lower) {
-            names.extend(tree::names(lower)?);
+            let hidden = tree::names(lower)?.into_iter();
+            // In a directory that was applied already, what else is there is the host's.
+            let applied = self.landed.has(self.layer, place.path);
+            names
+                .extend(hidden.filter(|name| {
+                    !applied || self.landed.put(self.layer, &place.path.join(name))
+                }));
         }
         for name in names {
             self.name(place, &name)?;
@@ -233,6 +243,12 @@ impl Walk<'_> {
             return Ok(());
         }
         let found = tree::look(place.upper, name)?;
+        if let Some(node) = &found
+            && node.kind != Kind::Directory
+            && self.landed.is_as_applied(self.layer, &path, node)
+        {
+            return Ok(());
+        }
         let before = match place.lower {
             Some(lower) => tree::look(lower, name)?,
             None => None,
@@ -307,6 +323,8 @@ impl Walk<'_> {
                 }
             }
             Some(_) => entry.conflict = self.removal_conflicts(place, name, &entry),
+            // Applied once, so the host removed it.
+            None if self.landed.has(self.layer, &entry.path) => entry.conflict = true,
             None => entry.conflict = self.was_removed(place, &entry.path),
         }
         let (path, git, stop) = (

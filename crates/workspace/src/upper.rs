@@ -66,6 +66,23 @@ pub(crate) fn reveal_to(
     Ok(())
 }
 
+/// Lets all of the real directory be seen through one of the upper layer that hid it: what was
+/// hidden is gone by now, and what is there since then is the host's.
+pub(crate) fn show_all(upper: BorrowedFd<'_>, path: &Path, place: (u64, u64)) -> io::Result<()> {
+    let directory = match tree::open_below(upper, path) {
+        Ok(directory) => directory,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if tree::Node::of(&directory)?.place != place {
+        return Ok(());
+    }
+    match fremovexattr(&directory, OPAQUE) {
+        Ok(()) | Err(Errno::NODATA) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Takes a file, a link or a whiteout out of the upper layer; a directory when it is empty.
 pub(crate) fn take_out(upper: BorrowedFd<'_>, path: &Path, directory: bool) -> io::Result<()> {
     let above = match tree::open_below(upper, path.parent().unwrap_or(Path::new(""))) {

@@ -1,6 +1,7 @@
 //! `ironcage apply`: brings a pending change over to the real files.
 
 use crate::error::{CliError, CommandResult};
+use crate::live::Live;
 use crate::pending::{Pending, PendingArgs, shown};
 use ironcage_workspace::{
     Applied, ApplyOptions, Change, OnConflict, Roots, Selection, differences, unified,
@@ -16,7 +17,8 @@ const EXIT_CONFLICT: u8 = 1;
 /// What the host would execute or trust stays aside until it is named, as does what git
 /// ignores. Where the real file changed too, both versions stay; --theirs takes the agent's,
 /// --ours keeps yours. An apply that is killed is completed by the next command on the change.
-/// Exit status 1 tells of conflicts.
+/// Where a running cage works on the change, it stands still meanwhile; its open files and
+/// working directories stay as they are. Exit status 1 tells of conflicts.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -30,6 +32,10 @@ pub(crate) struct Args {
     /// Where both changed, keep the real file and let the agent's go
     #[arg(long)]
     ours: bool,
+    /// While a cage works on the change: apply files as they change, until it ends. What is
+    /// withheld or flagged stays aside, as do git directories
+    #[arg(long, conflicts_with_all = ["interactive", "theirs", "ours"])]
+    follow: bool,
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
@@ -37,7 +43,22 @@ pub(crate) fn run(args: Args) -> CommandResult {
         store,
         change,
         mut selection,
-    } = args.pending.find()?;
+        cage,
+    } = args.pending.find_with_cage()?;
+    let live = cage.as_ref().map(|cage| Live {
+        store: &store,
+        change: &change,
+        cage,
+    });
+    if args.follow {
+        return follow(live, &selection);
+    }
+    if args.ours && live.is_some() {
+        return Err(CliError::new(
+            "nothing was applied: a running cage uses the agent's version that --ours would let go",
+        )
+        .hint("end the cage first, or leave the conflict for later"));
+    }
     if args.interactive {
         match ask(&change, &selection)? {
             Some(chosen) => selection = chosen,
@@ -55,15 +76,41 @@ pub(crate) fn run(args: Args) -> CommandResult {
         },
         ..ApplyOptions::default()
     };
-    let applied = store
-        .apply(&change, &selection, &options)
-        .map_err(|error| shown(&error))?;
-    tell(&change, &applied);
+    let applied = match live {
+        None => store
+            .apply(&change, &selection, &options)
+            .map_err(|error| shown(&error))?,
+        Some(live) => live.apply(&selection, &options)?.applied,
+    };
+    match &cage {
+        None => tell(&change, &applied),
+        Some(cage) => {
+            anstream::println!("{applied}");
+            anstream::println!("the cage {} goes on with {}", cage.id(), change.id());
+        }
+    }
     Ok(if applied.conflicts.is_empty() {
         0
     } else {
         EXIT_CONFLICT
     })
+}
+
+/// Applies files as they change, until the cage ends.
+fn follow(live: Option<Live<'_>>, selection: &Selection) -> CommandResult {
+    let Some(live) = live else {
+        return Err(CliError::new("no running cage works on the change")
+            .hint("without --follow it is applied as it is"));
+    };
+    let options = ApplyOptions {
+        hold_flagged: true,
+        without_git: true,
+        ..ApplyOptions::default()
+    };
+    live.follow(selection, &options, |applied| {
+        anstream::println!("{} applied", applied.done);
+    })?;
+    Ok(0)
 }
 
 /// Says what became of a change.

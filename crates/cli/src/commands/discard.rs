@@ -19,6 +19,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
         store,
         change,
         selection,
+        ..
     } = args.pending.find()?;
     let id = change.id().clone();
     if !args.yes {

@@ -1,9 +1,11 @@
 //! `ironcage exec`: another command in a running cage.
 
 use crate::error::{CliError, CommandResult};
-use crate::running;
+use crate::live::Live;
+use crate::{places, running};
 use ironcage_model::{Ending, Printable};
-use ironcage_runtime::client::{ExecOptions, exec};
+use ironcage_runtime::client::{Connection, ExecOptions, exec};
+use ironcage_workspace::{ApplyOptions, Change, Selection, Store, take_owners_rights};
 use std::ffi::OsString;
 
 /// Run another command in a running cage
@@ -34,6 +36,10 @@ pub(crate) struct Args {
     /// Let through what makes your terminal act or answer: clipboard, notifications, reports
     #[arg(long)]
     raw_terminal: bool,
+    /// Apply what the cage has changed when the command ends with status 0; what is withheld or
+    /// flagged stays aside
+    #[arg(long, conflicts_with = "detach")]
+    commit_on_success: bool,
     /// Id of the cage, its beginning, or the cage's name
     #[arg(value_name = "ID")]
     id: String,
@@ -58,6 +64,7 @@ impl Args {
             env: Vec::new(),
             cwd: None,
             raw_terminal: false,
+            commit_on_success: false,
             id: id.to_owned(),
             command: command.to_vec(),
         })
@@ -81,6 +88,10 @@ pub(crate) fn run(args: Args) -> CommandResult {
     {
         env.push(("TERM".into(), kind));
     }
+    let committed = match args.commit_on_success {
+        true => Some(Committed::find(&args.id)?),
+        false => None,
+    };
     let connection = running::connect(&args.id)?;
     let ending = exec(
         &connection,
@@ -105,7 +116,50 @@ pub(crate) fn run(args: Args) -> CommandResult {
             Printable::new(&program)
         );
     }
-    Ok(ending.exit_code())
+    match committed {
+        Some(committed) if ending.exit_code() == 0 => committed.apply(),
+        _ => Ok(ending.exit_code()),
+    }
+}
+
+/// The change that is applied when the command succeeds.
+struct Committed {
+    store: Store,
+    change: Change,
+    cage: Connection,
+}
+
+impl Committed {
+    fn find(cage: &str) -> Result<Committed, CliError> {
+        let store = places::changes(&places::home()?);
+        let cage = running::connect(cage)?;
+        let change = running::change_of(&store, &cage)?.ok_or_else(|| {
+            CliError::new("the cage has no pending change that could be applied")
+                .hint("its workspace is not copy-on-write: what it writes is there already")
+        })?;
+        Ok(Committed {
+            store,
+            change,
+            cage,
+        })
+    }
+
+    fn apply(self) -> CommandResult {
+        // Refused on hosts without user namespaces: what cannot be read there is told.
+        let _ = take_owners_rights();
+        let options = ApplyOptions {
+            hold_flagged: true,
+            ..ApplyOptions::default()
+        };
+        let live = Live {
+            store: &self.store,
+            change: &self.change,
+            cage: &self.cage,
+        };
+        let applied = live.apply(&Selection::everything(), &options)?.applied;
+        anstream::eprintln!("ironcage: {applied}");
+        Ok(u8::from(!applied.conflicts.is_empty()))
+    }
 }
 
 /// `NAME=VALUE`, or the caller's value of `NAME`, if it has one.

@@ -124,6 +124,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
         terminal: args.tty || (interactive && ironcage_runtime::terminal::is_interactive()),
         raw_terminal: args.raw_terminal,
         background,
+        change: change.as_ref().map(change::Open::id),
         keep_input: args.interactive,
     };
     let finished = match ironcage_runtime::run(job) {

@@ -5,6 +5,7 @@
 
 mod attach;
 mod exec;
+mod hold;
 mod keys;
 mod leases;
 mod logs;
@@ -12,6 +13,7 @@ mod network;
 
 pub use attach::{Attachment, attach};
 pub use exec::{ExecOptions, exec};
+pub use hold::Held;
 pub use leases::{Ended, Granted, grant, leases, revoke};
 pub use logs::{LogOptions, logs};
 pub use network::Watch;

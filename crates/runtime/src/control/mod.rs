@@ -4,8 +4,11 @@
 //! how many there are; each brings one message at a time. [`requests`] says what is done.
 
 mod execs;
+mod hold;
 mod requests;
 mod stats;
+
+use hold::Hold;
 
 pub(crate) use execs::Exec;
 
@@ -39,6 +42,8 @@ pub(crate) struct Control {
     pub(crate) next_exec: u32,
     /// When a cage that was asked to end is killed.
     pub(crate) stopping: Option<Instant>,
+    /// Who holds the cage still, and what is to be started when he lets it go.
+    hold: Option<Hold>,
     /// What was last counted, and when.
     stats: Option<(Instant, Stats)>,
     _name: Option<NameClaim>,
@@ -71,6 +76,7 @@ impl Control {
             execs: Vec::new(),
             next_exec: 1,
             stopping: None,
+            hold: None,
             stats: None,
             _name: name,
         }

@@ -20,21 +20,18 @@ impl Supervision<'_> {
             }
             Ok(Some(Packet::Garbled(error))) => {
                 self.control.refuse(key, error.to_string());
-                self.lose(key, now);
-                Ok(())
+                self.lose(key, now)
             }
-            Ok(Some(Packet::Closed)) | Err(_) => {
-                self.lose(key, now);
-                Ok(())
-            }
+            Ok(Some(Packet::Closed)) | Err(_) => self.lose(key, now),
         }
     }
 
-    fn lose(&mut self, key: u64, now: Instant) {
+    fn lose(&mut self, key: u64, now: Instant) -> Result<(), RunError> {
         self.output.detach(key);
         if let Some(number) = self.control.forget(key) {
             self.hang_up(number, now);
         }
+        self.release(key, now)
     }
 
     fn answer(
@@ -66,7 +63,11 @@ impl Supervision<'_> {
                 self.control.reply(key, &Reply::Stopping, &[]);
                 self.begin_stop(Duration::from_millis(milliseconds), now);
             }
-            Request::Exec(request) => self.exec(key, request, now)?,
+            Request::Exec(request) => {
+                if let Some(request) = self.put_off(key, request) {
+                    self.exec(key, request, now)?;
+                }
+            }
             Request::Signal { signal } => {
                 let exec = self.control.client(key).and_then(|client| client.exec);
                 if let Some(number) = exec {
@@ -85,6 +86,8 @@ impl Supervision<'_> {
             Request::Grant(request) => self.grant(key, request, descriptors, now)?,
             Request::Revoke { number } => self.revoke(key, number, now)?,
             Request::Leases => self.list_leases(key, now),
+            Request::Hold => self.hold(key),
+            Request::Release => self.release(key, now)?,
         }
         Ok(())
     }

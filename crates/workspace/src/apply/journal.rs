@@ -9,6 +9,7 @@
 
 use crate::change::replace_file;
 use crate::error::{Doing as _, WorkspaceError};
+use crate::landed::Left;
 use crate::{Change, Moment, path_text};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -66,6 +67,8 @@ pub(crate) struct Step {
     pub(crate) held: Option<String>,
     /// Whether the directory's mode and times are to be the upper one's in the end.
     pub(crate) finish: bool,
+    /// How the upper layer looked there: what is another by now stays in it.
+    pub(crate) left: Left,
 }
 
 /// An apply that has begun.

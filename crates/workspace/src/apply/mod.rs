@@ -9,10 +9,11 @@ pub(crate) mod staging;
 use crate::differences::Roots;
 use crate::error::{Doing as _, WorkspaceError};
 use crate::known::Known;
+use crate::landed::{Landed, Left};
 use crate::summary::Told;
 use crate::tree::{self, Node};
 use crate::unified::quoted;
-use crate::{Change, Lock, Selection, Status, Store, upper};
+use crate::{Applying, Change, Lock, Moment, Selection, Status, Store, upper};
 use ironcage_sys::faults::step;
 use ironcage_sys::rustix::fs::syncfs;
 use journal::{Action, Journal, Phase};
@@ -44,6 +45,8 @@ pub struct ApplyOptions {
     pub hold_flagged: bool,
     /// Paths below the workspace that are allowed though withheld or flagged.
     pub allowed: Vec<PathBuf>,
+    /// Whether git directories stay aside.
+    pub without_git: bool,
 }
 
 /// What became of a change.
@@ -103,44 +106,130 @@ impl Store {
         selection: &Selection,
         options: &ApplyOptions,
     ) -> Result<Applied, WorkspaceError> {
-        let roots = Roots::open(change)?;
-        let mut reading = change.read_entries(selection)?;
-        if options.on_conflict == OnConflict::Keep
-            && crate::merge::reconcile(change, &roots, &reading)?
-        {
-            reading = change.read_entries(selection)?;
-        }
-        let (steps, mut applied) = plan::plan(change, &roots, &reading, selection, options)?;
-        if !steps.is_empty() {
-            let mut journal = Journal {
-                phase: Phase::Staging,
-                steps,
-            };
-            journal.write(change)?;
-            step();
-            staging::stage(change, &roots, &mut journal)?;
-            step();
-            complete(change, &roots, &mut journal)?;
-            for planned in journal.steps {
-                let path = change.shown(planned.layer, &planned.path);
-                match planned.held {
-                    Some(why) => applied.held.push(Told { path, why }),
-                    None if counts(&planned.action) => applied.done += 1,
-                    None => {}
-                }
-            }
-        }
-        crate::git::bring_over(change, &roots, &reading, selection, &mut applied)?;
+        let mut applied = bring_over(change, selection, options, Afterwards::Clear)?;
         applied.finished = is_spent(change)?;
         if applied.finished {
             self.remove_locked(change)?;
         }
         Ok(applied)
     }
+
+    /// Brings the selected part of a change over while a cage works on it, which must stand
+    /// still meanwhile. Nothing leaves the upper layers before the cage has ended; the change
+    /// stays. Where both sides changed something, both stay.
+    ///
+    /// # Errors
+    /// As [`Store::apply`].
+    pub fn apply_running(
+        &self,
+        change: &Change,
+        _applying: &Applying,
+        selection: &Selection,
+        options: &ApplyOptions,
+    ) -> Result<Applied, WorkspaceError> {
+        resume_with(change, Afterwards::Keep)?;
+        bring_over(change, selection, options, Afterwards::Keep)
+    }
+}
+
+/// What becomes of that in the upper layers which was applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Afterwards {
+    /// It leaves them.
+    Clear,
+    /// A cage works on them: it stays, and is written down.
+    Keep,
+}
+
+fn bring_over(
+    change: &Change,
+    selection: &Selection,
+    options: &ApplyOptions,
+    afterwards: Afterwards,
+) -> Result<Applied, WorkspaceError> {
+    let roots = Roots::open(change)?;
+    let mut reading = change.read_entries(selection)?;
+    // A merge changes the agent's version, which nobody may do under its hands.
+    if afterwards == Afterwards::Clear
+        && options.on_conflict == OnConflict::Keep
+        && crate::merge::reconcile(change, &roots, &reading)?
+    {
+        reading = change.read_entries(selection)?;
+    }
+    let (steps, mut applied) = plan::plan(change, &roots, &reading, selection, options)?;
+    if !steps.is_empty() {
+        let mut journal = Journal {
+            phase: Phase::Staging,
+            steps,
+        };
+        journal.write(change)?;
+        step();
+        staging::stage(change, &roots, &mut journal)?;
+        step();
+        complete(change, &roots, &mut journal, afterwards)?;
+        for planned in journal.steps {
+            let path = change.shown(planned.layer, &planned.path);
+            match planned.held {
+                Some(why) => applied.held.push(Told { path, why }),
+                None if counts(&planned.action) => applied.done += 1,
+                None => {}
+            }
+        }
+    }
+    if !options.without_git {
+        crate::git::bring_over(
+            change,
+            &roots,
+            &reading,
+            selection,
+            &mut applied,
+            afterwards,
+        )?;
+    }
+    if afterwards == Afterwards::Keep {
+        outlast_a_tick(change)?;
+    }
+    Ok(applied)
+}
+
+/// Waits until what the agent writes from now on has another time than what was applied: stamps
+/// of files are as coarse as the kernel's tick.
+fn outlast_a_tick(change: &Change) -> Result<(), WorkspaceError> {
+    const TICK: std::time::Duration = std::time::Duration::from_millis(20);
+    let landed = Landed::read(change)?;
+    let last = landed
+        .iter()
+        .filter_map(|(_, _, left)| left.changed())
+        .max();
+    if last.is_some_and(|last| last >= Moment::before_now(TICK)) {
+        std::thread::sleep(TICK);
+    }
+    Ok(())
 }
 
 fn counts(action: &Action) -> bool {
     !matches!(action, Action::Finish | Action::Forget)
+}
+
+impl Change {
+    /// Whether an apply would bring anything over.
+    ///
+    /// # Errors
+    /// Where a layer cannot be read.
+    pub fn has_more(
+        &self,
+        selection: &Selection,
+        options: &ApplyOptions,
+    ) -> Result<bool, WorkspaceError> {
+        let reading = self.read_entries(selection)?;
+        let mut entries = reading.entries.iter();
+        Ok(entries.any(|entry| {
+            let git = entry.git.is_some() && options.without_git;
+            entry.status != Status::Touched
+                && !git
+                && plan::is_applied(self, entry, selection, options)
+        }))
+    }
 }
 
 /// Whether a change has nothing left that anybody would miss.
@@ -155,6 +244,48 @@ fn is_spent(change: &Change) -> Result<bool, WorkspaceError> {
 
 /// Completes an apply that was killed. The caller holds the change's lock.
 pub(crate) fn resume(change: &Change) -> Result<(), WorkspaceError> {
+    resume_with(change, Afterwards::Clear)?;
+    settle(change)
+}
+
+/// Takes out of the upper layers what was applied while a cage worked on them, and is as it was
+/// then. The caller holds the change's lock, and no cage works on it.
+pub(crate) fn settle(change: &Change) -> Result<(), WorkspaceError> {
+    let landed = Landed::read(change)?;
+    if landed.is_empty() {
+        return Ok(());
+    }
+    let step = |(layer, path, left): (usize, &Path, Left)| journal::Step {
+        layer,
+        path: path.to_owned(),
+        action: match left {
+            Left::Directory(_) => Action::Finish,
+            _ => Action::Forget,
+        },
+        held: None,
+        finish: false,
+        left,
+    };
+    let journal = Journal {
+        phase: Phase::Clearing,
+        steps: landed.iter().map(step).collect(),
+    };
+    let gone = |layer: &usize| change.layers()[*layer].real.symlink_metadata().is_err();
+    if !journal.layers().iter().any(gone) {
+        let roots = Roots::open(change)?;
+        for (layer, path, left) in landed.iter() {
+            if let Left::Directory(place) = left {
+                let shown = change.shown(layer, path);
+                let upper = roots.upper(layer).doing("open", &shown)?;
+                upper::show_all(upper, path, place).doing("clear", &shown)?;
+            }
+        }
+        clear(change, &roots, &journal)?;
+    }
+    Landed::remove(change)
+}
+
+fn resume_with(change: &Change, afterwards: Afterwards) -> Result<(), WorkspaceError> {
     crate::git::recover_lock(change)?;
     let Some(mut journal) = Journal::read(change)? else {
         return Ok(());
@@ -171,12 +302,17 @@ pub(crate) fn resume(change: &Change) -> Result<(), WorkspaceError> {
             remove_staged(change, &roots, &journal)?;
             Journal::remove(change)
         }
-        Phase::Landing | Phase::Clearing => complete(change, &roots, &mut journal),
+        Phase::Landing | Phase::Clearing => complete(change, &roots, &mut journal, afterwards),
     }
 }
 
 /// From staged to the end.
-fn complete(change: &Change, roots: &Roots, journal: &mut Journal) -> Result<(), WorkspaceError> {
+fn complete(
+    change: &Change,
+    roots: &Roots,
+    journal: &mut Journal,
+    afterwards: Afterwards,
+) -> Result<(), WorkspaceError> {
     if journal.phase != Phase::Clearing {
         journal.phase = Phase::Landing;
         journal.write(change)?;
@@ -193,7 +329,16 @@ fn complete(change: &Change, roots: &Roots, journal: &mut Journal) -> Result<(),
         journal.write(change)?;
     }
     step();
-    clear(change, roots, journal)?;
+    match afterwards {
+        Afterwards::Clear => clear(change, roots, journal)?,
+        Afterwards::Keep => {
+            let done = journal.steps.iter().filter(|step| step.held.is_none());
+            Landed::add(
+                change,
+                done.map(|step| (step.layer, step.path.clone(), step.left)),
+            )?;
+        }
+    }
     step();
     remove_staged(change, roots, journal)?;
     step();
@@ -230,7 +375,7 @@ fn clear(change: &Change, roots: &Roots, journal: &Journal) -> Result<(), Worksp
         journal
             .steps
             .iter()
-            .filter(|planned| planned.held.is_none())
+            .filter(|planned| planned.held.is_none() && is_left(roots, planned))
     };
     // All of the first before any of the second: once a name has left, a directory that hides
     // everything would hide what has just landed.
@@ -275,6 +420,19 @@ fn clear(change: &Change, roots: &Roots, journal: &Journal) -> Result<(), Worksp
         upper::take_out(upper, &planned.path, is_directory).doing("clear", &shown)?;
     }
     Ok(())
+}
+
+/// Whether the upper layer is still as it was when the apply was planned: a cage may have gone on
+/// since.
+fn is_left(roots: &Roots, planned: &journal::Step) -> bool {
+    let above = planned.path.parent().unwrap_or(Path::new(""));
+    let name = planned.path.file_name().unwrap_or_default();
+    let found = roots.upper(planned.layer).and_then(|upper| {
+        let above = tree::open_below(upper, above)?;
+        tree::look(above.as_fd(), name)
+    });
+    // Without a name it is the layer's own directory, which is never taken out.
+    name.is_empty() || found.is_ok_and(|found| Left::of(found.as_ref()) == planned.left)
 }
 
 fn remove_staged(change: &Change, roots: &Roots, journal: &Journal) -> Result<(), WorkspaceError> {

@@ -5,6 +5,7 @@ use super::landing::see;
 use super::{Applied, ApplyOptions, OnConflict, staging};
 use crate::differences::{Roots, open};
 use crate::error::{Doing as _, WorkspaceError};
+use crate::landed::Left;
 use crate::reading::{Entry, Reading, Status};
 use crate::summary::Told;
 use crate::tree::{self, Kind, Node};
@@ -108,6 +109,16 @@ enum Verdict {
     Forget,
 }
 
+/// Whether an entry would be applied.
+pub(super) fn is_applied(
+    change: &Change,
+    entry: &Entry,
+    selection: &Selection,
+    options: &ApplyOptions,
+) -> bool {
+    matches!(judge(change, entry, selection, options), Verdict::Apply)
+}
+
 fn judge(change: &Change, entry: &Entry, selection: &Selection, options: &ApplyOptions) -> Verdict {
     if let Some(obstacle) = &entry.obstacle {
         return Verdict::Hold(obstacle.clone());
@@ -153,6 +164,7 @@ fn make(entry: &Entry, action: Action, finish: bool) -> Step {
         action,
         held: None,
         finish,
+        left: Left::of(entry.after.as_ref()),
     }
 }
 

@@ -7,11 +7,12 @@ use super::objects::{self, ObjectFile};
 use super::part::{Part, Sorted, sort};
 use super::refs;
 use super::{config, index, view::View};
-use crate::apply::Applied;
+use crate::apply::{Afterwards, Applied};
 use crate::content;
 use crate::differences::Roots;
 use crate::error::{Doing as _, WorkspaceError};
 use crate::known::Known;
+use crate::landed::{Landed, Left};
 use crate::reading::{Entry, Reading};
 use crate::summary::Told;
 use crate::tree::{self, Kind, Node};
@@ -41,6 +42,7 @@ pub(crate) fn bring_over(
     reading: &Reading,
     selection: &Selection,
     applied: &mut Applied,
+    afterwards: Afterwards,
 ) -> Result<(), WorkspaceError> {
     let mut groups: BTreeMap<(usize, &Path), Vec<&Entry>> = BTreeMap::new();
     for entry in &reading.entries {
@@ -87,7 +89,20 @@ pub(crate) fn bring_over(
             .collect();
         Known::add(change, &made)?;
         let held = bringing.held;
-        clear(change, roots, layer, git, &entries, &held)?;
+        match afterwards {
+            Afterwards::Clear => clear(change, roots, layer, git, &entries, &held)?,
+            Afterwards::Keep => {
+                let done = entries.iter().filter(|entry| {
+                    let below = entry.path.strip_prefix(git).unwrap_or(&entry.path);
+                    !below.as_os_str().is_empty() && !held.contains(below)
+                });
+                let left = |entry: &&&Entry| {
+                    let left = Left::of(entry.after.as_ref());
+                    (layer, entry.path.clone(), left)
+                };
+                Landed::add(change, done.map(|entry| left(&entry)))?;
+            }
+        }
     }
     Ok(())
 }
@@ -216,13 +231,19 @@ impl Bringing<'_> {
             Ok(Done::Nothing) => {}
             Ok(Done::Brought) => {
                 self.applied.done += 1;
-                let node = self.view.real_node(path);
-                if let Ok(Some(node)) = node {
-                    self.made.push((self.git.join(path), node));
-                }
+                self.is_ours(path);
             }
+            // Perhaps by an apply that was killed before it could write that down.
+            Ok(Done::Same) => self.is_ours(path),
             Ok(Done::Held(why)) => self.hold(path, &why),
             Err(error) => self.hold(path, &error.to_string()),
+        }
+    }
+
+    /// Takes note that what the real git directory has is no edit of the host's.
+    fn is_ours(&mut self, path: &Path) {
+        if let Ok(Some(node)) = self.view.real_node(path) {
+            self.made.push((self.git.join(path), node));
         }
     }
 
@@ -316,7 +337,7 @@ impl Bringing<'_> {
         let wanted = self.view.inside(base, name)?;
         let real = self.view.outside(base, name)?;
         if wanted == real {
-            return Ok(Done::Nothing);
+            return Ok(Done::Same);
         }
         if !refs::is_name(name) {
             return Ok(Done::Held("git takes no such name".into()));
@@ -355,7 +376,7 @@ impl Bringing<'_> {
             return Ok(Done::Held("it is no HEAD that git would take".into()));
         };
         if real.as_ref() == Some(&value) {
-            return Ok(Done::Nothing);
+            return Ok(Done::Same);
         }
         if self.moved_on(path)? {
             return Ok(Done::Held(MOVED_ON.into()));
@@ -403,7 +424,7 @@ impl Bringing<'_> {
             None => None,
         };
         if real == wanted {
-            return Ok(Done::Nothing);
+            return Ok(Done::Same);
         }
         if self.moved_on(path)? {
             return Ok(Done::Held(MOVED_ON.into()));
@@ -459,6 +480,8 @@ impl Bringing<'_> {
 
 enum Done {
     Nothing,
+    /// Both sides have the same.
+    Same,
     Brought,
     Held(String),
 }

@@ -1,0 +1,104 @@
+//! Applies a change while a cage works on it: the cage stands still, the change is brought over,
+//! the cage's view is renewed, and it goes on.
+
+use crate::error::CliError;
+use crate::pending::shown;
+use crate::running::said;
+use ironcage_control::Request;
+use ironcage_model::Printable;
+use ironcage_runtime::client::{ClientError, Connection};
+use ironcage_workspace::{Applied, ApplyOptions, Change, Selection, Store};
+use std::time::Duration;
+
+/// How often a change that is followed is looked at.
+const LOOK: Duration = Duration::from_millis(300);
+
+/// A change with the running cage that works on it.
+#[derive(Debug)]
+pub(crate) struct Live<'a> {
+    pub(crate) store: &'a Store,
+    pub(crate) change: &'a Change,
+    pub(crate) cage: &'a Connection,
+}
+
+/// What came of an apply, and whether the cage still runs.
+#[derive(Debug)]
+pub(crate) struct Round {
+    pub(crate) applied: Applied,
+    pub(crate) runs: bool,
+}
+
+impl Live<'_> {
+    /// Applies the selected part. Nothing is done where the cage does not stand still.
+    pub(crate) fn apply(
+        &self,
+        selection: &Selection,
+        options: &ApplyOptions,
+    ) -> Result<Round, CliError> {
+        // Before the cage is asked: its end waits for this.
+        let applying = self
+            .change
+            .begin_applying()
+            .map_err(|error| shown(&error))?;
+        let held = self.cage.hold().map_err(said)?;
+        let result = self
+            .store
+            .apply_running(self.change, &applying, selection, options);
+        let released = held.release();
+        let applied = result.map_err(|error| shown(&error))?;
+        let runs = match released {
+            Ok(None) => true,
+            Ok(Some(stale)) => {
+                anstream::eprintln!(
+                    "ironcage: the cage may still see real files as they were: {}",
+                    Printable::new(&stale)
+                );
+                true
+            }
+            Err(ClientError::Gone { .. }) => false,
+            Err(error) => return Err(said(error)),
+        };
+        Ok(Round { applied, runs })
+    }
+
+    /// Applies what changes, until the cage is gone.
+    pub(crate) fn follow(
+        &self,
+        selection: &Selection,
+        options: &ApplyOptions,
+        mut tell: impl FnMut(&Applied),
+    ) -> Result<(), CliError> {
+        loop {
+            let ripe = self
+                .change
+                .has_more(selection, options)
+                .map_err(|error| shown(&error))?;
+            if ripe {
+                match self.apply(selection, options) {
+                    Ok(round) => {
+                        if round.applied.done > 0 {
+                            tell(&round.applied);
+                        }
+                        if !round.runs {
+                            return Ok(());
+                        }
+                    }
+                    Err(error) if self.is_over() => {
+                        // It ended in between: the rest is its run's.
+                        drop(error);
+                        return Ok(());
+                    }
+                    Err(error) => return Err(error),
+                }
+            } else if self.is_over() {
+                return Ok(());
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        let asked = self.cage.ask(&Request::Describe);
+        matches!(asked, Err(ClientError::Gone { .. }))
+    }
+}

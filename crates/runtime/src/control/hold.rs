@@ -1,0 +1,88 @@
+//! A cage that is held still while somebody works on its files from outside.
+
+use crate::RunError;
+use crate::supervise::Supervision;
+use ironcage_control::{ExecRequest, Reply};
+use std::io;
+use std::os::fd::AsFd as _;
+use std::time::Instant;
+
+/// Commands that wait at once.
+const MAX_WAITING: usize = 64;
+
+/// Who holds the cage, and what waits for that to end.
+#[derive(Debug)]
+pub(super) struct Hold {
+    holder: u64,
+    /// Commands to start in it then, with who wants them.
+    waiting: Vec<(u64, ExecRequest)>,
+}
+
+impl Supervision<'_> {
+    /// Whether nothing in the cage may be let go on.
+    pub(crate) fn is_held(&self) -> bool {
+        self.control.hold.is_some()
+    }
+
+    pub(super) fn hold(&mut self, key: u64) {
+        let against = if self.control.hold.is_some() {
+            Some("somebody else applies its change at this moment; try again")
+        } else if self.control.stopping.is_some() {
+            Some("the cage is being stopped; try again when it is gone")
+        } else {
+            self.cage.cannot_hold()
+        };
+        if let Some(reason) = against {
+            return self.control.refuse(key, reason);
+        }
+        if let Err(error) = self.cage.hold() {
+            let reason = format!("the cage cannot be stopped: {error}");
+            return self.control.refuse(key, reason);
+        }
+        self.control.hold = Some(Hold {
+            holder: key,
+            waiting: Vec::new(),
+        });
+        match self.cage.proc().try_clone_to_owned() {
+            Ok(proc) => self.control.reply(key, &Reply::Held, &[proc.as_fd()]),
+            Err(error) => self.control.refuse(key, error.to_string()),
+        }
+    }
+
+    /// Puts a command off that cannot be started while the cage is held.
+    pub(super) fn put_off(&mut self, key: u64, request: ExecRequest) -> Option<ExecRequest> {
+        match &mut self.control.hold {
+            Some(hold) => {
+                if hold.waiting.len() < MAX_WAITING {
+                    hold.waiting.push((key, request));
+                } else {
+                    let reason = "others wait for its change to be applied; try again";
+                    self.control.refuse(key, reason);
+                }
+                None
+            }
+            None => Some(request),
+        }
+    }
+
+    /// Lets the cage go on, if this client holds it.
+    pub(super) fn release(&mut self, key: u64, now: Instant) -> Result<(), RunError> {
+        let Some(hold) = self.control.hold.take_if(|hold| hold.holder == key) else {
+            return Ok(());
+        };
+        let stale = self
+            .cage
+            .release()
+            .err()
+            .map(|error: io::Error| error.to_string());
+        self.control.reply(key, &Reply::Released { stale }, &[]);
+        if self.control.stopping.is_some() {
+            // It could not hear that it is to end.
+            let _ = self.cage.resume();
+        }
+        for (client, request) in hold.waiting {
+            self.exec(client, request, now)?;
+        }
+        Ok(())
+    }
+}
