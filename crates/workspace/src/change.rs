@@ -2,8 +2,9 @@
 
 use crate::error::{Doing as _, WorkspaceError};
 use crate::path_text;
+use crate::tree::Node;
 use ironcage_model::CageId;
-use ironcage_sys::rustix::fs::{FlockOperation, flock};
+use ironcage_sys::rustix::fs::{FlockOperation, Mode, fchmod, flock};
 use ironcage_sys::rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -88,7 +89,7 @@ impl FromStr for ChangeId {
 }
 
 /// A point in time as file systems keep it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Moment {
     /// Seconds since 1970.
     pub seconds: i64,
@@ -154,7 +155,7 @@ pub struct Change {
 /// dies: the kernel keeps it.
 #[derive(Debug)]
 pub struct Lock {
-    _file: File,
+    file: File,
     /// That nobody applies it meanwhile.
     applying: Option<File>,
 }
@@ -167,6 +168,19 @@ pub struct Applying {
 }
 
 impl Lock {
+    /// A moment that parts what files were stamped with before from what they will be after.
+    ///
+    /// Stamps are as coarse as the kernel's tick: a file that was saved just before would have
+    /// the same as one that is saved just after. But from Linux 6.13 on, a file whose stamp was
+    /// looked at gets an exact one with its next change, and no later stamp of any file is
+    /// earlier than that. Before, both have the same, and count as saved after.
+    pub(crate) fn stamp(&self, change: &Change) -> Result<Moment, WorkspaceError> {
+        let path = change.directory.join(LOCK);
+        Node::of(&self.file).doing("look at", &path)?;
+        fchmod(&self.file, Mode::from_raw_mode(0o600)).doing("stamp", &path)?;
+        Ok(Node::of(&self.file).doing("look at", &path)?.changed)
+    }
+
     /// Lets others apply the change while a cage works on it.
     pub fn share(&mut self) {
         self.applying = None;
@@ -363,7 +377,7 @@ impl Change {
             .doing("lock", &path)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Lock {
-                _file: file,
+                file,
                 applying: None,
             }),
             Err(Errno::WOULDBLOCK) => Err(WorkspaceError::InUse {

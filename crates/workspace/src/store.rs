@@ -8,7 +8,6 @@ use crate::error::{Doing as _, WorkspaceError};
 use ironcage_state::{remove_tree, renew_directory, workspace_key};
 use ironcage_sys::rustix::fs::{Gid, Mode, Uid, chown};
 use ironcage_sys::rustix::rand::{GetRandomFlags, getrandom};
-use ironcage_sys::rustix::time::{ClockId, clock_gettime};
 use std::ffi::OsStr;
 use std::fs::DirBuilder;
 use std::io;
@@ -115,11 +114,11 @@ impl Store {
         for request in layers {
             made.push(make_layer(&directory, request)?);
         }
-        let change = Change {
+        let mut change = Change {
             record: Record {
                 id,
                 workspace: workspace.to_owned(),
-                began: now(),
+                began: Moment::default(),
                 mode: mode.to_owned(),
                 cages: Vec::new(),
                 layers: made,
@@ -127,6 +126,7 @@ impl Store {
             directory,
         };
         let lock = change.lock()?;
+        change.record.began = lock.stamp(&change)?;
         change.write_first()?;
         self.make_current(&change)?;
         Ok((change, lock))
@@ -237,16 +237,6 @@ impl Store {
         // Only when nothing is left in it.
         let _ = std::fs::remove_dir(&place);
         Ok(())
-    }
-}
-
-/// The time as the file system would stamp it: of the coarse clock, so that a file that is
-/// written after this moment never has an earlier stamp.
-fn now() -> Moment {
-    let time = clock_gettime(ClockId::RealtimeCoarse);
-    Moment {
-        seconds: time.tv_sec,
-        nanoseconds: time.tv_nsec,
     }
 }
 

@@ -102,3 +102,36 @@ fn a_further_run_adds_the_layers_that_a_change_lacks_and_no_other() {
     assert!(found.layers()[1].upper.ends_with("layers/beside/upper"));
     assert!(found.layers()[1].upper.is_dir());
 }
+
+#[test]
+fn its_beginning_parts_what_was_saved_before_from_what_is_saved_after() {
+    let (_base, store, workspace) = store();
+    let stamp = |name: &str| {
+        let path = workspace.join(name);
+        std::fs::write(&path, "x").expect("saved");
+        let node = crate::tree::Node::of(std::fs::File::open(&path).expect("it"));
+        node.expect("its stamp").changed
+    };
+    let mut parted = 0;
+    for round in 0..50 {
+        let before = stamp(&format!("before-{round}"));
+        let change = begin(&store, &workspace);
+        let after = stamp(&format!("after-{round}"));
+        assert!(after >= change.began(), "{after:?} {:?}", change.began());
+        parted += usize::from(before < change.began());
+        store.remove(&change).expect("it goes");
+    }
+    // Kernels before 6.13 have no better clock than their tick, and with later ones some file
+    // systems.
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("a kernel");
+    let mut numbers = release
+        .split(['.', '-'])
+        .map(|part| part.parse().unwrap_or(0));
+    let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let kind = ironcage_sys::rustix::fs::statfs(&workspace).expect("a file system");
+    let exact = [0xEF53, 0x5846_5342, 0x9123_683E, 0x0102_1994].contains(&kind.f_type);
+    assert!(
+        parted == 50 || !exact || version < (6, 13),
+        "{parted} of 50 on {release}"
+    );
+}
