@@ -6,19 +6,20 @@ use crate::values::{LayerName, Offered, count};
 use crate::{asked, change, places};
 use clap::{Args, ValueHint};
 use ironcage_host::{HostCaps, SideChannelHost, SystemFiles};
-use ironcage_model::{Isolation, Layer, Publish};
+use ironcage_model::{Isolation, Layer, Publish, SecretRule, SecretSource};
 use ironcage_plan::{
     KeptPlaces, NodeKind, Overlaid, OwnDirectories, Plan, PlanError, Request, ViewOp, make,
 };
 use ironcage_policy::{
-    Amount, Cpus, EnvRule, FlagLayer, NetworkLimit, NetworkMode, Resolved, SideChannels, Sources,
-    TimeLimit, WorkspaceMode, resolve,
+    Amount, Cpus, EnvRule, FlagLayer, NetworkLimit, NetworkMode, Resolved, SideChannels, Sourced,
+    Sources, TimeLimit, WorkspaceMode, resolve,
 };
 use ironcage_state::{StateError, Store, renew_directory};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
+use zeroize::Zeroize as _;
 
 /// Flags that describe a cage.
 #[derive(Debug, Clone, Default, Args)]
@@ -119,6 +120,11 @@ pub(crate) struct CageFlags {
     /// a part of the path and ** for any number (can be repeated)
     #[arg(long, value_name = "REQUESTS", help_heading = "Network")]
     http_allow: Vec<String>,
+    /// Let the network door put a secret of yours on requests to a host; the cage has a
+    /// placeholder in the variable NAME. SOURCE is env:NAME, file:PATH, command:TEXT or
+    /// keyring:SERVICE/USER; without one, your own variable NAME (can be repeated)
+    #[arg(long, value_name = "NAME[=SOURCE]@HOST", help_heading = "Network")]
+    secret: Vec<String>,
     /// Let connections out to the hosts of a bundle, such as github or pip (can be repeated)
     #[arg(long, value_name = "NAME", help_heading = "Network")]
     allow_bundle: Vec<String>,
@@ -359,7 +365,11 @@ impl CageFlags {
             workspace_named: self.workspace.is_some(),
             own: OwnDirectories { paths: own },
             home,
-            env: std::env::vars_os().collect(),
+            env: environment(&resolved.policy.network.secrets),
+            nonce: match resolved.policy.network.secrets.is_empty() {
+                true => 0,
+                false => nonce()?,
+            },
             root: self
                 .root
                 .as_deref()
@@ -408,6 +418,7 @@ impl CageFlags {
             allow_hosts: self.allow_host.clone(),
             deny_hosts: self.deny_host.clone(),
             http_allow: self.http_allow.clone(),
+            secrets: self.secret.clone(),
             bundles: self.allow_bundle.clone(),
             host_ports: self.allow_host_port.clone(),
             resolve: self.resolve.clone(),
@@ -423,6 +434,35 @@ impl CageFlags {
             allow_degraded: self.allow_degraded.clone(),
         })
     }
+}
+
+/// The caller's environment without secrets that the network door reads for itself: what is
+/// not copied is in no memory that the cage's first process inherits.
+fn environment(secrets: &[Sourced<SecretRule>]) -> Vec<(OsString, OsString)> {
+    let is_secret = |name: &OsStr| {
+        let mut secrets = secrets.iter();
+        secrets.any(
+            |secret| matches!(&secret.value.from, SecretSource::Env(own) if name == own.as_str()),
+        )
+    };
+    let mut kept = Vec::new();
+    for (name, value) in std::env::vars_os() {
+        if is_secret(&name) {
+            value.into_vec().zeroize();
+        } else {
+            kept.push((name, value));
+        }
+    }
+    kept
+}
+
+/// What makes the placeholders of one cage different from those of another.
+fn nonce() -> Result<u64, CliError> {
+    use ironcage_sys::rustix::rand::{GetRandomFlags, getrandom};
+    let mut bytes = [0; 8];
+    getrandom(&mut bytes, GetRandomFlags::empty())
+        .map_err(|error| CliError::new(format!("no random numbers: {error}")))?;
+    Ok(u64::from_ne_bytes(bytes))
 }
 
 /// The paths of `-w`: those that end in `:direct`, without it, and the others.

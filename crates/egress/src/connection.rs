@@ -99,7 +99,7 @@ pub(crate) async fn serve(service: &Service, open: &Rc<Open>, client: TcpStream)
         rule,
     };
     let opened = match &connection.target {
-        Target::Name(name) => service.rules.requests(name, port).is_some(),
+        Target::Name(name) => service.opens(name, port),
         Target::Address(_) | Target::Host => false,
     };
     // A side that went away is an end like any other.

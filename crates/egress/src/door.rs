@@ -5,6 +5,7 @@ use crate::confine::{self, DoorIds};
 use crate::decide::Rules;
 use crate::order::{self, Order};
 use crate::resolve::Resolver;
+use crate::secret::Vault;
 use crate::serve::{self, Service};
 use crate::tls::Opener;
 use crate::wire::{self, FromDoor};
@@ -170,6 +171,7 @@ fn run(network: &Network, ids: Option<DoorIds>, parent: i32, control: OwnedFd) -
             rules,
             resolver,
             opener,
+            vault,
             sockets,
             files,
         }) => {
@@ -180,7 +182,7 @@ fn run(network: &Network, ids: Option<DoorIds>, parent: i32, control: OwnedFd) -
                 exit_now(1)
             }
             let books = Books::new(network.limits, control);
-            let service = Service::new(rules, resolver, opener, files, books);
+            let service = Service::new(rules, resolver, (opener, vault), files, books);
             // A fault must not unwind into what was copied from the supervisor.
             let served = catch_unwind(AssertUnwindSafe(|| serve::run(service, sockets)));
             exit_now(i32::from(!matches!(served, Ok(Ok(())))))
@@ -199,6 +201,7 @@ struct Prepared {
     rules: Rules,
     resolver: Resolver,
     opener: Option<Opener>,
+    vault: Vault,
     sockets: wire::Sockets,
     files: u64,
 }
@@ -210,6 +213,8 @@ fn prepare(
     parent: i32,
     control: &OwnedFd,
 ) -> Result<Prepared, Option<String>> {
+    // While the caller's environment is there, and files can be read.
+    let vault = Vault::load(&network.secrets).map_err(Some)?;
     confine::detach(Some(parent), control.as_fd()).map_err(|error| Some(error.in_full()))?;
     let rules = Rules::of(network);
     let resolver = Resolver::from_host(network);
@@ -225,6 +230,7 @@ fn prepare(
         rules,
         resolver,
         opener,
+        vault,
         sockets,
         files,
     })

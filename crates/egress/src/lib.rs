@@ -27,6 +27,7 @@ mod order;
 mod publish;
 mod relay;
 mod resolve;
+mod secret;
 mod serve;
 mod tls;
 mod wire;

@@ -13,6 +13,7 @@ use crate::http2;
 use crate::ledger::Kind;
 use crate::open::Open;
 use crate::relay::read_more;
+use crate::secret::Dealing;
 use crate::tls::{Opener, Replayed, Spoken};
 use ironcage_model::{HostName, Protocol};
 use std::cell::RefCell;
@@ -54,6 +55,12 @@ impl Connection<'_> {
             },
             rules: self.service.rules.requests(name, self.port),
             rule: self.rule.clone(),
+            dealing: Dealing::of(
+                &self.service.vault,
+                name,
+                self.port,
+                protocol == Protocol::Https,
+            ),
             protocol,
             address: RefCell::default(),
             recorder,

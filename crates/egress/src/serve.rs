@@ -10,9 +10,10 @@ use crate::open::{Open, Registry};
 use crate::order::{self, Order, Told};
 use crate::publish::Publishing;
 use crate::resolve::Resolver;
+use crate::secret::Vault;
 use crate::tls::Opener;
 use crate::wire::{FromDoor, Sockets};
-use ironcage_model::{HOST_NAME, NetworkVerdict, Protocol};
+use ironcage_model::{HOST_NAME, HostName, NetworkVerdict, Protocol};
 use ironcage_sys::inet::{receive_datagram, send_datagram};
 use std::cell::RefCell;
 use std::io;
@@ -36,6 +37,7 @@ pub(crate) struct Service {
     pub(crate) resolver: Resolver,
     /// What opens TLS, where a rule needs it.
     pub(crate) opener: Option<Opener>,
+    pub(crate) vault: Rc<Vault>,
     pub(crate) books: Rc<Books>,
     names: RefCell<Names>,
     registry: Registry,
@@ -70,7 +72,7 @@ impl Service {
     pub(crate) fn new(
         rules: Rules,
         resolver: Resolver,
-        opener: Option<Opener>,
+        (opener, vault): (Option<Opener>, Vault),
         files: u64,
         books: Books,
     ) -> Self {
@@ -78,6 +80,7 @@ impl Service {
             rules,
             resolver,
             opener,
+            vault: Rc::new(vault),
             books: Rc::new(books),
             names: RefCell::default(),
             registry: Registry::default(),
@@ -85,6 +88,12 @@ impl Service {
             // Two descriptors each, and some for resolvers and the door itself.
             most: (files.saturating_sub(64) / 2).clamp(16, MOST),
         }
+    }
+
+    /// Whether requests to a port of a name are read, be they in TLS or not.
+    pub(crate) fn opens(&self, name: &HostName, port: u16) -> bool {
+        let mut hosts = self.vault.secrets.iter().flat_map(|secret| &secret.hosts);
+        self.rules.requests(name, port).is_some() || hosts.any(|host| host.names(name, port))
     }
 
     /// What a connection to an address of the cage's is for.

@@ -17,6 +17,7 @@ mod network;
 mod outcome;
 mod printable;
 mod request;
+mod secret;
 mod switch;
 
 pub use enforcement::{Enforcement, LayerReport};
@@ -38,4 +39,5 @@ pub use network::{
 pub use outcome::{Ending, Outcome};
 pub use printable::Printable;
 pub use request::{AmbiguousPath, HttpRule, InvalidPathPattern, PathPattern, RequestPath};
+pub use secret::{SecretPlace, SecretRule, SecretSource};
 pub use switch::{Switch, UnknownSwitch};

@@ -2,7 +2,8 @@
 
 use crate::plan::{Command, Identity, Item, NodeKind, Plan, Variable, ViewOp};
 use crate::view::Made;
-use crate::{PlanError, Request};
+use crate::{PlanError, Request, network};
+use ironcage_model::SecretSource;
 use ironcage_policy::{EnvRule, Origin, Policy, WorkspaceMode};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -120,17 +121,32 @@ fn environment(
         let Variable { name, value } = item.what.clone();
         set(name, value, item.origin.clone());
     }
+    let secrets = &policy.network.secrets;
+    let is_secret = |name: &OsString| {
+        secrets.iter().any(|secret| match &secret.value.from {
+            SecretSource::Env(own) => name == own.as_str(),
+            SecretSource::File(_) | SecretSource::Command(_) => false,
+        })
+    };
     for rule in &policy.env {
         let origin = rule.origin.to_string();
         match &rule.value {
             EnvRule::Set { name, value } => set(name.into(), value.into(), origin),
             EnvRule::Pass { name } => {
                 for (known, value) in &request.env {
-                    if matches(name, known.as_bytes()) {
+                    if matches(name, known.as_bytes()) && !is_secret(known) {
                         set(known.clone(), value.clone(), origin.clone());
                     }
                 }
             }
+        }
+    }
+    // Last: nothing else is to stand where a placeholder does.
+    if policy.network.is_given() {
+        for secret in secrets {
+            let name = &secret.value.name;
+            let value = network::placeholder(name, request.nonce);
+            set(name.into(), value.into(), secret.origin.to_string());
         }
     }
     variables

@@ -38,7 +38,8 @@ pub(crate) fn content(
         "gitconfig" => {
             let given = policy.git_identity.value;
             let settings = if given { request.git.as_slice() } else { &[] };
-            git::config(settings, &request.workspace)
+            let secrets = network.map_or(&[][..], |network| &network.secrets);
+            git::config(settings, &request.workspace) + &git::credentials(secrets)
         }
         "ssh/ssh_config" => ssh::config(),
         "ssh/ssh_known_hosts" => ssh::known_hosts_file(&request.known_hosts, network),

@@ -168,6 +168,16 @@ fn network(plan: &Plan, out: &mut String) -> fmt::Result {
             write!(line, "{}", http.rule)
         })?;
     }
+    if !network.secrets.is_empty() {
+        let title = "network: secrets that the door puts on requests, and the cage never has";
+        section(out, title, &network.secrets, |secret, line| {
+            let rule = &secret.rule;
+            let hosts: Vec<String> = rule.hosts.iter().map(ToString::to_string).collect();
+            let from = rule.from.to_string();
+            let from = Printable::new(&from);
+            write!(line, "{} from {from} for {}", rule.name, hosts.join(", "))
+        })?;
+    }
     if !network.host_ports.is_empty() {
         let title = "network: the host's own loopback, as host.ironcage";
         section(out, title, &network.host_ports, |port, line| {

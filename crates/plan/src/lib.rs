@@ -36,7 +36,7 @@ pub use identity::git::{GitSetting, git_settings};
 pub use leases::{ClosedPlace, LeasePath, Leases, protected_names};
 pub use locate::{Located, Standing, guard, locate};
 pub use make::make;
-pub use network::{FixedAddress, HostPort, Network, NetworkRule, RequestRule};
+pub use network::{FixedAddress, HostPort, Network, NetworkRule, PlannedSecret, RequestRule};
 pub use plan::*;
 pub use request::{AskedHost, ChangeLayer, ChangePlace, KeptPlaces, OwnDirectories, Request};
 pub use rung::enforcement;

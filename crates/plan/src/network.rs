@@ -5,7 +5,9 @@ use crate::plan::Item;
 use crate::request::AskedHost;
 use crate::seccomp::Instruction;
 use crate::{PlanError, Request};
-use ironcage_model::{Destination, HostName, HostRule, HttpRule, NetworkLimits, Ports, Publish};
+use ironcage_model::{
+    Destination, HostName, HostRule, HttpRule, NetworkLimits, Ports, Publish, SecretRule,
+};
 use ironcage_policy::{Policy, Resolve, Sourced, allowed, bundles, network_limits};
 use serde::Serialize;
 use std::net::IpAddr;
@@ -24,6 +26,21 @@ pub struct NetworkRule {
 pub struct RequestRule {
     /// Which requests.
     pub rule: HttpRule,
+}
+
+/// A secret, and what the cage has in its place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PlannedSecret {
+    /// Which, from where and for whom.
+    #[serde(flatten)]
+    pub rule: SecretRule,
+    /// What stands for it in the cage.
+    pub placeholder: String,
+}
+
+/// What stands for a secret in a cage: text that goes through every encoding as it is.
+pub(crate) fn placeholder(name: &str, nonce: u64) -> String {
+    format!("ironcage-{name}-{nonce:016x}")
 }
 
 /// A port of the host's own loopback.
@@ -51,6 +68,8 @@ pub struct Network {
     pub deny: Vec<Item<NetworkRule>>,
     /// Requests that go out, to hosts that get no others.
     pub http: Vec<Item<RequestRule>>,
+    /// Secrets that are put on requests to their hosts.
+    pub secrets: Vec<Item<PlannedSecret>>,
     /// Files with the certificate authorities by which servers are known where TLS is opened;
     /// empty where none is.
     #[serde(serialize_with = "crate::bytes::path_list")]
@@ -74,7 +93,7 @@ pub struct Network {
 impl Network {
     /// Whether TLS of some host is opened, for which the cage has an authority of its own.
     pub fn opens_tls(&self) -> bool {
-        !self.http.is_empty()
+        !self.http.is_empty() || !self.secrets.is_empty()
     }
 
     /// The single ports that can be reached at all; `None` where a rule is about every one.
@@ -135,6 +154,17 @@ pub(crate) fn make(policy: &Policy, request: &Request) -> Result<Option<Network>
                     rule: rule.value.clone(),
                 },
                 origin: rule.origin.to_string(),
+            })
+            .collect(),
+        secrets: network
+            .secrets
+            .iter()
+            .map(|secret| Item {
+                what: PlannedSecret {
+                    placeholder: placeholder(&secret.value.name, request.nonce),
+                    rule: secret.value.clone(),
+                },
+                origin: secret.origin.to_string(),
             })
             .collect(),
         authorities: Vec::new(),

@@ -127,6 +127,8 @@ pub struct Request {
     pub git: Vec<GitSetting>,
     /// What the user's files of known hosts say; used where the cage may reach a host.
     pub known_hosts: String,
+    /// What makes the placeholders of this cage's secrets its own.
+    pub nonce: u64,
     /// Hosts that the user's tools named, for the bundles that follow them.
     pub asked_hosts: Vec<AskedHost>,
 }

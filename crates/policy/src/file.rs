@@ -127,6 +127,22 @@ pub struct ProcessSection {
     pub capabilities: Vec<Spanned<String>>,
 }
 
+/// One secret, named like the variable that holds its placeholder in the cage.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct SecretSection {
+    /// Hosts that it is for, by name.
+    #[schemars(with = "Vec<String>")]
+    pub hosts: Vec<Spanned<String>>,
+    /// Where its value comes from: `"env:NAME"`, `"file:/PATH"`, `"command:TEXT"` or `"keyring:SERVICE/USER"`; without it, the variable of its own name.
+    #[schemars(with = "Option<String>")]
+    pub from: Option<Spanned<String>>,
+    /// Places of a request in which the placeholder becomes the value: `"header:NAME"`, `"basic"`, `"query:NAME"`, `"body:FIELD"`; without it, fields that carry credentials by custom, and Basic credentials.
+    #[serde(rename = "in")]
+    #[schemars(with = "Vec<String>")]
+    pub places: Vec<Spanned<String>>,
+}
+
 /// What of the network can be reached. Denying wins over allowing.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -143,6 +159,9 @@ pub struct NetworkSection {
     /// Requests that are allowed: `"GET,HEAD api.example.com/v1/**"`. A host that one of them is about gets no others; its TLS is opened.
     #[schemars(with = "Vec<String>")]
     pub http: Vec<Spanned<String>>,
+    /// Secrets that the network door puts on requests to their hosts; the cage has placeholders.
+    #[schemars(with = "BTreeMap<String, SecretSection>")]
+    pub secrets: BTreeMap<Spanned<String>, SecretSection>,
     /// Bundles of hosts, such as `github`; `pip`, `npm`, `cargo` and `apt` follow your own settings of those tools.
     #[schemars(with = "Vec<crate::schema::BundleName>")]
     pub bundles: Vec<Spanned<String>>,

@@ -64,6 +64,8 @@ pub struct FlagLayer {
     pub deny_hosts: Vec<String>,
     /// `--http-allow`.
     pub http_allow: Vec<String>,
+    /// `--secret`.
+    pub secrets: Vec<String>,
     /// `--allow-bundle`.
     pub bundles: Vec<String>,
     /// `--allow-host-port`.
@@ -269,6 +271,7 @@ impl FlagLayer {
             allow: hosts("--allow-host", &self.allow_hosts, network::allowed)?,
             deny: hosts("--deny-host", &self.deny_hosts, network::denied)?,
             http: hosts("--http-allow", &self.http_allow, network::requests)?,
+            secrets: hosts("--secret", &self.secrets, network::secret)?,
             bundles: each("--allow-bundle", self.bundles.iter().cloned()),
             host_ports: each("--allow-host-port", self.host_ports.iter().copied()),
             resolve: hosts("--resolve", &self.resolve, str::parse)?,

@@ -51,6 +51,7 @@ pub use narrow::is_no_wider;
 pub use network::{
     InvalidHostRule, InvalidNetworkLimit, InvalidNetworkMode, Network, NetworkLimit,
     NetworkLimitName, NetworkMode, Resolve, allowed, denied, host_name, network_limits, requests,
+    secret,
 };
 pub use origin::Origin;
 pub use parse::parse;

@@ -6,6 +6,8 @@
 use super::head::{self, Framing, Refused, Request};
 use super::judge::{Asked, Judge, Passed, refusal};
 use crate::books::Counts;
+use crate::secret::Scanner;
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -183,16 +185,33 @@ where
             return client.refuse(&refused).await;
         }
         is_first = false;
+        let held = match hold(client, &mut request, judge).await? {
+            Ok(held) => held,
+            Err(refused) => {
+                judge.stop(&passed, &refused);
+                return client.refuse(&refused).await;
+            }
+        };
         let head = request.written(&judge.authority);
         counts.send(head.len() as u64)?;
         writer.write_all(&head).await?;
         let body = Cell::new(0_u64);
         let outcome = {
-            let upload = copy(&mut client.reader, &mut writer, request.framing, |bytes| {
+            let sent = |bytes| {
                 body.set(body.get().saturating_add(bytes));
                 counts.body(body.get())?;
                 counts.send(bytes)
-            });
+            };
+            let upload = async {
+                let Some(held) = held else {
+                    let watch = judge.watch();
+                    let reader = &mut client.reader;
+                    return copy(reader, &mut writer, request.framing, watch, sent).await;
+                };
+                sent(held.len() as u64)?;
+                writer.write_all(&held).await?;
+                writer.flush().await
+            };
             let writer = &mut client.writer;
             let download = answer(&mut answers, writer, (&request, &passed), (judge, counts));
             exchange(upload, download).await
@@ -200,7 +219,7 @@ where
         let outcome = match outcome {
             Ok(outcome) => outcome,
             Err(error) => {
-                judge.unanswered(&passed, "the connection broke");
+                judge.broke(&passed, &error);
                 return Err(error);
             }
         };
@@ -221,8 +240,8 @@ where
                     Ok(())
                 };
                 crate::relay::both(
-                    to_the_end(&mut client.reader, &mut writer, sent),
-                    to_the_end(&mut answers, &mut client.writer, received),
+                    to_the_end(&mut client.reader, &mut writer, judge.watch(), sent),
+                    to_the_end(&mut answers, &mut client.writer, judge.mask(), received),
                 )
                 .await?;
                 return Ok(());
@@ -234,6 +253,51 @@ where
             Err(refused) => return client.refuse(&refused).await,
         }
     }
+}
+
+/// Reads a small body before its request goes on, where secrets make that necessary.
+async fn hold<C: AsyncRead + AsyncWrite>(
+    client: &mut Client<C>,
+    request: &mut Request,
+    judge: &Judge,
+) -> io::Result<Result<Option<Vec<u8>>, Refused>> {
+    let (Framing::Length(length), Some(dealing)) = (request.framing, &judge.dealing) else {
+        return Ok(Ok(None));
+    };
+    let Some(_room) = dealing.holds_body(length) else {
+        return Ok(Ok(None));
+    };
+    if request.fields.iter().any(|(name, _)| name == "expect") {
+        request.fields.retain(|(name, _)| name != "expect");
+        client
+            .writer
+            .write_all(b"HTTP/1.1 100 Continue\r\n\r\n")
+            .await?;
+        client.writer.flush().await?;
+    }
+    let length = usize::try_from(length).unwrap_or(usize::MAX);
+    while client.reader.buffer.len() < length {
+        match timeout(HEAD_PATIENCE, client.reader.fill()).await {
+            Ok(Ok(true)) => {}
+            Ok(Ok(false)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(Err(error)) => return Err(error),
+            Err(_) => {
+                let reason = "the body of the request did not come in time";
+                return Ok(Err(Refused::new(408, reason)));
+            }
+        }
+    }
+    let mut body = client
+        .reader
+        .buffer
+        .get(..length)
+        .unwrap_or_default()
+        .to_vec();
+    client.reader.used(length);
+    Ok(dealing.body(&request.fields, &mut body).map(|()| {
+        request.framing = Framing::Length(body.len() as u64);
+        Some(body)
+    }))
 }
 
 /// Why a request does not go on, where there are too many or its body is too long.
@@ -291,7 +355,7 @@ async fn answer<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     (judge, counts): (&Judge, &Counts),
 ) -> io::Result<Outcome> {
     loop {
-        let (response, length) = loop {
+        let (mut response, length) = loop {
             match head::response(&source.buffer, request) {
                 Ok(Some(found)) => break found,
                 Ok(None) => {}
@@ -303,6 +367,9 @@ async fn answer<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
             }
         };
         source.used(length);
+        if let Err(refused) = judge.answer(&mut response.fields) {
+            return Ok(Outcome::Refused(refused));
+        }
         let last = response.last || request.last;
         let head = response.written(last);
         sink.write_all(&head).await?;
@@ -319,7 +386,7 @@ async fn answer<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
             sink.flush().await?;
             continue;
         }
-        copy(source, sink, response.framing, |bytes| {
+        copy(source, sink, response.framing, judge.mask(), |bytes| {
             counts.received(bytes);
             Ok(())
         })
@@ -333,11 +400,15 @@ async fn copy<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     source: &mut Source<R>,
     sink: &mut W,
     framing: Framing,
+    mut scanner: Option<Scanner>,
     count: impl Fn(u64) -> io::Result<()>,
 ) -> io::Result<()> {
     match framing {
         Framing::Empty => {}
-        Framing::Length(length) => exactly(source, sink, length, false, &count).await?,
+        Framing::Length(length) => {
+            exactly(source, sink, length, false, (&mut scanner, &count)).await?;
+            sink.write_all(&rest(&mut scanner)).await?;
+        }
         Framing::Chunked => {
             loop {
                 let line = source.line(LONGEST_LINE).await?;
@@ -345,7 +416,7 @@ async fn copy<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
                 if size == 0 {
                     break;
                 }
-                exactly(source, sink, size, true, &count).await?;
+                exactly(source, sink, size, true, (&mut scanner, &count)).await?;
                 if !source.line(2).await?.is_empty() {
                     return Err(io::ErrorKind::InvalidData.into());
                 }
@@ -361,11 +432,35 @@ async fn copy<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
                     break;
                 }
             }
+            write_chunk(sink, &rest(&mut scanner)).await?;
             sink.write_all(b"0\r\n\r\n").await?;
         }
-        Framing::ToTheEnd => return to_the_end(source, sink, count).await,
+        Framing::ToTheEnd => return to_the_end(source, sink, scanner, count).await,
     }
     sink.flush().await
+}
+
+/// What of a part goes on now.
+fn scanned<'a>(scanner: &mut Option<Scanner>, part: &'a [u8]) -> io::Result<Cow<'a, [u8]>> {
+    match scanner {
+        Some(scanner) => scanner.pass(part).map(Cow::Owned).map_err(io::Error::other),
+        None => Ok(Cow::Borrowed(part)),
+    }
+}
+
+/// What goes on at the end.
+fn rest(scanner: &mut Option<Scanner>) -> Vec<u8> {
+    scanner.as_mut().map(Scanner::finish).unwrap_or_default()
+}
+
+async fn write_chunk<W: AsyncWrite + Unpin>(sink: &mut W, part: &[u8]) -> io::Result<()> {
+    if part.is_empty() {
+        return Ok(());
+    }
+    sink.write_all(format!("{:x}\r\n", part.len()).as_bytes())
+        .await?;
+    sink.write_all(part).await?;
+    sink.write_all(b"\r\n").await
 }
 
 /// The size that a line before a chunk says. What may follow it is dropped.
@@ -381,7 +476,7 @@ async fn exactly<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     sink: &mut W,
     mut left: u64,
     chunked: bool,
-    count: &impl Fn(u64) -> io::Result<()>,
+    (scanner, count): (&mut Option<Scanner>, &impl Fn(u64) -> io::Result<()>),
 ) -> io::Result<()> {
     while left > 0 {
         if source.buffer.is_empty() && !source.fill().await? {
@@ -391,12 +486,11 @@ async fn exactly<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
         let length = source.buffer.len().min(most);
         count(length as u64)?;
         let part = source.buffer.get(..length).unwrap_or_default();
-        if chunked {
-            sink.write_all(format!("{length:x}\r\n").as_bytes()).await?;
-        }
-        sink.write_all(part).await?;
-        if chunked {
-            sink.write_all(b"\r\n").await?;
+        count(length as u64)?;
+        let part = scanned(scanner, part)?;
+        match chunked {
+            true => write_chunk(sink, &part).await?,
+            false => sink.write_all(&part).await?,
         }
         source.used(length);
         left -= length as u64;
@@ -411,221 +505,23 @@ async fn exactly<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
 async fn to_the_end<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     source: &mut Source<R>,
     sink: &mut W,
+    mut scanner: Option<Scanner>,
     count: impl Fn(u64) -> io::Result<()>,
 ) -> io::Result<()> {
     loop {
         if source.buffer.is_empty() && !source.fill().await? {
+            sink.write_all(&rest(&mut scanner)).await?;
             // The other side may be gone already.
             let _ = sink.shutdown().await;
             return Ok(());
         }
         let part = std::mem::take(&mut source.buffer);
         count(part.len() as u64)?;
+        let part = scanned(&mut scanner, &part)?;
         sink.write_all(&part).await?;
         sink.flush().await?;
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::head::Authority;
-    use super::super::judge::Recorder;
-    use super::*;
-    use crate::ledger::Kind;
-    use ironcage_model::{
-        Destination, HostName, HostRule, HttpRule, NetworkVerdict, PathPattern, Ports, Protocol,
-    };
-    use std::cell::RefCell;
-    use std::rc::Rc;
-    use tokio::io::duplex;
-
-    #[derive(Default)]
-    struct Notes(RefCell<Vec<Kind>>);
-
-    impl Recorder for Notes {
-        fn refuse(&self, kind: Kind) {
-            self.note(kind);
-        }
-
-        fn note(&self, kind: Kind) {
-            self.0.borrow_mut().push(kind);
-        }
-    }
-
-    /// Every request is allowed, but where rules are given.
-    fn judge(paths: Option<&[(&str, &str)]>) -> (Judge, Rc<Notes>) {
-        let name = HostName::from_ascii(b"a.com").unwrap();
-        let notes = Rc::new(Notes::default());
-        let rule = |(method, path): &(&str, &str)| HttpRule {
-            methods: vec![(*method).to_owned()],
-            host: HostRule {
-                to: Destination::Name(name.clone()),
-                ports: Ports::Web,
-            },
-            path: PathPattern::parse(path).unwrap(),
-        };
-        let judge = Judge {
-            rules: paths.map(|paths| paths.iter().map(rule).collect()),
-            authority: Authority {
-                name: name.clone(),
-                port: 80,
-                usual_port: 80,
-            },
-            rule: "a.com".into(),
-            protocol: Protocol::Http,
-            address: RefCell::default(),
-            recorder: Rc::clone(&notes) as Rc<dyn Recorder>,
-        };
-        (judge, notes)
-    }
-
-    /// What the server got and the client got, when the client says one thing and the server
-    /// another.
-    fn talk(from_client: &str, from_server: &str) -> (String, String) {
-        talk_to(&judge(None).0, from_client, from_server)
-    }
-
-    fn talk_to(judge: &Judge, from_client: &str, from_server: &str) -> (String, String) {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .build()
-            .unwrap();
-        runtime.block_on(async {
-            let (mut outer, inner) = duplex(1 << 20);
-            let (mut far, near) = duplex(1 << 20);
-            outer.write_all(from_client.as_bytes()).await.unwrap();
-            outer.shutdown().await.unwrap();
-            far.write_all(from_server.as_bytes()).await.unwrap();
-            far.shutdown().await.unwrap();
-            let mut client = Client::new(inner, Vec::new());
-            let counts = Counts::uncounted();
-            match client.request(judge).await.unwrap() {
-                Ok(Some(first)) => {
-                    let _ = carry(&mut client, near, first, (judge, &counts)).await;
-                }
-                Ok(None) => {}
-                Err(refused) => {
-                    drop(near);
-                    client.refuse(&refused).await.unwrap();
-                }
-            }
-            drop(client);
-            let (mut server, mut answer) = (String::new(), String::new());
-            let _ = far.read_to_string(&mut server).await;
-            let _ = outer.read_to_string(&mut answer).await;
-            (server, answer)
-        })
-    }
-
-    const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
-
-    #[test]
-    fn two_requests_go_one_after_the_other() {
-        let get = "GET /1 HTTP/1.1\r\nHost: a.com\r\n\r\nPOST /2 HTTP/1.1\r\nHost: a.com\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\n0\r\nT: 1\r\n\r\n";
-        let (server, client) = talk(get, &format!("{OK}{OK}"));
-        assert_eq!(
-            server,
-            "GET /1 HTTP/1.1\r\nhost: a.com\r\n\r\nPOST /2 HTTP/1.1\r\nhost: a.com\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
-        );
-        assert_eq!(client.matches("\r\n\r\nok").count(), 2);
-    }
-
-    #[test]
-    fn a_second_request_is_decided_again() {
-        let get = "GET /1 HTTP/1.1\r\nHost: a.com\r\n\r\nGET /2 HTTP/1.1\r\nHost: b.com\r\n\r\n";
-        let (server, client) = talk(get, &format!("{OK}{OK}"));
-        assert!(!server.contains("/2"), "{server}");
-        assert!(client.contains("403 Forbidden"), "{client}");
-    }
-
-    #[test]
-    fn requests_are_held_to_rules_each_on_its_own() {
-        let (judge, notes) = judge(Some(&[("GET", "/v1/**")]));
-        let two = "GET /v1/a?token=x HTTP/1.1\r\nHost: a.com\r\n\r\nPOST /v1/a HTTP/1.1\r\nHost: a.com\r\nContent-Length: 0\r\n\r\n";
-        let (server, client) = talk_to(&judge, two, &format!("{OK}{OK}"));
-        assert!(
-            server.contains("GET /v1/a?token=x") && !server.contains("POST"),
-            "{server}"
-        );
-        assert!(
-            client.contains("200 OK") && client.contains("403 Forbidden"),
-            "{client}"
-        );
-        assert!(client.contains("no rule allows POST /v1/a"), "{client}");
-        let seen: Vec<_> = notes
-            .0
-            .borrow()
-            .iter()
-            .map(|kind| {
-                (
-                    kind.verdict,
-                    kind.request.clone().unwrap(),
-                    kind.status.unwrap(),
-                )
-            })
-            .collect();
-        assert_eq!(
-            seen,
-            [
-                (NetworkVerdict::Allowed, "GET /v1/a".to_owned(), 200),
-                (NetworkVerdict::Denied, "POST /v1/a".to_owned(), 403),
-            ]
-        );
-        let other = "GET /v1/ HTTP/1.1\r\nHost: a.com\r\nX-HTTP-Method-Override: DELETE\r\n\r\n";
-        let (server, client) = talk_to(&judge, other, OK);
-        assert!(server.is_empty() && client.contains("403"), "{client}");
-        let climb = "GET /v1/../admin HTTP/1.1\r\nHost: a.com\r\n\r\n";
-        let (server, client) = talk_to(&judge, climb, OK);
-        assert!(server.is_empty() && client.contains("403"), "{client}");
-    }
-
-    #[test]
-    fn a_request_in_a_body_stays_a_body() {
-        let inner = "GET /evil HTTP/1.1\r\nHost: b.com\r\n\r\n";
-        let post = format!(
-            "POST / HTTP/1.1\r\nHost: a.com\r\nContent-Length: {}\r\n\r\n{inner}",
-            inner.len()
-        );
-        let (server, _) = talk(&post, OK);
-        assert!(server.ends_with(inner) && server.starts_with("POST / "));
-        let odd = "POST / HTTP/1.1\r\nHost: a.com\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n";
-        let (server, _) = talk(odd, OK);
-        assert!(!server.contains("-1"), "{server}");
-    }
-
-    #[test]
-    fn a_switch_of_protocols_is_carried_to_the_end() {
-        let ask = "GET / HTTP/1.1\r\nHost: a.com\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\nclient bytes";
-        let yes = "HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\n\r\nserver bytes";
-        let (server, client) = talk(ask, yes);
-        assert!(server.ends_with("client bytes"), "{server}");
-        assert!(client.ends_with("server bytes"), "{client}");
-    }
-
-    #[test]
-    fn answers_that_are_none_become_an_error() {
-        let (_, client) = talk("GET / HTTP/1.1\r\nHost: a.com\r\n\r\n", "garbage\r\n\r\n");
-        assert!(client.contains("502 Bad Gateway"), "{client}");
-        let (_, client) = talk("GET / HTTP/1.1\r\nHost: a.com\r\n\r\n", "");
-        assert!(client.contains("502 Bad Gateway"), "{client}");
-        let (server, client) = talk("CONNECT b.com:443 HTTP/1.1\r\n\r\n", "");
-        assert!(server.is_empty() && client.contains("405"), "{client}");
-    }
-
-    #[test]
-    fn sizes_of_chunks_are_plain_numbers() {
-        assert_eq!(chunk_size(b"1f"), Some(31));
-        assert_eq!(chunk_size(b"1f ;a=b"), Some(31));
-        for odd in [
-            &b""[..],
-            b"+1",
-            b"0x1",
-            b"-1",
-            b" 1",
-            b"ffffffffffffffff",
-            b"1g",
-        ] {
-            assert_eq!(chunk_size(odd), None, "{odd:?}");
-        }
-    }
-}
+mod tests;

@@ -129,7 +129,7 @@ pub(crate) struct Response {
     /// Whether no other response follows.
     pub(crate) last: bool,
     line: Vec<u8>,
-    fields: Fields,
+    pub(super) fields: Fields,
 }
 
 /// Where a head ends, if it is all there.

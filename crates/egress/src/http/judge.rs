@@ -3,6 +3,7 @@
 
 use super::head::{Authority, Fields, Refused};
 use crate::ledger::Kind;
+use crate::secret::{Dealing, Scanner, Stopped};
 use ironcage_model::{HttpRule, NetworkVerdict, Protocol, RequestPath};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -35,6 +36,8 @@ pub(crate) struct Judge {
     pub(crate) rules: Option<Vec<HttpRule>>,
     /// The rule that let the connection out.
     pub(crate) rule: String,
+    /// What the requests have to do with secrets, where the cage has any.
+    pub(crate) dealing: Option<Dealing>,
     pub(crate) protocol: Protocol,
     /// Where the connection leads, once it does.
     pub(crate) address: RefCell<Option<String>>,
@@ -74,9 +77,15 @@ fn line(method: &str, target: &str) -> String {
 
 impl Judge {
     /// Decides over a request.
-    pub(crate) fn judge(&self, asked: Asked<'_>) -> Result<Passed, Refused> {
+    pub(crate) fn judge(&self, mut asked: Asked<'_>) -> Result<Passed, Refused> {
         let shown = line(asked.method, asked.target);
-        match self.decide(&asked) {
+        let decided = self.decide(&asked).and_then(|rule| {
+            if let Some(dealing) = &self.dealing {
+                dealing.head(&mut asked)?;
+            }
+            Ok(rule)
+        });
+        match decided {
             Ok(rule) => Ok(Passed {
                 line: shown,
                 rule,
@@ -139,6 +148,33 @@ impl Judge {
             reason: Some(refused.reason.clone()),
             ..self.kind(NetworkVerdict::Denied)
         });
+    }
+
+    /// What looks at a body as it goes out.
+    pub(crate) fn watch(&self) -> Option<Scanner> {
+        self.dealing.as_ref().and_then(Dealing::watch)
+    }
+
+    /// What covers secrets in what comes back.
+    pub(crate) fn mask(&self) -> Option<Scanner> {
+        self.dealing.as_ref().and_then(Dealing::mask)
+    }
+
+    /// Covers secrets in the fields of an answer.
+    pub(crate) fn answer(&self, fields: &mut Fields) -> Result<(), Refused> {
+        match &self.dealing {
+            Some(dealing) => dealing.answer(fields),
+            None => Ok(()),
+        }
+    }
+
+    /// Records how a request broke off: because it was stopped, or otherwise.
+    pub(crate) fn broke(&self, passed: &Passed, error: &std::io::Error) {
+        let inner = error.get_ref();
+        match inner.and_then(|inner| inner.downcast_ref::<Stopped>()) {
+            Some(stopped) => self.stop(passed, &Refused::new(403, stopped.reason.clone())),
+            None => self.unanswered(passed, "the connection broke"),
+        }
     }
 
     /// Records that a request which was to go on did not.

@@ -3,6 +3,7 @@
 
 use crate::books::Counts;
 use crate::http::{Asked, Fields, Judge, Passed, Refused, refusal};
+use crate::secret::Scanner;
 use bytes::Bytes;
 use h2::client::SendRequest;
 use h2::server::SendResponse;
@@ -167,7 +168,7 @@ async fn stream(
     match exchange(outside, request, body, &mut respond, of).await {
         Ok(()) => {}
         Err(error) => {
-            judge.unanswered(&passed, "the connection broke");
+            judge.broke(&passed, &error);
             let reason = error
                 .get_ref()
                 .and_then(|inner| inner.downcast_ref::<h2::Error>())
@@ -222,12 +223,8 @@ fn check(judge: &Judge, head: &http::request::Parts) -> Result<(Request<()>, Pas
         Some(path) if !path.as_str().is_empty() => path.as_str().to_owned(),
         _ => "/".to_owned(),
     };
-    let mut fields: Fields = head
-        .headers
-        .iter()
-        .filter(|(name, _)| *name != "host" && *name != "proxy-authorization")
-        .map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec()))
-        .collect();
+    let mut fields = fields(&head.headers);
+    fields.retain(|(name, _)| name != "host" && name != "proxy-authorization");
     let passed = judge.judge(Asked {
         method: head.method.as_str(),
         target: &mut target,
@@ -247,6 +244,12 @@ fn check(judge: &Judge, head: &http::request::Parts) -> Result<(Request<()>, Pas
     Ok((request, passed))
 }
 
+fn fields(map: &HeaderMap) -> Fields {
+    map.iter()
+        .map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec()))
+        .collect()
+}
+
 fn map(fields: &Fields) -> Result<HeaderMap, Refused> {
     let wrong = || Refused::new(400, "a field of the head is none");
     let mut map = HeaderMap::with_capacity(fields.len());
@@ -259,34 +262,47 @@ fn map(fields: &Fields) -> Result<HeaderMap, Refused> {
 
 async fn exchange(
     outside: SendRequest<Bytes>,
-    request: Request<()>,
-    body: RecvStream,
+    mut request: Request<()>,
+    mut body: RecvStream,
     respond: &mut SendResponse<Bytes>,
     (shared, passed): (&Shared, &Passed),
 ) -> io::Result<()> {
     let Shared { judge, counts } = shared;
+    let held = match hold(&mut request, &mut body, judge).await? {
+        Ok(held) => held,
+        Err(refused) => {
+            judge.stop(passed, &refused);
+            return say_refused(respond, &refused);
+        }
+    };
     let (method, target) = (
         request.method().to_string(),
         request.uri().path().to_owned(),
     );
-    let fields = request.headers().iter();
-    let head: usize = fields
+    let said = request.headers().iter();
+    let head: usize = said
         .map(|(name, value)| name.as_str().len() + value.len())
         .sum();
     counts.send((head + request.uri().to_string().len()) as u64)?;
     let mut outside = outside.ready().await.map_err(broken)?;
-    let empty = body.is_end_stream();
-    let (response, sink) = outside.send_request(request, empty).map_err(broken)?;
+    let empty = held.is_none() && body.is_end_stream();
+    let (response, mut sink) = outside.send_request(request, empty).map_err(broken)?;
     let sent = Cell::new(0_u64);
     let upload = async {
+        let watch = shared.judge.watch();
         let send = |bytes| {
             sent.set(sent.get().saturating_add(bytes));
             counts.body(sent.get())?;
             counts.send(bytes)
         };
+        if let Some(held) = held {
+            send(held.len() as u64)?;
+            give(&mut sink, held).await?;
+            return sink.send_data(Bytes::new(), true).map_err(broken);
+        }
         match empty {
             true => Ok(()),
-            false => pump(body, sink, send).await,
+            false => pump(body, sink, watch, send).await,
         }
     };
     let download = async {
@@ -295,7 +311,12 @@ async fn exchange(
         counts.tell_request(&method, &target, head.status.as_u16());
         let mut response = Response::new(());
         *response.status_mut() = head.status;
-        *response.headers_mut() = head.headers;
+        let mut fields = fields(&head.headers);
+        if let Err(refused) = judge.answer(&mut fields) {
+            return say_refused(respond, &refused);
+        }
+        *response.headers_mut() =
+            map(&fields).map_err(|refused| io::Error::other(refused.reason))?;
         let empty = body.is_end_stream();
         let sink = respond.send_response(response, empty).map_err(broken)?;
         match empty {
@@ -305,11 +326,49 @@ async fn exchange(
                     counts.received(bytes);
                     Ok(())
                 };
-                pump(body, sink, receive).await
+                pump(body, sink, judge.mask(), receive).await
             }
         }
     };
     until_answered(upload, download).await
+}
+
+/// Reads a small body before its request goes on, where secrets make that necessary.
+async fn hold(
+    request: &mut Request<()>,
+    body: &mut RecvStream,
+    judge: &Judge,
+) -> io::Result<Result<Option<Bytes>, Refused>> {
+    let length = request.headers().get("content-length");
+    let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
+    let Some(dealing) = &judge.dealing else {
+        return Ok(Ok(None));
+    };
+    let Some(_room) = dealing.holds_body(length.unwrap_or(0)) else {
+        return Ok(Ok(None));
+    };
+    let mut whole = Vec::new();
+    loop {
+        let part = match timeout(BEGIN, body.data()).await {
+            Ok(Some(part)) => part.map_err(broken)?,
+            Ok(None) => break,
+            Err(_) => {
+                let reason = "the body of the request did not come in time";
+                return Ok(Err(Refused::new(408, reason)));
+            }
+        };
+        body.flow_control()
+            .release_capacity(part.len())
+            .map_err(broken)?;
+        whole.extend(part);
+    }
+    if let Err(refused) = dealing.body(&fields(request.headers()), &mut whole) {
+        return Ok(Err(refused));
+    }
+    request
+        .headers_mut()
+        .insert("content-length", HeaderValue::from(whole.len()));
+    Ok(Ok(Some(whole.into())))
 }
 
 /// A request's body goes while its response comes; when the response is over, so is all.
@@ -329,26 +388,39 @@ async fn until_answered(
     .await
 }
 
+/// Gives a part at the pace of who takes it.
+async fn give(to: &mut SendStream<Bytes>, mut part: Bytes) -> io::Result<()> {
+    while !part.is_empty() {
+        to.reserve_capacity(part.len());
+        let room = poll_fn(|context| to.poll_capacity(context)).await;
+        let room = room.ok_or(io::ErrorKind::BrokenPipe)?.map_err(broken)?;
+        let now = part.split_to(room.min(part.len()));
+        to.send_data(now, false).map_err(broken)?;
+    }
+    Ok(())
+}
+
 /// Carries a body, and what follows it, at the pace of who takes it.
 async fn pump(
     mut from: RecvStream,
     mut to: SendStream<Bytes>,
+    mut scanner: Option<Scanner>,
     count: impl Fn(u64) -> io::Result<()>,
 ) -> io::Result<()> {
     while let Some(part) = from.data().await {
         let mut part = part.map_err(broken)?;
         let length = part.len();
         count(length as u64)?;
-        while !part.is_empty() {
-            to.reserve_capacity(part.len());
-            let room = poll_fn(|context| to.poll_capacity(context)).await;
-            let room = room.ok_or(io::ErrorKind::BrokenPipe)?.map_err(broken)?;
-            let now = part.split_to(room.min(part.len()));
-            to.send_data(now, false).map_err(broken)?;
+        if let Some(scanner) = &mut scanner {
+            part = scanner.pass(&part).map_err(io::Error::other)?.into();
         }
+        give(&mut to, part).await?;
         from.flow_control()
             .release_capacity(length)
             .map_err(broken)?;
+    }
+    if let Some(scanner) = &mut scanner {
+        give(&mut to, scanner.finish().into()).await?;
     }
     match from.trailers().await.map_err(broken)? {
         Some(trailers) => to.send_trailers(trailers).map_err(broken),

@@ -3,6 +3,9 @@
 //! The user's files are read as text here and never by git: no include is followed, no
 //! program is started, and only the keys of `policies/git.toml` are taken.
 
+use crate::network::PlannedSecret;
+use crate::plan::Item;
+use ironcage_model::Destination;
 use ironcage_policy::git;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -100,6 +103,26 @@ pub(crate) fn config(settings: &[GitSetting], workspace: &Path) -> String {
         .filter(|path| !path.contains(char::is_control))
     {
         put("safe", "directory", workspace);
+    }
+    text
+}
+
+/// What answers git's questions for credentials in the cage: the placeholder of a secret, for
+/// each name that it is for. The door puts the value in its place.
+pub(crate) fn credentials(secrets: &[Item<PlannedSecret>]) -> String {
+    let mut text = String::new();
+    for secret in secrets.iter().map(|item| &item.what) {
+        for host in &secret.rule.hosts {
+            let Destination::Name(_) = &host.to else {
+                continue;
+            };
+            let placeholder = &secret.placeholder;
+            // Writing to a string cannot fail.
+            let _ = writeln!(
+                text,
+                "[credential \"https://{host}\"]\n\thelper = \"!f() {{ test \\\"$1\\\" = get && echo username=x-access-token && echo password={placeholder}; }}; f\""
+            );
+        }
     }
     text
 }

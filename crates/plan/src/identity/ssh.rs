@@ -268,6 +268,7 @@ mod tests {
             allow: rules(allow),
             deny: rules(deny),
             http: Vec::new(),
+            secrets: Vec::new(),
             authorities: Vec::new(),
             host_ports: Vec::new(),
             resolve: Vec::new(),

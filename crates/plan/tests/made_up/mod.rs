@@ -164,6 +164,7 @@ pub(crate) fn request() -> Request {
         },
         git_directory: None,
         known_hosts: String::new(),
+        nonce: 1,
         git: git_settings("[user]\nname = Ann\nemail = ann@example.org\n[core]\neditor = vi\n"),
     }
 }

@@ -1,12 +1,13 @@
 //! The network section of a policy file: checked, with the place of every word.
 
 use super::Check;
-use crate::file::{NetworkLimitsSection, NetworkSection};
+use crate::file::{NetworkLimitsSection, NetworkSection, SecretSection};
 use crate::network::{
     self, InvalidHostRule, NetworkFragment, NetworkLimit, NetworkLimitName, NetworkMode,
 };
 use crate::{Diagnostic, Sourced, bundles};
-use ironcage_model::InvalidPublish;
+use ironcage_model::{InvalidPublish, SecretRule, SecretSource};
+use std::collections::BTreeMap;
 use toml::Spanned;
 
 impl Check<'_> {
@@ -53,6 +54,7 @@ impl Check<'_> {
             http: self.each(&section.http, |_, text| {
                 network::requests(text.get_ref()).map_err(|error| wrong(text, error))
             })?,
+            secrets: self.secrets(&section.secrets)?,
             bundles: self.each(&section.bundles, |this, text| {
                 this.name_of(text, "bundle", &bundles::names())
             })?,
@@ -104,5 +106,46 @@ impl Check<'_> {
             Some(read(name, value.get_ref(), value.span()))
         });
         numbers.chain(sizes).collect()
+    }
+
+    fn secrets(
+        &self,
+        section: &BTreeMap<Spanned<String>, SecretSection>,
+    ) -> Result<Vec<Sourced<SecretRule>>, Diagnostic> {
+        let wrong = |text: &Spanned<String>, error: InvalidHostRule| {
+            let title = format!("`{}` is not understood", error.text);
+            self.wrong(text, title, "here").remedy(error.remedy)
+        };
+        let mut secrets = Vec::new();
+        for (name, said) in section {
+            let own = network::secret_name(name.get_ref()).map_err(|error| wrong(name, error))?;
+            if said.hosts.is_empty() {
+                return Err(self
+                    .wrong(name, "a secret that is for no host", "this one")
+                    .remedy("write hosts = [\"api.example.com\"]"));
+            }
+            let hosts = said.hosts.iter().map(|host| {
+                network::secret_host(host.get_ref()).map_err(|error| wrong(host, error))
+            });
+            let places = said.places.iter().map(|place| {
+                network::secret_place(place.get_ref()).map_err(|error| wrong(place, error))
+            });
+            let places: Vec<_> = places.collect::<Result<_, _>>()?;
+            let rule = SecretRule {
+                from: match &said.from {
+                    Some(from) => network::secret_source(from.get_ref())
+                        .map_err(|error| wrong(from, error))?,
+                    None => SecretSource::Env(own.clone()),
+                },
+                name: own,
+                hosts: hosts.collect::<Result<_, _>>()?,
+                places: match places.is_empty() {
+                    true => SecretRule::usual_places(),
+                    false => places,
+                },
+            };
+            secrets.push(self.sourced(rule, name.span()));
+        }
+        Ok(secrets)
     }
 }

@@ -5,14 +5,17 @@
 mod limits;
 mod request;
 mod rule;
+mod secret;
 
 pub use limits::{InvalidNetworkLimit, NetworkLimit, NetworkLimitName, network_limits};
 pub use request::requests;
 pub use rule::{InvalidHostRule, allowed, denied, host_name};
+pub use secret::secret;
+pub(crate) use secret::{secret_host, secret_name, secret_place, secret_source};
 
 use crate::narrow::Dropped;
 use crate::{PolicyError, Sourced};
-use ironcage_model::{HostName, HostRule, HttpRule, Publish};
+use ironcage_model::{HostName, HostRule, HttpRule, Publish, SecretRule};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::net::IpAddr;
@@ -101,6 +104,7 @@ pub(crate) struct NetworkFragment {
     pub(crate) allow: Vec<Sourced<HostRule>>,
     pub(crate) deny: Vec<Sourced<HostRule>>,
     pub(crate) http: Vec<Sourced<HttpRule>>,
+    pub(crate) secrets: Vec<Sourced<SecretRule>>,
     pub(crate) bundles: Vec<Sourced<String>>,
     pub(crate) host_ports: Vec<Sourced<u16>>,
     pub(crate) resolve: Vec<Sourced<Resolve>>,
@@ -125,6 +129,8 @@ pub struct Network {
     pub deny: Vec<Sourced<HostRule>>,
     /// Requests that are allowed. A host that one of them is about gets no others.
     pub http: Vec<Sourced<HttpRule>>,
+    /// Secrets that the cage has placeholders of.
+    pub secrets: Vec<Sourced<SecretRule>>,
     /// Bundles of allowed hosts, by name.
     pub bundles: Vec<Sourced<String>>,
     /// Ports of the host's own loopback.
@@ -150,6 +156,7 @@ impl Network {
             allow: fragment.allow,
             deny: fragment.deny,
             http: fragment.http,
+            secrets: fragment.secrets,
             bundles: fragment.bundles,
             host_ports: fragment.host_ports,
             resolve: fragment.resolve,
@@ -192,6 +199,11 @@ impl Network {
         append(&mut self.allow, fragment.allow);
         append(&mut self.deny, fragment.deny);
         append(&mut self.http, fragment.http);
+        self.secrets.retain(|known| {
+            let mut said = fragment.secrets.iter();
+            said.all(|rule| rule.value.name != known.value.name)
+        });
+        self.secrets.extend(fragment.secrets);
         append(&mut self.bundles, fragment.bundles);
         append(&mut self.host_ports, fragment.host_ports);
         append(&mut self.publish, fragment.publish);
@@ -231,6 +243,8 @@ impl Network {
             && self.host_ports.iter().all(port)
             && (self.publish.iter()).all(|a| other.publish.iter().any(|b| a.value == b.value))
             // More of them can be wider, and fewer too: without any, a host gets every request.
+            && self.secrets.len() == other.secrets.len()
+            && (self.secrets.iter()).all(|a| other.secrets.iter().any(|b| a.value == b.value))
             && self.http.len() == other.http.len()
             && (self.http.iter()).all(|a| other.http.iter().any(|b| a.value == b.value))
             && self.resolve.len() == other.resolve.len()
@@ -270,6 +284,12 @@ pub(crate) fn narrow(base: &Network, fragment: &mut NetworkFragment, dropped: &m
         &mut fragment.http,
         &base.http,
         HttpRule::to_string,
+    );
+    dropped.keep(
+        "network.secrets",
+        &mut fragment.secrets,
+        &base.secrets,
+        |secret| secret.name.clone(),
     );
     dropped.keep(
         "network.bundles",

@@ -1,0 +1,277 @@
+//! Places of a request in which placeholders stand: fields, Basic credentials, parameters of
+//! the query, fields of bodies. Pure.
+
+use super::scan::find;
+
+/// One text by another, everywhere.
+pub(crate) fn replace(within: &[u8], placeholder: &str, value: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(within.len());
+    let mut rest = within;
+    while let Some(at) = find(rest, placeholder.as_bytes()) {
+        out.extend(rest.get(..at).unwrap_or_default());
+        out.extend(value);
+        rest = rest.get(at + placeholder.len()..).unwrap_or_default();
+    }
+    out.extend(rest);
+    out
+}
+
+/// What Basic credentials say, where a field holds some.
+pub(crate) fn basic(value: &[u8]) -> Option<Vec<u8>> {
+    let rest = value
+        .get(..6)?
+        .eq_ignore_ascii_case(b"basic ")
+        .then(|| value.get(6..))??;
+    decode(rest.trim_ascii())
+}
+
+/// Basic credentials as a field holds them.
+pub(crate) fn write_basic(credentials: &[u8]) -> Vec<u8> {
+    let mut out = b"Basic ".to_vec();
+    out.extend(encode(credentials).into_bytes());
+    out
+}
+
+const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+fn encode(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for three in bytes.chunks(3) {
+        let mut word = [0_u8; 4];
+        for (at, byte) in three.iter().enumerate() {
+            if let Some(place) = word.get_mut(at + 1) {
+                *place = *byte;
+            }
+        }
+        let word = u32::from_be_bytes(word);
+        for at in 0..4 {
+            let index = (word >> (18 - 6 * at) & 63) as usize;
+            let letter = ALPHABET.get(index).copied().unwrap_or(b'=');
+            out.push(if at > three.len() {
+                '='
+            } else {
+                char::from(letter)
+            });
+        }
+    }
+    out
+}
+
+/// Base64 of either alphabet, with or without what fills it up.
+pub(crate) fn decode(text: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(text.len() / 4 * 3);
+    let (mut bits, mut held) = (0_u32, 0);
+    let end = text.iter().position(|byte| *byte == b'=');
+    for byte in text.get(..end.unwrap_or(text.len()))? {
+        let byte = match byte {
+            b'-' => b'+',
+            b'_' => b'/',
+            other => *other,
+        };
+        let value = ALPHABET.iter().position(|known| *known == byte)?;
+        bits = bits << 6 | value as u32;
+        held += 6;
+        if held >= 8 {
+            held -= 8;
+            out.push((bits >> held & 0xff) as u8);
+        }
+    }
+    Some(out)
+}
+
+/// A value in the forms in which it may come back: as it is, escaped, and as a part of base64,
+/// which depends on what stands before it. Letters that what follows has a say in are left out.
+pub(crate) fn forms(value: &[u8]) -> Vec<Vec<u8>> {
+    let mut forms = vec![value.to_vec(), escaped(value).into_bytes()];
+    for before in 0..3_usize {
+        let mut with = vec![0; before];
+        with.extend(value);
+        let whole = with.len() / 3 * 4;
+        let first = (before * 8).div_ceil(6);
+        let text = encode(&with).into_bytes();
+        if let Some(sure) = text.get(first..whole).filter(|sure| sure.len() >= 8) {
+            let url = |byte: &u8| match byte {
+                b'+' => b'-',
+                b'/' => b'_',
+                other => *other,
+            };
+            forms.push(sure.to_vec());
+            forms.push(sure.iter().map(url).collect());
+        }
+    }
+    forms.sort();
+    forms.dedup();
+    // The longest first: a shorter one may be a part of it.
+    forms.sort_by_key(|form| std::cmp::Reverse(form.len()));
+    forms
+}
+
+/// Text without its escapes; what is no escape stays as it is.
+pub(crate) fn unescaped(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((first, after)) = rest.split_first() {
+        let digits = after.get(..2).and_then(|two| std::str::from_utf8(two).ok());
+        let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        match (first, byte) {
+            (b'%', Some(byte)) => {
+                out.push(byte);
+                rest = after.get(2..).unwrap_or_default();
+            }
+            _ => {
+                out.push(*first);
+                rest = after;
+            }
+        }
+    }
+    out
+}
+
+/// Text with everything escaped that is no letter, digit or one of `-._~`.
+pub(crate) fn escaped(text: &[u8]) -> String {
+    use std::fmt::Write as _;
+    let mut out = String::with_capacity(text.len());
+    for byte in text {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(byte) {
+            out.push(char::from(*byte));
+        } else {
+            // Writing to a string cannot fail.
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}
+
+/// Puts a value where parameters of a query or a form hold the placeholder and `named` says
+/// so. Returns the text, and whether a placeholder is left in it.
+pub(crate) fn parameters(
+    text: &str,
+    placeholder: &str,
+    value: &[u8],
+    named: impl Fn(&[u8]) -> bool,
+) -> String {
+    let part = |part: &str| {
+        let Some((name, said)) = part.split_once('=') else {
+            return part.to_owned();
+        };
+        let plain = unescaped(said.replace('+', " ").as_bytes());
+        if !named(&unescaped(name.as_bytes())) || find(&plain, placeholder.as_bytes()).is_none() {
+            return part.to_owned();
+        }
+        format!("{name}={}", escaped(&replace(&plain, placeholder, value)))
+    };
+    text.split('&').map(part).collect::<Vec<_>>().join("&")
+}
+
+/// Puts a value where fields of a body in JSON hold the placeholder and are named, by a path
+/// with dots between. The rest of the text stays as it is; `None` where it is no JSON, or the
+/// placeholder stands elsewhere in it too.
+pub(crate) fn json(
+    text: &[u8],
+    placeholder: &str,
+    value: &[u8],
+    named: impl Fn(&str) -> bool,
+) -> Option<Vec<u8>> {
+    let body: serde_json::Value = serde_json::from_slice(text).ok()?;
+    let mut inside = 0;
+    count(&body, "", &mut |path, said| {
+        if named(path) {
+            inside += said.matches(placeholder).count();
+        }
+    });
+    let mut there = 0;
+    let mut rest = text;
+    while let Some(at) = find(rest, placeholder.as_bytes()) {
+        there += 1;
+        rest = rest.get(at + placeholder.len()..).unwrap_or_default();
+    }
+    if inside == 0 || inside != there {
+        return None;
+    }
+    let quoted = serde_json::to_string(std::str::from_utf8(value).ok()?).ok()?;
+    let inner = quoted.get(1..quoted.len().saturating_sub(1))?;
+    Some(replace(text, placeholder, inner.as_bytes()))
+}
+
+fn count(value: &serde_json::Value, path: &str, told: &mut dyn FnMut(&str, &str)) {
+    match value {
+        serde_json::Value::String(text) => told(path, text),
+        serde_json::Value::Array(items) => items.iter().for_each(|item| count(item, path, told)),
+        serde_json::Value::Object(fields) => {
+            for (name, value) in fields {
+                let below = if path.is_empty() {
+                    name.clone()
+                } else {
+                    format!("{path}.{name}")
+                };
+                count(value, &below, told);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn credentials_are_read_and_written() {
+        let said = basic(b"basic eDpQTEFDRQ==").unwrap();
+        assert_eq!(said, b"x:PLACE");
+        let with = replace(&said, "PLACE", b"value");
+        assert_eq!(write_basic(&with), b"Basic eDp2YWx1ZQ==");
+        assert!(basic(b"Bearer eDpQ").is_none());
+        assert!(basic(b"Basic !").is_none());
+    }
+
+    #[test]
+    fn a_value_is_known_in_every_place_of_base64() {
+        for before in ["", "a", "ab", "me:", "user:"] {
+            let text = encode(format!("{before}value-of-a-secret:x").as_bytes());
+            let forms = forms(b"value-of-a-secret");
+            let known = |form: &Vec<u8>| find(text.as_bytes(), form).is_some();
+            assert!(forms.iter().any(known), "{before}");
+        }
+    }
+
+    #[test]
+    fn parameters_and_fields_are_those_named() {
+        let key = |name: &[u8]| name == b"key";
+        assert_eq!(
+            parameters("a=PLACE&key=PL%41CE&k%65y=PLACE", "PLACE", b"v/1", key),
+            "a=PLACE&key=v%2F1&k%65y=v%2F1"
+        );
+        let body = br#"{ "auth": {"token":"PLACE"}, "n": 1.0 }"#;
+        let named = |path: &str| path == "auth.token";
+        assert_eq!(
+            json(body, "PLACE", b"v\"1", named).unwrap(),
+            br#"{ "auth": {"token":"v\"1"}, "n": 1.0 }"#
+        );
+        assert!(json(br#"{"x":"PLACE"}"#, "PLACE", b"v", named).is_none());
+        let both = br#"{"auth":{"token":"PLACE"},"PLACE":1}"#;
+        assert!(json(both, "PLACE", b"v", named).is_none());
+        assert!(json(b"not", "PLACE", b"v", named).is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn base64_comes_back(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
+            prop_assert_eq!(decode(encode(&bytes).as_bytes()), Some(bytes));
+        }
+
+        #[test]
+        fn escapes_come_back(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
+            prop_assert_eq!(unescaped(escaped(&bytes).as_bytes()), bytes);
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            let _ = decode(&bytes);
+            let _ = basic(&bytes);
+            let _ = json(&bytes, "P", b"v", |_| true);
+            let _ = parameters(&String::from_utf8_lossy(&bytes), "P", b"v", |_| true);
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Secrets that the network door puts on requests: which, from where, for whom, and in which
+//! place. Never their values.
+
+use crate::network::{HostName, HostRule};
+use serde::Serialize;
+use std::fmt;
+use std::path::PathBuf;
+
+/// Where a secret comes from when a cage starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SecretSource {
+    /// A variable of the caller's.
+    Env(String),
+    /// A file.
+    File(PathBuf),
+    /// What a command of the shell prints, outside of the cage.
+    Command(String),
+}
+
+/// As a policy writes it.
+impl fmt::Display for SecretSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SecretSource::Env(name) => write!(f, "env:{name}"),
+            SecretSource::File(path) => write!(f, "file:{}", path.display()),
+            SecretSource::Command(command) => write!(f, "command:{command}"),
+        }
+    }
+}
+
+impl Serialize for SecretSource {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// A place of a request in which a placeholder becomes the secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SecretPlace {
+    /// A field of the head, by its name in lower case.
+    Header(String),
+    /// The password or the user of Basic credentials.
+    Basic,
+    /// A parameter of the query.
+    Query(String),
+    /// A field of a body in JSON or of a form: its name, or names with dots between.
+    Body(String),
+    /// The signature of a request to AWS, made anew with the key.
+    AwsSignature,
+}
+
+/// As a policy writes it.
+impl fmt::Display for SecretPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SecretPlace::Header(name) => write!(f, "header:{name}"),
+            SecretPlace::Basic => f.write_str("basic"),
+            SecretPlace::Query(name) => write!(f, "query:{name}"),
+            SecretPlace::Body(name) => write!(f, "body:{name}"),
+            SecretPlace::AwsSignature => f.write_str("aws-signature"),
+        }
+    }
+}
+
+impl Serialize for SecretPlace {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// A secret that the cage has a placeholder of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SecretRule {
+    /// The variable that holds the placeholder in the cage.
+    pub name: String,
+    /// Where the value comes from.
+    pub from: SecretSource,
+    /// For whom it is.
+    pub hosts: Vec<HostRule>,
+    /// In which places of a request.
+    pub places: Vec<SecretPlace>,
+}
+
+impl SecretRule {
+    /// Fields that carry credentials by custom: where a policy names no place, these and Basic
+    /// credentials are it.
+    pub const USUAL_HEADERS: [&str; 8] = [
+        "authorization",
+        "x-api-key",
+        "api-key",
+        "x-goog-api-key",
+        "private-token",
+        "x-auth-token",
+        "x-vault-token",
+        "x-amz-security-token",
+    ];
+
+    /// The places of a secret for which a policy names none.
+    pub fn usual_places() -> Vec<SecretPlace> {
+        let headers = Self::USUAL_HEADERS.iter();
+        headers
+            .map(|name| SecretPlace::Header((*name).to_owned()))
+            .chain([SecretPlace::Basic])
+            .collect()
+    }
+
+    /// Whether it is for this port of this name.
+    pub fn is_for(&self, name: &HostName, port: u16) -> bool {
+        self.hosts.iter().any(|host| host.names(name, port))
+    }
+}

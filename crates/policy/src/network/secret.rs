@@ -1,0 +1,174 @@
+//! Text of rules over secrets: `NAME[=SOURCE]@HOST[,HOST..]`.
+
+use super::rule::{InvalidHostRule, allowed};
+use ironcage_model::{Destination, HostRule, SecretPlace, SecretRule, SecretSource};
+
+/// Longest name of a secret.
+const LONGEST: usize = 64;
+
+fn wrong(text: &str, remedy: &str) -> InvalidHostRule {
+    InvalidHostRule {
+        text: text.to_owned(),
+        remedy: remedy.to_owned(),
+    }
+}
+
+/// A secret as a flag names it.
+///
+/// # Errors
+/// Where the text is none; the error says what to write.
+pub fn secret(text: &str) -> Result<SecretRule, InvalidHostRule> {
+    // The source may hold an @ of its own; hosts do not.
+    let (name, hosts) = text.rsplit_once('@').ok_or_else(|| {
+        wrong(
+            text,
+            "write NAME@HOST, such as GITHUB_TOKEN@api.github.com, or NAME=file:PATH@HOST",
+        )
+    })?;
+    let (name, source) = match name.split_once('=') {
+        Some((name, source)) => (name, Some(source)),
+        None => (name, None),
+    };
+    let name = secret_name(name)?;
+    Ok(SecretRule {
+        from: match source {
+            Some(source) => secret_source(source)?,
+            None => SecretSource::Env(name.clone()),
+        },
+        name,
+        hosts: hosts
+            .split(',')
+            .map(secret_host)
+            .collect::<Result<_, _>>()?,
+        places: SecretRule::usual_places(),
+    })
+}
+
+/// The name of a secret, which is that of a variable.
+pub(crate) fn secret_name(text: &str) -> Result<String, InvalidHostRule> {
+    let first = text.bytes().next().unwrap_or_default();
+    let plain = text.len() <= LONGEST
+        && (first.is_ascii_alphabetic() || first == b'_')
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    plain.then(|| text.to_owned()).ok_or_else(|| {
+        wrong(
+            text,
+            "a secret has the name of a variable: letters, digits and underscores",
+        )
+    })
+}
+
+/// Where a secret comes from: `env:NAME`, `file:PATH`, `command:TEXT` or `keyring:SERVICE/USER`.
+pub(crate) fn secret_source(text: &str) -> Result<SecretSource, InvalidHostRule> {
+    const REMEDY: &str =
+        "a secret comes from env:NAME, file:/PATH, command:TEXT or keyring:SERVICE/USER";
+    let (kind, rest) = text.split_once(':').ok_or_else(|| wrong(text, REMEDY))?;
+    if rest.is_empty() || rest.contains('\0') {
+        return Err(wrong(text, REMEDY));
+    }
+    Ok(match kind {
+        "env" => SecretSource::Env(secret_name(rest)?),
+        "file" => {
+            let path = std::path::PathBuf::from(rest);
+            if !path.is_absolute() {
+                return Err(wrong(text, "write the whole path of the file"));
+            }
+            SecretSource::File(path)
+        }
+        "command" => SecretSource::Command(rest.to_owned()),
+        "keyring" => {
+            let (service, user) = rest.split_once('/').ok_or_else(|| wrong(text, REMEDY))?;
+            let plain = |text: &str| {
+                !text.is_empty()
+                    && text
+                        .bytes()
+                        .all(|byte| byte.is_ascii_alphanumeric() || b".-_@:".contains(&byte))
+            };
+            if !(plain(service) && plain(user)) {
+                return Err(wrong(text, REMEDY));
+            }
+            SecretSource::Command(format!(
+                "exec secret-tool lookup service '{service}' username '{user}'"
+            ))
+        }
+        _ => return Err(wrong(text, REMEDY)),
+    })
+}
+
+/// A host that a secret is for: a name, never an address.
+pub(crate) fn secret_host(text: &str) -> Result<HostRule, InvalidHostRule> {
+    let rule = allowed(text)?;
+    match rule.to {
+        Destination::Net { .. } | Destination::Any => Err(wrong(
+            text,
+            "a secret is for a host that can prove its name; write that name",
+        )),
+        _ => Ok(rule),
+    }
+}
+
+/// A place of a request: `header:NAME`, `basic`, `query:NAME`, `body:FIELD`, `aws-signature`.
+pub(crate) fn secret_place(text: &str) -> Result<SecretPlace, InvalidHostRule> {
+    let remedy = "a place is header:NAME, basic, query:NAME, body:FIELD or aws-signature";
+    let plain = |name: &str| {
+        !name.is_empty()
+            && name
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+    };
+    match (text, text.split_once(':')) {
+        ("basic", _) => Ok(SecretPlace::Basic),
+        ("aws-signature", _) => Ok(SecretPlace::AwsSignature),
+        (_, Some(("header", name))) if plain(name) => {
+            Ok(SecretPlace::Header(name.to_ascii_lowercase()))
+        }
+        (_, Some(("query", name))) if plain(name) => Ok(SecretPlace::Query(name.to_owned())),
+        (_, Some(("body", name))) if plain(name) => Ok(SecretPlace::Body(name.to_owned())),
+        _ => Err(wrong(text, remedy)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_is_understood() {
+        let token = secret("GITHUB_TOKEN@api.github.com,github.com").unwrap();
+        assert_eq!(token.from, SecretSource::Env("GITHUB_TOKEN".into()));
+        assert_eq!(token.hosts.len(), 2);
+        assert!(token.places.contains(&SecretPlace::Basic));
+        let command = secret("KEY=command:pass show me@home@a.com:8443").unwrap();
+        assert_eq!(
+            command.from,
+            SecretSource::Command("pass show me@home".into())
+        );
+        assert_eq!(command.hosts[0].to_string(), "a.com:8443");
+        let keyring = secret("KEY=keyring:api/me@a.com").unwrap();
+        assert!(keyring.from.to_string().contains("secret-tool lookup"));
+        for wrong in [
+            "",
+            "TOKEN",
+            "TOKEN@",
+            "@a.com",
+            "TO-KEN@a.com",
+            "1T@a.com",
+            "T=file:relative@a.com",
+            "T=odd:x@a.com",
+            "T=keyring:a'b/c@a.com",
+            "T@192.0.2.1",
+            "T@*",
+        ] {
+            assert!(secret(wrong).is_err(), "{wrong:?}");
+        }
+        assert_eq!(
+            secret_place("header:X-Key").unwrap(),
+            SecretPlace::Header("x-key".into())
+        );
+        for wrong in ["", "header:", "header:a b", "cookie", "query:a=b"] {
+            assert!(secret_place(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

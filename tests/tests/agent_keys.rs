@@ -1,0 +1,119 @@
+//! Claude Code and Codex, as npm installs them, do a task in a cage that reaches one model, and
+//! never hold the key to it: the network door puts it on.
+#![forbid(unsafe_code)]
+
+use ironcage_tests::{Running, TlsWeb, binary, both, skip};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Names the npm prefix with the agents, and where `scripts/test` installs them.
+const VARIABLE: &str = "IRONCAGE_TEST_AGENTS";
+const INSTALLED: &str = "/var/cache/ironcage-test/agents";
+const SYSTEM: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/model_tls.py");
+const KEY: &str = "real-key-of-the-user-0123456789";
+
+fn installed(name: &str) -> Option<PathBuf> {
+    let prefix = std::env::var_os(VARIABLE).map_or_else(|| INSTALLED.into(), PathBuf::from);
+    if prefix.join("bin").join(name).exists() {
+        return Some(prefix);
+    }
+    skip(&format!("no {name} from npm: ./scripts/test installs it"));
+    None
+}
+
+/// A script of the user's, outside, with the agents and `ironcage` on PATH, and the key.
+fn user(stage: &ironcage_tests::Stage, prefix: &Path, server: &TlsWeb, script: &str) -> String {
+    let ironcage = binary().parent().expect("its directory").display();
+    let mut shell = stage.outside("/bin/sh");
+    shell
+        .args(["-ec", script])
+        .env(
+            "PATH",
+            format!("{}/bin:{ironcage}:{SYSTEM}", prefix.display()),
+        )
+        .env("SSL_CERT_FILE", &server.authority)
+        .env("MODEL", format!("https://model.test:{}", server.port))
+        .env(
+            "RULES",
+            format!(
+                "{} --allow-host model.test:{}",
+                server.place("model.test").join(" "),
+                server.port
+            ),
+        )
+        .env("KEY", KEY);
+    Running::start(&mut shell)
+        .finish(Duration::from_secs(300))
+        .ok()
+        .stdout()
+}
+
+/// What the task leaves behind, and that the model heard the key and the cage did not.
+fn check(stage: &ironcage_tests::Stage, prefix: &Path, server: &TlsWeb, said: &str) {
+    assert!(said.contains("done:"), "{said}");
+    assert!(!said.contains(KEY), "{said}");
+    let log = server.log();
+    assert!(log.contains(KEY), "{log}");
+    let keys: Vec<&str> = log
+        .lines()
+        .filter(|line| line.contains("\"POST\""))
+        .collect();
+    assert!(
+        !keys.is_empty() && keys.iter().all(|line| line.contains(KEY)),
+        "{log}"
+    );
+    // What the task printed of its surroundings, as the model heard it: a placeholder.
+    assert!(log.contains("seen=ironcage-"), "{log}");
+    assert!(log.contains("elsewhere=refused"), "{log}");
+    assert_eq!(stage.read("greeting"), None, "the change is kept aside");
+    let diff = user(stage, prefix, server, "ironcage diff greeting");
+    assert!(diff.contains("+hello"), "{diff}");
+    let told = user(
+        stage,
+        prefix,
+        server,
+        "ironcage net; ironcage audit show last",
+    );
+    assert!(told.contains("POST /v1/") && !told.contains(KEY), "{told}");
+}
+
+both! {
+    fn claude_code_does_a_task_with_a_key_that_it_never_holds(stage) {
+        let Some(prefix) = installed("claude") else { return };
+        let Some(server) = TlsWeb::of(stage, "model.test", "/usr/bin/python3", SERVER) else { return };
+        let said = user(stage, &prefix, &server, r#"
+            export ANTHROPIC_API_KEY=$KEY
+            port=${MODEL##*:}
+            ironcage run --profile coding-agent $RULES --secret ANTHROPIC_API_KEY@model.test:$port \
+                --env ANTHROPIC_BASE_URL=$MODEL --env CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1 \
+                -- sh -c 'exec claude -p --dangerously-skip-permissions "$1"' sh \
+                'run: echo hello > greeting; echo seen=$ANTHROPIC_API_KEY; curl -sS -m 20 https://other.test/ || echo elsewhere=refused'
+        "#);
+        check(stage, &prefix, &server, &said);
+    }
+
+    fn codex_does_a_task_with_a_key_that_it_never_holds(stage) {
+        let Some(prefix) = installed("codex") else { return };
+        let Some(server) = TlsWeb::of(stage, "model.test", "/usr/bin/python3", SERVER) else { return };
+        let said = user(stage, &prefix, &server, r#"
+            export OPENAI_API_KEY=$KEY
+            port=${MODEL##*:}
+            cat > settings <<END
+model = "scripted"
+model_provider = "scripted"
+sandbox_mode = "danger-full-access"
+approval_policy = "never"
+[model_providers.scripted]
+name = "scripted"
+base_url = "$MODEL/v1"
+env_key = "OPENAI_API_KEY"
+wire_api = "responses"
+END
+            ironcage run --profile coding-agent $RULES --secret OPENAI_API_KEY@model.test:$port \
+                -- sh -c 'cp settings ~/.codex/config.toml && exec codex exec --skip-git-repo-check "$1"' sh \
+                'run: echo hello > greeting; echo seen=$OPENAI_API_KEY; curl -sS -m 20 https://other.test/ || echo elsewhere=refused'
+        "#);
+        check(stage, &prefix, &server, &said);
+    }
+}
