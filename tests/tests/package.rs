@@ -96,7 +96,8 @@ fn runs(stage: &Stage, installed: &Path) {
     let script = "id -u; echo made > made; cat /etc/shadow";
     let ran = run(stage
         .outside(installed)
-        .args(["run", "-q", "--", "/bin/sh", "-c", script]));
+        .args(["run", "-q", "--workspace-mode", "direct", "--"])
+        .args(["/bin/sh", "-c", script]));
     assert_eq!(ran.stdout(), "1000\n", "{ran:?}");
     assert_ne!(ran.code(), 0, "{ran:?}");
     assert_eq!(stage.read("made").as_deref(), Some("made\n"));
