@@ -355,6 +355,23 @@ both! {
         assert_eq!(after, before);
     }
 
+    fn a_coding_agent_can_be_given_another_project_to_read_and_no_more(stage) {
+        let mut run = stage.ironcage(["run", "-q", "-d", "--profile", "coding-agent"]);
+        let id = Running::start(&mut run).finish(PATIENCE).ok().stdout().trim().to_owned();
+        let cage = Cage { stage, id };
+        let other = stage.home().join("other");
+        stage.write(other.join("file"), "other\n");
+        stage.write(stage.home().join(".ssh/key"), "secret\n");
+        cage.sh(&format!("cat {}/file", other.display())).ended(1);
+        cage.grant("--read", &other).ok();
+        assert_eq!(cage.sh(&format!("cat {}/file", other.display())).ok().stdout(), "other\n");
+        cage.grant("--read", &stage.home().join(".ssh")).ended(125).says("secrets");
+        cage.grant("--read", &stage.home()).ended(125).says("never given");
+        cage.grant("--write", &stage.aside()).ended(125).says("outside of the cage's ceiling");
+        assert_eq!(cage.says("revoke", &["1"]).ok().stdout(), "lease 1: revoked\n");
+        cage.sh(&format!("cat {}/file", other.display())).ended(1);
+    }
+
     fn without_a_ceiling_nothing_is_given(stage) {
         let mut args = stage.ironcage(["run", "-q", "-d", "--workspace-mode", "direct"]);
         let id = Running::start(&mut args).finish(PATIENCE).ok().stdout().trim().to_owned();

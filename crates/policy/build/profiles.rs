@@ -63,8 +63,12 @@ fn file(table: &Table) -> Result<String, Failure> {
         let code = match value {
             Value::Table(section) => {
                 let mut inner = String::new();
-                for (key, value) in section {
-                    let _ = write!(inner, "{}: {}, ", key.replace('-', "_"), field(key, value)?);
+                for (inside, value) in section {
+                    let code = match (key.as_str(), value) {
+                        ("ceiling", Value::Table(part)) => ceiling_part(part)?,
+                        _ => field(inside, value)?,
+                    };
+                    let _ = write!(inner, "{}: {code}, ", inside.replace('-', "_"));
                 }
                 let mut name: String = key.to_owned();
                 if let Some(first) = name.get_mut(..1) {
@@ -77,6 +81,31 @@ fn file(table: &Table) -> Result<String, Failure> {
         let _ = write!(fields, "{}: {code}, ", key.replace('-', "_"));
     }
     Ok(format!("PolicyFile {{ {fields}..Default::default() }}"))
+}
+
+/// An expression of type `CeilingPart`: sections of lists.
+fn ceiling_part(part: &Table) -> Result<String, Failure> {
+    let mut sections = String::new();
+    for (key, value) in part {
+        let Value::Table(section) = value else {
+            return Err(format!("`{key}` of a ceiling is to be a section"));
+        };
+        let mut inner = String::new();
+        for (key, value) in section {
+            let _ = write!(inner, "{}: {}, ", key.replace('-', "_"), field(key, value)?);
+        }
+        let mut name: String = key.to_owned();
+        if let Some(first) = name.get_mut(..1) {
+            first.make_ascii_uppercase();
+        }
+        let _ = write!(
+            sections,
+            "{key}: crate::Ceiling{name} {{ {inner}..Default::default() }}, "
+        );
+    }
+    Ok(format!(
+        "crate::CeilingPart {{ {sections}..Default::default() }}"
+    ))
 }
 
 fn field(key: &str, value: &Value) -> Result<String, Failure> {

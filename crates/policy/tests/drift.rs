@@ -90,6 +90,17 @@ fn table() -> String {
     out.push_str(&row("`process.side-channels`", &policies, |p| {
         p.side_channels.value.to_string()
     }));
+    out.push_str(&row("`ceiling`", &policies, |p| {
+        let parts = p.ceiling.paths.iter().map(|part| {
+            let part = &part.value;
+            let (mark, right) = (part.mark.name(), part.right.name());
+            format!("{mark}: {right} `{}`", part.path.display())
+        });
+        match parts.collect::<Vec<_>>().join(", ").as_str() {
+            "" => "-".to_owned(),
+            parts => parts.to_owned(),
+        }
+    }));
     out.push_str(&row("`process.git-identity`", &policies, |p| {
         p.git_identity.value.to_string()
     }));
