@@ -45,8 +45,6 @@ pub enum SecretPlace {
     Query(String),
     /// A field of a body in JSON or of a form: its name, or names with dots between.
     Body(String),
-    /// The signature of a request to AWS, made anew with the key.
-    AwsSignature,
 }
 
 /// As a policy writes it.
@@ -57,7 +55,6 @@ impl fmt::Display for SecretPlace {
             SecretPlace::Basic => f.write_str("basic"),
             SecretPlace::Query(name) => write!(f, "query:{name}"),
             SecretPlace::Body(name) => write!(f, "body:{name}"),
-            SecretPlace::AwsSignature => f.write_str("aws-signature"),
         }
     }
 }

@@ -109,9 +109,9 @@ pub(crate) fn secret_host(text: &str) -> Result<HostRule, InvalidHostRule> {
     }
 }
 
-/// A place of a request: `header:NAME`, `basic`, `query:NAME`, `body:FIELD`, `aws-signature`.
+/// A place of a request: `header:NAME`, `basic`, `query:NAME`, `body:FIELD`.
 pub(crate) fn secret_place(text: &str) -> Result<SecretPlace, InvalidHostRule> {
-    let remedy = "a place is header:NAME, basic, query:NAME, body:FIELD or aws-signature";
+    let remedy = "a place is header:NAME, basic, query:NAME or body:FIELD";
     let plain = |name: &str| {
         !name.is_empty()
             && name
@@ -120,7 +120,6 @@ pub(crate) fn secret_place(text: &str) -> Result<SecretPlace, InvalidHostRule> {
     };
     match (text, text.split_once(':')) {
         ("basic", _) => Ok(SecretPlace::Basic),
-        ("aws-signature", _) => Ok(SecretPlace::AwsSignature),
         (_, Some(("header", name))) if plain(name) => {
             Ok(SecretPlace::Header(name.to_ascii_lowercase()))
         }
