@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use ironcage_tests::web::{Web, refs};
-use ironcage_tests::{Ran, Running, Stage, both, wait_until};
+use ironcage_tests::{Ran, Running, Stage, both, tree, wait_until};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::sync::{Arc, Mutex};
@@ -259,5 +259,49 @@ both! {
         assert!(shown.contains("rule publish "), "{shown}");
         let ports = records(stage, &two).iter().filter(|record| record["event"] == "published").count();
         assert_eq!(ports, 3);
+    }
+
+    fn one_socket_of_the_host_is_reached_and_no_other(stage) {
+        let serve = |name: &str| {
+            let path = stage.aside().join(name);
+            let listener = std::os::unix::net::UnixListener::bind(&path).expect("a socket");
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+            std::fs::set_permissions(&path, mode).expect("its mode");
+            std::thread::spawn(move || {
+                for stream in listener.incoming().flatten() {
+                    let mut lines = BufReader::new(stream.try_clone().expect("a copy")).lines();
+                    if let Some(Ok(line)) = lines.next() {
+                        let _ = writeln!(&stream, "got {line}");
+                    }
+                }
+            });
+            path.display().to_string()
+        };
+        let (given, other, docker) = (serve("given"), serve("other"), serve("docker.sock"));
+        let script = "import socket, sys\n\
+            for path in sys.argv[1:]:\n\
+            \x20   s = socket.socket(socket.AF_UNIX); s.settimeout(60)\n\
+            \x20   try:\n\
+            \x20       s.connect(path); s.sendall(b'hello\\n'); print(s.makefile().readline().strip())\n\
+            \x20   except OSError: print('no')\n";
+        let ask = |flags: &[&str]| {
+            let command = ["/usr/bin/python3", "-c", script, &given, &other, &docker];
+            stage.run(flags, &command)
+        };
+        assert_eq!(ask(&[]).stdout(), "no\nno\nno\n");
+        let ran = ask(&["--allow-socket", &given]);
+        assert_eq!(ran.stdout(), "got hello\nno\nno\n", "{ran:?}");
+        let shown = ironcage(stage, &["net", "last"]).ok().stdout();
+        assert!(shown.contains("unix  ") && shown.contains("6 bytes out, 10 in"), "{shown}");
+        // What commands the host needs a word more, and is named so.
+        let refused = ask(&["--allow-socket", &docker]);
+        assert!(refused.stderr.contains("--i-know"), "{refused:?}");
+        let ran = ask(&["--allow-socket", &docker, "--i-know"]);
+        assert_eq!(ran.stdout(), "no\nno\ngot hello\n", "{ran:?}");
+        let plan = ironcage(stage, &["plan", "--allow-socket", &docker, "--i-know", "--", "true"]).ok().stdout();
+        assert!(plan.contains("COMMANDS Docker: root on this host"), "{plan}");
+        // Nothing of it is left where sockets are kept.
+        let kept = tree(&stage.run_dir()).into_iter().filter(|path| !path.is_dir()).count();
+        assert_eq!(kept, 0);
     }
 }

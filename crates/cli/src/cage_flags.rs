@@ -138,6 +138,10 @@ pub(crate) struct CageFlags {
     /// `ironcage net allow` allows later; open: every host
     #[arg(long, value_name = "MODE", help_heading = "Network")]
     network: Option<NetworkMode>,
+    /// Reach this Unix socket of the host's, and no other; what commands the host, such as
+    /// docker.sock, needs --i-know (can be repeated)
+    #[arg(long, value_name = "PATH", help_heading = "Network")]
+    allow_socket: Vec<PathBuf>,
     /// Reach a port inside at the host's 127.0.0.1: OUTER:INNER, such as 8080:3000 (can be
     /// repeated)
     #[arg(long, value_name = "PORTS", help_heading = "Network")]
@@ -413,6 +417,7 @@ impl CageFlags {
             syscalls: self.syscalls.clone(),
             syscall_groups: self.syscall_group.clone(),
             network: self.network,
+            allow_sockets: self.allow_socket.clone(),
             publish: self.publish.clone(),
             network_limits: self.network_limit.clone(),
             allow_hosts: self.allow_host.clone(),

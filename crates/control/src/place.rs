@@ -8,8 +8,8 @@ use crate::Channel;
 use ironcage_model::CageId;
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ironcage_sys::rustix::fs::{
-    AtFlags, CWD, FlockOperation, Mode, OFlags, flock, fstat, mkdirat, open, openat, readlinkat,
-    symlinkat, unlinkat,
+    AtFlags, CWD, FlockOperation, Mode, OFlags, chmodat, flock, fstat, mkdirat, open, openat,
+    readlinkat, symlinkat, unlinkat,
 };
 use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -29,6 +29,7 @@ const BACKLOG: i32 = 64;
 const PATIENCE: Duration = Duration::from_secs(2);
 const CAGES: &str = "cages";
 const NAMES: &str = "names";
+const SOCKETS: &str = "sockets";
 
 /// Why a place of the runtime directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -136,10 +137,17 @@ impl AsFd for Listener {
     }
 }
 
-impl Drop for Listener {
-    fn drop(&mut self) {
+impl Listener {
+    /// Takes its name away: who has it already, or sees it in another place, still connects.
+    pub fn hide(&self) {
         // What is gone already needs no removing.
         let _ = unlinkat(&self.directory, self.name.as_str(), AtFlags::empty());
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.hide();
     }
 }
 
@@ -195,6 +203,42 @@ impl RuntimeDir {
         };
         listen(&listener.socket, BACKLOG).map_err(failed)?;
         Ok(listener)
+    }
+
+    /// Listens for a cage's own connections: a socket that is put into it, and its path outside.
+    pub fn listen_for_cage(
+        &self,
+        id: &CageId,
+        index: usize,
+    ) -> Result<(Listener, PathBuf), PlaceError> {
+        let (path, directory) = self.make(SOCKETS)?;
+        let name = format!("{id}.{}.{index}", getpid().as_raw_nonzero());
+        let at = path.join(&name);
+        let failed = |error: Errno| PlaceError::Listen {
+            path: path.clone(),
+            source: error.into(),
+        };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+        let socket = socket.map_err(failed)?;
+        let address = address(directory.as_fd(), &name).map_err(failed)?;
+        bind(&socket, &address).map_err(failed)?;
+        let listener = Listener {
+            socket,
+            directory,
+            name,
+        };
+        // For the agent's id inside, which may be another; outside the directory keeps others off.
+        let everybody = Mode::from_raw_mode(0o666);
+        chmodat(
+            &listener.directory,
+            listener.name.as_str(),
+            everybody,
+            AtFlags::empty(),
+        )
+        .map_err(failed)?;
+        listen(&listener.socket, BACKLOG).map_err(failed)?;
+        Ok((listener, at))
     }
 
     /// Every socket that is there, of living supervisors and dead ones.

@@ -29,6 +29,7 @@ mod relay;
 mod resolve;
 mod secret;
 mod serve;
+mod sockets;
 mod tls;
 mod wire;
 

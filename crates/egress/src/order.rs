@@ -55,6 +55,11 @@ pub enum Order {
         /// Which.
         ticket: u32,
     },
+    /// Two sockets come with this: bytes are carried from the one inside to the one outside.
+    Carry {
+        /// What is outside.
+        name: String,
+    },
     /// Connections are told to the socket that comes with this, as they happen.
     Watch,
 }

@@ -11,6 +11,7 @@ use crate::order::{self, Order, Told};
 use crate::publish::Publishing;
 use crate::resolve::Resolver;
 use crate::secret::Vault;
+use crate::sockets;
 use crate::tls::Opener;
 use crate::wire::{FromDoor, Sockets};
 use ironcage_model::{HOST_NAME, HostName, NetworkVerdict, Protocol};
@@ -168,6 +169,12 @@ impl Service {
             Order::Unpublish { serial, outer } => {
                 self.publishing.end(outer);
                 (serial, self.registry.end_published(outer))
+            }
+            Order::Carry { name } => {
+                if let Ok([inside, outside]) = <[OwnedFd; 2]>::try_from(descriptors) {
+                    sockets::carry(self, name, inside, outside);
+                }
+                return;
             }
             Order::Dialled { ticket } => {
                 let socket = descriptors.into_iter().next();

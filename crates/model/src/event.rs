@@ -41,6 +41,8 @@ pub enum Protocol {
     Http,
     /// HTTP in TLS that was opened, every request checked.
     Https,
+    /// Bytes to a Unix socket of the host's.
+    Unix,
 }
 
 impl Protocol {
@@ -52,6 +54,7 @@ impl Protocol {
             Protocol::Tls => "tls",
             Protocol::Http => "http",
             Protocol::Https => "https",
+            Protocol::Unix => "unix",
         }
     }
 }

@@ -132,6 +132,16 @@ pub enum PlanError {
         /// Why not.
         why: String,
     },
+    /// A socket of the host's that is not given.
+    #[error("{origin} gives the socket {}: {why}", Printable::new(path))]
+    Socket {
+        /// Which.
+        path: PathBuf,
+        /// Who gives it.
+        origin: String,
+        /// Why not.
+        why: String,
+    },
     /// A bundle of hosts that cannot be had.
     #[error("{origin} names the bundle {name}: {why}")]
     Bundle {

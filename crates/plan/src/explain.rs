@@ -184,6 +184,16 @@ fn network(plan: &Plan, out: &mut String) -> fmt::Result {
             write!(line, "port {}", port.port)
         })?;
     }
+    if !network.sockets.is_empty() {
+        let title = "network: sockets of the host";
+        section(out, title, &network.sockets, |socket, line| {
+            write!(line, "{}", Printable::new(&socket.path))?;
+            match socket.commands {
+                Some(commands) => write!(line, ", which COMMANDS {commands}"),
+                None => Ok(()),
+            }
+        })?;
+    }
     if !network.publish.is_empty() {
         let title = "network: ports inside at the host's loopback";
         section(out, title, &network.publish, |port, line| {

@@ -25,6 +25,7 @@ mod request;
 mod rung;
 pub mod seccomp;
 mod shared;
+mod sockets;
 mod toolchains;
 mod trust;
 mod view;
@@ -40,3 +41,4 @@ pub use network::{FixedAddress, HostPort, Network, NetworkRule, PlannedSecret, R
 pub use plan::*;
 pub use request::{AskedHost, ChangeLayer, ChangePlace, KeptPlaces, OwnDirectories, Request};
 pub use rung::enforcement;
+pub use sockets::AllowedSocket;

@@ -27,7 +27,7 @@ pub fn make(
     let identity = identity(policy, request, host, files)?;
     let landlock = holds(&layers, Layer::Landlock);
     let kept_nothing = (isolation == Isolation::Landlock).then(|| keeping_nothing(policy));
-    let mut network = network::make(policy, request)?;
+    let mut network = network::make(policy, request, files)?;
     if let Some(network) = network.as_mut().filter(|network| network.opens_tls()) {
         network.authorities = trust::authorities(request, files)?;
     }

@@ -4,7 +4,9 @@ use crate::filter;
 use crate::plan::Item;
 use crate::request::AskedHost;
 use crate::seccomp::Instruction;
+use crate::sockets::{self, AllowedSocket};
 use crate::{PlanError, Request};
+use ironcage_host::HostFiles;
 use ironcage_model::{
     Destination, HostName, HostRule, HttpRule, NetworkLimits, Ports, Publish, SecretRule,
 };
@@ -81,6 +83,8 @@ pub struct Network {
     /// Whether rules about any port may come while the cage runs; else they are about the
     /// ports of the rules above.
     pub live: bool,
+    /// Unix sockets of the host's that are reached from inside.
+    pub sockets: Vec<Item<AllowedSocket>>,
     /// Ports inside that are reached at the host's loopback.
     pub publish: Vec<Item<Publish>>,
     /// Bounds on what goes out.
@@ -118,7 +122,11 @@ impl Network {
 }
 
 /// The network of a plan, or `None` where the policy gives none: then there is no door.
-pub(crate) fn make(policy: &Policy, request: &Request) -> Result<Option<Network>, PlanError> {
+pub(crate) fn make(
+    policy: &Policy,
+    request: &Request,
+    files: &dyn HostFiles,
+) -> Result<Option<Network>, PlanError> {
     let network = &policy.network;
     let mut allow: Vec<Item<NetworkRule>> = network.allow.iter().map(own).collect();
     for bundle in &network.bundles {
@@ -139,7 +147,8 @@ pub(crate) fn make(policy: &Policy, request: &Request) -> Result<Option<Network>
     let nothing = allow.is_empty()
         && network.http.is_empty()
         && network.host_ports.is_empty()
-        && network.publish.is_empty();
+        && network.publish.is_empty()
+        && network.sockets.is_empty();
     if nothing && !network.live.value {
         return Ok(None);
     }
@@ -188,6 +197,7 @@ pub(crate) fn make(policy: &Policy, request: &Request) -> Result<Option<Network>
             })
             .collect(),
         live: network.live.value,
+        sockets: sockets::make(policy, request, files)?,
         publish: network
             .publish
             .iter()

@@ -151,6 +151,7 @@ pub(crate) fn check(policy: &Policy, request: &Request, host: &HostCaps) -> Resu
             .or(network.http.first().map(|rule| &rule.origin))
             .or(network.bundles.first().map(|bundle| &bundle.origin))
             .or(network.host_ports.first().map(|port| &port.origin))
+            .or(network.sockets.first().map(|socket| &socket.origin))
             .or(network.publish.first().map(|port| &port.origin))
             .unwrap_or(&network.open.origin);
         return refuse(

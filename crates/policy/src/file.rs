@@ -171,6 +171,9 @@ pub struct NetworkSection {
     /// Ports inside that are reached at the host's loopback: `"8080:3000"` is the cage's 3000 at the host's 8080.
     #[schemars(with = "Vec<String>")]
     pub publish: Vec<Spanned<String>>,
+    /// Unix sockets of the host's that are reached from inside, each by its own path.
+    #[schemars(with = "Vec<String>")]
+    pub sockets: Vec<Spanned<String>>,
     /// Names with an address of their own, which no resolver is asked for.
     #[schemars(with = "BTreeMap<String, String>")]
     pub resolve: BTreeMap<Spanned<String>, Spanned<String>>,

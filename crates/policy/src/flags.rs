@@ -54,6 +54,8 @@ pub struct FlagLayer {
     pub syscall_groups: Vec<String>,
     /// `--network`.
     pub network: Option<NetworkMode>,
+    /// `--allow-socket`.
+    pub allow_sockets: Vec<PathBuf>,
     /// `--publish`.
     pub publish: Vec<Publish>,
     /// `--network-limit`.
@@ -276,6 +278,7 @@ impl FlagLayer {
             host_ports: each("--allow-host-port", self.host_ports.iter().copied()),
             resolve: hosts("--resolve", &self.resolve, str::parse)?,
             never_open: None,
+            sockets: paths("--allow-socket", &self.allow_sockets)?,
             publish: each("--publish", self.publish.iter().copied()),
             limits: each("--network-limit", self.network_limits.iter().copied()),
         })

@@ -359,7 +359,7 @@ impl Check<'_> {
         })
     }
 
-    fn path(&self, text: &Spanned<String>) -> Result<PathBuf, Diagnostic> {
+    pub(super) fn path(&self, text: &Spanned<String>) -> Result<PathBuf, Diagnostic> {
         let written = text.get_ref().as_str();
         let refuse = |label: &str, remedy: &str| {
             let title = format!("`{written}` cannot be a path here");

@@ -25,6 +25,7 @@ mod recorder;
 mod refusals;
 mod relay;
 mod run;
+mod sockets;
 mod streams;
 mod supervise;
 pub mod terminal;

@@ -84,6 +84,7 @@ pub fn run(mut job: Job<'_>) -> Result<Finished, RunError> {
         }
         cores = Some(claimed);
     }
+    let sockets = crate::sockets::stand_in(&mut plan, &runtime, &id)?;
     let listening = crate::publish::listen_for(&plan)?;
     let mut birth = match backend(plan.rung.what.isolation).start(&plan, &id, kind) {
         Ok(birth) => birth,
@@ -118,6 +119,7 @@ pub fn run(mut job: Job<'_>) -> Result<Finished, RunError> {
         Ok(born) => born,
         Err(error) => return Err(not_started(&mut recorder, error, born)),
     };
+    crate::sockets::hide(&sockets);
     if let Some(reason) = cage.per_port() {
         let reason = reason.to_owned();
         recorder.write(EventKind::DoorNarrowed { reason })?;
@@ -135,6 +137,7 @@ pub fn run(mut job: Job<'_>) -> Result<Finished, RunError> {
         runtime,
         background,
         recorder,
+        sockets,
     })?;
     supervision.publish_all(listening)?;
     let ending = supervision.watch()?;

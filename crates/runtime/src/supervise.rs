@@ -11,6 +11,7 @@ use crate::output::{Output, Spot};
 use crate::recorder::Recorder;
 use crate::refusals::Refusals;
 use crate::relay::{Relay, Waits};
+use crate::sockets::StandIn;
 use crate::streams::{Joined, Terminal};
 use crate::terminal;
 use ironcage_backend::{Cage, FromInit, StartError};
@@ -59,6 +60,7 @@ pub(crate) struct Supervision<'a> {
     pub(crate) refusals: Refusals,
     pub(crate) traffic: Pace,
     pub(crate) network: LiveNetwork,
+    pub(crate) sockets: Vec<StandIn>,
     pub(crate) limits: Limits,
     pub(crate) leases: Leases,
     signals: OwnedFd,
@@ -83,6 +85,7 @@ enum Source {
     BrokenSink(usize),
     Captured(Spot),
     Door,
+    Socket(usize),
     Client(u64),
     Keeper,
 }
@@ -100,6 +103,7 @@ pub(crate) struct Beginning<'a> {
     pub(crate) runtime: RuntimeDir,
     pub(crate) background: Option<Background>,
     pub(crate) recorder: Recorder,
+    pub(crate) sockets: Vec<StandIn>,
 }
 
 impl<'a> Supervision<'a> {
@@ -113,6 +117,7 @@ impl<'a> Supervision<'a> {
             runtime,
             background,
             recorder,
+            sockets,
         } = beginning;
         let init = cage.pid().as_raw_nonzero().get().unsigned_abs();
         let limits = Limits::new(plan, &cage, now)?;
@@ -133,6 +138,7 @@ impl<'a> Supervision<'a> {
             refusals: Refusals::new(init, plan.seccomp.one_exec, now),
             traffic: Pace::new(now),
             network: LiveNetwork::default(),
+            sockets,
             input: joined.input,
             outputs: joined.outputs,
             terminal: joined.terminal,
@@ -278,6 +284,9 @@ impl<'a> Supervision<'a> {
         if let (Some(door), None) = (self.cage.door(), self.traffic.pause(Instant::now())) {
             add(Source::Network, door.control(), PollFlags::IN);
         }
+        for (index, stand_in) in self.sockets.iter().enumerate() {
+            add(Source::Socket(index), stand_in.as_fd(), PollFlags::IN);
+        }
         add(Source::Signals, self.signals.as_fd(), PollFlags::IN);
         for (index, stream) in self.outputs.iter().enumerate() {
             let interest = stream.interest();
@@ -366,6 +375,7 @@ impl<'a> Supervision<'a> {
                     self.recorder.write(EventKind::PeerRefused { reason })?;
                 }
             }
+            Source::Socket(index) => self.accept_at(index)?,
             Source::Client(key) => self.serve(key, now)?,
             Source::Keeper => self.hear_keeper(now)?,
         }

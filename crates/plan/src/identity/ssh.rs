@@ -273,6 +273,7 @@ mod tests {
             host_ports: Vec::new(),
             resolve: Vec::new(),
             live: false,
+            sockets: Vec::new(),
             publish: Vec::new(),
             limits: ironcage_model::NetworkLimits::default(),
             door_filter: Vec::new(),

@@ -65,6 +65,7 @@ impl Check<'_> {
                 .collect(),
             resolve,
             never_open: self.one(&section.never_open, |_, value| Ok(*value.get_ref()))?,
+            sockets: self.each(&section.sockets, Self::path)?,
             publish: self.each(&section.publish, |this, text| {
                 text.get_ref().parse().map_err(|error: InvalidPublish| {
                     this.wrong(text, error.to_string(), "not understood")

@@ -19,6 +19,7 @@ use ironcage_model::{HostName, HostRule, HttpRule, Publish, SecretRule};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 /// How much of the network a cage has.
@@ -109,6 +110,7 @@ pub(crate) struct NetworkFragment {
     pub(crate) host_ports: Vec<Sourced<u16>>,
     pub(crate) resolve: Vec<Sourced<Resolve>>,
     pub(crate) never_open: Option<Sourced<bool>>,
+    pub(crate) sockets: Vec<Sourced<PathBuf>>,
     pub(crate) publish: Vec<Sourced<Publish>>,
     pub(crate) limits: Vec<Sourced<NetworkLimit>>,
 }
@@ -137,6 +139,8 @@ pub struct Network {
     pub host_ports: Vec<Sourced<u16>>,
     /// Names with an address of their own.
     pub resolve: Vec<Sourced<Resolve>>,
+    /// Unix sockets of the host's that are reached from inside.
+    pub sockets: Vec<Sourced<PathBuf>>,
     /// Ports inside that are reached at the host's loopback.
     pub publish: Vec<Sourced<Publish>>,
     /// Bounds on what goes out.
@@ -160,6 +164,7 @@ impl Network {
             bundles: fragment.bundles,
             host_ports: fragment.host_ports,
             resolve: fragment.resolve,
+            sockets: fragment.sockets,
             publish: fragment.publish,
             limits: fragment.limits,
         })
@@ -169,7 +174,7 @@ impl Network {
     pub fn is_given(&self) -> bool {
         self.open.value
             || self.live.value
-            || !self.publish.is_empty()
+            || !(self.publish.is_empty() && self.sockets.is_empty())
             || !(self.allow.is_empty()
                 && self.http.is_empty()
                 && self.bundles.is_empty()
@@ -185,6 +190,7 @@ impl Network {
                 self.bundles.clear();
                 self.host_ports.clear();
                 self.publish.clear();
+                self.sockets.clear();
             }
             self.live = Sourced::new(mode.value == NetworkMode::Live, mode.origin.clone());
             self.open = Sourced::new(mode.value == NetworkMode::Open, mode.origin);
@@ -207,6 +213,7 @@ impl Network {
         append(&mut self.bundles, fragment.bundles);
         append(&mut self.host_ports, fragment.host_ports);
         append(&mut self.publish, fragment.publish);
+        append(&mut self.sockets, fragment.sockets);
         // Later words win.
         self.resolve.retain(|known| {
             let mut said = fragment.resolve.iter();
@@ -241,6 +248,7 @@ impl Network {
             && all_in(&other.deny, &self.deny)
             && text_in(&self.bundles, &other.bundles)
             && self.host_ports.iter().all(port)
+            && (self.sockets.iter()).all(|a| other.sockets.iter().any(|b| a.value == b.value))
             && (self.publish.iter()).all(|a| other.publish.iter().any(|b| a.value == b.value))
             // More of them can be wider, and fewer too: without any, a host gets every request.
             && self.secrets.len() == other.secrets.len()
@@ -302,6 +310,12 @@ pub(crate) fn narrow(base: &Network, fragment: &mut NetworkFragment, dropped: &m
         &mut fragment.host_ports,
         &base.host_ports,
         u16::to_string,
+    );
+    dropped.keep(
+        "network.sockets",
+        &mut fragment.sockets,
+        &base.sockets,
+        |path| ironcage_model::Printable::new(path).to_string(),
     );
     dropped.keep(
         "network.publish",

@@ -1,0 +1,50 @@
+//! Carries connections to Unix sockets of the host's. The supervisor has both ends and hands
+//! them over: this process connects to no path, and passes no descriptors on.
+
+use crate::books::Counts;
+use crate::ledger::Kind;
+use crate::relay::relay;
+use crate::serve::Service;
+use ironcage_model::{NetworkVerdict, Protocol};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use tokio::net::TcpStream;
+
+/// Carries between two connected sockets until both have ended.
+pub(crate) fn carry(service: &Rc<Service>, name: String, inside: OwnedFd, outside: OwnedFd) {
+    let Some(slot) = service.admit(0) else {
+        return;
+    };
+    let (Ok(inside), Ok(outside)) = (stream(inside), stream(outside)) else {
+        return;
+    };
+    let open = slot.open();
+    let task = tokio::task::spawn_local(async move {
+        let service = slot.service();
+        let host = service.books.meter.published(&name);
+        let kind = Kind {
+            verdict: NetworkVerdict::Allowed,
+            host: name.clone(),
+            port: 0,
+            protocol: Protocol::Unix,
+            address: None,
+            rule: Some(name),
+            request: None,
+            status: None,
+            reason: None,
+        };
+        let counts = Counts::begin(&service.books, &slot.open(), &host, kind);
+        // A side that went away is an end like any other.
+        let _ = relay(&inside, &outside, &counts).await;
+    });
+    open.served_by(task.abort_handle());
+}
+
+/// A stream of bytes, read, written and shut down as one of TCP is: what is asked of it here
+/// does not depend on its family.
+fn stream(socket: OwnedFd) -> io::Result<TcpStream> {
+    let stream = std::net::TcpStream::from(socket);
+    stream.set_nonblocking(true)?;
+    TcpStream::from_std(stream)
+}

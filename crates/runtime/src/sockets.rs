@@ -1,0 +1,114 @@
+//! Unix sockets of the host's, from inside: one of the supervisor's own stands in the cage in
+//! the place of each. A connection there becomes one to the real socket, which the supervisor
+//! makes with its own name and rights, and the door carries the bytes and records them.
+
+use crate::RunError;
+use crate::supervise::Supervision;
+use ironcage_control::{Listener, RuntimeDir};
+use ironcage_egress::Order;
+use ironcage_model::{CageId, EventKind, NetworkVerdict, Printable, Protocol, Traffic};
+use ironcage_plan::{Access, Item, NodeKind, Plan, ViewOp};
+use ironcage_sys::rustix::io::Errno;
+use ironcage_sys::rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, connect, socket_with,
+};
+use std::borrow::Cow;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+/// A socket that stands in the cage for one of the host's.
+#[derive(Debug)]
+pub(crate) struct StandIn {
+    listener: Listener,
+    real: PathBuf,
+}
+
+impl StandIn {
+    /// Where connections come in.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+/// Makes a stand-in for every socket of the plan, and puts them into its view.
+pub(crate) fn stand_in(
+    plan: &mut Cow<'_, Plan>,
+    runtime: &RuntimeDir,
+    id: &CageId,
+) -> Result<Vec<StandIn>, RunError> {
+    let sockets = match &plan.network {
+        Some(network) if !network.sockets.is_empty() => network.sockets.clone(),
+        _ => return Ok(Vec::new()),
+    };
+    let mut made = Vec::new();
+    for (index, Item { what, origin }) in sockets.into_iter().enumerate() {
+        let (listener, source) = runtime.listen_for_cage(id, index)?;
+        let op = ViewOp::Bind {
+            source,
+            target: what.path.clone(),
+            access: Access::Read,
+            kind: NodeKind::File,
+            owner: None,
+        };
+        let view = &mut plan.to_mut().view;
+        let seal = view.iter().position(|op| matches!(op.what, ViewOp::Seal));
+        view.insert(seal.unwrap_or(view.len()), Item { what: op, origin });
+        made.push(StandIn {
+            listener,
+            real: what.path,
+        });
+    }
+    Ok(made)
+}
+
+/// The cage has them in its view: nobody needs their names outside any more.
+pub(crate) fn hide(made: &[StandIn]) {
+    for stand_in in made {
+        stand_in.listener.hide();
+    }
+}
+
+impl Supervision<'_> {
+    /// Takes one connection to a stand-in.
+    pub(crate) fn accept_at(&mut self, index: usize) -> Result<(), RunError> {
+        let Some(stand_in) = self.sockets.get(index) else {
+            return Ok(());
+        };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let Ok(inside) = accept_with(&stand_in.listener, flags) else {
+            return Ok(());
+        };
+        let name = Printable::new(&stand_in.real).to_string();
+        let carried = dial(stand_in)
+            .map_err(|error| error.to_string())
+            .and_then(|outside| {
+                let order = Order::Carry { name: name.clone() };
+                self.tell_door(&order, &[inside.as_fd(), outside.as_fd()])
+            });
+        match carried {
+            Ok(()) => Ok(()),
+            Err(reason) => self.recorder.write(EventKind::Network(Traffic {
+                verdict: NetworkVerdict::Allowed,
+                rule: Some(name.clone()),
+                host: name,
+                port: 0,
+                protocol: Protocol::Unix,
+                address: None,
+                request: None,
+                status: None,
+                reason: Some(format!("cannot connect: {reason}")),
+                connections: 1,
+                sent: 0,
+                received: 0,
+            })),
+        }
+    }
+}
+
+/// A connection to the real socket, which comes about at once or not at all.
+fn dial(stand_in: &StandIn) -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(stand_in.real.as_path())?)?;
+    Ok(socket)
+}
