@@ -26,14 +26,34 @@ fn shipped(folder: &str) -> Vec<String> {
 }
 
 /// What one test frees would hide what another one writes: such tests run one by one, and each
-/// waits until the file system has given back what was deleted before.
-fn quiet_disk(stage: &Stage) -> MutexGuard<'static, ()> {
+/// deletes what it wrote before the next one begins.
+struct QuietDisk<'a> {
+    stage: &'a Stage,
+    _alone: MutexGuard<'static, ()>,
+}
+
+fn quiet_disk(stage: &Stage) -> QuietDisk<'_> {
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner);
     stage.sh_outside("sync -f .").ok();
-    alone
+    QuietDisk {
+        stage,
+        _alone: alone,
+    }
+}
+
+impl Drop for QuietDisk<'_> {
+    fn drop(&mut self) {
+        let state = self.stage.state();
+        let script = format!(
+            "chmod -R u+rwx . {0}; rm -rf ./* {0}/*; sync -f .",
+            state.display()
+        );
+        // Whatever is left goes with the stage.
+        let _ = self.stage.sh_outside(&script);
+    }
 }
 
 /// Runs a command in a cage with these flags; what hangs fails after a minute.
