@@ -149,7 +149,7 @@ async fn refuse_http(client: TcpStream, denied: &Denied) {
     let _ = timeout(FIRST_BYTES, client.refuse(&refused)).await;
 }
 
-pub(crate) async fn refuse_tls(client: &TcpStream) {
+async fn refuse_tls(client: &TcpStream) {
     let _ = write_all(client, &hello::ACCESS_DENIED).await;
     let _ = shutdown(client, Shutdown::Write);
     let mut rest = Vec::new();
@@ -286,21 +286,32 @@ impl Connection<'_> {
         carried
     }
 
+    /// Whether the first message of TLS is for the name. One that is not is refused and recorded;
+    /// `seen` has what was read of it.
+    pub(crate) async fn is_for(
+        &self,
+        client: &TcpStream,
+        name: &HostName,
+        seen: &mut Vec<u8>,
+        protocol: Protocol,
+    ) -> bool {
+        let reason = match timeout(FIRST_BYTES, hello(client, seen)).await {
+            Ok(Ok(Hello::For(Some(asked)))) if asked == *name => return true,
+            Ok(Ok(Hello::For(Some(asked)))) => format!("it is TLS for {asked}"),
+            Ok(Ok(Hello::For(None))) => "it is TLS for no name".to_owned(),
+            Ok(Ok(Hello::Refused(why))) => why.to_owned(),
+            Ok(Ok(Hello::Incomplete)) | Ok(Err(_)) => return false,
+            Err(_) => "it did not say for whom it is in time".to_owned(),
+        };
+        self.denied(protocol, &Denied::because(reason));
+        refuse_tls(client).await;
+        false
+    }
+
     /// TLS whose first message is for the name. It is not opened.
     async fn tls(&self, client: &TcpStream, name: &HostName) -> io::Result<()> {
         let mut seen = Vec::new();
-        let hello = timeout(FIRST_BYTES, hello(client, &mut seen)).await;
-        let refused = match hello {
-            Ok(Ok(Hello::For(Some(asked)))) if asked == *name => None,
-            Ok(Ok(Hello::For(Some(asked)))) => Some(format!("it is TLS for {asked}")),
-            Ok(Ok(Hello::For(None))) => Some("it is TLS for no name".to_owned()),
-            Ok(Ok(Hello::Refused(why))) => Some(why.to_owned()),
-            Ok(Ok(Hello::Incomplete)) | Ok(Err(_)) => return Ok(()),
-            Err(_) => Some("it did not say for whom it is in time".to_owned()),
-        };
-        if let Some(reason) = refused {
-            self.denied(Protocol::Tls, &Denied::because(reason));
-            refuse_tls(client).await;
+        if !self.is_for(client, name, &mut seen, Protocol::Tls).await {
             return Ok(());
         }
         let Ok((server, address)) = self.connect_recorded(Protocol::Tls).await else {
@@ -395,7 +406,7 @@ impl Connection<'_> {
 }
 
 /// Reads until the first message of TLS is all there, or cannot be one.
-pub(crate) async fn hello(client: &TcpStream, seen: &mut Vec<u8>) -> io::Result<Hello> {
+async fn hello(client: &TcpStream, seen: &mut Vec<u8>) -> io::Result<Hello> {
     loop {
         match hello::read(seen) {
             Hello::Incomplete => {}

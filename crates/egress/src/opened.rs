@@ -5,9 +5,8 @@
 //! what the server takes is taken from the client. Nothing is translated.
 
 use crate::books::Books;
-use crate::connection::{Connection, FIRST_BYTES, Looks, hello, looks_like, refuse_tls, reset};
+use crate::connection::{Connection, FIRST_BYTES, Looks, looks_like, reset};
 use crate::decide::Denied;
-use crate::hello::Hello;
 use crate::http::{self, Authority, Judge, Recorder, Refused};
 use crate::http2;
 use crate::ledger::Kind;
@@ -148,18 +147,7 @@ impl Connection<'_> {
         mut seen: Vec<u8>,
         opener: &Opener,
     ) -> io::Result<()> {
-        let read = timeout(FIRST_BYTES, hello(&client, &mut seen)).await;
-        let refused = match read {
-            Ok(Ok(Hello::For(Some(asked)))) if asked == *name => None,
-            Ok(Ok(Hello::For(Some(asked)))) => Some(format!("it is TLS for {asked}")),
-            Ok(Ok(Hello::For(None))) => Some("it is TLS for no name".to_owned()),
-            Ok(Ok(Hello::Refused(why))) => Some(why.to_owned()),
-            Ok(Ok(Hello::Incomplete)) | Ok(Err(_)) => return Ok(()),
-            Err(_) => Some("it did not say for whom it is in time".to_owned()),
-        };
-        if let Some(reason) = refused {
-            self.denied(Protocol::Https, &Denied::because(reason));
-            refuse_tls(&client).await;
+        if !self.is_for(&client, name, &mut seen, Protocol::Https).await {
             return Ok(());
         }
         let stream = Replayed::new(seen, client);

@@ -105,48 +105,39 @@ impl fmt::Display for PathPattern {
     }
 }
 
-/// Parts against a pattern's, without ever going back further than to the last `**`.
+/// Parts against a pattern's.
 fn parts_match(pattern: &[String], parts: &[&[u8]]) -> bool {
-    let (mut p, mut t) = (0, 0);
-    let mut retry: Option<(usize, usize)> = None;
-    loop {
-        match (pattern.get(p), parts.get(t)) {
-            (Some(many), _) if many == "**" => {
-                retry = Some((p, t));
-                p += 1;
-                continue;
-            }
-            (Some(one), Some(part)) if part_matches(one.as_bytes(), part) => {
-                p += 1;
-                t += 1;
-                continue;
-            }
-            (None, None) => return true,
-            _ => {}
-        }
-        match retry {
-            Some((many, from)) if from < parts.len() => {
-                retry = Some((many, from + 1));
-                p = many + 1;
-                t = from + 1;
-            }
-            _ => return false,
-        }
-    }
+    fits(
+        pattern,
+        parts,
+        |many| many == "**",
+        |one, part| part_matches(one.as_bytes(), part),
+    )
 }
 
 /// One part against one with stars.
 fn part_matches(pattern: &[u8], text: &[u8]) -> bool {
+    fits(pattern, text, |byte| *byte == b'*', |a, b| a == b)
+}
+
+/// Items against a pattern's, some of which stand for any number of them. It never goes back
+/// further than to the last of those, so that no pattern takes more than the product of both.
+fn fits<P, T>(
+    pattern: &[P],
+    items: &[T],
+    any: impl Fn(&P) -> bool,
+    same: impl Fn(&P, &T) -> bool,
+) -> bool {
     let (mut p, mut t) = (0, 0);
     let mut retry: Option<(usize, usize)> = None;
     loop {
-        match (pattern.get(p), text.get(t)) {
-            (Some(b'*'), _) => {
+        match (pattern.get(p), items.get(t)) {
+            (Some(many), _) if any(many) => {
                 retry = Some((p, t));
                 p += 1;
                 continue;
             }
-            (Some(a), Some(b)) if a == b => {
+            (Some(one), Some(item)) if same(one, item) => {
                 p += 1;
                 t += 1;
                 continue;
@@ -155,9 +146,9 @@ fn part_matches(pattern: &[u8], text: &[u8]) -> bool {
             _ => {}
         }
         match retry {
-            Some((star, from)) if from < text.len() => {
-                retry = Some((star, from + 1));
-                p = star + 1;
+            Some((many, from)) if from < items.len() => {
+                retry = Some((many, from + 1));
+                p = many + 1;
                 t = from + 1;
             }
             _ => return false,
