@@ -110,6 +110,7 @@ fn events(cage: &CageId) -> Vec<Event> {
             },
             scope: Scope::Cage,
             term: Term::Milliseconds(600_000),
+            uses: None,
             reason: "load the rows".into(),
             origin: LeaseOrigin::Operator,
             approver: Approver::Operator,

@@ -7,7 +7,7 @@ use crate::scratch::Scratch;
 use crate::statistics::Summary;
 use crate::table::{Table, number};
 use crate::{BenchError, HostFacts};
-use ironcage_control::{Channel, GrantRequest, Packet, Reply, Request, RuntimeDir};
+use ironcage_control::{Channel, GrantRequest, Packet, Reply, Request, RuntimeDir, Wanted};
 use ironcage_model::{LeaseEnd, Right, Term};
 use ironcage_sys::rustix::fs::{Mode, OFlags, open};
 use serde::Serialize;
@@ -96,8 +96,9 @@ fn one(channel: &Channel, path: &Path, right: Right) -> Result<(f64, f64), Bench
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let handle = open(path, flags, Mode::empty()).map_err(failed)?;
     let request = Request::Grant(GrantRequest {
-        right,
+        wanted: Wanted::Path { right },
         term: Term::UntilRevoked,
+        uses: None,
         reason: String::new(),
     });
     let start = Instant::now();

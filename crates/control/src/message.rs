@@ -1,7 +1,7 @@
 //! What can be asked of a running cage, and what it answers. Plain types.
 
 use crate::{NetworkRequest, NetworkRules};
-use ironcage_model::{CageId, Ending, Holder, LayerReport, Lease, LeaseEnd, Right, Term};
+use ironcage_model::{CageId, Ending, Holder, LayerReport, Lease, LeaseEnd, Resource, Right, Term};
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
@@ -38,8 +38,8 @@ pub enum Request {
     Attach,
     /// Something about the network.
     Network(NetworkRequest),
-    /// Asks for a lease on a path, whose descriptor is beside this message. Answered by
-    /// [`Reply::Granted`], or by [`Reply::InBase`] where the cage has it anyway.
+    /// Asks for a lease. Answered by [`Reply::Granted`], or by [`Reply::InBase`] where the cage
+    /// has it anyway.
     Grant(GrantRequest),
     /// Takes a lease back, or all of them. Answered by [`Reply::Revoking`], then by
     /// [`Reply::LeaseEnded`] for each.
@@ -60,12 +60,28 @@ pub enum Request {
 /// A lease that is asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantRequest {
-    /// What is to be done with the path.
-    pub right: Right,
+    /// What.
+    pub wanted: Wanted,
     /// For how long.
     pub term: Term,
+    /// How many times it can be used, where that is counted.
+    #[serde(default)]
+    pub uses: Option<u32>,
     /// What for.
     pub reason: String,
+}
+
+/// What a lease is asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Wanted {
+    /// The path whose descriptor is beside the message.
+    Path {
+        /// What is to be done with it.
+        right: Right,
+    },
+    /// Anything but a path. A port comes with its listening socket.
+    Other(Resource),
 }
 
 /// A lease that is open, or whose end is not proved yet.

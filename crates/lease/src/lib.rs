@@ -8,6 +8,9 @@
 
 mod decide;
 mod history;
+mod others;
+mod paths;
 
-pub use decide::{Asked, Decision, Facts, Given, Node, decide};
+pub use decide::{Asked, Decision, Given, Wanted, decide};
 pub use history::{History, MOST_ASKED, MOST_OPEN};
+pub use paths::{AskedPath, Facts, Node};

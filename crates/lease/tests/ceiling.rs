@@ -5,7 +5,9 @@
 mod made_up;
 
 use ironcage_host::Privilege;
-use ironcage_lease::{Asked, Decision, Facts, History, MOST_ASKED, MOST_OPEN, Node, decide};
+use ironcage_lease::{
+    Asked, AskedPath, Decision, Facts, History, MOST_ASKED, MOST_OPEN, Node, Wanted, decide,
+};
 use ironcage_model::{Approver, Holders, Lease, LeaseOrigin, Mark, Resource, Right, Scope, Term};
 use ironcage_plan::{ClosedPlace, Item, LeasePath, Leases, Plan};
 use ironcage_policy::FlagLayer;
@@ -38,6 +40,7 @@ fn closed_for_writing(path: &str) -> Item<ClosedPlace> {
 fn leases(paths: Vec<Item<LeasePath>>) -> Leases {
     Leases {
         paths,
+        others: Vec::new(),
         closed: vec![closed_for_writing("/srv/policy.toml")],
         longest: Some(Duration::from_secs(60)),
         grace: Duration::ZERO,
@@ -61,15 +64,16 @@ fn plan(paths: Vec<Item<LeasePath>>) -> Plan {
 }
 
 fn asked(path: &Path, right: Right, origin: LeaseOrigin) -> Asked<'_> {
+    let facts = Facts {
+        node: Node::Directory,
+        executed: None,
+    };
     Asked {
-        path,
-        right,
+        what: Wanted::Path(AskedPath { path, right, facts }),
         term: Term::UntilRevoked,
+        uses: None,
+        scope: Scope::Cage,
         origin,
-        facts: Facts {
-            node: Node::Directory,
-            executed: None,
-        },
     }
 }
 
@@ -168,7 +172,7 @@ fn facts_that_stand_against_it_are_heard() {
     let path = Path::new("/srv/data");
     let given = |facts: Facts, right| {
         let asked = Asked {
-            facts,
+            what: Wanted::Path(AskedPath { path, right, facts }),
             ..asked(path, right, TOOL)
         };
         matches!(
@@ -216,6 +220,7 @@ fn lease(number: u32, path: &str, right: Right) -> Lease {
         },
         scope: Scope::Cage,
         term: Term::UntilRevoked,
+        uses: None,
         reason: String::new(),
         origin: OPERATOR,
         approver: Approver::Operator,
@@ -270,7 +275,9 @@ fn any_step() -> impl Strategy<Value = Step> {
 
 /// What holds of everything that was given, said once more and from the other side.
 fn within(leases: &Leases, lease: &Lease) -> Result<(), String> {
-    let Resource::Path { path, right } = &lease.resource;
+    let Resource::Path { path, right } = &lease.resource else {
+        return Err("not a path".into());
+    };
     let path = Path::new(path);
     let meets = |part: &LeasePath| path.starts_with(&part.path) || part.path.starts_with(path);
     let parts = || leases.paths.iter().map(|item| &item.what);
@@ -330,13 +337,13 @@ proptest! {
                     resource: given.resource,
                     scope: Scope::Cage,
                     term: given.term,
+                    uses: given.uses,
                     reason: String::new(),
                     origin,
                     approver: given.approver,
                 };
-                let Resource::Path { path: got, right: held } = &lease.resource;
-                prop_assert_eq!(Path::new(got), path.as_path());
-                prop_assert_eq!(*held, right);
+                let wanted = Resource::Path { path: path.to_str().unwrap().into(), right };
+                prop_assert_eq!(&lease.resource, &wanted);
                 prop_assert_eq!(within(&leases, &lease), Ok(()), "{:?}", lease);
                 history.open.push(lease);
                 prop_assert!(history.open.len() <= MOST_OPEN);

@@ -1,5 +1,6 @@
 //! Leases: permissions beyond a cage's base, given for a while and taken back.
 
+use crate::{HostRule, HttpRule, LimitKind, Printable, Publish, bytes_as_written};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
@@ -74,21 +75,93 @@ impl Holders {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Resource {
-    /// A file or directory of the host.
+    /// A file or directory of the host. A program is given by being seen.
     Path {
         /// Its real path, without links.
         path: String,
         /// What may be done with it.
         right: Right,
     },
+    /// Connections to hosts.
+    Host {
+        /// Which hosts and ports.
+        rule: HostRule,
+    },
+    /// Requests of HTTP.
+    Http {
+        /// Which requests.
+        rule: HttpRule,
+    },
+    /// A secret, put on requests by the network door.
+    Secret {
+        /// The variable that holds its placeholder in the cage.
+        name: String,
+    },
+    /// A Unix socket of the host's.
+    Socket {
+        /// Its path.
+        path: String,
+    },
+    /// A port inside that is reached at the host's loopback.
+    Port {
+        /// The ports.
+        #[serde(flatten)]
+        publish: Publish,
+    },
+    /// A wider limit: memory in bytes, processors in thousandths, or processes.
+    Limit {
+        /// Which.
+        limit: LimitKind,
+        /// How much.
+        value: u64,
+    },
+    /// A group of system calls.
+    Syscalls {
+        /// Its name.
+        group: String,
+    },
+    /// A capability in the cage's own namespaces.
+    Capability {
+        /// Its name.
+        name: String,
+    },
+}
+
+impl Resource {
+    /// What kind of resource it is, in words.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Resource::Path { .. } => "path",
+            Resource::Host { .. } => "host",
+            Resource::Http { .. } => "requests",
+            Resource::Secret { .. } => "secret",
+            Resource::Socket { .. } => "socket",
+            Resource::Port { .. } => "port",
+            Resource::Limit { .. } => "limit",
+            Resource::Syscalls { .. } => "system calls",
+            Resource::Capability { .. } => "capability",
+        }
+    }
 }
 
 impl fmt::Display for Resource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Resource::Path { path, right } => {
-                write!(f, "{} {}", right.name(), crate::Printable::new(path))
+                write!(f, "{} {}", right.name(), Printable::new(path))
             }
+            Resource::Host { rule } => write!(f, "host {rule}"),
+            Resource::Http { rule } => write!(f, "requests {rule}"),
+            Resource::Secret { name } => write!(f, "secret {}", Printable::new(name)),
+            Resource::Socket { path } => write!(f, "socket {}", Printable::new(path)),
+            Resource::Port { publish } => write!(f, "port {publish}"),
+            Resource::Limit { limit, value } => match limit {
+                LimitKind::Memory => write!(f, "{limit} {}", bytes_as_written(*value)),
+                LimitKind::Cpus => write!(f, "{limit} {}.{:03}", value / 1000, value % 1000),
+                _ => write!(f, "{limit} {value}"),
+            },
+            Resource::Syscalls { group } => write!(f, "system calls {}", Printable::new(group)),
+            Resource::Capability { name } => write!(f, "capability {}", Printable::new(name)),
         }
     }
 }
@@ -99,6 +172,11 @@ impl fmt::Display for Resource {
 pub enum Scope {
     /// Every process of the cage.
     Cage,
+    /// One command and what it starts, in a scope of its own.
+    Exec {
+        /// The command's number in its cage.
+        number: u32,
+    },
 }
 
 /// How long a lease lives.
@@ -153,6 +231,9 @@ pub struct Lease {
     pub scope: Scope,
     /// How long it lives.
     pub term: Term,
+    /// How many times it can be used, where that is counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uses: Option<u32>,
     /// What it is for, as was said by who asked.
     pub reason: String,
     /// Who asked.

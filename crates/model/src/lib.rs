@@ -7,6 +7,7 @@
 
 mod enforcement;
 mod event;
+mod extent;
 mod id;
 mod isolation;
 mod layer;
@@ -22,6 +23,7 @@ mod switch;
 
 pub use enforcement::{Enforcement, LayerReport};
 pub use event::{Denial, Event, EventKind, NetworkVerdict, Protocol, Traffic};
+pub use extent::{Extent, InvalidPortPattern, PortPattern};
 pub use id::{CageId, InvalidCageId};
 pub use isolation::{Isolation, UnknownIsolation};
 pub use layer::{Layer, UnknownLayer};
@@ -38,6 +40,8 @@ pub use network::{
 };
 pub use outcome::{Ending, Outcome};
 pub use printable::Printable;
-pub use request::{AmbiguousPath, HttpRule, InvalidPathPattern, PathPattern, RequestPath};
+pub use request::{
+    AmbiguousPath, HttpRule, InvalidHttpRuleText, InvalidPathPattern, PathPattern, RequestPath,
+};
 pub use secret::{SecretPlace, SecretRule, SecretSource};
 pub use switch::{Switch, UnknownSwitch};

@@ -4,8 +4,9 @@
 //! take elsewhere matches nothing.
 
 use crate::network::{HostName, HostRule};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::str::FromStr;
 
 /// A rule that allows requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +45,50 @@ impl fmt::Display for HttpRule {
 impl Serialize for HttpRule {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
+    }
+}
+
+/// Text that is no rule in its normal form, as [`HttpRule`] prints it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InvalidHttpRuleText;
+
+impl fmt::Display for InvalidHttpRuleText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not a rule over requests in its normal form")
+    }
+}
+
+impl std::error::Error for InvalidHttpRuleText {}
+
+/// Reads the normal form, as it is printed. What people write is read by `policy`.
+impl FromStr for HttpRule {
+    type Err = InvalidHttpRuleText;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        // `every host` has a space too, in small letters.
+        let (methods, rest) = match text.split_once(' ') {
+            Some((methods, rest)) if !methods.bytes().any(|b| b.is_ascii_lowercase()) => {
+                (methods.split(',').map(str::to_owned).collect(), rest)
+            }
+            _ => (Vec::new(), text),
+        };
+        if methods.iter().any(String::is_empty) {
+            return Err(InvalidHttpRuleText);
+        }
+        let at = rest.find('/').ok_or(InvalidHttpRuleText)?;
+        let (host, path) = rest.split_at(at);
+        Ok(HttpRule {
+            methods,
+            host: host.parse().map_err(|_| InvalidHttpRuleText)?,
+            path: PathPattern::parse(path).map_err(|_| InvalidHttpRuleText)?,
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for HttpRule {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
     }
 }
 
@@ -96,6 +141,39 @@ impl PathPattern {
             let parts: Vec<&[u8]> = reading.split(|byte| *byte == b'/').skip(1).collect();
             parts_match(&self.0, &parts)
         })
+    }
+}
+
+impl PathPattern {
+    /// Whether every path that another pattern means is meant. Where that is not plain, `false`.
+    pub fn contains(&self, other: &PathPattern) -> bool {
+        // Each part of the other stands for itself; a star of its own only fits into a star.
+        fn part(own: &str, other: &str) -> bool {
+            own == "*" && other != "**"
+                || own != "**" && other != "**" && part_matches(own.as_bytes(), other.as_bytes())
+        }
+        fits(
+            &self.0,
+            &other.0,
+            |many| many == "**",
+            |own, other| part(own, other),
+        )
+    }
+
+    /// Whether some path is meant by both. Where that is not plain, `true`.
+    pub fn overlaps(&self, other: &PathPattern) -> bool {
+        // Up to the first part that stands for many, both go side by side.
+        for (at, own) in self.0.iter().enumerate() {
+            match other.0.get(at) {
+                Some(other) if own == "**" || other == "**" => return true,
+                Some(other) if own.contains('*') || other.contains('*') || own == other => {}
+                // It may stand for none.
+                None if own == "**" => {}
+                _ => return false,
+            }
+        }
+        let rest = other.0.get(self.0.len()..).unwrap_or_default();
+        rest.iter().all(|part| part == "**")
     }
 }
 
@@ -297,6 +375,29 @@ mod tests {
         assert!(!matches("/repos/*/x", "/repos//x"));
         // Escaped where it need not be: what is compared as it stands does not fit.
         assert!(!matches("/me/**", "/%6de/a"));
+    }
+
+    #[test]
+    fn the_normal_form_is_read_back_as_it_was_printed() {
+        for text in [
+            "GET,HEAD api.example.com/v1/**",
+            "*.example.com:8443/a/*",
+            "POST every host/**",
+            "every host/",
+        ] {
+            let rule: HttpRule = text.parse().unwrap();
+            assert_eq!(rule.to_string(), text);
+        }
+        for wrong in [
+            "",
+            "GET",
+            "GET a.com",
+            "a.com/../b",
+            ", a.com/",
+            "GET  a.com/",
+        ] {
+            assert!(wrong.parse::<HttpRule>().is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::plan::{Access, Item, NodeKind, ViewOp, WriteRights, WriteRule};
 use crate::view::{Made, NEVER};
 use crate::{PlanError, Request, bytes, guarded};
 use ironcage_host::{HostFiles, NodeType};
-use ironcage_model::{Holders, Mark, Right};
+use ironcage_model::{Extent, Holders, Mark, Right};
 use ironcage_policy::{Policy, WorkspaceMode, credentials, protected};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,15 @@ pub struct LeasePath {
     pub path: PathBuf,
     /// What may be done with it.
     pub right: Right,
+    /// How it is given.
+    pub mark: Mark,
+}
+
+/// A part of the ceiling that is not about paths.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LeasePart {
+    /// What it is about.
+    pub extent: Extent,
     /// How it is given.
     pub mark: Mark,
 }
@@ -38,6 +47,8 @@ pub struct ClosedPlace {
 pub struct Leases {
     /// Files and directories.
     pub paths: Vec<Item<LeasePath>>,
+    /// What is not about paths.
+    pub others: Vec<Item<LeasePart>>,
     /// What is never given, with the reason.
     pub closed: Vec<Item<ClosedPlace>>,
     /// How long a lease may live; `null` is as long as the cage.
@@ -141,6 +152,7 @@ pub(crate) fn make(
     }
     Ok(Some(Leases {
         paths,
+        others: Vec::new(),
         closed: closed(policy, request, files),
         longest: ceiling.longest.value,
         grace: ceiling.grace.value.unwrap_or(Duration::MAX),

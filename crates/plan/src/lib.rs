@@ -34,7 +34,7 @@ mod workspace;
 pub use error::PlanError;
 pub use explain::{Detail, explain};
 pub use identity::git::{GitSetting, git_settings};
-pub use leases::{ClosedPlace, LeasePath, Leases, protected_names};
+pub use leases::{ClosedPlace, LeasePart, LeasePath, Leases, protected_names};
 pub use locate::{Located, Standing, guard, locate};
 pub use make::make;
 pub use network::{FixedAddress, HostPort, Network, NetworkRule, PlannedSecret, RequestRule};

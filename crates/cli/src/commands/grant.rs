@@ -2,7 +2,7 @@
 
 use crate::error::{CliError, CommandResult};
 use crate::running;
-use ironcage_control::GrantRequest;
+use ironcage_control::{GrantRequest, Wanted};
 use ironcage_model::{Approver, Lease, Right, Term};
 use ironcage_policy::TimeLimit;
 use ironcage_runtime::client::{ClientError, Granted, grant};
@@ -43,8 +43,9 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let connection = running::connect(&args.id)?;
     for (path, right) in reads.chain(writes) {
         let request = GrantRequest {
-            right,
+            wanted: Wanted::Path { right },
             term,
+            uses: None,
             reason: args.reason.clone(),
         };
         match grant(&connection, path, request) {

@@ -10,8 +10,8 @@ use crate::RunError;
 use crate::backends::backend;
 use crate::supervise::Supervision;
 use ironcage_backend::{Keeper, Kept, LeaseOrder};
-use ironcage_control::{GrantRequest, LeaseDescription, LeaseState, Reply};
-use ironcage_lease::{Asked, Decision, Given, History, decide};
+use ironcage_control::{GrantRequest, LeaseDescription, LeaseState, Reply, Wanted};
+use ironcage_lease::{Asked, AskedPath, Decision, Given, History, decide};
 use ironcage_model::{EventKind, Holder, Lease, LeaseOrigin, Resource, Scope, Term};
 use ironcage_sys::faults::lease_step as step;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -139,26 +139,47 @@ impl Supervision<'_> {
         descriptors: Vec<OwnedFd>,
         now: Instant,
     ) -> Result<(), RunError> {
-        let Some(handle) = descriptors.into_iter().next() else {
-            self.control
-                .refuse(key, "nothing was named: the path comes as a descriptor");
-            return Ok(());
-        };
-        let seen = match facts::look(&handle) {
-            Ok(seen) => seen,
-            Err(error) => {
-                self.control
-                    .refuse(key, format!("it cannot be looked at: {error}"));
+        let origin = LeaseOrigin::Operator;
+        let mut descriptors = descriptors.into_iter();
+        let seen = match (&request.wanted, descriptors.next()) {
+            (Wanted::Path { .. }, None) => {
+                let reason = "nothing was named: the path comes as a descriptor";
+                self.control.refuse(key, reason);
                 return Ok(());
             }
+            (Wanted::Path { .. }, Some(handle)) => match facts::look(&handle) {
+                Ok(seen) => Some(seen),
+                Err(error) => {
+                    self.control
+                        .refuse(key, format!("it cannot be looked at: {error}"));
+                    return Ok(());
+                }
+            },
+            (Wanted::Other(_), _) => None,
         };
-        let origin = LeaseOrigin::Operator;
+        let (what, named) = match (&request.wanted, &seen) {
+            (Wanted::Path { right }, Some(seen)) => (
+                ironcage_lease::Wanted::Path(AskedPath {
+                    path: &seen.path,
+                    right: *right,
+                    facts: seen.facts.clone(),
+                }),
+                Resource::Path {
+                    path: seen.path.to_string_lossy().into_owned(),
+                    right: *right,
+                },
+            ),
+            (Wanted::Other(resource), _) => {
+                (ironcage_lease::Wanted::Other(resource), resource.clone())
+            }
+            (Wanted::Path { .. }, None) => return Ok(()),
+        };
         let asked = Asked {
-            path: &seen.path,
-            right: request.right,
+            what,
             term: request.term,
+            uses: request.uses,
+            scope: Scope::Cage,
             origin,
-            facts: seen.facts,
         };
         let history = History {
             open: self.leases.held.iter().map(|h| h.lease.clone()).collect(),
@@ -171,11 +192,7 @@ impl Supervision<'_> {
                 return Ok(());
             }
             Decision::Ask { reason } | Decision::Refuse { reason } => {
-                let resource = Resource::Path {
-                    path: seen.path.to_string_lossy().into_owned(),
-                    right: request.right,
-                };
-                return self.refuse_lease(key, resource, origin, reason);
+                return self.refuse_lease(key, named, origin, reason);
             }
         };
         if self.control.stopping.is_some() {
@@ -188,11 +205,15 @@ impl Supervision<'_> {
         let Given {
             resource,
             term,
+            uses,
             approver,
         } = given;
         self.leases.last = self.leases.last.wrapping_add(1).max(1);
         let number = self.leases.last;
-        let Resource::Path { path, right } = &resource;
+        let (Resource::Path { path, right }, Some(seen)) = (&resource, seen) else {
+            let reason = "leases of this kind are not carried out".to_owned();
+            return self.refuse_lease(key, resource, origin, reason);
+        };
         let order = LeaseOrder::Open {
             number,
             path: path.clone(),
@@ -205,6 +226,7 @@ impl Supervision<'_> {
             resource,
             scope: Scope::Cage,
             term,
+            uses,
             reason: request.reason.chars().take(REASON).collect(),
             origin,
             approver,
