@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use ironcage_tests::web::{Web, refs};
-use ironcage_tests::{Ran, Running, Stage, both, tree, wait_until};
+use ironcage_tests::{Ran, Running, Stage, TlsWeb, both, tree, wait_until};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::sync::{Arc, Mutex};
@@ -18,12 +18,21 @@ fn ironcage(stage: &Stage, args: &[&str]) -> Ran {
 /// A cage in the background that only waits; its id.
 #[track_caller]
 fn start(stage: &Stage, flags: &[&str]) -> String {
+    start_with(stage, flags, &[])
+}
+
+/// The same with variables of the caller's.
+#[track_caller]
+fn start_with(stage: &Stage, flags: &[&str], env: &[(&str, &str)]) -> String {
     // Before the start: what is below a layer must not change while it is used.
     stage.write(stage.project().join("hold.py"), HOLD);
+    stage.write(stage.project().join("hold_tls.py"), HOLD_TLS);
     stage.write(stage.project().join("upload.py"), UPLOAD);
     let mut args = vec!["run", "-q", "-d", "--sticky"];
     args.extend(flags);
-    let id = ironcage(stage, &args).ok().stdout().trim().to_owned();
+    let mut run = stage.ironcage(&args);
+    let ran = Running::start(run.envs(env.iter().copied())).finish(MINUTE);
+    let id = ran.ok().stdout().trim().to_owned();
     assert!(!id.is_empty(), "no id was printed");
     id
 }
@@ -49,6 +58,17 @@ const HOLD: &str = "import socket, sys\n\
     f = s.makefile(); print(f.readline().strip(), flush=True)\n\
     try: print('end', repr(f.readline()), flush=True)\n\
     except OSError as e: print('end', type(e).__name__, flush=True)\n";
+
+/// The same over TLS, with a request that is answered and a connection that is kept.
+const HOLD_TLS: &str = "import socket, ssl, sys\n\
+    s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 60)\n\
+    s = ssl.create_default_context().wrap_socket(s, server_hostname=sys.argv[1])\n\
+    s.sendall(('GET /v1/kept HTTP/1.1\\r\\nHost: %s:%s\\r\\n\\r\\n' % (sys.argv[1], sys.argv[2])).encode())\n\
+    print(s.recv(12).decode(), flush=True)\n\
+    try:\n\
+    \x20   while s.recv(4096): pass\n\
+    except OSError: pass\n\
+    print('end', flush=True)\n";
 
 /// Sends so many bytes in one line, and says whether it was answered.
 const UPLOAD: &str = "import socket, sys\n\
@@ -130,6 +150,56 @@ both! {
         let id = start(stage, &[]);
         let refused = ironcage(stage, &["net", "allow", &id, "other.test"]);
         assert!(refused.stderr.contains("without a network"), "{refused:?}");
+        ironcage(stage, &["stop", &id]).ok();
+    }
+
+    fn requests_of_a_running_cage_are_narrowed_and_what_they_allowed_ends_with_them(stage) {
+        let Some(server) = TlsWeb::start(stage, "api.test") else { return };
+        let host = format!("api.test:{}", server.port);
+        let address = format!("127.0.0.1:{}", server.port);
+        let authority = server.authority.display().to_string();
+        let flags = ["--network", "live", "--resolve", "api.test=127.0.0.1"];
+        let id = start_with(stage, &flags, &[("SSL_CERT_FILE", &authority)]);
+        ironcage(stage, &["net", "allow", &id, &address]).ok();
+        let ask = |method: &str, path: &str| {
+            let script = format!("curl -sS -m 30 -o /dev/null -w '%{{http_code}}' -X {method} https://{host}{path}");
+            exec(stage, &id, &script).stdout()
+        };
+        assert_eq!(ask("GET", "/v1/x"), "000", "no rule allows it");
+        ironcage(stage, &["net", "allow", &id, "--http", &format!("GET {host}/v1/**")]).ok();
+        assert_eq!(ask("GET", "/v1/x"), "200");
+        assert_eq!((ask("POST", "/v1/x"), ask("GET", "/admin")), ("403".into(), "403".into()));
+
+        let port = server.port.to_string();
+        let hold = ["exec", &id, "--", "/usr/bin/python3", "hold_tls.py", "api.test", &port];
+        let mut holding = Running::start(&mut stage.ironcage(hold));
+        let mut said = BufReader::new(holding.stdout());
+        let mut line = String::new();
+        said.read_line(&mut line).expect("a line");
+        assert_eq!(line, "HTTP/1.1 200\n");
+        // More is allowed: what is open stays, and is held to the rules as they are.
+        let added = ironcage(stage, &["net", "allow", &id, "--http", &format!("POST {host}/v1/x")]).ok();
+        assert_eq!(added.stdout(), "added rule 3\n");
+        assert_eq!(ask("POST", "/v1/x"), "200");
+        let rules = ironcage(stage, &["net", "rules", &id]).ok().stdout();
+        assert!(rules.contains(&format!("live 2   allow  GET {host}/v1/**  (operator)")), "{rules}");
+        // Less is: the connection with the request that was allowed ends.
+        let removed = ironcage(stage, &["net", "remove", &id, "2"]).ok();
+        assert_eq!(removed.stdout(), "removed rule 2; 1 open connection was closed\n");
+        let mut rest = String::new();
+        said.read_to_string(&mut rest).expect("the rest");
+        assert_eq!(rest, "end\n");
+        assert_eq!((ask("GET", "/v1/x"), ask("POST", "/v1/x")), ("403".into(), "200".into()));
+        ironcage(stage, &["stop", &id]).ok();
+        let log = server.log();
+        assert_eq!(log.lines().count(), 4, "{log}");
+
+        // Where programs know no authority of the cage's, TLS cannot be opened later.
+        let id = start(stage, &["--allow-host", &host, "--allow-host", "api.test:80"]);
+        let http = format!("GET {host}/v1/**");
+        let refused = ironcage(stage, &["net", "allow", &id, "--http", &http]);
+        assert!(refused.stderr.contains("start the cage with --network live"), "{refused:?}");
+        ironcage(stage, &["net", "allow", &id, "--http", "GET api.test:80/v1/**"]).ok();
         ironcage(stage, &["stop", &id]).ok();
     }
 

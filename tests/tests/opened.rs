@@ -190,4 +190,79 @@ except ConnectionResetError: print("raw reset")
         let ran = stage.sh_with(&flags, &format!("curl -sS -m 60 https://api.test:{port}/"));
         assert!(ran.stdout().contains("the server's TLS is not to be trusted"), "{ran:?}");
     }
+
+    fn what_goes_out_in_opened_requests_is_bounded(stage) {
+        let Some(server) = TlsWeb::start(stage, "api.test") else { return };
+        let port = server.port;
+        let limited = |limits: &[&str]| {
+            let mut flags = flags(&server, &["api.test"]);
+            flags.extend(limits.iter().flat_map(|limit| ["--network-limit".to_owned(), (*limit).to_owned()]));
+            flags
+        };
+        // The length that is said, and the one that is found out; exactly the limit still goes.
+        let script = format!(
+            "u=https://api.test:{port}/echo; w='%{{http_code}} '\n\
+             head -c 4096 /dev/zero > most; head -c 4097 /dev/zero > more\n\
+             for v in --http1.1 --http2; do for f in most more; do\n\
+             curl -sS -m 60 $v -o /dev/null -w \"$w\" --data-binary @$f $u\n\
+             curl -sS -m 60 $v -o /dev/null -w \"$w\" -H 'Transfer-Encoding: chunked' -T - $u < $f 2>/dev/null || echo stopped\n\
+             done; done\n"
+        );
+        let ran = server.sh(stage, &limited(&["body=4K"]), &script);
+        let one = "200 200 413 ";
+        let out = ran.stdout();
+        assert!(out.starts_with(one) && out.matches(one).count() == 2, "{ran:?}");
+        let log = server.log();
+        assert_eq!(log.lines().filter(|line| line.contains("\"content-length\":\"4097\"")).count(), 0, "{log}");
+        assert!(told(stage).contains("a body of more than 4K"), "{ran:?}");
+
+        // Bytes in total: what is over the bound does not arrive, whichever version carries it.
+        for version in ["--http1.1", "--http2"] {
+            let script = format!(
+                "u=https://api.test:{port}/echo; head -c 1000 /dev/zero > few; head -c 200000 /dev/zero > many\n\
+                 curl -sS -m 60 {version} --data-binary @few $u | grep -o '\"length\":1000'\n\
+                 curl -sS -m 60 {version} --data-binary @many $u 2>/dev/null | grep -c '\"length\":200000'\n"
+            );
+            let ran = server.sh(stage, &limited(&["bytes-out=64K"]), &script);
+            assert_eq!(ran.stdout(), "\"length\":1000\n0\n", "{version}: {ran:?}");
+            let told = told(stage);
+            assert!(told.contains("more than 64K out"), "{told}");
+        }
+
+        // Requests a second, on one connection and on many: some go, and not all at once.
+        let script = python(&server, r#"
+import http.client
+def ask(connection):
+    connection.request("GET", "/echo")
+    answer = connection.getresponse(); answer.read()
+    return answer.status
+connection = http.client.HTTPSConnection("api.test", port, timeout=60)
+first = last = ask(connection)
+for _ in range(2000):
+    if last == 429: break
+    # Too many connections are reset, and this one ends with an answer of 429.
+    try: last = ask(connection)
+    except (OSError, http.client.HTTPException): connection.close()
+print(first, last)
+"#);
+        let ran = server.sh(stage, &limited(&["requests-per-second=1"]), &script);
+        assert_eq!(ran.stdout(), "200 429\n", "{ran:?}");
+        assert!(told(stage).contains("more than 1 requests a second"), "{ran:?}");
+
+        // Connections at once.
+        let script = python(&server, r#"
+import time
+first = tls(); second = None
+try: second = tls()
+except OSError: pass
+print("second" if second else "refused")
+first.close()
+for _ in range(600):
+    try: tls(); print("again"); break
+    except OSError: time.sleep(0.1)
+"#);
+        let ran = server.sh(stage, &limited(&["connections=1"]), &script);
+        assert_eq!(ran.stdout(), "refused\nagain\n", "{ran:?}");
+        assert!(told(stage).contains("more than 1 connections at once"), "{ran:?}");
+    }
 }

@@ -1,6 +1,6 @@
 //! What can be asked of a running cage's network. Plain types.
 
-use ironcage_model::{HostRule, LiveRule, NetworkLimits, NetworkVerdict, Publish};
+use ironcage_model::{HostRule, HttpRule, LiveRule, NetworkLimits, NetworkVerdict, Publish};
 use serde::{Deserialize, Serialize};
 
 /// What a client asks about the network.
@@ -15,6 +15,9 @@ pub enum NetworkRequest {
         verdict: NetworkVerdict,
         /// Which hosts and ports.
         rule: HostRule,
+        /// Which requests of those hosts, where it allows some only.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        requests: Option<HttpRule>,
     },
     /// Takes rules away that were added before. Answered as above.
     Remove {
@@ -42,6 +45,8 @@ pub enum NetworkRequest {
 pub struct NetworkRules {
     /// Rules of the plan: what goes out.
     pub allow: Vec<HostRule>,
+    /// Rules of the plan: requests that go out, to hosts that get no others.
+    pub http: Vec<HttpRule>,
     /// Rules of the plan: what does not.
     pub deny: Vec<HostRule>,
     /// Ports of the host's own loopback.

@@ -5,7 +5,7 @@ use crate::decide::{Denied, Target};
 use crate::hello::{self, Hello};
 use crate::http::{self, Refused};
 use crate::ledger::Kind;
-use crate::open::Open;
+use crate::open::{Looked, Open};
 use crate::relay::{First, first, read_more, relay, write_all};
 use crate::resolve::Unresolved;
 use crate::serve::Service;
@@ -89,7 +89,14 @@ pub(crate) async fn serve(service: &Service, open: &Rc<Open>, client: TcpStream)
             };
         }
     };
-    open.lets(target.clone(), port);
+    let looked = match &target {
+        Target::Name(name) if service.opens(name, port) => {
+            Looked::Opened(service.rules.requests(name, port))
+        }
+        _ => Looked::Closed,
+    };
+    let opened = looked != Looked::Closed;
+    open.lets(target.clone(), port, looked);
     let connection = Connection {
         service,
         open,
@@ -97,10 +104,6 @@ pub(crate) async fn serve(service: &Service, open: &Rc<Open>, client: TcpStream)
         target,
         port,
         rule,
-    };
-    let opened = match &connection.target {
-        Target::Name(name) => service.opens(name, port),
-        Target::Address(_) | Target::Host => false,
     };
     // A side that went away is an end like any other.
     let _ = match (expected, connection.target.clone()) {

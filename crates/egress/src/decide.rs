@@ -84,6 +84,18 @@ impl Rules {
         }
     }
 
+    /// Rules over requests alone.
+    #[cfg(test)]
+    pub(crate) fn of_requests(http: Vec<HttpRule>) -> Self {
+        Rules {
+            allow: Vec::new(),
+            deny: Vec::new(),
+            http,
+            host_ports: Vec::new(),
+            live: RefCell::default(),
+        }
+    }
+
     /// Rules come and go while the cage runs.
     pub(crate) fn change(&self, add: Vec<LiveRule>, remove: &[u32]) {
         let mut live = self.live.borrow_mut();
@@ -101,7 +113,9 @@ impl Rules {
             return Some(rule.clone());
         }
         let live = self.live.borrow();
-        let mut added = live.iter().filter(|rule| rule.verdict == verdict);
+        let mut added = live
+            .iter()
+            .filter(|rule| rule.verdict == verdict && rule.is_whole());
         added
             .find(|rule| holds(&rule.rule))
             .map(|rule| rule.rule.clone())
@@ -125,6 +139,7 @@ impl Rules {
         let live = self.live.borrow();
         live.iter().any(|rule| {
             rule.verdict == verdict
+                && rule.is_whole()
                 && holds(rule.rule.ports)
                 && matches!(&rule.rule.to, Destination::Name(name) if self.is_host(name))
         })
@@ -149,12 +164,25 @@ impl Rules {
 
     fn is_known(&self, name: &HostName) -> bool {
         self.allowing(|rule| rule.knows(name)).is_some()
-            || self.http.iter().any(|rule| rule.host.knows(name))
+            || self.any_http(|rule| rule.host.knows(name)).is_some()
+    }
+
+    /// The first rule over requests for which something holds, those of the plan before others.
+    fn any_http(&self, holds: impl Fn(&HttpRule) -> bool) -> Option<HttpRule> {
+        if let Some(rule) = self.http.iter().find(|rule| holds(rule)) {
+            return Some(rule.clone());
+        }
+        let live = self.live.borrow();
+        let mut added = live.iter().filter_map(|rule| rule.requests.as_ref());
+        added.find(|rule| holds(rule)).cloned()
     }
 
     /// Requests that a port of a name gets; `None` where it gets every one.
     pub(crate) fn requests(&self, name: &HostName, port: u16) -> Option<Vec<HttpRule>> {
-        let about = self.http.iter().filter(|rule| rule.is_about(name, port));
+        let live = self.live.borrow();
+        let added = live.iter().filter_map(|rule| rule.requests.as_ref());
+        let all = self.http.iter().chain(added);
+        let about = all.filter(|rule| rule.is_about(name, port));
         let rules: Vec<HttpRule> = about.cloned().collect();
         (!rules.is_empty()).then_some(rules)
     }
@@ -168,8 +196,7 @@ impl Rules {
                 if let Some(rule) = self.denying(|rule| rule.names(name, port)) {
                     return Err(Denied::by(&rule));
                 }
-                let requests = self.http.iter().find(|rule| rule.is_about(name, port));
-                if let Some(rule) = requests {
+                if let Some(rule) = self.any_http(|rule| rule.is_about(name, port)) {
                     return Ok(rule.to_string());
                 }
                 match self.allowing(|rule| rule.names(name, port)) {
@@ -346,6 +373,7 @@ mod tests {
             number,
             verdict,
             rule: text.parse().unwrap(),
+            requests: None,
             origin: "operator".into(),
         };
         let allows = |text: &str, port| rules.decide(&Target::Name(name(text)), port).is_ok();
@@ -371,5 +399,38 @@ mod tests {
         assert!(allows("a.example.com", 443));
         assert!(rules.decide(&Target::Host, 6379).is_err());
         assert!(rules.decide(&Target::Host, 5432).is_err());
+    }
+
+    #[test]
+    fn live_rules_over_requests_narrow_and_do_not_allow_as_a_whole() {
+        let rules = rules(vec![host("example.com", Ports::Web)], Vec::new());
+        let live = |number, text: &str| {
+            let requests: HttpRule = text.parse().unwrap();
+            LiveRule {
+                number,
+                verdict: NetworkVerdict::Allowed,
+                rule: requests.host.clone(),
+                requests: Some(requests),
+                origin: "operator".into(),
+            }
+        };
+        let asked = |text: &str| rules.requests(&name(text), 443).map(|found| found.len());
+        assert_eq!(asked("example.com"), None);
+        rules.change(
+            vec![
+                live(1, "GET example.com/a/**"),
+                live(2, "POST new.com/x"),
+                live(3, "host.ironcage:5433/**"),
+            ],
+            &[],
+        );
+        assert_eq!((asked("example.com"), asked("new.com")), (Some(1), Some(1)));
+        assert!(rules.knows(&name("new.com")).is_ok());
+        let decided = rules.decide(&Target::Name(name("new.com")), 443).unwrap();
+        assert_eq!(decided, "POST new.com/x");
+        assert!(rules.decide(&Target::Host, 5433).is_err());
+        rules.change(Vec::new(), &[1, 2]);
+        assert_eq!((asked("example.com"), asked("new.com")), (None, None));
+        assert!(rules.decide(&Target::Name(name("new.com")), 443).is_err());
     }
 }

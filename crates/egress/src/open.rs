@@ -1,11 +1,39 @@
 //! The connections that are there, so that those can be ended that no longer match.
 
 use crate::decide::{Denied, Rules, Target};
+use ironcage_model::HttpRule;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::rc::Rc;
 use tokio::task::AbortHandle;
+
+/// How far a connection is looked into.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Looked {
+    /// Not into its requests.
+    Closed,
+    /// Into every request: those that were allowed when it began, `None` where all were.
+    Opened(Option<Vec<HttpRule>>),
+}
+
+impl Looked {
+    /// Whether a connection may go on where these requests are allowed now: the next ones are
+    /// held to them, but those that are under way were allowed before.
+    fn still_holds(&self, now: Option<Vec<HttpRule>>) -> Result<(), Denied> {
+        let narrower = match (self, now) {
+            (_, None) => false,
+            (Looked::Closed | Looked::Opened(None), Some(_)) => true,
+            (Looked::Opened(Some(before)), Some(now)) => {
+                before.iter().any(|rule| !now.contains(rule))
+            }
+        };
+        match narrower {
+            true => Err(Denied::because("other rules over requests hold now")),
+            false => Ok(()),
+        }
+    }
+}
 
 /// One connection of the cage's.
 #[derive(Debug, Default)]
@@ -14,8 +42,8 @@ pub(crate) struct Open {
     pub(crate) number: u64,
     /// The port inside from which it came.
     pub(crate) from: u16,
-    /// Where to, once that is decided.
-    target: RefCell<Option<(Target, u16)>>,
+    /// Where to, once that is decided, and how far it is looked into.
+    target: RefCell<Option<(Target, u16, Looked)>>,
     /// Where the name led to.
     address: Cell<Option<IpAddr>>,
     /// The port of the host's at which it came in, where it did.
@@ -25,8 +53,8 @@ pub(crate) struct Open {
 
 impl Open {
     /// It was let through to there.
-    pub(crate) fn lets(&self, target: Target, port: u16) {
-        self.target.replace(Some((target, port)));
+    pub(crate) fn lets(&self, target: Target, port: u16, looked: Looked) {
+        self.target.replace(Some((target, port, looked)));
     }
 
     /// The name led to this address.
@@ -47,7 +75,7 @@ impl Open {
     /// Whether it still may be there.
     fn matches(&self, rules: &Rules) -> Result<(), (Target, u16, Denied)> {
         let target = self.target.borrow();
-        let Some((target, port)) = &*target else {
+        let Some((target, port, looked)) = &*target else {
             // It is decided by the rules as they are by then.
             return Ok(());
         };
@@ -57,6 +85,10 @@ impl Open {
                 (Target::Name(name), Some(address)) if !rules.is_host(name) => {
                     rules.may_lead_to(address, *port)
                 }
+                _ => Ok(()),
+            })
+            .and_then(|()| match target {
+                Target::Name(name) => looked.still_holds(rules.requests(name, *port)),
                 _ => Ok(()),
             });
         still.map_err(|denied| (target.clone(), *port, denied))

@@ -52,7 +52,7 @@ impl Connection<'_> {
                 port: self.port,
                 usual_port: if protocol == Protocol::Https { 443 } else { 80 },
             },
-            rules: self.service.rules.requests(name, self.port),
+            rules: Rc::clone(&self.service.rules),
             rule: self.rule.clone(),
             dealing: Dealing::of(
                 &self.service.vault,

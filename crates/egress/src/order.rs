@@ -130,6 +130,7 @@ mod tests {
             number: 3,
             verdict: NetworkVerdict::Allowed,
             rule: "**.example.com:8443".parse().unwrap(),
+            requests: Some("GET,HEAD **.example.com:8443/v1/**".parse().unwrap()),
             origin: "operator".into(),
         };
         let order = Order::Rules {

@@ -34,7 +34,7 @@ const MOST: u64 = 8192;
 
 /// What all connections of a door share.
 pub(crate) struct Service {
-    pub(crate) rules: Rules,
+    pub(crate) rules: Rc<Rules>,
     pub(crate) resolver: Resolver,
     /// What opens TLS, where a rule needs it.
     pub(crate) opener: Option<Opener>,
@@ -78,7 +78,7 @@ impl Service {
         books: Books,
     ) -> Self {
         Service {
-            rules,
+            rules: Rc::new(rules),
             resolver,
             opener,
             vault: Rc::new(vault),

@@ -1,6 +1,6 @@
 //! Rules of the network that change while a cage runs.
 
-use crate::{HostRule, NetworkVerdict, Traffic};
+use crate::{HostRule, HttpRule, NetworkVerdict, Traffic};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -14,8 +14,26 @@ pub struct LiveRule {
     pub verdict: NetworkVerdict,
     /// Which hosts and ports.
     pub rule: HostRule,
+    /// Which requests of those hosts; they get no others. `None` is all that goes there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests: Option<HttpRule>,
     /// Who added it: `operator`, or what it belongs to.
     pub origin: String,
+}
+
+impl LiveRule {
+    /// Whether it is about all that goes to its hosts, not only about some requests.
+    pub fn is_whole(&self) -> bool {
+        self.requests.is_none()
+    }
+
+    /// As it is written.
+    pub fn written(&self) -> String {
+        match &self.requests {
+            Some(requests) => requests.to_string(),
+            None => self.rule.to_string(),
+        }
+    }
 }
 
 /// What happened to a rule.

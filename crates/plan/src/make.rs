@@ -28,8 +28,13 @@ pub fn make(
     let landlock = holds(&layers, Layer::Landlock);
     let kept_nothing = (isolation == Isolation::Landlock).then(|| keeping_nothing(policy));
     let mut network = network::make(policy, request, files)?;
-    if let Some(network) = network.as_mut().filter(|network| network.opens_tls()) {
-        network.authorities = trust::authorities(request, files)?;
+    if let Some(network) = network.as_mut() {
+        if network.needs_authority() {
+            network.authorities = trust::authorities(request, files)?;
+        } else if network.live {
+            // Without any, rules over requests that come later are refused.
+            network.authorities = trust::authorities(request, files).unwrap_or_default();
+        }
     }
     let mut view = view::make(
         kept_nothing.as_ref().unwrap_or(policy),

@@ -97,6 +97,12 @@ pub struct Network {
 impl Network {
     /// Whether TLS of some host is opened, for which the cage has an authority of its own.
     pub fn opens_tls(&self) -> bool {
+        self.needs_authority() || self.live && !self.authorities.is_empty()
+    }
+
+    /// Whether a rule or a secret of the plan needs TLS to be opened; rules that come later may
+    /// need it too.
+    pub(crate) fn needs_authority(&self) -> bool {
         !self.http.is_empty() || !self.secrets.is_empty()
     }
 

@@ -6,7 +6,8 @@ use crate::supervise::Supervision;
 use ironcage_control::{NetworkRequest, NetworkRules, Reply};
 use ironcage_egress::Order;
 use ironcage_model::{
-    EventKind, HostRule, LiveRule, NetworkLimits, NetworkVerdict, Ports, Publish, RuleChange,
+    EventKind, HostRule, HttpRule, LiveRule, NetworkLimits, NetworkVerdict, Ports, Publish,
+    RuleChange,
 };
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -14,6 +15,17 @@ use std::os::fd::{AsFd, OwnedFd};
 const MOST: usize = 1024;
 /// Who adds rules through the control socket.
 const OPERATOR: &str = "operator";
+
+/// A rule that is to be added.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    /// Whether it allows or denies.
+    pub(crate) verdict: NetworkVerdict,
+    /// Which hosts and ports.
+    pub(crate) rule: HostRule,
+    /// Which requests of those hosts, where it allows some only.
+    pub(crate) requests: Option<HttpRule>,
+}
 
 /// What was ordered and not answered yet.
 #[derive(Debug)]
@@ -49,9 +61,18 @@ impl Supervision<'_> {
                 let reply = Reply::NetworkRules(Box::new(rules));
                 self.control.reply(key, &reply, &[]);
             }),
-            NetworkRequest::Add { verdict, rule } => self
-                .add_network_rule(Some(key), verdict, rule, OPERATOR)
-                .map(drop),
+            NetworkRequest::Add {
+                verdict,
+                rule,
+                requests,
+            } => {
+                let wanted = Wanted {
+                    verdict,
+                    rule,
+                    requests,
+                };
+                self.add_network_rule(Some(key), wanted, OPERATOR).map(drop)
+            }
             NetworkRequest::Remove { numbers } => {
                 let known = self.network.rules.iter();
                 let operators = known.filter(|rule| rule.origin == OPERATOR);
@@ -89,6 +110,9 @@ impl Supervision<'_> {
         };
         Ok(NetworkRules {
             allow: rules(&network.allow),
+            http: (network.http.iter())
+                .map(|item| item.what.rule.clone())
+                .collect(),
             deny: rules(&network.deny),
             host_ports: network.host_ports.iter().map(|p| p.what.port).collect(),
             ports: network.ports(),
@@ -106,13 +130,20 @@ impl Supervision<'_> {
     pub(crate) fn add_network_rule(
         &mut self,
         client: Option<u64>,
-        verdict: NetworkVerdict,
-        rule: HostRule,
+        wanted: Wanted,
         origin: &str,
     ) -> Result<u32, String> {
         let network = self.plan.network.as_ref().ok_or_else(no_door)?;
+        let Wanted {
+            verdict,
+            rule,
+            requests,
+        } = wanted;
         if verdict == NetworkVerdict::Allowed {
             reachable(&rule, network.ports())?;
+        }
+        if let Some(requests) = &requests {
+            can_be_held(verdict, &rule, requests, network.opens_tls())?;
         }
         if self.network.rules.len() >= MOST {
             return Err(format!(
@@ -125,6 +156,7 @@ impl Supervision<'_> {
             number,
             verdict,
             rule,
+            requests,
             origin: origin.to_owned(),
         };
         self.order_rules(client, vec![rule], Vec::new())?;
@@ -276,6 +308,22 @@ fn no_door() -> String {
     "the cage was started without a network; start it with --network live, or with a rule".into()
 }
 
+/// Whether the door can hold a host to requests at all.
+fn can_be_held(
+    verdict: NetworkVerdict,
+    rule: &HostRule,
+    requests: &HttpRule,
+    opens_tls: bool,
+) -> Result<(), String> {
+    if verdict != NetworkVerdict::Allowed || requests.host != *rule {
+        return Err("a rule over requests allows some of one host's, and denies none".into());
+    }
+    if rule.ports == Ports::One(80) || opens_tls {
+        return Ok(());
+    }
+    Err("the programs in this cage know no authority of its own, by which TLS could be opened to see requests; start the cage with --network live, or name port 80".into())
+}
+
 /// Whether the door may connect to the ports of a rule at all: it gave up the others for good
 /// when it started.
 fn reachable(rule: &HostRule, ports: Option<Vec<u16>>) -> Result<(), String> {
@@ -311,6 +359,22 @@ fn reachable(rule: &HostRule, ports: Option<Vec<u16>>) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn requests_are_held_where_they_can_be_seen() {
+        let held = |text: &str, verdict, opens_tls| {
+            let requests: HttpRule = text.parse().unwrap();
+            can_be_held(verdict, &requests.host.clone(), &requests, opens_tls)
+        };
+        assert!(held("GET a.com/x", NetworkVerdict::Allowed, true).is_ok());
+        assert!(held("GET a.com:80/x", NetworkVerdict::Allowed, false).is_ok());
+        let refused = held("GET a.com/x", NetworkVerdict::Allowed, false).unwrap_err();
+        assert!(refused.contains("--network live"), "{refused}");
+        assert!(held("GET a.com/x", NetworkVerdict::Denied, true).is_err());
+        let requests: HttpRule = "GET a.com/x".parse().unwrap();
+        let other: HostRule = "b.com".parse().unwrap();
+        assert!(can_be_held(NetworkVerdict::Allowed, &other, &requests, true).is_err());
+    }
 
     #[test]
     fn a_door_that_gave_up_ports_is_not_told_to_use_them() {

@@ -6,7 +6,7 @@
 use super::head::{self, Framing, Refused, Request};
 use super::judge::{Asked, Judge, Passed, refusal};
 use crate::books::Counts;
-use crate::secret::Scanner;
+use crate::secret::{Scanner, Stopped};
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -21,6 +21,8 @@ use tokio::time::timeout;
 const HEAD_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a connection without a request is kept.
 const IDLE_PATIENCE: Duration = Duration::from_secs(300);
+/// How long a client may be silent in the middle of a body.
+const BODY_PATIENCE: Duration = Duration::from_secs(300);
 /// Bytes read in one go.
 const PART: usize = 16 * 1024;
 /// Longest line before a chunk, and longest part after the last one.
@@ -32,11 +34,30 @@ const LONGEST_TRAILER: usize = 16 * 1024;
 pub(crate) struct Source<R> {
     inner: R,
     buffer: Vec<u8>,
+    /// How long it may be silent in the middle of a body.
+    patience: Option<Duration>,
 }
 
 impl<R: AsyncRead + Unpin> Source<R> {
     fn new(inner: R, buffer: Vec<u8>) -> Self {
-        Source { inner, buffer }
+        Source {
+            inner,
+            buffer,
+            patience: None,
+        }
+    }
+
+    /// Reads more of a body. `false` at the end.
+    async fn more(&mut self) -> io::Result<bool> {
+        let Some(patience) = self.patience else {
+            return self.fill().await;
+        };
+        match timeout(patience, self.fill()).await {
+            Ok(more) => more,
+            Err(_) => Err(io::Error::other(Stopped {
+                reason: "the body of the request did not come in time".into(),
+            })),
+        }
     }
 
     /// Reads more. `false` at the end.
@@ -59,7 +80,7 @@ impl<R: AsyncRead + Unpin> Source<R> {
                 self.used(at + 2);
                 return Ok(line);
             }
-            if self.buffer.len() > longest || !self.fill().await? {
+            if self.buffer.len() > longest || !self.more().await? {
                 return Err(io::ErrorKind::InvalidData.into());
             }
         }
@@ -78,7 +99,10 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
     pub(crate) fn new(stream: S, seen: Vec<u8>) -> Self {
         let (reader, writer) = tokio::io::split(stream);
         Client {
-            reader: Source::new(reader, seen),
+            reader: Source {
+                patience: Some(BODY_PATIENCE),
+                ..Source::new(reader, seen)
+            },
             writer,
         }
     }
@@ -479,14 +503,13 @@ async fn exactly<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     (scanner, count): (&mut Option<Scanner>, &impl Fn(u64) -> io::Result<()>),
 ) -> io::Result<()> {
     while left > 0 {
-        if source.buffer.is_empty() && !source.fill().await? {
+        if source.buffer.is_empty() && !source.more().await? {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let most = usize::try_from(left).unwrap_or(usize::MAX);
         let length = source.buffer.len().min(most);
         count(length as u64)?;
         let part = source.buffer.get(..length).unwrap_or_default();
-        count(length as u64)?;
         let part = scanned(scanner, part)?;
         match chunked {
             true => write_chunk(sink, &part).await?,

@@ -2,9 +2,10 @@
 //! whichever version of HTTP carries them.
 
 use super::head::{Authority, Fields, Refused};
+use crate::decide::Rules;
 use crate::ledger::Kind;
 use crate::secret::{Dealing, Scanner, Stopped};
-use ironcage_model::{HttpRule, NetworkVerdict, Protocol, RequestPath};
+use ironcage_model::{NetworkVerdict, Protocol, RequestPath};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -32,8 +33,8 @@ pub(crate) trait Recorder {
 /// What the requests of one connection are held to.
 pub(crate) struct Judge {
     pub(crate) authority: Authority,
-    /// Requests that are allowed; `None` where every one is.
-    pub(crate) rules: Option<Vec<HttpRule>>,
+    /// Where the requests are that are allowed: as the rules are when one comes.
+    pub(crate) rules: Rc<Rules>,
     /// The rule that let the connection out.
     pub(crate) rule: String,
     /// What the requests have to do with secrets, where the cage has any.
@@ -99,7 +100,8 @@ impl Judge {
     }
 
     fn decide(&self, asked: &Asked<'_>) -> Result<String, Refused> {
-        let Some(rules) = &self.rules else {
+        let Authority { name, port, .. } = &self.authority;
+        let Some(rules) = self.rules.requests(name, *port) else {
             return Ok(self.rule.clone());
         };
         // Some servers take the method or the path from there instead.

@@ -40,9 +40,9 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     /// Let connections of a running cage out to a host
-    Allow(rules::Change),
+    Allow(rules::Allow),
     /// Let no connection of a running cage out to a host, even where it is allowed
-    Deny(rules::Change),
+    Deny(rules::Deny),
     /// Take rules away that `net allow` or `net deny` added
     Remove(rules::Remove),
     /// Take away every rule that `net allow` and `net deny` added
@@ -66,8 +66,8 @@ type Key = (
 
 pub(crate) fn run(args: Args) -> CommandResult {
     match args.command {
-        Some(Command::Allow(change)) => rules::change(NetworkVerdict::Allowed, change),
-        Some(Command::Deny(change)) => rules::change(NetworkVerdict::Denied, change),
+        Some(Command::Allow(change)) => rules::allow(change),
+        Some(Command::Deny(change)) => rules::deny(change),
         Some(Command::Remove(remove)) => rules::remove(remove),
         Some(Command::Reset(cage)) => rules::reset(cage),
         Some(Command::Rules(show)) => rules::show(show),

@@ -5,7 +5,8 @@ use crate::error::{CliError, CommandResult};
 use crate::running;
 use ironcage_control::{NetworkRequest, NetworkRules, Reply};
 use ironcage_model::{
-    LiveRule, NetworkLimits, NetworkVerdict, Printable, RuleChange, bytes_as_written,
+    HostRule, HttpRule, LiveRule, NetworkLimits, NetworkVerdict, Printable, RuleChange,
+    bytes_as_written,
 };
 use ironcage_policy::{NetworkLimit, NetworkLimitName};
 use ironcage_runtime::client::ClientError;
@@ -18,14 +19,27 @@ pub(super) struct Cage {
     cage: String,
 }
 
-/// A host to allow or deny.
+/// A host to deny.
 #[derive(Debug, clap::Args)]
-pub(super) struct Change {
+pub(super) struct Deny {
+    #[command(flatten)]
+    cage: Cage,
+    /// The host, as --deny-host takes it; host.ironcage:PORT is a port of the host's own
+    #[arg(value_name = "HOST")]
+    host: String,
+}
+
+/// A host to allow, or requests to it.
+#[derive(Debug, clap::Args)]
+pub(super) struct Allow {
     #[command(flatten)]
     cage: Cage,
     /// The host, as --allow-host takes it; host.ironcage:PORT is a port of the host's own
-    #[arg(value_name = "HOST")]
-    host: String,
+    #[arg(value_name = "HOST", required_unless_present = "http")]
+    host: Option<String>,
+    /// Some requests only, as --http-allow takes them: the host gets no others
+    #[arg(long, value_name = "[METHOD,..] HOST[/PATH]", conflicts_with = "host")]
+    http: Option<String>,
 }
 
 /// Rules to take away.
@@ -89,14 +103,40 @@ fn request(cage: &Cage, request: NetworkRequest, what: &str) -> CommandResult {
     }
 }
 
-pub(super) fn change(verdict: NetworkVerdict, args: Change) -> CommandResult {
-    let rule = match verdict {
-        NetworkVerdict::Allowed => ironcage_policy::allowed(&args.host),
-        NetworkVerdict::Denied => ironcage_policy::denied(&args.host),
+pub(super) fn allow(args: Allow) -> CommandResult {
+    let wrong = |error| CliError::from_error(&error);
+    let (rule, requests) = match (&args.http, &args.host) {
+        (Some(text), _) => {
+            let requests = ironcage_policy::requests(text).map_err(wrong)?;
+            (requests.host.clone(), Some(requests))
+        }
+        (None, host) => {
+            let host = host.as_deref().unwrap_or_default();
+            (ironcage_policy::allowed(host).map_err(wrong)?, None)
+        }
     };
+    let verdict = NetworkVerdict::Allowed;
+    add(&args.cage, verdict, rule, requests)
+}
+
+pub(super) fn deny(args: Deny) -> CommandResult {
+    let rule = ironcage_policy::denied(&args.host);
     let rule = rule.map_err(|error| CliError::from_error(&error))?;
-    let request_for = NetworkRequest::Add { verdict, rule };
-    request(&args.cage, request_for, "added")
+    add(&args.cage, NetworkVerdict::Denied, rule, None)
+}
+
+fn add(
+    cage: &Cage,
+    verdict: NetworkVerdict,
+    rule: HostRule,
+    requests: Option<HttpRule>,
+) -> CommandResult {
+    let asked = NetworkRequest::Add {
+        verdict,
+        rule,
+        requests,
+    };
+    request(cage, asked, "added")
 }
 
 pub(super) fn remove(args: Remove) -> CommandResult {
@@ -129,6 +169,9 @@ pub(super) fn show(args: Show) -> CommandResult {
         for port in &rules.host_ports {
             writeln!(out, "plan     allow  host.ironcage:{port}")?;
         }
+        for rule in &rules.http {
+            writeln!(out, "plan     allow  {rule}")?;
+        }
         for rule in &rules.deny {
             writeln!(out, "plan     deny   {rule}")?;
         }
@@ -139,7 +182,7 @@ pub(super) fn show(args: Show) -> CommandResult {
                 out,
                 "{number:<8} {:<5}  {}  ({origin})",
                 word(rule.verdict),
-                rule.rule
+                rule.written()
             )?;
         }
         if let Some(ports) = &rules.ports {
@@ -193,7 +236,7 @@ pub(in crate::commands) fn change_in_words(
     };
     format!(
         "rule {number} {change} by {origin}: {verdict} {}{closed}",
-        rule.rule
+        rule.written()
     )
 }
 

@@ -3,6 +3,7 @@
 use super::super::head::Authority;
 use super::super::judge::Recorder;
 use super::*;
+use crate::decide::Rules;
 use crate::ledger::Kind;
 use ironcage_model::{
     Destination, HostName, HostRule, HttpRule, NetworkVerdict, PathPattern, Ports, Protocol,
@@ -37,7 +38,9 @@ fn judge(paths: Option<&[(&str, &str)]>) -> (Judge, Rc<Notes>) {
         path: PathPattern::parse(path).unwrap(),
     };
     let judge = Judge {
-        rules: paths.map(|paths| paths.iter().map(rule).collect()),
+        rules: Rc::new(Rules::of_requests(
+            paths.unwrap_or_default().iter().map(rule).collect(),
+        )),
         authority: Authority {
             name: name.clone(),
             port: 80,
@@ -200,4 +203,48 @@ fn sizes_of_chunks_are_plain_numbers() {
     ] {
         assert_eq!(chunk_size(odd), None, "{odd:?}");
     }
+}
+
+#[test]
+fn a_body_that_stops_coming_does_not_hold_a_connection_for_good() {
+    // Time that passes only when nothing else happens.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    let (judge, notes) = judge(None);
+    for (silence, goes_on) in [(BODY_PATIENCE / 2, true), (BODY_PATIENCE * 2, false)] {
+        let server = runtime.block_on(async {
+            let (mut outer, inner) = duplex(1 << 16);
+            let (mut far, near) = duplex(1 << 16);
+            let half = b"POST / HTTP/1.1\r\nHost: a.com\r\nContent-Length: 4\r\n\r\nab";
+            outer.write_all(half).await.unwrap();
+            let mut client = Client::new(inner, Vec::new());
+            let counts = Counts::uncounted();
+            let first = client.request(&judge).await.unwrap().unwrap().unwrap();
+            let carried = async {
+                let _ = carry(&mut client, near, first, (&judge, &counts)).await;
+                Ok(())
+            };
+            let slow = async {
+                tokio::time::sleep(silence).await;
+                // It may be too late.
+                let _ = outer.write_all(b"cd").await;
+                Ok(())
+            };
+            // The server never answers, so this takes all the time there is.
+            let _ = timeout(BODY_PATIENCE * 4, crate::relay::both(carried, slow)).await;
+            let mut got = vec![0; 1 << 16];
+            let length = far.read(&mut got).await.unwrap();
+            String::from_utf8_lossy(&got[..length]).into_owned()
+        });
+        assert_eq!(server.ends_with("abcd"), goes_on, "{server}");
+    }
+    let seen = notes.0.borrow();
+    let reasons: Vec<&str> = seen
+        .iter()
+        .filter_map(|kind| kind.reason.as_deref())
+        .collect();
+    assert_eq!(reasons, ["the body of the request did not come in time"]);
 }
