@@ -121,6 +121,12 @@ both! {
         assert_eq!(stage.read("done").as_deref(), Some("1\n"));
         assert_eq!(stage.read("failed").as_deref(), Some("1\n"), "the cage's change is one");
         assert_eq!((stage.read(".envrc"), stage.read("Makefile")), (None, None));
+        // What the policy of the cage lists is not held.
+        drop(cage);
+        let flags = ["run", "-q", "-d", "--sticky", "--unprotect", ".envrc"];
+        let lifted = Cage { stage, id: ironcage(stage, &flags).ok().stdout().trim().to_owned() };
+        lifted.exec(&["--commit-on-success"], "echo 2 > .envrc; echo evil > .mcp.json").ok().says(".mcp.json");
+        assert_eq!((stage.read(".envrc").as_deref(), stage.read(".mcp.json")), (Some("2\n"), None));
         let direct = ironcage(stage, &["run", "-q", "-d", "--sticky", "--workspace-mode", "direct"]).ok();
         let direct = Cage { stage, id: direct.stdout().trim().to_owned() };
         direct.exec(&["--commit-on-success"], "touch ran").ended(125).says("no pending change");

@@ -30,6 +30,8 @@ pub(crate) enum Choice {
         beside: Option<Change>,
         /// Whether that is so because another cage works on it.
         busy: bool,
+        /// Whether the next run goes on with that one all the same.
+        stays_first: bool,
     },
 }
 
@@ -43,21 +45,27 @@ impl Choice {
         fresh: bool,
     ) -> Result<Choice, CliError> {
         let mode = policy.workspace_mode.value;
-        let beside = !policy.write.is_empty() && mode != WorkspaceMode::Direct;
-        if !mode.is_copy_on_write() && !beside {
+        // On real files the git directory alone is a layer, where there is one.
+        let direct = mode == WorkspaceMode::Direct;
+        if !mode.is_copy_on_write() && !direct && policy.write.is_empty() {
             return Ok(Choice::None);
         }
         let store = places::changes(home);
         let pending = store.pending(workspace).map_err(shown)?;
         // One upper layer cannot serve two overlays at once: what either sees then is undefined.
         let busy = pending.as_ref().is_some_and(Change::in_use);
+        // A change to files is not for a run on the real ones, nor the other way round.
+        let alike = pending
+            .as_ref()
+            .is_some_and(|change| (change.mode() == WorkspaceMode::Direct.name()) == direct);
         match pending {
-            Some(change) if !fresh && !busy => Ok(Choice::Continue(store, change)),
+            Some(change) if !fresh && !busy && alike => Ok(Choice::Continue(store, change)),
             beside => Ok(Choice::Begin {
                 draft: store.draft(workspace).map_err(shown)?,
                 store,
+                stays_first: beside.is_some() && (busy && !fresh || direct && !alike),
+                busy: busy && !fresh && alike,
                 beside,
-                busy: busy && !fresh,
             }),
         }
     }
@@ -85,8 +93,14 @@ impl Choice {
         }
     }
 
-    /// Makes what is missing and takes the change for this run alone.
-    pub(crate) fn open(self, plan: &Plan, mode: WorkspaceMode) -> Result<Option<Open>, CliError> {
+    /// Makes what is missing and takes the change for this run alone. `allowed` are the paths
+    /// of the workspace that the policy lets be applied though the host would execute them.
+    pub(crate) fn open(
+        self,
+        plan: &Plan,
+        mode: WorkspaceMode,
+        allowed: &[PathBuf],
+    ) -> Result<Option<Open>, CliError> {
         let layers = |directory: &Path| layers(plan, directory);
         match self {
             Choice::None => Ok(None),
@@ -95,16 +109,17 @@ impl Choice {
                 draft,
                 beside,
                 busy,
+                stays_first,
             } => {
                 let wanted = layers(&draft.directory);
                 if wanted.is_empty() {
                     return Ok(None);
                 }
-                let (change, lock) = store
+                let (mut change, lock) = store
                     .create(&plan.workspace, draft, mode.name(), &wanted)
                     .map_err(shown)?;
-                // The next run goes on with the one that was there first.
-                if let Some(first) = beside.as_ref().filter(|_| busy) {
+                change.allow(allowed).map_err(shown)?;
+                if let Some(first) = beside.as_ref().filter(|_| stays_first) {
                     store.make_current(first).map_err(shown)?;
                 }
                 Ok(Some(Open {
@@ -112,8 +127,8 @@ impl Choice {
                     change,
                     origin: match beside {
                         Some(first) if busy => Origin::BesideBusy(first),
-                        Some(first) => Origin::InPlaceOf(first),
-                        None => Origin::First,
+                        Some(first) if !stays_first => Origin::InPlaceOf(first),
+                        _ => Origin::First,
                     },
                     lock,
                 }))
@@ -127,6 +142,7 @@ impl Choice {
                 same_directories(&change)?;
                 store.renew_work(&change).map_err(shown)?;
                 store.extend(&mut change, &wanted).map_err(shown)?;
+                change.allow(allowed).map_err(shown)?;
                 lock.share();
                 Ok(Some(Open {
                     store,
@@ -226,13 +242,11 @@ enum Origin {
 
 /// How the run ended, as far as its change is concerned.
 #[derive(Debug)]
-pub(crate) struct End<'a> {
+pub(crate) struct End {
     /// The workspace's mode.
     pub(crate) mode: WorkspaceMode,
     /// Whether the command ended with status 0.
     pub(crate) succeeded: bool,
-    /// Paths of the workspace that are applied though the host would execute or trust them.
-    pub(crate) allowed: &'a [PathBuf],
     /// Whether to say nothing and ask nothing.
     pub(crate) quiet: bool,
 }
@@ -269,7 +283,7 @@ impl Open {
 
     /// What becomes of it when the command has ended: applied where that is the mode and the
     /// command succeeded, else kept aside, told, and on a terminal asked about.
-    pub(crate) fn finish(mut self, cage: &CageId, end: &End<'_>) -> Result<(), CliError> {
+    pub(crate) fn finish(mut self, cage: &CageId, end: &End) -> Result<(), CliError> {
         if self.is_empty() {
             return self.remove();
         }
@@ -281,12 +295,15 @@ impl Open {
         if summary.is_empty() {
             return self.remove();
         }
+        let options = ApplyOptions {
+            hold_flagged: true,
+            allowed: self.change.allowed().to_vec(),
+            ..ApplyOptions::default()
+        };
+        if end.mode == WorkspaceMode::Direct {
+            return self.commit(&options, end.quiet);
+        }
         if end.mode == WorkspaceMode::Apply && end.succeeded {
-            let options = ApplyOptions {
-                hold_flagged: true,
-                allowed: end.allowed.to_vec(),
-                ..ApplyOptions::default()
-            };
             return self.apply(&options, end.quiet);
         }
         if end.quiet {
@@ -321,6 +338,25 @@ impl Open {
                     change.id()
                 );
             }
+        }
+        Ok(())
+    }
+
+    /// Brings over what was committed, however the command ended: the files that belong to it
+    /// are real already. Only what stays aside is told.
+    fn commit(self, options: &ApplyOptions, quiet: bool) -> Result<(), CliError> {
+        let everything = Selection::everything();
+        let applied = self
+            .store
+            .apply_locked(&self.change, &self.lock, &everything, options)
+            .map_err(shown)?;
+        if !quiet && !applied.finished {
+            anstream::eprintln!("ironcage: in the git directory: {applied}");
+            anstream::eprintln!(
+                "  hint: it stays aside as {}: `ironcage diff {}` shows it",
+                self.change.id(),
+                self.change.id()
+            );
         }
         Ok(())
     }

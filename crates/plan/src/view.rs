@@ -419,7 +419,7 @@ impl Builder<'_> {
                 workspace::check(self.request, self.files)?;
                 workspace::check_lifted(policy, &workspace)?;
                 let origin = format!("workspace, {}", policy.workspace_mode.origin);
-                grants.extend(self.git_directory(mode, &origin));
+                grants.extend(self.git_directory(policy, &origin));
                 grants.push(Grant {
                     path: workspace.clone(),
                     way: match mode {
@@ -433,9 +433,11 @@ impl Builder<'_> {
         }
         overlay::drop_contained(&mut grants, &workspace);
         grants.sort_by_key(|grant| grant.path.components().count());
+        let layers = grants.iter().filter(|grant| grant.way == Way::CopyOnWrite);
+        let layers: Vec<PathBuf> = layers.map(|grant| grant.path.clone()).collect();
         for grant in grants {
             match grant.way {
-                Way::Read | Way::Write => self.bind_grant(policy, grant)?,
+                Way::Read | Way::Write => self.bind_grant(policy, grant, &layers)?,
                 Way::CopyOnWrite => self.overlay_grant(grant)?,
             }
         }
@@ -537,7 +539,12 @@ impl Builder<'_> {
         })
     }
 
-    fn bind_grant(&mut self, policy: &Policy, grant: Grant) -> Result<(), PlanError> {
+    fn bind_grant(
+        &mut self,
+        policy: &Policy,
+        grant: Grant,
+        layers: &[PathBuf],
+    ) -> Result<(), PlanError> {
         let Some(node) = self.files.node(&grant.path) else {
             return Err(PlanError::MissingPath {
                 path: grant.path,
@@ -578,8 +585,11 @@ impl Builder<'_> {
                 let lifted: Vec<PathBuf> = lifted
                     .map(|path| self.request.workspace.join(&path.value))
                     .collect();
+                let below = layers.iter().filter(|layer| layer.starts_with(&grant.path));
+                let layers: Vec<PathBuf> = below.cloned().collect();
                 let Made { notes, absent, .. } = &mut self.made;
-                let mut ops = workspace::protect(&lifted, &grant.path, self.files, notes, absent);
+                let mut ops =
+                    workspace::protect((&lifted, &layers), &grant.path, self.files, notes, absent);
                 for op in &mut ops {
                     if let ViewOp::Bind { owner: of, .. } = &mut op.what {
                         *of = owner;

@@ -126,17 +126,18 @@ pub(crate) fn check_lifted(policy: &Policy, workspace: &Path) -> Result<(), Plan
 /// Operations that keep the host from executing or trusting what the agent wrote, in a
 /// writable tree of real files: the workspace, or another that is given for writing. Only what
 /// exists in its root: no walk. `lifted` are the paths whose protection the policy lifts; a
-/// deeper path that is itself given for writing is mounted over its protection later. What is
-/// not there cannot be mounted over: it goes to `absent`, to be looked for at the end.
+/// deeper path that is itself given for writing is mounted over its protection later. `layers`
+/// are copy-on-write views, in which nothing needs protection. What is not there cannot be
+/// mounted over: it goes to `absent`, to be looked for at the end.
 pub(crate) fn protect(
-    lifted: &[PathBuf],
+    (lifted, layers): (&[PathBuf], &[PathBuf]),
     root: &Path,
     files: &dyn HostFiles,
     notes: &mut Vec<String>,
     absent: &mut Vec<PathBuf>,
 ) -> Vec<Item<ViewOp>> {
     let mut ops: Vec<Item<ViewOp>> = Vec::new();
-    let mut done: Vec<PathBuf> = Vec::new();
+    let mut done: Vec<PathBuf> = layers.to_vec();
     for entry in protected::ENTRIES {
         let target = root.join(entry.path);
         let covered = done.iter().any(|parent| target.starts_with(parent));

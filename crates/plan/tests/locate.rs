@@ -33,7 +33,11 @@ fn every_kind_of_place_is_told_apart() {
         ),
         ("/home/ann/project", Standing::Writable(project(""))),
         ("/home/ann/project/.envrc", Standing::Protected),
-        ("/home/ann/project/.git/config", Standing::Protected),
+        ("/home/ann/project/.github/workflows/x", Standing::Protected),
+        (
+            "/home/ann/project/.git/config",
+            Standing::CopyOnWrite(project("/.git/config")),
+        ),
         ("/home/ann/.ssh/id", Standing::Ephemeral),
         ("/tmp/x", Standing::Ephemeral),
         ("/usr/lib/x", Standing::ReadOnly("/usr/lib/x".into())),
@@ -52,10 +56,10 @@ fn every_kind_of_place_is_told_apart() {
 fn the_item_that_decides_is_named() {
     let host = host(Privilege::User);
     let plan = plan_of("shell", direct(), &request(), &host).unwrap();
-    let found = locate(&plan, Path::new("/home/ann/project/.git/config"));
+    let found = locate(&plan, Path::new("/home/ann/project/.github/workflows/x"));
     assert_eq!(
         found.by.as_deref(),
-        Some(Path::new("/home/ann/project/.git"))
+        Some(Path::new("/home/ann/project/.github/workflows"))
     );
     assert!(found.origin.unwrap().starts_with("protected: "));
 }

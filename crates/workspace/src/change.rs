@@ -142,6 +142,8 @@ pub(crate) struct Record {
     pub(crate) mode: String,
     pub(crate) cages: Vec<CageId>,
     pub(crate) layers: Vec<Layer>,
+    #[serde(default, with = "path_text::list")]
+    pub(crate) allowed: Vec<PathBuf>,
 }
 
 /// A pending change: what cages did to a workspace and nobody has applied yet.
@@ -275,6 +277,49 @@ impl Change {
     /// The mode that it was begun in.
     pub fn mode(&self) -> &str {
         &self.record.mode
+    }
+
+    /// Paths below the workspace that the policy of its last run lets be applied though the
+    /// host would execute or trust them.
+    pub fn allowed(&self) -> &[PathBuf] {
+        &self.record.allowed
+    }
+
+    /// Writes down what the policy of a run allows, where that is not what was.
+    ///
+    /// # Errors
+    /// Where the record cannot be written.
+    pub fn allow(&mut self, allowed: &[PathBuf]) -> Result<(), WorkspaceError> {
+        if self.record.allowed == allowed {
+            return Ok(());
+        }
+        self.record.allowed = allowed.to_vec();
+        self.write()
+    }
+
+    /// Whether a path of a layer is, or lies in, one of some paths below the workspace.
+    pub(crate) fn lies_in(&self, layer: usize, path: &Path, allowed: &[PathBuf]) -> bool {
+        let below = self.layers().get(layer).and_then(|layer| {
+            let above = layer.real.strip_prefix(self.workspace()).ok()?;
+            Some(above.join(path))
+        });
+        below.is_some_and(|below| allowed.iter().any(|allowed| below.starts_with(allowed)))
+    }
+
+    /// The same for a path in a git directory: what allows that directory as a whole allows
+    /// commits, and not what lies in it to run.
+    pub(crate) fn lies_in_git(
+        &self,
+        layer: usize,
+        (git, path): (&Path, &Path),
+        allowed: &[PathBuf],
+    ) -> bool {
+        let parts: Vec<PathBuf> = allowed
+            .iter()
+            .filter(|allowed| !self.lies_in(layer, git, std::slice::from_ref(*allowed)))
+            .cloned()
+            .collect();
+        self.lies_in(layer, path, &parts)
     }
 
     /// The cages that worked on it.

@@ -55,6 +55,32 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
     parse(&text).ok_or_else(|| D::Error::custom(format!("`{text}` is no path as we write it")))
 }
 
+/// Lists of paths, in the same way.
+pub(crate) mod list {
+    use super::{parse, show};
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer, de::Error as _};
+    use std::path::PathBuf;
+
+    pub(crate) fn serialize<S: Serializer>(
+        paths: &[PathBuf],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let shown: Vec<String> = paths.iter().map(|path| show(path)).collect();
+        shown.serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<PathBuf>, D::Error> {
+        let texts = Vec::<String>::deserialize(deserializer)?;
+        let parsed = texts.iter().map(|text| {
+            parse(text)
+                .ok_or_else(|| D::Error::custom(format!("`{text}` is no path as we write it")))
+        });
+        parsed.collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -122,6 +122,7 @@ impl Store {
                 mode: mode.to_owned(),
                 cages: Vec::new(),
                 layers: made,
+                allowed: Vec::new(),
             },
             directory,
         };

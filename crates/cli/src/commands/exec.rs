@@ -37,7 +37,7 @@ pub(crate) struct Args {
     #[arg(long)]
     raw_terminal: bool,
     /// Apply what the cage has changed when the command ends with status 0; what is withheld or
-    /// flagged stays aside
+    /// flagged stays aside, unless the cage's policy lists it (`unprotect`)
     #[arg(long, conflicts_with = "detach")]
     commit_on_success: bool,
     /// Id of the cage, its beginning, or the cage's name
@@ -149,6 +149,7 @@ impl Committed {
         let _ = take_owners_rights();
         let options = ApplyOptions {
             hold_flagged: true,
+            allowed: self.change.allowed().to_vec(),
             ..ApplyOptions::default()
         };
         let live = Live {

@@ -113,7 +113,9 @@ pub(crate) fn run(args: Args) -> CommandResult {
     }
     let _held = prepared.make_places()?;
     let mode = prepared.resolved.policy.workspace_mode.value;
-    let change = std::mem::take(&mut prepared.change).open(&prepared.plan, mode)?;
+    let unprotected = prepared.resolved.policy.unprotect.iter();
+    let allowed: Vec<PathBuf> = unprotected.map(|path| path.value.clone()).collect();
+    let change = std::mem::take(&mut prepared.change).open(&prepared.plan, mode, &allowed)?;
     if let Some(change) = change.as_ref().filter(|_| !args.quiet) {
         change.announce();
     }
@@ -138,14 +140,11 @@ pub(crate) fn run(args: Args) -> CommandResult {
     };
     report(&finished.outcome, &program, finished.id.as_str());
     if let Some(change) = change {
-        let unprotected = prepared.resolved.policy.unprotect.iter();
-        let allowed: Vec<PathBuf> = unprotected.map(|path| path.value.clone()).collect();
         change.finish(
             &finished.id,
             &change::End {
                 mode,
                 succeeded: finished.outcome.ending.exit_code() == 0,
-                allowed: &allowed,
                 // In the background nobody reads or answers.
                 quiet: args.quiet || args.detach,
             },

@@ -5,7 +5,8 @@ use super::{Builder, Grant, Way};
 use crate::PlanError;
 use crate::plan::{Overlaid, Owner, ViewOp, WriteRights};
 use ironcage_host::{Kernel, NodeType};
-use ironcage_policy::WorkspaceMode;
+use ironcage_model::Isolation;
+use ironcage_policy::{Policy, WorkspaceMode};
 use std::path::{Path, PathBuf};
 
 /// The first kernel whose overlayfs can be mounted in a user namespace and keeps its marks in
@@ -20,21 +21,63 @@ const LEAST_KERNEL_FOR_ROOT: Kernel = Kernel {
     minor: 19,
 };
 
+/// Where a repository keeps its own.
+pub(super) const OWN_GIT: &str = ".git";
+
 impl Builder<'_> {
-    /// The git directory of a worktree lies elsewhere. Where commits are kept aside it is a
-    /// part of the change, and where the workspace is read-only it is readable.
-    pub(super) fn git_directory(&self, mode: WorkspaceMode, origin: &str) -> Option<Grant> {
-        let path = self.request.git_directory.clone()?;
-        let way = match mode {
-            WorkspaceMode::Cow | WorkspaceMode::Apply => Way::CopyOnWrite,
-            // Of the real one a worktree's agent could change hooks that the host runs.
+    /// The git directory, where it is a layer of its own: that of a worktree, which lies
+    /// elsewhere, and in a workspace of real files its own. Never the real one: of that an agent
+    /// could change hooks and settings that the host runs.
+    pub(super) fn git_directory(&mut self, policy: &Policy, origin: &str) -> Option<Grant> {
+        let mode = policy.workspace_mode.value;
+        let path = match (mode, &self.request.git_directory) {
+            (WorkspaceMode::Cow | WorkspaceMode::Apply, elsewhere) => elsewhere.clone()?,
+            (WorkspaceMode::Direct, elsewhere) => {
+                self.direct_git_directory(policy, elsewhere.as_deref())?
+            }
             _ => return None,
         };
         Some(Grant {
             path,
-            way,
+            way: Way::CopyOnWrite,
             origin: format!("git directory of the {origin}"),
         })
+    }
+
+    /// The git directory of a workspace of real files. Where it cannot be a layer it stays as
+    /// the list of protected paths says, and that is told.
+    fn direct_git_directory(
+        &mut self,
+        policy: &Policy,
+        elsewhere: Option<&Path>,
+    ) -> Option<PathBuf> {
+        let own = self.request.workspace.join(OWN_GIT);
+        let lifted = policy.unprotect.iter();
+        let mut lifted = lifted.map(|path| self.request.workspace.join(&path.value));
+        // Without mounts there are no layers; and the user may have asked for the real one.
+        if policy.isolation.value == Isolation::Landlock || lifted.any(|path| path == own) {
+            return None;
+        }
+        let path = elsewhere.map_or(own, Path::to_owned);
+        let node = self.files.node(&path)?;
+        if node.kind != NodeType::Directory {
+            return None;
+        }
+        let owner = Owner {
+            uid: node.uid,
+            gid: node.gid,
+        };
+        match self.no_overlay(&path, node.kind, owner) {
+            None => Some(path),
+            Some(why) => {
+                let text = format!(
+                    "no commit can be made: {} has no layer of its own, since {why}",
+                    path.display()
+                );
+                self.made.notes.push(text);
+                None
+            }
+        }
     }
 
     pub(super) fn overlay_grant(&mut self, grant: Grant) -> Result<(), PlanError> {
@@ -60,7 +103,9 @@ impl Builder<'_> {
             .layer(&grant.path, &self.request.workspace);
         let of = if grant.path == self.request.workspace {
             Overlaid::Workspace
-        } else if Some(&grant.path) == self.request.git_directory.as_ref() {
+        } else if Some(&grant.path) == self.request.git_directory.as_ref()
+            || grant.path == self.request.workspace.join(OWN_GIT)
+        {
             Overlaid::Git
         } else {
             Overlaid::Granted

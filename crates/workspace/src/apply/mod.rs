@@ -181,7 +181,7 @@ fn bring_over(
             change,
             &roots,
             &reading,
-            selection,
+            (selection, options),
             &mut applied,
             afterwards,
         )?;

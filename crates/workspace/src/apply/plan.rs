@@ -9,7 +9,7 @@ use crate::landed::Left;
 use crate::reading::{Entry, Reading, Status};
 use crate::summary::Told;
 use crate::tree::{self, Kind, Node};
-use crate::{Change, LayerRole, Selection};
+use crate::{Change, Selection};
 use ironcage_policy::Class;
 use std::collections::BTreeSet;
 use std::io;
@@ -36,7 +36,7 @@ pub(super) fn plan(
                 .ancestors()
                 .any(|above| aside.contains(&(entry.layer, above.to_owned())))
         };
-        if belongs_to_git(change, entry, selection, &mut applied) || inside(&aside) {
+        if belongs_to_git(change, entry, (selection, options), &mut applied) || inside(&aside) {
             continue;
         }
         let verdict = judge(change, entry, selection, options);
@@ -71,11 +71,11 @@ pub(super) fn plan(
 }
 
 /// Whether an entry is brought over by the rules of git, or not at all. What was named in a git
-/// directory is applied as any other file.
+/// directory, or is allowed, is applied as any other file.
 fn belongs_to_git(
     change: &Change,
     entry: &Entry,
-    selection: &Selection,
+    (selection, options): (&Selection, &ApplyOptions),
     applied: &mut Applied,
 ) -> bool {
     let Some(git) = &entry.git else {
@@ -85,7 +85,8 @@ fn belongs_to_git(
     let named = if is_new {
         selection.names(entry.layer, git)
     } else {
-        selection.names(entry.layer, &entry.path) && &entry.path != git
+        let allowed = change.lies_in_git(entry.layer, (git, &entry.path), &options.allowed);
+        (selection.names(entry.layer, &entry.path) || allowed) && &entry.path != git
     };
     if !named
         && is_new
@@ -128,15 +129,7 @@ fn judge(change: &Change, entry: &Entry, selection: &Selection, options: &ApplyO
     }
     for note in &entry.notes {
         let held = note.class == Class::Withheld || options.hold_flagged;
-        let in_workspace = change
-            .layers()
-            .get(entry.layer)
-            .is_some_and(|layer| layer.role == LayerRole::Workspace);
-        let allowed = in_workspace
-            && options
-                .allowed
-                .iter()
-                .any(|allowed| entry.path.starts_with(allowed));
+        let allowed = change.lies_in(entry.layer, &entry.path, &options.allowed);
         if held && !allowed && !selection.names(entry.layer, &note.root) {
             return Verdict::Hold(note.why.clone());
         }

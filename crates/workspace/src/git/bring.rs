@@ -7,7 +7,7 @@ use super::objects::{self, ObjectFile};
 use super::part::{Part, Sorted, sort};
 use super::refs;
 use super::{config, index, view::View};
-use crate::apply::{Afterwards, Applied};
+use crate::apply::{Afterwards, Applied, ApplyOptions};
 use crate::content;
 use crate::differences::Roots;
 use crate::error::{Doing as _, WorkspaceError};
@@ -40,13 +40,15 @@ pub(crate) fn bring_over(
     change: &Change,
     roots: &Roots,
     reading: &Reading,
-    selection: &Selection,
+    (selection, options): (&Selection, &ApplyOptions),
     applied: &mut Applied,
     afterwards: Afterwards,
 ) -> Result<(), WorkspaceError> {
     let mut groups: BTreeMap<(usize, &Path), Vec<&Entry>> = BTreeMap::new();
     for entry in &reading.entries {
-        if let Some(git) = &entry.git {
+        let Some(git) = &entry.git else { continue };
+        // What is allowed by its name came over as any other file does.
+        if !change.lies_in_git(entry.layer, (git, &entry.path), &options.allowed) {
             groups.entry((entry.layer, git)).or_default().push(entry);
         }
     }
