@@ -11,8 +11,8 @@ use ironcage_plan::{
     KeptPlaces, NodeKind, Overlaid, OwnDirectories, Plan, PlanError, Request, ViewOp, make,
 };
 use ironcage_policy::{
-    Amount, Cpus, EnvRule, FlagLayer, NetworkLimit, NetworkMode, Resolved, SideChannels, Sourced,
-    Sources, TimeLimit, WorkspaceMode, resolve,
+    Amount, Cpus, EnvRule, FlagLayer, HidePattern, NetworkLimit, NetworkMode, Resolved,
+    SideChannels, Sourced, Sources, TimeLimit, WorkspaceMode, resolve,
 };
 use ironcage_state::{StateError, Store, renew_directory};
 use std::ffi::{OsStr, OsString};
@@ -50,8 +50,9 @@ pub(crate) struct CageFlags {
     /// aside like the workspace's (can be repeated)
     #[arg(short, long, value_name = "PATH[:direct]", value_hint = ValueHint::AnyPath, help_heading = "Files")]
     write: Vec<PathBuf>,
-    /// Hide this path, even below something readable (can be repeated)
-    #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath, help_heading = "Files")]
+    /// Hide this path, even below something readable; '*.pem' and '**/.env' hide such names at any
+    /// depth, as they are at the start (can be repeated)
+    #[arg(long, value_name = "PATH|PATTERN", value_hint = ValueHint::AnyPath, help_heading = "Files")]
     hide: Vec<PathBuf>,
     /// Do not show toolchains outside of the system's directories that PATH names
     #[arg(long, help_heading = "Files")]
@@ -396,6 +397,7 @@ impl CageFlags {
 
     fn layer(&self, cwd: &Path) -> Result<FlagLayer, CliError> {
         let (direct, kept_aside) = written(&self.write);
+        let (hide_matching, hidden) = hidden(&self.hide, cwd)?;
         let absolute = |paths: &[PathBuf]| paths.iter().map(|path| cwd.join(path)).collect();
         Ok(FlagLayer {
             isolation: self.isolation,
@@ -404,7 +406,8 @@ impl CageFlags {
             read: absolute(&self.read),
             write: absolute(&kept_aside),
             write_direct: absolute(&direct),
-            hide: absolute(&self.hide),
+            hide: absolute(&hidden),
+            hide_matching,
             no_toolchains: self.no_toolchains,
             state: self.state.clone(),
             no_state: self.no_state,
@@ -468,6 +471,28 @@ fn nonce() -> Result<u64, CliError> {
     getrandom(&mut bytes, GetRandomFlags::empty())
         .map_err(|error| CliError::new(format!("no random numbers: {error}")))?;
     Ok(u64::from_ne_bytes(bytes))
+}
+
+/// What `--hide` names: patterns, and paths.
+fn hidden(named: &[PathBuf], cwd: &Path) -> Result<(Vec<HidePattern>, Vec<PathBuf>), CliError> {
+    let (mut patterns, mut paths) = (Vec::new(), Vec::new());
+    for path in named {
+        match path.to_str().filter(|text| HidePattern::is_one(text)) {
+            None => paths.push(path.clone()),
+            Some(text) => {
+                let pattern = HidePattern::parse(text, |text| Ok(cwd.join(text)));
+                let pattern = pattern.map_err(|why: &'static str| {
+                    CliError::new(format!(
+                        "--hide: `{}` is no pattern: {why}",
+                        text.escape_debug()
+                    ))
+                    .hint("write '*.pem', '**/.env' or 'config/*.key'")
+                })?;
+                patterns.push(pattern);
+            }
+        }
+    }
+    Ok((patterns, paths))
 }
 
 /// The paths of `-w`: those that end in `:direct`, without it, and the others.

@@ -49,6 +49,8 @@ pub trait HostFiles {
     fn link(&self, path: &Path) -> io::Result<PathBuf>;
     /// What is mounted below a directory, not at it.
     fn mounts_below(&self, path: &Path) -> Vec<PathBuf>;
+    /// What is in a directory.
+    fn list(&self, path: &Path) -> io::Result<Vec<(OsString, NodeType)>>;
 }
 
 /// The tree of the running system, as it is at one time: a name that was seen to be absent is
@@ -101,6 +103,28 @@ impl HostFiles for SystemFiles {
         mount_points(&text)
             .filter(|point| point != path && point.starts_with(path))
             .collect()
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<(OsString, NodeType)>> {
+        use std::os::unix::fs::FileTypeExt as _;
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(path)? {
+            let entry = entry?;
+            let kind = entry.file_type()?;
+            let kind = if kind.is_dir() {
+                NodeType::Directory
+            } else if kind.is_file() {
+                NodeType::File
+            } else if kind.is_symlink() {
+                NodeType::Symlink
+            } else if kind.is_socket() {
+                NodeType::Socket
+            } else {
+                NodeType::Other
+            };
+            found.push((entry.file_name(), kind));
+        }
+        Ok(found)
     }
 }
 

@@ -310,7 +310,7 @@ impl<'a> View<'a> {
                 };
                 self.cover(target, target, set, true)
             }
-            ViewOp::Hide { target, kind } => self.hide(target, *kind),
+            ViewOp::Hide { target, kind } => self.hide_there(target, *kind),
             ViewOp::Proc => self.attach(&self.proc, Path::new("/proc")),
             ViewOp::MaskProc { target, instead } => match (self.kind_of(target)?, instead) {
                 (None, _) => Ok(()),
@@ -430,6 +430,20 @@ impl<'a> View<'a> {
         let mut maps = self.setting.owner_maps.iter();
         let map = maps.find(|map| Some(map.owner) == owner)?;
         Some(map.namespace.as_fd())
+    }
+
+    /// Hides what stands at a place of the view. In a copy-on-write one that need not be what
+    /// the real tree has: an agent may have removed it, or put something else there.
+    fn hide_there(&self, target: &Path, planned: NodeKind) -> Result<(), LayerError> {
+        let error = match self.hide(target, planned) {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        match self.kind_of(target)? {
+            None => Ok(()),
+            Some(kind) if kind == planned => Err(error),
+            Some(kind) => self.hide(target, kind),
+        }
     }
 
     fn hide(&self, target: &Path, kind: NodeKind) -> Result<(), LayerError> {

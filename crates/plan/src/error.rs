@@ -75,6 +75,19 @@ pub enum PlanError {
         /// Why it is refused.
         why: &'static str,
     },
+    /// What patterns hide cannot be found by a walk of a sane length.
+    #[error(
+        "{origin} hides by a pattern, and in {} there are more than {what}: name the directory that they lie in, or begin the pattern with a smaller one",
+        shown(path)
+    )]
+    HiddenWalk {
+        /// Where.
+        path: PathBuf,
+        /// What there is too much of.
+        what: String,
+        /// Who names the pattern.
+        origin: String,
+    },
     /// A path that is given only by an explicit word.
     #[error("{origin} names {}: {why}", shown(path))]
     GuardedPath {

@@ -123,6 +123,7 @@ pub(crate) fn make(
     policy: &Policy,
     request: &Request,
     files: &dyn HostFiles,
+    matched: &[(PathBuf, String)],
 ) -> Result<Option<Leases>, PlanError> {
     let ceiling = &policy.ceiling;
     if !ceiling.is_given() {
@@ -153,7 +154,7 @@ pub(crate) fn make(
     Ok(Some(Leases {
         paths,
         others: Vec::new(),
-        closed: closed(policy, request, files),
+        closed: closed(policy, request, files, matched),
         longest: ceiling.longest.value,
         grace: ceiling.grace.value.unwrap_or(Duration::MAX),
         holders: ceiling.holders.value,
@@ -163,7 +164,12 @@ pub(crate) fn make(
     }))
 }
 
-fn closed(policy: &Policy, request: &Request, files: &dyn HostFiles) -> Vec<Item<ClosedPlace>> {
+fn closed(
+    policy: &Policy,
+    request: &Request,
+    files: &dyn HostFiles,
+    matched: &[(PathBuf, String)],
+) -> Vec<Item<ClosedPlace>> {
     let place = |path: &Path, origin: &str| Item {
         what: ClosedPlace {
             path: files.real(path).unwrap_or_else(|_| path.to_owned()),
@@ -184,13 +190,15 @@ fn closed(policy: &Policy, request: &Request, files: &dyn HostFiles) -> Vec<Item
         item.what.right = Right::Write;
         closed.push(item);
     }
-    for hidden in &policy.hide {
+    let hidden = policy.hide.iter();
+    let hidden = hidden.map(|hidden| (&hidden.value, hidden.origin.to_string()));
+    let matched = matched.iter();
+    for (path, origin) in hidden.chain(matched.map(|(path, origin)| (path, origin.clone()))) {
         let why = format!(
-            "it is, holds or lies in {}, which the policy hides ({})",
-            hidden.value.display(),
-            hidden.origin
+            "it is, holds or lies in {}, which the policy hides ({origin})",
+            path.display()
         );
-        closed.push(place(&hidden.value, &why));
+        closed.push(place(path, &why));
     }
     // A secret is one under its other name too.
     for home in guarded::known_homes(request) {

@@ -4,6 +4,7 @@ mod beside;
 mod covered;
 mod host_caches;
 mod overlay;
+mod patterns;
 
 use crate::network::Network;
 use crate::plan::{
@@ -28,6 +29,8 @@ pub(crate) struct Made {
     pub(crate) notes: Vec<String>,
     /// Protected names that are not there.
     pub(crate) absent: Vec<PathBuf>,
+    /// What patterns of the policy hide, with the origin.
+    pub(crate) matched: Vec<(PathBuf, String)>,
 }
 
 /// Where links to processes, terminals and files of the cage itself lead.
@@ -74,6 +77,7 @@ pub(crate) fn make(
             search: Vec::new(),
             notes: Vec::new(),
             absent: Vec::new(),
+            matched: Vec::new(),
         },
         granted: Vec::new(),
         below_home: Vec::new(),
@@ -111,7 +115,7 @@ pub(crate) fn make(
     builder.toolchains(toolchains);
     builder.grants(policy, grants)?;
     builder.policy_documents();
-    builder.hidden(policy);
+    builder.hidden(policy)?;
     builder.push(ViewOp::Seal, "built in");
     Ok(builder.made)
 }

@@ -71,7 +71,8 @@ pub struct FilesSection {
     /// Readable and writable as they are: what the agent writes is there at once, in every mode.
     #[schemars(with = "Vec<String>")]
     pub write_direct: Vec<Spanned<String>>,
-    /// Not visible, even below something that is.
+    /// Not visible, even below something that is. `*.pem` and `**/.env` hide such names at any depth in the workspace
+    /// and in what is given, `config/*.key` in one directory: as they are when the cage starts.
     #[schemars(with = "Vec<String>")]
     pub hide: Vec<Spanned<String>>,
     /// Whether toolchains outside of the system's directories, found by the caller's PATH, are readable.

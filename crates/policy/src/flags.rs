@@ -6,8 +6,8 @@ use crate::fragment::{
 };
 use crate::network::{self, InvalidHostRule, NetworkFragment, NetworkLimit, NetworkMode};
 use crate::{
-    Amount, Cpus, EnvRule, Origin, PolicyError, SideChannels, Sourced, TimeLimit, WorkspaceMode,
-    bundles, syscalls,
+    Amount, Cpus, EnvRule, HidePattern, Origin, PolicyError, SideChannels, Sourced, TimeLimit,
+    WorkspaceMode, bundles, syscalls,
 };
 use ironcage_model::{Isolation, Layer, Publish};
 use std::ops::RangeInclusive;
@@ -28,8 +28,10 @@ pub struct FlagLayer {
     pub write: Vec<PathBuf>,
     /// `-w PATH:direct`.
     pub write_direct: Vec<PathBuf>,
-    /// `--hide`.
+    /// `--hide` with a path.
     pub hide: Vec<PathBuf>,
+    /// `--hide` with a pattern.
+    pub hide_matching: Vec<HidePattern>,
     /// `--no-toolchains`.
     pub no_toolchains: bool,
     /// `--state`, relative to the home directory.
@@ -210,6 +212,7 @@ impl FlagLayer {
             write: paths("--write", &self.write)?,
             write_direct: paths("--write", &self.write_direct)?,
             hide: paths("--hide", &self.hide)?,
+            hide_matching: each("--hide", self.hide_matching.iter().cloned()),
             toolchains: one("--no-toolchains", self.no_toolchains.then_some(false)),
             host_caches: one("--host-caches", self.host_caches.then_some(true)),
             keep: each("--state", self.kept(home)?),

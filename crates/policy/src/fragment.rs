@@ -10,8 +10,8 @@ use crate::file::CpusText;
 use crate::network::NetworkFragment;
 use crate::parse::nearest;
 use crate::{
-    Amount, Cpus, Diagnostic, EnvRule, Origin, PolicyFile, SideChannels, Sourced, TimeLimit,
-    WorkspaceMode, caches, capabilities, profiles, protected, syscalls,
+    Amount, Cpus, Diagnostic, EnvRule, HidePattern, Origin, PolicyFile, SideChannels, Sourced,
+    TimeLimit, WorkspaceMode, caches, capabilities, profiles, protected, syscalls,
 };
 use ironcage_model::{Isolation, Layer};
 use std::ops::{Range, RangeInclusive};
@@ -29,6 +29,7 @@ pub(crate) struct Fragment {
     pub(crate) write: Vec<Sourced<PathBuf>>,
     pub(crate) write_direct: Vec<Sourced<PathBuf>>,
     pub(crate) hide: Vec<Sourced<PathBuf>>,
+    pub(crate) hide_matching: Vec<Sourced<HidePattern>>,
     pub(crate) toolchains: Option<Sourced<bool>>,
     pub(crate) host_caches: Option<Sourced<bool>>,
     pub(crate) keep: Vec<Sourced<PathBuf>>,
@@ -112,6 +113,8 @@ impl Check<'_> {
             env.push(self.sourced(rule, name.span()));
         }
         let process = &file.process;
+        let (patterns, paths): (Vec<_>, Vec<_>) =
+            (file.files.hide.iter().cloned()).partition(|text| HidePattern::is_one(text.get_ref()));
         let path = |this: &Self, text: &Spanned<String>| this.path(text);
         Ok(Fragment {
             isolation: self.one(&file.isolation, Self::isolation)?,
@@ -120,7 +123,8 @@ impl Check<'_> {
             read: self.each(&file.files.read, path)?,
             write: self.each(&file.files.write, path)?,
             write_direct: self.each(&file.files.write_direct, path)?,
-            hide: self.each(&file.files.hide, path)?,
+            hide: self.each(&paths, path)?,
+            hide_matching: self.each(&patterns, Self::hide_pattern)?,
             toolchains: self.one(&file.files.toolchains, |_, value| Ok(*value.get_ref()))?,
             host_caches: self.one(&file.state.host_caches, |_, value| Ok(*value.get_ref()))?,
             keep: self.each(&file.state.keep, |this, text| {
@@ -356,6 +360,27 @@ impl Check<'_> {
         check_unprotect(text.get_ref()).map_err(|remedy| {
             let title = format!("`{}` is not a protected path", text.get_ref());
             self.wrong(text, title, "nothing to lift").remedy(remedy)
+        })
+    }
+
+    fn hide_pattern(&self, text: &Spanned<String>) -> Result<HidePattern, Diagnostic> {
+        enum Wrong {
+            Path(Diagnostic),
+            Pattern(&'static str),
+        }
+        impl From<&'static str> for Wrong {
+            fn from(why: &'static str) -> Wrong {
+                Wrong::Pattern(why)
+            }
+        }
+        let absolute = |_: &str| self.path(text).map_err(Wrong::Path);
+        HidePattern::parse(text.get_ref(), absolute).map_err(|wrong| match wrong {
+            Wrong::Path(diagnostic) => diagnostic,
+            Wrong::Pattern(why) => {
+                let title = format!("`{}` cannot be a pattern here", text.get_ref());
+                self.wrong(text, title, why)
+                    .remedy("write `*.pem`, `**/.env` or `config/*.key`")
+            }
         })
     }
 

@@ -16,6 +16,7 @@ mod error;
 mod file;
 mod flags;
 mod fragment;
+mod hide;
 pub mod import;
 mod lint;
 mod listed;
@@ -43,6 +44,7 @@ pub use file::{
     WorkspaceSection,
 };
 pub use flags::FlagLayer;
+pub use hide::{HidePattern, Progress};
 pub use listed::{
     Class, Executed, Fixed, GitKey, Listed, Masked, credentials, executed, git, guarded, protected,
     system,

@@ -24,6 +24,7 @@ pub(crate) fn from_defaults(
         write: defaults.write,
         write_direct: defaults.write_direct,
         hide: defaults.hide,
+        hide_matching: defaults.hide_matching,
         toolchains: defaults.toolchains.ok_or(Incomplete("files.toolchains"))?,
         host_caches: defaults
             .host_caches
@@ -97,6 +98,7 @@ pub(crate) fn apply(policy: &mut Policy, fragment: Fragment) {
     append(&mut policy.write, fragment.write);
     append(&mut policy.write_direct, fragment.write_direct);
     append(&mut policy.hide, fragment.hide);
+    append(&mut policy.hide_matching, fragment.hide_matching);
     replace(&mut policy.toolchains, fragment.toolchains);
     replace(&mut policy.host_caches, fragment.host_caches);
     if fragment.keep_nothing {

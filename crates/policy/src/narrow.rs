@@ -50,6 +50,7 @@ pub fn is_no_wider(a: &Policy, b: &Policy) -> bool {
             .iter()
             .all(|path| covered(&path.value, &b.write_direct))
         && b.hide.iter().all(|path| covered(&path.value, &a.hide))
+        && all_in(&b.hide_matching, &a.hide_matching)
         && a.toolchains.value <= b.toolchains.value
         && a.host_caches.value <= b.host_caches.value
         && a.keep.iter().all(|path| covered(&path.value, &b.keep))

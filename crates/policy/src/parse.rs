@@ -60,7 +60,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("read", "read = [\"~/datasets\"]"),
     ("write", "write = [\"~/.cache/pip\"]"),
     ("write-direct", "write-direct = [\"~/build\"]"),
-    ("hide", "hide = [\"secrets\"]"),
+    ("hide", "hide = [\"secrets\", \"**/.env\"]"),
     ("pass", "pass = [\"EDITOR\"]"),
     ("set", "set = { DEBUG = \"1\" }"),
     ("hostname", "hostname = \"cage\""),

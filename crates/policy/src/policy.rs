@@ -300,6 +300,9 @@ pub struct Policy {
     pub write_direct: Vec<Sourced<PathBuf>>,
     /// Paths that must not be visible even below something that is.
     pub hide: Vec<Sourced<PathBuf>>,
+    /// Patterns of such paths.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hide_matching: Vec<Sourced<crate::HidePattern>>,
     /// Whether toolchains that the caller's PATH names are readable.
     pub toolchains: Sourced<bool>,
     /// Whether the host's caches can be read through those that are kept.

@@ -3,7 +3,7 @@
 
 use super::Builder;
 use crate::plan::{Access, NodeKind, ViewOp};
-use crate::{guarded, workspace};
+use crate::{PlanError, guarded, workspace};
 use ironcage_host::NodeType;
 use ironcage_policy::guarded as listed;
 use ironcage_policy::{Policy, credentials};
@@ -13,7 +13,7 @@ impl Builder<'_> {
     /// What must not be seen in what is: credentials, Ironcage's own, and what the policy
     /// hides. Only where something granted contains it; a granted path itself was asked for
     /// by name and with `--i-know`.
-    pub(super) fn hidden(&mut self, policy: &Policy) {
+    pub(super) fn hidden(&mut self, policy: &Policy) -> Result<(), PlanError> {
         let granted = std::mem::take(&mut self.granted);
         let contains = |tree: &PathBuf, path: &Path| path.starts_with(tree) && path != tree;
         let known = guarded::known_homes(self.request);
@@ -89,6 +89,7 @@ impl Builder<'_> {
                 self.push(ViewOp::Hide { target, kind }, origin.clone());
             }
         }
+        self.hide_matching(policy, &granted)
     }
 
     pub(super) fn hide(&mut self, path: &Path, origin: String) {

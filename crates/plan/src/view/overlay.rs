@@ -113,7 +113,6 @@ impl Builder<'_> {
         self.write_rule(grant.path.clone(), WriteRights::Tree, &grant.origin);
         self.made.writable.push(layer.upper.clone());
         self.granted.push(grant.path.clone());
-        self.renameable.push(grant.path.clone());
         self.push(
             ViewOp::Overlay {
                 of,

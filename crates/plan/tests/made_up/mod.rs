@@ -97,6 +97,15 @@ impl HostFiles for Tree {
             .filter(|mount| mount.starts_with(path))
             .collect()
     }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<(std::ffi::OsString, NodeType)>> {
+        let below = self
+            .0
+            .iter()
+            .filter(|(name, _)| name.parent() == Some(path));
+        let named = below.filter_map(|(name, node)| Some((name.file_name()?.to_owned(), node.0)));
+        Ok(named.collect())
+    }
 }
 
 pub(crate) fn host(privilege: Privilege) -> HostCaps {
