@@ -8,6 +8,7 @@ mod authorities;
 pub mod cgroup;
 mod error;
 pub mod filter;
+mod hiding;
 pub mod identity;
 pub mod landlock;
 pub mod live;

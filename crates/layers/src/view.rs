@@ -6,6 +6,7 @@
 
 use crate::authorities;
 use crate::error::{Doing, LayerError, shown};
+use crate::hiding::{Covers, HIDDEN_DIRECTORY, HIDDEN_FILE};
 use crate::overlay::{LAYERS, Layers};
 use ironcage_model::Layer;
 use ironcage_plan::{Access, Item, NodeKind, Owner, ViewOp};
@@ -69,7 +70,7 @@ pub struct View<'a> {
     root: OwnedFd,
     proc: OwnedFd,
     setting: Setting<'a>,
-    covers: OnceCell<Covers>,
+    pub(crate) covers: OnceCell<Covers>,
     foreign: RefCell<Vec<PathBuf>>,
     overlays: RefCell<Vec<OwnedFd>>,
 }
@@ -84,19 +85,6 @@ pub struct Entered {
     /// The copy-on-write views, for [`renew`](crate::overlay::renew).
     pub overlays: Vec<OwnedFd>,
 }
-
-/// Read-only mounts of the nodes that cover what is hidden. Clones of them are read-only too,
-/// which spares a call for each.
-#[derive(Debug)]
-struct Covers {
-    directory: OwnedFd,
-    file: OwnedFd,
-}
-
-/// Nodes that cover what is hidden. They are in the root, where the agent can see but not
-/// open or change them.
-const HIDDEN_DIRECTORY: &str = ".hidden/directory";
-const HIDDEN_FILE: &str = ".hidden/file";
 
 pub(crate) fn doing<T>(
     result: Result<T, impl Into<std::io::Error>>,
@@ -432,54 +420,8 @@ impl<'a> View<'a> {
         Some(map.namespace.as_fd())
     }
 
-    /// Hides what stands at a place of the view. In a copy-on-write one that need not be what
-    /// the real tree has: an agent may have removed it, or put something else there.
-    fn hide_there(&self, target: &Path, planned: NodeKind) -> Result<(), LayerError> {
-        let error = match self.hide(target, planned) {
-            Ok(()) => return Ok(()),
-            Err(error) => error,
-        };
-        match self.kind_of(target)? {
-            None => Ok(()),
-            Some(kind) if kind == planned => Err(error),
-            Some(kind) => self.hide(target, kind),
-        }
-    }
-
-    fn hide(&self, target: &Path, kind: NodeKind) -> Result<(), LayerError> {
-        let covers = match self.covers.get() {
-            Some(covers) => covers,
-            None => {
-                let covers = self.make_covers()?;
-                self.covers.get_or_init(|| covers)
-            }
-        };
-        let cover = match kind {
-            NodeKind::Directory => &covers.directory,
-            NodeKind::File => &covers.file,
-        };
-        let tree = clone_tree(cover.as_fd(), false, target)?;
-        self.attach(&tree, target)
-    }
-
-    fn make_covers(&self) -> Result<Covers, LayerError> {
-        let set = MountAttributes::NO_SUID
-            .with(MountAttributes::NO_DEVICES)
-            .with(MountAttributes::NO_EXEC)
-            .with(MountAttributes::READ_ONLY);
-        let cover = |path: &str| {
-            let path = Path::new(path);
-            self.cover(path, path, set, false)?;
-            self.open(path)
-        };
-        Ok(Covers {
-            directory: cover(HIDDEN_DIRECTORY)?,
-            file: cover(HIDDEN_FILE)?,
-        })
-    }
-
     /// Mounts a part of the view onto another, or onto itself.
-    fn cover(
+    pub(crate) fn cover(
         &self,
         part: &Path,
         target: &Path,
@@ -524,14 +466,14 @@ impl<'a> View<'a> {
         }
     }
 
-    fn open(&self, target: &Path) -> Result<OwnedFd, LayerError> {
+    pub(crate) fn open(&self, target: &Path) -> Result<OwnedFd, LayerError> {
         doing(open_below(self.root.as_fd(), target), || {
             format!("open {} in the view", shown(target))
         })
     }
 
     /// What stands at a place, or `None` when nothing does.
-    fn kind_of(&self, target: &Path) -> Result<Option<NodeKind>, LayerError> {
+    pub(crate) fn kind_of(&self, target: &Path) -> Result<Option<NodeKind>, LayerError> {
         match open_below(self.root.as_fd(), target) {
             Ok(handle) => {
                 let stat = doing(fstat(&handle), || format!("look at {}", shown(target)))?;
