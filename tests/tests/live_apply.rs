@@ -7,6 +7,33 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Goes on after every stop, by a signal from a timer, and writes a withheld file once its sibling stands still.
+const WAKING: &str = r#"
+import ctypes, mmap, os, signal, struct, time
+libc = ctypes.CDLL(None, use_errno=True)
+count = mmap.mmap(-1, 8)
+beat = lambda: struct.unpack("Q", count[:8])[0]
+sibling = os.fork()
+if sibling == 0:
+    while True:
+        count[:8] = struct.pack("Q", beat() + 1)
+        time.sleep(0.0005)
+open("/tmp/pids", "w").write(f"{sibling} {os.getpid()}")
+signal.signal(signal.SIGCONT, lambda *_: None)
+# struct sigevent with SIGEV_SIGNAL; two struct timespec: every 40 ms.
+event = (ctypes.c_char * 64).from_buffer_copy(struct.pack("Qii", 0, signal.SIGCONT, 0).ljust(64, b"\0"))
+timer = ctypes.c_void_p()
+assert libc.timer_create(1, ctypes.byref(event), ctypes.byref(timer)) == 0, ctypes.get_errno()
+every = struct.pack("qqqq", 0, 40000000, 0, 40000000)
+assert libc.timer_settime(timer, 0, every, None) == 0, ctypes.get_errno()
+print("ready", flush=True)
+while True:
+    before = beat()
+    time.sleep(0.05)
+    if beat() == before:
+        open(".envrc", "w").write("evil\n")
+"#;
+
 /// A sticky cage that is killed when this is dropped.
 struct Cage<'a> {
     stage: &'a Stage,
@@ -182,5 +209,26 @@ both! {
             }
         }
         panic!("no apply got through");
+    }
+
+    fn a_process_that_wakes_itself_gets_nothing_past_what_was_judged(stage) {
+        put(stage, ".envrc", "ours\n");
+        put(stage, "waking.py", WAKING);
+        let cage = Cage::start(stage);
+        // Only touched, and so the same as the host's; behind a file that takes long to copy.
+        cage.sh("echo fine > fine; head -c 25000000 /dev/urandom > .a-big; touch -d 2001-01-01 .envrc; \
+            /usr/bin/python3 waking.py > /tmp/told 2>&1 & until grep -q ready /tmp/told; do sleep 0.05; done").ok();
+        // Refused, unless all was over before it woke: both are right.
+        let ran = ironcage(stage, &["apply"]);
+        if ran.exit != Exit::Code(0) {
+            ran.ended(125).says("process").says("nothing ");
+            assert_eq!(stage.read("fine"), None);
+        }
+        assert_eq!(stage.read(".envrc").as_deref(), Some("ours\n"));
+        // Without it all goes its way, and what it wrote is asked about.
+        cage.sh("kill -9 $(cat /tmp/pids); until ! kill -0 $(cat /tmp/pids) 2> /dev/null; do sleep 0.05; done; echo evil > .envrc").ok();
+        let told = ironcage(stage, &["apply"]).ok().stdout();
+        assert!(told.contains(".envrc"), "{told}");
+        assert_eq!((stage.read(".envrc").as_deref(), stage.read("fine").as_deref()), (Some("ours\n"), Some("fine\n")));
     }
 }

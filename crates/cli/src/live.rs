@@ -7,11 +7,14 @@ use crate::running::said;
 use ironcage_control::Request;
 use ironcage_model::Printable;
 use ironcage_runtime::client::{ClientError, Connection};
-use ironcage_workspace::{Applied, ApplyOptions, Change, Selection, Store};
+use ironcage_workspace::{Applied, ApplyOptions, Change, Selection, Store, WorkspaceError};
 use std::time::Duration;
 
 /// How often a change that is followed is looked at.
 const LOOK: Duration = Duration::from_millis(300);
+
+/// How often it is tried when something in the cage moves after all.
+const TRIES: u32 = 5;
 
 /// A change with the running cage that works on it.
 #[derive(Debug)]
@@ -40,11 +43,20 @@ impl Live<'_> {
             .change
             .begin_applying()
             .map_err(|error| shown(&error))?;
-        let held = self.cage.hold().map_err(said)?;
-        let result = self
-            .store
-            .apply_running(self.change, &applying, selection, options);
-        let released = held.release();
+        let mut tries = 1..TRIES;
+        let (result, released) = loop {
+            let held = self.cage.hold().map_err(said)?;
+            let result =
+                self.store
+                    .apply_running(self.change, &applying, selection, options, &mut || {
+                        held.moved()
+                    });
+            let released = held.release();
+            match &result {
+                Err(WorkspaceError::Unsteady { .. }) if tries.next().is_some() => {}
+                _ => break (result, released),
+            }
+        };
         let applied = result.map_err(|error| shown(&error))?;
         let runs = match released {
             Ok(None) => true,

@@ -3,7 +3,7 @@
 //! A snapshot is a change that no run continues, by a name of its own in `changes/KEY/snapshots`.
 //! Going back makes a new change of it; what was pending before stays.
 
-use crate::apply::staging;
+use crate::apply::staging::{self, Dress};
 use crate::change::{Change, ChangeId, Layer};
 use crate::error::{Doing as _, WorkspaceError};
 use crate::known;
@@ -219,11 +219,11 @@ impl Copy<'_> {
                 Kind::Link => {
                     let target = node.target.as_deref().unwrap_or(Path::new(""));
                     symlinkat(target, to, &name)?;
-                    staging::dress_link(to, &name, &node)?;
+                    staging::dress_link(to, &name, &Dress::from(&node))?;
                 }
                 Kind::Pipe => {
                     mkfifoat(to, &name, Mode::from_raw_mode(node.mode & 0o777))?;
-                    staging::dress_link(to, &name, &node)?;
+                    staging::dress_link(to, &name, &Dress::from(&node))?;
                 }
                 // Of use only while its program ran, or nothing that a cage can make.
                 Kind::Socket | Kind::Device => {}
@@ -232,7 +232,7 @@ impl Copy<'_> {
         if tree::is_opaque(from)? {
             fsetxattr(to, "user.overlay.opaque", b"y", XattrFlags::empty())?;
         }
-        staging::dress(from, to, &Node::of(from)?)
+        staging::dress(from, to, &Dress::from(&Node::of(from)?))
     }
 
     fn file(
@@ -251,6 +251,6 @@ impl Copy<'_> {
             }
             self.linked.insert(node.place, path.to_owned());
         }
-        staging::copy_file(from, name, to, name, false)
+        staging::copy_file(from, name, to, name, &Dress::from(node))
     }
 }

@@ -74,6 +74,14 @@ pub enum WorkspaceError {
         /// The name.
         name: String,
     },
+    /// The cage that works on the change did not stand still while it was read.
+    #[error("nothing of {id} was applied: {what}; end the cage, then apply it")]
+    Unsteady {
+        /// The change.
+        id: ChangeId,
+        /// What moved.
+        what: String,
+    },
     /// There is no such change.
     #[error("there is no change {id}")]
     Unknown {

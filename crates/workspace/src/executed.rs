@@ -3,7 +3,7 @@
 use crate::git::{self, Part};
 use crate::reading::Entry;
 use crate::tree::{self, Kind, Node};
-use crate::{Change, Status, content, differences};
+use crate::{Change, content, differences};
 use ironcage_policy::{Class, Executed, executed};
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -28,7 +28,8 @@ const CONFIG_SIZE: u64 = 1024 * 1024;
 const SET_ID: u32 = 0o6000;
 const EXECUTABLE: u32 = 0o111;
 
-/// Puts notes to every entry that deserves one.
+/// Puts notes to every entry that deserves one; also to one that was only touched, since a cage
+/// that runs may write it in the next moment.
 pub(crate) fn annotate(change: &Change, entries: &mut [Entry]) {
     let host = HostPath::of_environment();
     let made = Made::of(entries);
@@ -36,9 +37,6 @@ pub(crate) fn annotate(change: &Change, entries: &mut [Entry]) {
         let Some(layer) = change.layers().get(entry.layer) else {
             continue;
         };
-        if entry.status == Status::Touched {
-            continue;
-        }
         let mut notes = Vec::new();
         if let Some(git) = &entry.git {
             let real = layer.real.join(git);

@@ -31,7 +31,7 @@ mod tree;
 pub mod unified;
 mod upper;
 
-pub use apply::{Applied, ApplyOptions, OnConflict};
+pub use apply::{Applied, ApplyOptions, Moved, OnConflict};
 pub use change::{Applying, Change, ChangeId, InvalidChangeId, Layer, LayerRole, Lock, Moment};
 pub use differences::{Difference, Roots, Versions, differences};
 pub use error::WorkspaceError;

@@ -3,7 +3,7 @@
 //! The agent's version in the upper layer becomes the merged one, and is then applied as any
 //! other. Where the two touched the same lines nothing is done, and the conflict stays.
 
-use crate::apply::staging;
+use crate::apply::staging::{self, Dress};
 use crate::content;
 use crate::differences::{Roots, open};
 use crate::error::WorkspaceError;
@@ -95,7 +95,11 @@ fn put(roots: &Roots, entry: &Entry, agents: &File, text: &[u8]) -> io::Result<(
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut made = File::from(openat(&above, beside, flags, Mode::RUSR | Mode::WUSR)?);
     made.write_all(text)?;
-    staging::dress(agents.as_fd(), made.as_fd(), &Node::of(agents)?)?;
+    staging::dress(
+        agents.as_fd(),
+        made.as_fd(),
+        &Dress::from(&Node::of(agents)?),
+    )?;
     made.sync_data()?;
     renameat(
         &above,

@@ -84,7 +84,8 @@ impl Change {
             if entry.git.is_some() && entry.status != Status::Touched {
                 summary.git += 1;
             }
-            for note in &entry.notes {
+            let differs = entry.status != Status::Touched;
+            for note in entry.notes.iter().filter(|_| differs) {
                 let told = Told {
                     path: change.shown(entry.layer, &note.root),
                     why: note.why.clone(),

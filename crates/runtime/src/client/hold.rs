@@ -3,6 +3,8 @@
 use super::{ClientError, Connection, PATIENCE, system};
 use ironcage_control::{Reply, Request};
 use ironcage_sys::rustix::fs::{Dir, Mode, OFlags, openat};
+use ironcage_sys::rustix::io::Errno;
+use std::collections::BTreeMap;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
@@ -18,7 +20,15 @@ const PAUSE: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub struct Held<'a> {
     connection: &'a Connection,
+    /// The cage's processes, as its own `/proc` tells them.
+    proc: OwnedFd,
+    stood: Standing,
 }
+
+/// How often each task of a cage that stands still was switched to and from, by its number there.
+/// A signal that wakes a stopped process can be had from a timer: whoever moved was switched to.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Standing(BTreeMap<(u32, u32), u64>);
 
 impl Connection {
     /// Stops every process of the cage, and waits until all have stopped.
@@ -31,14 +41,22 @@ impl Connection {
                 (Reply::Held, Some(proc)) => proc,
                 (other, _) => return Err(ClientError::Answer(format!("{other:?}"))),
             };
-            let held = Held { connection: self };
+            let mut held = Held {
+                connection: self,
+                proc,
+                stood: Standing::default(),
+            };
             let until = Instant::now() + ROUND;
             let moving = loop {
-                match moving(&proc).map_err(system("look at the cage's processes"))? {
-                    None => return Ok(held),
-                    Some(moving) if Instant::now() >= until => break moving,
-                    Some(_) => std::thread::sleep(PAUSE),
+                match standing(&held.proc).map_err(system("look at the cage's processes"))? {
+                    // Twice the same: a task counts as stopped just before it is switched from.
+                    Ok(stands) if stands == held.stood => return Ok(held),
+                    Ok(stands) if Instant::now() < until => held.stood = stands,
+                    Ok(stands) => break stands.not_in(&held.stood).unwrap_or_default(),
+                    Err(moving) if Instant::now() >= until => break moving,
+                    Err(_) => {}
                 }
+                std::thread::sleep(PAUSE);
             };
             held.release()?;
             if begun.elapsed() >= TRIED {
@@ -53,6 +71,18 @@ impl Connection {
 }
 
 impl Held<'_> {
+    /// What has moved since the cage stood still, if anything has.
+    pub fn moved(&self) -> Option<String> {
+        let moved = match standing(&self.proc) {
+            Ok(Ok(now)) => now.not_in(&self.stood)?,
+            Ok(Err(moving)) => moving,
+            Err(error) => return Some(format!("the cage's processes cannot be seen: {error}")),
+        };
+        Some(format!(
+            "its process {moved} went on though it was told to stop"
+        ))
+    }
+
     /// Lets the cage go on, with copy-on-write views that show the real files as they are. Why
     /// they do not, if they could not be renewed.
     pub fn release(self) -> Result<Option<String>, ClientError> {
@@ -63,38 +93,79 @@ impl Held<'_> {
     }
 }
 
-/// A process of the cage that has not stopped, by its number there; PID 1 never does.
-fn moving(proc: &OwnedFd) -> io::Result<Option<u32>> {
+impl Standing {
+    /// A process with a task that is new or has moved. What is gone moves no more.
+    fn not_in(&self, before: &Standing) -> Option<u32> {
+        let mut tasks = self.0.iter();
+        let moved = tasks.find(|(task, switches)| before.0.get(task) != Some(switches));
+        moved.map(|((pid, _), _)| *pid)
+    }
+}
+
+/// How the tasks of the cage stand, or a process that has not stopped, by its number there. PID 1
+/// never does.
+fn standing(proc: &OwnedFd) -> io::Result<Result<Standing, u32>> {
+    let mut standing = Standing::default();
     for pid in numbers(proc, ".")? {
         if pid == 1 {
             continue;
         }
-        // What is gone has stopped.
-        let Ok(tasks) = numbers(proc, &format!("{pid}/task")) else {
-            continue;
+        let tasks = match numbers(proc, &format!("{pid}/task")) {
+            Ok(tasks) => tasks,
+            Err(error) if is_gone(&error) => continue,
+            Err(error) => return Err(error),
         };
         for task in tasks {
-            let path = format!("{pid}/task/{task}/stat");
-            let Ok(file) = openat(
-                proc,
-                &*path,
-                OFlags::RDONLY | OFlags::CLOEXEC,
-                Mode::empty(),
-            ) else {
-                continue;
-            };
             let mut text = Vec::new();
-            if std::fs::File::from(file).read_to_end(&mut text).is_err() {
-                continue;
+            let path = format!("{pid}/task/{task}/status");
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+            let read = openat(proc, &*path, flags, Mode::empty())
+                .map_err(io::Error::from)
+                .and_then(|file| std::fs::File::from(file).read_to_end(&mut text));
+            match read {
+                Ok(_) => {}
+                Err(error) if is_gone(&error) => continue,
+                Err(error) => return Err(error),
             }
-            // The name before it is the program's choice, and may hold anything.
-            let after = text.iter().rposition(|byte| *byte == b')').unwrap_or(0);
-            if !matches!(text.get(after + 2), Some(b'T' | b't' | b'Z' | b'X')) {
-                return Ok(Some(pid));
+            // A program's name need not be text.
+            let text = String::from_utf8_lossy(&text);
+            match seen(&text) {
+                Some(Seen::Stopped(switches)) => {
+                    standing.0.insert((pid, task), switches);
+                }
+                Some(Seen::Over) => {}
+                None => return Ok(Err(pid)),
             }
         }
     }
-    Ok(None)
+    Ok(Ok(standing))
+}
+
+/// What is gone has stopped.
+fn is_gone(error: &io::Error) -> bool {
+    let gone = [Errno::NOENT, Errno::SRCH].map(Errno::raw_os_error);
+    error
+        .raw_os_error()
+        .is_some_and(|error| gone.contains(&error))
+}
+
+enum Seen {
+    Stopped(u64),
+    Over,
+}
+
+/// What the kernel tells of a task that does not move.
+fn seen(status: &str) -> Option<Seen> {
+    // The name, which is the program's choice, comes in one line: the kernel escapes it.
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+    let number = |name: &str| field(name)?.trim().parse::<u64>().ok();
+    match field("State:")?.trim().as_bytes().first()? {
+        b'Z' | b'X' => Some(Seen::Over),
+        b'T' | b't' => Some(Seen::Stopped(
+            number("voluntary_ctxt_switches:")? + number("nonvoluntary_ctxt_switches:")?,
+        )),
+        _ => None,
+    }
 }
 
 fn numbers(proc: &OwnedFd, path: &str) -> io::Result<Vec<u32>> {
@@ -110,4 +181,39 @@ fn numbers(proc: &OwnedFd, path: &str) -> io::Result<Vec<u32>> {
         found.extend(name);
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_task_that_stands_still_counts_as_standing() {
+        let text = "Name:\tState: T\\nState:\nState:\tS (sleeping)\nvoluntary_ctxt_switches:\t1\nnonvoluntary_ctxt_switches:\t2\n";
+        assert!(seen(text).is_none(), "its name says that it is stopped");
+        let text = text.replace("S (sleeping)", "T (stopped)");
+        assert!(matches!(seen(&text), Some(Seen::Stopped(3))));
+        assert!(matches!(seen("State:\tZ (zombie)\n"), Some(Seen::Over)));
+        assert!(
+            seen("State:\tT (stopped)\n").is_none(),
+            "it cannot be told whether it moves"
+        );
+    }
+
+    #[test]
+    fn who_was_switched_to_or_is_new_has_moved_and_who_is_gone_has_not() {
+        let standing = |tasks: &[(u32, u64)]| {
+            Standing(
+                tasks
+                    .iter()
+                    .map(|(pid, count)| ((*pid, *pid), *count))
+                    .collect(),
+            )
+        };
+        let before = standing(&[(2, 5), (3, 7)]);
+        assert_eq!(standing(&[(2, 5), (3, 7)]).not_in(&before), None);
+        assert_eq!(standing(&[(2, 5)]).not_in(&before), None);
+        assert_eq!(standing(&[(2, 5), (3, 9)]).not_in(&before), Some(3));
+        assert_eq!(standing(&[(2, 5), (3, 7), (4, 1)]).not_in(&before), Some(4));
+    }
 }

@@ -7,9 +7,11 @@
 //!    be told from the trees: by their inodes, what is staged has landed or has not.
 //! 3. *clearing*: what has landed leaves the upper layers, and what it replaced is removed.
 
+use super::staging::Dress;
 use crate::change::replace_file;
 use crate::error::{Doing as _, WorkspaceError};
 use crate::landed::Left;
+use crate::tree::Node;
 use crate::{Change, Moment, path_text};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -65,10 +67,22 @@ pub(crate) struct Step {
     pub(crate) action: Action,
     /// Why it was not done after all.
     pub(crate) held: Option<String>,
-    /// Whether the directory's mode and times are to be the upper one's in the end.
-    pub(crate) finish: bool,
+    /// The mode and the times that the directory is to have in the end.
+    pub(crate) finish: Option<Dress>,
     /// How the upper layer looked there: what is another by now stays in it.
     pub(crate) left: Left,
+    /// What was judged, until it is staged.
+    #[serde(skip)]
+    pub(crate) judged: Option<Judged>,
+}
+
+/// What of the agent's was judged. A cage may go on though it was told to stand still: what is
+/// staged is this, and of the upper layer nothing is read again but what is in a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Judged {
+    pub(crate) node: Node,
+    /// Whether a file was found to hold what the real one holds, and was not looked at further.
+    pub(crate) same: bool,
 }
 
 /// An apply that has begun.

@@ -235,13 +235,13 @@ fn digest_below(
 /// the time of the one above.
 fn finish(roots: &Roots, journal: &mut Journal) {
     for planned in journal.steps.iter_mut().rev() {
-        if !planned.finish || planned.held.is_some() {
+        let (Some(dress), None) = (&planned.finish, &planned.held) else {
             continue;
-        }
+        };
         let dressed = roots.upper(planned.layer).and_then(|upper| {
             let from = tree::open_below(upper, &planned.path)?;
             let to = tree::open_below(roots.real(planned.layer)?, &planned.path)?;
-            staging::dress(from.as_fd(), to.as_fd(), &Node::of(&from)?)
+            staging::dress(from.as_fd(), to.as_fd(), dress)
         });
         // Not there any more: it was cleared before we were killed.
         if let Err(error) = dressed

@@ -1,10 +1,13 @@
 //! Brings a change over to the real tree: exactly, or not at all where it would overwrite what
 //! the host changed meanwhile; whole, though it be killed at any point.
 
+mod access;
 mod journal;
 mod landing;
 mod plan;
 pub(crate) mod staging;
+#[cfg(test)]
+mod tests;
 
 use crate::differences::Roots;
 use crate::error::{Doing as _, WorkspaceError};
@@ -106,7 +109,7 @@ impl Store {
         selection: &Selection,
         options: &ApplyOptions,
     ) -> Result<Applied, WorkspaceError> {
-        let mut applied = bring_over(change, selection, options, Afterwards::Clear)?;
+        let mut applied = bring_over(change, selection, options, Afterwards::Clear, &mut || None)?;
         applied.finished = is_spent(change)?;
         if applied.finished {
             self.remove_locked(change)?;
@@ -118,17 +121,31 @@ impl Store {
     /// still meanwhile. Nothing leaves the upper layers before the cage has ended; the change
     /// stays. Where both sides changed something, both stay.
     ///
+    /// `moved` is asked once more when all has been read and nothing has happened yet.
+    ///
     /// # Errors
-    /// As [`Store::apply`].
+    /// As [`Store::apply`]; [`WorkspaceError::Unsteady`] when something in the cage moved:
+    /// nothing was applied then.
     pub fn apply_running(
         &self,
         change: &Change,
         _applying: &Applying,
         selection: &Selection,
         options: &ApplyOptions,
+        moved: &mut Moved<'_>,
     ) -> Result<Applied, WorkspaceError> {
         resume_with(change, Afterwards::Keep)?;
-        bring_over(change, selection, options, Afterwards::Keep)
+        bring_over(change, selection, options, Afterwards::Keep, moved)
+    }
+}
+
+/// Tells what of a cage moved since it was made to stand still, if anything did.
+pub type Moved<'a> = dyn FnMut() -> Option<String> + 'a;
+
+fn unsteady(change: &Change, what: String) -> WorkspaceError {
+    WorkspaceError::Unsteady {
+        id: change.id().clone(),
+        what,
     }
 }
 
@@ -146,6 +163,7 @@ fn bring_over(
     selection: &Selection,
     options: &ApplyOptions,
     afterwards: Afterwards,
+    moved: &mut Moved<'_>,
 ) -> Result<Applied, WorkspaceError> {
     let roots = Roots::open(change)?;
     let mut reading = change.read_entries(selection)?;
@@ -166,6 +184,11 @@ fn bring_over(
         step();
         staging::stage(change, &roots, &mut journal)?;
         step();
+        if let Some(what) = moved() {
+            remove_staged(change, &roots, &journal)?;
+            Journal::remove(change)?;
+            return Err(unsteady(change, what));
+        }
         complete(change, &roots, &mut journal, afterwards)?;
         for planned in journal.steps {
             let path = change.shown(planned.layer, &planned.path);
@@ -175,6 +198,8 @@ fn bring_over(
                 None => {}
             }
         }
+    } else if let Some(what) = moved() {
+        return Err(unsteady(change, what));
     }
     if !options.without_git {
         crate::git::bring_over(
@@ -263,8 +288,9 @@ pub(crate) fn settle(change: &Change) -> Result<(), WorkspaceError> {
             _ => Action::Forget,
         },
         held: None,
-        finish: false,
+        finish: None,
         left,
+        judged: None,
     };
     let journal = Journal {
         phase: Phase::Clearing,

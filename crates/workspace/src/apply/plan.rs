@@ -1,7 +1,8 @@
 //! Decides what of a change is applied, and how.
 
-use super::journal::{Action, Step};
+use super::journal::{Action, Judged, Step};
 use super::landing::see;
+use super::staging::Dress;
 use super::{Applied, ApplyOptions, OnConflict, staging};
 use crate::differences::{Roots, open};
 use crate::error::{Doing as _, WorkspaceError};
@@ -131,7 +132,12 @@ fn judge(change: &Change, entry: &Entry, selection: &Selection, options: &ApplyO
         let held = note.class == Class::Withheld || options.hold_flagged;
         let allowed = change.lies_in(entry.layer, &entry.path, &options.allowed);
         if held && !allowed && !selection.names(entry.layer, &note.root) {
-            return Verdict::Hold(note.why.clone());
+            return match entry.status {
+                // Nothing that anybody would miss, and so nothing to tell.
+                Status::Touched if is_directory(entry.after.as_ref()) => Verdict::Leave,
+                Status::Touched => Verdict::Forget,
+                _ => Verdict::Hold(note.why.clone()),
+            };
         }
     }
     if !entry.conflict {
@@ -156,8 +162,12 @@ fn make(entry: &Entry, action: Action, finish: bool) -> Step {
         path: entry.path.clone(),
         action,
         held: None,
-        finish,
+        finish: entry.after.as_ref().filter(|_| finish).map(Dress::from),
         left: Left::of(entry.after.as_ref()),
+        judged: entry.after.as_ref().map(|node| Judged {
+            node: node.clone(),
+            same: entry.status == Status::Touched,
+        }),
     }
 }
 

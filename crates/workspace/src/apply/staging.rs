@@ -1,12 +1,13 @@
 //! Copies the new versions into a directory in the real tree's root, from where a rename puts
 //! each in its place.
 
-use super::journal::{Action, Journal};
+use super::access;
+use super::journal::{Action, Journal, Judged};
 use crate::change::ChangeId;
-use crate::differences::Roots;
+use crate::differences::{self, Roots};
 use crate::error::{Doing as _, WorkspaceError};
 use crate::tree::{self, Kind, Node};
-use crate::{Change, content};
+use crate::{Change, Moment, content};
 use ironcage_sys::faults::step;
 use ironcage_sys::rustix::fs::{
     AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags, chownat, fchmod, fchown,
@@ -14,6 +15,7 @@ use ironcage_sys::rustix::fs::{
     symlinkat, syncfs, unlinkat, utimensat,
 };
 use ironcage_sys::rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
 use std::fs::File;
@@ -25,6 +27,14 @@ use std::path::Path;
 const FEW: usize = 128;
 /// The longest list of attributes and the longest value that is taken over: the kernel's own.
 const LONGEST_ATTRIBUTE: usize = 64 * 1024;
+
+/// Beginnings of attributes by which overlays and container tools, not people, know files: in the
+/// real tree they would mislead the next one, as to what is hidden there and whose a file is.
+const MISLEADING: [&[u8]; 3] = [
+    b"user.overlay.",
+    b"user.fuseoverlayfs.",
+    b"user.containers.",
+];
 
 /// The name of the directory that versions are staged in.
 pub(crate) fn name(id: &ChangeId) -> String {
@@ -48,6 +58,8 @@ pub(crate) fn stage(
         let before = Node::of(root).doing("look at", real)?;
         step();
         mkdirat(root, name(change.id()), Mode::RWXU).doing("stage in", real)?;
+        let made = open(root, change.id()).doing("open", real)?;
+        access::give_none_on(made.as_fd()).doing("stage in", real)?;
         set_times(root, &before).doing("set the time of", real)?;
     }
     let puts = journal
@@ -63,15 +75,19 @@ pub(crate) fn stage(
         };
         let shown = change.shown(planned.layer, &planned.path);
         step();
-        match stage_one(
+        let Some(judged) = &planned.judged else {
+            planned.held = Some("it was not judged".into());
+            continue;
+        };
+        let one = One {
             change,
             roots,
-            planned.layer,
-            &planned.path,
+            layer: planned.layer,
+            path: &planned.path,
+            judged,
             number,
-            &mut linked,
-            few,
-        ) {
+        };
+        match one.stage(&mut linked, few) {
             Ok(place) => *staged = Some(place),
             // The rest can be applied all the same.
             Err(error) if !is_fatal(&error) => {
@@ -108,57 +124,92 @@ pub(crate) fn open(root: BorrowedFd<'_>, id: &ChangeId) -> io::Result<OwnedFd> {
     tree::open_directory(root, OsStr::new(&name(id)))
 }
 
-fn stage_one(
-    change: &Change,
-    roots: &Roots,
+/// One version that is to be staged.
+struct One<'a> {
+    change: &'a Change,
+    roots: &'a Roots,
     layer: usize,
-    path: &Path,
+    path: &'a Path,
+    judged: &'a Judged,
     number: usize,
-    linked: &mut HashMap<(usize, (u64, u64)), String>,
-    sync: bool,
-) -> io::Result<(u64, u64)> {
-    let staging = open(roots.real(layer)?, change.id())?;
-    let above = tree::open_below(roots.upper(layer)?, path.parent().unwrap_or(Path::new("")))?;
-    let name = path.file_name().unwrap_or_default();
-    let to = of_step(number);
-    let node = tree::look(above.as_fd(), name)?
-        .ok_or_else(|| io::Error::other("it is not in the change any more"))?;
-    if node.kind == Kind::File
-        && node.links > 1
-        && let Some(first) = linked.get(&(layer, node.place))
-    {
-        linkat(
-            &staging,
-            first.as_str(),
-            &staging,
-            to.as_str(),
-            AtFlags::empty(),
-        )?;
-    } else {
+}
+
+impl One<'_> {
+    /// Makes it as it was judged: kind, mode, times and where a link points are not looked at
+    /// again.
+    fn stage(
+        &self,
+        linked: &mut HashMap<(usize, (u64, u64)), String>,
+        sync: bool,
+    ) -> io::Result<(u64, u64)> {
+        let real = self.roots.real(self.layer)?;
+        let staging = open(real, self.change.id())?;
+        let to = of_step(self.number);
+        let node = &self.judged.node;
+        let key = (self.layer, node.place);
         match node.kind {
-            Kind::File => copy_file(above.as_fd(), name, staging.as_fd(), OsStr::new(&to), sync)?,
+            Kind::File => match linked.get(&key).filter(|_| node.links > 1) {
+                Some(first) => linkat(
+                    &staging,
+                    first.as_str(),
+                    &staging,
+                    to.as_str(),
+                    AtFlags::empty(),
+                )?,
+                None => {
+                    self.copy(staging.as_fd(), OsStr::new(&to), sync)?;
+                    if node.links > 1 {
+                        linked.insert(key, to.clone());
+                    }
+                }
+            },
             Kind::Link => {
                 let target = node.target.as_deref().unwrap_or(Path::new(""));
                 symlinkat(target, &staging, to.as_str())?;
+                dress_link(staging.as_fd(), OsStr::new(&to), &Dress::from(node))?;
             }
-            Kind::Pipe => mkfifoat(
-                &staging,
-                to.as_str(),
-                Mode::from_raw_mode(node.mode & 0o777),
-            )?,
+            Kind::Pipe => {
+                let mode = Mode::from_raw_mode(node.mode & 0o777);
+                mkfifoat(&staging, to.as_str(), mode)?;
+                dress_link(staging.as_fd(), OsStr::new(&to), &Dress::from(node))?;
+            }
             Kind::Directory | Kind::Socket | Kind::Device => {
                 return Err(io::Error::other("it is nothing that is copied"));
             }
         }
-        if node.kind != Kind::File {
-            dress_link(staging.as_fd(), OsStr::new(&to), &node)?;
-        } else if node.links > 1 {
-            linked.insert((layer, node.place), to.clone());
+        if node.kind == Kind::File && self.judged.same {
+            // Only then nobody asked whether the host's version may be replaced.
+            let staged = tree::open_file(staging.as_fd(), OsStr::new(&to))?;
+            if !content::same(&staged, &differences::open(real, self.path)?)? {
+                return Err(io::Error::other(
+                    "it was written meanwhile; apply once more",
+                ));
+            }
         }
+        tree::look(staging.as_fd(), OsStr::new(&to))?
+            .map(|made| made.place)
+            .ok_or_else(|| Errno::NOENT.into())
     }
-    tree::look(staging.as_fd(), OsStr::new(&to))?
-        .map(|made| made.place)
-        .ok_or_else(|| Errno::NOENT.into())
+
+    fn copy(&self, to: BorrowedFd<'_>, as_name: &OsStr, sync: bool) -> io::Result<()> {
+        let real = self.roots.real(self.layer)?;
+        let upper = self.roots.upper(self.layer)?;
+        let above = tree::open_below(upper, self.path.parent().unwrap_or(Path::new("")))?;
+        let from = tree::open_file(above.as_fd(), self.path.file_name().unwrap_or_default())?;
+        let made = create(to, as_name)?;
+        content::copy(&from, &made)?;
+        access::keep(real, self.path, made.as_fd())?;
+        dress(from.as_fd(), made.as_fd(), &Dress::from(&self.judged.node))?;
+        if sync {
+            fsync(&made)?;
+        }
+        Ok(())
+    }
+}
+
+fn create(above: BorrowedFd<'_>, name: &OsStr) -> io::Result<File> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(openat(above, name, flags, Mode::RUSR | Mode::WUSR)?.into())
 }
 
 /// Copies a file with all that belongs to it.
@@ -167,22 +218,34 @@ pub(crate) fn copy_file(
     name: &OsStr,
     to: BorrowedFd<'_>,
     as_name: &OsStr,
-    sync: bool,
+    as_dressed: &Dress,
 ) -> io::Result<()> {
     let from = tree::open_file(above, name)?;
-    let node = Node::of(&from)?;
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let made = File::from(openat(to, as_name, flags, Mode::RUSR | Mode::WUSR)?);
+    let made = create(to, as_name)?;
     content::copy(&from, &made)?;
-    dress(from.as_fd(), made.as_fd(), &node)?;
-    if sync {
-        fsync(&made)?;
-    }
-    Ok(())
+    dress(from.as_fd(), made.as_fd(), as_dressed)
 }
 
-/// Gives a file or directory the owner, mode, attributes and times of another.
-pub(crate) fn dress(from: BorrowedFd<'_>, to: BorrowedFd<'_>, node: &Node) -> io::Result<()> {
+/// Owner, mode and times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Dress {
+    owner: (u32, u32),
+    mode: u32,
+    modified: Moment,
+}
+
+impl From<&Node> for Dress {
+    fn from(node: &Node) -> Dress {
+        Dress {
+            owner: node.owner,
+            mode: node.mode,
+            modified: node.modified,
+        }
+    }
+}
+
+/// Gives a file or directory what it is to be dressed in, and the attributes of another.
+pub(crate) fn dress(from: BorrowedFd<'_>, to: BorrowedFd<'_>, node: &Dress) -> io::Result<()> {
     let owner = (Uid::from_raw(node.owner.0), Gid::from_raw(node.owner.1));
     let now = fstat(to)?;
     if (now.st_uid, now.st_gid) != node.owner {
@@ -196,12 +259,12 @@ pub(crate) fn dress(from: BorrowedFd<'_>, to: BorrowedFd<'_>, node: &Node) -> io
     copy_attributes(from, to)?;
     // After the owner, whose change takes set-id bits away.
     fchmod(to, Mode::from_raw_mode(node.mode))?;
-    futimens(to, &times(node))?;
+    futimens(to, &times(node.modified))?;
     Ok(())
 }
 
-/// Gives a link or a pipe, which is not opened, the owner and the times of a node.
-pub(crate) fn dress_link(above: BorrowedFd<'_>, name: &OsStr, node: &Node) -> io::Result<()> {
+/// Gives a link or a pipe, which is not opened, its owner and its times.
+pub(crate) fn dress_link(above: BorrowedFd<'_>, name: &OsStr, node: &Dress) -> io::Result<()> {
     let made = tree::look(above, name)?;
     if made.is_none_or(|made| made.owner != node.owner) {
         let owner = (Uid::from_raw(node.owner.0), Gid::from_raw(node.owner.1));
@@ -214,20 +277,20 @@ pub(crate) fn dress_link(above: BorrowedFd<'_>, name: &OsStr, node: &Node) -> io
     Ok(utimensat(
         above,
         name,
-        &times(node),
+        &times(node.modified),
         AtFlags::SYMLINK_NOFOLLOW,
     )?)
 }
 
 /// Gives an open file or directory the times of a node.
 pub(crate) fn set_times(to: BorrowedFd<'_>, node: &Node) -> io::Result<()> {
-    Ok(futimens(to, &times(node))?)
+    Ok(futimens(to, &times(node.modified))?)
 }
 
-fn times(node: &Node) -> Timestamps {
+fn times(modified: Moment) -> Timestamps {
     let time = Timespec {
-        tv_sec: node.modified.seconds,
-        tv_nsec: node.modified.nanoseconds,
+        tv_sec: modified.seconds,
+        tv_nsec: modified.nanoseconds,
     };
     Timestamps {
         last_access: time,
@@ -235,8 +298,8 @@ fn times(node: &Node) -> Timestamps {
     }
 }
 
-/// Takes over what a user can set: attributes of the user's, and access lists. Those of an
-/// overlay stay behind: in the real tree they would mislead the next overlay.
+/// Takes over the attributes that a user gives a file for programs to read. No access list:
+/// who may read what the user makes in a directory later is not for an agent to say.
 fn copy_attributes(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
     for (name, value) in attributes(from)? {
         match fsetxattr(to, &name[..], &value, XattrFlags::empty()) {
@@ -256,8 +319,8 @@ fn attributes(file: BorrowedFd<'_>) -> io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
         Err(error) => return Err(error.into()),
     };
     for name in names[..length].split(|byte| *byte == 0) {
-        let users = name.starts_with(b"user.") && !name.starts_with(b"user.overlay.");
-        if !users && !name.starts_with(b"system.posix_acl_") {
+        let users = name.starts_with(b"user.");
+        if !users || MISLEADING.iter().any(|start| name.starts_with(start)) {
             continue;
         }
         let mut value = vec![0; LONGEST_ATTRIBUTE];

@@ -269,11 +269,9 @@ impl Bringing<'_> {
         )?;
         match file {
             ObjectFile::Loose(hash) => {
-                if !objects::is_true(&from, hash)? {
+                if !self.put(&from, above.as_fd(), name, Some(hash))? {
                     return Ok(Done::Held("it is not the object that its name says".into()));
                 }
-                let from = self.view.open_upper(path)?;
-                self.put(&from, above.as_fd(), name)?;
             }
             ObjectFile::Pack => {
                 let aside = self.change.directory().join(PACKS);
@@ -281,10 +279,10 @@ impl Bringing<'_> {
                     .map_err(io::Error::other)?;
                 std::fs::create_dir(&aside)?;
                 let (pack, index) = objects::index_pack(&from, name, &aside)?;
-                self.put(&File::open(&pack)?, above.as_fd(), name)?;
+                self.put(&File::open(&pack)?, above.as_fd(), name, None)?;
                 // The index last: with it git begins to use the pack.
                 let as_name = index.file_name().unwrap_or_default();
-                self.put(&File::open(&index)?, above.as_fd(), as_name)?;
+                self.put(&File::open(&index)?, above.as_fd(), as_name, None)?;
                 remove_tree(self.change.directory(), OsStr::new(PACKS))
                     .map_err(io::Error::other)?;
             }
@@ -293,11 +291,18 @@ impl Bringing<'_> {
         Ok(Done::Brought)
     }
 
-    /// Puts a file of objects in a directory, whole or not at all.
-    fn put(&self, from: &File, above: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
+    /// Puts a file of objects in a directory, whole or not at all; not if its copy, which nobody
+    /// but us writes, is not the loose object that it has to be.
+    fn put(
+        &self,
+        from: &File,
+        above: BorrowedFd<'_>,
+        name: &OsStr,
+        hash: Option<&str>,
+    ) -> io::Result<bool> {
         use ironcage_sys::rustix::fs::{AtFlags, Mode, OFlags, fsync, openat, unlinkat};
         let flags =
-            OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let temporary = format!("tmp_obj_{}", self.change.id());
         let to = File::from(openat(
             above,
@@ -305,7 +310,14 @@ impl Bringing<'_> {
             flags,
             Mode::from_raw_mode(0o444),
         )?);
+        let away = || Ok(unlinkat(above, temporary.as_str(), AtFlags::empty())?);
         content::copy(from, &to)?;
+        if let Some(hash) = hash {
+            match objects::is_true(&to, hash) {
+                Ok(true) => {}
+                other => return away().and(other),
+            }
+        }
         refs::give(&to, self.owner)?;
         fsync(&to)?;
         match renameat_with(
@@ -315,8 +327,8 @@ impl Bringing<'_> {
             name,
             RenameFlags::NOREPLACE,
         ) {
-            Ok(()) => Ok(()),
-            Err(Errno::EXIST) => Ok(unlinkat(above, temporary.as_str(), AtFlags::empty())?),
+            Ok(()) => Ok(true),
+            Err(Errno::EXIST) => away().map(|()| true),
             Err(error) => Err(error.into()),
         }
     }
@@ -393,17 +405,25 @@ impl Bringing<'_> {
     }
 
     fn index(&mut self, path: &Path, entry: &Entry) -> io::Result<Done> {
-        if entry.after.is_some() {
-            let bytes = content::read_bounded(&self.view.open_upper(path)?, LARGEST)?;
-            if !bytes.is_some_and(|bytes| index::is_sound(&bytes)) {
-                return Ok(Done::Held("it is no index that git should read".into()));
-            }
-        }
-        self.text(path, entry)
+        let why = "it is no index that git should read";
+        self.replace(path, entry, |bytes| match index::is_sound(bytes) {
+            true => Ok(()),
+            false => Err(why),
+        })
     }
 
-    /// A file that is replaced as a whole: the index, a log, a message.
     fn text(&mut self, path: &Path, entry: &Entry) -> io::Result<Done> {
+        self.replace(path, entry, |_| Ok(()))
+    }
+
+    /// A file that is replaced as a whole: the index, a log, a message. What is in it is read
+    /// once, and checked as it was read.
+    fn replace(
+        &mut self,
+        path: &Path,
+        entry: &Entry,
+        check: impl FnOnce(&[u8]) -> Result<(), &'static str>,
+    ) -> io::Result<Done> {
         if is_directory(entry) {
             return Ok(Done::Nothing);
         }
@@ -413,6 +433,9 @@ impl Bringing<'_> {
                 let Some(bytes) = content::read_bounded(&file, LARGEST)? else {
                     return Ok(Done::Held("it is too large".into()));
                 };
+                if let Err(why) = check(&bytes) {
+                    return Ok(Done::Held(why.into()));
+                }
                 Some(bytes)
             }
             Some(_) => return Ok(Done::Held("it is no regular file".into())),
