@@ -282,15 +282,40 @@ impl RequestPath {
                 }
             }
         }
-        // Some servers take several slashes for one.
-        let single: Vec<Vec<u8>> = readings.iter().map(|reading| collapse(reading)).collect();
-        for reading in single {
-            if !readings.contains(&reading) {
-                readings.push(reading);
+        // Some servers drop what follows a semicolon, in a part or to the end, or what follows a
+        // mark that was escaped; some take several slashes for one.
+        let cuts: [fn(&[u8]) -> Vec<u8>; 4] = [
+            |path| before(path, b"?#"),
+            |path| before(path, b";"),
+            without_parameters,
+            collapse,
+        ];
+        for cut in cuts {
+            let more: Vec<Vec<u8>> = readings.iter().map(|reading| cut(reading)).collect();
+            for reading in more {
+                if !readings.contains(&reading) {
+                    readings.push(reading);
+                }
             }
         }
         Ok(RequestPath { readings })
     }
+}
+
+/// A path up to the first of some marks.
+fn before(path: &[u8], marks: &[u8]) -> Vec<u8> {
+    let end = path.iter().position(|byte| marks.contains(byte));
+    path.get(..end.unwrap_or(path.len()))
+        .unwrap_or_default()
+        .to_vec()
+}
+
+/// A path each part of which ends before its semicolon.
+fn without_parameters(path: &[u8]) -> Vec<u8> {
+    let parts: Vec<Vec<u8>> = (path.split(|byte| *byte == b'/'))
+        .map(|part| before(part, b";"))
+        .collect();
+    parts.join(&b'/')
 }
 
 fn collapse(path: &[u8]) -> Vec<u8> {
@@ -373,6 +398,20 @@ mod tests {
         assert!(matches("/repos/**", "/repos/@a%2fb"));
         assert!(!matches("/public/*", "/public//x/y"));
         assert!(!matches("/repos/*/x", "/repos//x"));
+        // What a server drops before it looks.
+        for target in [
+            "/v1/secret;.json",
+            "/v1/secret%3b.json",
+            "/v1/secret%3f.json",
+            "/v1/secret%23.json",
+            "/v1/secret%253f.json",
+            "/v1/a;b/c.json",
+        ] {
+            assert!(!matches("/v1/*.json", target), "{target}");
+        }
+        assert!(matches("/v1/*.json", "/v1/a.json?x=;"));
+        assert!(!matches("/v1/*/x", "/v1/a;b=c/x"));
+        assert!(matches("/v1/**", "/v1/a;b=c/x%3fy"));
         // Escaped where it need not be: what is compared as it stands does not fit.
         assert!(!matches("/me/**", "/%6de/a"));
     }

@@ -128,7 +128,6 @@ pub(crate) struct Response {
     pub(crate) framing: Framing,
     /// Whether no other response follows.
     pub(crate) last: bool,
-    line: Vec<u8>,
     pub(super) fields: Fields,
 }
 
@@ -430,7 +429,6 @@ pub(crate) fn response(bytes: &[u8], to: &Request) -> Result<Option<(Response, u
         last: framing == Framing::ToTheEnd
             || !eleven && !lists(&fields, "connection", "keep-alive")
             || lists(&fields, "connection", "close"),
-        line: line.get(9..).unwrap_or_default().to_vec(),
         fields,
     };
     Ok(Some((response, length)))
@@ -439,9 +437,11 @@ pub(crate) fn response(bytes: &[u8], to: &Request) -> Result<Option<(Response, u
 impl Response {
     /// The head as it goes on. `last` says that the connection ends after it.
     pub(crate) fn written(&self, last: bool) -> Vec<u8> {
-        let mut bytes = b"HTTP/1.1 ".to_vec();
-        bytes.extend(&self.line);
-        bytes.extend(b"\r\n");
+        // The server's own words for its status could be anything, a secret too.
+        let known = http::StatusCode::from_u16(self.status).ok();
+        let words = known.and_then(|status| status.canonical_reason());
+        let mut bytes =
+            format!("HTTP/1.1 {} {}\r\n", self.status, words.unwrap_or("")).into_bytes();
         write_fields(&mut bytes, &self.fields);
         if self.status == 101 {
             bytes.extend(b"connection: upgrade\r\nupgrade: websocket\r\n");

@@ -4,7 +4,7 @@
 use super::head::{Authority, Fields, Refused};
 use crate::decide::Rules;
 use crate::ledger::Kind;
-use crate::secret::{Dealing, Scanner, Stopped};
+use crate::secret::{Dealing, Scanner, Stopped, unescaped};
 use ironcage_model::{NetworkVerdict, Protocol, RequestPath};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,15 +12,54 @@ use std::rc::Rc;
 /// Longest path in the record.
 const LONGEST_PATH: usize = 160;
 
-/// Fields by which a request can say that it is another.
-const OVERRIDES: [&str; 6] = [
-    "x-http-method-override",
-    "x-http-method",
-    "x-method-override",
-    "x-original-url",
-    "x-rewrite-url",
-    "x-override-url",
+/// Fields of intermediaries that say for which host or path a request was.
+const FORWARDED: [&str; 8] = [
+    "host", "method", "path", "prefix", "server", "uri", "url", "query",
 ];
+
+/// Parameters of a query by which some servers take another method.
+const METHOD_PARAMETERS: [&str; 5] = [
+    "_method",
+    "_httpmethod",
+    "$httpmethod",
+    "x-http-method",
+    "x-http-method-override",
+];
+
+/// Whether a request can say by this field that it is another. Servers that hand fields on as
+/// variables do not tell `_` and other signs from `-`.
+fn overrides(name: &str) -> bool {
+    let sign = |c: char| {
+        if c.is_ascii_alphanumeric() {
+            c.to_ascii_lowercase()
+        } else {
+            '-'
+        }
+    };
+    let name: String = name.chars().map(sign).collect();
+    let Some(rest) = name.strip_prefix("x-") else {
+        return matches!(name.as_str(), "forwarded" | "http-method-override");
+    };
+    rest.contains("override")
+        || rest.starts_with("original-")
+        || rest.starts_with("rewrite-")
+        || matches!(
+            rest,
+            "http-method" | "method" | "host" | "envoy-original-path"
+        )
+        || (rest.strip_prefix("forwarded-")).is_some_and(|said| FORWARDED.contains(&said))
+}
+
+/// The parameter of a query by which some servers take another method, where there is one.
+fn method_parameter(target: &str) -> Option<&'static str> {
+    let (_, query) = target.split_once('?')?;
+    query.split(['&', ';']).find_map(|part| {
+        let name = part.split('=').next().unwrap_or_default();
+        let name = unescaped(name.as_bytes());
+        let mut known = METHOD_PARAMETERS.iter().copied();
+        known.find(|known| name.trim_ascii().eq_ignore_ascii_case(known.as_bytes()))
+    })
+}
 
 /// Who keeps the record of requests.
 pub(crate) trait Recorder {
@@ -105,9 +144,7 @@ impl Judge {
             return Ok(self.rule.clone());
         };
         // Some servers take the method or the path from there instead.
-        if let Some((name, _)) =
-            (asked.fields.iter()).find(|(name, _)| OVERRIDES.contains(&name.as_str()))
-        {
+        if let Some((name, _)) = asked.fields.iter().find(|(name, _)| overrides(name)) {
             return Err(Refused::new(
                 403,
                 format!("the field {name} can make it another request than the rules see"),
@@ -120,7 +157,13 @@ impl Judge {
         };
         let path = path.map_err(|error| Refused::new(403, error.0))?;
         match rules.iter().find(|rule| rule.allows(asked.method, &path)) {
-            Some(rule) => Ok(rule.to_string()),
+            Some(rule) => match method_parameter(asked.target) {
+                Some(name) if !rule.methods.is_empty() => Err(Refused::new(
+                    403,
+                    format!("the parameter {name} can make it another method than the rules see"),
+                )),
+                _ => Ok(rule.to_string()),
+            },
             None => Err(Refused::new(
                 403,
                 format!("no rule allows {} here", line(asked.method, asked.target)),
@@ -170,6 +213,13 @@ impl Judge {
         }
     }
 
+    /// Covers secrets in fields that follow a body of an answer.
+    pub(crate) fn cover(&self, fields: &mut Fields) {
+        if let Some(dealing) = &self.dealing {
+            dealing.cover(fields);
+        }
+    }
+
     /// Records how a request broke off: because it was stopped, or otherwise.
     pub(crate) fn broke(&self, passed: &Passed, error: &std::io::Error) {
         let inner = error.get_ref();
@@ -213,4 +263,51 @@ pub(crate) fn refusal(refused: &Refused) -> String {
     let mut body = serde_json::json!({ "error": "ironcage", "reason": refused.reason }).to_string();
     body.push('\n');
     body
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_makes_a_request_another_is_known_in_every_spelling() {
+        for name in [
+            "x-http-method-override",
+            "x_http_method_override",
+            "x-http.method-override",
+            "x-method-override",
+            "x-http-method",
+            "x-original-url",
+            "x_original_uri",
+            "x-rewrite-url",
+            "x-envoy-original-path",
+            "x-forwarded-host",
+            "x-forwarded-uri",
+            "x-forwarded-prefix",
+            "x-host",
+            "forwarded",
+        ] {
+            assert!(overrides(name), "{name}");
+        }
+        for name in [
+            "x-forwarded-for",
+            "x-forwarded-proto",
+            "x-api-key",
+            "authorization",
+            "host",
+        ] {
+            assert!(!overrides(name), "{name}");
+        }
+        for target in [
+            "/a?_method=DELETE",
+            "/a?x=1&_m%65thod=PUT",
+            "/?a;_METHOD=x",
+            "/?_HttpMethod=PATCH",
+        ] {
+            assert!(method_parameter(target).is_some(), "{target}");
+        }
+        for target in ["/_method=x", "/a?method=x", "/a?x=_method=y", "/a"] {
+            assert!(method_parameter(target).is_none(), "{target}");
+        }
+    }
 }

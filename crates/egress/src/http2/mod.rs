@@ -302,7 +302,9 @@ async fn exchange(
         }
         match empty {
             true => Ok(()),
-            false => pump(body, sink, watch, send).await,
+            // What follows a body is not looked at, so it does not go on; it does not with
+            // HTTP/1.1 either.
+            false => pump(body, sink, watch, send, |_| None).await,
         }
     };
     let download = async {
@@ -326,7 +328,12 @@ async fn exchange(
                     counts.received(bytes);
                     Ok(())
                 };
-                pump(body, sink, judge.mask(), receive).await
+                pump(body, sink, judge.mask(), receive, |trailers| {
+                    let mut after = self::fields(&trailers);
+                    judge.cover(&mut after);
+                    map(&after).ok()
+                })
+                .await
             }
         }
     };
@@ -406,6 +413,7 @@ async fn pump(
     mut to: SendStream<Bytes>,
     mut scanner: Option<Scanner>,
     count: impl Fn(u64) -> io::Result<()>,
+    trailers: impl FnOnce(HeaderMap) -> Option<HeaderMap>,
 ) -> io::Result<()> {
     while let Some(part) = from.data().await {
         let mut part = part.map_err(broken)?;
@@ -422,7 +430,7 @@ async fn pump(
     if let Some(scanner) = &mut scanner {
         give(&mut to, scanner.finish().into()).await?;
     }
-    match from.trailers().await.map_err(broken)? {
+    match from.trailers().await.map_err(broken)?.and_then(trailers) {
         Some(trailers) => to.send_trailers(trailers).map_err(broken),
         None => to.send_data(Bytes::new(), true).map_err(broken),
     }

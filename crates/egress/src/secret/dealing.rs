@@ -1,8 +1,9 @@
 //! What one connection's requests have to do with secrets.
 
-use super::place::{basic, forms, json, parameters, replace, unescaped, write_basic};
+use super::body::{Kind, Put};
+use super::place::{basic, forms, parameters, replace, unescaped, write_basic};
 use super::scan::{Pattern, Scanner, find};
-use super::vault::{Room, Secret, Vault};
+use super::vault::{Room, SHORTEST, Secret, Vault};
 use crate::http::{Asked, Fields, Refused};
 use ironcage_model::{HostName, SecretPlace};
 use std::rc::Rc;
@@ -65,9 +66,13 @@ impl Dealing {
             put(secret, asked)?;
         }
         if has_own {
-            // A value could not be covered in what is compressed.
+            // A value could not be covered in what is compressed, nor where each answer holds a
+            // part of it.
             asked.fields.retain(|(name, _)| {
-                name != "accept-encoding" && name != "sec-websocket-extensions"
+                !matches!(
+                    name.as_str(),
+                    "accept-encoding" | "sec-websocket-extensions" | "range" | "if-range"
+                )
             });
             let identity = ("accept-encoding".to_owned(), b"identity".to_vec());
             asked.fields.push(identity);
@@ -106,31 +111,40 @@ impl Dealing {
     /// Puts values for placeholders in a body.
     ///
     /// # Errors
-    /// Where one of another host's secrets stands in it.
+    /// Where one of another host's secrets stands in it, or one of this host's in a field that
+    /// is not its own.
     pub(crate) fn body(&self, fields: &Fields, body: &mut Vec<u8>) -> Result<(), Refused> {
         for secret in self.others() {
             if find(body, secret.placeholder.as_bytes()).is_some() {
                 return Err(Refused::new(403, elsewhere(secret)));
             }
         }
-        let kind = fields.iter().find(|(name, _)| name == "content-type");
-        let kind = kind.map(|(_, value)| value.to_ascii_lowercase());
-        let kind = kind.unwrap_or_default();
+        let Some(kind) = Kind::of(fields) else {
+            return Ok(());
+        };
         for secret in self.own() {
-            let named = |path: &str| {
-                let mut places = secret.places.iter();
-                places.any(|place| matches!(place, SecretPlace::Body(known) if known == path))
-            };
-            let (placeholder, value) = (secret.placeholder.as_str(), secret.value.as_slice());
-            if find(&kind, b"json").is_some() {
-                if let Some(with) = json(body, placeholder, value, named) {
-                    *body = with;
+            let places = secret.places.iter();
+            let paths: Vec<&str> = places
+                .filter_map(|place| match place {
+                    SecretPlace::Body(path) => Some(path.as_str()),
+                    _ => None,
+                })
+                .collect();
+            if paths.is_empty() {
+                continue;
+            }
+            match super::body::put(kind, body, &secret.placeholder, &secret.value, &paths) {
+                Put::With(with) => *body = with,
+                Put::Nothing => {}
+                Put::Misplaced => {
+                    return Err(Refused::new(
+                        403,
+                        format!(
+                            "the secret {} is not for this field of the body",
+                            secret.name
+                        ),
+                    ));
                 }
-            } else if kind.starts_with(b"application/x-www-form-urlencoded")
-                && let Ok(text) = std::str::from_utf8(body)
-            {
-                let named = |name: &[u8]| named(&String::from_utf8_lossy(name));
-                *body = parameters(text, placeholder, value, named).into_bytes();
             }
         }
         Ok(())
@@ -138,22 +152,20 @@ impl Dealing {
 
     /// What looks at a body as it goes out.
     pub(crate) fn watch(&self) -> Option<Scanner> {
-        let pattern = |secret: &Secret| Pattern {
-            text: secret.placeholder.clone().into_bytes(),
-            stops: Some(elsewhere(secret)),
+        let pattern = |secret: &Secret| {
+            let text = secret.placeholder.clone().into_bytes();
+            Pattern::stopping(text, elsewhere(secret))
         };
         Scanner::new(self.others().map(pattern).collect())
     }
 
     /// What covers values in what comes back.
     pub(crate) fn mask(&self) -> Option<Scanner> {
-        let forms = self
-            .vault
-            .secrets
-            .iter()
-            .flat_map(|secret| forms(&secret.value));
-        let pattern = |text| Pattern { text, stops: None };
-        Scanner::new(forms.map(pattern).collect())
+        let patterns = self.vault.secrets.iter().flat_map(|secret| {
+            let exact = forms(&secret.value).into_iter().map(Pattern::covered);
+            exact.chain([Pattern::covered_in_escapes(secret.value.to_vec())])
+        });
+        Scanner::new(patterns.collect())
     }
 
     /// Covers values in the fields of an answer.
@@ -170,13 +182,31 @@ impl Dealing {
                 "the server's answer is compressed, which it was not asked for: a secret in it could not be covered",
             ));
         }
-        for (_, value) in fields {
-            if let Some(Ok(covered)) = self.mask().map(|mut mask| mask.whole(value)) {
-                *value = covered;
-            }
-        }
+        self.cover(fields);
         Ok(())
     }
+
+    /// Covers values in fields that come back, before a body or after it.
+    pub(crate) fn cover(&self, fields: &mut Fields) {
+        let mut mask = self.mask();
+        fields.retain_mut(|(name, value)| {
+            if let Some(Ok(covered)) = mask.as_mut().map(|mask| mask.whole(value)) {
+                *value = covered;
+            }
+            // A name cannot be covered: it would be another.
+            let name = squeezed(name.as_bytes());
+            !self.vault.secrets.iter().any(|secret| {
+                let value = squeezed(&secret.value);
+                value.len() >= SHORTEST && find(&name, &value).is_some()
+            })
+        });
+    }
+}
+
+/// Letters and digits alone, in small letters: what is left of a value in the name of a field.
+fn squeezed(text: &[u8]) -> Vec<u8> {
+    let kept = text.iter().filter(|byte| byte.is_ascii_alphanumeric());
+    kept.map(u8::to_ascii_lowercase).collect()
 }
 
 /// Puts one value where its placeholder stands in the head of a request.
@@ -308,9 +338,13 @@ mod tests {
             "content-type".into(),
             b"application/x-www-form-urlencoded".to_vec(),
         )];
-        let mut body = b"token=ironcage-a&x=ironcage-a".to_vec();
+        let mut body = b"token=ironcage-a&x=1".to_vec();
         a.body(&form, &mut body).unwrap();
-        assert_eq!(body, b"token=value-of-a&x=ironcage-a");
+        assert_eq!(body, b"token=value-of-a&x=1");
+        let mut body = b"token=ironcage-a&x=ironcage-a".to_vec();
+        assert_eq!(a.body(&form, &mut body).unwrap_err().status, 403);
+        let mut body = br#"{"token":"\u0069roncage-a","issue":"ironcage-a"}"#.to_vec();
+        assert_eq!(a.body(&json, &mut body).unwrap_err().status, 403);
         let mut other = b"text with ironcage-b in it".to_vec();
         assert_eq!(a.body(&form, &mut other).unwrap_err().status, 403);
         assert!(a.watch().unwrap().pass(b"x ironcage-b").is_err());
@@ -320,6 +354,22 @@ mod tests {
         let mut fields: Fields = vec![("location".into(), b"/?t=value-of-a".to_vec())];
         a.answer(&mut fields).unwrap();
         assert_eq!(fields[0].1, b"/?t=**********");
+        let mut named: Fields = vec![
+            ("x-value-of-a".into(), b"1".to_vec()),
+            ("x-other".into(), b"1".to_vec()),
+        ];
+        a.answer(&mut named).unwrap();
+        assert_eq!(named.len(), 1);
+        for echoed in [
+            "valu\\u0065-of-a",
+            "%76alue%2dof-a",
+            "76616c75652d6f662d61",
+            "76616C75652D6F662D61",
+            "value&#45;of&#x2D;a",
+        ] {
+            let covered = a.mask().unwrap().whole(echoed.as_bytes()).unwrap();
+            assert_eq!(covered, "*".repeat(echoed.len()).into_bytes(), "{echoed}");
+        }
         let mut gzip: Fields = vec![("content-encoding".into(), b"gzip".to_vec())];
         assert!(a.answer(&mut gzip).is_err());
         assert!(a.holds_body(100).is_some() && a.holds_body(1 << 30).is_none());

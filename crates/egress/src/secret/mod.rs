@@ -5,11 +5,13 @@
 //! Ironcage's. They go nowhere but into requests to their hosts: no message, record or error
 //! holds one.
 
+mod body;
 mod dealing;
 mod place;
 mod scan;
 mod vault;
 
 pub(crate) use dealing::Dealing;
+pub(crate) use place::unescaped;
 pub(crate) use scan::{Scanner, Stopped};
 pub(crate) use vault::Vault;

@@ -1,5 +1,5 @@
 //! Places of a request in which placeholders stand: fields, Basic credentials, parameters of
-//! the query, fields of bodies. Pure.
+//! the query and of forms. Pure.
 
 use super::scan::find;
 
@@ -79,10 +79,18 @@ pub(crate) fn decode(text: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// A value in the forms in which it may come back: as it is, escaped, and as a part of base64,
-/// which depends on what stands before it. Letters that what follows has a say in are left out.
+/// A value in the forms in which it may come back: as it is, in hexadecimal digits, and as a part
+/// of base64, which depends on what stands before it. Letters that what follows has a say in are
+/// left out.
 pub(crate) fn forms(value: &[u8]) -> Vec<Vec<u8>> {
-    let mut forms = vec![value.to_vec(), escaped(value).into_bytes()];
+    let hex = |upper: bool| {
+        let digits = value.iter().map(|byte| match upper {
+            true => format!("{byte:02X}"),
+            false => format!("{byte:02x}"),
+        });
+        digits.collect::<String>().into_bytes()
+    };
+    let mut forms = vec![value.to_vec(), hex(false), hex(true)];
     for before in 0..3_usize {
         let mut with = vec![0; before];
         with.extend(value);
@@ -101,8 +109,6 @@ pub(crate) fn forms(value: &[u8]) -> Vec<Vec<u8>> {
     }
     forms.sort();
     forms.dedup();
-    // The longest first: a shorter one may be a part of it.
-    forms.sort_by_key(|form| std::cmp::Reverse(form.len()));
     forms
 }
 
@@ -143,7 +149,7 @@ pub(crate) fn escaped(text: &[u8]) -> String {
 }
 
 /// Puts a value where parameters of a query or a form hold the placeholder and `named` says
-/// so. Returns the text, and whether a placeholder is left in it.
+/// so.
 pub(crate) fn parameters(
     text: &str,
     placeholder: &str,
@@ -161,54 +167,6 @@ pub(crate) fn parameters(
         format!("{name}={}", escaped(&replace(&plain, placeholder, value)))
     };
     text.split('&').map(part).collect::<Vec<_>>().join("&")
-}
-
-/// Puts a value where fields of a body in JSON hold the placeholder and are named, by a path
-/// with dots between. The rest of the text stays as it is; `None` where it is no JSON, or the
-/// placeholder stands elsewhere in it too.
-pub(crate) fn json(
-    text: &[u8],
-    placeholder: &str,
-    value: &[u8],
-    named: impl Fn(&str) -> bool,
-) -> Option<Vec<u8>> {
-    let body: serde_json::Value = serde_json::from_slice(text).ok()?;
-    let mut inside = 0;
-    count(&body, "", &mut |path, said| {
-        if named(path) {
-            inside += said.matches(placeholder).count();
-        }
-    });
-    let mut there = 0;
-    let mut rest = text;
-    while let Some(at) = find(rest, placeholder.as_bytes()) {
-        there += 1;
-        rest = rest.get(at + placeholder.len()..).unwrap_or_default();
-    }
-    if inside == 0 || inside != there {
-        return None;
-    }
-    let quoted = serde_json::to_string(std::str::from_utf8(value).ok()?).ok()?;
-    let inner = quoted.get(1..quoted.len().saturating_sub(1))?;
-    Some(replace(text, placeholder, inner.as_bytes()))
-}
-
-fn count(value: &serde_json::Value, path: &str, told: &mut dyn FnMut(&str, &str)) {
-    match value {
-        serde_json::Value::String(text) => told(path, text),
-        serde_json::Value::Array(items) => items.iter().for_each(|item| count(item, path, told)),
-        serde_json::Value::Object(fields) => {
-            for (name, value) in fields {
-                let below = if path.is_empty() {
-                    name.clone()
-                } else {
-                    format!("{path}.{name}")
-                };
-                count(value, &below, told);
-            }
-        }
-        _ => {}
-    }
 }
 
 #[cfg(test)]
@@ -237,22 +195,12 @@ mod tests {
     }
 
     #[test]
-    fn parameters_and_fields_are_those_named() {
+    fn parameters_are_those_named() {
         let key = |name: &[u8]| name == b"key";
         assert_eq!(
             parameters("a=PLACE&key=PL%41CE&k%65y=PLACE", "PLACE", b"v/1", key),
             "a=PLACE&key=v%2F1&k%65y=v%2F1"
         );
-        let body = br#"{ "auth": {"token":"PLACE"}, "n": 1.0 }"#;
-        let named = |path: &str| path == "auth.token";
-        assert_eq!(
-            json(body, "PLACE", b"v\"1", named).unwrap(),
-            br#"{ "auth": {"token":"v\"1"}, "n": 1.0 }"#
-        );
-        assert!(json(br#"{"x":"PLACE"}"#, "PLACE", b"v", named).is_none());
-        let both = br#"{"auth":{"token":"PLACE"},"PLACE":1}"#;
-        assert!(json(both, "PLACE", b"v", named).is_none());
-        assert!(json(b"not", "PLACE", b"v", named).is_none());
     }
 
     proptest! {
@@ -270,7 +218,6 @@ mod tests {
         fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
             let _ = decode(&bytes);
             let _ = basic(&bytes);
-            let _ = json(&bytes, "P", b"v", |_| true);
             let _ = parameters(&String::from_utf8_lossy(&bytes), "P", b"v", |_| true);
         }
     }

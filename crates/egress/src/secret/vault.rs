@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use zeroize::{Zeroize as _, Zeroizing};
 
 /// A shorter value could not be told from other text, a longer one is none.
-const SHORTEST: usize = 8;
+pub(super) const SHORTEST: usize = 8;
 const LONGEST: usize = 8192;
 /// Bytes of bodies that are held at once while they are looked at, all connections together.
 const HELD: usize = 16 << 20;
