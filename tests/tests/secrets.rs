@@ -131,6 +131,11 @@ both! {
              curl -sS -m 60 \"$u?a=1&key=$TOKEN\"; echo\n\
              curl -sS -m 60 -H 'Content-Type: application/json' -d \"{{\\\"auth\\\":{{\\\"token\\\":\\\"$TOKEN\\\"}}}}\" $u; echo\n\
              curl -sS -m 60 --http1.1 -d \"auth.token=$TOKEN\" $u; echo\n\
+             hidden=\"\\\\u0069${{TOKEN#i}}\"\n\
+             for v in --http1.1 --http2; do\n\
+             curl -sS -m 60 $v -H 'Content-Type: application/json' -d \"{{\\\"auth\\\":{{\\\"token\\\":\\\"$hidden\\\"}},\\\"issue\\\":\\\"$TOKEN\\\"}}\" $u\n\
+             curl -sS -m 60 $v -H 'Content-Type: application/json' -d \"{{\\\"auth.token\\\":\\\"$TOKEN\\\"}}\" $u\n\
+             done\n\
              curl -sS -m 60 -H \"Authorization: Bearer $TOKEN\" $u\n"
         );
         let ran = server.sh(stage, &given, &script);
@@ -140,6 +145,9 @@ both! {
         assert!(out.contains(&format!("{{\\\"auth\\\":{{\\\"token\\\":\\\"{covered}\\\"}}}}")), "{ran:?}");
         assert!(out.contains(&format!("auth.token={covered}")), "{ran:?}");
         assert!(out.contains("the secret TOKEN is not for the field authorization"), "{ran:?}");
+        let elsewhere = "the secret TOKEN is not for this field of the body";
+        assert_eq!(out.matches(elsewhere).count(), 4, "{ran:?}");
+        assert_eq!(server.log().lines().count(), 3, "{ran:?}");
         assert!(!out.contains(VALUE), "{ran:?}");
         // Without the value there is no cage.
         let missing = flags(&server, "api.test", true);

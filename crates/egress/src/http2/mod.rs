@@ -284,7 +284,8 @@ async fn exchange(
         .map(|(name, value)| name.as_str().len() + value.len())
         .sum();
     counts.send((head + request.uri().to_string().len()) as u64)?;
-    let mut outside = outside.ready().await.map_err(broken)?;
+    let ready = async { outside.ready().await.map_err(broken) };
+    let mut outside = unless_given_up(respond, ready).await?;
     let empty = held.is_none() && body.is_end_stream();
     let (response, mut sink) = outside.send_request(request, empty).map_err(broken)?;
     let sent = Cell::new(0_u64);
@@ -302,13 +303,12 @@ async fn exchange(
         }
         match empty {
             true => Ok(()),
-            // What follows a body is not looked at, so it does not go on; it does not with
-            // HTTP/1.1 either.
-            false => pump(body, sink, watch, send, |_| None).await,
+            false => pump(body, sink, watch, send, Way::Out).await,
         }
     };
     let download = async {
-        let (head, body) = response.await.map_err(broken)?.into_parts();
+        let response = async { response.await.map_err(broken) };
+        let (head, body) = unless_given_up(respond, response).await?.into_parts();
         judge.answered(passed, head.status.as_u16());
         counts.tell_request(&method, &target, head.status.as_u16());
         let mut response = Response::new(());
@@ -328,12 +328,7 @@ async fn exchange(
                     counts.received(bytes);
                     Ok(())
                 };
-                pump(body, sink, judge.mask(), receive, |trailers| {
-                    let mut after = self::fields(&trailers);
-                    judge.cover(&mut after);
-                    map(&after).ok()
-                })
-                .await
+                pump(body, sink, judge.mask(), receive, Way::Back(judge)).await
             }
         }
     };
@@ -407,16 +402,53 @@ async fn give(to: &mut SendStream<Bytes>, mut part: Bytes) -> io::Result<()> {
     Ok(())
 }
 
+/// Waits for something, unless the client gives its request up: what it cost goes with it.
+async fn unless_given_up<T>(
+    respond: &mut SendResponse<Bytes>,
+    wanted: impl Future<Output = io::Result<T>>,
+) -> io::Result<T> {
+    let mut wanted = pin!(wanted);
+    poll_fn(move |context| match wanted.as_mut().poll(context) {
+        Poll::Ready(result) => Poll::Ready(result),
+        Poll::Pending => respond.poll_reset(context).map(given_up),
+    })
+    .await
+}
+
+fn given_up<T>(reset: Result<Reason, h2::Error>) -> io::Result<T> {
+    let error = match reset {
+        Ok(reason) => reason.into(),
+        Err(error) => error,
+    };
+    Err(broken(error))
+}
+
+/// Which way a body goes.
+enum Way<'a> {
+    /// To the server. What follows the body is not looked at, so it does not go on; it does not
+    /// with HTTP/1.1 either.
+    Out,
+    /// To the client, which may give it up. What follows the body is covered as the head is.
+    Back(&'a Judge),
+}
+
 /// Carries a body, and what follows it, at the pace of who takes it.
 async fn pump(
     mut from: RecvStream,
     mut to: SendStream<Bytes>,
     mut scanner: Option<Scanner>,
     count: impl Fn(u64) -> io::Result<()>,
-    trailers: impl FnOnce(HeaderMap) -> Option<HeaderMap>,
+    way: Way<'_>,
 ) -> io::Result<()> {
-    while let Some(part) = from.data().await {
-        let mut part = part.map_err(broken)?;
+    loop {
+        let part = poll_fn(|context| match (from.poll_data(context), &way) {
+            (Poll::Ready(part), _) => Poll::Ready(part.transpose().map_err(broken)),
+            (Poll::Pending, Way::Out) => Poll::Pending,
+            (Poll::Pending, Way::Back(_)) => to.poll_reset(context).map(given_up),
+        });
+        let Some(mut part) = part.await? else {
+            break;
+        };
         let length = part.len();
         count(length as u64)?;
         if let Some(scanner) = &mut scanner {
@@ -430,8 +462,20 @@ async fn pump(
     if let Some(scanner) = &mut scanner {
         give(&mut to, scanner.finish().into()).await?;
     }
-    match from.trailers().await.map_err(broken)?.and_then(trailers) {
+    let trailers = from.trailers().await.map_err(broken)?;
+    let trailers = match (way, trailers) {
+        (Way::Back(judge), Some(trailers)) => {
+            let mut fields = fields(&trailers);
+            judge.cover(&mut fields);
+            map(&fields).ok()
+        }
+        _ => None,
+    };
+    match trailers {
         Some(trailers) => to.send_trailers(trailers).map_err(broken),
         None => to.send_data(Bytes::new(), true).map_err(broken),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,4 +14,6 @@ mod vault;
 pub(crate) use dealing::Dealing;
 pub(crate) use place::unescaped;
 pub(crate) use scan::{Scanner, Stopped};
+#[cfg(test)]
+pub(crate) use vault::Secret;
 pub(crate) use vault::Vault;

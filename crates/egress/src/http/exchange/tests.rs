@@ -107,6 +107,21 @@ fn two_requests_go_one_after_the_other() {
 }
 
 #[test]
+fn the_words_of_a_status_are_the_usual_ones() {
+    let get = "GET /1 HTTP/1.1\r\nHost: a.com\r\n\r\n";
+    for (said, goes_on) in [
+        ("200 the-value", "HTTP/1.1 200 OK\r\n"),
+        ("799 the-value", "HTTP/1.1 799 \r\n"),
+    ] {
+        let (_, client) = talk(
+            get,
+            &format!("HTTP/1.1 {said}\r\nContent-Length: 0\r\n\r\n"),
+        );
+        assert!(client.starts_with(goes_on), "{client}");
+    }
+}
+
+#[test]
 fn a_second_request_is_decided_again() {
     let get = "GET /1 HTTP/1.1\r\nHost: a.com\r\n\r\nGET /2 HTTP/1.1\r\nHost: b.com\r\n\r\n";
     let (server, client) = talk(get, &format!("{OK}{OK}"));

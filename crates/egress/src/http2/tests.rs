@@ -1,0 +1,165 @@
+//! Requests and responses of HTTP/2, talked through streams in memory.
+
+use super::*;
+use crate::decide::Rules;
+use crate::http::{Authority, Recorder};
+use crate::ledger::Kind;
+use crate::secret::{Dealing, Secret, Vault};
+use ironcage_model::{HostName, Protocol, SecretRule};
+use std::cell::RefCell;
+use tokio::io::{DuplexStream, duplex};
+use tokio::task::{LocalSet, spawn_local};
+
+const HELD: Duration = Duration::from_secs(60);
+
+struct Silent;
+
+impl Recorder for Silent {
+    fn refuse(&self, _: Kind) {}
+    fn note(&self, _: Kind) {}
+}
+
+fn judge() -> Judge {
+    let name = HostName::from_ascii(b"a.com").unwrap();
+    let secret = Secret {
+        name: "KEY".into(),
+        placeholder: "ironcage-KEY".into(),
+        value: b"value-of-the-key".to_vec().into(),
+        hosts: vec!["a.com".parse().unwrap()],
+        places: SecretRule::usual_places(),
+    };
+    let mut vault = Vault::default();
+    vault.secrets.push(secret);
+    let vault = Rc::new(vault);
+    Judge {
+        rules: Rc::new(Rules::of_requests(Vec::new())),
+        dealing: Dealing::of(&vault, &name, 443, true),
+        authority: Authority {
+            name,
+            port: 443,
+            usual_port: 443,
+        },
+        rule: "a.com".into(),
+        protocol: Protocol::Https,
+        address: RefCell::default(),
+        recorder: Rc::new(Silent),
+    }
+}
+
+type Server = h2::server::Connection<DuplexStream, Bytes>;
+
+/// Talks through the door: what to do as the client, and as the server.
+fn talk<C, S>(
+    client: impl FnOnce(SendRequest<Bytes>) -> C,
+    server: impl FnOnce(Server) -> S + 'static,
+) where
+    C: Future<Output = ()>,
+    S: Future<Output = ()> + 'static,
+{
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    LocalSet::new().block_on(&runtime, async {
+        let ((outer, inner), (far, near)) = (duplex(1 << 16), duplex(1 << 16));
+        spawn_local(async move {
+            let _ = carry(inner, near, judge(), Counts::uncounted()).await;
+        });
+        let served = h2::server::handshake(far);
+        let serving = async move { served.await.map(server) };
+        let serving = spawn_local(async move { serving.await.unwrap().await });
+        let (sender, connection) = h2::client::handshake(outer).await.unwrap();
+        spawn_local(async move {
+            let _ = connection.await;
+        });
+        let sender = sender.ready().await.unwrap();
+        timeout(HELD, client(sender)).await.unwrap();
+        timeout(HELD, serving).await.unwrap().unwrap();
+    });
+}
+
+fn get() -> Request<()> {
+    let request = Request::get("https://a.com/x").header("authorization", "Bearer ironcage-KEY");
+    request.body(()).unwrap()
+}
+
+fn trailers(name: &'static str, value: &str) -> HeaderMap {
+    let mut map = HeaderMap::new();
+    map.insert(name, HeaderValue::from_str(value).unwrap());
+    map
+}
+
+#[test]
+fn what_follows_a_body_is_covered_and_that_of_a_request_stays_inside() {
+    talk(
+        async |mut sender| {
+            let (response, mut body) = sender.send_request(get(), false).unwrap();
+            body.send_data("body".into(), false).unwrap();
+            let after = trailers("x-http-method-override", "DELETE");
+            body.send_trailers(after).unwrap();
+            let mut body = response.await.unwrap().into_body();
+            while body.data().await.is_some() {}
+            let after = body.trailers().await.unwrap().unwrap();
+            assert_eq!(after["grpc-status"], "0 ****************");
+        },
+        async |mut server| {
+            let (request, mut respond) = server.accept().await.unwrap().unwrap();
+            assert_eq!(
+                request.headers()["authorization"],
+                "Bearer value-of-the-key"
+            );
+            let answered = spawn_local(async move {
+                let mut body = request.into_body();
+                let mut got = Vec::new();
+                while let Some(part) = body.data().await {
+                    got.extend(part.unwrap());
+                }
+                assert_eq!(got, b"body");
+                assert!(body.trailers().await.unwrap().is_none());
+                let mut body = respond.send_response(Response::new(()), false).unwrap();
+                let after = trailers("grpc-status", "0 value-of-the-key");
+                body.send_trailers(after).unwrap();
+            });
+            // Until the client is gone.
+            while let Some(Ok(_)) = server.accept().await {}
+            answered.await.unwrap();
+        },
+    );
+}
+
+#[test]
+fn a_request_that_is_given_up_is_given_up_outside_too() {
+    for answers in [false, true] {
+        let seen = Rc::new(Cell::new(None));
+        let tells = Rc::clone(&seen);
+        talk(
+            async |mut sender| {
+                let (response, mut body) = sender.send_request(get(), true).unwrap();
+                if answers {
+                    let response = response.await.unwrap();
+                    assert_eq!(response.status(), 200);
+                }
+                body.send_reset(Reason::CANCEL);
+                // The connection stays: what is seen outside is the request's own end.
+                while seen.get().is_none() {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                assert_eq!(seen.get(), Some(Some(Reason::CANCEL)));
+            },
+            async move |mut server: Server| {
+                let (_, mut respond) = server.accept().await.unwrap().unwrap();
+                spawn_local(async move {
+                    let reset = if answers {
+                        let sent = respond.send_response(Response::new(()), false);
+                        let mut body = sent.unwrap();
+                        poll_fn(|context| body.poll_reset(context)).await
+                    } else {
+                        poll_fn(|context| respond.poll_reset(context)).await
+                    };
+                    tells.set(Some(reset.ok()));
+                });
+                while let Some(Ok(_)) = server.accept().await {}
+            },
+        );
+    }
+}
