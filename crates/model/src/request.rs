@@ -284,21 +284,23 @@ impl RequestPath {
         }
         // Some servers drop what follows a semicolon, in a part or to the end, or what follows a
         // mark that was escaped; some take several slashes for one.
-        let cuts: [fn(&[u8]) -> Vec<u8>; 4] = [
-            |path| before(path, b"?#"),
-            |path| before(path, b";"),
-            without_parameters,
-            collapse,
-        ];
-        for cut in cuts {
-            let more: Vec<Vec<u8>> = readings.iter().map(|reading| cut(reading)).collect();
-            for reading in more {
-                if !readings.contains(&reading) {
-                    readings.push(reading);
-                }
-            }
-        }
+        add(&mut readings, |path| before(path, b"?#"));
+        add(&mut readings, |path| before(path, b";"));
+        add(&mut readings, without_parameters);
+        add(&mut readings, collapse);
         Ok(RequestPath { readings })
+    }
+}
+
+/// Adds what every reading becomes, where that is another.
+fn add(readings: &mut Vec<Vec<u8>>, becomes: impl Fn(&[u8]) -> Vec<u8>) {
+    for at in 0..readings.len() {
+        let Some(reading) = readings.get(at).map(|reading| becomes(reading)) else {
+            return;
+        };
+        if !readings.contains(&reading) {
+            readings.push(reading);
+        }
     }
 }
 
