@@ -79,9 +79,36 @@ pub(crate) fn detach(parent: Option<i32>, keep: BorrowedFd<'_>) -> Result<(), Co
     Ok(())
 }
 
+/// Confines the calling process as a door is whose rules are about these ports, so that it can be
+/// tried what somebody who has taken one over could do. Its streams stay.
+///
+/// # Errors
+/// Where a part of it does not hold.
+pub fn confine_as_door(
+    ports: &[u16],
+    filter: &[ironcage_plan::seccomp::Instruction],
+    ids: Option<DoorIds>,
+) -> io::Result<()> {
+    let wrong = |error: ConfineError| io::Error::other(error.in_full());
+    setsid()?;
+    process::close_all_but(&[])?;
+    process::wipe_arguments_and_environment();
+    restrict(Some(ports.to_vec()), filter, ids)
+        .map(drop)
+        .map_err(wrong)
+}
+
 /// Takes everything away that the door does not need, for good. Returns how many descriptors
 /// it can have, which it cannot ask for afterwards.
 pub(crate) fn confine(network: &Network, ids: Option<DoorIds>) -> Result<u64, ConfineError> {
+    restrict(network.ports(), &network.door_filter, ids)
+}
+
+fn restrict(
+    ports: Option<Vec<u16>>,
+    filter: &[ironcage_plan::seccomp::Instruction],
+    ids: Option<DoorIds>,
+) -> Result<u64, ConfineError> {
     // As many connections as the host lets one process have.
     let files = getrlimit(Resource::Nofile);
     let _ = setrlimit(
@@ -123,9 +150,8 @@ pub(crate) fn confine(network: &Network, ids: Option<DoorIds>) -> Result<u64, Co
     set_capabilities(None, sets).map_err(failed("drop capabilities"))?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(failed("become unreadable for others"))?;
-    landlock(network)?;
-    let program: Vec<seccomp::Instruction> = network
-        .door_filter
+    landlock(ports)?;
+    let program: Vec<seccomp::Instruction> = filter
         .iter()
         .map(|i| seccomp::Instruction {
             code: i.code,
@@ -140,12 +166,11 @@ pub(crate) fn confine(network: &Network, ids: Option<DoorIds>) -> Result<u64, Co
 
 /// No file at all, no listening, no signals, and connections to ports that a rule is about. An
 /// older kernel holds less of it; the system call filter opens no file either way.
-fn landlock(network: &Network) -> Result<(), ConfineError> {
+fn landlock(ports: Option<Vec<u16>>) -> Result<(), ConfineError> {
     let wrong = |error: landlock::RulesetError| ConfineError {
         action: "make the Landlock ruleset",
         source: io::Error::other(error),
     };
-    let ports = network.ports();
     let mut net: BitFlags<AccessNet> = AccessNet::BindTcp.into();
     if ports.is_some() {
         net |= AccessNet::ConnectTcp;

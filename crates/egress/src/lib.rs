@@ -33,7 +33,7 @@ mod sockets;
 mod tls;
 mod wire;
 
-pub use confine::DoorIds;
+pub use confine::{DoorIds, confine_as_door};
 pub use door::Door;
 pub use order::Order;
 pub use wire::{FromDoor, give_failure, give_sockets};

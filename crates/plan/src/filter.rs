@@ -58,7 +58,7 @@ pub(crate) fn make(policy: &Policy, host: &HostCaps) -> Result<Filter, PlanError
 }
 
 /// The program of the network door's filter.
-pub(crate) fn door() -> Vec<Instruction> {
+pub fn door() -> Vec<Instruction> {
     let rules = syscalls::door().iter().flat_map(|list| list.rules);
     let actions = rules
         .map(|rule| (rule.number, action(&rule.action)))

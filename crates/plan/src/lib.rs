@@ -33,6 +33,7 @@ mod workspace;
 
 pub use error::PlanError;
 pub use explain::{Detail, explain};
+pub use filter::door as door_filter;
 pub use identity::git::{GitSetting, git_settings};
 pub use leases::{ClosedPlace, LeasePart, LeasePath, Leases, protected_names};
 pub use locate::{Located, Standing, guard, locate};

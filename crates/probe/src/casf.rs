@@ -54,6 +54,9 @@ pub enum Check {
         /// Only those of this severity or worse.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         severity: Option<String>,
+        /// What the claim must contain where none of them can be put to the sandbox.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        otherwise: Option<String>,
     },
     /// The list of what must work.
     MustWork {
@@ -78,6 +81,7 @@ impl Check {
             probes,
             kind,
             severity,
+            ..
         } = self
         else {
             return false;
@@ -255,6 +259,17 @@ fn by_probes(check: &Check, report: &Report) -> (Standing, String) {
             Standing::NotMet,
             format!("gets through: {}", failed.join(", ")),
         );
+    }
+    if let Check::Probes {
+        otherwise: Some(claim),
+        ..
+    } = check
+        && rows
+            .iter()
+            .all(|row| row.finding.verdict == Verdict::Skipped)
+    {
+        let evidence = format!("the claim must contain {claim}");
+        return (Standing::ByClaim, evidence);
     }
     let mut evidence = format!("{} blocked", blocked.len());
     if !accepted.is_empty() {
@@ -434,8 +449,26 @@ mod tests {
     #[test]
     fn what_only_a_claim_can_show_is_never_called_met() {
         let judged = standard().judge(&report(|_| Verdict::Blocked, true));
-        assert!(judged.to_be_claimed.contains(&"CASF-2.9".to_owned()));
-        assert!(judged.text().contains("the claim has to show CASF-2.9"));
+        assert!(judged.to_be_claimed.contains(&"CASF-2.10".to_owned()));
+        assert!(judged.text().contains("the claim has to show CASF-2.10"));
         assert!(judged.level < 3);
+    }
+
+    #[test]
+    fn a_network_that_nobody_can_be_given_is_left_to_the_claim() {
+        let standing = |verdict: Verdict| {
+            let door =
+                |id: &str| ["NE-20", "NE-20b"].contains(&id) || ("NE-21".."NE-27").contains(&id);
+            let judged = standard().judge(&report(
+                |id| if door(id) { verdict } else { Verdict::Blocked },
+                true,
+            ));
+            let mut all = judged.requirements.into_iter();
+            all.find(|judged| judged.id == "CASF-2.9").unwrap().standing
+        };
+        assert_eq!(standing(Verdict::Blocked), Standing::Met);
+        assert_eq!(standing(Verdict::Skipped), Standing::ByClaim);
+        assert_eq!(standing(Verdict::NotDiscriminating), Standing::NotShown);
+        assert_eq!(standing(Verdict::Escaped), Standing::NotMet);
     }
 }

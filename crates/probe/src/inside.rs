@@ -103,7 +103,7 @@ impl Attempts {
     pub(crate) fn isolated<T>(
         &mut self,
         what: &str,
-        attempt: impl FnOnce() -> Result<T, ironcage_sys::rustix::io::Errno>,
+        mut attempt: impl FnMut() -> Result<T, ironcage_sys::rustix::io::Errno>,
     ) {
         let end = attack::fork_run(|| match attempt() {
             Ok(_) => 0,
@@ -118,7 +118,10 @@ impl Attempts {
             Ok(ChildEnd::Killed(signal)) => {
                 self.say(false, format!("{what}: {}", errno::signal(signal)));
             }
-            Err(error) => self.say(false, format!("{what}: fork {}", errno::name(error))),
+            // Where there are no children, it is risked here.
+            Err(_) => {
+                self.note(what, attempt());
+            }
         }
     }
 

@@ -31,12 +31,18 @@ pub(crate) struct Evidence {
     pub(crate) line: Vec<std::ffi::OsString>,
     /// What the second sandbox printed.
     pub(crate) sibling: String,
+    /// Whether what the policy allows went through, where a network is tested.
+    pub(crate) permitted: Option<bool>,
+    /// What the first of two runs was to leave.
+    pub(crate) legacy: Option<String>,
+    /// What is wrong with the sandbox's own record of the run.
+    pub(crate) broken_record: Option<String>,
 }
 
 impl Evidence {
-    /// Whether the sandbox started the probe at all.
+    /// Whether the sandbox started the probe at all, and gave it what the policy allows.
     pub(crate) fn started(&self) -> bool {
-        contains(&self.output, STARTED.as_bytes())
+        contains(&self.output, STARTED.as_bytes()) && self.permitted != Some(false)
     }
 
     /// What the probe saw inside, if it lived to tell.

@@ -105,6 +105,10 @@ pub(crate) struct Params {
     pub(crate) terminal: PathBuf,
     /// Whether what a user may have is counted for the stage alone, so that it may be used up.
     pub(crate) own_counters: bool,
+    /// Where a sandbox's control socket would lie.
+    pub(crate) control_socket: PathBuf,
+    /// What the first of two runs is to leave for the second; the second is told nothing.
+    pub(crate) legacy: Option<String>,
     pub(crate) sibling_pid: i32,
     pub(crate) sibling_abstract: String,
     pub(crate) sibling_port: u16,

@@ -181,6 +181,38 @@ pub(crate) enum Setup {
     Locking,
     /// Its processes are watched from outside.
     Watched,
+    /// With a network of which the policy allows this.
+    Door(DoorRules),
+    /// In a workspace that brings settings which would give it more.
+    HostilePolicy,
+    /// In a workspace whose settings the user has approved and somebody has exchanged since.
+    Exchanged,
+    /// Twice; what the first run leaves is the second's to find.
+    Again,
+    /// The sandbox's own record of the run is examined afterwards.
+    Recorded,
+}
+
+/// What the policy of a run with a network allows of [`crate::stage::allowed::NAME`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DoorRules {
+    /// Reading packages: GET and HEAD below `/pkg`.
+    Reading,
+    /// GET and POST below `/pkg`.
+    Posting,
+    /// The host, and no more than [`DoorRules::BUDGET`] bytes to it.
+    Budget,
+    /// The host.
+    Name,
+    /// Every host of the internet.
+    Open,
+    /// The host, with a secret that the door puts on.
+    Secret,
+}
+
+impl DoorRules {
+    /// Bytes that may go out.
+    pub(crate) const BUDGET: u64 = 64 << 10;
 }
 
 /// How the probe is shown to be able to succeed.

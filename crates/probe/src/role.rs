@@ -9,9 +9,11 @@ use crate::inside::{self, Inside};
 use crate::matrix::Matrix;
 use crate::mustwork;
 use crate::params::Params;
+use crate::probe::Probe;
 use crate::report::Report;
 use crate::runner::Runner;
 use crate::stage::{Stage, StageError, making, namespaces, random_hex, victim};
+use ironcage_egress::DoorIds;
 use ironcage_sys::attack;
 use ironcage_sys::rustix::mount::{MountPropagationFlags, mount_change};
 use ironcage_sys::rustix::process::setsid;
@@ -22,6 +24,9 @@ use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+/// The port of the rule of a door that is taken over.
+const DOOR_PORT: u16 = 443;
 
 /// What to run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -125,6 +130,7 @@ pub fn play(name: &str, rest: &[OsString]) -> u8 {
         ("stage", [options]) => return stage(options),
         ("canary", _) => victim::run(),
         ("inside", [id, params]) => run_inside(id, Path::new(params)),
+        ("as-door", [id, params]) => run_as_door(id, Path::new(params)),
         ("works", [item]) => return mustwork::run(item),
         ("sibling", [abstract_name, port]) => crate::classes::su::sibling(abstract_name, port),
         ("privileged", [mask, grant, _, ..]) => privileged(mask, grant, &rest[2..]),
@@ -219,12 +225,31 @@ fn on_stage(
     ran.map_err(|error| chain(&error))
 }
 
-fn run_inside(id: &str, params: &Path) -> io::Result<()> {
+fn probe_inside(id: &str, params: &Path) -> io::Result<(&'static Probe, Inside)> {
     let text = std::fs::read(params)?;
     let params: Params = serde_json::from_slice(&text)?;
     let probe = catalogue::find(id).ok_or_else(|| io::Error::other(format!("no probe `{id}`")))?;
     let program = params.workspace.join(".suite/program");
-    inside::run(probe, &Inside { params, program });
+    Ok((probe, Inside { params, program }))
+}
+
+fn run_inside(id: &str, params: &Path) -> io::Result<()> {
+    let (probe, inside) = probe_inside(id, params)?;
+    inside::run(probe, &inside);
+    Ok(())
+}
+
+/// A probe in a process that is confined as the network door of a cage with one host and one
+/// port is: what somebody who takes the door over could do.
+fn run_as_door(id: &str, params: &Path) -> io::Result<()> {
+    /// As root gives each door: an id that nobody has.
+    const NOBODYS: u32 = 0x6fff_0000;
+    let (probe, inside) = probe_inside(id, params)?;
+    let ids = ironcage_sys::rustix::process::geteuid()
+        .is_root()
+        .then_some(DoorIds { id: NOBODYS });
+    ironcage_egress::confine_as_door(&[DOOR_PORT], &ironcage_plan::door_filter(), ids)?;
+    inside::run(probe, &inside);
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 
 mod launch;
 mod leftovers;
+mod settings;
 
 use crate::accepted;
 use crate::adapter::{Adapter, Source};
@@ -172,6 +173,11 @@ impl Runner {
         for item in mustwork::ITEMS {
             self.tell(&format!("must work: {}", item.name));
             let found = match item.missing_tool() {
+                _ if self.adapter.door => MustWork {
+                    name: item.name.to_owned(),
+                    works: None,
+                    detail: "no programs run in the network door".to_owned(),
+                },
                 Some(tool) => MustWork {
                     name: item.name.to_owned(),
                     works: None,
@@ -216,6 +222,8 @@ impl Runner {
             Setup::Mask if !adapter.hides => lacks("hidden directories"),
             Setup::ReadGrant if !adapter.grants => lacks("read-only grants"),
             Setup::Limits | Setup::CpuShare if !adapter.limits => lacks("limits"),
+            Setup::Door(_) if !adapter.network => lacks("a network with rules"),
+            Setup::Exchanged if !adapter.commands => lacks("approval"),
             _ => None,
         }
     }
@@ -315,6 +323,9 @@ impl Runner {
 }
 
 fn not_started(evidence: &Evidence) -> String {
+    if evidence.permitted == Some(false) {
+        return format!("what is allowed did not go through: {}", evidence.answer());
+    }
     let errors = String::from_utf8_lossy(&evidence.errors);
     let line = errors
         .lines()

@@ -53,7 +53,14 @@ fn checked_by(requirement: &Requirement) -> String {
                 })
                 .map(|probe| probe.id)
                 .collect();
-            ids.join(" ")
+            let otherwise = match check {
+                Check::Probes {
+                    otherwise: Some(claim),
+                    ..
+                } => format!("; where none can be put to it, the claim: {claim}"),
+                _ => String::new(),
+            };
+            format!("{}{otherwise}", ids.join(" "))
         }
     }
 }

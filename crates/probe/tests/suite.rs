@@ -95,8 +95,9 @@ fn without_a_sandbox_every_class_gets_through() -> Outcome {
         "FS-01", "FS-02", "FS-03", "FS-07", "FS-10", "FS-14", "FS-15", "FS-16", "FS-21", "FS-23",
         "FD-01", "FD-02", "FD-03", "FD-05", "FD-06", "FD-07", "FD-08", "FD-09", "PR-01", "PR-06",
         "PR-08", "PR-12", "IP-01", "IP-02", "IP-03", "IP-04", "IP-06", "NE-01", "NE-02", "NE-03",
-        "NE-04", "NE-19", "SE-01", "SE-06", "PS-01", "PS-02", "PS-05", "RS-01", "RS-05", "RS-08",
-        "LF-01", "LF-02", "LF-04", "LF-05", "SU-08",
+        "NE-04", "NE-19", "NE-20", "NE-22", "NE-23", "SE-01", "SE-06", "SE-06d", "PS-01", "PS-02",
+        "PS-05", "PS-06", "PS-08", "RS-01", "RS-05", "RS-08", "LF-01", "LF-02", "LF-04", "LF-05",
+        "SU-01", "SU-03", "SU-04", "SU-06", "SU-08",
     ];
     let surfaces = ["SY-19", "SY-20", "SE-04", "TT-02"];
     let names: Vec<&str> = effects.iter().chain(&surfaces).copied().collect();

@@ -1,9 +1,11 @@
 //! Sandboxes under test: one value each, started as their users start them.
 
 pub(crate) mod bundle;
+mod network;
 mod peers;
 
 use crate::params::Limits;
+use crate::probe::DoorRules;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
@@ -24,6 +26,8 @@ pub(crate) struct Launch<'a> {
     pub(crate) seconds: Option<u32>,
     /// The launcher does not start in the workspace.
     pub(crate) outside: bool,
+    /// A network with these rules.
+    pub(crate) network: Option<DoorRules>,
     /// What runs inside.
     pub(crate) command: Vec<OsString>,
 }
@@ -98,8 +102,12 @@ pub struct Adapter {
     pub(crate) grants: bool,
     /// Whether it has limits on resources.
     pub(crate) limits: bool,
-    /// Whether it declares its system calls (`plan --json`).
-    pub(crate) declares: bool,
+    /// Whether its launcher is Ironcage's, with its other commands: plan, trust, audit.
+    pub(crate) commands: bool,
+    /// Whether it can be given a network with rules.
+    pub(crate) network: bool,
+    /// Whether it is the network door's own confinement, in which no programs run.
+    pub(crate) door: bool,
 }
 
 fn ironcage_line(launch: &Launch<'_>) -> Vec<OsString> {
@@ -172,8 +180,20 @@ fn ironcage_with(flags: &[&str], launch: &Launch<'_>) -> Vec<OsString> {
     if let Some(seconds) = launch.seconds {
         flag("--time", OsStr::new(&format!("{seconds}s")));
     }
+    if let Some(rules) = launch.network {
+        line.extend(network::flags(rules));
+    }
     line.push("--".into());
     line.extend(launch.command.iter().cloned());
+    line
+}
+
+/// The suite's program under the network door's own confinement; what is no probe stays as it is.
+fn door_line(launch: &Launch<'_>) -> Vec<OsString> {
+    let mut line = launch.command.clone();
+    if let Some(word) = line.get_mut(3).filter(|word| *word == "inside") {
+        *word = "as-door".into();
+    }
     line
 }
 
@@ -191,7 +211,9 @@ impl Adapter {
             hides: true,
             grants: true,
             limits: true,
-            declares: true,
+            commands: true,
+            network: true,
+            door: false,
         }
     }
 
@@ -204,7 +226,9 @@ impl Adapter {
             hides: false,
             grants: false,
             limits: false,
-            declares: false,
+            commands: false,
+            network: false,
+            door: false,
         }
     }
 
@@ -216,6 +240,7 @@ impl Adapter {
             "ironcage-root-inside",
             "ironcage-chroot",
             "ironcage-landlock",
+            "ironcage-door",
             "none",
             "landlock",
         ];
@@ -251,6 +276,13 @@ impl Adapter {
                 hides: false,
                 ..Adapter::ironcage()
             }),
+            "ironcage-door" => Ok(Adapter {
+                name: "the process of Ironcage's network door, taken over".to_owned(),
+                line: Line::Built(door_line),
+                source: Source::Own,
+                door: true,
+                ..Adapter::none()
+            }),
             "none" => Ok(Adapter::none()),
             "landlock" => Ok(Adapter {
                 name: "Landlock alone, by the suite's own runner".to_owned(),
@@ -274,7 +306,9 @@ impl Adapter {
             hides: false,
             grants: false,
             limits: false,
-            declares: false,
+            commands: false,
+            network: false,
+            door: false,
         })
     }
 
@@ -327,6 +361,7 @@ mod tests {
             limits: None,
             seconds: None,
             outside: false,
+            network: None,
             command: command.iter().map(OsString::from).collect(),
         }
     }

@@ -158,7 +158,9 @@ pub(super) fn named(name: &str) -> Result<Adapter, AdapterError> {
         hides: peer.hides,
         grants: peer.grants,
         limits: false,
-        declares: false,
+        commands: false,
+        network: false,
+        door: false,
     })
 }
 

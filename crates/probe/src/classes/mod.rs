@@ -3,15 +3,19 @@
 mod fd;
 mod fs;
 mod fs_mounts;
+mod hello;
 mod ip;
 mod ki;
 mod lf;
 mod ne;
+mod ne_door;
 mod pr;
 mod ps;
+mod ps_later;
 mod rs;
 mod se;
 pub(crate) mod su;
+pub(crate) mod su_control;
 pub(crate) mod sy;
 mod tt;
 
@@ -25,14 +29,17 @@ pub(crate) const ALL: &[&[Probe]] = &[
     pr::PROBES,
     ip::PROBES,
     ne::PROBES,
+    ne_door::PROBES,
     sy::PROBES,
     ki::PROBES,
     se::PROBES,
     tt::PROBES,
     ps::PROBES,
+    ps_later::PROBES,
     rs::PROBES,
     lf::PROBES,
     su::PROBES,
+    su_control::PROBES,
 ];
 
 pub(crate) use crate::inside::{Attempts, Inside, Observation};

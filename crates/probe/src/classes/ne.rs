@@ -4,10 +4,9 @@ use super::{
     Attempts, Channel, Class, Control, Inside, Kind, Observation, Oracle, Probe, Setup, Severity,
 };
 use ironcage_sys::attack;
+use ironcage_sys::rustix::net::{AddressFamily, SendFlags, SocketType, sendto, socket};
 use std::io::Write;
-use std::net::{
-    IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket,
-};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 const NE: Probe = Probe::of(Class::Ne);
@@ -244,8 +243,11 @@ fn ask_resolver(_: &Inside) -> Observation {
     let mut attempts = Attempts::new();
     let addresses = [Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 0, 0, 53)];
     for address in addresses {
-        let sent = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
-            .and_then(|socket| socket.send_to(QUESTION, (address, 53)));
+        // Without binding, which a sandbox may refuse by itself.
+        let sent = socket(AddressFamily::INET, SocketType::DGRAM, None).and_then(|socket| {
+            let to = SocketAddr::from((address, 53));
+            sendto(&socket, QUESTION, SendFlags::empty(), &to)
+        });
         attempts.note(&format!("sendto {address}:53"), sent);
     }
     attempts.done()

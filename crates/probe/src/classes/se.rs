@@ -1,8 +1,10 @@
 //! Secrets of the host and of the sandbox itself, and what tells which host it is.
 
 use super::{
-    Attempts, Canary, Class, Evidence, Inside, Kind, Observation, Oracle, Probe, Severity, Stage,
+    Attempts, Canary, Class, Evidence, Inside, Kind, Observation, Oracle, Probe, Setup, Severity,
+    Stage,
 };
+use crate::probe::DoorRules;
 use ironcage_sys::attack;
 use std::fs;
 
@@ -107,6 +109,27 @@ pub(crate) const PROBES: &[Probe] = &[
         ..SE
     },
     Probe {
+        id: "SE-06d",
+        severity: Severity::Critical,
+        title: "find what the network door holds: a secret's value, the authority's key",
+        canary: "a nonce that a secret of the policy stands for, and any private key in view",
+        layers: &[
+            "secrets are loaded in the door alone",
+            VIEW,
+            "pid namespace",
+        ],
+        references: &["ATT&CK T1552"],
+        setup: Setup::Door(DoorRules::Secret),
+        inside: search_for_secrets,
+        oracle: Oracle::Seen(|stage, evidence| {
+            let nonce = stage.nonces.of(Canary::DoorSecret).as_bytes();
+            let found = crate::oracle::contains(&evidence.output, nonce);
+            let key = crate::oracle::contains(&evidence.output, b"PRIVATE KEY-----");
+            (found || key).then(|| "a secret came out".to_owned())
+        }),
+        ..SE
+    },
+    Probe {
         id: "SE-07",
         severity: Severity::Medium,
         title: "a core file in the workspace",
@@ -164,6 +187,46 @@ fn command_line_shown(stage: &Stage, evidence: &Evidence) -> Option<String> {
             .any(|line| line.starts_with(&program) || line.contains("bwrap\0"))
     };
     shown.then(|| "the launcher's command line came out".to_owned())
+}
+
+/// Everything that may hold it: variables, other processes, what lies in view.
+fn search_for_secrets(_: &Inside) -> Observation {
+    let mut attempts = Attempts::new();
+    super::ne_door::permitted(&mut attempts);
+    for (name, value) in std::env::vars_os() {
+        let line = format!("{}={}", name.to_string_lossy(), value.to_string_lossy());
+        attempts.carry(line.as_bytes());
+    }
+    for pid in super::pr::others() {
+        for part in ["environ", "cmdline", "mem", "maps"] {
+            attempts.read(
+                &format!("/proc/{pid}/{part}"),
+                format!("/proc/{pid}/{part}"),
+            );
+        }
+    }
+    for place in [
+        "/etc/ssl",
+        "/etc/ssl/private",
+        "/etc",
+        "/run",
+        "/tmp",
+        "/dev/shm",
+        "/",
+    ] {
+        let entries = fs::read_dir(place).into_iter().flatten().flatten();
+        for path in entries
+            .map(|entry| entry.path())
+            .filter(|path| path.is_file())
+        {
+            let text = fs::read(&path).unwrap_or_default();
+            if crate::oracle::contains(&text, b"PRIVATE KEY-----") {
+                attempts.say(true, format!("a key in {}", path.display()));
+                attempts.carry(b"PRIVATE KEY-----");
+            }
+        }
+    }
+    attempts.done()
 }
 
 fn own_state(inside: &Inside) -> Observation {

@@ -301,14 +301,14 @@ pub(crate) const PROBES: &[Probe] = &[
     },
 ];
 
-fn one<T>(what: &str, attempt: impl FnOnce() -> Result<T, Errno>) -> Observation {
+fn one<T>(what: &str, attempt: impl FnMut() -> Result<T, Errno>) -> Observation {
     let mut attempts = Attempts::new();
     attempts.isolated(what, attempt);
     attempts.done()
 }
 
 /// An attempt in a user namespace of its own, with full capabilities there.
-fn nested<T>(what: &str, kinds: i32, attempt: impl FnOnce() -> Result<T, Errno>) -> Observation {
+fn nested<T>(what: &str, kinds: i32, mut attempt: impl FnMut() -> Result<T, Errno>) -> Observation {
     let mut attempts = Attempts::new();
     attempts.isolated(what, || {
         let user = ironcage_sys::rustix::process::geteuid().as_raw();

@@ -183,6 +183,10 @@ impl Runner {
                     limits: limits.filter(|_| self.adapter.limits),
                     seconds: (setup == Setup::Deadline && self.adapter.limits).then_some(1),
                     outside: setup == Setup::OutsideCwd,
+                    network: match setup {
+                        Setup::Door(rules) => Some(rules),
+                        _ => None,
+                    },
                     command,
                 })
             }
@@ -298,6 +302,7 @@ impl Runner {
         let nice = sampler::nice_value(self.stage.params.victim.pid).unwrap_or(0);
         self.stage.params.victim_nice = i32::try_from(nice).unwrap_or(0) + 1;
         self.stage.log.clear();
+        self.stage.heard.clear();
         self.stage.terminal.take_input();
         Ok(())
     }
@@ -310,6 +315,7 @@ impl Runner {
             Setup::Sibling => Some(self.start_sibling(mode)?),
             _ => None,
         };
+        self.lay_out(setup)?;
         self.stage.publish(&self.stage.params)?;
         let line = self.line(setup, mode, self.inside_command(probe.id));
         let mut evidence = Evidence {
@@ -319,6 +325,7 @@ impl Runner {
         match setup {
             Setup::Repeated(times) => self.repeat(times, &line, mode, &mut evidence)?,
             Setup::LauncherKilledCounted => self.kill_and_count(&line, mode, &mut evidence)?,
+            Setup::Again => self.again(&line, mode, &mut evidence)?,
             _ => self.once(setup, &line, mode, &mut evidence)?,
         }
         if let Some((mut child, output)) = sibling {
@@ -329,10 +336,13 @@ impl Runner {
             evidence.sibling = String::from_utf8_lossy(&output.take()).into_owned();
         }
         self.sweep_stragglers();
+        if mode == Mode::Caged {
+            self.examine(setup, &mut evidence);
+        }
         Ok(evidence)
     }
 
-    fn once(
+    pub(super) fn once(
         &self,
         setup: Setup,
         line: &[OsString],
@@ -486,6 +496,7 @@ impl Runner {
                 limits: None,
                 seconds: None,
                 outside: true,
+                network: None,
                 command: words.to_vec(),
             }),
             _ => words.to_vec(),
@@ -529,7 +540,7 @@ impl Runner {
 
     /// The system calls that the sandbox says it lets through, if it says so.
     pub(super) fn ask_declared(&self) -> Option<Vec<String>> {
-        if !self.adapter.declares {
+        if !self.adapter.commands {
             return None;
         }
         let output = Command::new(&self.launcher)

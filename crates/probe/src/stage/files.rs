@@ -276,6 +276,10 @@ impl Layout {
         let planted = [
             self.home.join("planted"),
             self.bin.join("git"),
+            self.home.join(".cache"),
+            self.home.join(".npm"),
+            self.home.join(".cargo"),
+            self.home.join(".config/ironcage"),
             self.tmp_plant.clone(),
         ];
         strays.extend(

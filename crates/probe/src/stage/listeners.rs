@@ -24,6 +24,9 @@ pub(crate) struct Listeners {
     pub(crate) network: File,
 }
 
+/// The flags of an answer that there is no such name.
+const NO_SUCH_NAME: [u8; 2] = [0x81, 0x83];
+
 fn serve_tcp(listener: TcpListener, channel: Channel, log: &HitLog) {
     let log = log.clone();
     thread::spawn(move || {
@@ -56,12 +59,18 @@ fn serve_datagrams(socket: UnixDatagram, channel: Channel, log: &HitLog) {
     });
 }
 
-fn serve_udp(socket: UdpSocket, channel: Channel, log: &HitLog) {
+/// A resolver that knows no name.
+fn serve_resolver(socket: UdpSocket, log: &HitLog) {
     let log = log.clone();
     thread::spawn(move || {
         let mut buffer = [0u8; 512];
         while let Ok((length, from)) = socket.recv_from(&mut buffer) {
-            log.note(channel, format!("{length} bytes from {from}"));
+            log.note(Channel::Resolver, format!("{length} bytes from {from}"));
+            if let Some(flags) = buffer.get_mut(2..4) {
+                flags.copy_from_slice(&NO_SUCH_NAME);
+            }
+            // Who asked may have gone.
+            let _ = socket.send_to(&buffer[..length], from);
         }
     });
 }
@@ -147,7 +156,7 @@ pub(crate) fn start(params: &mut Params, log: &HitLog) -> Result<Listeners, Stag
     }
     for address in [Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 0, 0, 53)] {
         let socket = UdpSocket::bind((address, 53)).map_err(making("a resolver's socket"))?;
-        serve_udp(socket, Channel::Resolver, log);
+        serve_resolver(socket, log);
     }
     // Free now; the stage's network has no other user.
     let (free, port) = tcp(Ipv4Addr::LOCALHOST.into(), 0)?;

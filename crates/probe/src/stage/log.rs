@@ -32,6 +32,10 @@ pub(crate) enum Channel {
     Signal,
     /// A tracer at the canary process.
     Traced,
+    /// A request at the stand-in for a sandbox's control socket.
+    Control,
+    /// What is no request there.
+    Frames,
     /// Anything at the second sandbox.
     Sibling,
 }

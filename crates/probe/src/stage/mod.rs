@@ -4,6 +4,8 @@
 //! machine is touched and nothing stays behind: when the stage's first process ends, for
 //! whatever reason, the kernel takes the rest away.
 
+pub(crate) mod allowed;
+pub(crate) mod control;
 mod files;
 mod leaks;
 mod listeners;
@@ -25,6 +27,9 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
+
+/// The variable with the secret that the network door is to hold.
+pub(crate) const DOOR_SECRET: &str = "STAGE_DOOR_TOKEN";
 
 /// A part of the stage that could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +61,8 @@ pub(crate) struct Stage {
     pub(crate) layout: Layout,
     /// The pty whose input queue is watched.
     pub(crate) terminal: Terminal,
+    /// What reached the host that a policy allows.
+    pub(crate) heard: allowed::Heard,
     /// The host name of the stage.
     pub(crate) hostname: String,
     _leaks: leaks::Held,
@@ -78,6 +85,8 @@ impl Stage {
         };
         let layout = Layout::create(&mut params, &nonces, program)?;
         let listeners = listeners::start(&mut params, &log)?;
+        control::start(&mut params, &log)?;
+        let heard = allowed::Heard::start()?;
         let queues = queues::Queues::create(&mut params, &nonces)?;
         let victim = victim::Handle::start(&layout, &nonces, &log)?;
         params.victim = victim.params();
@@ -92,6 +101,7 @@ impl Stage {
             log,
             layout,
             terminal,
+            heard,
             hostname,
             _leaks: leaks,
             _queues: queues,
@@ -117,6 +127,10 @@ impl Stage {
             ("XDG_RUNTIME_DIR".into(), runtime),
             ("AWS_SECRET_ACCESS_KEY".into(), secret.clone()),
             ("IRONCAGE_STAGE_TOKEN".into(), secret),
+            (
+                DOOR_SECRET.into(),
+                self.nonces.of(Canary::DoorSecret).into(),
+            ),
             ("HTTP_PROXY".into(), "http://127.0.0.1:9".into()),
         ])
     }

@@ -116,6 +116,7 @@ fn first_process(
     for (target, data) in places {
         mount_tmpfs(target, data).map_err(making(target.display().to_string()))?;
     }
+    own_resolver().map_err(making("a resolver of its own"))?;
     sethostname(hostname.as_bytes()).map_err(making("a host name"))?;
     attack::loopback_up().map_err(making("the loopback interface"))?;
     for address in METADATA {
@@ -132,6 +133,27 @@ fn first_process(
     attack::run_as_init(suite)
         .map(code_of)
         .map_err(making("the suite's process"))
+}
+
+/// Makes the stage's listener on port 53 the host's resolver, so that a door which passed
+/// questions on would be heard. Without such a file that is the custom anyway.
+fn own_resolver() -> io::Result<()> {
+    let settings = "nameserver 127.0.0.1\n";
+    let target = Path::new("/etc/resolv.conf");
+    if let Ok(file) = target.canonicalize() {
+        let own = Path::new("/run/stage-resolver");
+        std::fs::write(own, settings)?;
+        return Ok(attack::bind_mount(&c_path(own)?, &c_path(&file)?, false)?);
+    }
+    // A link to where something of the system's would have written it, which is covered now.
+    match std::fs::read_link(target) {
+        Ok(link) => {
+            let file = Path::new("/etc").join(link);
+            file.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+            std::fs::write(file, settings)
+        }
+        Err(_) => Ok(()),
+    }
 }
 
 /// The directory that stands for the user's home: his own path, covered by an empty file system.

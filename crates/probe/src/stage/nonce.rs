@@ -32,9 +32,11 @@ pub(crate) enum Canary {
     Environment,
     /// The sandbox's own state directory.
     State,
+    /// The secret that the network door holds.
+    DoorSecret,
 }
 
-const COUNT: usize = Canary::State as usize + 1;
+const COUNT: usize = Canary::DoorSecret as usize + 1;
 
 /// One secret for each place.
 pub(crate) struct Nonces([String; COUNT]);

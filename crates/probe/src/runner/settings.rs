@@ -1,0 +1,103 @@
+//! What lies in the workspace before a run, what is looked at after it, and runs that follow one
+//! another.
+
+use super::Runner;
+use super::launch::{Mode, RunError};
+use crate::classes::su_control::{HARMLESS, HOSTILE};
+use crate::oracle::Evidence;
+use crate::probe::Setup;
+use crate::stage::allowed::PERMITTED;
+use crate::stage::{making, random_hex};
+use std::ffi::OsString;
+use std::fs;
+use std::process::{Command, Output, Stdio};
+
+impl Runner {
+    /// Puts into the workspace what a setup wants there; `restore` takes it away.
+    pub(super) fn lay_out(&self, setup: Setup) -> Result<(), RunError> {
+        let workspace = &self.stage.params.workspace;
+        let write = |name: &str, text: &str| {
+            fs::write(workspace.join(name), text)
+                .map_err(making(format!("{name} of the workspace")))
+        };
+        match setup {
+            Setup::HostilePolicy => {
+                for (name, text) in HOSTILE {
+                    write(name, text)?;
+                }
+            }
+            Setup::Exchanged => {
+                let (name, hostile) = HOSTILE[0];
+                write(name, HARMLESS)?;
+                if self.adapter.commands {
+                    let trusted = self.own_command(&["trust", "--yes", name])?;
+                    if !trusted.status.success() {
+                        let why = String::from_utf8_lossy(&trusted.stderr).into_owned();
+                        let failed = making("approved settings");
+                        return Err(failed(std::io::Error::other(why)).into());
+                    }
+                }
+                write(name, hostile)?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Another command of the sandbox's own, as its user calls it.
+    fn own_command(&self, words: &[&str]) -> Result<Output, RunError> {
+        Command::new(&self.launcher)
+            .args(words)
+            .env_clear()
+            .envs(self.stage.environment())
+            .current_dir(&self.stage.params.workspace)
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|source| RunError::Start {
+                program: self.launcher.display().to_string(),
+                source,
+            })
+    }
+
+    /// What is to be seen only after a caged run.
+    pub(super) fn examine(&self, setup: Setup, evidence: &mut Evidence) {
+        match setup {
+            Setup::Door(_) => {
+                let asked = self
+                    .stage
+                    .heard
+                    .request(|request| request.target == PERMITTED);
+                evidence.permitted = Some(asked.is_some());
+            }
+            Setup::Recorded if self.adapter.commands => {
+                let found = match self.own_command(&["audit", "verify", "last"]) {
+                    Ok(output) if output.status.success() => return,
+                    Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
+                    Err(error) => error.to_string(),
+                };
+                evidence.broken_record = Some(format!("the record of the run: {found}"));
+            }
+            _ => {}
+        }
+    }
+
+    /// One run that is told a word to leave, and one that is not.
+    pub(super) fn again(
+        &mut self,
+        line: &[OsString],
+        mode: Mode,
+        evidence: &mut Evidence,
+    ) -> Result<(), RunError> {
+        let word = random_hex(16).map_err(making("random numbers"))?;
+        self.stage.params.legacy = Some(word.clone());
+        self.stage.publish(&self.stage.params)?;
+        let mut first = Evidence::default();
+        let ran = self.once(Setup::Plain, line, mode, &mut first);
+        self.stage.params.legacy = None;
+        ran?;
+        self.stage.publish(&self.stage.params)?;
+        self.once(Setup::Plain, line, mode, evidence)?;
+        evidence.legacy = Some(word);
+        Ok(())
+    }
+}
