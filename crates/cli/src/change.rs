@@ -284,7 +284,7 @@ impl Open {
     /// What becomes of it when the command has ended: applied where that is the mode and the
     /// command succeeded, else kept aside, told, and on a terminal asked about.
     pub(crate) fn finish(mut self, cage: &CageId, end: &End) -> Result<(), CliError> {
-        if self.is_empty() {
+        if self.change.is_unused() {
             return self.remove();
         }
         self.change.add_cage(cage).map_err(shown)?;
@@ -377,13 +377,6 @@ impl Open {
                 _ => {}
             }
         }
-    }
-
-    /// Whether no layer has anything in it.
-    fn is_empty(&self) -> bool {
-        self.change.layers().iter().all(|layer| {
-            std::fs::read_dir(&layer.upper).is_ok_and(|mut listing| listing.next().is_none())
-        })
     }
 
     fn remove(self) -> Result<(), CliError> {

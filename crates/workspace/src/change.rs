@@ -2,6 +2,7 @@
 
 use crate::error::{Doing as _, WorkspaceError};
 use crate::path_text;
+use crate::store::directory_is_empty;
 use crate::tree::Node;
 use ironcage_model::CageId;
 use ironcage_sys::rustix::fs::{FlockOperation, Mode, fchmod, flock};
@@ -15,8 +16,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-const RECORD: &str = "change.json";
-const LOCK: &str = "lock";
+pub(crate) const RECORD: &str = "change.json";
+pub(crate) const LOCK: &str = "lock";
 const APPLYING: &str = "applying";
 /// A lock that was let go is still held for a moment by a process that its holder forked, until
 /// that executes.
@@ -325,6 +326,12 @@ impl Change {
     /// The cages that worked on it.
     pub fn cages(&self) -> &[CageId] {
         &self.record.cages
+    }
+
+    /// Whether no layer has anything in it.
+    pub fn is_unused(&self) -> bool {
+        let mut layers = self.record.layers.iter();
+        layers.all(|layer| directory_is_empty(&layer.upper))
     }
 
     /// Its overlays: the workspace's first, where it has one.

@@ -3,7 +3,9 @@
 //! `changes/KEY/ID/` holds one: `change.json`, and for each layer `upper` and `work`.
 //! `changes/KEY/current` names the one that the next run in the workspace continues.
 
-use crate::change::{Change, ChangeId, Layer, LayerRole, Lock, Moment, Record, put_file};
+use crate::change::{
+    Change, ChangeId, LOCK, Layer, LayerRole, Lock, Moment, RECORD, Record, put_file,
+};
 use crate::error::{Doing as _, WorkspaceError};
 use ironcage_state::{remove_tree, renew_directory, workspace_key};
 use ironcage_sys::rustix::fs::{Gid, Mode, Uid, chown};
@@ -225,7 +227,9 @@ impl Store {
     /// Where the system refuses.
     pub fn remove_locked(&self, change: &Change) -> Result<(), WorkspaceError> {
         let place = self.of_workspace(change.workspace());
-        remove_tree(&place, OsStr::new(change.id().as_str()))?;
+        if !remove_unused(change) {
+            remove_tree(&place, OsStr::new(change.id().as_str()))?;
+        }
         let current = place.join(CURRENT);
         if std::fs::read_to_string(&current).is_ok_and(|id| id == change.id().as_str()) {
             match std::fs::remove_file(&current) {
@@ -239,6 +243,40 @@ impl Store {
         let _ = std::fs::remove_dir(&place);
         Ok(())
     }
+}
+
+/// Removes a change in which there is nothing, by the names that are known to be there. Most runs
+/// leave none: looking for what else there might be would cost more than all of their start.
+/// Returns whether all of it is gone; whatever is left is somebody else's to find.
+fn remove_unused(change: &Change) -> bool {
+    if !change.is_unused() {
+        return false;
+    }
+    // The record first: a directory without one is passed over, whoever is killed meanwhile.
+    if std::fs::remove_file(change.directory.join(RECORD)).is_err() {
+        return false;
+    }
+    for layer in change.layers() {
+        let made_by_the_kernel = layer.work.join("work");
+        let _ = ironcage_sys::rustix::fs::chmod(&made_by_the_kernel, Mode::RWXU);
+        let mark = made_by_the_kernel.join("incompat");
+        for directory in [
+            &mark.join("volatile"),
+            &mark,
+            &made_by_the_kernel,
+            &layer.work,
+            &layer.upper,
+        ] {
+            let _ = std::fs::remove_dir(directory);
+        }
+    }
+    let _ = std::fs::remove_file(change.directory.join(LOCK));
+    std::fs::remove_dir(&change.directory).is_ok()
+}
+
+/// Whether a directory can be read and has nothing in it.
+pub(crate) fn directory_is_empty(path: &Path) -> bool {
+    std::fs::read_dir(path).is_ok_and(|mut listing| listing.next().is_none())
 }
 
 fn make_layer(directory: &Path, request: &LayerRequest) -> Result<Layer, WorkspaceError> {

@@ -135,3 +135,32 @@ fn its_beginning_parts_what_was_saved_before_from_what_is_saved_after() {
         "{parted} of 50 on {release}"
     );
 }
+
+/// What the kernel makes in the work directory of an overlay that syncs nothing.
+fn as_after_a_run(change: &Change) {
+    let work = change.layers()[0].work.join("work");
+    std::fs::create_dir_all(work.join("incompat/volatile")).expect("the kernel's");
+    std::fs::set_permissions(&work, std::fs::Permissions::from_mode(0)).expect("closed");
+}
+
+#[test]
+fn nothing_is_left_of_a_change_in_which_nothing_was() {
+    let (_base, store, workspace) = store();
+    let unused = begin(&store, &workspace);
+    as_after_a_run(&unused);
+    assert!(unused.is_unused());
+    store.remove(&unused).expect("it goes");
+    assert!(!store.of_workspace(&workspace).exists());
+}
+
+#[test]
+fn whatever_else_lies_in_an_unused_change_goes_with_it() {
+    let (_base, store, workspace) = store();
+    let unused = begin(&store, &workspace);
+    as_after_a_run(&unused);
+    let deep = unused.layers()[0].work.join("index/0001");
+    std::fs::create_dir_all(deep).expect("a directory");
+    std::fs::write(unused.directory().join("applying"), "").expect("a file");
+    store.remove(&unused).expect("it goes");
+    assert!(!store.of_workspace(&workspace).exists());
+}
