@@ -315,3 +315,31 @@ both! {
         ironcage(stage, &["stop", "--time", "0", &id]).ok();
     }
 }
+
+both! {
+    fn a_shell_is_offered_the_cages_that_there_are(stage) {
+        let offered = |line: &[&str]| {
+            let mut asking = stage.ironcage(&["--", "ironcage"]);
+            asking.args(line).envs([
+                ("IRONCAGE_COMPLETE", "bash"),
+                ("_CLAP_IFS", "\n"),
+                ("_CLAP_COMPLETE_INDEX", &line.len().to_string()),
+            ]);
+            Running::start(&mut asking).finish(PATIENCE).ok().stdout()
+        };
+        let id = start(stage, &["--name", "tabbed"], &["sleep", "1000"]);
+        for verb in ["exec", "stop", "logs"] {
+            let names = offered(&[verb, "tab"]);
+            assert!(
+                names.lines().any(|name| name == "tabbed"),
+                "{verb}: {names}"
+            );
+        }
+        ironcage(stage, &["stop", "--time", "0", &id]).ok();
+        let names = offered(&["exec", "tab"]);
+        assert!(!names.contains("tabbed"), "{names}");
+        let ids = offered(&["logs", ""]);
+        assert!(ids.lines().any(|one| one == id), "{ids}");
+        ironcage(stage, &["rm", &id]).ok();
+    }
+}

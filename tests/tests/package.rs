@@ -199,7 +199,7 @@ fn the_tarball_holds_a_program_that_runs(packages: &Packages, stage: &Stage) {
         ("man/ironcage-run.1", "workspace"),
         ("completions/ironcage.bash", "complete"),
         ("completions/_ironcage", "#compdef"),
-        ("completions/ironcage.fish", "complete -c ironcage"),
+        ("completions/ironcage.fish", "--command ironcage"),
     ] {
         let text = fs::read_to_string(unpacked.join(path)).expect(path);
         assert!(text.contains(holds), "no {holds:?} in {path}");

@@ -8,6 +8,7 @@ mod asked;
 mod cage_flags;
 mod change;
 mod commands;
+mod completed;
 mod error;
 mod live;
 mod pending;
@@ -163,6 +164,12 @@ fn parse() -> Result<Command, clap::Error> {
     let Some((verb, rest)) = words.split_first() else {
         return Ok(Cli::try_parse()?.command);
     };
+    // How shells ask what could be written next.
+    if verb == "--" {
+        clap_complete::CompleteEnv::with_factory(<Cli as clap::CommandFactory>::command)
+            .var(commands::completions::ASKED)
+            .complete();
+    }
     if verb == "run" {
         if let Some(args) = commands::run::Args::plain(rest) {
             return Ok(Command::Run(args));

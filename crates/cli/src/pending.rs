@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, clap::Args)]
 pub(crate) struct PendingArgs {
     /// The change's id, then paths in it [default: the workspace's pending change, all of it]
-    #[arg(value_name = "ID|PATH")]
+    #[arg(value_name = "ID|PATH", add = crate::completed::changes())]
     what: Vec<PathBuf>,
     #[command(flatten)]
     workspace: WorkspaceArgs,

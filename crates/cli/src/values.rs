@@ -21,6 +21,11 @@ impl Offered {
         })
     }
 
+    /// Shells that can ask how a line goes on.
+    pub(crate) fn shells() -> Self {
+        Offered(|| clap_complete::env::Shells::builtins().names().collect())
+    }
+
     /// Lists of system calls.
     pub(crate) fn syscall_lists() -> Self {
         Offered(|| {

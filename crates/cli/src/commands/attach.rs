@@ -1,5 +1,6 @@
 //! `ironcage attach`: join the command of a background cage.
 
+use crate::completed::running_cages;
 use crate::error::CommandResult;
 use crate::running;
 use ironcage_runtime::client::{Attachment, attach};
@@ -17,7 +18,7 @@ pub(crate) struct Args {
     #[arg(long)]
     raw_terminal: bool,
     /// Id of the cage, its beginning, or the cage's name
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", add = running_cages())]
     id: String,
 }
 

@@ -5,6 +5,7 @@
 mod prune;
 
 use super::net;
+use crate::completed::recorded_cages;
 use crate::error::{CliError, CommandResult, without_numbers};
 use ironcage_audit::{Error, Fault, Finding, Reader, Record, Summary, Verdict};
 use ironcage_model::{
@@ -27,6 +28,7 @@ enum Action {
     /// Exits with 1 if the record was changed.
     Show {
         /// The cage: its id or the beginning of it, its name, or `last` [default: last]
+        #[arg(add = recorded_cages())]
         cage: Option<String>,
         /// Print the records as JSON, one per line.
         #[arg(long)]
@@ -37,6 +39,7 @@ enum Action {
     /// Exits with 0 if it is intact, with 1 if it was changed or nothing proves where it ends.
     Verify {
         /// The cage: its id or the beginning of it, its name, or `last` [default: last]
+        #[arg(add = recorded_cages())]
         cage: Option<String>,
         /// Check every record there is, and those that are gone but have a head.
         #[arg(long, conflicts_with = "cage")]

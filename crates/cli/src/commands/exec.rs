@@ -1,5 +1,6 @@
 //! `ironcage exec`: another command in a running cage.
 
+use crate::completed::running_cages;
 use crate::error::{CliError, CommandResult};
 use crate::live::Live;
 use crate::{places, running};
@@ -41,7 +42,7 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "detach")]
     commit_on_success: bool,
     /// Id of the cage, its beginning, or the cage's name
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", add = running_cages())]
     id: String,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]

@@ -1,5 +1,6 @@
 //! `ironcage grant`: a permission for a running cage.
 
+use crate::completed::running_cages;
 use crate::error::{CliError, CommandResult};
 use crate::running;
 use ironcage_control::{GrantRequest, Wanted};
@@ -17,7 +18,7 @@ use std::path::PathBuf;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Id of the cage, its beginning, or the cage's name
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", add = running_cages())]
     id: String,
     /// A file or directory to read (can be repeated)
     #[arg(short, long, value_name = "PATH", required_unless_present = "write")]

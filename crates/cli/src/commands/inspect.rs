@@ -1,5 +1,6 @@
 //! `ironcage inspect`: what a running cage is, as JSON.
 
+use crate::completed::kept_cages;
 use crate::error::{CliError, CommandResult};
 use crate::running;
 use ironcage_control::{Reply, Request};
@@ -11,7 +12,7 @@ use ironcage_control::{Reply, Request};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Id of the cage, its beginning, or the cage's name
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", add = kept_cages())]
     id: String,
 }
 

@@ -2,6 +2,7 @@
 
 use super::audit::{find, logs, print, said, utc};
 use super::{grant, net};
+use crate::completed::running_cages;
 use crate::error::{CliError, CommandResult};
 use crate::running;
 use ironcage_audit::{Error, Record};
@@ -18,7 +19,7 @@ const PACE: Duration = Duration::from_millis(200);
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Id of the cage, its beginning, or the cage's name
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", add = running_cages())]
     id: String,
     /// Show what was given, refused and taken back so far, and go on until the cage ends
     #[arg(short, long, conflicts_with = "json")]

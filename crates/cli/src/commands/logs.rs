@@ -1,5 +1,6 @@
 //! `ironcage logs`: the output of a background cage.
 
+use crate::completed::kept_cages;
 use crate::error::{CliError, CommandResult};
 use crate::running;
 use ironcage_runtime::client::{LogOptions, logs};
@@ -20,7 +21,7 @@ pub(crate) struct Args {
     #[arg(long)]
     raw_terminal: bool,
     /// Id of the cage, its beginning, or the cage's name
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", add = kept_cages())]
     id: String,
 }
 

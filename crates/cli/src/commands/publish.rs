@@ -1,6 +1,7 @@
 //! `ironcage publish`: ports of a running cage's at the host's loopback.
 
 use super::audit::print;
+use crate::completed::running_cages;
 use crate::error::CommandResult;
 use crate::running;
 use ironcage_control::{NetworkRequest, Reply};
@@ -14,7 +15,7 @@ use ironcage_runtime::client::ClientError;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The cage: its id or the beginning of it, or its name
-    #[arg(value_name = "CAGE")]
+    #[arg(value_name = "CAGE", add = running_cages())]
     cage: String,
     /// OUTER:INNER, such as 8080:3000; 0:3000 takes any port that is free
     #[arg(value_name = "PORTS")]

@@ -1,6 +1,7 @@
 //! `ironcage revoke`: takes permissions of a running cage back.
 
 use super::leases::holders_in_words;
+use crate::completed::running_cages;
 use crate::error::CommandResult;
 use crate::running;
 use crate::values::count;
@@ -14,7 +15,7 @@ use ironcage_runtime::client::revoke;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Id of the cage, its beginning, or the cage's name
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", add = running_cages())]
     id: String,
     /// Number of the lease
     #[arg(value_name = "LEASE", required_unless_present = "all", conflicts_with = "all", value_parser = count::<u32>)]

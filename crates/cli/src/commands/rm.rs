@@ -1,5 +1,6 @@
 //! `ironcage rm`: remove what is kept of background cages.
 
+use crate::completed::kept_cages;
 use crate::error::{CliError, CommandResult};
 use crate::running;
 use ironcage_control::Request;
@@ -17,7 +18,7 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "ids")]
     all: bool,
     /// Ids of cages, their beginnings, or names
-    #[arg(required_unless_present = "all", value_name = "ID")]
+    #[arg(required_unless_present = "all", value_name = "ID", add = kept_cages())]
     ids: Vec<String>,
 }
 

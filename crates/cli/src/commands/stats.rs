@@ -1,5 +1,6 @@
 //! `ironcage stats`: what running cages use.
 
+use crate::completed::running_cages;
 use crate::error::{CliError, CommandResult};
 use crate::running;
 use ironcage_control::{Reply, Request, Stats};
@@ -17,7 +18,7 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
     /// Id of the cage, its beginning, or the cage's name [default: all]
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", add = running_cages())]
     id: Option<String>,
 }
 

@@ -1,5 +1,6 @@
 //! `ironcage stop`: end running cages.
 
+use crate::completed::running_cages;
 use crate::error::CommandResult;
 use crate::running;
 use ironcage_control::Request;
@@ -15,7 +16,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     time: f64,
     /// Ids of cages, their beginnings, or names
-    #[arg(required = true, value_name = "ID")]
+    #[arg(required = true, value_name = "ID", add = running_cages())]
     ids: Vec<String>,
 }
 

@@ -1,6 +1,7 @@
 //! `ironcage wait`: until a cage is gone.
 
 use super::audit::ending_in_words;
+use crate::completed::kept_cages;
 use crate::error::{CliError, CommandResult};
 use crate::running;
 use ironcage_control::Request;
@@ -13,7 +14,7 @@ use ironcage_runtime::client::ClientError;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Id of the cage, its beginning, or the cage's name
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", add = kept_cages())]
     id: String,
 }
 

@@ -5,6 +5,7 @@
 use super::audit::{ending_in_words, find, limit_in_words, logs, print, said, times, words};
 use super::net;
 use crate::cage_flags::CageFlags;
+use crate::completed::recorded_cages;
 use crate::error::{CliError, CommandResult};
 use ironcage_audit::{Error, Explanation, Explanations, Reader};
 use ironcage_model::{
@@ -21,6 +22,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The cage: its id or the beginning of it, its name, or `last` [default: last]
+    #[arg(add = recorded_cages())]
     cage: Option<String>,
     /// Say what this path is in a cage that `run` would make here, and what would change it
     /// (`ironcage plan --path` does so for a cage with flags)

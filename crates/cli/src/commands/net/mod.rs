@@ -10,6 +10,7 @@ mod watch;
 pub(super) use rules::{change_in_words, limits_in_words};
 
 use super::audit::{find, logs, print, said};
+use crate::completed::recorded_cages;
 use crate::error::{CliError, CommandResult};
 use ironcage_audit::{Error, Reader, Record};
 use ironcage_model::{EventKind, NetworkVerdict, Printable, Protocol, Traffic};
@@ -26,6 +27,7 @@ use std::path::Path;
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
     /// The cage: its id or the beginning of it, its name, or `last` [default: last]
+    #[arg(add = recorded_cages())]
     cage: Option<String>,
     /// Go on as the cage does, until it ends
     #[arg(short, long)]

@@ -1,6 +1,7 @@
 //! `ironcage net allow` and its kin: rules and limits of a running cage.
 
 use super::super::audit::print;
+use crate::completed::running_cages;
 use crate::error::{CliError, CommandResult};
 use crate::running;
 use ironcage_control::{NetworkRequest, NetworkRules, Reply};
@@ -15,7 +16,7 @@ use ironcage_runtime::client::ClientError;
 #[derive(Debug, clap::Args)]
 pub(super) struct Cage {
     /// The cage: its id or the beginning of it, or its name
-    #[arg(value_name = "CAGE")]
+    #[arg(value_name = "CAGE", add = running_cages())]
     cage: String,
 }
 
