@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use ironcage_tests::web::{Web, refs};
-use ironcage_tests::{Ran, Running, Stage, TlsWeb, both, tree, wait_until};
+use ironcage_tests::{DIRECT, Ran, Running, Stage, TlsWeb, both, tree, wait_until};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::sync::{Arc, Mutex};
@@ -373,5 +373,39 @@ both! {
         // Nothing of it is left where sockets are kept.
         let kept = tree(&stage.run_dir()).into_iter().filter(|path| !path.is_dir()).count();
         assert_eq!(kept, 0);
+    }
+}
+
+both! {
+    fn another_socket_cannot_be_put_in_the_place_of_the_one_that_was_given(stage) {
+        let serve = |path: std::path::PathBuf, answer: &'static str| {
+            let listener = std::os::unix::net::UnixListener::bind(&path).expect("a socket");
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+            std::fs::set_permissions(&path, mode).expect("its mode");
+            std::thread::spawn(move || {
+                for stream in listener.incoming().flatten() {
+                    let _ = writeln!(&stream, "{answer}");
+                }
+            });
+            path.display().to_string()
+        };
+        let run = stage.project().join("run");
+        std::fs::create_dir(&run).expect("a directory");
+        std::os::unix::fs::chown(&run, Some(stage.uid()), None).expect("the agent's");
+        let given = serve(run.join("app.sock"), "given");
+        let other = serve(stage.aside().join("other"), "not given");
+        let script = "import os, socket, sys\n\
+            def ask(path):\n\
+            \x20   s = socket.socket(socket.AF_UNIX); s.settimeout(60)\n\
+            \x20   s.connect(path); print(s.makefile().readline().strip())\n\
+            ask('run/app.sock')\n\
+            os.rename('run', 'moved'); os.mkdir('run'); os.symlink(sys.argv[1], 'run/app.sock')\n\
+            ask('moved/app.sock')\n";
+        let ran = stage.run(
+            &[DIRECT[0], DIRECT[1], "--allow-socket", &given],
+            &["/usr/bin/python3", "-c", script, &other],
+        );
+        // The renamed directory leads to the one that was given, wherever it lies.
+        assert_eq!(ran.stdout(), "given\ngiven\n", "{ran:?}");
     }
 }

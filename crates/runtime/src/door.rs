@@ -34,7 +34,8 @@ impl Pace {
         (self.left == 0 && now < again).then_some(again)
     }
 
-    fn count(&mut self, now: Instant) {
+    /// Counts one that is written.
+    pub(crate) fn count(&mut self, now: Instant) {
         let seconds = now.duration_since(self.since).as_secs();
         if seconds > 0 {
             self.left = AT_ONCE.min(self.left + seconds.saturating_mul(PER_SECOND));

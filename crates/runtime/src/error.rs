@@ -20,6 +20,17 @@ pub enum RunError {
         /// Why.
         source: std::io::Error,
     },
+    /// The directory of a socket that was given cannot be held.
+    #[error(
+        "cannot open the directory of the socket {}; did it move meanwhile?",
+        Printable::new(path)
+    )]
+    Socket {
+        /// The socket.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
     /// No randomness for an id.
     #[error("cannot make an id for the cage")]
     Id(#[source] io::Error),

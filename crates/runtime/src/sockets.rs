@@ -8,19 +8,28 @@ use ironcage_control::{Listener, RuntimeDir};
 use ironcage_egress::Order;
 use ironcage_model::{CageId, EventKind, NetworkVerdict, Printable, Protocol, Traffic};
 use ironcage_plan::{Access, Item, NodeKind, Plan, ViewOp};
+use ironcage_sys::mount::open_source;
+use ironcage_sys::rustix::fs::{FileType, Mode, OFlags, fstat, openat};
 use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, connect, socket_with,
 };
 use std::borrow::Cow;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// A socket that stands in the cage for one of the host's.
 #[derive(Debug)]
 pub(crate) struct StandIn {
     listener: Listener,
     real: PathBuf,
+    /// The directory of the real one, as it was when the plan was made: an agent that can write
+    /// above it could put another in its place. The server may make its socket anew there.
+    directory: OwnedFd,
+    name: OsString,
 }
 
 impl StandIn {
@@ -42,6 +51,7 @@ pub(crate) fn stand_in(
     };
     let mut made = Vec::new();
     for (index, Item { what, origin }) in sockets.into_iter().enumerate() {
+        let (directory, name) = hold(&what.path)?;
         let (listener, source) = runtime.listen_for_cage(id, index)?;
         let op = ViewOp::Bind {
             source,
@@ -56,9 +66,24 @@ pub(crate) fn stand_in(
         made.push(StandIn {
             listener,
             real: what.path,
+            directory,
+            name,
         });
     }
     Ok(made)
+}
+
+/// Holds the directory of a socket.
+fn hold(path: &Path) -> Result<(OwnedFd, OsString), RunError> {
+    let refuse = |source| RunError::Socket {
+        path: path.to_owned(),
+        source,
+    };
+    let not_there = || refuse(io::Error::from(io::ErrorKind::NotFound));
+    let name = path.file_name().ok_or_else(not_there)?;
+    let directory = path.parent().ok_or_else(not_there)?;
+    let directory = open_source(directory).map_err(refuse)?;
+    Ok((directory, name.to_owned()))
 }
 
 /// The cage has them in its view: nobody needs their names outside any more.
@@ -85,30 +110,38 @@ impl Supervision<'_> {
                 let order = Order::Carry { name: name.clone() };
                 self.tell_door(&order, &[inside.as_fd(), outside.as_fd()])
             });
-        match carried {
-            Ok(()) => Ok(()),
-            Err(reason) => self.recorder.write(EventKind::Network(Traffic {
-                verdict: NetworkVerdict::Allowed,
-                rule: Some(name.clone()),
-                host: name,
-                port: 0,
-                protocol: Protocol::Unix,
-                address: None,
-                request: None,
-                status: None,
-                reason: Some(format!("cannot connect: {reason}")),
-                connections: 1,
-                sent: 0,
-                received: 0,
-            })),
-        }
+        let Err(reason) = carried else {
+            return Ok(());
+        };
+        self.traffic.count(Instant::now());
+        self.recorder.write(EventKind::Network(Traffic {
+            verdict: NetworkVerdict::Allowed,
+            rule: Some(name.clone()),
+            host: name,
+            port: 0,
+            protocol: Protocol::Unix,
+            address: None,
+            request: None,
+            status: None,
+            reason: Some(format!("cannot connect: {reason}")),
+            connections: 1,
+            sent: 0,
+            received: 0,
+        }))
     }
 }
 
-/// A connection to the real socket, which comes about at once or not at all.
+/// A connection to the real socket, which comes about at once or not at all. What is connected
+/// to is what was looked at: no name is resolved twice, and no link followed.
 fn dial(stand_in: &StandIn) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let real = openat(&stand_in.directory, &stand_in.name, flags, Mode::empty())?;
+    if FileType::from_raw_mode(fstat(&real)?.st_mode) != FileType::Socket {
+        return Err(Errno::NOTSOCK);
+    }
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    connect(&socket, &SocketAddrUnix::new(stand_in.real.as_path())?)?;
+    let itself = format!("/proc/self/fd/{}", real.as_raw_fd());
+    connect(&socket, &SocketAddrUnix::new(itself.as_str())?)?;
     Ok(socket)
 }

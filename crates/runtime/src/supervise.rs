@@ -283,9 +283,9 @@ impl<'a> Supervision<'a> {
         }
         if let (Some(door), None) = (self.cage.door(), self.traffic.pause(Instant::now())) {
             add(Source::Network, door.control(), PollFlags::IN);
-        }
-        for (index, stand_in) in self.sockets.iter().enumerate() {
-            add(Source::Socket(index), stand_in.as_fd(), PollFlags::IN);
+            for (index, stand_in) in self.sockets.iter().enumerate() {
+                add(Source::Socket(index), stand_in.as_fd(), PollFlags::IN);
+            }
         }
         add(Source::Signals, self.signals.as_fd(), PollFlags::IN);
         for (index, stream) in self.outputs.iter().enumerate() {
