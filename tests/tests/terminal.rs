@@ -4,6 +4,41 @@
 use ironcage_tests::{Screen, both, skip, wait_until};
 use std::time::Duration;
 
+/// Two children that say every moment that they run; one has a timer that wakes it again and
+/// again. Then it stops itself, and everything with it.
+const WOKEN: &str = r#"
+import ctypes, os, signal, struct, time
+
+def child(name, work):
+    if os.fork() == 0:
+        work()
+        while True:
+            with open(name, "a") as file:
+                file.write("x")
+            time.sleep(0.05)
+
+def arrange():
+    # A signal that is ignored does not set the timer again.
+    signal.signal(signal.SIGCONT, lambda *_: None)
+    libc = ctypes.CDLL(None, use_errno=True)
+    event = ctypes.create_string_buffer(struct.pack("qii48x", 0, signal.SIGCONT, 0))
+    timer = ctypes.c_void_p()
+    assert libc.timer_create(1, event, ctypes.byref(timer)) == 0, "no timer"
+    often = ctypes.create_string_buffer(struct.pack("qqqq", 0, 5000000, 0, 5000000))
+    assert libc.timer_settime(timer, 0, often, None) == 0, "not set"
+
+child("ticker", arrange)
+child("quiet", lambda: None)
+while not (os.path.exists("ticker") and os.path.exists("quiet")):
+    time.sleep(0.05)
+os.kill(os.getpid(), signal.SIGSTOP)
+# Whoever only stood goes on.
+then = os.path.getsize("quiet")
+while os.path.getsize("quiet") == then:
+    time.sleep(0.05)
+print("\nwent on", flush=True)
+"#;
+
 both! {
     fn a_shell_has_a_terminal_of_the_cages_own_and_sees_its_size_change(stage) {
         let Some(screen) = Screen::open(stage) else { return };
@@ -73,6 +108,26 @@ both! {
         screen.line("fg");
         screen.shows("on");
         assert!(wait_until(Screen::PATIENCE, || beats() > 0 && beats() != then), "it did not go on");
+    }
+
+    fn who_arranged_to_be_woken_does_not_run_on_while_its_supervisor_is_stopped(stage) {
+        let Some(screen) = Screen::open(stage) else { return };
+        stage.write(stage.project().join("woken.py"), WOKEN);
+        screen.cage("--workspace-mode direct -- /usr/bin/python3 woken.py");
+        let stopped = || screen.text().contains("Stopped");
+        assert!(wait_until(Screen::PATIENCE, stopped), "{}", screen.text());
+        screen.prompt();
+        // It stands or is ended, though nobody is there to see to it but PID 1.
+        let ticks = || stage.read("ticker").map_or(0, |text| text.len());
+        let stands = || {
+            let then = ticks();
+            std::thread::sleep(Duration::from_secs(1));
+            ticks() == then
+        };
+        assert!(wait_until(Screen::PATIENCE, stands), "it runs on");
+        assert!(ticks() > 0, "it never ran");
+        screen.line("fg");
+        screen.shows("went on");
     }
 
     fn limits_hold_in_the_background_too(stage) {

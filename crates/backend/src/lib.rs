@@ -20,6 +20,7 @@ mod order;
 pub mod root;
 mod scratch;
 mod spawner;
+mod stillness;
 mod terminal;
 pub mod wire;
 

@@ -4,13 +4,14 @@
 //! Whatever it forks inherits every layer, because PID 1 is under all of them itself.
 
 use crate::order::Order;
+use crate::stillness::{self, Stillness};
 use crate::terminal;
 use crate::wire::{self, ExecOrder, ToInit};
 use ironcage_layers::weakened::{off, without};
 use ironcage_model::{Layer, Switch};
 use ironcage_sys::clone::exit_now;
 use ironcage_sys::process::{signal_all, signal_group};
-use ironcage_sys::rustix::event::{PollFd, PollFlags, poll};
+use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ironcage_sys::rustix::fs::{Access, FileType, access, stat};
 use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
@@ -19,9 +20,14 @@ use ironcage_sys::rustix::process::{Pid, WaitOptions, WaitStatus, setpgid, wait}
 use ironcage_sys::spawn::{Seat, Streams, spawn};
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
 
 const SIGCONT: i32 = 18;
 const SIGSTOP: i32 = 19;
+const STILL_ROUND: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: stillness::ROUND.subsec_nanos() as i64,
+};
 
 /// The number of the cage's own command; execs count from one.
 pub(crate) const COMMAND: u32 = 0;
@@ -50,6 +56,8 @@ pub(crate) struct Spawner<'a> {
     pub(crate) guarded: bool,
     /// Whether everything is stopped for a moment, which nobody is to hear of.
     held: bool,
+    /// Where everything is to stand still.
+    still: Option<Stillness>,
     children: Vec<Child>,
 }
 
@@ -78,6 +86,7 @@ impl<'a> Spawner<'a> {
             sticky,
             guarded,
             held: false,
+            still: None,
             children: Vec::new(),
         }
     }
@@ -126,11 +135,12 @@ impl<'a> Spawner<'a> {
             ];
             let starting = self.children.iter().filter_map(|c| c.starting.as_ref());
             fds.extend(starting.map(|fd| PollFd::new(fd, PollFlags::IN)));
-            match poll(&mut fds, None) {
+            match poll(&mut fds, self.still.is_some().then_some(&STILL_ROUND)) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(_) => exit_now(125),
             }
             let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+            self.keep_still();
             let mut ready = ready.into_iter();
             let (child, supervisor) = (ready.next() == Some(true), ready.next() == Some(true));
             for waiting in self.children.iter_mut().filter(|c| c.starting.is_some()) {
@@ -153,20 +163,20 @@ impl<'a> Spawner<'a> {
         match wire::hear_supervisor(self.control) {
             Ok(ToInit::Signal { number, signal }) => self.signal(number, signal),
             Ok(ToInit::SignalAll(signal)) => self.signal_all(signal),
-            Ok(ToInit::Freeze) => self.signal_all(SIGSTOP),
+            Ok(ToInit::Freeze) => self.stop_all(),
             Ok(ToInit::Hold) => {
                 self.held = true;
-                self.signal_all(SIGSTOP);
+                self.stop_all();
             }
             Ok(ToInit::Release) => {
-                self.signal_all(SIGCONT);
+                self.continue_all();
                 self.held = false;
             }
             Ok(ToInit::Resume) => {
                 if let (Some(terminal), Some(command)) = (&self.terminal, self.pid(COMMAND)) {
                     terminal::bring_forward(terminal, command);
                 }
-                self.signal_all(SIGCONT);
+                self.continue_all();
             }
             Ok(ToInit::Exec(order)) => {
                 let number = order.number;
@@ -191,6 +201,28 @@ impl<'a> Spawner<'a> {
     fn signal_all(&self, signal: i32) {
         if !self.guarded {
             let _ = signal_all(signal);
+        }
+    }
+
+    /// Stops everything, and sees to it that it stays so.
+    fn stop_all(&mut self) {
+        self.signal_all(SIGSTOP);
+        if !self.guarded {
+            self.still = Some(Stillness::new(Instant::now()));
+        }
+    }
+
+    fn continue_all(&mut self) {
+        self.still = None;
+        self.signal_all(SIGCONT);
+    }
+
+    fn keep_still(&mut self) {
+        if let Some(still) = &mut self.still {
+            still.look(Instant::now(), |pid, signal| {
+                // What is gone by now needs no signal.
+                let _ = ironcage_sys::process::signal_one(pid, signal);
+            });
         }
     }
 
@@ -262,7 +294,7 @@ impl<'a> Spawner<'a> {
             if self.terminal.is_some() {
                 // The supervisor stops too, and then nobody watches limits or answers
                 // refused calls: so everything stops, not only the command.
-                self.signal_all(SIGSTOP);
+                self.stop_all();
             }
             let _ = wire::say_stopped(self.control);
             return;
