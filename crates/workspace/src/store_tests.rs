@@ -140,7 +140,7 @@ fn its_beginning_parts_what_was_saved_before_from_what_is_saved_after() {
 fn as_after_a_run(change: &Change) {
     let work = change.layers()[0].work.join("work");
     std::fs::create_dir_all(work.join("incompat/volatile")).expect("the kernel's");
-    std::fs::set_permissions(&work, std::fs::Permissions::from_mode(0)).expect("closed");
+    std::fs::set_permissions(&work, std::fs::Permissions::from_mode(0o000)).expect("closed");
 }
 
 #[test]
