@@ -319,7 +319,7 @@ both! {
 both! {
     fn a_shell_is_offered_the_cages_that_there_are(stage) {
         let offered = |line: &[&str]| {
-            let mut asking = stage.ironcage(&["--", "ironcage"]);
+            let mut asking = stage.ironcage(["--", "ironcage"]);
             asking.args(line).envs([
                 ("IRONCAGE_COMPLETE", "bash"),
                 ("_CLAP_IFS", "\n"),
