@@ -154,6 +154,30 @@ both! {
         }
     }
 
+    fn no_page_of_a_file_outlives_its_lease_in_a_pipe(stage) {
+        let script = "import os, socket, sys\n\
+            file = os.open(sys.argv[1], os.O_RDONLY)\n\
+            into, out = os.pipe(), socket.socketpair()\n\
+            def tried(call):\n\
+            \x20   try: call(); print('went')\n\
+            \x20   except OSError as error: print(error.errno)\n\
+            tried(lambda: os.splice(file, into[1], 4))\n\
+            tried(lambda: os.sendfile(out[0].fileno(), file, 0, 4))\n\
+            tcp = socket.socket()\n\
+            tried(lambda: tcp.setsockopt(socket.SOL_SOCKET, 60, 1))\n\
+            tried(lambda: tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1))\n";
+        let cage = Cage::start(stage, "");
+        let file = stage.aside().join("data/file");
+        cage.grant("--read", &file).ok();
+        let ran = cage.sh(&format!("/usr/bin/python3 -c \"{script}\" {}; cat {0} | cat", file.display())).ok();
+        assert_eq!(ran.stdout(), "22\n22\n92\nwent\nallowed\n");
+        assert_eq!(cage.says("revoke", &["--all"]).ok().stdout(), "lease 1: revoked\n");
+        // Where nothing can be leased, nothing is refused.
+        stage.write(stage.project().join("own"), "allowed\n");
+        let ran = stage.run(&[], &["/usr/bin/python3", "-c", script, "own"]).ok();
+        assert_eq!(ran.stdout(), "went\nwent\nwent\nwent\n");
+    }
+
     fn nothing_outside_of_the_ceiling_is_given(stage) {
         let cage = Cage::start(stage, "");
         let aside = stage.aside();

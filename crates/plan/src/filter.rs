@@ -1,8 +1,7 @@
 //! From lists of system calls to the filter of a plan.
 
-use crate::filter_shared::narrowed;
 use crate::seccomp::{Action, Comparison, Filter, FilterRule, Instruction, Refusal, compile};
-use crate::{PlanError, bounds};
+use crate::{PlanError, bounds, filter_leased, filter_shared};
 use ironcage_host::HostCaps;
 use ironcage_model::Isolation;
 use ironcage_policy::syscalls::{self, Condition, SyscallAction, SyscallList};
@@ -15,7 +14,8 @@ const KNOWN: u32 = 470;
 
 const SET_PROCESSORS: &str = "sched_setaffinity";
 
-pub(crate) fn make(policy: &Policy, host: &HostCaps) -> Result<Filter, PlanError> {
+/// Where `leased`, files may be leased to the running cage.
+pub(crate) fn make(policy: &Policy, host: &HostCaps, leased: bool) -> Result<Filter, PlanError> {
     let unknown = |name: &str, origin: &dyn std::fmt::Display| PlanError::UnknownSyscalls {
         name: name.to_owned(),
         origin: origin.to_string(),
@@ -38,7 +38,8 @@ pub(crate) fn make(policy: &Policy, host: &HostCaps) -> Result<Filter, PlanError
     let actions: BTreeMap<u32, Action> = syscalls::compose(list, &groups)
         .into_iter()
         .filter(|rule| !(processors_fixed && rule.name == SET_PROCESSORS))
-        .map(|rule| narrowed(shared, *rule))
+        .map(|rule| filter_shared::narrowed(shared, *rule))
+        .map(|rule| filter_leased::narrowed(leased, rule))
         .map(|rule| (rule.number, action(&rule.action)))
         .collect();
     let refusal = if host.seccomp_notify {
@@ -51,6 +52,7 @@ pub(crate) fn make(policy: &Policy, host: &HostCaps) -> Result<Filter, PlanError
         groups: groups.iter().map(|group| group.name).collect(),
         processors_fixed,
         shared,
+        leased,
         program: compile(&actions, refusal, KNOWN),
         refusal,
         one_exec: list.rule("execve").is_none(),
@@ -79,7 +81,8 @@ pub(crate) fn describe(filter: &Filter) -> Vec<FilterRule> {
     syscalls::compose(list, &groups)
         .into_iter()
         .filter(|rule| !(filter.processors_fixed && rule.name == SET_PROCESSORS))
-        .map(|rule| narrowed(filter.shared, *rule))
+        .map(|rule| filter_shared::narrowed(filter.shared, *rule))
+        .map(|rule| filter_leased::narrowed(filter.leased, rule))
         .map(|rule| FilterRule {
             syscall: rule.name,
             number: rule.number,

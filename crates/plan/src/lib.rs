@@ -12,6 +12,7 @@ mod error;
 mod etc;
 mod explain;
 mod filter;
+mod filter_leased;
 mod filter_shared;
 mod guarded;
 mod identity;

@@ -122,8 +122,14 @@ pub fn make(
         processors: bounds::processors(&bounds, host, &mut notes),
         hardening: hardening(policy, host, &bounds)?,
         network,
+        seccomp: filter::make(
+            policy,
+            host,
+            leases
+                .as_ref()
+                .is_some_and(|leases| !leases.paths.is_empty()),
+        )?,
         leases,
-        seccomp: filter::make(policy, host)?,
         bounds,
         cgroup: host.cgroup.clone(),
         identity,

@@ -60,6 +60,9 @@ pub struct Filter {
     /// Whether processes, network and IPC are shared with the host, so that the filter has to
     /// keep them apart.
     pub shared: bool,
+    /// Whether files may be leased to the running cage, so that nothing of a file may outlive
+    /// its mount.
+    pub leased: bool,
     /// What happens to the rest.
     pub refusal: Refusal,
     /// Whether execve is refused after the first.

@@ -1,0 +1,79 @@
+//! What the filter refuses besides where files may be leased.
+//!
+//! A lease on files is revoked when the kernel takes its mount off, which it refuses while anybody
+//! has a file of it open or mapped. Pages that were moved into a pipe or a socket hold the file's
+//! content and not its mount: they would show what the host writes after the revocation. Programs
+//! that meet these answers read and write instead, as the manual pages of these calls tell them.
+
+use ironcage_policy::syscalls::{Condition, SyscallAction, SyscallRule};
+
+const EINVAL: u16 = 22;
+const ENOPROTOOPT: u16 = 92;
+const SOL_SOCKET: u32 = 1;
+const SO_ZEROCOPY: u32 = 60;
+
+const NO_ZERO_COPY: &[&[Condition]] = &[
+    &[Condition::NotOneOf {
+        arg: 1,
+        values: &[SOL_SOCKET],
+    }],
+    &[Condition::NotOneOf {
+        arg: 2,
+        values: &[SO_ZEROCOPY],
+    }],
+];
+
+/// A rule as it is where files may be leased, `leased` being true.
+pub(crate) fn narrowed(leased: bool, rule: SyscallRule) -> SyscallRule {
+    if !leased || !matches!(rule.action, SyscallAction::Allow) {
+        return rule;
+    }
+    match rule.name {
+        "splice" | "tee" | "vmsplice" | "sendfile" => SyscallRule {
+            action: SyscallAction::Errno(EINVAL),
+            why: "pages in a pipe or a socket would outlive a lease on the file that they are of",
+            ..rule
+        },
+        "setsockopt" => SyscallRule {
+            action: SyscallAction::AllowIf {
+                alternatives: NO_ZERO_COPY,
+                else_errno: ENOPROTOOPT,
+            },
+            why: "all but SO_ZEROCOPY: pages that wait to be sent would outlive a lease on the file that they are of",
+            ..rule
+        },
+        _ => rule,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ironcage_policy::syscalls;
+
+    fn rule(leased: bool, name: &str) -> SyscallRule {
+        let list = syscalls::list("standard").unwrap();
+        narrowed(leased, *list.rule(name).unwrap())
+    }
+
+    #[test]
+    fn pages_stay_with_their_files_where_files_may_be_leased() {
+        let any = [0; 6];
+        for name in ["splice", "tee", "vmsplice", "sendfile"] {
+            assert!(rule(false, name).action.allows(&any), "{name}");
+            assert!(!rule(true, name).action.allows(&any), "{name}");
+        }
+        assert!(rule(true, "copy_file_range").action.allows(&any));
+    }
+
+    #[test]
+    fn only_one_option_of_sockets_is_refused() {
+        let set = |leased, level, option| {
+            let arguments = [3, level, option, 0, 0, 0];
+            rule(leased, "setsockopt").action.allows(&arguments)
+        };
+        assert!(!set(true, 1, 60));
+        assert!(set(false, 1, 60));
+        assert!(set(true, 1, 2) && set(true, 6, 60));
+    }
+}
