@@ -28,9 +28,9 @@ fn the_command_reference_is_in_step() {
 }
 
 #[test]
-fn a_manual_page_and_completions_name_the_run_command() {
+fn manual_pages_name_the_run_command_and_completions_ask_for_it() {
     assert!(print(&["man"]).contains("run"));
     for shell in ["bash", "zsh", "fish"] {
-        assert!(print(&["completions", shell]).contains("workspace-mode"));
+        assert!(print(&["completions", shell]).contains("IRONCAGE_COMPLETE"));
     }
 }
