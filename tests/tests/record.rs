@@ -55,7 +55,10 @@ both! {
         let mut said = [0; 3];
         running.stdout().read_exact(&mut said).expect("a sign that it runs");
         ironcage(stage, &["audit", "prune", "--keep", "0", "--dry-run"]).ok();
-        let told = ironcage(stage, &["audit", "prune", "--keep", "0"]).ok();
+        // Nobody is there to be asked, and a bare number could mean anything.
+        ironcage(stage, &["audit", "prune", "--keep", "0"]).ended(125).says("--yes");
+        ironcage(stage, &["audit", "prune", "--older-than", "30", "--yes"]).ended(125).says("such as 12h or 30d");
+        let told = ironcage(stage, &["audit", "prune", "--keep", "0", "--yes"]).ok();
         assert!(told.stdout().contains("its cage is running") && told.stdout().contains("removed 2, 1 stay"), "{told:?}");
         ironcage(stage, &["audit", "verify", "--all"]).ok();
         assert!(log(stage).exists());

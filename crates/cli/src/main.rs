@@ -193,6 +193,11 @@ fn missing_dashes(error: &clap::Error, args: impl Iterator<Item = OsString>) -> 
     let words: Vec<OsString> = args.collect();
     let verb = words.first()?.to_str()?;
     let takes_command = ["run", "plan", "exec"].contains(&verb);
+    // `exec` has the cage first.
+    let before = match verb {
+        "exec" => "exec ID",
+        other => other,
+    };
     if !takes_command || words.iter().any(|word| word == "--") {
         return None;
     }
@@ -202,7 +207,7 @@ fn missing_dashes(error: &clap::Error, args: impl Iterator<Item = OsString>) -> 
     let unknown = error.kind() == ErrorKind::UnknownArgument && !found.starts_with('-');
     unknown.then(|| {
         let command = Printable::new(found);
-        format!("put `--` before the command: ironcage {verb} -- {command} ...")
+        format!("put `--` before the command: ironcage {before} -- {command} ...")
     })
 }
 

@@ -3,8 +3,10 @@
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::{Arg, Command, Error};
 use ironcage_model::Layer;
+use ironcage_policy::TimeLimit;
 use std::ffi::OsStr;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// A text for which completions offer names. Others are taken too: what a name means is judged
 /// where all of the policy is known, with an error that says more.
@@ -95,6 +97,21 @@ impl TypedValueParser for LayerName {
                 .map(|layer| PossibleValue::new(layer.name())),
         ))
     }
+}
+
+/// An age, with its unit: what is removed by it must not depend on what a bare number means.
+pub(crate) fn age(text: &str) -> Result<Duration, String> {
+    let wanted = || {
+        format!(
+            "`{}` is no age with a unit, such as 12h or 30d",
+            text.escape_debug()
+        )
+    };
+    if text.trim().ends_with(|last: char| last.is_ascii_digit()) {
+        return Err(wanted());
+    }
+    let limit: TimeLimit = text.parse().map_err(|_| wanted())?;
+    limit.0.ok_or_else(wanted)
 }
 
 /// A count: a whole number, not negative.

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use ironcage_policy::{Policy, TimeLimit, profiles, resolve_profile, schema};
+use serde_json::Value;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -29,6 +30,45 @@ fn the_json_schema_is_up_to_date() {
         &reference("policy.schema.json"),
         &schema::json_schema().unwrap(),
     );
+}
+
+/// Adds every key of a schema that has a value, by its full name. Tables with names of the user's
+/// choosing count as one.
+fn keys(schema: &Value, node: &Value, above: &str, found: &mut Vec<String>) {
+    let own = |node: &Value| -> Option<Value> {
+        if let Some(named) = node["$ref"].as_str() {
+            return schema.pointer(named.trim_start_matches('#')).cloned();
+        }
+        let mut forms = node["anyOf"].as_array()?.iter();
+        forms.find(|form| form["type"] != "null").cloned()
+    };
+    let mut node = node.clone();
+    while let Some(inner) = own(&node) {
+        node = inner;
+    }
+    match node["properties"].as_object() {
+        Some(properties) => {
+            for (name, inner) in properties {
+                let dot = if above.is_empty() { "" } else { "." };
+                keys(schema, inner, &format!("{above}{dot}{name}"), found);
+            }
+        }
+        None => found.push(above.to_owned()),
+    }
+}
+
+#[test]
+fn the_reference_names_every_key() {
+    let schema: Value = serde_json::from_str(&schema::json_schema().unwrap()).unwrap();
+    let mut found = Vec::new();
+    keys(&schema, &schema, "", &mut found);
+    assert!(found.iter().any(|key| key == "limits.memory"), "{found:?}");
+    let text = std::fs::read_to_string(reference("policy.md")).unwrap();
+    let missing: Vec<&String> = found
+        .iter()
+        .filter(|key| !text.contains(&format!("`{key}`")))
+        .collect();
+    assert!(missing.is_empty(), "not in policy.md: {missing:?}");
 }
 
 const BEGIN: &str = "<!-- generated: profiles -->\n";

@@ -8,6 +8,7 @@ use ironcage_model::{Ending, Printable};
 use ironcage_runtime::client::{Connection, ExecOptions, exec};
 use ironcage_workspace::{ApplyOptions, Change, Selection, Store, take_owners_rights};
 use std::ffi::OsString;
+use std::io::IsTerminal as _;
 
 /// Run another command in a running cage
 ///
@@ -22,7 +23,7 @@ pub(crate) struct Args {
     /// Pass standard input on
     #[arg(short, long)]
     interactive: bool,
-    /// Give the command a terminal of the cage's own
+    /// Give the command a terminal of the cage's own; where you are at one, it gets your keys (-i)
     #[arg(short = 't', long)]
     tty: bool,
     /// Leave the command running; its output goes where the cage's goes
@@ -100,7 +101,8 @@ pub(crate) fn run(args: Args) -> CommandResult {
             argv: args.command,
             env,
             cwd: args.cwd,
-            input: args.interactive,
+            // A terminal at which nobody can type could not even be left.
+            input: args.interactive || (args.tty && std::io::stdin().is_terminal()),
             terminal: args.tty,
             detached: args.detach,
             raw_terminal: args.raw_terminal,

@@ -4,8 +4,9 @@ use crate::ask::confirm;
 use crate::error::CommandResult;
 use crate::pending::{Pending, PendingArgs, WorkspaceArgs, shown};
 use crate::places;
+use crate::values::age;
 use ironcage_model::Printable;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Keep the state of the workspace's pending change, to go back to.
 #[derive(Debug, clap::Args)]
@@ -85,16 +86,16 @@ pub(crate) fn fork(args: ForkArgs) -> CommandResult {
 /// A workspace's current change is never removed while the workspace is there.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PruneArgs {
-    /// Only those that began so many days ago
-    #[arg(long, value_name = "DAYS", default_value_t = 0)]
-    older_than: u64,
+    /// Only those that began so long ago, such as 30d
+    #[arg(long, value_name = "AGE", value_parser = age)]
+    older_than: Option<Duration>,
     /// Do not ask
     #[arg(short, long)]
     yes: bool,
 }
 
 pub(crate) fn prune(args: PruneArgs) -> CommandResult {
-    const DAY: u64 = 86_400;
+    let least = args.older_than.unwrap_or_default().as_secs();
     let home = places::home()?;
     let store = places::changes(&home);
     let now = SystemTime::now()
@@ -104,7 +105,7 @@ pub(crate) fn prune(args: PruneArgs) -> CommandResult {
     let mut found = Vec::new();
     for change in store.list().map_err(|error| shown(&error))? {
         let began = u64::try_from(change.began().seconds).unwrap_or(0);
-        let old = now.saturating_sub(began) >= args.older_than.saturating_mul(DAY);
+        let old = now.saturating_sub(began) >= least;
         let current = store
             .pending(change.workspace())
             .map_err(|error| shown(&error))?;

@@ -4,7 +4,9 @@ use crate::completed::running_cages;
 use crate::error::CommandResult;
 use crate::running;
 use ironcage_control::Request;
+use ironcage_policy::TimeLimit;
 use ironcage_runtime::client::ClientError;
+use std::time::Duration;
 
 /// End running cages
 ///
@@ -12,17 +14,28 @@ use ironcage_runtime::client::ClientError;
 /// a sticky cage every process gets the signal.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How long the command may take to end by itself, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
-    time: f64,
+    /// How long the command may take to end by itself: seconds, or a time such as 2m
+    #[arg(long, value_name = "TIME", default_value = "10", value_parser = grace)]
+    time: Duration,
     /// Ids of cages, their beginnings, or names
     #[arg(required = true, value_name = "ID", add = running_cages())]
     ids: Vec<String>,
 }
 
+/// Seconds, which may be none or parts of one, or a time with its unit.
+fn grace(text: &str) -> Result<Duration, String> {
+    let seconds = text
+        .parse()
+        .ok()
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let limit = || text.parse::<TimeLimit>().ok().and_then(|limit| limit.0);
+    seconds
+        .or_else(limit)
+        .ok_or_else(|| format!("`{}` is no time such as 10, 0.5 or 2m", text.escape_debug()))
+}
+
 pub(crate) fn run(args: Args) -> CommandResult {
-    // Negative and what is no number become zero; the longest is longer than any cage lives.
-    let milliseconds = (args.time * 1000.0) as u64;
+    let milliseconds = u64::try_from(args.time.as_millis()).unwrap_or(u64::MAX);
     let cages = running::cages()?;
     let mut connections = Vec::new();
     for text in &args.ids {
@@ -42,4 +55,19 @@ pub(crate) fn run(args: Args) -> CommandResult {
         }
     }
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_seconds_or_has_a_unit() {
+        assert_eq!(grace("0"), Ok(Duration::ZERO));
+        assert_eq!(grace("0.5"), Ok(Duration::from_millis(500)));
+        assert_eq!(grace("2m"), Ok(Duration::from_secs(120)));
+        for wrong in ["-1", "soon", "inf", "none"] {
+            assert!(grace(wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -15,7 +15,7 @@ pub(crate) use secret::{secret_host, secret_name, secret_place, secret_source};
 
 use crate::narrow::Dropped;
 use crate::{PolicyError, Sourced};
-use ironcage_model::{HostName, HostRule, HttpRule, Publish, SecretRule};
+use ironcage_model::{HostName, HostRule, HttpRule, Publish, SecretRule, SecretSource};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::net::IpAddr;
@@ -269,6 +269,22 @@ fn append<T: PartialEq>(list: &mut Vec<Sourced<T>>, values: Vec<Sourced<T>>) {
     }
 }
 
+/// A secret as who is to trust it has to read it.
+fn in_words(secret: &SecretRule) -> String {
+    let hosts: Vec<String> = secret.hosts.iter().map(HostRule::to_string).collect();
+    let source = secret.from.to_string();
+    let runs = match secret.from {
+        SecretSource::Command(_) => ", WHICH RUNS OUTSIDE OF THE CAGE AT EACH START,",
+        SecretSource::Env(_) | SecretSource::File(_) => "",
+    };
+    format!(
+        "{} from {}{runs} for {}",
+        secret.name,
+        ironcage_model::Printable::new(&source),
+        hosts.join(", ")
+    )
+}
+
 /// Takes out of an untrusted fragment what would widen `base`. Denying is always heard.
 pub(crate) fn narrow(base: &Network, fragment: &mut NetworkFragment, dropped: &mut Dropped) {
     dropped.keep_if(
@@ -297,7 +313,7 @@ pub(crate) fn narrow(base: &Network, fragment: &mut NetworkFragment, dropped: &m
         "network.secrets",
         &mut fragment.secrets,
         &base.secrets,
-        |secret| secret.name.clone(),
+        in_words,
     );
     dropped.keep(
         "network.bundles",
@@ -329,5 +345,29 @@ pub(crate) fn narrow(base: &Network, fragment: &mut NetworkFragment, dropped: &m
         if base.resolve.iter().all(|known| known.value != rule.value) {
             dropped.note("network.resolve", &rule.value.name, &rule);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_that_runs_a_command_says_so_to_who_is_to_trust_it() {
+        let secret = |from| SecretRule {
+            name: "KEY".into(),
+            from,
+            hosts: vec!["evil.test".parse().unwrap()],
+            places: Vec::new(),
+        };
+        let shown = in_words(&secret(SecretSource::Command("touch ~/ran".into())));
+        for part in ["KEY", "touch ~/ran", "OUTSIDE OF THE CAGE", "evil.test"] {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+        let shown = in_words(&secret(SecretSource::Env("KEY".into())));
+        assert!(
+            shown.contains("env:KEY") && !shown.contains("OUTSIDE"),
+            "{shown}"
+        );
     }
 }

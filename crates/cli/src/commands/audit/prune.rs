@@ -1,13 +1,13 @@
 //! `ironcage audit prune`: removes old records.
 
 use super::{print, said};
-use crate::error::{CliError, CommandResult};
-use crate::values::count;
+use crate::ask::confirm;
+use crate::error::CommandResult;
+use crate::values::{age, count};
 use ironcage_audit::{Prune, Pruned, prune};
-use ironcage_policy::TimeLimit;
 use std::io::{self, Write};
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// Remove old records.
 ///
@@ -17,30 +17,38 @@ use std::time::SystemTime;
 #[command(group = clap::ArgGroup::new("which").required(true).args(["older_than", "keep"]))]
 pub(crate) struct Args {
     /// Remove records whose last line is older than this, such as 30d
-    #[arg(long, value_name = "DURATION")]
-    older_than: Option<TimeLimit>,
+    #[arg(long, value_name = "AGE", value_parser = age)]
+    older_than: Option<Duration>,
     /// Remove all but this many of the newest
     #[arg(long, value_name = "NUMBER", value_parser = count::<usize>)]
     keep: Option<usize>,
     /// Only say what would be removed
     #[arg(long)]
     dry_run: bool,
+    /// Do not ask
+    #[arg(short, long)]
+    yes: bool,
 }
 
 pub(super) fn run(dir: &Path, args: &Args) -> CommandResult {
     let which = match (args.older_than, args.keep) {
-        (Some(TimeLimit(Some(age))), _) => {
+        (Some(age), _) => {
             let moment = SystemTime::now().checked_sub(age);
             Prune::Before(moment.unwrap_or(SystemTime::UNIX_EPOCH))
         }
-        (Some(TimeLimit(None)), _) => {
-            return Err(CliError::new("--older-than none would remove nothing")
-                .hint("write a time such as 30d"));
-        }
         (None, count) => Prune::AllBut(count.unwrap_or(usize::MAX)),
     };
-    let pruned = prune(dir, which, args.dry_run).map_err(said)?;
-    print(|out| tell(out, &pruned, args.dry_run))?;
+    let first = prune(dir, which, true).map_err(said)?;
+    if args.dry_run || first.removed.is_empty() {
+        print(|out| tell(out, &first, args.dry_run))?;
+        return Ok(0);
+    }
+    let question = format!("remove {} records?", first.removed.len());
+    if !args.yes && !confirm(&question, "nothing was removed", "--yes")? {
+        return Ok(0);
+    }
+    let pruned = prune(dir, which, false).map_err(said)?;
+    print(|out| tell(out, &pruned, false))?;
     Ok(0)
 }
 
