@@ -62,6 +62,7 @@ pub struct Filter {
     pub shared: bool,
     /// Whether files may be leased to the running cage, so that nothing of a file may outlive
     /// its mount.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub leased: bool,
     /// What happens to the rest.
     pub refusal: Refusal,
