@@ -14,6 +14,7 @@ mod screen;
 mod session;
 mod stage;
 mod tls_web;
+mod toolchain;
 pub mod web;
 
 pub use binary::binary;
@@ -23,6 +24,7 @@ pub use screen::Screen;
 pub use session::{Step, agrees, play, renewed, steps};
 pub use stage::{DIRECT, Stage, Who};
 pub use tls_web::TlsWeb;
+pub use toolchain::rust_toolchain;
 
 use std::io::Write;
 

@@ -1,9 +1,8 @@
 //! Real programs work inside as they do outside: shells, git, Python, compilers, Node, databases.
 #![forbid(unsafe_code)]
 
-use ironcage_tests::{DIRECT, Ran, Running, Stage, Who, both, skip};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use ironcage_tests::{DIRECT, Ran, Running, Stage, both, rust_toolchain, skip};
+use std::path::Path;
 use std::time::Duration;
 
 const IDENTITY: &str = "-c user.name=Agent -c user.email=agent@example.invalid";
@@ -103,7 +102,7 @@ both! {
     }
 
     fn cargo_builds_and_tests_a_crate(stage) {
-        let Some(toolchain) = toolchain(stage) else {
+        let Some(toolchain) = rust_toolchain(stage) else {
             return;
         };
         stage.write(
@@ -255,38 +254,4 @@ sys.stdin.read()
         drop((hold, heard));
         first.finish(Duration::from_secs(60)).ok();
     }
-}
-
-/// A Rust toolchain that the one who runs here can read, outside of the project.
-///
-/// Toolchains live in a home that others may not enter; hard links to their files cost nothing and can be read.
-fn toolchain(stage: &Stage) -> Option<PathBuf> {
-    let output = Command::new("rustc")
-        .args(["--print", "sysroot"])
-        .output()
-        .expect("rustc");
-    let installed = PathBuf::from(String::from_utf8(output.stdout).expect("a path").trim());
-    if stage.who() == Who::Root || readable(stage, &installed) {
-        return Some(installed);
-    }
-    let linked = stage.aside().join("toolchain");
-    stage.mkdir(&linked);
-    let copied = Command::new("cp")
-        .arg("-al")
-        .args([installed.join("bin"), installed.join("lib")])
-        .arg(&linked)
-        .status()
-        .is_ok_and(|status| status.success());
-    if !copied || !readable(stage, &linked) {
-        skip(
-            "the Rust toolchain lies where the unprivileged user cannot read it, on another file system",
-        );
-        return None;
-    }
-    Some(linked)
-}
-
-fn readable(stage: &Stage, toolchain: &Path) -> bool {
-    let script = format!("'{}/bin/rustc' --version", toolchain.display());
-    stage.sh_outside(&script).exit == ironcage_tests::Exit::Code(0)
 }

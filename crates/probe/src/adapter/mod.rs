@@ -246,7 +246,7 @@ impl Adapter {
         ];
         own.into_iter()
             .chain(peers::PEERS.iter().map(|peer| peer.name))
-            .chain(peers::NOT_ON_STAGE.iter().map(|(name, _)| *name))
+            .chain(peers::NOT_ON_STAGE.iter().map(|(name, ..)| *name))
             .collect()
     }
 

@@ -120,13 +120,15 @@ pub(super) const PEERS: &[Peer] = &[
     },
 ];
 
-/// Peers that the suite cannot test, and why.
-pub(super) const NOT_ON_STAGE: &[(&str, &str)] = &[
+/// Peers that the suite cannot test, the package that has them, and why.
+pub(super) const NOT_ON_STAGE: &[(&str, &str, &str)] = &[
     (
         "docker",
+        "docker.io",
         "its daemon makes containers outside of it, where no canary is; its runtime can: --against runc",
     ),
     (
+        "firejail",
         "firejail",
         "it takes any process namespace for a sandbox and then runs the command without one",
     ),
@@ -134,7 +136,8 @@ pub(super) const NOT_ON_STAGE: &[(&str, &str)] = &[
 
 /// The adapter of the peer with this name.
 pub(super) fn named(name: &str) -> Result<Adapter, AdapterError> {
-    if let Some((name, why)) = NOT_ON_STAGE.iter().find(|(entry, _)| *entry == name) {
+    if let Some((name, package, why)) = NOT_ON_STAGE.iter().find(|(entry, ..)| *entry == name) {
+        system_program(name, package)?;
         return Err(AdapterError::NotOnStage { name, why });
     }
     let Some(peer) = PEERS.iter().find(|peer| peer.name == name) else {
@@ -271,6 +274,11 @@ mod tests {
     fn an_unknown_name_is_answered_with_those_there_are() {
         let error = named("nosuch").unwrap_err().to_string();
         assert!(error.contains("bwrap-hard") && error.contains("ironcage-root-inside"));
-        assert!(named("docker").unwrap_err().to_string().contains("runc"));
+        // Its package where it is not there, and what to take instead where it is.
+        let docker = named("docker").unwrap_err().to_string();
+        assert!(
+            docker.contains("docker.io") || docker.contains("runc"),
+            "{docker}"
+        );
     }
 }
