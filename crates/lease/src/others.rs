@@ -103,14 +103,16 @@ fn by_base(plan: &Plan, wanted: &Resource) -> Result<(), NotGiven> {
         }
         Resource::Secret { name } => {
             let mut known = network.iter().flat_map(|network| &network.secrets);
-            match known.find(|item| item.what.rule.name == *name) {
+            match known.find(|item| item.what.rule.name == *name && !item.what.rule.leased) {
                 Some(item) => has(&item.origin),
                 None => Ok(()),
             }
         }
         Resource::Socket { path } => {
             let mut known = network.iter().flat_map(|network| &network.sockets);
-            match known.find(|item| item.what.path.as_os_str() == path.as_str()) {
+            match known
+                .find(|item| item.what.path.as_os_str() == path.as_str() && !item.what.leased)
+            {
                 Some(item) => has(&item.origin),
                 None => Ok(()),
             }

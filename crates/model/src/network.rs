@@ -135,6 +135,11 @@ pub enum Destination {
 }
 
 impl Destination {
+    /// Whether this is one name, and that.
+    pub fn is_name(&self, text: &str) -> bool {
+        matches!(self, Destination::Name(name) if name.as_str() == text)
+    }
+
     /// A network, with the bits behind the prefix set to zero; `None` for too long a prefix.
     /// IPv4 written as IPv6 (`::ffff:192.0.2.1`) is the IPv4 address.
     pub fn net(address: IpAddr, prefix: u8) -> Option<Self> {

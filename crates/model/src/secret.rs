@@ -76,6 +76,9 @@ pub struct SecretRule {
     pub hosts: Vec<HostRule>,
     /// In which places of a request.
     pub places: Vec<SecretPlace>,
+    /// Whether the placeholder becomes the value only while there is a lease on it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub leased: bool,
 }
 
 impl SecretRule {

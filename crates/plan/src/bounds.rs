@@ -46,7 +46,7 @@ fn bytes(amount: Amount, of: u64) -> u64 {
     }
 }
 
-fn milli_cpus(cpus: Cpus, of: u32) -> u64 {
+pub(crate) fn milli_cpus(cpus: Cpus, of: u32) -> u64 {
     match cpus {
         Cpus::Milli(milli) => u64::from(milli),
         Cpus::Percent(percent) => (u64::from(of) * 10 * u64::from(percent)).max(1),

@@ -142,7 +142,7 @@ fn environment(
         }
     }
     // Last: nothing else is to stand where a placeholder does.
-    if policy.network.is_given() {
+    if policy.has_door() {
         for secret in secrets {
             let name = &secret.value.name;
             let value = network::placeholder(name, request.nonce);

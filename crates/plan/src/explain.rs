@@ -3,7 +3,7 @@
 use crate::network::NetworkRule;
 use crate::plan::{Access, AccessRights, IdMap, Item, NodeKind, Plan, ViewOp, WriteRights};
 use crate::seccomp::{FilterRule, Refusal};
-use ironcage_model::Printable;
+use ironcage_model::{Extent, Printable};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 
@@ -144,6 +144,23 @@ fn leases(plan: &Plan, out: &mut String) -> fmt::Result {
     section(out, title, &leases.paths, |part, line| {
         let (mark, right) = (part.mark.name(), part.right.name());
         write!(line, "{mark:<5} {right:<6} {}", Printable::new(&part.path))
+    })?;
+    if leases.others.is_empty() {
+        return Ok(());
+    }
+    let title = "leases: and beside files";
+    section(out, title, &leases.others, |part, line| {
+        let kind = match &part.extent {
+            Extent::Host(_) => "host ",
+            Extent::Http(_) => "requests ",
+            Extent::Secret(_) => "secret ",
+            Extent::Socket(_) => "socket ",
+            Extent::Port(_) => "port ",
+            Extent::Limit { .. } => "",
+            Extent::Syscalls(_) => "system calls ",
+            Extent::Capability(_) => "capability ",
+        };
+        write!(line, "{:<5} {kind}{}", part.mark.name(), part.extent)
     })
 }
 

@@ -1,12 +1,15 @@
 //! What leases may give to the running cage: the ceiling, resolved on this host, and what no
 //! lease ever gives.
 
+use crate::bounds::milli_cpus;
 use crate::plan::{Access, Item, NodeKind, ViewOp, WriteRights, WriteRule};
 use crate::view::{Made, NEVER};
 use crate::{PlanError, Request, bytes, guarded};
-use ironcage_host::{HostFiles, NodeType};
-use ironcage_model::{Extent, Holders, Mark, Right};
-use ironcage_policy::{Policy, WorkspaceMode, credentials, protected};
+use ironcage_host::{HostCaps, HostFiles, NodeType};
+use ironcage_model::{Extent, Holders, LimitKind, Mark, Right};
+use ironcage_policy::{
+    CeilingLimit, CeilingOther, CeilingWhat, Policy, WorkspaceMode, credentials, protected,
+};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -122,7 +125,7 @@ pub fn protected_names() -> impl Iterator<Item = &'static str> {
 pub(crate) fn make(
     policy: &Policy,
     request: &Request,
-    files: &dyn HostFiles,
+    (host, files): (&HostCaps, &dyn HostFiles),
     matched: &[(PathBuf, String)],
 ) -> Result<Option<Leases>, PlanError> {
     let ceiling = &policy.ceiling;
@@ -153,7 +156,7 @@ pub(crate) fn make(
     }
     Ok(Some(Leases {
         paths,
-        others: Vec::new(),
+        others: others(policy, host, files),
         closed: closed(policy, request, files, matched),
         longest: ceiling.longest.value,
         grace: ceiling.grace.value.unwrap_or(Duration::MAX),
@@ -162,6 +165,37 @@ pub(crate) fn make(
         homes: guarded::known_homes(request),
         i_know: request.i_know,
     }))
+}
+
+/// What is not about paths: shares of the host as numbers, sockets by their real paths.
+fn others(policy: &Policy, host: &HostCaps, files: &dyn HostFiles) -> Vec<Item<LeasePart>> {
+    let one = |part: &CeilingOther| match &part.what {
+        CeilingWhat::Extent(Extent::Socket(path)) => {
+            let real = files.real(Path::new(path)).ok();
+            let real = real.and_then(|real| real.to_str().map(str::to_owned));
+            Extent::Socket(real.unwrap_or_else(|| path.clone()))
+        }
+        CeilingWhat::Extent(extent) => extent.clone(),
+        CeilingWhat::Secret(rule) => Extent::Secret(rule.name.clone()),
+        CeilingWhat::Limit(limit) => {
+            let (limit, value) = match limit {
+                CeilingLimit::Memory(amount) => (LimitKind::Memory, amount.of(host.memory)),
+                CeilingLimit::Cpus(cpus) => (LimitKind::Cpus, milli_cpus(*cpus, host.cpus)),
+                CeilingLimit::Pids(pids) => (LimitKind::Pids, u64::from(*pids)),
+            };
+            Extent::Limit { limit, value }
+        }
+    };
+    let parts = policy.ceiling.others.iter();
+    parts
+        .map(|part| Item {
+            what: LeasePart {
+                extent: one(&part.value),
+                mark: part.value.mark,
+            },
+            origin: part.origin.to_string(),
+        })
+        .collect()
 }
 
 fn closed(

@@ -47,7 +47,7 @@ pub fn make(
         rung::without_proc(&mut view, files);
     }
     let leases = match isolation {
-        Isolation::Namespace => leases::make(policy, request, files, &view.matched)?,
+        Isolation::Namespace => leases::make(policy, request, (host, files), &view.matched)?,
         Isolation::Chroot | Isolation::Landlock => None,
     };
     if let Some(leases) = &leases {

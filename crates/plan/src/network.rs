@@ -8,9 +8,10 @@ use crate::sockets::{self, AllowedSocket};
 use crate::{PlanError, Request};
 use ironcage_host::HostFiles;
 use ironcage_model::{
-    Destination, HostName, HostRule, HttpRule, NetworkLimits, Ports, Publish, SecretRule,
+    Destination, Extent, HostName, HostRule, HttpRule, Mark, NetworkLimits, Ports, Publish,
+    SecretRule,
 };
-use ironcage_policy::{Policy, Resolve, Sourced, allowed, bundles, network_limits};
+use ironcage_policy::{CeilingWhat, Policy, Resolve, Sourced, allowed, bundles, network_limits};
 use serde::Serialize;
 use std::net::IpAddr;
 
@@ -83,6 +84,10 @@ pub struct Network {
     /// Whether rules about any port may come while the cage runs; else they are about the
     /// ports of the rules above.
     pub live: bool,
+    /// Whether leases may be about single requests, for which TLS has to be opened.
+    pub leases_requests: bool,
+    /// What leases may open: the door keeps the ports of it.
+    pub leasable: Vec<HostRule>,
     /// Unix sockets of the host's that are reached from inside.
     pub sockets: Vec<Item<AllowedSocket>>,
     /// Ports inside that are reached at the host's loopback.
@@ -103,7 +108,7 @@ impl Network {
     /// Whether a rule or a secret of the plan needs TLS to be opened; rules that come later may
     /// need it too.
     pub(crate) fn needs_authority(&self) -> bool {
-        !self.http.is_empty() || !self.secrets.is_empty()
+        !self.http.is_empty() || !self.secrets.is_empty() || self.leases_requests
     }
 
     /// The single ports that can be reached at all; `None` where a rule is about every one.
@@ -114,7 +119,8 @@ impl Network {
         let mut ports: Vec<u16> = self.host_ports.iter().map(|item| item.what.port).collect();
         let allowed = self.allow.iter().map(|item| item.what.rule.ports);
         let requests = self.http.iter().map(|item| item.what.rule.host.ports);
-        for allowed in allowed.chain(requests) {
+        let leasable = self.leasable.iter().map(|rule| rule.ports);
+        for allowed in allowed.chain(requests).chain(leasable) {
             match allowed {
                 Ports::Any => return None,
                 Ports::Web => ports.extend([80, 443]),
@@ -155,7 +161,7 @@ pub(crate) fn make(
         && network.host_ports.is_empty()
         && network.publish.is_empty()
         && network.sockets.is_empty();
-    if nothing && !network.live.value {
+    if nothing && !network.live.value && !policy.has_door() {
         return Ok(None);
     }
     Ok(Some(Network {
@@ -203,6 +209,11 @@ pub(crate) fn make(
             })
             .collect(),
         live: network.live.value,
+        leases_requests: (policy.ceiling.others.iter()).any(|part| {
+            part.value.mark != Mark::Deny
+                && matches!(part.value.what, CeilingWhat::Extent(Extent::Http(_)))
+        }),
+        leasable: leasable(policy),
         sockets: sockets::make(policy, request, files)?,
         publish: network
             .publish
@@ -215,6 +226,20 @@ pub(crate) fn make(
         limits: network_limits(&network.limits),
         door_filter: filter::door(),
     }))
+}
+
+/// Hosts that leases may open, requests and secrets included.
+fn leasable(policy: &Policy) -> Vec<HostRule> {
+    let mut rules = Vec::new();
+    for part in &policy.ceiling.others {
+        match &part.value.what {
+            _ if part.value.mark == Mark::Deny => {}
+            CeilingWhat::Extent(Extent::Host(rule)) => rules.push(rule.clone()),
+            CeilingWhat::Extent(Extent::Http(rule)) => rules.push(rule.host.clone()),
+            _ => {}
+        }
+    }
+    rules
 }
 
 fn own(rule: &Sourced<HostRule>) -> Item<NetworkRule> {

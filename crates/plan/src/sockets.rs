@@ -6,7 +6,8 @@
 use crate::plan::Item;
 use crate::{PlanError, Request, bytes};
 use ironcage_host::{HostFiles, NodeType};
-use ironcage_policy::{Policy, Sourced};
+use ironcage_model::{Extent, Mark};
+use ironcage_policy::{CeilingWhat, Policy, Sourced};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -18,6 +19,9 @@ pub struct AllowedSocket {
     pub path: PathBuf,
     /// What who connects to it commands; `null` where that is nothing known.
     pub commands: Option<&'static str>,
+    /// Whether it is reached only while there is a lease on it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub leased: bool,
 }
 
 /// Names of sockets whose servers do what root does for whoever connects.
@@ -45,7 +49,28 @@ pub(crate) fn make(
     files: &dyn HostFiles,
 ) -> Result<Vec<Item<AllowedSocket>>, PlanError> {
     let sockets = policy.network.sockets.iter();
-    sockets.map(|path| one(path, request, files)).collect()
+    let mut found: Vec<Item<AllowedSocket>> = sockets
+        .map(|path| one(path, request, files))
+        .collect::<Result<_, _>>()?;
+    for part in &policy.ceiling.others {
+        let CeilingWhat::Extent(Extent::Socket(path)) = &part.value.what else {
+            continue;
+        };
+        let named = Sourced::new(PathBuf::from(path), part.origin.clone());
+        // What is not there when the cage starts is given by no lease.
+        if part.value.mark == Mark::Deny || files.node(&named.value).is_none() {
+            continue;
+        }
+        let mut socket = one(&named, request, files)?;
+        socket.what.leased = true;
+        if found
+            .iter()
+            .all(|known| known.what.path != socket.what.path)
+        {
+            found.push(socket);
+        }
+    }
+    Ok(found)
 }
 
 fn one(
@@ -74,7 +99,11 @@ fn one(
         )));
     }
     Ok(Item {
-        what: AllowedSocket { path, commands },
+        what: AllowedSocket {
+            path,
+            commands,
+            leased: false,
+        },
         origin: asked.origin.to_string(),
     })
 }

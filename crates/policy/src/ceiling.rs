@@ -4,8 +4,8 @@
 //! asking, asking over giving at once, whoever said it; what no part names is never given.
 
 use crate::narrow::Dropped;
-use crate::{PolicyError, Sourced, TimeLimit};
-use ironcage_model::{Holders, Mark, Printable, Right};
+use crate::{Amount, Cpus, PolicyError, Sourced, TimeLimit};
+use ironcage_model::{Extent, HOST_NAME, Holders, Mark, Printable, Right, SecretRule};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -28,6 +28,94 @@ impl CeilingPath {
     }
 }
 
+/// A part of the ceiling that is not about paths.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CeilingOther {
+    /// What it is about.
+    #[serde(flatten)]
+    pub what: CeilingWhat,
+    /// How it is given.
+    pub mark: Mark,
+}
+
+/// What a part of the ceiling is about that is not about paths.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CeilingWhat {
+    /// What stands for itself.
+    Extent(Extent),
+    /// A secret, with where it comes from.
+    Secret(SecretRule),
+    /// A limit, which may be a share of what the host has.
+    Limit(CeilingLimit),
+}
+
+/// How far a limit may be raised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CeilingLimit {
+    /// Memory.
+    Memory(Amount),
+    /// Processor time.
+    Cpus(Cpus),
+    /// Processes and threads.
+    Pids(u32),
+}
+
+impl CeilingOther {
+    /// The key that it is written below.
+    pub fn key(&self) -> String {
+        let below = match &self.what {
+            CeilingWhat::Extent(Extent::Host(rule)) if rule.to.is_name(HOST_NAME) => {
+                "network.host-ports"
+            }
+            CeilingWhat::Extent(Extent::Host(_)) => "network.allow",
+            CeilingWhat::Extent(Extent::Http(_)) => "network.http",
+            CeilingWhat::Extent(Extent::Secret(_)) | CeilingWhat::Secret(_) => "network.secrets",
+            CeilingWhat::Extent(Extent::Socket(_)) => "network.sockets",
+            CeilingWhat::Extent(Extent::Port(_)) => "network.publish",
+            CeilingWhat::Extent(Extent::Limit { .. }) | CeilingWhat::Limit(_) => "limits",
+            CeilingWhat::Extent(Extent::Syscalls(_)) => "syscalls.groups",
+            CeilingWhat::Extent(Extent::Capability(_)) => "process.capabilities",
+        };
+        format!("ceiling.{}.{below}", self.mark.name())
+    }
+
+    /// Whether a network door has to be there for it.
+    pub fn needs_door(&self) -> bool {
+        match &self.what {
+            CeilingWhat::Extent(extent) => extent.needs_door(),
+            CeilingWhat::Secret(_) => true,
+            CeilingWhat::Limit(_) => false,
+        }
+    }
+
+    fn as_written(&self) -> String {
+        match &self.what {
+            CeilingWhat::Extent(extent) => extent.to_string(),
+            CeilingWhat::Secret(rule) => rule.name.clone(),
+            CeilingWhat::Limit(CeilingLimit::Memory(amount)) => format!("memory {amount}"),
+            CeilingWhat::Limit(CeilingLimit::Cpus(cpus)) => format!("cpus {cpus}"),
+            CeilingWhat::Limit(CeilingLimit::Pids(pids)) => format!("pids {pids}"),
+        }
+    }
+
+    /// Whether it gives nothing that another one does not, or only after asking.
+    fn lies_in(&self, other: &CeilingOther) -> bool {
+        let within = match (&self.what, &other.what) {
+            (CeilingWhat::Extent(own), CeilingWhat::Extent(outer)) => own.lies_in(outer),
+            (CeilingWhat::Limit(own), CeilingWhat::Limit(outer)) => match (own, outer) {
+                (CeilingLimit::Memory(a), CeilingLimit::Memory(b)) => a.is_within(*b),
+                (CeilingLimit::Cpus(a), CeilingLimit::Cpus(b)) => a.is_within(*b),
+                (CeilingLimit::Pids(a), CeilingLimit::Pids(b)) => a <= b,
+                _ => false,
+            },
+            (own, outer) => own == outer,
+        };
+        within && other.mark <= self.mark && other.mark != Mark::Deny
+    }
+}
+
 /// What one source says of the ceiling.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct CeilingFragment {
@@ -35,6 +123,7 @@ pub(crate) struct CeilingFragment {
     pub(crate) grace: Option<Sourced<TimeLimit>>,
     pub(crate) holders: Option<Sourced<Holders>>,
     pub(crate) paths: Vec<Sourced<CeilingPath>>,
+    pub(crate) others: Vec<Sourced<CeilingOther>>,
 }
 
 /// The bound of all leases, fully merged.
@@ -48,6 +137,8 @@ pub struct Ceiling {
     pub holders: Sourced<Holders>,
     /// Files and directories.
     pub paths: Vec<Sourced<CeilingPath>>,
+    /// What is not about paths.
+    pub others: Vec<Sourced<CeilingOther>>,
 }
 
 fn duration(limit: Sourced<TimeLimit>) -> Sourced<Option<Duration>> {
@@ -68,12 +159,20 @@ impl Ceiling {
                 .ok_or(incomplete("ceiling.grace"))?,
             holders: fragment.holders.ok_or(incomplete("ceiling.holders"))?,
             paths: fragment.paths,
+            others: fragment.others,
         })
     }
 
     /// Whether any lease could ever be given.
     pub fn is_given(&self) -> bool {
-        self.paths.iter().any(|path| path.value.mark != Mark::Deny)
+        let paths = self.paths.iter().map(|path| path.value.mark);
+        let others = self.others.iter().map(|other| other.value.mark);
+        paths.chain(others).any(|mark| mark != Mark::Deny)
+    }
+
+    /// The network was turned off: nothing of it is given by leases either.
+    pub(crate) fn without_network(&mut self) {
+        self.others.retain(|other| !other.value.needs_door());
     }
 
     /// Puts a fragment on top.
@@ -90,6 +189,17 @@ impl Ceiling {
         for path in fragment.paths {
             if self.paths.iter().all(|known| known.value != path.value) {
                 self.paths.push(path);
+            }
+        }
+        for other in fragment.others {
+            if let CeilingWhat::Secret(said) = &other.value.what {
+                // Later words win: two values of one name are none.
+                self.others.retain(|known| {
+                    !matches!(&known.value.what, CeilingWhat::Secret(rule) if rule.name == said.name)
+                });
+            }
+            if self.others.iter().all(|known| known.value != other.value) {
+                self.others.push(other);
             }
         }
     }
@@ -115,9 +225,21 @@ impl Ceiling {
         // What is not allowed at once or by asking must not be either here.
         let kept_back = |mark: Mark| {
             let mut parts = other.paths.iter().filter(|part| part.value.mark == mark);
-            parts.all(|part| self.paths.iter().any(|own| own.value == part.value))
+            let paths = parts.all(|part| self.paths.iter().any(|own| own.value == part.value));
+            let mut others = other.others.iter().filter(|part| part.value.mark == mark);
+            paths && others.all(|part| self.others.iter().any(|own| own.value == part.value))
         };
+        let mut others = self
+            .others
+            .iter()
+            .filter(|own| own.value.mark != Mark::Deny);
         given
+            && others.all(|own| {
+                other
+                    .others
+                    .iter()
+                    .any(|part| own.value.lies_in(&part.value))
+            })
             && kept_back(Mark::Ask)
             && kept_back(Mark::Deny)
             && time_within(self.longest.value, other.longest.value)
@@ -159,6 +281,17 @@ pub(crate) fn narrow(base: &Ceiling, fragment: &mut CeilingFragment, dropped: &m
         let kept = *mark == Mark::Deny || base.gives(path, *right, *mark);
         if !kept {
             dropped.note(&part.value.key(), Printable::new(path), part);
+        }
+        kept
+    });
+    fragment.others.retain(|part| {
+        let mut base = base.others.iter();
+        let kept = part.value.mark == Mark::Deny
+            || base.any(|known| part.value.lies_in(&known.value))
+                // Another value of a secret by the same name would take the place of this one.
+                && !matches!(part.value.what, CeilingWhat::Secret(_));
+        if !kept {
+            dropped.note(&part.value.key(), part.value.as_written(), part);
         }
         kept
     });

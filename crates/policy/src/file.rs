@@ -236,6 +236,71 @@ pub struct CeilingSection {
 pub struct CeilingPart {
     /// Files and directories.
     pub files: CeilingFiles,
+    /// Hosts, requests, secrets, ports and sockets.
+    pub network: CeilingNetwork,
+    /// Wider limits.
+    pub limits: CeilingLimits,
+    /// System calls, for one command.
+    pub syscalls: CeilingSyscalls,
+    /// Capabilities, for one command.
+    pub process: CeilingProcess,
+}
+
+/// What leases may open of the network, or parts of it. A cage whose ceiling gives any of it has a network door from the start, through which nothing goes without a lease.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct CeilingNetwork {
+    /// Hosts, written as in `network.allow`; `"*"` is every host of the internet, on every port.
+    #[schemars(with = "Vec<String>")]
+    pub allow: Vec<Spanned<String>>,
+    /// Requests, written as in `network.http`.
+    #[schemars(with = "Vec<String>")]
+    pub http: Vec<Spanned<String>>,
+    /// Secrets, written as in `network.secrets`. Their placeholders are in the cage from the start; they become the values while there is a lease.
+    #[schemars(with = "BTreeMap<String, SecretSection>")]
+    pub secrets: BTreeMap<Spanned<String>, SecretSection>,
+    /// Ports of the host's own loopback.
+    #[schemars(with = "Vec<u16>")]
+    pub host_ports: Vec<Spanned<u16>>,
+    /// Ports inside that may be published: `"8080:3000"`, with `*` for any, as in `"*:3000"` or `"*"`.
+    #[schemars(with = "Vec<String>")]
+    pub publish: Vec<Spanned<String>>,
+    /// Unix sockets of the host's.
+    #[schemars(with = "Vec<String>")]
+    pub sockets: Vec<Spanned<String>>,
+}
+
+/// How far leases may raise limits.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct CeilingLimits {
+    /// Memory: `"8G"` or a share of the host's, `"90%"`.
+    #[schemars(with = "Option<crate::schema::Size>")]
+    pub memory: Option<Spanned<String>>,
+    /// Processors: `4` or a share of the host's, `"100%"`.
+    #[schemars(with = "Option<crate::schema::Processors>")]
+    pub cpus: Option<Spanned<CpusText>>,
+    /// Processes and threads.
+    #[schemars(with = "Option<u32>", range(min = 2, max = 4194304))]
+    pub pids: Option<Spanned<u64>>,
+}
+
+/// System calls that one command may be given.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct CeilingSyscalls {
+    /// Groups beyond the list, such as `debug`.
+    #[schemars(with = "Vec<crate::schema::GroupName>")]
+    pub groups: Vec<Spanned<String>>,
+}
+
+/// Capabilities that one command may be given.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct CeilingProcess {
+    /// Capabilities inside the namespaces, such as `CAP_NET_BIND_SERVICE`.
+    #[schemars(with = "Vec<crate::schema::CapabilityName>")]
+    pub capabilities: Vec<Spanned<String>>,
 }
 
 /// Files and directories that leases may give, or parts of them.

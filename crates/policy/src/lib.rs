@@ -35,13 +35,13 @@ pub mod syscalls;
 pub mod toolchains;
 mod trust;
 
-pub use ceiling::{Ceiling, CeilingPath};
+pub use ceiling::{Ceiling, CeilingLimit, CeilingOther, CeilingPath, CeilingWhat};
 pub use diagnostic::Diagnostic;
 pub use error::PolicyError;
 pub use file::{
-    CeilingFiles, CeilingPart, CeilingSection, CpusText, EnvSection, FilesSection, LayersSection,
-    LimitsSection, NetworkSection, PolicyFile, ProcessSection, StateSection, SyscallsSection,
-    WorkspaceSection,
+    CeilingFiles, CeilingLimits, CeilingNetwork, CeilingPart, CeilingProcess, CeilingSection,
+    CeilingSyscalls, CpusText, EnvSection, FilesSection, LayersSection, LimitsSection,
+    NetworkSection, PolicyFile, ProcessSection, StateSection, SyscallsSection, WorkspaceSection,
 };
 pub use flags::FlagLayer;
 pub use hide::{HidePattern, Progress};

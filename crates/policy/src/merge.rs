@@ -1,7 +1,11 @@
 //! Fragments on top of each other make the policy.
 
 use crate::fragment::Fragment;
-use crate::{Ceiling, Limits, Network, Origin, Policy, PolicyError, Sourced, TimeLimit};
+use crate::{
+    Ceiling, CeilingWhat, Limits, Network, NetworkMode, Origin, Policy, PolicyError, Sourced,
+    TimeLimit,
+};
+use ironcage_model::SecretRule;
 use std::time::Duration;
 
 /// The policy that the built-in defaults alone make.
@@ -87,6 +91,10 @@ pub(crate) fn apply(policy: &mut Policy, fragment: Fragment) {
         ceiling,
         ..
     } = fragment;
+    let off = |mode: &Sourced<NetworkMode>| mode.value == NetworkMode::Off;
+    if network.mode.as_ref().is_some_and(off) {
+        policy.ceiling.without_network();
+    }
     policy.network.apply(network);
     policy.ceiling.apply(ceiling);
     append(&mut policy.require, fragment.require);
@@ -130,6 +138,24 @@ pub(crate) fn apply(policy: &mut Policy, fragment: Fragment) {
     replace(&mut policy.limits.files, limits.files);
     replace(&mut policy.limits.time, limits.time.map(duration));
     replace(&mut policy.limits.idle, limits.idle.map(duration));
+}
+
+/// Adds the secrets that leases may give to those of the cage: it has their placeholders from
+/// the start, and the network door their values.
+pub(crate) fn add_leased_secrets(policy: &mut Policy) {
+    for part in &policy.ceiling.others {
+        let CeilingWhat::Secret(rule) = &part.value.what else {
+            continue;
+        };
+        let secrets = &mut policy.network.secrets;
+        if secrets.iter().all(|known| known.value.name != rule.name) {
+            let rule = SecretRule {
+                leased: true,
+                ..rule.clone()
+            };
+            secrets.push(Sourced::new(rule, part.origin.clone()));
+        }
+    }
 }
 
 /// Adds the groups of system calls that given capabilities are useless without. `minimal`

@@ -334,3 +334,14 @@ pub struct Policy {
     /// Bounds.
     pub limits: Limits,
 }
+
+impl Policy {
+    /// Whether the cage has a network door: something is given from the start, or may be given
+    /// by a lease.
+    pub fn has_door(&self) -> bool {
+        let mut others = self.ceiling.others.iter();
+        let leased = others
+            .any(|part| part.value.mark != ironcage_model::Mark::Deny && part.value.needs_door());
+        self.network.is_given() || leased && self.isolation.value == Isolation::Namespace
+    }
+}

@@ -108,6 +108,7 @@ pub fn resolve(sources: &Sources) -> Result<Resolved, PolicyError> {
     }
     merge::apply(&mut policy, sources.flags.fragment(&sources.home)?);
     merge::add_capability_groups(&mut policy);
+    merge::add_leased_secrets(&mut policy);
     let lint = Lint {
         workspace: &sources.workspace,
         documents: &documents,

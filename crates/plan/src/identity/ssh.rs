@@ -273,6 +273,8 @@ mod tests {
             host_ports: Vec::new(),
             resolve: Vec::new(),
             live: false,
+            leases_requests: false,
+            leasable: Vec::new(),
             sockets: Vec::new(),
             publish: Vec::new(),
             limits: ironcage_model::NetworkLimits::default(),

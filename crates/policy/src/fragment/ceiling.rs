@@ -1,14 +1,18 @@
 //! The ceiling of one source: the same paths as in the base, in three parts.
 
-use super::Check;
-use crate::Diagnostic;
-use crate::ceiling::{CeilingFragment, CeilingPath};
-use crate::file::CeilingSection;
-use ironcage_model::{Holders, Mark, Right};
+use super::{Check, PIDS};
+use crate::ceiling::{CeilingFragment, CeilingLimit, CeilingOther, CeilingPath, CeilingWhat};
+use crate::file::{CeilingLimits, CeilingPart, CeilingSection};
+use crate::network::{self, InvalidHostRule};
+use crate::{Diagnostic, Sourced, syscalls};
+use ironcage_model::{
+    Destination, Extent, HOST_NAME, Holders, HostRule, InvalidPortPattern, Mark, Ports, Right,
+};
+use toml::Spanned;
 
 impl Check<'_> {
     pub(super) fn ceiling(&self, section: &CeilingSection) -> Result<CeilingFragment, Diagnostic> {
-        let mut paths = Vec::new();
+        let (mut paths, mut others) = (Vec::new(), Vec::new());
         for (mark, part) in [
             (Mark::Auto, &section.auto),
             (Mark::Ask, &section.ask),
@@ -23,6 +27,10 @@ impl Check<'_> {
                     Ok(CeilingPath { path, right, mark })
                 })?);
             }
+            for what in self.others(mark, part)? {
+                let Sourced { value, origin } = what;
+                others.push(Sourced::new(CeilingOther { what: value, mark }, origin));
+            }
         }
         Ok(CeilingFragment {
             longest: self.one(&section.longest, Self::quantity)?,
@@ -36,6 +44,119 @@ impl Check<'_> {
                 })
             })?,
             paths,
+            others,
         })
+    }
+
+    /// What one part says of anything but paths.
+    fn others(
+        &self,
+        mark: Mark,
+        part: &CeilingPart,
+    ) -> Result<Vec<Sourced<CeilingWhat>>, Diagnostic> {
+        let network = &part.network;
+        let wrong = |text: &Spanned<String>, error: InvalidHostRule| {
+            let title = format!("`{}` is not a host", error.text);
+            self.wrong(text, title, "not understood")
+                .remedy(error.remedy)
+        };
+        let mut all = Vec::new();
+        let mut take = |found: Vec<Sourced<Extent>>| {
+            all.extend(found.into_iter().map(|found| {
+                let Sourced { value, origin } = found;
+                Sourced::new(CeilingWhat::Extent(value), origin)
+            }));
+        };
+        take(self.each(&network.allow, |this, text| {
+            if text.get_ref() == "*" {
+                return Ok(Extent::Host(HostRule {
+                    to: Destination::Any,
+                    ports: Ports::Any,
+                }));
+            }
+            let read = match mark {
+                Mark::Deny => network::denied,
+                Mark::Auto | Mark::Ask => network::allowed,
+            };
+            let rule = read(text.get_ref()).map_err(|error| wrong(text, error))?;
+            if mark == Mark::Deny && matches!(rule.to, Destination::Net { .. }) {
+                // Where a name leads is known when it is connected to, long after the decision.
+                return Err(this
+                    .wrong(text, "leases are denied names, not addresses", "an address")
+                    .remedy("write it into deny of [network], which holds for the whole cage"));
+            }
+            Ok(Extent::Host(rule))
+        })?);
+        take(self.each(&network.http, |_, text| {
+            let rule = network::requests(text.get_ref()).map_err(|error| wrong(text, error))?;
+            Ok(Extent::Http(rule))
+        })?);
+        take(self.each(&network.publish, |this, text| {
+            let pattern = text.get_ref().parse();
+            pattern
+                .map(Extent::Port)
+                .map_err(|error: InvalidPortPattern| {
+                    this.wrong(text, error.to_string(), "not understood")
+                })
+        })?);
+        take(self.each(&network.sockets, |this, text| {
+            let path = this.path(text)?;
+            let path = path.into_os_string().into_string();
+            path.map(Extent::Socket)
+                .map_err(|_| this.wrong(text, "the name of a leased socket is text", "not text"))
+        })?);
+        take(self.each(&part.syscalls.groups, |this, text| {
+            let names: Vec<&str> = syscalls::groups().iter().map(|group| group.name).collect();
+            this.name_of(text, "group of system calls", &names)
+                .map(Extent::Syscalls)
+        })?);
+        take(self.each(&part.process.capabilities, |this, text| {
+            this.capability(text).map(Extent::Capability)
+        })?);
+        for port in &network.host_ports {
+            let name = network::host_name(HOST_NAME)
+                .map_err(|error| self.wrong(port, error.to_string(), "not understood"))?;
+            let rule = HostRule {
+                to: Destination::Name(name),
+                ports: Ports::One(*port.get_ref()),
+            };
+            let what = CeilingWhat::Extent(Extent::Host(rule));
+            all.push(self.sourced(what, port.span()));
+        }
+        match mark {
+            // By its name alone, whatever it is for.
+            Mark::Deny => {
+                for name in network.secrets.keys() {
+                    let what = CeilingWhat::Extent(Extent::Secret(name.get_ref().clone()));
+                    all.push(self.sourced(what, name.span()));
+                }
+            }
+            Mark::Auto | Mark::Ask => {
+                for Sourced { value, origin } in self.secrets(&network.secrets)? {
+                    all.push(Sourced::new(CeilingWhat::Secret(value), origin));
+                }
+            }
+        }
+        all.extend(self.raised_limits(&part.limits)?);
+        Ok(all)
+    }
+
+    fn raised_limits(
+        &self,
+        limits: &CeilingLimits,
+    ) -> Result<Vec<Sourced<CeilingWhat>>, Diagnostic> {
+        let memory = self.one(&limits.memory, Self::quantity)?;
+        let memory = memory.map(|said| Sourced::new(CeilingLimit::Memory(said.value), said.origin));
+        let cpus = self.one(&limits.cpus, Self::cpus)?;
+        let cpus = cpus.map(|said| Sourced::new(CeilingLimit::Cpus(said.value), said.origin));
+        let pids = self.number(&limits.pids, PIDS)?;
+        let pids = pids.map(|said| {
+            let value = u32::try_from(said.value).unwrap_or(u32::MAX);
+            Sourced::new(CeilingLimit::Pids(value), said.origin)
+        });
+        let found = [memory, cpus, pids].into_iter().flatten();
+        Ok(found
+            .map(|limit| Sourced::new(CeilingWhat::Limit(limit.value), limit.origin))
+            .collect())
     }
 }

@@ -109,7 +109,7 @@ impl Check<'_> {
         numbers.chain(sizes).collect()
     }
 
-    fn secrets(
+    pub(super) fn secrets(
         &self,
         section: &BTreeMap<Spanned<String>, SecretSection>,
     ) -> Result<Vec<Sourced<SecretRule>>, Diagnostic> {
@@ -144,6 +144,7 @@ impl Check<'_> {
                     true => SecretRule::usual_places(),
                     false => places,
                 },
+                leased: false,
             };
             secrets.push(self.sourced(rule, name.span()));
         }

@@ -41,6 +41,7 @@ pub fn secret(text: &str) -> Result<SecretRule, InvalidHostRule> {
             .map(secret_host)
             .collect::<Result<_, _>>()?,
         places: SecretRule::usual_places(),
+        leased: false,
     })
 }
 
