@@ -93,6 +93,9 @@ pub struct LeaseDescription {
     pub state: LeaseState,
     /// How long it still lives, where it has a time.
     pub milliseconds_left: Option<u64>,
+    /// How often it can still be used, where that is counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uses_left: Option<u32>,
 }
 
 /// How far a lease has come.

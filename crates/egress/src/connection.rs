@@ -71,7 +71,7 @@ pub(crate) async fn serve(service: &Service, open: &Rc<Open>, client: TcpStream)
         (Target::Name(_), _) => Expected::Anything,
         (Target::Address(_) | Target::Host, _) => Expected::Bytes,
     };
-    let decided = service.rules.decide(&target, port).and_then(|rule| {
+    let decided = service.rules.begin(&target, port).and_then(|rule| {
         let now = Instant::now();
         service.books.meter.request(now)?;
         let host = service.books.meter.host(&target.to_string(), now)?;

@@ -60,7 +60,7 @@ pub(crate) struct Rules {
     deny: Vec<HostRule>,
     http: Vec<HttpRule>,
     host_ports: Vec<u16>,
-    /// Those that were added while the cage runs.
+    /// Those that were added while the cage runs; the uses of each are those that are left.
     live: RefCell<Vec<LiveRule>>,
 }
 
@@ -209,6 +209,60 @@ impl Rules {
             }
             Target::Address(address) => self.address(*address, port),
         }
+    }
+
+    /// Whether a connection may begin: as [`Self::decide`], and it counts as a use of the rule
+    /// that allows it, where uses are counted.
+    pub(crate) fn begin(&self, target: &Target, port: u16) -> Result<String, Denied> {
+        let decided = self.decide(target, port)?;
+        let holds = |rule: &HostRule| match target {
+            Target::Host => {
+                matches!(&rule.to, Destination::Name(name) if self.is_host(name))
+                    && rule.ports.contains(port)
+            }
+            Target::Name(name) => rule.names(name, port),
+            Target::Address(address) => rule.covers(*address, port),
+        };
+        let own_port = match target {
+            Target::Host => self.host_ports.contains(&port),
+            Target::Name(name) if self.is_host(name) => self.host_ports.contains(&port),
+            // Its requests are counted, one by one.
+            Target::Name(name) => self.any_http(|rule| rule.is_about(name, port)).is_some(),
+            Target::Address(_) => false,
+        };
+        if own_port || self.allow.iter().any(holds) {
+            return Ok(decided);
+        }
+        self.count(|rule| rule.is_whole() && holds(&rule.rule))?;
+        Ok(decided)
+    }
+
+    /// Counts a request as a use of a rule that allows it, where uses are counted.
+    pub(crate) fn begin_request(&self, holds: impl Fn(&HttpRule) -> bool) -> Result<(), Denied> {
+        if self.http.iter().any(&holds) {
+            return Ok(());
+        }
+        self.count(|rule| rule.requests.as_ref().is_some_and(&holds))
+    }
+
+    /// Takes a use of the added rules for which something holds: of none where one of them is
+    /// not counted.
+    fn count(&self, holds: impl Fn(&LiveRule) -> bool) -> Result<(), Denied> {
+        let mut live = self.live.borrow_mut();
+        let allowing =
+            |rule: &&mut LiveRule| rule.verdict == NetworkVerdict::Allowed && holds(rule);
+        let mut counted = Vec::new();
+        for rule in live.iter_mut().filter(allowing) {
+            match &mut rule.uses {
+                None => return Ok(()),
+                Some(left) => counted.push(left),
+            }
+        }
+        match counted.into_iter().find(|left| **left > 0) {
+            Some(left) => *left -= 1,
+            None => return Err(Denied::because("the lease on it is used up")),
+        }
+        Ok(())
     }
 
     /// A port of the host's own.
@@ -374,6 +428,7 @@ mod tests {
             verdict,
             rule: text.parse().unwrap(),
             requests: None,
+            uses: None,
             origin: "operator".into(),
         };
         let allows = |text: &str, port| rules.decide(&Target::Name(name(text)), port).is_ok();
@@ -411,6 +466,7 @@ mod tests {
                 verdict: NetworkVerdict::Allowed,
                 rule: requests.host.clone(),
                 requests: Some(requests),
+                uses: None,
                 origin: "operator".into(),
             }
         };
@@ -432,5 +488,34 @@ mod tests {
         rules.change(Vec::new(), &[1, 2]);
         assert_eq!((asked("example.com"), asked("new.com")), (None, None));
         assert!(rules.decide(&Target::Name(name("new.com")), 443).is_err());
+    }
+
+    #[test]
+    fn counted_rules_allow_as_often_as_they_say_and_what_began_goes_on() {
+        let rules = rules(vec![host("example.com", Ports::Web)], Vec::new());
+        let counted = |number, text: &str, requests: Option<&str>| LiveRule {
+            number,
+            verdict: NetworkVerdict::Allowed,
+            rule: text.parse().unwrap(),
+            requests: requests.map(|text| text.parse().unwrap()),
+            uses: Some(2),
+            origin: "lease 1".into(),
+        };
+        let (whole, single) = (counted(1, "new.com", None), "GET api.com/x");
+        rules.change(vec![whole, counted(2, "api.com", Some(single))], &[]);
+        let new = Target::Name(name("new.com"));
+        assert!(rules.begin(&new, 443).is_ok() && rules.begin(&new, 80).is_ok());
+        let spent = rules.begin(&new, 443).unwrap_err();
+        assert!(spent.reason.contains("used up"), "{}", spent.reason);
+        // What is open still matches.
+        assert!(rules.decide(&new, 443).is_ok());
+        let known = Target::Name(name("example.com"));
+        for _ in 0..5 {
+            assert!(rules.begin(&known, 443).is_ok());
+            assert!(rules.begin(&Target::Name(name("api.com")), 443).is_ok());
+        }
+        let about = |rule: &HttpRule| rule.to_string() == single;
+        assert!(rules.begin_request(about).is_ok() && rules.begin_request(about).is_ok());
+        assert!(rules.begin_request(about).is_err());
     }
 }

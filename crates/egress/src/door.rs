@@ -214,6 +214,7 @@ fn prepare(
     control: &OwnedFd,
 ) -> Result<Prepared, Option<String>> {
     // While the caller's environment is there, and files can be read.
+    ironcage_sys::faults::prepare_door();
     let vault = Vault::load(&network.secrets).map_err(Some)?;
     confine::detach(Some(parent), control.as_fd()).map_err(|error| Some(error.in_full()))?;
     let rules = Rules::of(network);

@@ -35,5 +35,5 @@ mod wire;
 
 pub use confine::{DoorIds, confine_as_door};
 pub use door::Door;
-pub use order::Order;
+pub use order::{Order, SecretUses};
 pub use wire::{FromDoor, give_failure, give_sockets};

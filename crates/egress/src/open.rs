@@ -48,6 +48,8 @@ pub(crate) struct Open {
     address: Cell<Option<IpAddr>>,
     /// The port of the host's at which it came in, where it did.
     published: Cell<Option<u16>>,
+    /// The socket of the host's to which it is carried, where it is.
+    carried: RefCell<Option<String>>,
     task: RefCell<Option<AbortHandle>>,
 }
 
@@ -65,6 +67,11 @@ impl Open {
     /// It came in at this port of the host's.
     pub(crate) fn published(&self, outer: u16) {
         self.published.set(Some(outer));
+    }
+
+    /// It is carried to this socket of the host's.
+    pub(crate) fn carried_to(&self, name: &str) {
+        self.carried.replace(Some(name.to_owned()));
     }
 
     /// The task that serves it.
@@ -93,6 +100,20 @@ impl Open {
             });
         still.map_err(|denied| (target.clone(), *port, denied))
     }
+}
+
+/// A connection that no longer matches and is being ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) open: Rc<Open>,
+    pub(crate) task: AbortHandle,
+    pub(crate) target: Target,
+    pub(crate) port: u16,
+    pub(crate) denied: Denied,
+}
+
+fn abort(tasks: impl Iterator<Item = AbortHandle>) -> Vec<AbortHandle> {
+    tasks.inspect(AbortHandle::abort).collect()
 }
 
 /// All connections that are there.
@@ -126,18 +147,26 @@ impl Registry {
         self.all.borrow_mut().remove(&open.number);
     }
 
-    /// Ends what came in at a port of the host's; how many.
-    pub(crate) fn end_published(&self, outer: u16) -> u64 {
+    /// Ends what came in at a port of the host's.
+    pub(crate) fn end_published(&self, outer: u16) -> Vec<AbortHandle> {
         let all = self.all.borrow();
         let came = all
             .values()
             .filter(|open| open.published.get() == Some(outer));
-        let tasks = came.filter_map(|open| open.task.take());
-        tasks.map(|task| task.abort()).count() as u64
+        abort(came.filter_map(|open| open.task.take()))
+    }
+
+    /// Ends what is carried to a socket of the host's.
+    pub(crate) fn end_carried(&self, name: &str) -> Vec<AbortHandle> {
+        let all = self.all.borrow();
+        let carried = all
+            .values()
+            .filter(|open| open.carried.borrow().as_deref() == Some(name));
+        abort(carried.filter_map(|open| open.task.take()))
     }
 
     /// Ends what no longer matches; who that was.
-    pub(crate) fn end_unmatched(&self, rules: &Rules) -> Vec<(Rc<Open>, Target, u16, Denied)> {
+    pub(crate) fn end_unmatched(&self, rules: &Rules) -> Vec<Ended> {
         let all = self.all.borrow();
         let mut ended = Vec::new();
         for open in all.values() {
@@ -145,7 +174,13 @@ impl Registry {
                 && let Some(task) = open.task.take()
             {
                 task.abort();
-                ended.push((Rc::clone(open), target, port, denied));
+                ended.push(Ended {
+                    open: Rc::clone(open),
+                    task,
+                    target,
+                    port,
+                    denied,
+                });
             }
         }
         ended

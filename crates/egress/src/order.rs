@@ -60,8 +60,36 @@ pub enum Order {
         /// What is outside.
         name: String,
     },
+    /// A secret is put on requests from now on, or no more. Answered as above.
+    Secret {
+        /// By which the answer is known.
+        serial: u32,
+        /// Which.
+        name: String,
+        /// On how many requests; none where there is no lease on it.
+        uses: SecretUses,
+    },
+    /// Connections that are carried to this name outside are closed. Answered as above.
+    Drop {
+        /// By which the answer is known.
+        serial: u32,
+        /// What is outside.
+        name: String,
+    },
     /// Connections are told to the socket that comes with this, as they happen.
     Watch,
+}
+
+/// How often a secret is put on requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SecretUses {
+    /// On every one that is for it.
+    Any,
+    /// On so many.
+    Some(u32),
+    /// On none: there is no lease.
+    None,
 }
 
 /// What came from the supervisor.
@@ -131,6 +159,7 @@ mod tests {
             verdict: NetworkVerdict::Allowed,
             rule: "**.example.com:8443".parse().unwrap(),
             requests: Some("GET,HEAD **.example.com:8443/v1/**".parse().unwrap()),
+            uses: Some(3),
             origin: "operator".into(),
         };
         let order = Order::Rules {

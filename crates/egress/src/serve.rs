@@ -6,7 +6,7 @@ use crate::decide::{Denied, Rules, Target};
 use crate::dns::{self, A, AAAA, Code, Heard};
 use crate::ledger::Kind;
 use crate::names::Names;
-use crate::open::{Open, Registry};
+use crate::open::{Ended, Open, Registry};
 use crate::order::{self, Order, Told};
 use crate::publish::Publishing;
 use crate::resolve::Resolver;
@@ -15,6 +15,7 @@ use crate::sockets;
 use crate::tls::Opener;
 use crate::wire::{FromDoor, Sockets};
 use ironcage_model::{HOST_NAME, HostName, NetworkVerdict, Protocol};
+use ironcage_sys::faults::door_step;
 use ironcage_sys::inet::{receive_datagram, send_datagram};
 use std::cell::RefCell;
 use std::io;
@@ -24,7 +25,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::net::{TcpListener, UdpSocket, UnixDatagram};
-use tokio::task::LocalSet;
+use tokio::task::{AbortHandle, LocalSet};
 use tokio::time::sleep;
 
 /// How often sums are told.
@@ -146,7 +147,8 @@ impl Service {
 
     /// Does what the supervisor orders.
     fn obey(self: &Rc<Self>, order: Order, descriptors: Vec<OwnedFd>) {
-        let (serial, closed) = match order {
+        door_step();
+        let (serial, ended) = match order {
             Order::Rules {
                 serial,
                 add,
@@ -157,19 +159,24 @@ impl Service {
             }
             Order::Limits { serial, limits } => {
                 self.books.meter.set(limits);
-                (serial, 0)
+                (serial, Vec::new())
             }
             Order::Publish { serial, publish } => {
                 for listener in descriptors {
                     // What is no listening socket is closed, and nobody reaches it.
                     let _ = self.publish(publish, listener);
                 }
-                (serial, 0)
+                (serial, Vec::new())
             }
             Order::Unpublish { serial, outer } => {
                 self.publishing.end(outer);
                 (serial, self.registry.end_published(outer))
             }
+            Order::Secret { serial, name, uses } => {
+                self.vault.lease(&name, uses);
+                (serial, Vec::new())
+            }
+            Order::Drop { serial, name } => (serial, self.registry.end_carried(&name)),
             Order::Carry { name } => {
                 if let Ok([inside, outside]) = <[OwnedFd; 2]>::try_from(descriptors) {
                     sockets::carry(self, name, inside, outside);
@@ -187,17 +194,43 @@ impl Service {
                 return;
             }
         };
-        self.books.answer(FromDoor::Changed { serial, closed });
+        door_step();
+        self.answer_when_ended(serial, ended);
+        door_step();
     }
 
-    /// Ends connections that no longer match; how many.
-    fn end_unmatched(&self) -> u64 {
+    /// Says that a change holds once all that it ends is closed, not only about to be.
+    fn answer_when_ended(self: &Rc<Self>, serial: u32, ended: Vec<AbortHandle>) {
+        let closed = ended.len() as u64;
+        let changed = FromDoor::Changed { serial, closed };
+        if ended.iter().all(AbortHandle::is_finished) {
+            return self.books.answer(changed);
+        }
+        let books = Rc::clone(&self.books);
+        tokio::task::spawn_local(async move {
+            while !ended.iter().all(AbortHandle::is_finished) {
+                tokio::task::yield_now().await;
+            }
+            books.answer(changed);
+        });
+    }
+
+    /// Ends connections that no longer match.
+    fn end_unmatched(&self) -> Vec<AbortHandle> {
         let ended = self.registry.end_unmatched(&self.rules);
-        for (open, target, port, denied) in &ended {
+        let mut tasks = Vec::new();
+        for Ended {
+            open,
+            task,
+            target,
+            port,
+            denied,
+        } in ended
+        {
             let kind = Kind {
                 verdict: NetworkVerdict::Denied,
                 host: target.to_string(),
-                port: *port,
+                port,
                 protocol: Protocol::Tcp,
                 address: None,
                 rule: denied.rule.clone(),
@@ -205,9 +238,10 @@ impl Service {
                 request: None,
                 status: None,
             };
-            self.books.refuse(Some(open), kind);
+            self.books.refuse(Some(&open), kind);
+            tasks.push(task);
         }
-        ended.len() as u64
+        tasks
     }
 }
 

@@ -20,6 +20,7 @@ pub(crate) fn carry(service: &Rc<Service>, name: String, inside: OwnedFd, outsid
         return;
     };
     let open = slot.open();
+    open.carried_to(&name);
     let task = tokio::task::spawn_local(async move {
         let service = slot.service();
         let host = service.books.meter.published(&name);

@@ -195,6 +195,10 @@ pub enum EventKind {
         origin: LeaseOrigin,
         /// Why not.
         reason: String,
+        /// Requests that were refused before this one and have no record of their own, because
+        /// too many came.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        unrecorded: u64,
     },
     /// A permission is over.
     LeaseEnd {
@@ -223,6 +227,10 @@ pub enum EventKind {
         /// How long it lived.
         milliseconds: u64,
     },
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// One record: when, where, what.

@@ -17,6 +17,10 @@ pub struct LiveRule {
     /// Which requests of those hosts; they get no others. `None` is all that goes there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests: Option<HttpRule>,
+    /// How many connections, or requests where it is about those, it allows; `None` is any
+    /// number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uses: Option<u32>,
     /// Who added it: `operator`, or what it belongs to.
     pub origin: String,
 }

@@ -69,9 +69,14 @@ impl Supervision<'_> {
             // Not to be believed any more, and so not to be used.
             Err(error) => error.to_string(),
         };
+        self.lose_door(ended)
+    }
+
+    /// The door has ended, or is to: nothing goes out any more.
+    pub(crate) fn lose_door(&mut self, reason: String) -> Result<(), RunError> {
         drop(self.cage.take_door());
-        self.network_gone();
-        self.recorder.write(EventKind::DoorEnded { reason: ended })
+        self.recorder.write(EventKind::DoorEnded { reason })?;
+        self.network_gone()
     }
 
     /// Ends the door and records what it has not told yet.

@@ -4,10 +4,10 @@
 use crate::RunError;
 use crate::supervise::Supervision;
 use ironcage_control::{NetworkRequest, NetworkRules, Reply};
-use ironcage_egress::Order;
+use ironcage_egress::{Order, SecretUses};
 use ironcage_model::{
-    EventKind, HostRule, HttpRule, LiveRule, NetworkLimits, NetworkVerdict, Ports, Publish,
-    RuleChange,
+    EventKind, HostRule, HttpRule, LiveRule, NetworkLimits, NetworkVerdict, Ports, Printable,
+    Publish, RuleChange,
 };
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -25,6 +25,8 @@ pub(crate) struct Wanted {
     pub(crate) rule: HostRule,
     /// Which requests of those hosts, where it allows some only.
     pub(crate) requests: Option<HttpRule>,
+    /// How many connections or requests, where that is counted.
+    pub(crate) uses: Option<u32>,
 }
 
 /// What was ordered and not answered yet.
@@ -46,6 +48,13 @@ pub(crate) struct LiveNetwork {
     last_rule: u32,
     last_serial: u32,
     awaited: Vec<Awaited>,
+}
+
+impl LiveNetwork {
+    /// By which the answer to the last order is known.
+    pub(crate) fn last_serial(&self) -> u32 {
+        self.last_serial
+    }
 }
 
 impl Supervision<'_> {
@@ -70,6 +79,7 @@ impl Supervision<'_> {
                     verdict,
                     rule,
                     requests,
+                    uses: None,
                 };
                 self.add_network_rule(Some(key), wanted, OPERATOR).map(drop)
             }
@@ -122,6 +132,73 @@ impl Supervision<'_> {
         })
     }
 
+    /// Whether a rule could hold.
+    ///
+    /// # Errors
+    /// In words, where it could not.
+    pub(crate) fn can_add_rule(&self, wanted: &Wanted) -> Result<(), String> {
+        self.door_is_there()?;
+        let network = self.plan.network.as_ref().ok_or_else(no_door)?;
+        if wanted.verdict == NetworkVerdict::Allowed {
+            reachable(&wanted.rule, network.ports())?;
+        }
+        if let Some(requests) = &wanted.requests {
+            can_be_held(wanted.verdict, &wanted.rule, requests, network.opens_tls())?;
+        }
+        if self.network.rules.len() >= MOST {
+            return Err(format!(
+                "{MOST} rules were added to this cage; take some away with `net remove`"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether there is a door that can be told something.
+    ///
+    /// # Errors
+    /// In words, where there is none.
+    pub(crate) fn door_is_there(&self) -> Result<(), String> {
+        match (self.cage.door(), &self.plan.network) {
+            (Some(_), _) => Ok(()),
+            (None, Some(_)) => Err("the network door of this cage has ended".into()),
+            (None, None) => Err(no_door()),
+        }
+    }
+
+    /// Lets the door put a leased secret on requests, or no more.
+    ///
+    /// # Errors
+    /// In words, where it cannot be told.
+    pub(crate) fn lease_secret(&mut self, name: &str, uses: SecretUses) -> Result<(), String> {
+        let serial = self.next_serial();
+        let name = name.to_owned();
+        self.tell_door(&Order::Secret { serial, name, uses }, &[])?;
+        self.await_answer(serial);
+        Ok(())
+    }
+
+    /// Closes what is carried to a socket of the host's.
+    ///
+    /// # Errors
+    /// In words, where the door cannot be told.
+    pub(crate) fn drop_carried(&mut self, path: &str) -> Result<(), String> {
+        let serial = self.next_serial();
+        let name = Printable::new(path).to_string();
+        self.tell_door(&Order::Drop { serial, name }, &[])?;
+        self.await_answer(serial);
+        Ok(())
+    }
+
+    /// An order whose answer is for a lease alone, which has its own record.
+    fn await_answer(&mut self, serial: u32) {
+        self.network.awaited.push(Awaited {
+            serial,
+            client: None,
+            changes: Vec::new(),
+            event: None,
+        });
+    }
+
     /// Adds a rule. It holds, and is recorded, when the door has said so; then the client is
     /// answered, where one asked. Returns the rule's number, by which it is taken away.
     ///
@@ -133,23 +210,13 @@ impl Supervision<'_> {
         wanted: Wanted,
         origin: &str,
     ) -> Result<u32, String> {
-        let network = self.plan.network.as_ref().ok_or_else(no_door)?;
+        self.can_add_rule(&wanted)?;
         let Wanted {
             verdict,
             rule,
             requests,
+            uses,
         } = wanted;
-        if verdict == NetworkVerdict::Allowed {
-            reachable(&rule, network.ports())?;
-        }
-        if let Some(requests) = &requests {
-            can_be_held(verdict, &rule, requests, network.opens_tls())?;
-        }
-        if self.network.rules.len() >= MOST {
-            return Err(format!(
-                "{MOST} rules were added to this cage; take some away with `net remove`"
-            ));
-        }
         let number = self.network.last_rule.checked_add(1);
         let number = number.ok_or("no number is left for another rule")?;
         let rule = LiveRule {
@@ -157,6 +224,7 @@ impl Supervision<'_> {
             verdict,
             rule,
             requests,
+            uses,
             origin: origin.to_owned(),
         };
         self.order_rules(client, vec![rule], Vec::new())?;
@@ -246,11 +314,8 @@ impl Supervision<'_> {
         order: &Order,
         descriptors: &[std::os::fd::BorrowedFd<'_>],
     ) -> Result<(), String> {
-        let door = match (self.cage.door(), &self.plan.network) {
-            (Some(door), _) => door,
-            (None, Some(_)) => return Err("the network door of this cage has ended".into()),
-            (None, None) => return Err(no_door()),
-        };
+        self.door_is_there()?;
+        let door = self.cage.door().ok_or_else(no_door)?;
         door.tell(order, descriptors)
             .map_err(|error| format!("the network door does not listen: {error}"))
     }
@@ -282,7 +347,7 @@ impl Supervision<'_> {
             let reply = Reply::NetworkChanged { numbers, closed };
             self.control.reply(key, &reply, &[]);
         }
-        Ok(())
+        self.lease_changed(serial)
     }
 
     /// Records what the door was told and has not answered: it may hold already.
@@ -294,13 +359,14 @@ impl Supervision<'_> {
     }
 
     /// The door has ended: nothing that was ordered holds, and nothing goes out.
-    pub(crate) fn network_gone(&mut self) {
+    pub(crate) fn network_gone(&mut self) -> Result<(), RunError> {
         for order in std::mem::take(&mut self.network.awaited) {
             if let Some(key) = order.client {
                 let reason = "the network door ended before it could do that";
                 self.control.refuse(key, reason);
             }
         }
+        self.leases_without_door()
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::RunError;
 use crate::supervise::Supervision;
 use ironcage_egress::Order;
-use ironcage_model::{EventKind, Publish, RuleChange};
+use ironcage_model::{EventKind, Publish, Resource, RuleChange};
 use ironcage_plan::Plan;
 use ironcage_sys::rustix::net::sockopt::socket_acceptconn;
 use std::net::{Ipv4Addr, TcpListener};
@@ -55,6 +55,18 @@ impl Supervision<'_> {
         Ok(())
     }
 
+    /// Whether a port could be published there.
+    ///
+    /// # Errors
+    /// In words, where it could not.
+    pub(crate) fn can_publish(&self, publish: Publish, listener: &OwnedFd) -> Result<(), String> {
+        self.door_is_there()?;
+        if self.network.published.len() >= MOST {
+            return Err(format!("{MOST} ports of this cage are published already"));
+        }
+        is_ours(listener, publish.outer)
+    }
+
     /// Publishes a port at a listening socket of the host's loopback.
     ///
     /// # Errors
@@ -65,10 +77,7 @@ impl Supervision<'_> {
         publish: Publish,
         listener: &OwnedFd,
     ) -> Result<(), String> {
-        if self.network.published.len() >= MOST {
-            return Err(format!("{MOST} ports of this cage are published already"));
-        }
-        is_ours(listener, publish.outer)?;
+        self.can_publish(publish, listener)?;
         let serial = self.next_serial();
         let order = Order::Publish { serial, publish };
         self.tell_door(&order, &[listener.as_fd()])?;
@@ -102,8 +111,12 @@ impl Supervision<'_> {
 
     /// The door wants a connection into the cage. It gets one to a port that is published.
     pub(crate) fn dial(&mut self, ticket: u32, port: u16, six: bool) {
-        let published = &self.network.published;
-        let known = published.iter().any(|publish| publish.inner == port);
+        let published = self.network.published.clone();
+        let mut at = published.iter().filter(|publish| publish.inner == port);
+        let leased = |publish: &Publish| self.is_leased_port(*publish);
+        // By a port that is published without a lease, or by a use of one.
+        let known = at.clone().any(|publish| !leased(publish))
+            || at.any(|publish| self.use_lease(|resource| is_port(resource, *publish)));
         if !known || self.cage.dial(ticket, port, six).is_err() {
             self.dialled(ticket, None);
         }
@@ -115,6 +128,11 @@ impl Supervision<'_> {
         // A door that does not listen any more needs none.
         let _ = self.tell_door(&Order::Dialled { ticket }, &descriptors);
     }
+}
+
+/// Whether a lease is about this port.
+pub(crate) fn is_port(resource: &Resource, publish: Publish) -> bool {
+    matches!(resource, Resource::Port { publish: own } if *own == publish)
 }
 
 /// Whether a descriptor that came from a client is what it is said to be: a socket that listens

@@ -6,7 +6,7 @@ use crate::RunError;
 use crate::supervise::Supervision;
 use ironcage_control::{Listener, RuntimeDir};
 use ironcage_egress::Order;
-use ironcage_model::{CageId, EventKind, NetworkVerdict, Printable, Protocol, Traffic};
+use ironcage_model::{CageId, EventKind, NetworkVerdict, Printable, Protocol, Resource, Traffic};
 use ironcage_plan::{Access, Item, NodeKind, Plan, ViewOp};
 use ironcage_sys::mount::open_source;
 use ironcage_sys::rustix::fs::{FileType, Mode, OFlags, fstat, openat};
@@ -30,9 +30,16 @@ pub(crate) struct StandIn {
     /// above it could put another in its place. The server may make its socket anew there.
     directory: OwnedFd,
     name: OsString,
+    /// Whether connections are taken, where that needs a lease.
+    leased: Option<bool>,
 }
 
 impl StandIn {
+    /// Whether it is there for leases on this socket.
+    pub(crate) fn stands_for(&self, path: &str) -> bool {
+        self.leased.is_some() && self.real.as_os_str() == path
+    }
+
     /// Where connections come in.
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
@@ -68,6 +75,7 @@ pub(crate) fn stand_in(
             real: what.path,
             directory,
             name,
+            leased: what.leased.then_some(false),
         });
     }
     Ok(made)
@@ -94,6 +102,13 @@ pub(crate) fn hide(made: &[StandIn]) {
 }
 
 impl Supervision<'_> {
+    /// A lease on a socket begins or ends.
+    pub(crate) fn set_socket(&mut self, path: &str, open: bool) {
+        for stand_in in self.sockets.iter_mut().filter(|s| s.stands_for(path)) {
+            stand_in.leased = Some(open);
+        }
+    }
+
     /// Takes one connection to a stand-in.
     pub(crate) fn accept_at(&mut self, index: usize) -> Result<(), RunError> {
         let Some(stand_in) = self.sockets.get(index) else {
@@ -104,6 +119,25 @@ impl Supervision<'_> {
             return Ok(());
         };
         let name = Printable::new(&stand_in.real).to_string();
+        let real = stand_in.real.clone();
+        let given = match stand_in.leased {
+            None => true,
+            Some(open) => {
+                let is_it = |resource: &Resource| matches!(resource, Resource::Socket { path } if real.as_os_str() == path.as_str());
+                open && self.use_lease(is_it)
+            }
+        };
+        if !given {
+            self.traffic.count(Instant::now());
+            return self.recorder.write(EventKind::Network(Traffic {
+                verdict: NetworkVerdict::Denied,
+                reason: Some("no lease on it is open, or it is used up".into()),
+                ..unconnected(name)
+            }));
+        }
+        let Some(stand_in) = self.sockets.get(index) else {
+            return Ok(());
+        };
         let carried = dial(stand_in)
             .map_err(|error| error.to_string())
             .and_then(|outside| {
@@ -115,19 +149,27 @@ impl Supervision<'_> {
         };
         self.traffic.count(Instant::now());
         self.recorder.write(EventKind::Network(Traffic {
-            verdict: NetworkVerdict::Allowed,
-            rule: Some(name.clone()),
-            host: name,
-            port: 0,
-            protocol: Protocol::Unix,
-            address: None,
-            request: None,
-            status: None,
             reason: Some(format!("cannot connect: {reason}")),
-            connections: 1,
-            sent: 0,
-            received: 0,
+            ..unconnected(name)
         }))
+    }
+}
+
+/// A connection to a socket of the host's that did not come about.
+fn unconnected(name: String) -> Traffic {
+    Traffic {
+        verdict: NetworkVerdict::Allowed,
+        rule: Some(name.clone()),
+        host: name,
+        port: 0,
+        protocol: Protocol::Unix,
+        address: None,
+        request: None,
+        status: None,
+        reason: None,
+        connections: 1,
+        sent: 0,
+        received: 0,
     }
 }
 

@@ -3,7 +3,8 @@
 //! `IRONCAGE_FAULT=N` kills the process that reaches the Nth step of a start or an apply, counted
 //! over one command from zero: before and after every operation there is one.
 //! `IRONCAGE_FAULT=lease:N` does the same for the giving and taking back of leases. It can only
-//! end what goes on, never widen it, and release builds do not have it.
+//! end what goes on, never widen it, and release builds do not have it. `IRONCAGE_FAULT=door:N`
+//! is about the orders that the network door carries out.
 
 #[cfg(debug_assertions)]
 mod enabled {
@@ -12,6 +13,7 @@ mod enabled {
     thread_local! {
         static LEFT: Cell<Option<u32>> = Cell::new(wanted(""));
         static LEFT_OF_LEASES: Cell<Option<u32>> = Cell::new(wanted("lease:"));
+        static LEFT_OF_ORDERS: Cell<Option<u32>> = Cell::new(wanted("door:"));
     }
 
     fn wanted(series: &str) -> Option<u32> {
@@ -32,6 +34,16 @@ mod enabled {
         LEFT.with(count);
     }
 
+    /// Reads what was asked for, before the environment is wiped.
+    pub fn prepare_door() {
+        LEFT_OF_ORDERS.with(|_| ());
+    }
+
+    /// Dies here, if this is the step of the network door's orders that was asked for.
+    pub fn door_step() {
+        LEFT_OF_ORDERS.with(count);
+    }
+
     /// Dies here, if this is the step of a lease that was asked for.
     pub fn lease_step() {
         LEFT_OF_LEASES.with(count);
@@ -40,11 +52,19 @@ mod enabled {
 
 /// A point at which a start or an apply may be made to die.
 #[cfg(debug_assertions)]
-pub use enabled::{lease_step, step};
+pub use enabled::{door_step, lease_step, prepare_door, step};
 
 /// A point at which a start or an apply may be made to die; nothing in release builds.
 #[cfg(not(debug_assertions))]
 pub fn step() {}
+
+/// Reads what was asked for; nothing in release builds.
+#[cfg(not(debug_assertions))]
+pub fn prepare_door() {}
+
+/// A point at which the network door may be made to die; nothing in release builds.
+#[cfg(not(debug_assertions))]
+pub fn door_step() {}
 
 /// A point at which the giving or taking back of a lease may be made to die; nothing in release
 /// builds.

@@ -55,12 +55,16 @@ pub(crate) fn run(args: Args) -> CommandResult {
             Some(left) => format!(", {}.{:03} s left", left / 1000, left % 1000),
             None => String::new(),
         };
+        let uses = match described.uses_left {
+            Some(left) => format!(", {left} uses left"),
+            None => String::new(),
+        };
         let reason = match lease.reason.as_str() {
             "" => String::new(),
             reason => format!(": {}", Printable::new(reason)),
         };
         anstream::println!(
-            "lease {}  {:<7}  {}{left}{reason}",
+            "lease {}  {:<7}  {}{left}{uses}{reason}",
             lease.number,
             described.state.name(),
             lease.resource
@@ -109,8 +113,16 @@ pub(super) fn line(out: &mut dyn Write, kind: &EventKind) -> io::Result<()> {
             writeln!(out, "{}{reason}", grant::in_words(lease))
         }
         EventKind::LeaseRefused {
-            resource, reason, ..
-        } => writeln!(out, "lease refused: {resource}: {}", Printable::new(reason)),
+            resource,
+            reason,
+            unrecorded,
+            ..
+        } => {
+            if *unrecorded > 0 {
+                writeln!(out, "leases refused: {unrecorded} others, within a moment")?;
+            }
+            writeln!(out, "lease refused: {resource}: {}", Printable::new(reason))
+        }
         EventKind::LeaseEnd {
             number,
             end,

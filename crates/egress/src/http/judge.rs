@@ -5,7 +5,7 @@ use super::head::{Authority, Fields, Refused};
 use crate::decide::Rules;
 use crate::ledger::Kind;
 use crate::secret::{Dealing, Scanner, Stopped, unescaped};
-use ironcage_model::{NetworkVerdict, Protocol, RequestPath};
+use ironcage_model::{HttpRule, NetworkVerdict, Protocol, RequestPath};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -162,7 +162,15 @@ impl Judge {
                     403,
                     format!("the parameter {name} can make it another method than the rules see"),
                 )),
-                _ => Ok(rule.to_string()),
+                _ => {
+                    let about = |rule: &HttpRule| {
+                        rule.is_about(name, *port) && rule.allows(asked.method, &path)
+                    };
+                    self.rules
+                        .begin_request(about)
+                        .map_err(|denied| Refused::new(403, denied.reason))?;
+                    Ok(rule.to_string())
+                }
             },
             None => Err(Refused::new(
                 403,

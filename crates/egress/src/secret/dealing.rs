@@ -21,10 +21,16 @@ pub(crate) struct Dealing {
 }
 
 fn elsewhere(secret: &Secret) -> String {
-    format!(
-        "the secret {} is not for this host, or not without TLS",
-        secret.name
-    )
+    match secret.is_given() {
+        true => format!(
+            "the secret {} is not for this host, or not without TLS",
+            secret.name
+        ),
+        false => format!(
+            "the secret {} is not leased to this cage now; `ironcage grant ID --secret {}` gives it for a while",
+            secret.name, secret.name
+        ),
+    }
 }
 
 impl Dealing {
@@ -40,7 +46,7 @@ impl Dealing {
 
     fn is_own(&self, secret: &Secret) -> bool {
         let mut hosts = secret.hosts.iter();
-        self.proved && hosts.any(|host| host.names(&self.name, self.port))
+        secret.is_given() && self.proved && hosts.any(|host| host.names(&self.name, self.port))
     }
 
     fn own(&self) -> impl Iterator<Item = &Secret> {
@@ -63,6 +69,9 @@ impl Dealing {
         let mut has_own = false;
         for secret in self.own() {
             has_own = true;
+            if stands_in(secret, asked) && !secret.spend() {
+                return Err(Refused::new(403, used_up(secret)));
+            }
             put(secret, asked)?;
         }
         if has_own {
@@ -82,13 +91,7 @@ impl Dealing {
 
     fn nothing_of_others(&self, asked: &Asked<'_>) -> Result<(), Refused> {
         for secret in self.others() {
-            let holds = |text: &[u8]| find(text, secret.placeholder.as_bytes()).is_some();
-            let in_fields = asked.fields.iter().any(|(name, value)| {
-                holds(name.as_bytes())
-                    || holds(value)
-                    || basic(value).is_some_and(|said| holds(&said))
-            });
-            if in_fields || holds(&unescaped(asked.target.as_bytes())) {
+            if stands_in(secret, asked) {
                 return Err(Refused::new(403, elsewhere(secret)));
             }
         }
@@ -134,7 +137,12 @@ impl Dealing {
                 continue;
             }
             match super::body::put(kind, body, &secret.placeholder, &secret.value, &paths) {
-                Put::With(with) => *body = with,
+                Put::With(with) => {
+                    if !secret.spend() {
+                        return Err(Refused::new(403, used_up(secret)));
+                    }
+                    *body = with;
+                }
                 Put::Nothing => {}
                 Put::Misplaced => {
                     return Err(Refused::new(
@@ -209,6 +217,19 @@ fn squeezed(text: &[u8]) -> Vec<u8> {
     kept.map(u8::to_ascii_lowercase).collect()
 }
 
+fn used_up(secret: &Secret) -> String {
+    format!("the lease on the secret {} is used up", secret.name)
+}
+
+/// Whether the placeholder of a secret stands anywhere in the head of a request.
+fn stands_in(secret: &Secret, asked: &Asked<'_>) -> bool {
+    let holds = |text: &[u8]| find(text, secret.placeholder.as_bytes()).is_some();
+    let in_fields = asked.fields.iter().any(|(name, value)| {
+        holds(name.as_bytes()) || holds(value) || basic(value).is_some_and(|said| holds(&said))
+    });
+    in_fields || holds(&unescaped(asked.target.as_bytes()))
+}
+
 /// Puts one value where its placeholder stands in the head of a request.
 fn put(secret: &Secret, asked: &mut Asked<'_>) -> Result<(), Refused> {
     let (placeholder, value) = (secret.placeholder.as_str(), secret.value.as_slice());
@@ -280,6 +301,7 @@ mod tests {
                 .into_iter()
                 .chain(more.iter().cloned())
                 .collect(),
+            left: std::cell::Cell::new(crate::order::SecretUses::Any),
         };
         let vault = Rc::new(Vault {
             secrets: vec![secret("a", "a.com"), secret("b", "b.com")],

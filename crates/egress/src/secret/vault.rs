@@ -1,5 +1,6 @@
 //! Where the values are.
 
+use crate::order::SecretUses;
 use ironcage_model::{HostRule, SecretPlace, SecretSource};
 use ironcage_plan::{Item, PlannedSecret};
 use std::cell::Cell;
@@ -20,6 +21,27 @@ pub(crate) struct Secret {
     pub(crate) value: Zeroizing<Vec<u8>>,
     pub(crate) hosts: Vec<HostRule>,
     pub(crate) places: Vec<SecretPlace>,
+    /// How often it is still put on requests.
+    pub(crate) left: Cell<SecretUses>,
+}
+
+impl Secret {
+    /// Whether it is put on requests at all.
+    pub(crate) fn is_given(&self) -> bool {
+        self.left.get() != SecretUses::None
+    }
+
+    /// Takes one use. `false` where none is left.
+    pub(crate) fn spend(&self) -> bool {
+        match self.left.get() {
+            SecretUses::Any => true,
+            SecretUses::Some(left) if left > 0 => {
+                self.left.set(SecretUses::Some(left - 1));
+                true
+            }
+            SecretUses::Some(_) | SecretUses::None => false,
+        }
+    }
 }
 
 /// All secrets of a cage.
@@ -59,12 +81,23 @@ impl Vault {
                 value,
                 hosts: rule.hosts.clone(),
                 places: rule.places.clone(),
+                left: Cell::new(match rule.leased {
+                    true => SecretUses::None,
+                    false => SecretUses::Any,
+                }),
             });
         }
         Ok(Vault {
             secrets,
             held: Cell::new(0),
         })
+    }
+
+    /// A lease on a secret begins or ends.
+    pub(crate) fn lease(&self, name: &str, uses: SecretUses) {
+        for secret in self.secrets.iter().filter(|secret| secret.name == name) {
+            secret.left.set(uses);
+        }
     }
 
     /// Room for so many bytes, if there is any.

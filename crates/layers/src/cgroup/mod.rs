@@ -325,6 +325,51 @@ impl Cgroup {
         }
     }
 
+    /// Sets a limit of a group that is in use: bytes of memory, thousandths of a processor, or
+    /// processes. Less memory than is used is taken back by the kernel, which may kill for it.
+    pub fn set(&self, limit: LimitKind, value: u64) -> Result<(), CgroupError> {
+        let controller = match limit {
+            LimitKind::Memory => "memory",
+            LimitKind::Cpus => "cpu",
+            _ => "pids",
+        };
+        let group = self
+            .group(controller)
+            .ok_or(CgroupError::MissingController { controller })?;
+        let text = value.to_string();
+        match (&self.tree, limit) {
+            (Tree::V2(_), LimitKind::Memory) => group.write("memory.max", &text),
+            (Tree::V1 { .. }, LimitKind::Memory) => {
+                // Memory and swap together may never be less than memory: the one that has to
+                // move out of the way goes first.
+                if group.write("memory.limit_in_bytes", &text).is_ok() {
+                    group.write_if_there("memory.memsw.limit_in_bytes", &text)?;
+                    return Ok(());
+                }
+                group.write_if_there("memory.memsw.limit_in_bytes", &text)?;
+                group.write("memory.limit_in_bytes", &text)
+            }
+            (tree, LimitKind::Cpus) => {
+                let quota = quota(u32::try_from(value).unwrap_or(u32::MAX));
+                match tree {
+                    Tree::V2(_) => group.write("cpu.max", &format!("{quota} {CPU_PERIOD}")),
+                    Tree::V1 { .. } => group.write("cpu.cfs_quota_us", &quota.to_string()),
+                }
+            }
+            _ => group.write("pids.max", &text),
+        }
+    }
+
+    /// Whether the host counts and bounds this here.
+    pub fn bounds(&self, limit: LimitKind) -> bool {
+        match limit {
+            LimitKind::Memory => self.limits.memory.is_some(),
+            LimitKind::Cpus => self.limits.cpu_milli.is_some(),
+            LimitKind::Pids => self.limits.pids.is_some(),
+            _ => false,
+        }
+    }
+
     /// Removes the group, waiting some milliseconds for processes that are still going away.
     pub fn remove(mut self) -> Result<(), CgroupError> {
         self.remove_groups()

@@ -1,10 +1,10 @@
 //! Leases of a running cage, asked for and taken back from outside.
 
 use super::{ClientError, Connection, system};
-use ironcage_control::{GrantRequest, LeaseDescription, Reply, Request};
-use ironcage_model::{Holder, Lease, LeaseEnd};
+use ironcage_control::{GrantRequest, LeaseDescription, Reply, Request, Wanted};
+use ironcage_model::{Holder, Lease, LeaseEnd, Publish, Resource};
 use ironcage_sys::rustix::fs::{Mode, OFlags, open};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -40,14 +40,43 @@ fn unexpected(reply: &Reply) -> ClientError {
 
 /// Asks for a lease on a path, and waits until it is open. What the path leads to now is what is
 /// asked for, whatever takes its place meanwhile.
-pub fn grant(
+pub fn grant_path(
     connection: &Connection,
     path: &Path,
     request: GrantRequest,
 ) -> Result<Granted, ClientError> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let handle = open(path, flags, Mode::empty()).map_err(system("open what is to be leased"))?;
-    connection.send_with(&Request::Grant(request), &[handle.as_fd()])?;
+    grant(connection, request, &[handle.as_fd()])
+}
+
+/// Asks for a lease on a port, which is listened on here, at any that is free where none is
+/// named.
+pub fn grant_port(
+    connection: &Connection,
+    publish: Publish,
+    request: GrantRequest,
+) -> Result<Granted, ClientError> {
+    let (publish, listener) =
+        crate::publish::listen(publish).map_err(|source| ClientError::System {
+            action: "listen on the host's loopback",
+            source,
+        })?;
+    let wanted = Wanted::Other(Resource::Port { publish });
+    grant(
+        connection,
+        GrantRequest { wanted, ..request },
+        &[listener.as_fd()],
+    )
+}
+
+/// Asks for a lease, and waits until it is open.
+pub fn grant(
+    connection: &Connection,
+    request: GrantRequest,
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<Granted, ClientError> {
+    connection.send_with(&Request::Grant(request), descriptors)?;
     match connection.receive(Some(Instant::now() + PATIENCE))?.0 {
         Reply::Granted(lease) => Ok(Granted::Lease(lease)),
         Reply::InBase { reason } => Ok(Granted::InBase { reason }),

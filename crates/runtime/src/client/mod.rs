@@ -14,7 +14,7 @@ mod network;
 pub use attach::{Attachment, attach};
 pub use exec::{ExecOptions, exec};
 pub use hold::Held;
-pub use leases::{Ended, Granted, grant, leases, revoke};
+pub use leases::{Ended, Granted, grant, grant_path, grant_port, leases, revoke};
 pub use logs::{LogOptions, logs};
 pub use network::Watch;
 

@@ -4,6 +4,7 @@ use crate::supervise::Supervision;
 use ironcage_backend::Cage;
 use ironcage_control::Stats;
 use ironcage_layers::cgroup::Cgroup;
+use ironcage_model::LimitKind;
 use ironcage_sys::rustix::fs::fstatfs;
 use std::time::{Duration, Instant};
 
@@ -28,11 +29,12 @@ impl Supervision<'_> {
         };
         let stats = Stats {
             memory: counted.memory.or(look.memory),
-            memory_limit: bounds.memory.what.value,
+            memory_limit: (self.leased_limit(LimitKind::Memory))
+                .unwrap_or(bounds.memory.what.value),
             memory_peak: counted.memory_peak,
             cpu_microseconds: counted.cpu_microseconds.or(look.cpu_microseconds),
             pids: counted.pids.or(look.tasks),
-            pids_limit: bounds.pids.what.value,
+            pids_limit: (self.leased_limit(LimitKind::Pids)).unwrap_or(bounds.pids.what.value),
             storage: storage(&self.cage),
             counted_by: if by_cgroup { "cgroup" } else { "processes" }.into(),
         };

@@ -1,6 +1,7 @@
 //! The end of a lease: closed where nobody uses it, else after a grace by what the policy says
 //! of those who do.
 
+use super::means::Means;
 use super::{Held, PATIENCE, Stage};
 use crate::RunError;
 use crate::supervise::Supervision;
@@ -69,13 +70,21 @@ impl Supervision<'_> {
                 Stage::Opening { .. }
                 | Stage::Closing { .. }
                 | Stage::Expelling { .. }
-                | Stage::Leaving { .. } => return self.lose_keeper(),
+                | Stage::Leaving { .. } => return self.lose_means(number),
             }
         }
         Ok(())
     }
 
-    fn held(&mut self, number: u32) -> Option<&mut Held> {
+    /// Who was told something of a lease does not answer.
+    fn lose_means(&mut self, number: u32) -> Result<(), RunError> {
+        match self.held(number).map(|held| &held.means) {
+            Some(Means::Door { .. }) => self.lose_door("it did not answer an order".into()),
+            _ => self.lose_keeper(),
+        }
+    }
+
+    pub(super) fn held(&mut self, number: u32) -> Option<&mut Held> {
         let index = self.leases.position(number)?;
         self.leases.held.get_mut(index)
     }
@@ -101,13 +110,15 @@ impl Supervision<'_> {
     }
 
     fn close_lease(&mut self, number: u32, grace: Instant, now: Instant) -> Result<(), RunError> {
-        if let Some(held) = self.held(number) {
-            held.stage = Stage::Closing {
-                by: now + PATIENCE,
-                grace,
-            };
-        }
-        self.order(&LeaseOrder::Close { number })
+        let Some(held) = self.held(number) else {
+            return Ok(());
+        };
+        held.stage = Stage::Closing {
+            by: now + PATIENCE,
+            grace,
+        };
+        let means = held.means.clone();
+        self.close_means(number, means, (grace, now))
     }
 
     /// The keeper has told how far the end of a lease came.
@@ -185,7 +196,7 @@ impl Supervision<'_> {
         true
     }
 
-    fn finish_lease(&mut self, number: u32, end: LeaseEnd) -> Result<(), RunError> {
+    pub(super) fn finish_lease(&mut self, number: u32, end: LeaseEnd) -> Result<(), RunError> {
         let Some(index) = self.leases.position(number) else {
             return Ok(());
         };
@@ -231,7 +242,7 @@ impl Supervision<'_> {
     }
 
     /// Ends the cage, because a lease cannot be ended otherwise.
-    fn kill_for_leases(&mut self) -> Result<(), RunError> {
+    pub(super) fn kill_for_leases(&mut self) -> Result<(), RunError> {
         self.cage.kill();
         self.control.stopping = Some(Instant::now());
         self.finish_leases(LeaseEnd::CageKilled)

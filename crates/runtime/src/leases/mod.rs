@@ -5,15 +5,17 @@
 
 mod ends;
 mod facts;
+mod means;
 
 use crate::RunError;
 use crate::backends::backend;
 use crate::supervise::Supervision;
 use ironcage_backend::{Keeper, Kept, LeaseOrder};
 use ironcage_control::{GrantRequest, LeaseDescription, LeaseState, Reply, Wanted};
-use ironcage_lease::{Asked, AskedPath, Decision, Given, History, decide};
+use ironcage_lease::{Asked, AskedPath, Decision, Given, History, MOST_ASKED, decide};
 use ironcage_model::{EventKind, Holder, Lease, LeaseOrigin, Resource, Scope, Term};
 use ironcage_sys::faults::lease_step as step;
+use means::{Means, Ready, Told};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -32,6 +34,30 @@ pub(crate) struct Leases {
     last: u32,
     /// When the cage was last stopped for the end of a lease.
     stopped: Option<Instant>,
+    pace: Pace,
+}
+
+/// How many requests came within this second.
+#[derive(Debug, Default)]
+struct Pace {
+    since: Option<Instant>,
+    asked: u32,
+    /// Refusals that have no line of their own on record.
+    unrecorded: u64,
+}
+
+impl Pace {
+    /// Counts a request; how many came before it within the second.
+    fn count(&mut self, now: Instant) -> u32 {
+        let over = |since: Instant| now.duration_since(since) >= Duration::from_secs(1);
+        if self.since.is_none_or(over) {
+            self.since = Some(now);
+            self.asked = 0;
+        }
+        let before = self.asked;
+        self.asked = before.saturating_add(1);
+        before
+    }
 }
 
 /// One lease.
@@ -42,6 +68,10 @@ struct Held {
     /// When its time is up.
     until: Option<Instant>,
     stage: Stage,
+    /// What holds it.
+    means: Means,
+    /// How often it can still be used, where the supervisor counts that.
+    left: Option<u32>,
     /// Who is told how it ended.
     waiting: Vec<u64>,
     /// Why it ends.
@@ -114,6 +144,7 @@ impl Leases {
             milliseconds_left: held
                 .until
                 .map(|until| until.saturating_duration_since(now).as_millis() as u64),
+            uses_left: held.left,
         };
         self.held.iter().map(of).collect()
     }
@@ -140,14 +171,16 @@ impl Supervision<'_> {
         now: Instant,
     ) -> Result<(), RunError> {
         let origin = LeaseOrigin::Operator;
+        let before = self.leases.pace.count(now);
         let mut descriptors = descriptors.into_iter();
-        let seen = match (&request.wanted, descriptors.next()) {
+        let first = descriptors.next();
+        let seen = match (&request.wanted, &first) {
             (Wanted::Path { .. }, None) => {
                 let reason = "nothing was named: the path comes as a descriptor";
                 self.control.refuse(key, reason);
                 return Ok(());
             }
-            (Wanted::Path { .. }, Some(handle)) => match facts::look(&handle) {
+            (Wanted::Path { .. }, Some(handle)) => match facts::look(handle) {
                 Ok(seen) => Some(seen),
                 Err(error) => {
                     self.control
@@ -183,7 +216,7 @@ impl Supervision<'_> {
         };
         let history = History {
             open: self.leases.held.iter().map(|h| h.lease.clone()).collect(),
-            asked: 0,
+            asked: before,
         };
         let given = match decide(self.plan, &asked, &history) {
             Decision::Give { given, .. } => given,
@@ -199,9 +232,6 @@ impl Supervision<'_> {
             self.control.refuse(key, "the cage is being stopped");
             return Ok(());
         }
-        if let Err(reason) = self.start_keeper() {
-            return self.refuse_lease(key, given.resource, origin, reason);
-        }
         let Given {
             resource,
             term,
@@ -210,16 +240,15 @@ impl Supervision<'_> {
         } = given;
         self.leases.last = self.leases.last.wrapping_add(1).max(1);
         let number = self.leases.last;
-        let (Resource::Path { path, right }, Some(seen)) = (&resource, seen) else {
-            let reason = "leases of this kind are not carried out".to_owned();
-            return self.refuse_lease(key, resource, origin, reason);
-        };
-        let order = LeaseOrder::Open {
+        let asked = Ready {
             number,
-            path: path.clone(),
-            device: seen.identity.device,
-            inode: seen.identity.inode,
-            right: *right,
+            identity: seen.map(|seen| seen.identity),
+            descriptor: first,
+        };
+        // Whatever stands against it in the host is found before it is on record.
+        let (means, resource) = match self.means_of(&resource, &asked) {
+            Ok(found) => found,
+            Err(reason) => return self.refuse_lease(key, resource, origin, reason),
         };
         let lease = Lease {
             number,
@@ -243,11 +272,20 @@ impl Supervision<'_> {
                 client: key,
                 by: now + PATIENCE,
             },
+            // The door counts what goes through it by itself.
+            left: match &means {
+                Means::Door {
+                    what: Told::Port(_) | Told::Socket(_),
+                    ..
+                } => uses,
+                _ => None,
+            },
+            means,
             waiting: Vec::new(),
             cause: "it could not be opened",
             holders: Vec::new(),
         });
-        self.order(&order)
+        self.open_lease(&asked, now)
     }
 
     fn refuse_lease(
@@ -258,10 +296,17 @@ impl Supervision<'_> {
         reason: String,
     ) -> Result<(), RunError> {
         self.control.refuse(key, reason.clone());
+        // However many ask: a record that nobody can read through tells nothing.
+        let pace = &mut self.leases.pace;
+        if pace.asked > MOST_ASKED {
+            pace.unrecorded = pace.unrecorded.saturating_add(1);
+            return Ok(());
+        }
         self.recorder.write(EventKind::LeaseRefused {
             resource,
             origin,
             reason,
+            unrecorded: std::mem::take(&mut pace.unrecorded),
         })
     }
 
