@@ -90,7 +90,8 @@ impl CeilingOther {
         }
     }
 
-    fn as_written(&self) -> String {
+    /// As a policy writes it.
+    pub fn as_written(&self) -> String {
         match &self.what {
             CeilingWhat::Extent(extent) => extent.to_string(),
             CeilingWhat::Secret(rule) => rule.name.clone(),

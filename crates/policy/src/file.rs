@@ -250,7 +250,7 @@ pub struct CeilingPart {
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct CeilingNetwork {
-    /// Hosts, written as in `network.allow`; `"*"` is every host of the internet, on every port.
+    /// Hosts, written as in `network.allow`; `"*"` is every host of the internet on ports 80 and 443, `"*:22"` on that one, `"*:*"` on every one.
     #[schemars(with = "Vec<String>")]
     pub allow: Vec<Spanned<String>>,
     /// Requests, written as in `network.http`.

@@ -136,6 +136,13 @@ fn table() -> String {
             let (mark, right) = (part.mark.name(), part.right.name());
             format!("{mark}: {right} `{}`", part.path.display())
         });
+        let others = p.ceiling.others.iter().map(|part| {
+            let key = part.value.key();
+            let key = key.trim_start_matches("ceiling.");
+            let (mark, key) = key.split_once('.').unwrap_or_default();
+            format!("{mark}: {key} `{}`", part.value.as_written())
+        });
+        let parts = parts.chain(others);
         match parts.collect::<Vec<_>>().join(", ").as_str() {
             "" => "-".to_owned(),
             parts => parts.to_owned(),

@@ -344,6 +344,11 @@ fn any_policy() -> impl Strategy<Value = String> {
         list("auto.files.read", &["/usr/share", "~/datasets", "src"]),
         list("ask.files.write", &["/usr/share", "~/datasets", "src"]),
         list("deny.files.read", &["/usr/share", "~/datasets"]),
+        list("auto.network.allow", &["*", "a.com", "*.a.com:22"]),
+        list("ask.network.allow", &["*:22", "a.com", "x.a.com:*"]),
+        list("deny.network.allow", &["*", "a.com"]),
+        list("ask.network.publish", &["*", "80:80"]),
+        scalar("ask.limits.pids", &["20", "40000"]),
     );
     let limits = (limits, ceiling);
     let layers = (
@@ -353,8 +358,8 @@ fn any_policy() -> impl Strategy<Value = String> {
     ((head, rung), workspace, (files, state), env, process, syscalls, limits, layers).prop_map(
         |((head, rung), w, (f, st), e, p, s, (l, c), y)| {
             format!(
-                "{head}{rung}[workspace]\n{}{}[files]\n{}{}{}{}[state]\n{}{}[env]\n{}{}[process]\n{}{}{}{}[syscalls]\n{}{}[limits]\n{}{}{}{}{}{}{}{}[ceiling]\n{}{}{}{}{}{}[layers]\n{}{}",
-                w.0, w.1, f.0, f.1, f.2, f.3, st.0, st.1, e.0, e.1, p.0, p.1, p.2, p.3, s.0, s.1, l.0, l.1, l.2, l.3, l.4, l.5, l.6, l.7, c.0, c.1, c.2, c.3, c.4, c.5, y.0, y.1
+                "{head}{rung}[workspace]\n{}{}[files]\n{}{}{}{}[state]\n{}{}[env]\n{}{}[process]\n{}{}{}{}[syscalls]\n{}{}[limits]\n{}{}{}{}{}{}{}{}[ceiling]\n{}{}{}{}{}{}{}{}{}{}{}[layers]\n{}{}",
+                w.0, w.1, f.0, f.1, f.2, f.3, st.0, st.1, e.0, e.1, p.0, p.1, p.2, p.3, s.0, s.1, l.0, l.1, l.2, l.3, l.4, l.5, l.6, l.7, c.0, c.1, c.2, c.3, c.4, c.5, c.6, c.7, c.8, c.9, c.10, y.0, y.1
             )
         },
     )

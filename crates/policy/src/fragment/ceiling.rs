@@ -10,6 +10,20 @@ use ironcage_model::{
 };
 use toml::Spanned;
 
+/// The ports of a rule over every host of the internet: `*`, `*:22`, `*:*`.
+fn every_host(text: &str) -> Option<Ports> {
+    match text.strip_prefix('*')? {
+        "" => Some(Ports::Web),
+        ":*" => Some(Ports::Any),
+        rest => {
+            let digits = rest.strip_prefix(':')?;
+            let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
+            let port = digits.parse().ok().filter(|port| *port > 0 && plain)?;
+            Some(Ports::One(port))
+        }
+    }
+}
+
 impl Check<'_> {
     pub(super) fn ceiling(&self, section: &CeilingSection) -> Result<CeilingFragment, Diagnostic> {
         let (mut paths, mut others) = (Vec::new(), Vec::new());
@@ -68,11 +82,9 @@ impl Check<'_> {
             }));
         };
         take(self.each(&network.allow, |this, text| {
-            if text.get_ref() == "*" {
-                return Ok(Extent::Host(HostRule {
-                    to: Destination::Any,
-                    ports: Ports::Any,
-                }));
+            if let Some(ports) = every_host(text.get_ref()) {
+                let to = Destination::Any;
+                return Ok(Extent::Host(HostRule { to, ports }));
             }
             let read = match mark {
                 Mark::Deny => network::denied,
