@@ -27,6 +27,7 @@ fn judge() -> Judge {
         value: b"value-of-the-key".to_vec().into(),
         hosts: vec!["a.com".parse().unwrap()],
         places: SecretRule::usual_places(),
+        left: std::cell::Cell::new(crate::order::SecretUses::Any),
     };
     let mut vault = Vault::default();
     vault.secrets.push(secret);

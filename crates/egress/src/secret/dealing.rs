@@ -45,8 +45,18 @@ impl Dealing {
     }
 
     fn is_own(&self, secret: &Secret) -> bool {
+        secret.is_given() && self.is_known_to_host(secret)
+    }
+
+    /// Whether the host may have the value, now or from a lease that is over: then it may come
+    /// back in its answers.
+    fn is_known_to_host(&self, secret: &Secret) -> bool {
         let mut hosts = secret.hosts.iter();
-        secret.is_given() && self.proved && hosts.any(|host| host.names(&self.name, self.port))
+        self.proved && hosts.any(|host| host.names(&self.name, self.port))
+    }
+
+    fn is_any_known(&self) -> bool {
+        (self.vault.secrets.iter()).any(|secret| self.is_known_to_host(secret))
     }
 
     fn own(&self) -> impl Iterator<Item = &Secret> {
@@ -66,15 +76,13 @@ impl Dealing {
     /// Where a placeholder stands in a place, or goes to a host, that is not its own.
     pub(crate) fn head(&self, asked: &mut Asked<'_>) -> Result<(), Refused> {
         self.nothing_of_others(asked)?;
-        let mut has_own = false;
         for secret in self.own() {
-            has_own = true;
             if stands_in(secret, asked) && !secret.spend() {
                 return Err(Refused::new(403, used_up(secret)));
             }
             put(secret, asked)?;
         }
-        if has_own {
+        if self.is_any_known() {
             // A value could not be covered in what is compressed, nor where each answer holds a
             // part of it.
             asked.fields.retain(|(name, _)| {
@@ -184,7 +192,7 @@ impl Dealing {
         let encoded = fields.iter().any(|(name, value)| {
             name == "content-encoding" && !value.eq_ignore_ascii_case(b"identity")
         });
-        if encoded && self.own().next().is_some() {
+        if encoded && self.is_any_known() {
             return Err(Refused::new(
                 502,
                 "the server's answer is compressed, which it was not asked for: a secret in it could not be covered",
