@@ -358,6 +358,7 @@ mod tests {
             name: "KEY".into(),
             from,
             hosts: vec!["evil.test".parse().unwrap()],
+            leased: false,
             places: Vec::new(),
         };
         let shown = in_words(&secret(SecretSource::Command("touch ~/ran".into())));
