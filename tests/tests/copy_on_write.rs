@@ -199,4 +199,29 @@ both! {
         assert_eq!(stage.read("mine").as_deref(), Some("new "));
         assert_eq!(fs::read_to_string(upper(stage).join("mine")).expect("the agent's"), "agent\n");
     }
+
+    fn a_checkout_of_the_hosts_during_a_run_is_seen_as_the_guide_says(stage) {
+        stage.sh_outside("git init -q -b main . && git config user.name n && git config user.email e && mkdir unseen &&
+            echo main > both && echo main > only && echo main > unseen/file && git add . && git commit -q -m main &&
+            git checkout -q -b other && for f in both only unseen/file; do echo other > $f; done && git commit -q -a -m other &&
+            git checkout -q main").ok();
+        let script = "cat only both >/dev/null; echo agents > both; echo up; read line; cat both unseen/file only";
+        let mut running = Running::start(&mut stage.cage(&COW, &["/bin/sh", "-c", script]));
+        let (mut stdin, mut stdout) = (running.stdin(), BufReader::new(running.stdout()));
+        let mut line = String::new();
+        stdout.read_line(&mut line).expect("it is up");
+        stage.sh_outside("git checkout -q other").ok();
+        stdin.write_all(b"go\n").expect("it goes on");
+        let mut said = String::new();
+        stdout.read_to_string(&mut said).expect("what it sees");
+        running.finish(DEADLINE).ok();
+        // Its own stays its own, what it had not looked at is new, what it had is one of the two.
+        assert!(["agents\nother\nmain\n", "agents\nother\nother\n"].contains(&said.as_str()), "{said}");
+        // Both changed one file: a conflict, and both versions stay.
+        let applied = Running::start(&mut stage.ironcage(["apply"])).finish(DEADLINE).ended(1);
+        assert!(applied.stdout().contains("both: it changed in the real tree too"), "{applied:?}");
+        assert_eq!(stage.read("both").as_deref(), Some("other\n"));
+        assert_eq!(fs::read_to_string(upper(stage).join("both")).expect("the agent's"), "agents\n");
+        assert_eq!(stage.sh_outside("git status --porcelain && git branch --show-current").ok().stdout(), "other\n");
+    }
 }

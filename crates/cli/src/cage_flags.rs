@@ -75,6 +75,10 @@ pub(crate) struct CageFlags {
     /// How the workspace appears: cow, apply, direct, read-only or scratch
     #[arg(long, value_name = "MODE", help_heading = "Files")]
     workspace_mode: Option<WorkspaceMode>,
+    /// Keep what is changed in memory while the cage runs, where --disk bounds it hard; it is
+    /// written down at the end. Starts from the real files
+    #[arg(long, help_heading = "Files")]
+    in_memory: bool,
     /// Start from the real files although an earlier change is pending, which stays
     #[arg(long, help_heading = "Files")]
     fresh: bool,
@@ -402,6 +406,7 @@ impl CageFlags {
         Ok(FlagLayer {
             isolation: self.isolation,
             workspace_mode: self.workspace_mode,
+            in_memory: self.in_memory,
             unprotect: self.unprotect.clone(),
             read: absolute(&self.read),
             write: absolute(&kept_aside),

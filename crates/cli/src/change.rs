@@ -11,6 +11,7 @@ use ironcage_workspace::{
     take_owners_rights,
 };
 use std::io::{BufRead as _, IsTerminal as _};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -54,17 +55,21 @@ impl Choice {
         let pending = store.pending(workspace).map_err(shown)?;
         // One upper layer cannot serve two overlays at once: what either sees then is undefined.
         let busy = pending.as_ref().is_some_and(Change::in_use);
+        // What is in memory begins with nothing.
+        let in_memory = policy.in_memory.value;
         // A change to files is not for a run on the real ones, nor the other way round.
         let alike = pending
             .as_ref()
             .is_some_and(|change| (change.mode() == WorkspaceMode::Direct.name()) == direct);
         match pending {
-            Some(change) if !fresh && !busy && alike => Ok(Choice::Continue(store, change)),
+            Some(change) if !fresh && !busy && alike && !in_memory => {
+                Ok(Choice::Continue(store, change))
+            }
             beside => Ok(Choice::Begin {
                 draft: store.draft(workspace).map_err(shown)?,
                 store,
-                stays_first: beside.is_some() && (busy && !fresh || direct && !alike),
-                busy: busy && !fresh && alike,
+                stays_first: beside.is_some() && (busy && !fresh || direct && !alike || in_memory),
+                busy: busy && !fresh && alike && !in_memory,
                 beside,
             }),
         }
@@ -119,6 +124,9 @@ impl Choice {
                     .create(&plan.workspace, draft, mode.name(), &wanted)
                     .map_err(shown)?;
                 change.allow(allowed).map_err(shown)?;
+                if plan.in_memory().next().is_some() {
+                    change.set_in_memory(true).map_err(shown)?;
+                }
                 if let Some(first) = beside.as_ref().filter(|_| stays_first) {
                     store.make_current(first).map_err(shown)?;
                 }
@@ -140,6 +148,13 @@ impl Choice {
                 }
                 let mut lock = change.lock().map_err(|error| in_use(&error))?;
                 same_directories(&change)?;
+                if change.in_memory() {
+                    anstream::eprintln!(
+                        "ironcage: the last cage kept {} in memory and was killed: what it changed is lost",
+                        change.id()
+                    );
+                    change.set_in_memory(false).map_err(shown)?;
+                }
                 store.renew_work(&change).map_err(shown)?;
                 store.extend(&mut change, &wanted).map_err(shown)?;
                 change.allow(allowed).map_err(shown)?;
@@ -279,6 +294,31 @@ impl Open {
             Origin::Continued => Ok(()),
             _ => self.remove(),
         }
+    }
+
+    /// Writes a change down that was in memory: the cage's storage, and where on it what of the
+    /// change is.
+    pub(crate) fn write_down<'p>(
+        &mut self,
+        storage: &OwnedFd,
+        places: impl Iterator<Item = (&'p Path, &'static str)>,
+    ) -> Result<(), CliError> {
+        // Refused on hosts without user namespaces, where there are no such cages either.
+        let _ = take_owners_rights();
+        let storage = PathBuf::from(format!("/proc/self/fd/{}", storage.as_raw_fd()));
+        let uppers: Vec<(PathBuf, PathBuf)> = places
+            .map(|(real, place)| {
+                let below = place.trim_start_matches('/');
+                (real.to_owned(), storage.join(below).join("upper"))
+            })
+            .collect();
+        self.change.write_down(&uppers).map_err(|error| {
+            shown(error).hint("what the cage changed was in its memory, and is lost")
+        })?;
+        if !self.change.is_unused() {
+            self.store.make_current(&self.change).map_err(shown)?;
+        }
+        Ok(())
     }
 
     /// What becomes of it when the command has ended: applied where that is the mode and the

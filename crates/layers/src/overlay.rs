@@ -8,11 +8,13 @@
 //! mapped owners, and the kernel must copy as the agent, who is the only one that they know.
 
 use crate::error::{LayerError, shown};
-use crate::view::{View, clone_tree, doing};
+use crate::view::{View, clone_tree, doing, relative};
 use ironcage_plan::Owner;
 use ironcage_sys::mount::{AttributeChange, open_below, open_source, set_attributes};
 use ironcage_sys::process::{FileIds, set_file_ids};
-use ironcage_sys::rustix::fs::{StatVfsMountFlags, fstatvfs};
+use ironcage_sys::rustix::fs::{
+    AtFlags, Gid, Mode, StatVfsMountFlags, Uid, chmodat, chownat, fstat, fstatvfs,
+};
 use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, UnmountFlags, fsconfig_create, fsconfig_reconfigure,
@@ -44,6 +46,19 @@ struct Opened {
     mounts: Vec<OwnedFd>,
 }
 
+/// Where the two directories of a layer that is written are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// On the host.
+    Host,
+    /// On the cage's ephemeral storage.
+    Memory,
+}
+
+/// The directories in a place on the ephemeral storage.
+pub const UPPER: &str = "upper";
+pub(crate) const WORK: &str = "work";
+
 const INVALID: i32 = Errno::INVAL.raw_os_error();
 
 /// Where layers with mapped owners stand while the overlay is made, if they must: on the cage's own storage,
@@ -56,11 +71,11 @@ impl View<'_> {
         &self,
         layers: Layers<'_>,
         target: &Path,
-        owner: Option<Owner>,
+        (owner, place): (Option<Owner>, Place),
     ) -> Result<(), LayerError> {
         let opened = match self.id_map(owner) {
-            None => open_layers(layers)?,
-            Some(id_map) => self.open_mapped(layers, id_map)?,
+            None => self.open_layers(layers, place)?,
+            Some(id_map) => self.open_mapped(layers, id_map, place)?,
         };
         let made = if opened.mounts.is_empty() {
             self.make_overlay(layers, &opened)?
@@ -97,6 +112,7 @@ impl View<'_> {
         &self,
         layers: Layers<'_>,
         id_map: BorrowedFd<'_>,
+        of: Place,
     ) -> Result<Opened, LayerError> {
         let (Some(place), Some(upper), Some(work)) = (
             layers.upper.parent(),
@@ -107,14 +123,14 @@ impl View<'_> {
                 format!("find the place of {}", shown(layers.upper))
             });
         };
-        let mount = |path: &Path| {
-            let handle = doing(open_source(path), || format!("open {}", shown(path)))?;
+        let mount = |path: &Path, of: Place| {
+            let handle = self.open_at(path, of)?;
             clone_tree(handle.as_fd(), false, path)
         };
-        let lower = mount(layers.lower)?;
+        let lower = mount(layers.lower, Place::Host)?;
         // Upper and work must be on one mount. They are opened before the owners are mapped:
         // their parent is Ironcage's, and through the map nobody may search it.
-        let change = mount(place)?;
+        let change = mount(place, of)?;
         let below = |name: &std::ffi::OsStr| {
             doing(open_below(change.as_fd(), Path::new(name)), || {
                 format!("open {}", shown(&place.join(name)))
@@ -141,6 +157,65 @@ impl View<'_> {
             work,
             mounts: vec![lower, change],
         })
+    }
+
+    fn open_layers(&self, layers: Layers<'_>, place: Place) -> Result<Opened, LayerError> {
+        Ok(Opened {
+            lower: self.open_at(layers.lower, Place::Host)?,
+            upper: self.open_at(layers.upper, place)?,
+            work: self.open_at(layers.work, place)?,
+            mounts: Vec::new(),
+        })
+    }
+
+    fn open_at(&self, path: &Path, place: Place) -> Result<OwnedFd, LayerError> {
+        match place {
+            Place::Host => doing(open_source(path), || format!("open {}", shown(path))),
+            Place::Memory => self.open(path),
+        }
+    }
+
+    /// Makes the directories of a change that is in memory. Nobody inside gets to them: the
+    /// directory above is closed, and the root that it lies in becomes read-only.
+    pub(crate) fn make_memory(
+        &self,
+        lower: &Path,
+        place: &Path,
+        owner: Option<Owner>,
+    ) -> Result<(), LayerError> {
+        let action = || format!("make a place in memory for changes to {}", shown(lower));
+        if let Some(above) = place.parent() {
+            self.directory(above, 0o700)?;
+            let closed = chmodat(
+                self.root(),
+                relative(above),
+                Mode::empty(),
+                AtFlags::empty(),
+            );
+            doing(closed, action)?;
+        }
+        let real = doing(open_source(lower), || format!("open {}", shown(lower)))?;
+        let real = doing(fstat(&real), action)?;
+        // The root of the overlay has the upper directory's owner and mode.
+        let mode = Mode::from_raw_mode(real.st_mode & 0o7777);
+        for (name, mode) in [(UPPER, mode), (WORK, Mode::RWXU)] {
+            let made = place.join(name);
+            self.directory(&made, 0o700)?;
+            let path = relative(&made);
+            if let Some(owner) = owner {
+                let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
+                let given = chownat(
+                    self.root(),
+                    path,
+                    Some(uid),
+                    Some(gid),
+                    AtFlags::SYMLINK_NOFOLLOW,
+                );
+                doing(given, action)?;
+            }
+            doing(chmodat(self.root(), path, mode, AtFlags::empty()), action)?;
+        }
+        Ok(())
     }
 
     fn make_overlay(&self, layers: Layers<'_>, opened: &Opened) -> Result<OwnedFd, LayerError> {
@@ -202,16 +277,6 @@ pub fn renew(overlay: BorrowedFd<'_>) -> io::Result<()> {
     // The kernel drops its cache of names whenever a file system is configured, also to what it
     // was. After the mount a context is one for that.
     Ok(fsconfig_reconfigure(overlay)?)
-}
-
-fn open_layers(layers: Layers<'_>) -> Result<Opened, LayerError> {
-    let open = |path: &Path| doing(open_source(path), || format!("open {}", shown(path)));
-    Ok(Opened {
-        lower: open(layers.lower)?,
-        upper: open(layers.upper)?,
-        work: open(layers.work)?,
-        mounts: Vec::new(),
-    })
 }
 
 /// Does something with the agent's file ids and all capabilities that this process has: an

@@ -7,7 +7,7 @@
 use crate::authorities;
 use crate::error::{Doing, LayerError, shown};
 use crate::hiding::{Covers, HIDDEN_DIRECTORY, HIDDEN_FILE};
-use crate::overlay::{LAYERS, Layers};
+use crate::overlay::{LAYERS, Layers, Place, UPPER, WORK};
 use ironcage_model::Layer;
 use ironcage_plan::{Access, Item, NodeKind, Owner, ViewOp};
 use ironcage_sys::mount::{
@@ -231,10 +231,19 @@ impl<'a> View<'a> {
                     NodeKind::Directory => self.directory(target, 0o755)?,
                     NodeKind::File => self.empty_file(target)?,
                 },
-                ViewOp::Overlay { target, owner, .. } => {
+                ViewOp::Overlay {
+                    lower,
+                    target,
+                    owner,
+                    memory,
+                    ..
+                } => {
                     self.directory(target, 0o755)?;
                     if owner.is_some() {
                         self.directory(Path::new(LAYERS), 0o700)?;
+                    }
+                    if let Some(place) = memory {
+                        self.make_memory(lower, Path::new(place), *owner)?;
                     }
                 }
                 ViewOp::Proc => self.directory(Path::new("/proc"), 0o555)?,
@@ -288,9 +297,21 @@ impl<'a> View<'a> {
                 target,
                 upper,
                 work,
+                memory,
                 owner,
                 of: _,
-            } => self.overlay(Layers { lower, upper, work }, target, *owner),
+            } => match memory {
+                None => self.overlay(Layers { lower, upper, work }, target, (*owner, Place::Host)),
+                Some(place) => {
+                    let place = Path::new(place);
+                    let (upper, work) = (&place.join(UPPER), &place.join(WORK));
+                    self.overlay(
+                        Layers { lower, upper, work },
+                        target,
+                        (*owner, Place::Memory),
+                    )
+                }
+            },
             ViewOp::Pin { target, access } => {
                 let set = match access {
                     Access::Read => base.with(MountAttributes::READ_ONLY),
@@ -514,7 +535,7 @@ impl<'a> View<'a> {
         }
     }
 
-    fn directory(&self, target: &Path, mode: u32) -> Result<(), LayerError> {
+    pub(crate) fn directory(&self, target: &Path, mode: u32) -> Result<(), LayerError> {
         let path = relative(target);
         if path.as_os_str().is_empty() {
             return Ok(());
@@ -587,7 +608,7 @@ impl<'a> View<'a> {
     }
 }
 
-fn relative(path: &Path) -> &Path {
+pub(crate) fn relative(path: &Path) -> &Path {
     path.strip_prefix("/").unwrap_or(path)
 }
 

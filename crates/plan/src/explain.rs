@@ -325,13 +325,19 @@ fn view_op(op: &ViewOp, line: &mut String) -> fmt::Result {
             target,
             upper,
             owner,
+            memory,
             ..
         } => {
             write!(line, "overlay    {}", Printable::new(target))?;
             if lower != target {
                 write!(line, " of {}", Printable::new(lower))?;
             }
-            write!(line, ", changes to {}", Printable::new(upper))?;
+            if memory.is_some() {
+                line.write_str(", changes in memory, at the end")?;
+            } else {
+                line.write_str(", changes")?;
+            }
+            write!(line, " to {}", Printable::new(upper))?;
             if let Some(owner) = owner {
                 write!(line, " (user {} outside is the agent)", owner.uid)?;
             }

@@ -23,7 +23,7 @@ pub fn make(
 ) -> Result<Plan, PlanError> {
     let isolation = policy.isolation.value;
     rung::check(policy, request, host)?;
-    let (layers, degraded) = layers(policy, host)?;
+    let (mut layers, degraded) = layers(policy, host)?;
     let identity = identity(policy, request, host, files)?;
     let landlock = holds(&layers, Layer::Landlock);
     let kept_nothing = (isolation == Isolation::Landlock).then(|| keeping_nothing(policy));
@@ -45,6 +45,14 @@ pub fn make(
     )?;
     if isolation == Isolation::Chroot {
         rung::without_proc(&mut view, files);
+    }
+    if policy.in_memory.value && view.writable.is_empty() {
+        // All that can be written has a size of its own.
+        for report in &mut layers {
+            if matches!(report.layer, Layer::Disk | Layer::Inodes) {
+                report.enforcement = Enforcement::Full;
+            }
+        }
     }
     let leases = match isolation {
         Isolation::Namespace => leases::make(policy, request, (host, files), &view.matched)?,

@@ -112,6 +112,18 @@ pub enum NodeKind {
     File,
 }
 
+/// Places on the ephemeral storage for changes that are in memory, one for each view.
+pub const MEMORY: [&str; 8] = [
+    "/.hidden/changes/0",
+    "/.hidden/changes/1",
+    "/.hidden/changes/2",
+    "/.hidden/changes/3",
+    "/.hidden/changes/4",
+    "/.hidden/changes/5",
+    "/.hidden/changes/6",
+    "/.hidden/changes/7",
+];
+
 /// What a copy-on-write view is a view of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -220,6 +232,9 @@ pub enum ViewOp {
         /// What the kernel needs beside it, on the same file system.
         #[serde(serialize_with = "bytes::path")]
         work: PathBuf,
+        /// Where both are while the cage runs, on its ephemeral storage; `null` is the places above.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        memory: Option<&'static str>,
         /// On-disk owner who is the agent inside; `null` leaves ids as they are.
         owner: Option<Owner>,
     },
@@ -553,6 +568,19 @@ impl Plan {
             }
         }
         Cow::Owned(plan)
+    }
+
+    /// The copy-on-write views whose changes are in memory: the real directory, and the place on
+    /// the ephemeral storage.
+    pub fn in_memory(&self) -> impl Iterator<Item = (&Path, &'static str)> {
+        self.view.iter().filter_map(|item| match &item.what {
+            ViewOp::Overlay {
+                lower,
+                memory: Some(place),
+                ..
+            } => Some((lower.as_path(), *place)),
+            _ => None,
+        })
     }
 
     /// SHA-256 of the plan, in hexadecimal.

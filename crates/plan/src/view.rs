@@ -442,7 +442,7 @@ impl Builder<'_> {
         for grant in grants {
             match grant.way {
                 Way::Read | Way::Write => self.bind_grant(policy, grant, &layers)?,
-                Way::CopyOnWrite => self.overlay_grant(grant)?,
+                Way::CopyOnWrite => self.overlay_grant(grant, policy)?,
             }
         }
         Ok(())

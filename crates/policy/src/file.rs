@@ -52,6 +52,9 @@ pub struct WorkspaceSection {
     /// `cow`: a copy-on-write view, the change is kept aside until it is applied; `apply`: the same, applied when the command ends successfully; `direct`: the real files, writable; `read-only`: the real files; `scratch`: an empty directory, gone at the end.
     #[schemars(with = "Option<crate::WorkspaceMode>")]
     pub mode: Option<Spanned<String>>,
+    /// Whether the change is in memory while the cage runs, bounded by `limits.disk`, and written down at its end.
+    #[schemars(with = "Option<bool>")]
+    pub in_memory: Option<Spanned<bool>>,
     /// Protected paths in the workspace's root that stay writable, such as `.vscode`.
     #[schemars(with = "Vec<String>")]
     pub unprotect: Vec<Spanned<String>>,

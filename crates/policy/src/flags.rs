@@ -20,6 +20,8 @@ pub struct FlagLayer {
     pub isolation: Option<Isolation>,
     /// `--workspace-mode`.
     pub workspace_mode: Option<WorkspaceMode>,
+    /// `--in-memory`.
+    pub in_memory: bool,
     /// `--unprotect`, relative to the workspace.
     pub unprotect: Vec<PathBuf>,
     /// `-r`, `--read`.
@@ -207,6 +209,7 @@ impl FlagLayer {
         Ok(Fragment {
             isolation: one("--isolation", self.isolation),
             workspace_mode: one("--workspace-mode", self.workspace_mode),
+            in_memory: one("--in-memory", self.in_memory.then_some(true)),
             unprotect: each("--unprotect", self.unprotected()?),
             read: paths("--read", &self.read)?,
             write: paths("--write", &self.write)?,

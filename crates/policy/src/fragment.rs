@@ -24,6 +24,7 @@ use toml::Spanned;
 pub(crate) struct Fragment {
     pub(crate) isolation: Option<Sourced<Isolation>>,
     pub(crate) workspace_mode: Option<Sourced<WorkspaceMode>>,
+    pub(crate) in_memory: Option<Sourced<bool>>,
     pub(crate) unprotect: Vec<Sourced<PathBuf>>,
     pub(crate) read: Vec<Sourced<PathBuf>>,
     pub(crate) write: Vec<Sourced<PathBuf>>,
@@ -119,6 +120,7 @@ impl Check<'_> {
         Ok(Fragment {
             isolation: self.one(&file.isolation, Self::isolation)?,
             workspace_mode: self.one(&file.workspace.mode, Self::mode)?,
+            in_memory: self.one(&file.workspace.in_memory, |_, value| Ok(*value.get_ref()))?,
             unprotect: self.each(&file.workspace.unprotect, Self::unprotect)?,
             read: self.each(&file.files.read, path)?,
             write: self.each(&file.files.write, path)?,

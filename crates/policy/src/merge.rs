@@ -23,6 +23,9 @@ pub(crate) fn from_defaults(
         workspace_mode: defaults
             .workspace_mode
             .ok_or(Incomplete("workspace.mode"))?,
+        in_memory: defaults
+            .in_memory
+            .ok_or(Incomplete("workspace.in-memory"))?,
         unprotect: defaults.unprotect,
         read: defaults.read,
         write: defaults.write,
@@ -109,6 +112,7 @@ pub(crate) fn apply(policy: &mut Policy, fragment: Fragment) {
     append(&mut policy.hide_matching, fragment.hide_matching);
     replace(&mut policy.toolchains, fragment.toolchains);
     replace(&mut policy.host_caches, fragment.host_caches);
+    replace(&mut policy.in_memory, fragment.in_memory);
     if fragment.keep_nothing {
         policy.keep.clear();
         policy.caches.clear();

@@ -51,6 +51,7 @@ pub fn is_no_wider(a: &Policy, b: &Policy) -> bool {
             .all(|path| covered(&path.value, &b.write_direct))
         && b.hide.iter().all(|path| covered(&path.value, &a.hide))
         && all_in(&b.hide_matching, &a.hide_matching)
+        && a.in_memory.value >= b.in_memory.value
         && a.toolchains.value <= b.toolchains.value
         && a.host_caches.value <= b.host_caches.value
         && a.keep.iter().all(|path| covered(&path.value, &b.keep))
@@ -207,6 +208,13 @@ pub(crate) fn narrow(base: &mut Policy, fragment: &mut Fragment, workspace: &Pat
         "files.toolchains",
         &mut fragment.toolchains,
         |given| *given <= base.toolchains.value,
+        bool::to_string,
+    );
+    // What is kept in memory fills no disk of the user's.
+    dropped.keep_if(
+        "workspace.in-memory",
+        &mut fragment.in_memory,
+        |given| *given >= base.in_memory.value,
         bool::to_string,
     );
     dropped.keep_if(

@@ -34,7 +34,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
             "layers",
         ],
     ),
-    ("workspace", &["mode", "unprotect"]),
+    ("workspace", &["mode", "in-memory", "unprotect"]),
     ("files", &["read", "write", "write-direct", "hide"]),
     ("env", &["pass", "set"]),
     (

@@ -290,6 +290,8 @@ pub struct Policy {
     pub allow_degraded: Vec<Sourced<Layer>>,
     /// How the workspace appears.
     pub workspace_mode: Sourced<WorkspaceMode>,
+    /// Whether what is changed copy-on-write is in memory while the cage runs.
+    pub in_memory: Sourced<bool>,
     /// Protected paths of the workspace (relative to it) that stay writable.
     pub unprotect: Vec<Sourced<PathBuf>>,
     /// Paths readable beyond the system view. Absolute, or `~/...` already expanded.

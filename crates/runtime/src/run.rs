@@ -17,6 +17,7 @@ use ironcage_layers::weakened::{weaken, without};
 use ironcage_model::{CageId, Ending, EventKind, Layer, Outcome};
 use ironcage_plan::Plan;
 use ironcage_sys::rustix::rand::{GetRandomFlags, getrandom};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Instant;
 
@@ -46,6 +47,8 @@ pub struct Finished {
     pub id: CageId,
     /// How it was.
     pub outcome: Outcome,
+    /// The cage's ephemeral storage, where the plan keeps changes in it.
+    pub storage: Option<OwnedFd>,
     /// Those who wait for the end, told when this is dropped: drop it last.
     pub farewell: Farewell,
 }
@@ -124,6 +127,13 @@ pub fn run(mut job: Job<'_>) -> Result<Finished, RunError> {
         let reason = reason.to_owned();
         recorder.write(EventKind::DoorNarrowed { reason })?;
     }
+    let storage = match plan.in_memory().next().and(cage.storage()) {
+        Some(storage) => {
+            let kept = storage.try_clone_to_owned();
+            Some(kept.map_err(failed("keep a handle of the cage's storage"))?)
+        }
+        None => None,
+    };
     description.init = cage.pid().as_raw_nonzero().get().unsigned_abs();
     let joined = match log {
         Some(log) => join_log(streams, log, job.keep_input)?,
@@ -150,6 +160,7 @@ pub fn run(mut job: Job<'_>) -> Result<Finished, RunError> {
     Ok(Finished {
         id,
         outcome,
+        storage,
         farewell,
     })
 }

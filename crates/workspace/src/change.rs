@@ -145,6 +145,8 @@ pub(crate) struct Record {
     pub(crate) layers: Vec<Layer>,
     #[serde(default, with = "path_text::list")]
     pub(crate) allowed: Vec<PathBuf>,
+    #[serde(default)]
+    pub(crate) in_memory: bool,
 }
 
 /// A pending change: what cages did to a workspace and nobody has applied yet.
@@ -295,6 +297,21 @@ impl Change {
             return Ok(());
         }
         self.record.allowed = allowed.to_vec();
+        self.write()
+    }
+
+    /// Whether it is in the memory of the cage that works on it, and nothing of it on disk. If
+    /// no cage does, it is lost.
+    pub fn in_memory(&self) -> bool {
+        self.record.in_memory
+    }
+
+    /// Writes down whether it is in memory.
+    ///
+    /// # Errors
+    /// Where the record cannot be written.
+    pub fn set_in_memory(&mut self, in_memory: bool) -> Result<(), WorkspaceError> {
+        self.record.in_memory = in_memory;
         self.write()
     }
 

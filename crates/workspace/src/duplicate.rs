@@ -21,6 +21,8 @@ use std::path::{Path, PathBuf};
 
 const SNAPSHOTS: &str = "snapshots";
 const LONGEST_NAME: usize = 64;
+/// What is being written down of a layer that was in memory.
+const WRITTEN: &str = "written";
 
 impl Store {
     fn snapshots(&self, workspace: &Path) -> PathBuf {
@@ -159,6 +161,44 @@ fn copy_change(change: &Change, id: ChangeId, directory: &Path) -> Result<Change
     finished
 }
 
+impl Change {
+    /// Writes down a change that was in memory, when its cage has ended: the upper directories
+    /// of its layers, by the real ones that they lie over. All of it, or nothing.
+    ///
+    /// # Errors
+    /// Where one cannot be read, or the disk is full. The change is then what it was: nothing.
+    pub fn write_down(&mut self, uppers: &[(PathBuf, PathBuf)]) -> Result<(), WorkspaceError> {
+        let mut ready = Vec::new();
+        for layer in self.layers() {
+            let Some((_, from)) = uppers.iter().find(|(real, _)| *real == layer.real) else {
+                continue;
+            };
+            let place = self.directory().join(&layer.place);
+            remove_tree(&place, OsStr::new(WRITTEN))?;
+            let beside = place.join(WRITTEN);
+            crate::store::make_private(&beside)?;
+            copy_tree(from, &beside)?;
+            ready.push((beside, layer.upper.clone()));
+        }
+        for (beside, upper) in ready {
+            // It is empty: nothing of the change was on disk.
+            std::fs::rename(&beside, &upper).doing("put in its place", &upper)?;
+        }
+        self.set_in_memory(false)
+    }
+}
+
+fn copy_tree(from: &Path, to: &Path) -> Result<(), WorkspaceError> {
+    let source = tree::open_root(from).doing("open", from)?;
+    let target = tree::open_root(to).doing("open", to)?;
+    let mut copy = Copy {
+        top: target.as_fd(),
+        linked: HashMap::new(),
+    };
+    copy.inside(source.as_fd(), target.as_fd(), Path::new(""), 0)
+        .doing("copy", from)
+}
+
 fn copy_layers(change: &Change, directory: &Path) -> Result<Vec<Layer>, WorkspaceError> {
     let mut layers = Vec::new();
     for layer in change.layers() {
@@ -166,14 +206,7 @@ fn copy_layers(change: &Change, directory: &Path) -> Result<Vec<Layer>, Workspac
         let (upper, work) = (place.join("upper"), place.join("work"));
         crate::store::make_private(&upper)?;
         crate::store::make_private(&work)?;
-        let from = tree::open_root(&layer.upper).doing("open", &layer.upper)?;
-        let to = tree::open_root(&upper).doing("open", &upper)?;
-        let mut copy = Copy {
-            top: to.as_fd(),
-            linked: HashMap::new(),
-        };
-        copy.inside(from.as_fd(), to.as_fd(), Path::new(""), 0)
-            .doing("copy", &layer.upper)?;
+        copy_tree(&layer.upper, &upper)?;
         layers.push(Layer {
             upper,
             work,

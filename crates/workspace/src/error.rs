@@ -36,6 +36,14 @@ pub enum WorkspaceError {
         /// The change.
         id: ChangeId,
     },
+    /// The change is in the memory of a cage.
+    #[error(
+        "the change {id} is in the memory of its cage, and is written down when that ends; if the cage was killed with its supervisor, it is lost"
+    )]
+    InMemory {
+        /// The change.
+        id: ChangeId,
+    },
     /// A path that was named belongs to no layer of the change.
     #[error("{} is in no part of the change {id}", Printable::new(path))]
     Elsewhere {

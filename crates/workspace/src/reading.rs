@@ -85,6 +85,11 @@ impl Change {
     /// # Errors
     /// Where a layer's directories cannot be opened, or the real one is another by now.
     pub fn read_entries(&self, selection: &Selection) -> Result<Reading, WorkspaceError> {
+        if self.in_memory() {
+            return Err(WorkspaceError::InMemory {
+                id: self.id().clone(),
+            });
+        }
         let known = Known::read(self)?;
         let landed = Landed::read(self)?;
         let mut reading = Reading::default();

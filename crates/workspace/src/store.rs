@@ -125,6 +125,7 @@ impl Store {
                 cages: Vec::new(),
                 layers: made,
                 allowed: Vec::new(),
+                in_memory: false,
             },
             directory,
         };

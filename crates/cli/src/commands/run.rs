@@ -139,7 +139,10 @@ pub(crate) fn run(args: Args) -> CommandResult {
         }
     };
     report(&finished.outcome, &program, finished.id.as_str());
-    if let Some(change) = change {
+    if let Some(mut change) = change {
+        if let Some(storage) = &finished.storage {
+            change.write_down(storage, prepared.plan.in_memory())?;
+        }
         change.finish(
             &finished.id,
             &change::End {

@@ -141,6 +141,7 @@ impl Builder<'_> {
                 target,
                 upper,
                 work,
+                memory: None,
                 owner: self.map_owners.then_some(owner),
             },
             origin.clone(),

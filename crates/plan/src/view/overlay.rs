@@ -3,7 +3,7 @@
 
 use super::{Builder, Grant, Way};
 use crate::PlanError;
-use crate::plan::{Overlaid, Owner, ViewOp, WriteRights};
+use crate::plan::{MEMORY, Overlaid, Owner, ViewOp, WriteRights};
 use ironcage_host::{Kernel, NodeType};
 use ironcage_model::Isolation;
 use ironcage_policy::{Policy, WorkspaceMode};
@@ -80,7 +80,7 @@ impl Builder<'_> {
         }
     }
 
-    pub(super) fn overlay_grant(&mut self, grant: Grant) -> Result<(), PlanError> {
+    pub(super) fn overlay_grant(&mut self, grant: Grant, policy: &Policy) -> Result<(), PlanError> {
         let Some(node) = self.files.node(&grant.path) else {
             return Err(PlanError::MissingPath {
                 path: grant.path,
@@ -111,7 +111,13 @@ impl Builder<'_> {
             Overlaid::Granted
         };
         self.write_rule(grant.path.clone(), WriteRights::Tree, &grant.origin);
-        self.made.writable.push(layer.upper.clone());
+        let memory = match policy.in_memory.value {
+            false => None,
+            true => Some(self.memory(&grant)?),
+        };
+        if memory.is_none() {
+            self.made.writable.push(layer.upper.clone());
+        }
         self.granted.push(grant.path.clone());
         self.push(
             ViewOp::Overlay {
@@ -120,11 +126,35 @@ impl Builder<'_> {
                 target: grant.path,
                 upper: layer.upper,
                 work: layer.work,
+                memory,
                 owner: self.map_owners.then_some(owner),
             },
             grant.origin,
         );
         Ok(())
+    }
+
+    /// The next free place for a change in memory.
+    fn memory(&self, grant: &Grant) -> Result<&'static str, PlanError> {
+        let taken = self.made.ops.iter().filter(|item| {
+            matches!(
+                item.what,
+                ViewOp::Overlay {
+                    memory: Some(_),
+                    ..
+                }
+            )
+        });
+        MEMORY
+            .get(taken.count())
+            .copied()
+            .ok_or_else(|| PlanError::CopyOnWrite {
+                path: grant.path.clone(),
+                why: format!(
+                    "no more than {} views have their changes in memory",
+                    MEMORY.len()
+                ),
+            })
     }
 
     /// Why overlayfs cannot serve for a directory, as far as that can be known beforehand.
