@@ -15,6 +15,8 @@ mod connection;
 mod decide;
 mod dns;
 mod door;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod hello;
 mod http;
 mod http2;

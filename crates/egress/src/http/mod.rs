@@ -2,7 +2,7 @@
 //! written anew, one after the other.
 
 mod exchange;
-mod head;
+pub(crate) mod head;
 mod judge;
 
 pub(crate) use exchange::{Client, carry};

@@ -226,14 +226,11 @@ fn malformed(inside: &Inside) -> Observation {
     // What a supervisor reads of its command: streams, names of processes, refused calls.
     let noise: Vec<u8> = (0..=255u8).cycle().take(200_000).collect();
     let _ = io::stderr().write_all(&noise);
-    let odd = inside.params.workspace.join("odd");
-    if fs::copy(&inside.program, &odd).is_ok() {
-        for word in ["\u{1b}[2J", "", "%s%n", "\u{202e}"] {
-            let _ = Command::new(&odd)
-                .arg(word)
-                .arg("x".repeat(100_000))
-                .output();
-        }
+    for word in ["\u{1b}[2J", "", "%s%n", "\u{202e}"] {
+        let _ = Command::new(&inside.program)
+            .arg(word)
+            .arg("x".repeat(100_000))
+            .output();
     }
     attempts.done()
 }
