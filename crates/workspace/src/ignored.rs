@@ -4,10 +4,9 @@
 //! files of its change aside, which is no more than not making them.
 
 use crate::content::read_bounded;
-use crate::git::Tracked;
+use crate::git::{Tracked, parse_settings};
+use crate::gitignore::Gitignore;
 use crate::tree;
-use ignore::Match;
-use ignore::gitignore::{Gitignore, GitignoreBuilder, gitconfig_excludes_path};
 use std::ffi::OsStr;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -33,9 +32,9 @@ impl Rules {
         let mut outer = Vec::new();
         let common = git.as_deref().map(common_directory);
         let exclude = common.map(|common| common.join("info/exclude"));
-        for path in [gitconfig_excludes_path(), exclude].into_iter().flatten() {
-            let text = read(&path, RULES_SIZE).and_then(|text| String::from_utf8(text).ok());
-            outer.push(text.and_then(|text| compile(Path::new(""), &text)));
+        for path in [excludes(), exclude].into_iter().flatten() {
+            let text = read(&path, RULES_SIZE);
+            outer.push(text.and_then(|text| Gitignore::parse(Path::new(""), &text)));
         }
         let index = git.and_then(|git| read(&git.join("index"), INDEX_SIZE));
         Rules {
@@ -60,9 +59,9 @@ impl Rules {
         };
         let text = above
             .and_then(|above| tree::open_file(above, name).ok())
-            .and_then(|file| read_bounded(&file, RULES_SIZE).ok().flatten())
-            .map(|text| String::from_utf8_lossy(&text).into_owned());
-        self.stack.push(text.and_then(|text| compile(path, &text)));
+            .and_then(|file| read_bounded(&file, RULES_SIZE).ok().flatten());
+        self.stack
+            .push(text.and_then(|text| Gitignore::parse(path, &text)));
     }
 
     /// Leaves it again.
@@ -77,25 +76,38 @@ impl Rules {
 
     /// Whether git ignores a path in the directory that was entered last.
     pub(crate) fn ignore(&self, path: &Path, is_directory: bool) -> bool {
-        let rooted = Path::new("/").join(path);
-        let verdict = self.stack.iter().rev().flatten().find_map(|rules| {
-            match rules.matched(&rooted, is_directory) {
-                Match::None => None,
-                Match::Ignore(_) => Some(true),
-                Match::Whitelist(_) => Some(false),
-            }
-        });
+        let mut rules = self.stack.iter().rev().flatten();
+        let verdict = rules.find_map(|rules| rules.judge(path, is_directory));
         verdict == Some(true) && !self.tracked.holds(path)
     }
 }
 
-fn compile(directory: &Path, text: &str) -> Option<Gitignore> {
-    let mut builder = GitignoreBuilder::new(Path::new("/").join(directory));
-    for line in text.lines() {
-        // A line that is no rule to git is none here.
-        let _ = builder.add_line(None, line);
+/// The user's own file of rules: where `core.excludesFile` says, else where git looks then.
+fn excludes() -> Option<PathBuf> {
+    let absolute = |variable: &str| {
+        let path = std::env::var_os(variable).map(PathBuf::from);
+        path.filter(|path| path.is_absolute())
+    };
+    let home = absolute("HOME");
+    let config = absolute("XDG_CONFIG_HOME").or_else(|| Some(home.as_ref()?.join(".config")));
+    let own = home.as_ref().map(|home| home.join(".gitconfig"));
+    let shared = config.as_ref().map(|config| config.join("git/config"));
+    for path in [own, shared].into_iter().flatten() {
+        let text = read(&path, RULES_SIZE).and_then(|text| String::from_utf8(text).ok());
+        let settings = text.and_then(|text| parse_settings(&text));
+        let named = settings.into_iter().flatten().rev().find(|setting| {
+            setting.section == "core"
+                && setting.subsection.is_none()
+                && setting.key == "excludesfile"
+        });
+        if let Some(value) = named.and_then(|setting| setting.value) {
+            return match value.strip_prefix("~/") {
+                Some(below) => Some(home?.join(below)),
+                None => Some(PathBuf::from(value)).filter(|path| path.is_absolute()),
+            };
+        }
     }
-    builder.build().ok().filter(|rules| !rules.is_empty())
+    Some(config?.join("git/ignore"))
 }
 
 fn read(path: &Path, most: u64) -> Option<Vec<u8>> {

@@ -16,6 +16,7 @@ mod duplicate;
 mod error;
 mod executed;
 mod git;
+mod gitignore;
 mod ignored;
 mod known;
 mod landed;

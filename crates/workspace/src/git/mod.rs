@@ -13,6 +13,7 @@ mod refs;
 mod view;
 
 pub(crate) use bring::{bring_over, own_worktree, withheld_settings};
+pub(crate) use config::parse as parse_settings;
 pub(crate) use index::{Tracked, object_in_index};
 pub(crate) use lock::recover as recover_lock;
 pub(crate) use part::{Part, sort};
