@@ -191,6 +191,26 @@ except ConnectionResetError: print("raw reset")
         assert!(ran.stdout().contains("the server's TLS is not to be trusted"), "{ran:?}");
     }
 
+    fn a_name_at_the_server_of_another_is_held_to_itself(stage) {
+        let Some(server) = TlsWeb::start(stage, "*.example.test") else { return };
+        let port = server.port;
+        let mut flags = server.place("other.example.test");
+        flags.extend(["--resolve", "api.example.test=127.0.0.1", "--allow-host"].map(str::to_owned));
+        flags.push(format!("other.example.test:{port}"));
+        let script = format!(
+            "u=https://other.example.test:{port}; w='%{{http_code}}\\n'; o='-sS -m 60 -o /dev/null'\n\
+             for v in --http1.1 --http2; do\n\
+             curl $o $v -w \"$w\" -X DELETE $u/own\n\
+             curl $o $v -w \"$w\" -X DELETE -H 'Host: api.example.test:{port}' $u/fronted\n\
+             done\n"
+        );
+        flags.extend(["--http-allow".to_owned(), format!("GET api.example.test:{port}/pub/**")]);
+        let ran = server.sh(stage, &flags, &script);
+        assert_eq!(ran.stdout(), "200\n403\n200\n403\n", "{ran:?}");
+        let log = server.log();
+        assert!(log.contains("/own") && !log.contains("/fronted"), "{log}");
+    }
+
     fn what_goes_out_in_opened_requests_is_bounded(stage) {
         let Some(server) = TlsWeb::start(stage, "api.test") else { return };
         let port = server.port;

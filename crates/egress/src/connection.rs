@@ -1,10 +1,12 @@
 //! One connection of the cage's, from its acceptance to its end.
 
 use crate::books::Counts;
+use crate::buffers;
 use crate::decide::{Denied, Target};
 use crate::hello::{self, Hello};
 use crate::http::{self, Refused};
 use crate::ledger::Kind;
+use crate::neighbours::{is_beside_ruled, not_bound};
 use crate::open::{Looked, Open};
 use crate::relay::{First, first, read_more, relay, write_all};
 use crate::resolve::Unresolved;
@@ -56,6 +58,7 @@ pub(crate) async fn serve(service: &Service, open: &Rc<Open>, client: TcpStream)
     };
     let (address, port) = (wanted.ip().to_canonical(), wanted.port());
     let _ = client.set_nodelay(true);
+    buffers::bound(&client, service.connections());
     let target = match service.target(address) {
         Ok(target) => target,
         Err(denied) => {
@@ -69,6 +72,7 @@ pub(crate) async fn serve(service: &Service, open: &Rc<Open>, client: TcpStream)
         (Target::Name(_), 443) => Expected::Tls,
         (Target::Name(_), 80) => Expected::Http,
         (Target::Name(_), _) => Expected::Anything,
+        (Target::Address(_), _) if service.rules.binds_names() => Expected::Anything,
         (Target::Address(_) | Target::Host, _) => Expected::Bytes,
     };
     let decided = service.rules.begin(&target, port).and_then(|rule| {
@@ -89,8 +93,21 @@ pub(crate) async fn serve(service: &Service, open: &Rc<Open>, client: TcpStream)
             };
         }
     };
+    // On its own: most connections need nothing of it.
+    let beside = match &target {
+        Target::Name(name) if service.opener.is_some() && !service.rules.is_host(name) => {
+            Box::pin(is_beside_ruled(
+                &service.rules,
+                &service.resolver,
+                name,
+                port,
+            ))
+            .await
+        }
+        _ => false,
+    };
     let looked = match &target {
-        Target::Name(name) if service.opens(name, port) => {
+        Target::Name(name) if beside || service.opens(name, port) => {
             Looked::Opened(service.rules.requests(name, port))
         }
         _ => Looked::Closed,
@@ -114,6 +131,7 @@ pub(crate) async fn serve(service: &Service, open: &Rc<Open>, client: TcpStream)
             Box::pin(connection.http(client, &name, Vec::new(), None)).await
         }
         (Expected::Anything, Target::Name(name)) => connection.anything(client, &name).await,
+        (Expected::Anything, Target::Address(_)) => connection.unnamed(&client).await,
         _ => connection.bytes(&client).await,
     };
 }
@@ -199,7 +217,10 @@ impl Connection<'_> {
     async fn connect(&self, protocol: Protocol) -> Result<(TcpStream, IpAddr), Denied> {
         let rules = &self.service.rules;
         let addresses = match &self.target {
-            Target::Address(address) => vec![*address],
+            Target::Address(address) => {
+                not_bound(rules, &self.service.resolver, *address, self.port).await?;
+                vec![*address]
+            }
             Target::Host => host_addresses(),
             Target::Name(name) if name.as_str() == HOST_NAME => host_addresses(),
             Target::Name(name) => {
@@ -243,6 +264,7 @@ impl Connection<'_> {
                         )));
                     }
                     let _ = stream.set_nodelay(true);
+                    buffers::bound(&stream, self.service.connections());
                     let _ = set_socket_keepalive(&stream, true);
                     return Ok((stream, address));
                 }
@@ -378,6 +400,43 @@ impl Connection<'_> {
         }
         self.go_on(&client, Protocol::Tcp, &server, address, &seen)
             .await
+    }
+
+    /// A connection to an address. Where the client begins with TLS, it is for no name over which
+    /// there are rules.
+    async fn unnamed(&self, client: &TcpStream) -> io::Result<()> {
+        let Ok((server, address)) = self.connect_recorded(Protocol::Tcp).await else {
+            reset(client);
+            return Ok(());
+        };
+        let mut seen = Vec::new();
+        if let First::A(ready) = first(client.readable(), server.readable()).await {
+            ready?;
+            while looks_like(&seen) == Looks::Undecided
+                && read_more(client, &mut seen, 4096).await?
+            {}
+        }
+        if looks_like(&seen) != Looks::Tls {
+            return self
+                .go_on(client, Protocol::Tcp, &server, address, &seen)
+                .await;
+        }
+        let refused = match timeout(FIRST_BYTES, hello(client, &mut seen)).await {
+            Ok(Ok(Hello::For(Some(asked)))) if self.service.rules.binds(&asked, self.port) => {
+                format!("it is TLS for {asked}, over which there are rules")
+            }
+            Ok(Ok(Hello::Refused(why))) => why.to_owned(),
+            Ok(Ok(Hello::For(_))) => {
+                return self
+                    .go_on(client, Protocol::Tls, &server, address, &seen)
+                    .await;
+            }
+            Ok(Ok(Hello::Incomplete)) | Ok(Err(_)) => return Ok(()),
+            Err(_) => "it did not say for whom it is in time".to_owned(),
+        };
+        self.denied(Protocol::Tls, &Denied::because(refused));
+        refuse_tls(client).await;
+        Ok(())
     }
 
     /// TLS on a port that carries anything: for the name, or for none.

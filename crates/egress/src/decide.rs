@@ -96,6 +96,18 @@ impl Rules {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn deny_for_test(&self, rule: HostRule) {
+        let denied = LiveRule {
+            number: 1,
+            verdict: NetworkVerdict::Denied,
+            rule,
+            requests: None,
+            origin: "operator".into(),
+        };
+        self.change(vec![denied], &[]);
+    }
+
     /// Rules come and go while the cage runs.
     pub(crate) fn change(&self, add: Vec<LiveRule>, remove: &[u32]) {
         let mut live = self.live.borrow_mut();
@@ -185,6 +197,38 @@ impl Rules {
         let about = all.filter(|rule| rule.is_about(name, port));
         let rules: Vec<HttpRule> = about.cloned().collect();
         (!rules.is_empty()).then_some(rules)
+    }
+
+    /// Names that rules write out, as far as they are about a port: those that get some requests
+    /// only.
+    pub(crate) fn ruled(&self, port: u16) -> Vec<HostName> {
+        let live = self.live.borrow();
+        let added = live.iter().filter_map(|rule| rule.requests.as_ref());
+        let about = self.http.iter().chain(added).map(|rule| &rule.host);
+        about.filter_map(|host| written_out(host, port)).collect()
+    }
+
+    /// The same with those that rules deny.
+    pub(crate) fn bound(&self, port: u16) -> Vec<HostName> {
+        let mut names = self.ruled(port);
+        let live = self.live.borrow();
+        let added = live.iter().filter(|rule| rule.is_whole());
+        let added = added.filter(|rule| rule.verdict == NetworkVerdict::Denied);
+        let denied = self.deny.iter().chain(added.map(|rule| &rule.rule));
+        names.extend(denied.filter_map(|host| written_out(host, port)));
+        names
+    }
+
+    /// Whether a name is denied, or gets some requests only.
+    pub(crate) fn binds(&self, name: &HostName, port: u16) -> bool {
+        self.denying(|rule| rule.names(name, port)).is_some()
+            || self.any_http(|rule| rule.is_about(name, port)).is_some()
+    }
+
+    /// Whether something is denied, or gets some requests only, by its name.
+    pub(crate) fn binds_names(&self) -> bool {
+        let by_name = |rule: &HostRule| !matches!(rule.to, Destination::Net { .. });
+        self.denying(by_name).is_some() || self.any_http(|_| true).is_some()
     }
 
     /// Whether a connection may be made; the rule that says so.
@@ -285,6 +329,14 @@ impl Rules {
 
     fn address(&self, address: IpAddr, port: u16) -> Result<String, Denied> {
         self.not_denied(address, port)?;
+        let everywhere = |rule: &HttpRule| {
+            matches!(rule.host.to, Destination::Any) && rule.host.ports.contains(port)
+        };
+        if self.any_http(everywhere).is_some() {
+            return Err(Denied::because(
+                "rules over requests are about every host, and an address is no name",
+            ));
+        }
         if let Some(rule) = self.naming(address, port) {
             return Ok(rule.to_string());
         }
@@ -326,6 +378,16 @@ impl Rules {
             ))),
             _ => Ok(()),
         }
+    }
+}
+
+/// The name that a rule writes out, where it is about a port.
+fn written_out(rule: &HostRule, port: u16) -> Option<HostName> {
+    match &rule.to {
+        Destination::Name(name) | Destination::NameAndBelow(name) if rule.ports.contains(port) => {
+            Some(name.clone())
+        }
+        _ => None,
     }
 }
 

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod books;
+mod buffers;
 mod confine;
 mod connection;
 mod decide;
@@ -23,6 +24,7 @@ mod http2;
 mod ledger;
 mod limits;
 mod names;
+mod neighbours;
 mod open;
 mod opened;
 mod order;

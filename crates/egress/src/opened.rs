@@ -5,6 +5,7 @@
 //! what the server takes is taken from the client. Nothing is translated.
 
 use crate::books::Books;
+use crate::buffers;
 use crate::connection::{Connection, FIRST_BYTES, Looks, looks_like, reset};
 use crate::decide::Denied;
 use crate::http::{self, Authority, Judge, Recorder, Refused};
@@ -193,7 +194,10 @@ impl Connection<'_> {
         };
         let counts = self.count(self.allowed(Protocol::Https, address, None));
         match spoken {
-            Spoken::Two => http2::carry(client, server, judge, counts).await,
+            Spoken::Two => {
+                let share = buffers::share(self.service.connections());
+                http2::carry(client, server, (judge, counts), share).await
+            }
             Spoken::One => {
                 let mut client = http::Client::new(client, Vec::new());
                 match client.request(&judge).await? {

@@ -24,6 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const ROUNDS: usize = 2;
 /// How long an answer is used again, at most.
 const LONGEST_MEMORY: Duration = Duration::from_secs(60);
+/// How long it is believed that there is no such name.
+const SHORT_MEMORY: Duration = Duration::from_secs(5);
 /// Names that are remembered.
 const MEMORY: usize = 1024;
 /// Files of the host are read up to here.
@@ -73,6 +75,19 @@ impl Resolver {
         }
     }
 
+    /// One that knows these names, and asks nobody.
+    #[cfg(test)]
+    pub(crate) fn of_known(known: impl IntoIterator<Item = (HostName, IpAddr)>) -> Self {
+        let known = known
+            .into_iter()
+            .map(|(name, address)| (name, vec![address]));
+        Resolver {
+            fixed: known.collect(),
+            servers: Vec::new(),
+            memory: RefCell::default(),
+        }
+    }
+
     /// The addresses of a name, IPv4 first.
     pub(crate) async fn addresses(&self, name: &HostName) -> Result<Vec<IpAddr>, Unresolved> {
         if let Some(known) = self.fixed.get(name) {
@@ -81,7 +96,10 @@ impl Resolver {
         let now = Instant::now();
         let known = self.memory.borrow().get(name).cloned();
         if let Some(known) = known.filter(|known| known.until > now) {
-            return Ok(known.addresses);
+            return match known.addresses.is_empty() {
+                true => Err(Unresolved::NoSuchName),
+                false => Ok(known.addresses),
+            };
         }
         let mut addresses = Vec::new();
         let mut least = u32::MAX;
@@ -98,11 +116,11 @@ impl Resolver {
             }
         }
         if addresses.is_empty() {
-            return Err(if heard {
-                Unresolved::NoSuchName
-            } else {
-                Unresolved::NoAnswer
-            });
+            if !heard {
+                return Err(Unresolved::NoAnswer);
+            }
+            self.remember(name, &[], SHORT_MEMORY);
+            return Err(Unresolved::NoSuchName);
         }
         self.remember(name, &addresses, Duration::from_secs(u64::from(least)));
         Ok(addresses)

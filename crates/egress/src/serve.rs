@@ -31,7 +31,7 @@ use tokio::time::sleep;
 /// How often sums are told.
 const TELL: Duration = Duration::from_secs(10);
 /// Connections at once, at most; fewer where the host's limit on descriptors is lower.
-const MOST: u64 = 8192;
+pub(crate) const MOST: u64 = 2048;
 
 /// What all connections of a door share.
 pub(crate) struct Service {
@@ -90,6 +90,11 @@ impl Service {
             // Two descriptors each, and some for resolvers and the door itself.
             most: (files.saturating_sub(64) / 2).clamp(16, MOST),
         }
+    }
+
+    /// How many connections there are.
+    pub(crate) fn connections(&self) -> u64 {
+        self.registry.count()
     }
 
     /// Whether requests to a port of a name are read, be they in TLS or not.

@@ -43,6 +43,20 @@ fn what_is_too_deep_is_unknown() {
 }
 
 #[test]
+fn what_has_too_many_parts_is_unknown() {
+    for part in [
+        "a|", "a||", "a&&", "a;", "a\n", "a&", "<a ", "$(a)", "(a)|", "<<a\n",
+    ] {
+        let many = part.repeat(60_000 / part.len());
+        assert!(is_unknown(&read(&many)), "{part}");
+    }
+    assert!(!is_unknown(&read(&format!(
+        "{}rm x",
+        "cat y | ".repeat(50)
+    ))));
+}
+
+#[test]
 fn what_is_too_long_is_unknown() {
     let long = "rm x; ".repeat(20_000);
     assert!(is_unknown(&read(&long)));

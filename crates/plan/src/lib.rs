@@ -21,6 +21,7 @@ mod leases;
 mod locate;
 mod make;
 mod network;
+mod network_notes;
 mod plan;
 mod request;
 mod rung;

@@ -93,6 +93,7 @@ pub fn make(
     }
     let mut notes = view.notes;
     notes.extend(command::not_passed(policy, request));
+    notes.extend(network.iter().flat_map(crate::network_notes::of));
     Ok(Plan {
         rung: Item {
             what: Rung { isolation },

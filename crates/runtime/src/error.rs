@@ -5,12 +5,21 @@ use ironcage_model::Printable;
 use std::io;
 use std::path::PathBuf;
 
+/// What a port that cannot be had most likely is.
+fn unpublished(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => "ports below 1024 are root's own on most hosts.",
+        _ => "is something else there?",
+    }
+}
+
 /// Why a run ended in an error of our own. The cage is gone when this is returned.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// A port of the host's loopback cannot be had.
     #[error(
-        "cannot publish port {inner} at 127.0.0.1:{outer}; is something else there? `--publish 0:{inner}` takes any that is free"
+        "cannot publish port {inner} at 127.0.0.1:{outer}; {} `--publish 0:{inner}` takes any that is free",
+        unpublished(source)
     )]
     Publish {
         /// The host's port.

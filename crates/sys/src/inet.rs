@@ -32,6 +32,13 @@ pub fn set_transparent(socket: BorrowedFd<'_>) -> io::Result<()> {
     set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT, 1)
 }
 
+/// Bounds the bytes that wait in a TCP socket before they are sent: a write beyond them has to
+/// wait. What is on its way is not counted.
+pub fn bound_unsent(socket: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
+    let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    set_option(socket, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, bytes)
+}
+
 /// Makes the kernel tell, with each datagram of an IPv6 socket, the address it was sent to.
 pub fn tell_destination(socket: BorrowedFd<'_>) -> io::Result<()> {
     set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)

@@ -269,6 +269,10 @@ fn run_error(error: RunError) -> CliError {
                 .hint("--workspace-mode direct works on the real files; or copy them to another file system")
                 .hint("XDG_STATE_HOME on another file system, if it is the one that cannot")
         }
+        // A secret that is not there is the caller's to give, not the host's.
+        RunError::Start(StartError::Door(source)) if source.to_string().contains("the secret ") => {
+            shown.hint("set that variable, or say where the value is: --secret NAME=file:/PATH@HOST")
+        }
         RunError::Start(_) => shown.hint("`ironcage doctor` examines this host"),
         _ => shown,
     }

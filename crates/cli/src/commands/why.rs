@@ -30,6 +30,9 @@ pub(crate) struct Args {
     path: Option<PathBuf>,
 }
 
+/// How the reason begins where a connection was allowed and not made.
+const UNREACHED: &str = "cannot connect";
+
 /// Programs can be called anything, so only so many are named.
 const NAMED_PROGRAMS: usize = 5;
 
@@ -124,7 +127,12 @@ impl Refusals {
     }
 
     fn add_traffic(&mut self, traffic: Traffic) {
-        if traffic.verdict == NetworkVerdict::Allowed {
+        // Also what was allowed and found nobody.
+        let failed = traffic
+            .reason
+            .as_deref()
+            .is_some_and(|reason| reason.starts_with(UNREACHED));
+        if traffic.verdict == NetworkVerdict::Allowed && !failed {
             return;
         }
         let known = self.traffic.iter_mut().find(|known| {
@@ -183,6 +191,11 @@ fn tell(
         writeln!(out, "\nnetwork: {}", net::in_words(traffic))?;
         match net::remedy(traffic) {
             Some(remedy) => wrap(out, "  what would allow it: ", &remedy)?,
+            None if traffic.verdict == NetworkVerdict::Allowed => wrap(
+                out,
+                "  what it means:       ",
+                "it was allowed, and nobody answered there",
+            )?,
             None => wrap(
                 out,
                 "  what would allow it: ",
@@ -233,6 +246,7 @@ fn tell(
              address that the cage does not reach is unreachable: none of that is recorded. `ironcage why --path PATH` \
              says what a path is in a cage, why, and what would change it.",
         )?;
+        wrap(out, "", net::NO_NETWORK)?;
     }
     if refusals.damaged > 0 {
         let lines = refusals.damaged;

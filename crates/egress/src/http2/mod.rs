@@ -26,6 +26,10 @@ const STREAMS: u32 = 100;
 /// Bytes that a stream, and a connection, may have on the way.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// What a connection has before anything is said about it.
+const LEAST_WINDOW: u32 = 65_535;
+/// Bytes of heads that are held at once, all connections together.
+const HEADS: usize = 32 << 20;
 /// Longest head.
 const HEAD: u32 = 64 * 1024;
 /// How long a connection without a request is kept, and how long one may take to begin.
@@ -36,15 +40,22 @@ fn broken(error: h2::Error) -> io::Error {
     io::Error::other(error)
 }
 
-async fn accept<C>(client: C) -> io::Result<h2::server::Connection<C, Bytes>>
+/// What a stream, and a connection, may have on the way where there are many connections.
+fn windows(share: Option<u32>) -> (u32, u32) {
+    let share = share.unwrap_or(CONNECTION_WINDOW).max(LEAST_WINDOW);
+    (share.min(STREAM_WINDOW), share)
+}
+
+async fn accept<C>(client: C, share: Option<u32>) -> io::Result<h2::server::Connection<C, Bytes>>
 where
     C: AsyncRead + AsyncWrite + Unpin,
 {
+    let (stream, connection) = windows(share);
     let mut builder = h2::server::Builder::new();
     builder
         .max_concurrent_streams(STREAMS)
-        .initial_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
+        .initial_window_size(stream)
+        .initial_connection_window_size(connection)
         .max_header_list_size(HEAD);
     match timeout(BEGIN, builder.handshake(client)).await {
         Ok(begun) => begun.map_err(broken),
@@ -64,23 +75,61 @@ struct Place {
     first: bool,
 }
 
-/// Carries requests to a server until there is no other.
+thread_local! {
+    static HELD: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Room for the head of a request while that is under way.
+struct Room(usize);
+
+impl Room {
+    fn take(bytes: usize) -> Option<Self> {
+        HELD.with(|held| {
+            let with = held.get().checked_add(bytes)?;
+            (with <= HEADS).then(|| {
+                held.set(with);
+                Room(bytes)
+            })
+        })
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        HELD.with(|held| held.set(held.get().saturating_sub(self.0)));
+    }
+}
+
+/// Bytes that a head takes, in about.
+fn size(head: &http::request::Parts) -> usize {
+    let field = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len() + 64;
+    let fields: usize = head.headers.iter().map(field).sum();
+    let path = head
+        .uri
+        .path_and_query()
+        .map_or(0, |path| path.as_str().len());
+    fields + path
+}
+
+/// Carries requests to a server until there is no other. `share` is what the connection may have
+/// on the way, where there are many.
 pub(crate) async fn carry<C, S>(
     client: C,
     server: S,
-    judge: Judge,
-    counts: Counts,
+    (judge, counts): (Judge, Counts),
+    share: Option<u32>,
 ) -> io::Result<()>
 where
     C: AsyncRead + AsyncWrite + Unpin,
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
-    let mut inside = accept(client).await?;
+    let mut inside = accept(client, share).await?;
+    let (stream_window, connection_window) = windows(share);
     let mut builder = h2::client::Builder::new();
     builder
         .enable_push(false)
-        .initial_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
+        .initial_window_size(stream_window)
+        .initial_connection_window_size(connection_window)
         .max_header_list_size(HEAD);
     let (outside, connection) = builder.handshake(server).await.map_err(broken)?;
     // All of it ends with this function: a set that goes takes its tasks along.
@@ -118,7 +167,7 @@ pub(crate) async fn refuse<C>(client: C, refused: &Refused) -> io::Result<()>
 where
     C: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut inside = accept(client).await?;
+    let mut inside = accept(client, None).await?;
     while let Ok(Some(next)) = timeout(BEGIN, inside.accept()).await {
         let (_, mut respond) = next.map_err(broken)?;
         say_refused(&mut respond, refused)?;
@@ -147,8 +196,14 @@ async fn stream(
 ) {
     let (head, body) = request.into_parts();
     let Shared { judge, counts } = &*place.shared;
+    let room = Room::take(size(&head));
     let checked = check(judge, &head).and_then(|(request, passed)| {
         match over_a_limit(&head, counts, place.first) {
+            None if room.is_none() => {
+                let refused = Refused::new(429, "too many requests at once");
+                judge.stop(&passed, &refused);
+                Err(refused)
+            }
             None => Ok((request, passed)),
             Some(refused) => {
                 judge.stop(&passed, &refused);

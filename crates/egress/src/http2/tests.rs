@@ -64,7 +64,7 @@ fn talk<C, S>(
     LocalSet::new().block_on(&runtime, async {
         let ((outer, inner), (far, near)) = (duplex(1 << 16), duplex(1 << 16));
         spawn_local(async move {
-            let _ = carry(inner, near, judge(), Counts::uncounted()).await;
+            let _ = carry(inner, near, (judge(), Counts::uncounted()), None).await;
         });
         let served = h2::server::handshake(far);
         let serving = async move { served.await.map(server) };
@@ -163,4 +163,17 @@ fn a_request_that_is_given_up_is_given_up_outside_too() {
             },
         );
     }
+}
+
+#[test]
+fn heads_have_room_together_and_give_it_back() {
+    let first = Room::take(HEADS - 1).unwrap();
+    assert!(Room::take(2).is_none());
+    let second = Room::take(1).unwrap();
+    drop(first);
+    assert!(Room::take(HEADS - 1).is_some());
+    drop(second);
+    assert!(Room::take(HEADS).is_some());
+    assert_eq!(windows(None), (STREAM_WINDOW, CONNECTION_WINDOW));
+    assert_eq!(windows(Some(16 << 10)), (LEAST_WINDOW, LEAST_WINDOW));
 }

@@ -19,6 +19,10 @@ pub(crate) use word::Word;
 /// Longest command that is read, in bytes.
 const LONGEST: usize = 64 * 1024;
 
+/// Pipes and here-documents that are read, in one script.
+const MOST_PIPES: usize = 4096;
+const MOST_DOCUMENTS: usize = 1024;
+
 /// How often the parser reports before it is stopped: it does so every hundred steps or so.
 const MOST_REPORTS: u32 = 100_000;
 
@@ -58,6 +62,14 @@ fn parse(text: &str, needs: &mut Needs) -> Option<tree_sitter::Tree> {
         needs.unsure(
             Unsure::Everything,
             format!("commands longer than {LONGEST} bytes are not read"),
+        );
+        return None;
+    }
+    // Reading them takes the square of their number.
+    if text.matches('|').count() > MOST_PIPES || text.matches("<<").count() > MOST_DOCUMENTS {
+        needs.unsure(
+            Unsure::Everything,
+            "there are too many pipes or here-documents in the command",
         );
         return None;
     }

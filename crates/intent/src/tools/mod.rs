@@ -111,6 +111,9 @@ fn use_options(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, parsed: &Parsed
         if let Some(why) = tool.executes.get(given.name.as_str()) {
             let why = format!("`{name} {}`: {why}", given.name);
             walk.needs.unsure(Unsure::Everything, why);
+        } else if let Some(whole) = tool.abbreviated(given) {
+            let why = format!("`{name} {}` can stand for `{whole}`", given.name);
+            walk.needs.unsure(Unsure::Everything, why);
         }
     }
     for (name_of_option, words) in &parsed.commands {

@@ -1,6 +1,6 @@
 //! The table of tools as it is written.
 
-use super::arguments::Parsed;
+use super::arguments::{Given, Parsed};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -234,6 +234,24 @@ impl Tool {
         }
         below.one_hyphen |= tool.one_hyphen;
         below
+    }
+
+    /// The option of the table for which a shorter one can stand, as most programs have it.
+    pub(crate) fn abbreviated(&self, given: &Given) -> Option<&str> {
+        if given.role.is_some() || !given.name.starts_with("--") {
+            return None;
+        }
+        let lists = self
+            .cases
+            .iter()
+            .flat_map(|case| case.with.iter().flatten());
+        let mut flags = lists.chain(self.cases.iter().flat_map(|case| &case.without));
+        if flags.any(|flag| *flag == given.name) {
+            return None;
+        }
+        let names = self.options.keys().chain(self.executes.keys());
+        let mut names = names.chain(&self.commands).map(String::as_str);
+        names.find(|name| name.len() > given.name.len() && name.starts_with(&given.name))
     }
 
     /// Whether its last operands are a command.

@@ -13,7 +13,7 @@ use toml::Spanned;
 impl Check<'_> {
     pub(super) fn network(&self, section: &NetworkSection) -> Result<NetworkFragment, Diagnostic> {
         let wrong = |text: &Spanned<String>, error: InvalidHostRule| {
-            let title = format!("`{}` is not a host", error.text);
+            let title = format!("`{}` is not understood", error.text);
             self.wrong(text, title, "not understood")
                 .remedy(error.remedy)
         };

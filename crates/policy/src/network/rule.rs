@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 /// Text that is no rule over hosts; the text says what to write instead.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{}` is not a host: {remedy}", text.escape_debug())]
+#[error("`{}` is not understood: {remedy}", text.escape_debug())]
 pub struct InvalidHostRule {
     /// As it was written.
     pub text: String,

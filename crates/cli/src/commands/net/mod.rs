@@ -90,8 +90,10 @@ fn connections(args: Args) -> CommandResult {
     }
     let mut sums: BTreeMap<Key, Traffic> = BTreeMap::new();
     let mut ended = None;
+    let mut runs = true;
     for record in read(&path, 0)? {
         match record.event.kind {
+            EventKind::Exit { .. } => runs = false,
             EventKind::Network(traffic) => add(&mut sums, traffic),
             EventKind::DoorEnded { reason } => ended = Some(reason),
             _ => {}
@@ -110,11 +112,18 @@ fn connections(args: Args) -> CommandResult {
     print(|out| {
         if sums.is_empty() {
             writeln!(out, "cage {id}: no connection was made")?;
+            writeln!(out, "  {NO_NETWORK}")?;
         }
         for traffic in sums.values() {
             writeln!(out, "{}", in_words(traffic))?;
             if let Some(remedy) = remedy(traffic) {
                 writeln!(out, "         would allow it: {remedy}")?;
+                if let Some(rule) = live(&remedy).filter(|_| runs) {
+                    writeln!(
+                        out,
+                        "         while it runs:  ironcage net allow {id} {rule}"
+                    )?;
+                }
             }
         }
         if let Some(reason) = &ended {
@@ -124,6 +133,19 @@ fn connections(args: Args) -> CommandResult {
         Ok(())
     })?;
     Ok(0)
+}
+
+/// What is said where nothing went out, nor tried to.
+pub(super) const NO_NETWORK: &str =
+    "A cage has no network unless it is given one: --allow-host NAME lets it out to a host.";
+
+/// The same for a cage that runs, where a flag says what would allow something.
+fn live(remedy: &str) -> Option<String> {
+    let host = remedy.strip_prefix("--allow-host ");
+    let host = host.and_then(|rest| rest.split(", which").next());
+    let request = remedy.strip_prefix("--http-allow ");
+    host.map(str::to_owned)
+        .or_else(|| request.map(|rule| format!("--http {rule}")))
 }
 
 fn add(sums: &mut BTreeMap<Key, Traffic>, traffic: Traffic) {
@@ -223,6 +245,9 @@ pub(super) fn remedy(traffic: &Traffic) -> Option<String> {
         let name = Printable::new(name);
         return Some(format!("a larger --network-limit {name}=..."));
     }
+    if let Some(other) = other_than_a_rule(reason, &host.to_string()) {
+        return Some(other);
+    }
     if let Some(rule) = &traffic.rule {
         let rule = Printable::new(rule);
         return Some(format!("take the rule {rule} out of what is denied"));
@@ -261,6 +286,43 @@ pub(super) fn remedy(traffic: &Traffic) -> Option<String> {
         }
         _ => None,
     }
+}
+
+/// What helps where no rule over hosts does.
+fn other_than_a_rule(reason: &str, host: &str) -> Option<String> {
+    if reason == "the name has no address outside" {
+        let resolve = format!("--resolve {host}=ADDRESS");
+        return Some(format!("a name that the host's DNS knows, or {resolve}"));
+    }
+    if reason.contains("UnknownIssuer") {
+        return Some("SSL_CERT_FILE=FILE in your environment, with the server's authority".into());
+    }
+    if let Some(rest) = reason.strip_prefix("the address is one of ") {
+        let name = Printable::new(rest.split(',').next()?);
+        return Some(format!("going there as {name}, by its rules"));
+    }
+    let (secret, where_to) = reason
+        .strip_prefix("the secret ")?
+        .split_once(" is not for ")?;
+    let secret = Printable::new(secret);
+    let place = match where_to {
+        "this parameter of the query" => "query:NAME".to_owned(),
+        "this field of the body" => "body:FIELD".to_owned(),
+        "credentials in the field authorization" => "basic".to_owned(),
+        field if field.starts_with("the field ") => {
+            format!(
+                "header:{}",
+                Printable::new(field.strip_prefix("the field ")?)
+            )
+        }
+        elsewhere if elsewhere.starts_with("this host") => {
+            return Some(format!("--secret {secret}@{host}, where it is to have it"));
+        }
+        _ => return None,
+    };
+    Some(format!(
+        "in = [\"{place}\"] in the policy's [network.secrets.{secret}]"
+    ))
 }
 
 #[cfg(test)]
@@ -326,6 +388,38 @@ mod tests {
         let over = denied("a.com", 80, Protocol::Http, "more (network.limits.body)");
         assert_eq!(remedy(&over).unwrap(), "a larger --network-limit body=...");
         assert!(remedy(&denied("a.com", 443, Protocol::Tls, "it is TLS for b.com")).is_none());
+        for (reason, helps) in [
+            ("the name has no address outside", "--resolve a.com=ADDRESS"),
+            (
+                "the server's TLS is not to be trusted: invalid peer certificate: UnknownIssuer",
+                "SSL_CERT_FILE",
+            ),
+            (
+                "the secret K is not for this parameter of the query",
+                "in = [\"query:NAME\"]",
+            ),
+            (
+                "the secret K is not for the field user-agent",
+                "in = [\"header:user-agent\"]",
+            ),
+            (
+                "the secret K is not for this host, or not without TLS",
+                "--secret K@a.com",
+            ),
+            (
+                "the address is one of b.com, over which there are rules",
+                "as b.com",
+            ),
+        ] {
+            let remedy = remedy(&denied("a.com", 443, Protocol::Https, reason)).unwrap();
+            assert!(remedy.contains(helps), "{remedy}");
+        }
+        assert_eq!(live("--allow-host a.com:22").unwrap(), "a.com:22");
+        assert_eq!(
+            live("--http-allow 'PUT a.com/x'").unwrap(),
+            "--http 'PUT a.com/x'"
+        );
+        assert!(live("--allow-host-port 5432").is_none());
     }
 
     #[test]
