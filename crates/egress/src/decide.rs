@@ -103,6 +103,7 @@ impl Rules {
             verdict: NetworkVerdict::Denied,
             rule,
             requests: None,
+            uses: None,
             origin: "operator".into(),
         };
         self.change(vec![denied], &[]);
