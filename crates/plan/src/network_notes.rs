@@ -52,7 +52,9 @@ fn without_way(network: &Network, secret: &str, host: &HostRule) -> Option<Strin
     let rules = || {
         let allowed = network.allow.iter().map(|item| &item.what.rule);
         let requests = network.http.iter().map(|item| &item.what.rule.host);
-        allowed.chain(requests).filter(|rule| rule.knows(name))
+        let leasable = network.leasable.iter();
+        let all = allowed.chain(requests).chain(leasable);
+        all.filter(|rule| rule.knows(name))
     };
     if rules().any(|rule| meet(rule.ports, host.ports)) {
         return None;
@@ -128,6 +130,7 @@ mod tests {
                     from: SecretSource::Env("TOK".into()),
                     hosts: vec![secret.parse().unwrap()],
                     places: Vec::new(),
+                    leased: false,
                 },
                 placeholder: "x".into(),
             })
@@ -147,6 +150,8 @@ mod tests {
             host_ports: Vec::new(),
             resolve: resolve.iter().map(fixed).collect(),
             live: false,
+            leases_requests: false,
+            leasable: Vec::new(),
             sockets: Vec::new(),
             publish: Vec::new(),
             limits: NetworkLimits::default(),
