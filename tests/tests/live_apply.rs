@@ -211,6 +211,18 @@ both! {
         panic!("no apply got through");
     }
 
+    fn what_a_cage_writes_last_is_followed_too(stage) {
+        let script = "echo 1 > first; until test -e /tmp/go; do sleep 0.05; done; echo evil > .envrc; echo 1 > last";
+        let ran = ironcage(stage, &["run", "-q", "-d", "--", "/bin/sh", "-c", script]).ok();
+        let cage = Cage { stage, id: ran.stdout().trim().to_owned() };
+        let follow = Running::start(&mut stage.ironcage(["apply", "--follow"]));
+        assert!(wait_until(PATIENCE, || stage.read("first").is_some()));
+        cage.sh("touch /tmp/go");
+        let told = follow.finish(PATIENCE).ok().stdout();
+        assert_eq!((stage.read("last").as_deref(), stage.read(".envrc")), (Some("1\n"), None));
+        assert!(told.contains("the cage has ended") && told.contains(".envrc"), "{told}");
+    }
+
     fn a_process_that_wakes_itself_gets_nothing_past_what_was_judged(stage) {
         put(stage, ".envrc", "ours\n");
         put(stage, "waking.py", WAKING);

@@ -1,7 +1,7 @@
 //! From a cage to the real files: what an agent did in a copy-on-write workspace, told, applied or let go.
 #![forbid(unsafe_code)]
 
-use ironcage_tests::{Ran, Running, Stage, Who, both};
+use ironcage_tests::{Ran, Running, Stage, Who, both, wait_until};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::time::Duration;
 
@@ -104,6 +104,61 @@ both! {
         stage.sh_with(COW, "test \"$(cat both)\" = agent").ok();
         ironcage(stage, &["apply", "--theirs"]).ok();
         assert_eq!(stage.read("both").as_deref(), Some("agent\n"));
+    }
+
+    fn a_mistyped_name_is_no_success(stage) {
+        stage.sh_with(COW, "echo x >file").ok();
+        for args in [&["diff", "nosuch"][..], &["apply", "nosuch"], &["discard", "nosuch", "--yes"]] {
+            ironcage(stage, args).ended(125).says("nosuch is not in the change");
+        }
+        ironcage(stage, &["fork", "file"]).ended(125).says("forked whole");
+        let json: serde_json::Value = serde_json::from_str(&ironcage(stage, &["changes", "--json"]).ok().stdout()).expect("JSON");
+        let id = json[0]["id"].as_str().expect("an id").to_owned();
+        assert!(ironcage(stage, &["diff", &id[..6], "file"]).ok().stdout().contains("+x"));
+        ironcage(stage, &["apply", &id[..6], "file"]).ok();
+        assert_eq!(stage.read("file").as_deref(), Some("x\n"));
+    }
+
+    fn what_is_withheld_in_a_git_directory_can_be_looked_at_and_named(stage) {
+        git(stage, "git init -q -b main; echo 1 >file; git add .; git commit -qm first");
+        stage.sh_with(COW, "echo '#!/bin/sh -x' >.git/hooks/pre-commit; git config core.fsmonitor evil; git remote add up https://elsewhere.test/x; \
+            git config branch.main.remote up; git config branch.main.merge refs/heads/main; echo 'all:' >Makefile").ok();
+        let shown = ironcage(stage, &["diff", ".git/hooks/pre-commit"]).ok().stdout();
+        assert!(shown.contains("+#!/bin/sh -x") && !shown.contains("no file"), "{shown}");
+        let shown = ironcage(stage, &["diff", ".git/config"]).ok().stdout();
+        assert!(shown.contains("fsmonitor = evil"), "{shown}");
+        let told = ironcage(stage, &["apply"]).ok().stdout();
+        for line in ["applied   Makefile", "remote.up.url = https://elsewhere.test/x", "branch.main.remote", "aside     .git/hooks/pre-commit"] {
+            assert!(told.contains(line), "no {line} in {told}");
+        }
+        let config = stage.read(".git/config").expect("settings");
+        assert!(config.contains("elsewhere.test") && !config.contains("refs/heads/main") && !config.contains("evil"), "{config}");
+        ironcage(stage, &["apply", ".git/hooks"]).ok();
+        assert!(stage.read(".git/hooks/pre-commit").is_some());
+    }
+
+    fn a_change_beside_a_busy_one_is_named_and_has_its_turn(stage) {
+        let first = ironcage(stage, &["run", "-q", "-d", "--sticky"]).ok().stdout().trim().to_owned();
+        let ran = stage.sh_with(&["--workspace-mode", "cow"], "echo b >beside").ok();
+        let hint = ran.stderr.lines().find(|line| line.contains("`ironcage diff w")).map(str::to_owned);
+        assert!(hint.is_some(), "{ran:?}");
+        let listed = ironcage(stage, &["changes"]).ok().stdout();
+        assert!(listed.contains("(made beside w"), "{listed}");
+        ironcage(stage, &["prune", "--yes"]).ok();
+        ironcage(stage, &["stop", "--time", "0", &first]).ok();
+        ironcage(stage, &["apply"]).ok();
+        assert_eq!(stage.read("beside").as_deref(), Some("b\n"));
+    }
+
+    fn a_start_that_failed_leaves_no_change_and_a_cage_in_the_background_tells_of_its(stage) {
+        ironcage(stage, &["run", "-q", "--name", "a b", "--", "/bin/true"]).ended(125);
+        assert_eq!(ironcage(stage, &["changes"]).ok().stdout(), "");
+        let id = ironcage(stage, &["run", "-q", "-d", "--", "/bin/sh", "-c", "echo x >made"]).ok().stdout().trim().to_owned();
+        // It may be over, and its change just about to be put aside.
+        let told = || ironcage(stage, &["wait", &id]).ok().stderr.contains("kept aside as w");
+        assert!(wait_until(Duration::from_secs(60), told));
+        let quiet = ironcage(stage, &["wait", "-q", &id]).ok();
+        assert_eq!(quiet.stderr, "");
     }
 }
 

@@ -128,7 +128,7 @@ impl Choice {
                     change.set_in_memory(true).map_err(shown)?;
                 }
                 if let Some(first) = beside.as_ref().filter(|_| stays_first) {
-                    store.make_current(first).map_err(shown)?;
+                    store.put_beside(&mut change, first).map_err(shown)?;
                 }
                 Ok(Some(Open {
                     store,
@@ -288,10 +288,11 @@ impl Open {
         }
     }
 
-    /// Lets a change go that this run began and in which nothing can be: the cage did not start.
+    /// Lets a change go that this run began and in which nothing is, since the cage did not start.
     pub(crate) fn abandon(self) -> Result<(), CliError> {
         match self.origin {
             Origin::Continued => Ok(()),
+            _ if !self.change.is_unused() => Ok(()),
             _ => self.remove(),
         }
     }
@@ -353,8 +354,13 @@ impl Open {
         if std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
             return self.ask();
         }
+        // Without an id the commands are about another one.
+        let id = match self.change.beside() {
+            Some(_) => format!(" {}", self.change.id()),
+            None => String::new(),
+        };
         anstream::eprintln!(
-            "  hint: `ironcage diff` shows it, `ironcage apply` brings it over, `ironcage discard` lets it go"
+            "  hint: `ironcage diff{id}` shows it, `ironcage apply{id}` brings it over, `ironcage discard{id}` lets it go"
         );
         Ok(())
     }
@@ -390,8 +396,11 @@ impl Open {
             .store
             .apply_locked(&self.change, &self.lock, &everything, options)
             .map_err(shown)?;
-        if !quiet && !applied.finished {
+        let to_tell = !applied.finished || !applied.flagged.is_empty();
+        if !quiet && to_tell {
             anstream::eprintln!("ironcage: in the git directory: {applied}");
+        }
+        if !quiet && !applied.finished {
             anstream::eprintln!(
                 "  hint: it stays aside as {}: `ironcage diff {}` shows it",
                 self.change.id(),

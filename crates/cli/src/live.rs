@@ -8,11 +8,13 @@ use ironcage_control::Request;
 use ironcage_model::Printable;
 use ironcage_runtime::client::{ClientError, Connection};
 use ironcage_workspace::{Applied, ApplyOptions, Change, Selection, Store, WorkspaceError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often a change that is followed is looked at.
 const LOOK: Duration = Duration::from_millis(300);
 
+/// How long the end of a run may take that has a change in use.
+const LAST: Duration = Duration::from_secs(60);
 /// How often it is tried when something in the cage moves after all.
 const TRIES: u32 = 5;
 
@@ -73,14 +75,15 @@ impl Live<'_> {
         Ok(Round { applied, runs })
     }
 
-    /// Applies what changes, until the cage is gone.
+    /// Applies what changes, until the cage is gone, and then what it wrote last. What came of
+    /// that, unless nothing was left of the change.
     pub(crate) fn follow(
         &self,
         selection: &Selection,
         options: &ApplyOptions,
         mut tell: impl FnMut(&Applied),
-    ) -> Result<(), CliError> {
-        loop {
+    ) -> Result<Option<Applied>, CliError> {
+        while self.change.directory().is_dir() {
             let ripe = self
                 .change
                 .has_more(selection, options)
@@ -92,20 +95,43 @@ impl Live<'_> {
                             tell(&round.applied);
                         }
                         if !round.runs {
-                            return Ok(());
+                            break;
                         }
                     }
                     Err(error) if self.is_over() => {
-                        // It ended in between: the rest is its run's.
+                        // It ended in between.
                         drop(error);
-                        return Ok(());
+                        break;
                     }
                     Err(error) => return Err(error),
                 }
             } else if self.is_over() {
-                return Ok(());
+                break;
             }
             std::thread::sleep(LOOK);
+        }
+        self.apply_last(selection, options)
+    }
+
+    /// Applies what is left when the run of the cage has let its change go.
+    fn apply_last(
+        &self,
+        selection: &Selection,
+        options: &ApplyOptions,
+    ) -> Result<Option<Applied>, CliError> {
+        let begun = Instant::now();
+        loop {
+            let applied = self.store.apply(self.change, selection, options);
+            // Its run removes a change in which nothing is.
+            if !self.change.directory().is_dir() {
+                return Ok(applied.ok());
+            }
+            match applied {
+                Err(WorkspaceError::InUse { .. }) if begun.elapsed() < LAST => {
+                    std::thread::sleep(LOOK);
+                }
+                other => return other.map(Some).map_err(|error| shown(&error)),
+            }
         }
     }
 

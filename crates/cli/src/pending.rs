@@ -6,6 +6,9 @@ use ironcage_runtime::client::Connection;
 use ironcage_workspace::{Change, ChangeId, Selection, Store, WorkspaceError, take_owners_rights};
 use std::path::{Path, PathBuf};
 
+/// The shortest beginning of an id that is taken for one.
+const SHORTEST: usize = 3;
+
 /// The change, and which part of it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PendingArgs {
@@ -84,7 +87,11 @@ impl PendingArgs {
         let cwd = current_directory()?;
         let mut paths = self.what;
         let first = paths.first().and_then(|first| first.to_str());
-        let id = first.and_then(|first| first.parse::<ChangeId>().ok());
+        let id = match first {
+            Some(first) if !cwd.join(first).exists() => begun(&store, first)?,
+            _ => None,
+        };
+        let id = id.or_else(|| first.and_then(|first| first.parse::<ChangeId>().ok()));
         let by_id = match id {
             Some(id) => match store.find(&id) {
                 Ok(change) => Some(change),
@@ -118,6 +125,57 @@ impl PendingArgs {
     }
 }
 
+impl Pending {
+    /// The same, if all that was named is in the change.
+    pub(crate) fn with_all_named(self) -> Result<Pending, CliError> {
+        let missing = self
+            .change
+            .missing(&self.selection)
+            .map_err(|error| shown(&error))?;
+        match missing {
+            None => Ok(self),
+            Some(path) => Err(shown(&WorkspaceError::NotThere {
+                path,
+                id: self.change.id().clone(),
+            })),
+        }
+    }
+}
+
+/// The id that begins so, where that can be the beginning of one and is of one alone.
+fn begun(store: &Store, text: &str) -> Result<Option<ChangeId>, CliError> {
+    if text.len() < SHORTEST || !text.starts_with('w') {
+        return Ok(None);
+    }
+    let changes = store.list().map_err(|error| shown(&error))?;
+    let ids = changes.iter().map(Change::id);
+    let mut ids = ids.filter(|id| id.as_str().starts_with(text));
+    match (ids.next(), ids.next()) {
+        (Some(_), Some(_)) => Err(CliError::new(format!(
+            "more than one change begins with {}",
+            ironcage_model::Printable::new(text)
+        ))
+        .hint("write more of the id; `ironcage changes` lists them")),
+        (id, _) => Ok(id.cloned()),
+    }
+}
+
+/// Tells where the change of a cage is that has ended, if it left one.
+pub(crate) fn tell_left(cage: &ironcage_model::CageId) -> Result<(), CliError> {
+    let store = places::changes(&places::home()?);
+    let changes = store.list().map_err(|error| shown(&error))?;
+    if let Some(left) = changes
+        .iter()
+        .find(|change| change.cages().last() == Some(cage))
+    {
+        let id = left.id();
+        anstream::eprintln!(
+            "ironcage: what the cage changed is kept aside as {id}: `ironcage diff {id}` shows it"
+        );
+    }
+    Ok(())
+}
+
 /// The change that the next run in a workspace continues.
 pub(crate) fn pending(store: &Store, workspace: &Path) -> Result<Change, CliError> {
     store
@@ -137,7 +195,7 @@ pub(crate) fn shown(error: &WorkspaceError) -> CliError {
         WorkspaceError::InUse { .. } => {
             message.hint("end the cage that works on it, then run this again")
         }
-        WorkspaceError::Elsewhere { .. } => {
+        WorkspaceError::Elsewhere { .. } | WorkspaceError::NotThere { .. } => {
             message.hint("paths are taken from the current directory")
         }
         _ => message,

@@ -143,6 +143,9 @@ pub(crate) struct Record {
     pub(crate) mode: String,
     pub(crate) cages: Vec<CageId>,
     pub(crate) layers: Vec<Layer>,
+    /// The change that another cage worked on when this one began, and that comes before it.
+    #[serde(default)]
+    pub(crate) beside: Option<ChangeId>,
     #[serde(default, with = "path_text::list")]
     pub(crate) allowed: Vec<PathBuf>,
     #[serde(default)]
@@ -338,6 +341,11 @@ impl Change {
             .cloned()
             .collect();
         self.lies_in(layer, path, &parts)
+    }
+
+    /// The change that it was begun beside, which the next run goes on with.
+    pub fn beside(&self) -> Option<&ChangeId> {
+        self.record.beside.as_ref()
     }
 
     /// The cages that worked on it.

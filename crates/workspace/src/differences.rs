@@ -85,9 +85,13 @@ pub(crate) fn open(root: BorrowedFd<'_>, path: &Path) -> io::Result<File> {
     tree::open_file(above.as_fd(), path.file_name().unwrap_or_default())
 }
 
-/// The differences of a change, without the git directory's and without what only times tell
-/// apart.
-pub fn differences(roots: &Roots, reading: &Reading) -> Vec<Difference> {
+/// The differences of a change, without what only times tell apart; of a git directory's only
+/// those that are wanted.
+pub fn differences(
+    roots: &Roots,
+    reading: &Reading,
+    of_git: &dyn Fn(&Entry) -> bool,
+) -> Vec<Difference> {
     let filled: BTreeSet<(usize, &Path)> = reading
         .entries
         .iter()
@@ -95,7 +99,7 @@ pub fn differences(roots: &Roots, reading: &Reading) -> Vec<Difference> {
         .collect();
     let mut found = Vec::new();
     for entry in &reading.entries {
-        if entry.git.is_none() && entry.status != Status::Touched {
+        if entry.status != Status::Touched && (entry.git.is_none() || of_git(entry)) {
             expand(roots, entry, &mut found);
         }
     }

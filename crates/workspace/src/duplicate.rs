@@ -145,6 +145,7 @@ fn copy_change(change: &Change, id: ChangeId, directory: &Path) -> Result<Change
         let mut record = change.record.clone();
         record.id = id;
         record.layers = layers;
+        record.beside = None;
         let copy = Change {
             record,
             directory: directory.to_owned(),

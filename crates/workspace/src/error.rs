@@ -52,6 +52,14 @@ pub enum WorkspaceError {
         /// The change.
         id: ChangeId,
     },
+    /// A path that was named is not in the change.
+    #[error("{} is not in the change {id}", Printable::new(path))]
+    NotThere {
+        /// The path.
+        path: PathBuf,
+        /// The change.
+        id: ChangeId,
+    },
     /// The directory that a layer lies over is not the one that it was begun over.
     #[error(
         "{} is not the directory that the change began in: move it back, or discard the change",

@@ -41,13 +41,7 @@ pub(crate) fn annotate(change: &Change, entries: &mut [Entry]) {
         if let Some(git) = &entry.git {
             let real = layer.real.join(git);
             let own = git::own_worktree(change, entry.layer);
-            notes.extend(of_git_directory(
-                entry,
-                git,
-                &real,
-                &layer.upper,
-                own.as_deref(),
-            ));
+            notes = of_git_directory(entry, git, &real, &layer.upper, own.as_deref());
         } else {
             notes.extend(by_name(&entry.path));
             if let Some(after) = &entry.after {
@@ -135,19 +129,23 @@ fn of_git_directory(
     real: &Path,
     upper: &Path,
     own: Option<&Path>,
-) -> Option<Note> {
+) -> Vec<Note> {
     if entry.path == git && entry.after.is_none() {
-        return shape("repository-removed", git.to_owned());
+        return shape("repository-removed", git.to_owned())
+            .into_iter()
+            .collect();
     }
     if !real.is_dir() {
-        return shape("nested-repository", git.to_owned());
+        return shape("nested-repository", git.to_owned())
+            .into_iter()
+            .collect();
     }
     if entry
         .after
         .as_ref()
         .is_some_and(|node| node.kind == Kind::Directory)
     {
-        return None;
+        return Vec::new();
     }
     let path = entry.path.strip_prefix(git).unwrap_or(&entry.path);
     let is_module = |path: &Path| {
@@ -156,15 +154,18 @@ fn of_git_directory(
             .iter()
             .all(|name| path.join(name).symlink_metadata().is_ok())
     };
-    let withheld = |why: String| {
-        Some(Note {
-            class: Class::Withheld,
-            why,
-            root: entry.path.clone(),
-        })
+    let hooks = git.join("hooks");
+    let root = match entry.path.starts_with(&hooks) {
+        true => hooks,
+        false => entry.path.clone(),
+    };
+    let note = |class: Class, why: String| Note {
+        class,
+        why,
+        root: root.clone(),
     };
     match git::sort(path, own, &is_module).part {
-        Part::Withheld(why) => withheld(why.to_owned()),
+        Part::Withheld(why) => vec![note(Class::Withheld, why.to_owned())],
         Part::Config => {
             let read = |root: &Path, path: &Path| {
                 let root = tree::open_root(root).ok()?;
@@ -173,17 +174,24 @@ fn of_git_directory(
                 String::from_utf8(bytes).ok()
             };
             let settings = read(real, path).unwrap_or_default();
-            let names = git::withheld(&settings, &read(upper, &entry.path)?)?;
-            match names.is_empty() {
-                true => None,
-                false => withheld(git::withheld_settings(&names)),
-            }
+            let agents = read(upper, &entry.path).unwrap_or_default();
+            let Some(change) = git::compare_settings(
+                &real.join(path.parent().unwrap_or(Path::new(""))),
+                &settings,
+                &agents,
+            ) else {
+                return vec![note(Class::Withheld, git::NO_SETTINGS.to_owned())];
+            };
+            let taken = git::told_settings(&change.taken).map(|why| note(Class::Flagged, why));
+            let withheld = (!change.withheld.is_empty())
+                .then(|| note(Class::Withheld, git::withheld_settings(&change.withheld)));
+            withheld.into_iter().chain(taken).collect()
         }
-        _ => None,
+        _ => Vec::new(),
     }
 }
 
-fn shape(name: &str, root: PathBuf) -> Option<Note> {
+pub(crate) fn shape(name: &str, root: PathBuf) -> Option<Note> {
     let found = executed::SHAPES.iter().find(|shape| shape.path == name)?;
     Some(Note {
         class: found.class,
@@ -206,6 +214,28 @@ pub(crate) fn by_name(path: &Path) -> Vec<Note> {
         }
     }
     notes
+}
+
+/// The listed names that a path has in it, or ends with the beginning of; with the rest of those.
+pub(crate) fn beginnings(path: &Path) -> Vec<(&'static Executed, Vec<OsString>)> {
+    let parts: Vec<&OsStr> = path.components().map(Component::as_os_str).collect();
+    let mut found = Vec::new();
+    for listed in executed::NAMES {
+        if found_at(listed, &parts).is_some() {
+            found.push((listed, Vec::new()));
+            continue;
+        }
+        let wanted: Vec<&str> = listed.path.split('/').collect();
+        for begun in 1..wanted.len() {
+            let end = parts.len().checked_sub(begun).map(|at| &parts[at..]);
+            let mut pairs = wanted.iter().zip(end.unwrap_or_default());
+            if end.is_some() && pairs.all(|(wanted, part)| is_like(wanted, part)) {
+                let beyond = wanted[begun..].iter().map(OsString::from).collect();
+                found.push((listed, beyond));
+            }
+        }
+    }
+    found
 }
 
 /// Where in a path a listed name ends.
@@ -249,10 +279,18 @@ fn by_shape(entry: &Entry, after: &Node, real: &Path, host: &HostPath, notes: &m
     if after.kind == Kind::Pipe {
         notes.extend(shape("pipe", root()));
     }
-    if let Some(target) = &after.target
-        && leads_outside(&entry.path, target)
-    {
-        notes.extend(shape("link-outside", root()));
+    if after.kind == Kind::Link {
+        // What it leads to would have the listed name.
+        let begun = beginnings(&entry.path).into_iter();
+        notes.extend(
+            begun
+                .filter(|(_, beyond)| !beyond.is_empty())
+                .map(|(listed, _)| Note {
+                    class: listed.class,
+                    why: listed.why.to_owned(),
+                    root: root(),
+                }),
+        );
     }
     if becomes_program {
         let directory = real.join(&entry.path);
@@ -265,25 +303,6 @@ fn by_shape(entry: &Entry, after: &Node, real: &Path, host: &HostPath, notes: &m
     }
 }
 
-/// Whether a link, by its text alone, leads out of the tree that it lies in.
-fn leads_outside(path: &Path, target: &Path) -> bool {
-    if target.is_absolute() {
-        return true;
-    }
-    let mut depth = path.components().count().saturating_sub(1);
-    for part in target.components() {
-        match part {
-            Component::ParentDir => match depth.checked_sub(1) {
-                Some(up) => depth = up,
-                None => return true,
-            },
-            Component::Normal(_) => depth += 1,
-            _ => {}
-        }
-    }
-    false
-}
-
 /// The search path of the one who applies.
 struct HostPath {
     directories: BTreeSet<PathBuf>,
@@ -294,8 +313,11 @@ struct HostPath {
 impl HostPath {
     fn of_environment() -> HostPath {
         let path = std::env::var_os("PATH").unwrap_or_default();
-        let directories: BTreeSet<PathBuf> = std::env::split_paths(&path)
-            .filter(|directory| directory.is_absolute())
+        let named = std::env::split_paths(&path).filter(|directory| directory.is_absolute());
+        // By its name and by what that leads to.
+        let directories: BTreeSet<PathBuf> = named
+            .flat_map(|directory| [std::fs::canonicalize(&directory).ok(), Some(directory)])
+            .flatten()
             .collect();
         HostPath {
             directories,
@@ -364,13 +386,23 @@ mod tests {
     }
 
     #[test]
-    fn a_link_leads_outside_by_an_absolute_path_or_by_going_up_too_far() {
-        let outside = |path: &str, target: &str| leads_outside(Path::new(path), Path::new(target));
-        assert!(outside("a", "/etc/passwd"));
-        assert!(outside("a", "../x"));
-        assert!(outside("a/b", "../../x"));
-        assert!(outside("a/b", "c/../../../x"));
-        assert!(!outside("a/b", "../x"));
-        assert!(!outside("a", "b/c"));
+    fn beginnings_of_listed_names_are_found_at_the_end_of_a_path() {
+        let beyond = |path: &str| -> Vec<String> {
+            let found = beginnings(Path::new(path)).into_iter();
+            found
+                .map(|(listed, beyond)| format!("{}:{}", listed.path, beyond.len()))
+                .collect()
+        };
+        assert!(beyond("sub/gradle").contains(&"gradle/wrapper:1".to_owned()));
+        assert!(beyond(".config").contains(&".config/autostart:1".to_owned()));
+        assert!(beyond("x/.vscode/a/b").contains(&".vscode:0".to_owned()));
+        assert!(beyond("gradle/other").is_empty());
+        let starred = executed::NAMES
+            .iter()
+            .filter(|listed| listed.path.contains('/'));
+        assert!(
+            starred.clone().all(|listed| !listed.path.contains('*')),
+            "what lies beyond a link is looked for by its name"
+        );
     }
 }

@@ -20,6 +20,7 @@ mod gitignore;
 mod ignored;
 mod known;
 mod landed;
+mod links;
 mod merge;
 mod path_text;
 mod reading;

@@ -3,6 +3,7 @@
 //! Nothing is followed and nothing is trusted: an upper layer holds what an agent made. What
 //! cannot be understood becomes an obstacle of its entry, and is not applied.
 
+use crate::differences::Roots;
 use crate::error::{Doing as _, WorkspaceError};
 use crate::executed::Note;
 use crate::ignored::Rules;
@@ -55,6 +56,8 @@ pub struct Entry {
     pub notes: Vec<Note>,
     /// The git directory that it belongs to, which is brought over in a way of its own.
     pub git: Option<PathBuf>,
+    /// Whether it was named, or something that it lies in, in that git directory.
+    pub named: bool,
 }
 
 /// A tree or a file that git ignores. It stays for the next run and is applied when named.
@@ -85,6 +88,14 @@ impl Change {
     /// # Errors
     /// Where a layer's directories cannot be opened, or the real one is another by now.
     pub fn read_entries(&self, selection: &Selection) -> Result<Reading, WorkspaceError> {
+        let mut reading = self.read_names(selection)?;
+        crate::links::annotate(self, &Roots::open(self)?, &mut reading.entries);
+        Ok(reading)
+    }
+
+    /// The same, as far as names tell: links of the real tree, which take a walk to find, are not
+    /// looked at.
+    pub(crate) fn read_names(&self, selection: &Selection) -> Result<Reading, WorkspaceError> {
         if self.in_memory() {
             return Err(WorkspaceError::InMemory {
                 id: self.id().clone(),
@@ -108,6 +119,29 @@ impl Change {
         }
         crate::executed::annotate(self, &mut reading.entries);
         Ok(reading)
+    }
+
+    /// Whether every path that was named is in the change: the first that is not.
+    ///
+    /// # Errors
+    /// As [`Change::read_entries`].
+    pub fn missing(&self, selection: &Selection) -> Result<Option<PathBuf>, WorkspaceError> {
+        if selection.is_everything() {
+            return Ok(None);
+        }
+        let reading = self.read_names(selection)?;
+        let is_there = |layer: usize, named: &Path| {
+            let in_entry = |entry: &Entry| {
+                entry.layer == layer
+                    && (entry.path.starts_with(named)
+                        || entry.after.is_none() && named.starts_with(&entry.path))
+            };
+            let ignored = |tree: &IgnoredTree| tree.layer == layer && tree.path.starts_with(named);
+            reading.entries.iter().any(in_entry) || reading.ignored.iter().any(ignored)
+        };
+        let mut named = selection.named().iter();
+        let missing = named.find(|(layer, path)| !is_there(*layer, path));
+        Ok(missing.map(|(layer, path)| self.shown(*layer, path)))
     }
 }
 
@@ -204,6 +238,7 @@ impl Walk<'_> {
             conflict: false,
             notes: Vec::new(),
             git: git.map(Path::to_owned),
+            named: git.is_some_and(|git| self.selection.names_in(self.layer, git, path)),
         }
     }
 

@@ -62,6 +62,13 @@ impl Selection {
                 .any(|(number, named)| *number == layer && path.starts_with(named))
     }
 
+    /// Whether a path in a git directory was named, or something there that it lies in.
+    pub(crate) fn names_in(&self, layer: usize, git: &Path, path: &Path) -> bool {
+        self.named.iter().any(|(number, named)| {
+            *number == layer && named.starts_with(git) && path.starts_with(named)
+        })
+    }
+
     /// Whether a path, or something below it, was named: naming what lies above is not enough
     /// for what has to be named.
     pub(crate) fn names(&self, layer: usize, path: &Path) -> bool {

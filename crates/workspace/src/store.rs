@@ -124,6 +124,7 @@ impl Store {
                 mode: mode.to_owned(),
                 cages: Vec::new(),
                 layers: made,
+                beside: None,
                 allowed: Vec::new(),
                 in_memory: false,
             },
@@ -179,6 +180,17 @@ impl Store {
     pub fn make_current(&self, change: &Change) -> Result<(), WorkspaceError> {
         let path = self.of_workspace(change.workspace()).join(CURRENT);
         put_file(&path, change.id().as_str().as_bytes()).doing("write", &path)
+    }
+
+    /// Begun beside a change that a cage works on: the next run goes on with that one, and with
+    /// this one when that is gone.
+    ///
+    /// # Errors
+    /// Where that cannot be written down.
+    pub fn put_beside(&self, change: &mut Change, first: &Change) -> Result<(), WorkspaceError> {
+        change.record.beside = Some(first.id().clone());
+        change.write_first()?;
+        self.make_current(first)
     }
 
     /// Every change there is, the oldest first.
@@ -238,6 +250,15 @@ impl Store {
                     return Err(error).doing("remove", &current);
                 }
                 _ => {}
+            }
+            // What stood beside it, the last one of them, has its turn.
+            let others = directories(&place)?.into_iter();
+            let beside = others
+                .filter_map(|directory| Change::read(&directory).ok())
+                .filter(|other| other.beside() == Some(change.id()))
+                .max_by_key(Change::began);
+            if let Some(beside) = beside {
+                self.make_current(&beside)?;
             }
         }
         // Only when nothing is left in it.

@@ -66,7 +66,7 @@ impl Change {
     pub fn summary_of(&self, roots: &Roots, reading: &Reading) -> Summary {
         let change = self;
         let mut summary = Summary::default();
-        for difference in differences(roots, reading) {
+        for difference in differences(roots, reading, &|entry| entry.named) {
             match difference.status {
                 _ if difference.moved.is_some() => summary.moved += 1,
                 Status::Added => summary.added += 1,
@@ -81,7 +81,7 @@ impl Change {
         let (mut withheld, mut flagged) = (BTreeSet::new(), BTreeSet::new());
         for entry in &reading.entries {
             let shown = || change.shown(entry.layer, &entry.path);
-            if entry.git.is_some() && entry.status != Status::Touched {
+            if entry.git.is_some() && !entry.named && entry.status != Status::Touched {
                 summary.git += 1;
             }
             let differs = entry.status != Status::Touched;
@@ -149,10 +149,10 @@ impl fmt::Display for Summary {
             .filter(|(count, _)| *count > 0)
             .map(|(count, word)| format!("{count} {word}"))
             .collect();
-        let counts = if counts.is_empty() {
-            "no file differs".to_owned()
-        } else {
-            counts.join(", ")
+        let counts = match (counts.is_empty(), self.git) {
+            (false, _) => counts.join(", "),
+            (true, 0) => "no file differs".to_owned(),
+            (true, _) => "no file outside of the git directory differs".to_owned(),
         };
         write!(
             f,
@@ -173,6 +173,9 @@ impl fmt::Display for Summary {
             )?;
         }
         more(f, "conflict", self.conflicts.len())?;
+        if !self.conflicts.is_empty() {
+            write!(f, "\n  {}", crate::apply::REMEDY)?;
+        }
         for tree in self.ignored.iter().take(MOST_LISTED) {
             write!(
                 f,

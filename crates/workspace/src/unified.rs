@@ -3,6 +3,7 @@
 //! Names are quoted as git quotes them. What is in files is escaped where it could act on a
 //! terminal, unless the bytes are asked for as they are.
 
+use crate::Change;
 use crate::differences::{Difference, Roots, Versions, compare};
 use crate::reading::Status;
 use crate::tree::{Kind, Node};
@@ -39,7 +40,7 @@ enum Paint {
 /// Where it cannot be written. What cannot be read is said in its place.
 pub fn write(
     out: &mut impl Write,
-    roots: &Roots,
+    (change, roots): (&Change, &Roots),
     difference: &Difference,
     style: Style,
 ) -> io::Result<()> {
@@ -47,7 +48,15 @@ pub fn write(
         .moved
         .as_ref()
         .map_or(&difference.path, |(from, _)| from);
-    let new = &difference.path;
+    // For a program, as the directory knows them; for people, so that directories can be told apart.
+    let name = |path: &Path| match style.raw {
+        true => path.to_owned(),
+        false => {
+            let shown = change.shown(difference.layer, path);
+            shown.strip_prefix("/").map(Path::to_owned).unwrap_or(shown)
+        }
+    };
+    let (old, new) = (&name(old), &name(&difference.path));
     let (quoted_old, quoted_new) = (quoted("a/", old), quoted("b/", new));
     let mut head = vec![format!("diff --git {quoted_old} {quoted_new}")];
     match (&difference.before, &difference.after) {

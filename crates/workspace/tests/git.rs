@@ -61,7 +61,7 @@ fn a_hook_and_settings_that_run_stay_aside_and_plain_ones_come_over() {
     bed.agent_over(
         &change,
         "echo 2 >>file; git commit -qam second; printf '#!/bin/sh\\ntouch /tmp/evil' >.git/hooks/pre-commit; chmod +x .git/hooks/pre-commit; \
-         git config core.fsmonitor evil; git config alias.st '!evil'; git remote add fork https://host.example/x.git; git config branch.main.remote fork; \
+         git config core.fsmonitor evil; git config alias.st '!evil'; git remote add fork https://host.example/x.git; git config branch.main.remote fork; git config branch.topic.remote fork; \
          git config branch.main.merge refs/heads/main; echo x >.git/commondir; mkdir -p .git/info; echo '* filter=x' >.git/info/attributes; git replace HEAD HEAD~1 || true",
     );
     let summary = change.summary().expect("a summary");
@@ -85,8 +85,8 @@ fn a_hook_and_settings_that_run_stay_aside_and_plain_ones_come_over() {
     }
     assert_eq!(bed.say("git log --format=%s -1"), "second\n");
     assert_eq!(
-        bed.say("git config remote.fork.url; git config branch.main.remote"),
-        "https://host.example/x.git\nfork\n"
+        bed.say("git config remote.fork.url; git config branch.topic.remote; git config branch.main.remote || echo none"),
+        "https://host.example/x.git\nfork\nnone\n"
     );
     bed.host("test ! -e .git/hooks/pre-commit; test ! -e .git/commondir; ! git config core.fsmonitor; ! git config alias.st; test -z \"$(git replace)\"");
     // Named, it comes over.

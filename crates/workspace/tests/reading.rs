@@ -25,8 +25,14 @@ fn shown(change: &Change) -> String {
         .expect("a reading");
     let roots = Roots::open(change).expect("roots");
     let mut out = Vec::new();
-    for difference in differences(&roots, &reading) {
-        unified::write(&mut out, &roots, &difference, unified::Style::default()).expect("text");
+    for difference in differences(&roots, &reading, &|entry| entry.named) {
+        unified::write(
+            &mut out,
+            (change, &roots),
+            &difference,
+            unified::Style::default(),
+        )
+        .expect("text");
     }
     String::from_utf8(out).expect("text")
 }

@@ -3,9 +3,12 @@
 use crate::error::{CliError, CommandResult};
 use crate::live::Live;
 use crate::pending::{Pending, PendingArgs, shown};
+use ironcage_policy::Class;
 use ironcage_workspace::{
-    Applied, ApplyOptions, Change, OnConflict, Roots, Selection, differences, unified,
+    Applied, ApplyOptions, Change, Entry, OnConflict, Reading, Roots, Selection, Status,
+    differences, unified,
 };
+use std::collections::BTreeMap;
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::path::PathBuf;
 
@@ -44,7 +47,11 @@ pub(crate) fn run(args: Args) -> CommandResult {
         change,
         mut selection,
         cage,
-    } = args.pending.find_with_cage()?;
+    } = match args.follow {
+        // What is named may come later.
+        true => args.pending.find_with_cage()?,
+        false => args.pending.find_with_cage()?.with_all_named()?,
+    };
     let live = cage.as_ref().map(|cage| Live {
         store: &store,
         change: &change,
@@ -107,9 +114,18 @@ fn follow(live: Option<Live<'_>>, selection: &Selection) -> CommandResult {
         without_git: true,
         ..ApplyOptions::default()
     };
-    live.follow(selection, &options, |applied| {
+    let left = live.follow(selection, &options, |applied| {
         anstream::println!("{} applied", applied.done);
     })?;
+    match left {
+        Some(applied) => {
+            anstream::println!("the cage has ended: {applied}");
+            if !applied.finished {
+                say_what_is_left(live.change);
+            }
+        }
+        None => anstream::println!("the cage has ended, and nothing is left of its change"),
+    }
     Ok(0)
 }
 
@@ -117,11 +133,15 @@ fn follow(live: Option<Live<'_>>, selection: &Selection) -> CommandResult {
 pub(crate) fn tell(change: &Change, applied: &Applied) {
     anstream::println!("{applied}");
     if !applied.finished {
-        anstream::println!(
-            "the rest stays aside as {}: `ironcage diff` shows it, a path applies what it names",
-            change.id()
-        );
+        say_what_is_left(change);
     }
+}
+
+fn say_what_is_left(change: &Change) {
+    anstream::println!(
+        "the rest stays aside as {}: `ironcage diff` shows it, a path applies what it names",
+        change.id()
+    );
 }
 
 /// Shows every file and asks; the ones that were wanted.
@@ -142,13 +162,17 @@ fn ask(change: &Change, selection: &Selection) -> Result<Option<Selection>, CliE
         raw: false,
     };
     let mut wanted: Vec<PathBuf> = Vec::new();
-    let mut all = false;
-    for difference in differences(&roots, &reading) {
+    let (mut all, mut enough) = (false, false);
+    let withheld = |entry: &Entry| {
+        let mut notes = entry.notes.iter();
+        notes.any(|note| note.class == Class::Withheld)
+    };
+    for difference in differences(&roots, &reading, &withheld) {
         let shown = change.shown(difference.layer, &difference.path);
         let real = change.workspace().join(&shown);
         if !all {
             let mut out = std::io::stdout().lock();
-            unified::write(&mut out, &roots, &difference, style).map_err(failed)?;
+            unified::write(&mut out, (change, &roots), &difference, style).map_err(failed)?;
             for entry in reading
                 .entries
                 .iter()
@@ -158,19 +182,15 @@ fn ask(change: &Change, selection: &Selection) -> Result<Option<Selection>, CliE
                     writeln!(out, "note: {}", note.why).map_err(failed)?;
                 }
             }
-            write!(out, "apply {}? [y,n,a,q] ", unified::quoted("", &shown)).map_err(failed)?;
-            out.flush().map_err(failed)?;
-            let mut answer = String::new();
-            std::io::stdin()
-                .lock()
-                .read_line(&mut answer)
-                .map_err(failed)?;
-            match answer.trim() {
-                "y" | "Y" => {}
-                "a" => all = true,
-                // The end of input is no answer, and so no.
-                "q" | "" if answer.is_empty() || answer.trim() == "q" => break,
-                _ => continue,
+            drop(out);
+            match answer(&unified::quoted("", &shown)).map_err(failed)? {
+                Answer::Yes => {}
+                Answer::All => all = true,
+                Answer::Enough => {
+                    enough = true;
+                    break;
+                }
+                Answer::No => continue,
             }
         }
         wanted.push(real);
@@ -182,10 +202,65 @@ fn ask(change: &Change, selection: &Selection) -> Result<Option<Selection>, CliE
             );
         }
     }
+    if !enough {
+        wanted.extend(ask_for_git(change, &reading, all).map_err(failed)?);
+    }
     if wanted.is_empty() {
         return Ok(None);
     }
     Selection::of(change, change.workspace(), &wanted)
         .map(Some)
         .map_err(|error| shown(&error))
+}
+
+enum Answer {
+    Yes,
+    No,
+    /// This one, and all that come after it.
+    All,
+    /// None of those that come after it either.
+    Enough,
+}
+
+fn answer(what: &str) -> std::io::Result<Answer> {
+    let mut out = std::io::stdout().lock();
+    write!(out, "apply {what}? [y,n,a,q] ")?;
+    out.flush()?;
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer)?;
+    Ok(match answer.trim() {
+        "y" | "Y" => Answer::Yes,
+        "a" => Answer::All,
+        "q" => Answer::Enough,
+        // The end of input is no answer, and so no.
+        "" if answer.is_empty() => Answer::Enough,
+        _ => Answer::No,
+    })
+}
+
+/// Asks for each git directory as a whole: commits and references come over together.
+fn ask_for_git(change: &Change, reading: &Reading, all: bool) -> std::io::Result<Vec<PathBuf>> {
+    let mut counts: BTreeMap<PathBuf, usize> = BTreeMap::new();
+    let brought = |entry: &&Entry| entry.status != Status::Touched && entry.notes.is_empty();
+    for entry in reading.entries.iter().filter(brought) {
+        if let Some(git) = &entry.git {
+            *counts.entry(change.shown(entry.layer, git)).or_default() += 1;
+        }
+    }
+    let mut wanted = Vec::new();
+    let mut all = all;
+    for (git, count) in counts {
+        let what = format!(
+            "commits and references in {} ({count} differences)",
+            unified::quoted("", &git)
+        );
+        match if all { Answer::Yes } else { answer(&what)? } {
+            Answer::Yes => {}
+            Answer::All => all = true,
+            Answer::No => continue,
+            Answer::Enough => break,
+        }
+        wanted.push(change.workspace().join(git));
+    }
+    Ok(wanted)
 }

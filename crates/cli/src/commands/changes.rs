@@ -5,6 +5,7 @@ use crate::error::CommandResult;
 use crate::pending::shown;
 use crate::places;
 use ironcage_model::Printable;
+use ironcage_workspace::{Change, ChangeId};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// List pending changes: what cages did and nobody has applied yet.
@@ -46,10 +47,12 @@ pub(crate) fn run(args: Args) -> CommandResult {
         return Ok(0);
     }
     for change in &changes {
-        let note = match (change.in_use(), is_current(change)) {
-            (true, _) => "  (in use)",
-            (_, false) => "  (set aside by a newer one)",
-            _ => "",
+        let current = store.pending(change.workspace()).ok().flatten();
+        let note = match (change.in_use(), standing(change, current.as_ref())) {
+            (true, _) => "  (in use)".to_owned(),
+            (_, Standing::Current) => String::new(),
+            (_, Standing::Beside(first)) => format!("  (made beside {first})"),
+            (_, standing) => format!("  ({})", standing.prunable().unwrap_or_default()),
         };
         anstream::println!(
             "{}  {:>9}  {:>8}  {}{note}",
@@ -60,6 +63,42 @@ pub(crate) fn run(args: Args) -> CommandResult {
         );
     }
     Ok(0)
+}
+
+/// What a change is among those of its workspace.
+pub(super) enum Standing<'a> {
+    /// The next run goes on with it.
+    Current,
+    /// The next run goes on with this other one first.
+    Beside(&'a ChangeId),
+    /// A newer one was wanted.
+    SetAside,
+    /// There is nowhere to apply it.
+    WorkspaceGone,
+}
+
+impl Standing<'_> {
+    /// Why nobody would miss it, if so.
+    pub(super) fn prunable(&self) -> Option<&'static str> {
+        match self {
+            Standing::Current | Standing::Beside(_) => None,
+            Standing::SetAside => Some("set aside by a newer one"),
+            Standing::WorkspaceGone => Some("workspace gone"),
+        }
+    }
+}
+
+/// What a change is, by the one that the next run goes on with.
+pub(super) fn standing<'a>(change: &'a Change, current: Option<&Change>) -> Standing<'a> {
+    let current = current.map(Change::id);
+    if change.workspace().symlink_metadata().is_err() {
+        return Standing::WorkspaceGone;
+    }
+    match change.beside() {
+        _ if current == Some(change.id()) => Standing::Current,
+        Some(first) if current == Some(first) => Standing::Beside(first),
+        _ => Standing::SetAside,
+    }
 }
 
 /// How long ago, in one unit.

@@ -4,6 +4,7 @@ use crate::error::{CliError, CommandResult};
 use crate::pending::{Pending, PendingArgs, shown};
 use ironcage_model::Printable;
 use ironcage_workspace::{Change, Difference, Roots, Selection, differences, unified};
+use std::collections::BTreeSet;
 use std::io::{self, IsTerminal as _, Write};
 use std::process::{Child, Command, Stdio};
 
@@ -39,7 +40,7 @@ struct Shape {
 pub(crate) fn run(args: Args) -> CommandResult {
     let Pending {
         change, selection, ..
-    } = args.pending.find()?;
+    } = args.pending.find()?.with_all_named()?;
     print(&change, &selection, args.shape)
 }
 
@@ -53,7 +54,14 @@ fn print(change: &Change, selection: &Selection, args: Shape) -> CommandResult {
         .read_entries(selection)
         .map_err(|error| shown(&error))?;
     let roots = Roots::open(change).map_err(|error| shown(&error))?;
-    let found = differences(&roots, &reading);
+    let found = differences(&roots, &reading, &|entry| entry.named);
+    let layers: BTreeSet<usize> = found.iter().map(|difference| difference.layer).collect();
+    if args.raw && layers.len() > 1 {
+        return Err(CliError::new(
+            "the change is in several directories, and `git apply` works in one",
+        )
+        .hint("name a path in one of them"));
+    }
     let summary = change.summary_of(&roots, &reading);
     if args.json {
         anstream::println!("{}", json(change, &roots, &found, &summary));
@@ -73,7 +81,7 @@ fn print(change: &Change, selection: &Selection, args: Shape) -> CommandResult {
             } else if args.stat {
                 writeln!(out, "{}", stat(&roots, difference, &path))?;
             } else {
-                unified::write(&mut out, &roots, difference, style)?;
+                unified::write(&mut out, (change, &roots), difference, style)?;
             }
         }
         if !args.name_only && !args.raw {

@@ -20,7 +20,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
         change,
         selection,
         ..
-    } = args.pending.find()?;
+    } = args.pending.find()?.with_all_named()?;
     let id = change.id().clone();
     if !args.yes {
         let what = if selection.is_everything() {

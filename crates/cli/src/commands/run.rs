@@ -132,7 +132,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let finished = match ironcage_runtime::run(job) {
         Ok(ended) => ended,
         Err(error) => {
-            if let (Some(change), RunError::Start(_)) = (change, &error) {
+            if let Some(change) = change {
                 change.abandon()?;
             }
             return Err(run_error(error));

@@ -1,11 +1,13 @@
 //! `ironcage snapshot`, `restore`, `fork` and `prune`: copies of pending changes.
 
+use super::changes::standing;
 use crate::ask::confirm;
-use crate::error::CommandResult;
+use crate::error::{CliError, CommandResult};
 use crate::pending::{Pending, PendingArgs, WorkspaceArgs, shown};
 use crate::places;
 use crate::values::age;
 use ironcage_model::Printable;
+use ironcage_workspace::Change;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Keep the state of the workspace's pending change, to go back to.
@@ -75,7 +77,18 @@ pub(crate) struct ForkArgs {
 }
 
 pub(crate) fn fork(args: ForkArgs) -> CommandResult {
-    let Pending { store, change, .. } = args.pending.find()?;
+    let Pending {
+        store,
+        change,
+        selection,
+        ..
+    } = args.pending.find()?;
+    if !selection.is_everything() {
+        return Err(
+            CliError::new("a change is forked whole: name its id, and no path")
+                .hint("`ironcage changes` lists the ids"),
+        );
+    }
     let copy = store.fork(&change).map_err(|error| shown(&error))?;
     anstream::println!("{}", copy.id());
     Ok(0)
@@ -102,31 +115,31 @@ pub(crate) fn prune(args: PruneArgs) -> CommandResult {
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
         .as_secs();
-    let mut found = Vec::new();
+    let mut found: Vec<(Change, &str)> = Vec::new();
     for change in store.list().map_err(|error| shown(&error))? {
         let began = u64::try_from(change.began().seconds).unwrap_or(0);
         let old = now.saturating_sub(began) >= least;
         let current = store
             .pending(change.workspace())
             .map_err(|error| shown(&error))?;
-        let is_current = current.is_some_and(|current| current.id() == change.id());
-        let gone = change.workspace().symlink_metadata().is_err();
-        if old && (!is_current || gone) && !change.in_use() {
-            found.push(change);
+        let why = standing(&change, current.as_ref());
+        if let (true, Some(why), false) = (old, why.prunable(), change.in_use()) {
+            found.push((change, why));
         }
     }
     if found.is_empty() {
         anstream::println!("nothing to remove");
         return Ok(0);
     }
-    for change in &found {
-        anstream::println!("{}  {}", change.id(), Printable::new(change.workspace()));
+    for (change, why) in &found {
+        let workspace = Printable::new(change.workspace());
+        anstream::println!("{}  {workspace}  ({why})", change.id());
     }
     let question = format!("remove {}?", found.len());
     if !args.yes && !confirm(&question, "nothing was removed", "--yes")? {
         return Ok(0);
     }
-    for change in &found {
+    for (change, _) in &found {
         store.remove(change).map_err(|error| shown(&error))?;
     }
     anstream::println!("removed {}", found.len());

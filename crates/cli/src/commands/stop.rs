@@ -2,6 +2,7 @@
 
 use crate::completed::running_cages;
 use crate::error::CommandResult;
+use crate::pending::tell_left;
 use crate::running;
 use ironcage_control::Request;
 use ironcage_policy::TimeLimit;
@@ -20,6 +21,9 @@ pub(crate) struct Args {
     /// Ids of cages, their beginnings, or names
     #[arg(required = true, value_name = "ID", add = running_cages())]
     ids: Vec<String>,
+    /// Do not say where what the cages changed is kept
+    #[arg(short, long)]
+    quiet: bool,
 }
 
 /// Seconds, which may be none or parts of one, or a time with its unit.
@@ -50,7 +54,12 @@ pub(crate) fn run(args: Args) -> CommandResult {
     for connection in connections {
         match connection.await_end() {
             // Without a word is an end too.
-            Ok(_) | Err(ClientError::Gone { .. }) => anstream::println!("{}", connection.id()),
+            Ok(_) | Err(ClientError::Gone { .. }) => {
+                anstream::println!("{}", connection.id());
+                if !args.quiet {
+                    tell_left(connection.id())?;
+                }
+            }
             Err(error) => return Err(running::said(error)),
         }
     }

@@ -3,6 +3,7 @@
 use super::audit::ending_in_words;
 use crate::completed::kept_cages;
 use crate::error::{CliError, CommandResult};
+use crate::pending::tell_left;
 use crate::running;
 use ironcage_control::Request;
 use ironcage_model::Ending;
@@ -16,6 +17,9 @@ pub(crate) struct Args {
     /// Id of the cage, its beginning, or the cage's name
     #[arg(value_name = "ID", add = kept_cages())]
     id: String,
+    /// Do not say where what the cage changed is kept
+    #[arg(short, long)]
+    quiet: bool,
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
@@ -39,6 +43,9 @@ pub(crate) fn run(args: Args) -> CommandResult {
         Some(ending) => {
             if !matches!(ending, Ending::Exited { .. } | Ending::Stopped) {
                 anstream::eprintln!("ironcage: {}", ending_in_words(&ending));
+            }
+            if !args.quiet {
+                tell_left(&id)?;
             }
             Ok(ending.exit_code())
         }

@@ -13,6 +13,7 @@ use crate::differences::Roots;
 use crate::error::{Doing as _, WorkspaceError};
 use crate::known::Known;
 use crate::landed::{Landed, Left};
+use crate::reading::Reading;
 use crate::summary::Told;
 use crate::tree::{self, Node};
 use crate::unified::quoted;
@@ -20,10 +21,14 @@ use crate::{Applying, Change, Lock, Moment, Selection, Status, Store, upper};
 use ironcage_sys::faults::step;
 use ironcage_sys::rustix::fs::syncfs;
 use journal::{Action, Journal, Phase};
+pub(crate) use plan::is_named;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
+/// What to do about what both changed.
+pub(crate) const REMEDY: &str = "where both changed: `ironcage apply --theirs PATH` takes the agent's version, `--ours PATH` keeps yours";
 /// More are counted, not listed.
 const MOST_LISTED: usize = 20;
 
@@ -61,6 +66,8 @@ pub struct Applied {
     pub held: Vec<Told>,
     /// What the host changed meanwhile: both versions are kept.
     pub conflicts: Vec<PathBuf>,
+    /// What was applied though the host would execute or trust it.
+    pub flagged: BTreeSet<Told>,
     /// Whether nothing is left of the change, which is gone with it.
     pub finished: bool,
 }
@@ -76,8 +83,20 @@ impl fmt::Display for Applied {
             write!(f, "\n  aside     {path}: {}", told.why)?;
         }
         match self.held.len().checked_sub(MOST_LISTED) {
-            Some(rest) if rest > 0 => write!(f, "\n  aside     and {rest} more"),
-            _ => Ok(()),
+            Some(rest) if rest > 0 => write!(f, "\n  aside     and {rest} more")?,
+            _ => {}
+        }
+        for told in self.flagged.iter().take(MOST_LISTED) {
+            let path = quoted("", &told.path);
+            write!(f, "\n  applied   {path}: {}", told.why)?;
+        }
+        match self.flagged.len().checked_sub(MOST_LISTED) {
+            Some(rest) if rest > 0 => write!(f, "\n  applied   and {rest} more of that sort")?,
+            _ => {}
+        }
+        match self.conflicts.is_empty() {
+            true => Ok(()),
+            false => write!(f, "\n  {REMEDY}"),
         }
     }
 }
@@ -246,14 +265,16 @@ impl Change {
         selection: &Selection,
         options: &ApplyOptions,
     ) -> Result<bool, WorkspaceError> {
-        let reading = self.read_entries(selection)?;
-        let mut entries = reading.entries.iter();
-        Ok(entries.any(|entry| {
-            let git = entry.git.is_some() && options.without_git;
-            entry.status != Status::Touched
-                && !git
-                && plan::is_applied(self, entry, selection, options)
-        }))
+        let any = |reading: &Reading| {
+            reading.entries.iter().any(|entry| {
+                let git = entry.git.is_some() && options.without_git;
+                entry.status != Status::Touched
+                    && !git
+                    && plan::is_applied(self, entry, selection, options)
+            })
+        };
+        // By names first: this is asked often, and the whole look takes a walk.
+        Ok(any(&self.read_names(selection)?) && any(&self.read_entries(selection)?))
     }
 }
 

@@ -6,6 +6,7 @@ use super::staging::Dress;
 use super::{Applied, ApplyOptions, OnConflict, staging};
 use crate::differences::{Roots, open};
 use crate::error::{Doing as _, WorkspaceError};
+use crate::executed::Note;
 use crate::landed::Left;
 use crate::reading::{Entry, Reading, Status};
 use crate::summary::Told;
@@ -63,6 +64,13 @@ pub(super) fn plan(
             }
             Verdict::Forget => steps.push(make(entry, Action::Forget, false)),
             Verdict::Apply => {
+                if entry.status != Status::Touched {
+                    let flagged = entry.notes.iter();
+                    applied.flagged.extend(flagged.map(|note| Told {
+                        path: change.shown(entry.layer, &note.root),
+                        why: note.why.clone(),
+                    }));
+                }
                 let actions = actions(change, roots, entry, selection).doing("look at", &shown)?;
                 steps.extend(actions);
             }
@@ -82,13 +90,9 @@ fn belongs_to_git(
     let Some(git) = &entry.git else {
         return false;
     };
-    let is_new = entry.notes.iter().any(|note| &note.root == git);
-    let named = if is_new {
-        selection.names(entry.layer, git)
-    } else {
-        let allowed = change.lies_in_git(entry.layer, (git, &entry.path), &options.allowed);
-        (selection.names(entry.layer, &entry.path) || allowed) && &entry.path != git
-    };
+    let is_new = is_new(entry, git);
+    let allowed = change.lies_in_git(entry.layer, (git, &entry.path), &options.allowed);
+    let named = is_named(entry, git, selection) || !is_new && allowed && &entry.path != git;
     if !named
         && is_new
         && &entry.path == git
@@ -100,6 +104,21 @@ fn belongs_to_git(
         });
     }
     !named
+}
+
+/// Whether a git directory was not there when the change began.
+fn is_new(entry: &Entry, git: &Path) -> bool {
+    entry.notes.iter().any(|note| note.root == git)
+}
+
+/// Whether something in a git directory was named, or that of it which the lists name.
+pub(crate) fn is_named(entry: &Entry, git: &Path, selection: &Selection) -> bool {
+    let names = |path: &Path| selection.names(entry.layer, path);
+    if is_new(entry, git) {
+        return names(git);
+    }
+    let root = |note: &Note| note.class == Class::Withheld && names(&note.root);
+    entry.path != git && (names(&entry.path) || entry.notes.iter().any(root))
 }
 
 enum Verdict {

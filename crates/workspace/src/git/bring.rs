@@ -7,13 +7,13 @@ use super::objects::{self, ObjectFile};
 use super::part::{Part, Sorted, sort};
 use super::refs;
 use super::{config, index, view::View};
-use crate::apply::{Afterwards, Applied, ApplyOptions};
+use crate::apply::{self, Afterwards, Applied, ApplyOptions};
 use crate::content;
 use crate::differences::Roots;
 use crate::error::{Doing as _, WorkspaceError};
 use crate::known::Known;
 use crate::landed::{Landed, Left};
-use crate::reading::{Entry, Reading};
+use crate::reading::{Entry, Reading, Status};
 use crate::summary::Told;
 use crate::tree::{self, Kind, Node};
 use crate::{Change, LayerRole, Selection, ignored, upper};
@@ -34,6 +34,9 @@ const MOVED_ON: &str = "it changed in the real tree too";
 /// Where packs are copied to while git makes their indexes, in the change's directory.
 const PACKS: &str = "packs";
 const OUT: &str = "cleared";
+/// Said of settings that are none.
+pub(crate) const NO_SETTINGS: &str = "git would not take these settings";
+const IN_PART: &str = "commits and references come over together: name the git directory";
 
 /// Brings every git directory of a reading over that is selected.
 pub(crate) fn bring_over(
@@ -47,12 +50,16 @@ pub(crate) fn bring_over(
     let mut groups: BTreeMap<(usize, &Path), Vec<&Entry>> = BTreeMap::new();
     for entry in &reading.entries {
         let Some(git) = &entry.git else { continue };
-        // What is allowed by its name came over as any other file does.
-        if !change.lies_in_git(entry.layer, (git, &entry.path), &options.allowed) {
+        // What is allowed by its name, or was named, came over as any other file does.
+        let came = change.lies_in_git(entry.layer, (git, &entry.path), &options.allowed)
+            || apply::is_named(entry, git, selection);
+        if !came {
             groups.entry((entry.layer, git)).or_default().push(entry);
         }
     }
     for ((layer, git), entries) in groups {
+        let all = |entry: &&Entry| entry.layer == layer && entry.git.as_deref() == Some(git);
+        let whole = reading.entries.iter().filter(all).count() == entries.len();
         let shown = change.shown(layer, git);
         // What was not there when the change began is withheld as a whole, and told by its note.
         let real = roots
@@ -65,6 +72,13 @@ pub(crate) fn bring_over(
             continue;
         };
         if !selection.covers(layer, git) {
+            let mut asked = entries.iter().filter(|entry| entry.named);
+            if let Some(entry) = asked.find(|entry| entry.status != Status::Touched) {
+                applied.held.push(Told {
+                    path: change.shown(layer, &entry.path),
+                    why: IN_PART.into(),
+                });
+            }
             continue;
         }
         let owner = Node::of(&real).doing("look at", &shown)?.owner;
@@ -92,7 +106,7 @@ pub(crate) fn bring_over(
         Known::add(change, &made)?;
         let held = bringing.held;
         match afterwards {
-            Afterwards::Clear => clear(change, roots, layer, git, &entries, &held)?,
+            Afterwards::Clear => clear(change, roots, (layer, git, whole), &entries, &held)?,
             Afterwards::Keep => {
                 let done = entries.iter().filter(|entry| {
                     let below = entry.path.strip_prefix(git).unwrap_or(&entry.path);
@@ -471,19 +485,24 @@ impl Bringing<'_> {
             return Ok(Done::Held("would remove the settings".into()));
         }
         let lock = self.locks.take(self.view.real.as_fd(), path)?;
-        let read =
-            || -> io::Result<_> { Ok((self.view.real_text(path)?, self.view.upper_text(path)?)) };
-        let (real, agents) = match read() {
+        let read = || -> io::Result<_> {
+            let above = path.parent().unwrap_or(Path::new(""));
+            let git = tree::open_below(self.view.real.as_fd(), above)?;
+            Ok((git, self.view.real_text(path)?, self.view.upper_text(path)?))
+        };
+        let (git, real, agents) = match read() {
             Ok(texts) => texts,
             Err(error) => {
                 lock.release();
                 return Err(error);
             }
         };
-        let Some(change) = config::compare(&real, &agents) else {
+        let is_branch = |name: &str| refs::is_branch(&git, name);
+        let Some(change) = config::compare(&real, &agents, &is_branch) else {
             lock.release();
-            return Ok(Done::Held("git would not take these settings".into()));
+            return Ok(Done::Held(NO_SETTINGS.into()));
         };
+        let told = config::told(&change.taken);
         if change.taken.is_empty() {
             lock.release();
         } else {
@@ -495,6 +514,9 @@ impl Bringing<'_> {
             let text = format!("{real}{end}{}", config::addition(&change.taken));
             lock.replace(text.as_bytes())?;
             self.applied.done += 1;
+            let path = self.change.shown(self.layer, &self.git.join(path));
+            let told = told.map(|why| Told { path, why });
+            self.applied.flagged.extend(told);
         }
         Ok(match change.withheld.is_empty() {
             true => Done::Nothing,
@@ -531,15 +553,14 @@ fn is_directory(entry: &Entry) -> bool {
 fn clear(
     change: &Change,
     roots: &Roots,
-    layer: usize,
-    git: &Path,
+    (layer, git, whole): (usize, &Path, bool),
     entries: &[&Entry],
     held: &BTreeSet<PathBuf>,
 ) -> Result<(), WorkspaceError> {
     let shown = change.shown(layer, git);
     let upper = roots.upper(layer).doing("open", &shown)?;
     let real = roots.real(layer).doing("open", &shown)?;
-    if held.is_empty() && !git.as_os_str().is_empty() {
+    if whole && held.is_empty() && !git.as_os_str().is_empty() {
         let directory: OwnedFd =
             tree::open_root(change.directory()).doing("open", change.directory())?;
         remove_tree(change.directory(), OsStr::new(OUT))?;

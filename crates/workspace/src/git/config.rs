@@ -38,22 +38,55 @@ pub(crate) struct ConfigChange {
     pub(crate) withheld: Vec<String>,
 }
 
-/// Compares the agent's configuration with the real one. `None` when the agent's is not one.
-pub(crate) fn compare(real: &str, agents: &str) -> Option<ConfigChange> {
+/// Compares the agent's configuration with the real one, which has some branches. `None` when the
+/// agent's is not one.
+pub(crate) fn compare(
+    real: &str,
+    agents: &str,
+    is_branch: &dyn Fn(&str) -> bool,
+) -> Option<ConfigChange> {
     let (real, agents) = (parse(real).unwrap_or_default(), parse(agents)?);
     let mut change = ConfigChange::default();
+    // The user's next push of a branch that is there would go to whom the agent chose.
+    let is_remote = |name: &str| {
+        let mut remotes = real.iter().filter(|setting| setting.section == "remote");
+        name == "." || remotes.any(|setting| setting.subsection.as_deref() == Some(name))
+    };
+    let turned: Vec<Option<&str>> = agents
+        .iter()
+        .filter(|setting| setting.section == "branch" && setting.key == "remote")
+        .filter(|setting| !real.contains(setting))
+        .filter(|setting| !is_remote(setting.value.as_deref().unwrap_or_default()))
+        .map(|setting| setting.subsection.as_deref())
+        .filter(|branch| branch.is_some_and(is_branch))
+        .collect();
+    let is_turned = |setting: &Setting| {
+        setting.section == "branch" && turned.contains(&setting.subsection.as_deref())
+    };
     for setting in &agents {
         if real.contains(setting) {
             continue;
         }
         let is_new = !real.iter().any(|other| other.same_place(setting));
-        if is_new && is_harmless(setting) {
+        if is_new && is_harmless(setting) && !is_turned(setting) {
             change.taken.push(setting.clone());
         } else {
             change.withheld.push(setting.name());
         }
     }
     Some(change)
+}
+
+/// What is said of settings that are taken over; nothing where there are none.
+pub(crate) fn told(taken: &[Setting]) -> Option<String> {
+    let told: Vec<String> = taken
+        .iter()
+        .map(|setting| {
+            let value = Printable::new(setting.value.as_deref().unwrap_or_default()).to_string();
+            format!("{} = {value}", setting.name())
+        })
+        .collect();
+    (!told.is_empty()).then(|| format!("says where git fetches and pushes: {}", told.join(", ")))
 }
 
 /// Whether a setting names a branch's upstream or a remote by an address that runs nothing.
@@ -218,7 +251,25 @@ mod tests {
     const REAL: &str = "[core]\n\tbare = false\n[remote \"origin\"]\n\turl = https://host/x.git\n";
 
     fn change(added: &str) -> ConfigChange {
-        compare(REAL, &format!("{REAL}{added}")).expect("a configuration")
+        compare(REAL, &format!("{REAL}{added}"), &|branch| branch == "main")
+            .expect("a configuration")
+    }
+
+    #[test]
+    fn a_branch_that_is_there_is_not_turned_to_a_remote_of_the_agents() {
+        let remote = "[remote \"up\"]\n\turl = https://elsewhere/x.git\n";
+        let branch = |name: &str, remote: &str| {
+            format!("[branch \"{name}\"]\n\tremote = {remote}\n\tmerge = refs/heads/x\n")
+        };
+        let turned = change(&format!("{remote}{}", branch("main", "up")));
+        assert_eq!(turned.withheld, ["branch.main.remote", "branch.main.merge"]);
+        let told = told(&turned.taken).expect("it is told");
+        assert!(told.contains("remote.up.url = https://elsewhere/x.git"));
+        for (name, to) in [("main", "origin"), ("topic", "up")] {
+            let fine = change(&format!("{remote}{}", branch(name, to)));
+            assert!(fine.withheld.is_empty(), "{name} {to}");
+            assert_eq!(fine.taken.len(), 3);
+        }
     }
 
     #[test]
@@ -267,6 +318,6 @@ mod tests {
             assert_eq!(change.taken, [], "{added}");
             assert_eq!(change.withheld, [name], "{added}");
         }
-        assert_eq!(compare(REAL, "[core\n"), None);
+        assert_eq!(compare(REAL, "[core\n", &|_| false), None);
     }
 }

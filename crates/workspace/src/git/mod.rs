@@ -12,13 +12,20 @@ mod part;
 mod refs;
 mod view;
 
-pub(crate) use bring::{bring_over, own_worktree, withheld_settings};
-pub(crate) use config::parse as parse_settings;
+pub(crate) use bring::{NO_SETTINGS, bring_over, own_worktree, withheld_settings};
+pub(crate) use config::{parse as parse_settings, told as told_settings};
 pub(crate) use index::{Tracked, object_in_index};
 pub(crate) use lock::recover as recover_lock;
 pub(crate) use part::{Part, sort};
 
-/// Which settings of an agent's configuration stay aside. `None` when it is none that git takes.
-pub(crate) fn withheld(real: &str, agents: &str) -> Option<Vec<String>> {
-    config::compare(real, agents).map(|change| change.withheld)
+/// What an agent's configuration has that the real one, of a git directory, has not. `None` when
+/// it is none that git takes.
+pub(crate) fn compare_settings(
+    git: &std::path::Path,
+    real: &str,
+    agents: &str,
+) -> Option<config::ConfigChange> {
+    let git = crate::tree::open_root(git).ok()?;
+    let is_branch = |name: &str| refs::is_branch(&git, name);
+    config::compare(real, agents, &is_branch)
 }

@@ -63,6 +63,19 @@ pub(crate) fn loose(git: BorrowedFd<'_>, name: &Path) -> io::Result<Option<Strin
         .filter(|value| is_value(value)))
 }
 
+/// Whether a git directory has a branch, or is on it before its first commit.
+pub(crate) fn is_branch(git: &impl std::os::fd::AsFd, name: &str) -> bool {
+    let reference = format!("refs/heads/{name}");
+    let git = git.as_fd();
+    let is_there = |found: io::Result<bool>| found.unwrap_or(true);
+    is_there(loose(git, Path::new(&reference)).map(|value| value.is_some()))
+        || is_there(packed(git).map(|all| all.is_some_and(|all| all.contains_key(&reference))))
+        || is_there(
+            loose(git, Path::new("HEAD"))
+                .map(|head| head.is_some_and(|head| head == format!("ref: {reference}"))),
+        )
+}
+
 /// The packed references of a git directory.
 pub(crate) fn packed(git: BorrowedFd<'_>) -> io::Result<Option<BTreeMap<String, String>>> {
     let file = match tree::open_file(git, OsStr::new("packed-refs")) {
