@@ -80,18 +80,15 @@ pub(crate) fn enclose(plan: &Plan, inheritance: &Inheritance) -> Result<Enclosed
     privileges::set_counters(counters.as_fd(), &plan.counters)?;
     drop(counters);
     become_agent(plan.identity.uid, plan.identity.gid, !own)?;
-    let grounds = match open_storage {
-        Some(storage) => Some(Grounds {
-            mounts: own_mounts(proc.as_fd())?,
-            storage,
-        }),
-        None => None,
+    let grounds = Grounds {
+        mounts: own_mounts(proc.as_fd())?,
+        storage: open_storage,
     };
     Ok(Enclosed {
         proc,
         storage,
         outgrown: Some(outgrown),
-        grounds,
+        grounds: Some(grounds),
         overlays,
     })
 }

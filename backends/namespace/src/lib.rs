@@ -8,10 +8,11 @@
 mod enclose;
 mod keeper;
 mod network;
+mod share;
 mod start;
 
 use ironcage_backend::{
-    Ability, Answer, Backend, Birth, Cage, Keeper, LeaseError, StartError, StreamKind,
+    Ability, Answer, Backend, Birth, Cage, Keeper, LeaseError, Sibling, StartError, StreamKind,
 };
 use ironcage_model::{CageId, Isolation};
 use ironcage_plan::Plan;
@@ -26,7 +27,6 @@ impl Backend for Namespace {
     }
 
     fn can(&self, ability: Ability) -> Answer {
-        const LATER: &str = "not in this version";
         match ability {
             Ability::Terminal => Answer::Yes("a devpts of the cage's own"),
             Ability::Signal => Answer::Yes("by PID 1, to the command's process group"),
@@ -46,12 +46,18 @@ impl Backend for Namespace {
             Ability::Revoke => Answer::Yes(
                 "read-only first, then unmounted: the kernel refuses either while it is used",
             ),
-            Ability::Scope => Answer::No(LATER),
+            Ability::Scope => Answer::Yes(
+                "a second start by the cage's plan, beside it, with clones of its workspace's mounts",
+            ),
         }
     }
 
     fn keeper(&self, plan: &Plan, cage: &Cage) -> Result<Keeper, LeaseError> {
         keeper::start(plan, cage)
+    }
+
+    fn scope(&self, plan: &Plan, _id: &CageId, sibling: &Sibling) -> Result<Birth, StartError> {
+        start::scope(plan, sibling)
     }
 
     fn start(&self, plan: &Plan, id: &CageId, kind: StreamKind) -> Result<Birth, StartError> {

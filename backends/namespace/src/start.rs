@@ -1,10 +1,10 @@
 //! The supervisor's side of a start: forks PID 1 into its namespaces.
 
 use crate::enclose::enclose;
-use crate::network;
+use crate::{network, share};
 use ironcage_backend::faults::step;
 use ironcage_backend::ground::{Channels, Ground};
-use ironcage_backend::{Birth, Helper, StartError, StreamKind, end, init};
+use ironcage_backend::{Birth, Helper, Sibling, StartError, StreamKind, end, init};
 use ironcage_egress::{Door, DoorIds};
 use ironcage_layers::weakened::without;
 use ironcage_model::{CageId, Layer};
@@ -31,8 +31,29 @@ pub(crate) fn start(plan: &Plan, id: &CageId, kind: StreamKind) -> Result<Birth,
         IdMap::Range { .. } | IdMap::Own { .. } => None,
     };
     step();
-    let forked = Ground::prepare(plan, id, channels)
-        .and_then(|ground| fork_init(plan, ground, helper.is_none()));
+    let ground = Ground::prepare(plan, id, channels);
+    begin(plan, ground, helper)
+}
+
+/// Forks PID 1 of a scope beside a cage.
+///
+/// Preconditions: as for [`start`].
+pub(crate) fn scope(plan: &Plan, sibling: &Sibling) -> Result<Birth, StartError> {
+    let shared = share::trees(plan, sibling)?;
+    let channels = Channels::make(StreamKind::Pipes)?;
+    let ground = Ground::beside(plan, sibling, shared, channels);
+    let beside = sibling.proc.try_clone().map_err(StartError::Channel)?;
+    let mut birth = begin(plan, ground, None)?;
+    birth.beside = Some(beside);
+    Ok(birth)
+}
+
+fn begin(
+    plan: &Plan,
+    ground: Result<Ground, StartError>,
+    helper: Option<Helper>,
+) -> Result<Birth, StartError> {
+    let forked = ground.and_then(|ground| fork_init(plan, ground, helper.is_none()));
     match forked {
         Ok(mut birth) => {
             birth.helper = birth.helper.or(helper);
@@ -111,6 +132,7 @@ fn fork_init(plan: &Plan, ground: Ground, with_helper: bool) -> Result<Birth, St
                 cgroup: kept.cgroup,
                 range: kept.range,
                 streams: kept.streams,
+                beside: None,
             })
         }
     }

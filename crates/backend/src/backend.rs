@@ -1,6 +1,6 @@
 //! What a backend is: a strength of isolation that can start a cage, and says what else it can.
 
-use crate::{Birth, Cage, Keeper, LeaseError, StartError, StreamKind};
+use crate::{Birth, Cage, Keeper, LeaseError, Sibling, StartError, StreamKind};
 use ironcage_model::{CageId, Isolation};
 use ironcage_plan::Plan;
 
@@ -91,6 +91,21 @@ pub trait Backend: std::fmt::Debug + Sync {
     fn keeper(&self, plan: &Plan, cage: &Cage) -> Result<Keeper, LeaseError> {
         let _ = (plan, cage);
         Err(LeaseError::Unable(match self.can(Ability::Lease) {
+            Answer::Yes(reason) | Answer::No(reason) => reason,
+        }))
+    }
+
+    /// Starts a scope: a second start by the plan of a cage ([`Plan::scoped`]), beside it and not
+    /// in it. It has the cage's ids, its cgroup and the shared part of its view, and everything
+    /// else for itself. The caller goes on as with a cage.
+    ///
+    /// Preconditions: the calling process has one thread; its end is the scope's end.
+    ///
+    /// # Errors
+    /// Where the backend has no scopes, or this one cannot be made.
+    fn scope(&self, plan: &Plan, id: &CageId, sibling: &Sibling) -> Result<Birth, StartError> {
+        let _ = (plan, id, sibling);
+        Err(StartError::NoScope(match self.can(Ability::Scope) {
             Answer::Yes(reason) | Answer::No(reason) => reason,
         }))
     }

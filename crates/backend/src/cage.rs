@@ -131,9 +131,11 @@ pub struct Cage {
     grounds: Option<Grounds>,
     overlays: Vec<OwnedFd>,
     cgroup: Option<Cgroup>,
-    _range: Option<Range>,
+    range: Option<Range>,
     /// The agent's ids outside, where they are not the caller's own.
     agent: Option<(u32, u32)>,
+    /// The process file system of the cage beside which this is a scope.
+    beside: Option<OwnedFd>,
     _children: Vec<Reaped>,
     door: Option<Door>,
     per_port: Option<String>,
@@ -177,6 +179,8 @@ pub struct Birth {
     pub door: Option<Door>,
     /// Children that end by themselves.
     pub children: Vec<Reaped>,
+    /// The process file system of the cage beside which this becomes a scope.
+    pub beside: Option<OwnedFd>,
 }
 
 /// The process that ends what the cage leaves behind, where no pid namespace does.
@@ -302,7 +306,8 @@ impl Birth {
                         }
                         (None, IdMap::Range { .. }) => None,
                     },
-                    _range: self.range,
+                    range: self.range,
+                    beside: self.beside.take(),
                     _children: self.children,
                     door: self.door.take(),
                     per_port,
@@ -475,7 +480,7 @@ impl Cage {
         self.scratch.then(|| self.root.as_fd())
     }
 
-    /// What leases are given on, where the plan has some.
+    /// What leases and scopes stand on, where the backend has them.
     pub fn grounds(&self) -> Option<&Grounds> {
         self.grounds.as_ref()
     }
@@ -483,6 +488,17 @@ impl Cage {
     /// The agent's ids outside, where they are not the caller's own.
     pub fn agent(&self) -> Option<(u32, u32)> {
         self.agent
+    }
+
+    /// The cage's ids, where root started it.
+    pub(crate) fn range(&self) -> Option<&Range> {
+        self.range.as_ref()
+    }
+
+    /// The process file system of the cage beside which this is a scope: what somebody here held
+    /// may have gone there.
+    pub fn beside(&self) -> Option<BorrowedFd<'_>> {
+        self.beside.as_ref().map(AsFd::as_fd)
     }
 
     /// The cgroup, where there is one.

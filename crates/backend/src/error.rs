@@ -46,6 +46,9 @@ pub enum StartError {
     /// The network door could not be had.
     #[error("the network door cannot be opened")]
     Door(#[source] io::Error),
+    /// The backend makes no scopes.
+    #[error("this isolation has no scopes: {0}")]
+    NoScope(&'static str),
     /// PID 1 neither went on nor ended.
     #[error(
         "the first process of the cage did not {awaited} within {} s",

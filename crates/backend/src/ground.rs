@@ -5,15 +5,15 @@ use crate::cage::{Ends, make_cgroup};
 use crate::faults::step;
 use crate::ids::{self, Range, Reaped};
 use crate::init::Inheritance;
-use crate::{StartError, StreamKind, Streams};
+use crate::{Sibling, StartError, StreamKind, Streams};
 use ironcage_layers::cgroup::Cgroup;
-use ironcage_layers::view::OwnerMap;
+use ironcage_layers::view::{OwnerMap, Shared};
 use ironcage_model::CageId;
 use ironcage_plan::{IdMap, Plan};
 use ironcage_sys::rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use ironcage_sys::rustix::process::geteuid;
 use std::mem::ManuallyDrop;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Streams and control socket, both ends of each.
 #[derive(Debug)]
@@ -53,6 +53,9 @@ pub struct Ground {
     children: Vec<Reaped>,
     cgroup: Option<Cgroup>,
     cgroup_entries: Vec<OwnedFd>,
+    /// The group of the cage, where this is a scope of one.
+    lent_group: Option<OwnedFd>,
+    shared: Vec<Shared>,
     channels: Channels,
 }
 
@@ -74,14 +77,47 @@ pub struct Remains {
 impl Ground {
     /// Claims ids and makes the cgroup.
     pub fn prepare(plan: &Plan, id: &CageId, channels: Channels) -> Result<Ground, StartError> {
-        let (range, agent_outside) = match plan.identity.map {
-            IdMap::Own { uid, gid } => (None, (uid, gid)),
-            IdMap::Range { .. } => {
-                let range = Range::claim()?;
-                let identity = &plan.identity;
-                let agent = (range.first + identity.uid, range.first + identity.gid);
-                (Some(range), agent)
-            }
+        let range = match plan.identity.map {
+            IdMap::Own { .. } => None,
+            IdMap::Range { .. } => Some(Range::claim()?),
+        };
+        let mut ground = Ground::with_ids(plan, range, channels)?;
+        let cgroup = make_cgroup(plan, id)?;
+        step();
+        ground.cgroup_entries = match &cgroup {
+            Some(cgroup) if cgroup.clone_fd().is_none() => cgroup.entries()?,
+            _ => Vec::new(),
+        };
+        ground.cgroup = cgroup;
+        Ok(ground)
+    }
+
+    /// What a scope stands on: ids and cgroup are its cage's, and `shared` of the view.
+    pub fn beside(
+        plan: &Plan,
+        sibling: &Sibling,
+        shared: Vec<Shared>,
+        channels: Channels,
+    ) -> Result<Ground, StartError> {
+        let mut ground = Ground::with_ids(plan, sibling.range(), channels)?;
+        let copy = |fd: &OwnedFd| fd.try_clone().map_err(StartError::Channel);
+        ground.cgroup_entries = sibling.entries.iter().map(copy).collect::<Result<_, _>>()?;
+        ground.lent_group = sibling.group.as_ref().map(copy).transpose()?;
+        ground.shared = shared;
+        Ok(ground)
+    }
+
+    fn with_ids(
+        plan: &Plan,
+        range: Option<Range>,
+        channels: Channels,
+    ) -> Result<Ground, StartError> {
+        let identity = &plan.identity;
+        let agent_outside = match (&range, identity.map) {
+            (Some(range), _) => (range.first + identity.uid, range.first + identity.gid),
+            (None, IdMap::Own { uid, gid }) => (uid, gid),
+            // The cage would not be there without one.
+            (None, IdMap::Range { .. }) => return Err(StartError::Died),
         };
         if geteuid().as_raw() != agent_outside.0 {
             let given = channels.ends.give_to(agent_outside);
@@ -92,26 +128,23 @@ impl Ground {
             None => Default::default(),
         };
         step();
-        let cgroup = make_cgroup(plan, id)?;
-        step();
-        let cgroup_entries = match &cgroup {
-            Some(cgroup) if cgroup.clone_fd().is_none() => cgroup.entries()?,
-            _ => Vec::new(),
-        };
         Ok(Ground {
             range,
             agent_outside,
             owner_maps,
             children,
-            cgroup,
-            cgroup_entries,
+            cgroup: None,
+            cgroup_entries: Vec::new(),
+            lent_group: None,
+            shared: Vec::new(),
             channels,
         })
     }
 
     /// The group into which the first process is forked, where it is not entered by it.
     pub fn clone_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.cgroup.as_ref().and_then(Cgroup::clone_fd)
+        let own = self.cgroup.as_ref().and_then(Cgroup::clone_fd);
+        own.or(self.lent_group.as_ref().map(AsFd::as_fd))
     }
 
     /// The first process's part, in the child; and the cgroup, into which a guardian forks. It
@@ -135,6 +168,7 @@ impl Ground {
             control: control_inner,
             streams: ends.inner,
             owner_maps: self.owner_maps,
+            shared: self.shared,
             authority,
             agent_outside: self.agent_outside,
             cgroup_entries: self.cgroup_entries,

@@ -120,6 +120,7 @@ pub fn start(
                 cgroup: kept.cgroup,
                 range: kept.range,
                 streams: kept.streams,
+                beside: None,
             })
         }
     }

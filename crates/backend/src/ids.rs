@@ -33,13 +33,19 @@ const FILE: &str = "/run/ironcage/ids";
 pub struct Range {
     /// Its first id.
     pub first: u32,
-    _lock: OwnedFd,
+    /// Not there where another process holds the claim.
+    _lock: Option<OwnedFd>,
 }
 
 impl Range {
     /// Its last id, which nobody inside has: the network door's.
     pub fn last(&self) -> u32 {
         self.first + (RANGE - 1)
+    }
+
+    /// A range that is claimed by a process which outlives this one.
+    pub(crate) fn lent(first: u32) -> Range {
+        Range { first, _lock: None }
     }
 
     /// Claims a free range. Which ones are taken is told by locks on the bytes of one file:
@@ -66,7 +72,7 @@ impl Range {
             if try_lock_byte(file.as_fd(), i64::from(slot))? {
                 return Ok(Range {
                     first: FIRST + slot * RANGE,
-                    _lock: file,
+                    _lock: Some(file),
                 });
             }
         }

@@ -13,7 +13,7 @@ use crate::terminal;
 use crate::wire::{self, Ready, ToInit};
 use ironcage_layers::cgroup::ENTRY;
 use ironcage_layers::filter::Prepared;
-use ironcage_layers::view::OwnerMap;
+use ironcage_layers::view::{OwnerMap, Shared};
 use ironcage_layers::weakened::{off, without};
 use ironcage_layers::{LayerError, landlock, privileges, side_channels};
 use ironcage_model::{Isolation, Layer, Switch};
@@ -44,6 +44,8 @@ pub struct Inheritance {
     pub agent_outside: (u32, u32),
     /// The certificate authority of the cage's own, where its TLS is opened; else empty.
     pub authority: String,
+    /// Trees of mounts that a scope shares with its cage; none for a cage itself.
+    pub shared: Vec<Shared>,
     /// Files by which this process enters its cgroups.
     pub cgroup_entries: Vec<OwnedFd>,
     /// Whether a guardian stands above this process: then it is the first of the cage's, but of
@@ -122,7 +124,7 @@ pub struct Enclosed {
     /// The mount namespace in which the cage was built, where it has left that: with the last
     /// descriptor of it go its mounts, which takes a while.
     pub outgrown: Option<OwnedFd>,
-    /// What leases are given on, where the plan has some.
+    /// What leases and scopes stand on, where the backend has them.
     pub grounds: Option<Grounds>,
     /// The copy-on-write views.
     pub overlays: Vec<OwnedFd>,
@@ -186,7 +188,8 @@ fn build<'a>(
     kept.extend(&shared_memory);
     kept.extend(&outgrown);
     if let Some(grounds) = &grounds {
-        kept.extend([&grounds.mounts, &grounds.storage]);
+        kept.push(&grounds.mounts);
+        kept.extend(&grounds.storage);
     }
     kept.extend(&overlays);
     if let Some(pair) = &terminal {

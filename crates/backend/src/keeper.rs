@@ -123,13 +123,14 @@ impl Drop for Keeper {
     }
 }
 
-/// What a keeper works with: handed over by PID 1 where the plan has leases.
+/// What keepers and scopes work with: handed over by PID 1 before anything of the agent's runs.
 #[derive(Debug)]
 pub struct Grounds {
     /// The cage's mount namespace.
     pub mounts: OwnedFd,
-    /// The storage on which the cage's root is, writable for who holds this.
-    pub storage: OwnedFd,
+    /// The storage on which the cage's root is, writable for who holds this, where the plan has
+    /// leases.
+    pub storage: Option<OwnedFd>,
 }
 
 /// Why a lease cannot be given at all.

@@ -44,6 +44,7 @@ pub fn make(
             agent: inheritance.agent_outside,
             authority: &inheritance.authority,
             owner_maps: &inheritance.owner_maps,
+            shared: &inheritance.shared,
         },
         processes,
     )?;

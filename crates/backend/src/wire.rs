@@ -40,6 +40,7 @@ const HAS_TERMINAL: u8 = 2;
 const HAS_SHARED_MEMORY: u8 = 4;
 const HAS_OUTGROWN: u8 = 8;
 const HAS_GROUNDS: u8 = 16;
+const HAS_STORAGE: u8 = 32;
 const SIGNAL: u8 = b's';
 const DIAL: u8 = b'd';
 const DIALLED: u8 = b'i';
@@ -123,7 +124,7 @@ pub struct Ready {
     /// the last descriptor of it go its mounts, for which the kernel waits: better here, beside
     /// the command, than in PID 1 before it.
     pub outgrown: Option<OwnedFd>,
-    /// What leases are given on, where the plan has some.
+    /// What leases and scopes stand on, where the backend has them.
     pub grounds: Option<Grounds>,
     /// The copy-on-write views.
     pub overlays: Vec<OwnedFd>,
@@ -249,7 +250,10 @@ fn parse_ready(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<FromInit> {
         0 => None,
         _ => Some(Grounds {
             mounts: descriptors.next()?,
-            storage: descriptors.next()?,
+            storage: match has & HAS_STORAGE {
+                0 => None,
+                _ => Some(descriptors.next()?),
+            },
         }),
     };
     Some(FromInit::Ready(Ready {
@@ -412,7 +416,11 @@ pub(crate) fn say_ready(socket: BorrowedFd<'_>, ready: &Ready) -> io::Result<()>
     }
     if let Some(grounds) = &ready.grounds {
         has |= HAS_GROUNDS;
-        descriptors.extend([grounds.mounts.as_fd(), grounds.storage.as_fd()]);
+        descriptors.push(grounds.mounts.as_fd());
+        if let Some(storage) = &grounds.storage {
+            has |= HAS_STORAGE;
+            descriptors.push(storage.as_fd());
+        }
     }
     if ready.overlays.len() <= MAX_OVERLAYS {
         descriptors.extend(ready.overlays.iter().map(AsFd::as_fd));

@@ -37,6 +37,16 @@ pub struct OwnerMap {
     pub namespace: OwnedFd,
 }
 
+/// A tree of mounts that another view has, to stand at the same place of this one with all that
+/// is mounted in it.
+#[derive(Debug)]
+pub struct Shared {
+    /// Where.
+    pub target: PathBuf,
+    /// The tree, attached nowhere.
+    pub tree: OwnedFd,
+}
+
 /// What the building of a view depends on besides the plan.
 #[derive(Debug)]
 pub struct Setting<'a> {
@@ -50,6 +60,9 @@ pub struct Setting<'a> {
     pub authority: &'a str,
     /// Maps for binds that have an owner; empty where the caller is not privileged.
     pub owner_maps: &'a [OwnerMap],
+    /// Trees that are taken over from another view; what the plan does at these places and below
+    /// was done there.
+    pub shared: &'a [Shared],
 }
 
 /// Whose processes a process file system shows.
@@ -262,6 +275,13 @@ impl<'a> View<'a> {
 
     /// Carries out one operation.
     pub fn mount(&self, op: &ViewOp) -> Result<(), LayerError> {
+        if let Some(shared) = self.taken_over(op) {
+            let first = op.from_host().is_some() && op.target() == Some(&shared.target);
+            return match first {
+                true => self.take_over(shared),
+                false => Ok(()),
+            };
+        }
         let base = MountAttributes::NO_SUID.with(MountAttributes::NO_DEVICES);
         match op {
             ViewOp::Directory { .. }
@@ -361,6 +381,22 @@ impl<'a> View<'a> {
                 || "make the root read-only".into(),
             ),
         }
+    }
+
+    /// The tree by which an operation was done in another view.
+    fn taken_over(&self, op: &ViewOp) -> Option<&'a Shared> {
+        let target = op.target()?;
+        let mut shared = self.setting.shared.iter();
+        shared.find(|shared| target.starts_with(&shared.target))
+    }
+
+    fn take_over(&self, shared: &Shared) -> Result<(), LayerError> {
+        let there = self.foreign.borrow().contains(&shared.target);
+        if !there {
+            self.attach(&shared.tree, &shared.target)?;
+            self.is_foreign(&shared.target);
+        }
+        Ok(())
     }
 
     /// Makes the view the root and lets the old one go. The caller's working directory is

@@ -25,6 +25,7 @@ mod network_notes;
 mod plan;
 mod request;
 mod rung;
+mod scope;
 pub mod seccomp;
 mod shared;
 mod sockets;

@@ -27,13 +27,19 @@ pub(super) struct Found {
 }
 
 /// Finds who uses one of these mounts, of which the first is seen at `path` in the cage.
-pub(super) fn find(proc: BorrowedFd<'_>, mounts: &[u64], path: &str) -> io::Result<Vec<Found>> {
-    let found = examine(proc, |process| uses(process, mounts))?;
+pub(super) fn find(procs: &[BorrowedFd<'_>], mounts: &[u64], path: &str) -> io::Result<Vec<Found>> {
+    let mut found = Vec::new();
+    for proc in procs {
+        found.extend(examine(*proc, |process| uses(process, mounts))?);
+    }
     if !found.is_empty() {
         return Ok(found);
     }
     // The list of mappings has no mounts in it: this goes by name, and so comes last.
-    examine(proc, |process| mapping(process, path))
+    for proc in procs {
+        found.extend(examine(*proc, |process| mapping(process, path))?);
+    }
+    Ok(found)
 }
 
 fn examine(

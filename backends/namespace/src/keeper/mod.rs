@@ -30,6 +30,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// Preconditions: the calling process has one thread.
 pub(crate) fn start(plan: &Plan, cage: &Cage) -> Result<Keeper, LeaseError> {
     let grounds = cage.grounds().ok_or(LeaseError::NoGrounds)?;
+    let storage = grounds.storage.as_ref().ok_or(LeaseError::NoGrounds)?;
     let (ours, theirs) = pair().map_err(LeaseError::Start)?;
     let supervisor = getpid();
     step();
@@ -40,8 +41,9 @@ pub(crate) fn start(plan: &Plan, cage: &Cage) -> Result<Keeper, LeaseError> {
             let agent = cage.agent().filter(|_| !rootless);
             let given = Given {
                 mounts: grounds.mounts.as_fd(),
-                storage: grounds.storage.as_fd(),
+                storage: storage.as_fd(),
                 proc: cage.proc(),
+                beside: cage.beside(),
                 rootless,
                 agent,
             };
@@ -60,6 +62,7 @@ struct Given<'a> {
     mounts: BorrowedFd<'a>,
     storage: BorrowedFd<'a>,
     proc: BorrowedFd<'a>,
+    beside: Option<BorrowedFd<'a>>,
     rootless: bool,
     agent: Option<(u32, u32)>,
 }
@@ -75,7 +78,9 @@ fn enter<'a>(
         exit_now(0);
     }
     // What the supervisor holds is not ours: an end of a stream held here would never end.
-    close_all_but(&[channel.as_fd(), given.mounts, given.storage, given.proc])?;
+    let mut kept = vec![channel.as_fd(), given.mounts, given.storage, given.proc];
+    kept.extend(given.beside);
+    close_all_but(&kept)?;
     let _ = set_name(c"ironcage-keeper");
     step();
     if given.rootless {
@@ -110,7 +115,7 @@ fn enter<'a>(
         cage: given.mounts,
         inside,
         storage: given.storage,
-        proc: given.proc,
+        procs: std::iter::once(given.proc).chain(given.beside).collect(),
         own,
         links,
         agent: given.agent,

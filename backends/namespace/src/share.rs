@@ -1,0 +1,144 @@
+//! The part of a cage's view that a scope has too: clones of its mounts, with all that is mounted
+//! in them, made by a short-lived process that goes into the cage's mount namespace.
+//!
+//! Without root it first enters the user namespace above the cage's, in which the caller may
+//! mount; it never enters the cage's own.
+
+use ironcage_backend::{Sibling, StartError};
+use ironcage_control::{Channel, Packet, pair};
+use ironcage_layers::view::Shared;
+use ironcage_model::Layer;
+use ironcage_plan::{IdMap, Plan};
+use ironcage_sys::clone::{Forked, Namespaces, exit_now, fork};
+use ironcage_sys::mount::{AttributeChange, open_below, set_attributes};
+use ironcage_sys::namespace;
+use ironcage_sys::rustix::fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags, open, statx};
+use ironcage_sys::rustix::io::Errno;
+use ironcage_sys::rustix::mount::{OpenTreeFlags, open_tree};
+use ironcage_sys::rustix::process::{
+    Signal, WaitId, WaitIdOptions, getpid, getppid, set_parent_process_death_signal, waitid,
+};
+use ironcage_sys::rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+/// What the process says of one place; the tree is beside it. Else the kernel's answer.
+type Told = Result<(), i32>;
+
+/// Clones the shared part of a cage's view.
+///
+/// Preconditions: the calling process has one thread.
+pub(crate) fn trees(plan: &Plan, sibling: &Sibling) -> Result<Vec<Shared>, StartError> {
+    let places = plan.shared_places();
+    if places.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (ours, theirs) = pair().map_err(StartError::Channel)?;
+    let parent = getpid();
+    match fork(Namespaces::NONE, None).map_err(StartError::Fork)? {
+        Forked::Child => {
+            drop(ours);
+            let ready = set_parent_process_death_signal(Some(Signal::KILL)).is_ok()
+                && getppid() == Some(parent);
+            if !ready {
+                exit_now(1);
+            }
+            let rootless = matches!(plan.identity.map, IdMap::Own { .. });
+            let told = hand_over(&theirs, &places, sibling.mounts.as_fd(), rootless);
+            exit_now(i32::from(told.is_err()))
+        }
+        Forked::Parent { pidfd, .. } => {
+            drop(theirs);
+            let shared = places.iter().map(|place| take(&ours, place)).collect();
+            // It has said all that it has to say, or is gone.
+            drop(ours);
+            let _ = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
+            shared
+        }
+    }
+}
+
+fn take(channel: &Channel, place: &Path) -> Result<Shared, StartError> {
+    let failed = |errno| StartError::Layer {
+        layer: Layer::MountNs,
+        action: format!(
+            "share {} with the scope",
+            ironcage_model::Printable::new(place)
+        ),
+        errno,
+    };
+    match channel.receive::<Told>(true).map_err(StartError::Channel)? {
+        Some(Packet::Message(Ok(()), descriptors)) => {
+            let tree = descriptors.into_iter().next();
+            Ok(Shared {
+                target: place.to_owned(),
+                tree: tree.ok_or(StartError::Died)?,
+            })
+        }
+        Some(Packet::Message(Err(errno), _)) => Err(failed(errno)),
+        Some(Packet::Garbled(_) | Packet::Closed) | None => Err(StartError::Died),
+    }
+}
+
+/// In the process: goes into the cage's mount namespace, and clones each place there.
+fn hand_over(
+    channel: &Channel,
+    places: &[&Path],
+    mounts: BorrowedFd<'_>,
+    rootless: bool,
+) -> io::Result<()> {
+    let entered = enter(mounts, rootless);
+    for place in places {
+        let cloned = match &entered {
+            Ok(root) => clone(root.as_fd(), place),
+            Err(error) => Err(io::Error::from_raw_os_error(number(error))),
+        };
+        match cloned {
+            Ok(tree) => channel.send(&Told::Ok(()), &[tree.as_fd()])?,
+            Err(error) => channel.send(&Told::Err(number(&error)), &[])?,
+        }
+    }
+    Ok(())
+}
+
+fn number(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(Errno::IO.raw_os_error())
+}
+
+fn enter(mounts: BorrowedFd<'_>, rootless: bool) -> io::Result<OwnedFd> {
+    if rootless {
+        let inner = namespace::owner(mounts)?;
+        let outer = namespace::parent(inner.as_fd())?;
+        move_into_link_name_space(outer.as_fd(), Some(LinkNameSpaceType::User))?;
+        // A change of credentials takes it away.
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+    }
+    move_into_link_name_space(mounts, Some(LinkNameSpaceType::Mount))?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(open("/", flags, Mode::empty())?)
+}
+
+/// Clones what is mounted at a place, with all that is mounted in it: what the cage may not change
+/// or see there stays so, also where somebody in it has renamed a directory around that.
+fn clone(root: BorrowedFd<'_>, place: &Path) -> io::Result<OwnedFd> {
+    let handle = open_below(root, place)?;
+    let stat = statx(&handle, "", AtFlags::EMPTY_PATH, StatxFlags::empty())?;
+    if !stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
+        // Moved away by somebody in the cage: it is no longer where the plan has it.
+        return Err(Errno::STALE.into());
+    }
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH
+        | OpenTreeFlags::AT_RECURSIVE;
+    let tree = open_tree(&handle, "", flags)?;
+    // What is mounted in the cage later is not to come here by itself.
+    let change = AttributeChange {
+        recursive: true,
+        private: true,
+        ..AttributeChange::default()
+    };
+    set_attributes(tree.as_fd(), change)?;
+    Ok(tree)
+}

@@ -1,0 +1,62 @@
+//! What a scope has in common with the cage beside which it is made.
+
+use crate::Cage;
+use crate::ids::Range;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// What a scope takes over from its cage, held apart from it: the process that makes a scope is
+/// not the one that has the cage.
+#[derive(Debug)]
+pub struct Sibling {
+    /// The cage's mount namespace.
+    pub mounts: OwnedFd,
+    /// The process file system that shows the cage's processes.
+    pub proc: OwnedFd,
+    /// The first of the cage's ids, where root started it.
+    pub(crate) first_id: Option<u32>,
+    /// Its cgroup, where processes are forked into one.
+    pub(crate) group: Option<OwnedFd>,
+    /// Files by which its cgroups are entered, where they are not.
+    pub(crate) entries: Vec<OwnedFd>,
+}
+
+impl Sibling {
+    /// Takes what a scope of this cage needs; `None` where its backend has no scopes.
+    ///
+    /// # Errors
+    /// Where descriptors cannot be had, or the cage's cgroup is gone.
+    pub fn of(cage: &Cage) -> io::Result<Option<Sibling>> {
+        let Some(grounds) = cage.grounds() else {
+            return Ok(None);
+        };
+        let group = match cage.cgroup().and_then(|group| group.clone_fd()) {
+            Some(group) => Some(group.try_clone_to_owned()?),
+            None => None,
+        };
+        let entries = match cage.cgroup() {
+            Some(cgroup) if group.is_none() => cgroup.entries().map_err(io::Error::other)?,
+            _ => Vec::new(),
+        };
+        Ok(Some(Sibling {
+            mounts: grounds.mounts.try_clone()?,
+            proc: cage.proc().try_clone_to_owned()?,
+            first_id: cage.range().map(|range| range.first),
+            group,
+            entries,
+        }))
+    }
+
+    /// Every descriptor of it.
+    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        let mut all = vec![self.mounts.as_fd(), self.proc.as_fd()];
+        all.extend(self.group.iter().map(AsFd::as_fd));
+        all.extend(self.entries.iter().map(AsFd::as_fd));
+        all
+    }
+
+    /// The cage's ids. They are claimed by the supervisor, which outlives every scope.
+    pub(crate) fn range(&self) -> Option<Range> {
+        self.first_id.map(Range::lent)
+    }
+}

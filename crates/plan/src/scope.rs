@@ -1,0 +1,73 @@
+//! The plan of a scope: the cage's own, for one command beside it.
+
+use crate::{Plan, ViewOp};
+use std::path::Path;
+
+impl Plan {
+    /// The plan by which a scope of this cage is made. It has every layer of the cage's, and no
+    /// command: that is executed when its leases are open. What the cage's own supervisor watches
+    /// for both is not watched twice.
+    pub fn scoped(&self) -> Plan {
+        let mut plan = self.clone();
+        plan.command.argv.clear();
+        plan.command.candidates.clear();
+        plan.sticky = true;
+        plan.writable.clear();
+        plan.absent.clear();
+        plan.bounds.time.what.value = None;
+        plan.bounds.idle.what.value = None;
+        if let Some(network) = &mut plan.network {
+            // Both lead to the cage itself: ports to what listens there, sockets through what its
+            // supervisor listens at.
+            network.publish.clear();
+            for socket in std::mem::take(&mut network.sockets) {
+                let path = socket.what.path;
+                plan.view.retain(
+                    |item| !matches!(&item.what, ViewOp::Bind { target, .. } if *target == path),
+                );
+            }
+        }
+        plan
+    }
+
+    /// Places of the view that a scope takes over from its cage as they are: the workspace, and
+    /// every copy-on-write view, which cannot be made a second time. None lies in another.
+    pub fn shared_places(&self) -> Vec<&Path> {
+        let mut places: Vec<&Path> = Vec::new();
+        let all = self.view.iter().filter_map(|item| match &item.what {
+            ViewOp::Overlay { target, .. } => Some(target.as_path()),
+            ViewOp::Bind { target, .. } if *target == self.workspace => Some(target.as_path()),
+            _ => None,
+        });
+        for place in all {
+            if places.iter().any(|known| place.starts_with(known)) {
+                continue;
+            }
+            places.retain(|known| !known.starts_with(place));
+            places.push(place);
+        }
+        places
+    }
+}
+
+impl ViewOp {
+    /// Where an operation makes or mounts something; `None` for those that have a place of their
+    /// own.
+    pub fn target(&self) -> Option<&Path> {
+        match self {
+            ViewOp::Directory { target, .. }
+            | ViewOp::Symlink { target, .. }
+            | ViewOp::File { target, .. }
+            | ViewOp::Authorities { target, .. }
+            | ViewOp::Cover { target, .. }
+            | ViewOp::Ephemeral { target, .. }
+            | ViewOp::Bind { target, .. }
+            | ViewOp::Overlay { target, .. }
+            | ViewOp::Pin { target, .. }
+            | ViewOp::Hide { target, .. }
+            | ViewOp::MaskProc { target, .. }
+            | ViewOp::ReadOnlyProc { target } => Some(target),
+            ViewOp::Proc | ViewOp::Terminals | ViewOp::Seal => None,
+        }
+    }
+}
