@@ -4,20 +4,19 @@
 //! Without root it first enters the user namespace above the cage's, in which the caller may
 //! mount; it never enters the cage's own.
 
+use ironcage_backend::ids::Reaped;
 use ironcage_backend::{Sibling, StartError};
 use ironcage_control::{Channel, Packet, pair};
 use ironcage_layers::view::Shared;
 use ironcage_model::Layer;
 use ironcage_plan::{IdMap, Plan};
-use ironcage_sys::clone::{Forked, Namespaces, exit_now, fork};
+use ironcage_sys::clone::{Forked, Namespaces, exit_now, fork, unshare};
 use ironcage_sys::mount::{AttributeChange, open_below, set_attributes};
 use ironcage_sys::namespace;
 use ironcage_sys::rustix::fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags, open, statx};
 use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::mount::{OpenTreeFlags, open_tree};
-use ironcage_sys::rustix::process::{
-    Signal, WaitId, WaitIdOptions, getpid, getppid, set_parent_process_death_signal, waitid,
-};
+use ironcage_sys::rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 use ironcage_sys::rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,11 +28,8 @@ type Told = Result<(), i32>;
 /// Clones the shared part of a cage's view.
 ///
 /// Preconditions: the calling process has one thread.
-pub(crate) fn trees(plan: &Plan, sibling: &Sibling) -> Result<Vec<Shared>, StartError> {
+pub(crate) fn trees(plan: &Plan, sibling: &Sibling) -> Result<(Vec<Shared>, Reaped), StartError> {
     let places = plan.shared_places();
-    if places.is_empty() {
-        return Ok(Vec::new());
-    }
     let (ours, theirs) = pair().map_err(StartError::Channel)?;
     let parent = getpid();
     match fork(Namespaces::NONE, None).map_err(StartError::Fork)? {
@@ -50,11 +46,10 @@ pub(crate) fn trees(plan: &Plan, sibling: &Sibling) -> Result<Vec<Shared>, Start
         }
         Forked::Parent { pidfd, .. } => {
             drop(theirs);
-            let shared = places.iter().map(|place| take(&ours, place)).collect();
-            // It has said all that it has to say, or is gone.
-            drop(ours);
-            let _ = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
-            shared
+            // With it goes a mount namespace, for which nobody has to wait.
+            let process = Reaped::new(pidfd);
+            let shared: Result<_, _> = places.iter().map(|place| take(&ours, place)).collect();
+            Ok((shared?, process))
         }
     }
 }
@@ -115,6 +110,9 @@ fn enter(mounts: BorrowedFd<'_>, rootless: bool) -> io::Result<OwnedFd> {
         set_parent_process_death_signal(Some(Signal::KILL))?;
     }
     move_into_link_name_space(mounts, Some(LinkNameSpaceType::Mount))?;
+    // In the cage's own nothing can be cloned: that makes a namespace for a moment, and in the
+    // cage's user namespace there may be no more of them. A copy of it is one of this side's.
+    unshare(Namespaces::MOUNT)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(open("/", flags, Mode::empty())?)
 }

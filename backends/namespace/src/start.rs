@@ -39,12 +39,13 @@ pub(crate) fn start(plan: &Plan, id: &CageId, kind: StreamKind) -> Result<Birth,
 ///
 /// Preconditions: as for [`start`].
 pub(crate) fn scope(plan: &Plan, sibling: &Sibling) -> Result<Birth, StartError> {
-    let shared = share::trees(plan, sibling)?;
+    let (shared, process) = share::trees(plan, sibling)?;
     let channels = Channels::make(StreamKind::Pipes)?;
     let ground = Ground::beside(plan, sibling, shared, channels);
     let beside = sibling.proc.try_clone().map_err(StartError::Channel)?;
     let mut birth = begin(plan, ground, None)?;
     birth.beside = Some(beside);
+    birth.children.push(process);
     Ok(birth)
 }
 

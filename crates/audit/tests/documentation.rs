@@ -96,6 +96,7 @@ fn events(cage: &CageId) -> Vec<Event> {
             number: 1,
             command: vec!["git".into(), "status".into()],
             detached: false,
+            scope: false,
         },
         EventKind::ExecExit {
             number: 1,

@@ -87,6 +87,13 @@ impl Range {
 #[derive(Debug)]
 pub struct Reaped(OwnedFd);
 
+impl Reaped {
+    /// A child that does.
+    pub fn new(pidfd: OwnedFd) -> Reaped {
+        Reaped(pidfd)
+    }
+}
+
 impl Drop for Reaped {
     fn drop(&mut self) {
         // It can only fail because the child is gone.

@@ -143,6 +143,7 @@ fn over_the_socket(place: &RuntimeDir, id: &CageId, command: &Path) -> Result<Du
         env: Vec::new(),
         cwd: None,
         streams: ExecStreams::Pipes { input: false },
+        scope: None,
     });
     channel
         .send(&request, &[])

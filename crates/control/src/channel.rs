@@ -228,6 +228,7 @@ mod tests {
             env: vec![],
             cwd: None,
             streams: crate::ExecStreams::Detached,
+            scope: None,
         };
         let (_, sink) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         let request = Request::Exec(long);

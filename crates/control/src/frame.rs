@@ -23,7 +23,7 @@ pub const MAX_BODY: usize = 8 * 1024 * 1024;
 /// Bytes before the body.
 pub const HEADER: usize = 8;
 /// Most descriptors beside a message.
-pub const MAX_DESCRIPTORS: usize = 4;
+pub const MAX_DESCRIPTORS: usize = 16;
 
 const MAGIC: [u8; 2] = *b"IC";
 

@@ -21,7 +21,7 @@ mod place;
 pub use channel::{Channel, Packet, pair};
 pub use message::{
     Bytes, Description, ExecDescription, ExecRequest, ExecStreams, GrantRequest, LeaseDescription,
-    LeaseState, Reply, Request, Size, State, Stats, Wanted,
+    LeaseState, NotGiven, Reply, Request, ScopeRequest, Size, State, Stats, Wanted,
 };
 pub use network::{NetworkRequest, NetworkRules};
 pub use peer::{Examination, PeerRefusal, examine};

@@ -1,7 +1,9 @@
 //! What can be asked of a running cage, and what it answers. Plain types.
 
 use crate::{NetworkRequest, NetworkRules};
-use ironcage_model::{CageId, Ending, Holder, LayerReport, Lease, LeaseEnd, Resource, Right, Term};
+use ironcage_model::{
+    CageId, Ending, Holder, LayerReport, Lease, LeaseEnd, LeaseOrigin, Resource, Right, Term,
+};
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
@@ -132,6 +134,39 @@ pub struct ExecRequest {
     pub cwd: Option<Bytes>,
     /// What its streams are.
     pub streams: ExecStreams,
+    /// Where it is to run in a scope of its own: with which leases. Descriptors of paths are
+    /// beside the message, in their order.
+    #[serde(default)]
+    pub scope: Option<ScopeRequest>,
+}
+
+/// A scope that is asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScopeRequest {
+    /// What it is to have besides what the cage has.
+    pub leases: Vec<GrantRequest>,
+    /// Who asks for it.
+    pub origin: LeaseOrigin,
+}
+
+impl Default for ScopeRequest {
+    fn default() -> Self {
+        ScopeRequest {
+            leases: Vec::new(),
+            origin: LeaseOrigin::Operator,
+        }
+    }
+}
+
+/// A lease that was asked for and not given.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotGiven {
+    /// What.
+    pub resource: Resource,
+    /// Why, and what to do.
+    pub reason: String,
+    /// Whether a person could give it.
+    pub ask: bool,
 }
 
 /// What the streams of an exec are.
@@ -219,6 +254,8 @@ pub enum Reply {
         /// Who still used it.
         holders: Vec<Holder>,
     },
+    /// A scope was not started, because it was not given all that it was to have.
+    NotGiven(Vec<NotGiven>),
     /// The leases of the cage.
     Leases(Vec<LeaseDescription>),
     /// The cage's processes were told to stop. Descriptor: its process file system, in which all

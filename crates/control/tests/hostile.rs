@@ -37,6 +37,7 @@ fn request() -> impl Strategy<Value = Request> {
             env,
             cwd,
             streams,
+            scope: None,
         })),
         any::<i32>().prop_map(|signal| Request::Signal { signal }),
         Just(Request::Leave),

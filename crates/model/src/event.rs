@@ -174,6 +174,9 @@ pub enum EventKind {
         command: Vec<String>,
         /// Whether it outlives who started it.
         detached: bool,
+        /// Whether it runs beside the cage, in a scope of its own.
+        #[serde(default, skip_serializing_if = "is_false")]
+        scope: bool,
     },
     /// A command that was started in the running cage is over.
     ExecExit {
@@ -243,4 +246,8 @@ pub struct Event {
     /// What happened.
     #[serde(flatten)]
     pub kind: EventKind,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }

@@ -96,11 +96,13 @@ impl Supervision<'_> {
         let somebody_asks = !plan.absent.is_empty()
             || self.cage.door().is_some()
             || !self.control.execs.is_empty()
-            || self.leases.is_any();
+            || self.leases.is_any()
+            || self.scopes.is_any();
         if somebody_asks {
             // Nobody is left to plant anything after the look, or to send anything.
             self.cage.kill();
         }
+        self.finish_scopes()?;
         self.finish_leases(LeaseEnd::CageEnded)?;
         self.close_door()?;
         let planted = planted(&plan.absent);
@@ -108,7 +110,7 @@ impl Supervision<'_> {
             let paths = planted.clone();
             self.recorder.write(EventKind::Planted { paths })?;
         }
-        self.finish_execs()?;
+        self.finish_execs(&Ending::Signalled { signal: SIGKILL })?;
         self.recorder.write(exit(ending.clone(), born))?;
         // Here at the latest all of it is gone.
         self.cage.bury()?;

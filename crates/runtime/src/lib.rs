@@ -25,6 +25,7 @@ mod recorder;
 mod refusals;
 mod relay;
 mod run;
+mod scope;
 mod sockets;
 mod streams;
 mod supervise;

@@ -148,6 +148,7 @@ pub fn run(mut job: Job<'_>) -> Result<Finished, RunError> {
         background,
         recorder,
         sockets,
+        scope: None,
     })?;
     supervision.publish_all(listening)?;
     let ending = supervision.watch()?;

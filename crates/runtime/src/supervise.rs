@@ -11,6 +11,7 @@ use crate::output::{Output, Spot};
 use crate::recorder::Recorder;
 use crate::refusals::Refusals;
 use crate::relay::{Relay, Waits};
+use crate::scope::{Scopes, Side};
 use crate::sockets::StandIn;
 use crate::streams::{Joined, Terminal};
 use crate::terminal;
@@ -63,6 +64,9 @@ pub(crate) struct Supervision<'a> {
     pub(crate) sockets: Vec<StandIn>,
     pub(crate) limits: Limits,
     pub(crate) leases: Leases,
+    pub(crate) scopes: Scopes,
+    /// What there is besides where this is a scope's supervisor.
+    pub(crate) scope: Option<Side>,
     signals: OwnedFd,
     input: Option<Relay<'static>>,
     outputs: Vec<Relay<'static>>,
@@ -88,6 +92,8 @@ enum Source {
     Socket(usize),
     Client(u64),
     Keeper,
+    Scope(u32),
+    Link,
 }
 
 pub(crate) fn failed(action: &'static str) -> impl FnOnce(std::io::Error) -> RunError {
@@ -104,6 +110,7 @@ pub(crate) struct Beginning<'a> {
     pub(crate) background: Option<Background>,
     pub(crate) recorder: Recorder,
     pub(crate) sockets: Vec<StandIn>,
+    pub(crate) scope: Option<Side>,
 }
 
 impl<'a> Supervision<'a> {
@@ -118,6 +125,7 @@ impl<'a> Supervision<'a> {
             background,
             recorder,
             sockets,
+            scope,
         } = beginning;
         let init = cage.pid().as_raw_nonzero().get().unsigned_abs();
         let limits = Limits::new(plan, &cage, now)?;
@@ -134,6 +142,8 @@ impl<'a> Supervision<'a> {
             plan,
             limits,
             leases: Leases::default(),
+            scopes: Scopes::default(),
+            scope,
             signals,
             refusals: Refusals::new(init, plan.seccomp.one_exec, now),
             traffic: Pace::new(now),
@@ -213,6 +223,9 @@ impl<'a> Supervision<'a> {
 
     /// Whether a limit, or somebody's wish, ends the cage now.
     fn must_end(&mut self, now: Instant) -> bool {
+        if self.scope_is_over(now) {
+            return true;
+        }
         self.kill_hung_up(now);
         if let Some(deadline) = self.control.stopping {
             let empty = self.plan.sticky && self.limits.is_empty();
@@ -309,6 +322,12 @@ impl<'a> Supervision<'a> {
         if let Some(keeper) = self.leases.keeper() {
             add(Source::Keeper, keeper, PollFlags::IN);
         }
+        for (number, reports) in self.scopes.reports() {
+            add(Source::Scope(number), reports, PollFlags::IN);
+        }
+        if let Some(side) = self.scope.as_ref().filter(|_| !gone) {
+            add(Source::Link, side.link.as_fd(), PollFlags::IN);
+        }
         let mut until: Vec<Instant> = self.outputs.iter().filter_map(Relay::runs_dry).collect();
         until.extend(pause);
         until.extend(self.cage.door().and(self.traffic.pause(Instant::now())));
@@ -317,6 +336,7 @@ impl<'a> Supervision<'a> {
             until.extend(self.limits.next());
             until.extend(self.next_hangup());
             until.extend(self.leases.next());
+            until.extend(self.scope.as_ref().and_then(|side| side.deadline));
             let stopping = self.control.stopping;
             until.extend(stopping);
             if stopping.is_some() && self.plan.sticky {
@@ -378,6 +398,12 @@ impl<'a> Supervision<'a> {
             Source::Socket(index) => self.accept_at(index)?,
             Source::Client(key) => self.serve(key, now)?,
             Source::Keeper => self.hear_keeper(now)?,
+            Source::Scope(number) => self.hear_scope(number, now)?,
+            Source::Link => {
+                if let Some(side) = &self.scope {
+                    side.link.hear();
+                }
+            }
         }
         Ok(false)
     }

@@ -348,8 +348,13 @@ fn print_record(out: &mut dyn Write, record: &Record) -> io::Result<()> {
             number,
             command,
             detached,
+            scope,
         } => {
-            let how = if *detached { " (detached)" } else { "" };
+            let how = match (scope, detached) {
+                (true, _) => " (in a scope)",
+                (false, true) => " (detached)",
+                (false, false) => "",
+            };
             writeln!(out, "exec    {number}: {}{how}", words(command))
         }
         EventKind::ExecExit {

@@ -4,17 +4,23 @@ use crate::completed::running_cages;
 use crate::error::{CliError, CommandResult};
 use crate::live::Live;
 use crate::{places, running};
-use ironcage_model::{Ending, Printable};
-use ironcage_runtime::client::{Connection, ExecOptions, exec};
+use ironcage_control::{GrantRequest, Wanted};
+use ironcage_model::{Ending, LeaseOrigin, Printable, Right, Term};
+use ironcage_runtime::client::{Connection, ExecOptions, ScopeOptions, exec};
 use ironcage_workspace::{ApplyOptions, Change, Selection, Store, take_owners_rights};
 use std::ffi::OsString;
 use std::io::IsTerminal as _;
+use std::path::PathBuf;
 
 /// Run another command in a running cage
 ///
 /// It is held by everything that holds the cage: its view, its limits, its filters. Its
 /// environment is the cage's own, with --env on top. It ends when this command ends, unless -d
 /// is given; what it started in the background stays, as long as the cage does.
+///
+/// With --scope it runs beside the cage instead of in it: it shares the workspace, and neither
+/// sees the other. What --lease names is there for it alone, and everything that it started ends
+/// with it.
 ///
 /// Exit status: the command's own; 125 for Ironcage's own errors, 126 and 127 when the command
 /// cannot be executed or found, 128 and the signal's number when a signal ended it.
@@ -38,6 +44,16 @@ pub(crate) struct Args {
     /// Let through what makes your terminal act or answer: clipboard, notifications, reports
     #[arg(long)]
     raw_terminal: bool,
+    /// Run it beside the cage, in a scope that ends with it
+    #[arg(long, conflicts_with = "detach")]
+    scope: bool,
+    /// Give it a lease of its own, within the cage's ceiling: read=PATH or write=PATH, several
+    /// paths with `:` between them (can be repeated; implies --scope)
+    #[arg(long, value_name = "RIGHT=PATH", conflicts_with = "detach")]
+    lease: Vec<OsString>,
+    /// What its leases are for; it is put on record
+    #[arg(long, value_name = "TEXT", default_value = "", requires = "lease")]
+    reason: String,
     /// Apply what the cage has changed when the command ends with status 0; what is withheld or
     /// flagged stays aside, unless the cage's policy lists it (`unprotect`)
     #[arg(long, conflicts_with = "detach")]
@@ -66,6 +82,9 @@ impl Args {
             env: Vec::new(),
             cwd: None,
             raw_terminal: false,
+            scope: false,
+            lease: Vec::new(),
+            reason: String::new(),
             commit_on_success: false,
             id: id.to_owned(),
             command: command.to_vec(),
@@ -90,6 +109,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     {
         env.push(("TERM".into(), kind));
     }
+    let scope = scope_of(args.scope, &args.lease, &args.reason)?;
     let committed = match args.commit_on_success {
         true => Some(Committed::find(&args.id)?),
         false => None,
@@ -106,6 +126,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
             terminal: args.tty,
             detached: args.detach,
             raw_terminal: args.raw_terminal,
+            scope,
         },
     )
     .map_err(running::said)?;
@@ -164,6 +185,51 @@ impl Committed {
         anstream::eprintln!("ironcage: {applied}");
         Ok(u8::from(!applied.conflicts.is_empty()))
     }
+}
+
+/// The scope that the flags ask for, if they do.
+fn scope_of(
+    scope: bool,
+    words: &[OsString],
+    reason: &str,
+) -> Result<Option<ScopeOptions>, CliError> {
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    let mut leases = Vec::new();
+    for word in words {
+        let wrong = || {
+            CliError::new(format!(
+                "--lease takes read=PATH or write=PATH, not `{}`",
+                Printable::new(word)
+            ))
+        };
+        let bytes = word.as_bytes();
+        let place = bytes.iter().position(|byte| *byte == b'=');
+        let (right, paths) = bytes.split_at(place.ok_or_else(wrong)?);
+        let right = match right {
+            b"read" => Right::Read,
+            b"write" => Right::Write,
+            _ => return Err(wrong()),
+        };
+        let paths = paths.get(1..).unwrap_or_default();
+        for path in paths.split(|byte| *byte == b':') {
+            if path.is_empty() {
+                return Err(wrong());
+            }
+            let request = GrantRequest {
+                wanted: Wanted::Path { right },
+                term: Term::UntilRevoked,
+                uses: None,
+                reason: reason.to_owned(),
+            };
+            let path = PathBuf::from(OsString::from_vec(path.to_vec()));
+            leases.push((request, Some(path)));
+        }
+    }
+    let wanted = scope || !leases.is_empty();
+    Ok(wanted.then_some(ScopeOptions {
+        leases,
+        origin: LeaseOrigin::Operator,
+    }))
 }
 
 /// `NAME=VALUE`, or the caller's value of `NAME`, if it has one.

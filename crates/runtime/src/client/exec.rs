@@ -3,15 +3,19 @@
 use super::{ClientError, Connection, system};
 use crate::relay::{self, Relay, Waits};
 use crate::terminal::{self, RawMode};
-use ironcage_control::{Bytes, ExecRequest, ExecStreams, Reply, Request, Size};
-use ironcage_model::Ending;
+use ironcage_control::{
+    Bytes, ExecRequest, ExecStreams, GrantRequest, Reply, Request, ScopeRequest, Size,
+};
+use ironcage_model::{Ending, LeaseOrigin};
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
+use ironcage_sys::rustix::fs::{Mode, OFlags, open};
 use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::stdio;
 use ironcage_sys::signals;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 use std::time::Instant;
 
 const SIGWINCH: i32 = 28;
@@ -35,6 +39,34 @@ pub struct ExecOptions {
     pub detached: bool,
     /// Whether sequences that make the user's terminal act or answer are let through.
     pub raw_terminal: bool,
+    /// Where it runs beside the cage: with what.
+    pub scope: Option<ScopeOptions>,
+}
+
+/// What a command has that runs in a scope of its own.
+#[derive(Debug)]
+pub struct ScopeOptions {
+    /// Leases; those on paths with the path as the caller sees it. What it leads to now is what is
+    /// asked for, whatever takes its place meanwhile.
+    pub leases: Vec<(GrantRequest, Option<PathBuf>)>,
+    /// Who asks for them.
+    pub origin: LeaseOrigin,
+}
+
+/// A scope as it is asked for, and the descriptors of its paths.
+fn scope_request(options: ScopeOptions) -> Result<(ScopeRequest, Vec<OwnedFd>), ClientError> {
+    let mut leases = Vec::new();
+    let mut handles = Vec::new();
+    for (request, path) in options.leases {
+        if let Some(path) = path {
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            let handle = open(&path, flags, Mode::empty());
+            handles.push(handle.map_err(system("open what is to be leased"))?);
+        }
+        leases.push(request);
+    }
+    let origin = options.origin;
+    Ok((ScopeRequest { leases, origin }, handles))
 }
 
 /// Runs a command in a cage to its end. `None` when it was detached and runs.
@@ -57,7 +89,14 @@ pub fn exec(connection: &Connection, options: ExecOptions) -> Result<Option<Endi
         caught.push(SIGWINCH);
     }
     let signals = signals::catch(&caught).map_err(system("catch signals"))?;
-    connection.send(&Request::Exec(ExecRequest {
+    let (scope, handles) = match options.scope {
+        Some(scope) => {
+            let (request, handles) = scope_request(scope)?;
+            (Some(request), handles)
+        }
+        None => (None, Vec::new()),
+    };
+    let request = Request::Exec(ExecRequest {
         argv: options.argv.into_iter().map(bytes).collect(),
         env: options
             .env
@@ -66,7 +105,11 @@ pub fn exec(connection: &Connection, options: ExecOptions) -> Result<Option<Endi
             .collect(),
         cwd: options.cwd.map(bytes),
         streams,
-    }))?;
+        scope,
+    });
+    let beside: Vec<_> = handles.iter().map(AsFd::as_fd).collect();
+    connection.send_with(&request, &beside)?;
+    drop(handles);
     let descriptors = match connection.receive(None)? {
         (Reply::Started { .. }, descriptors) => descriptors,
         (Reply::ExecEnded(ending), _) => return Ok(Some(ending)),

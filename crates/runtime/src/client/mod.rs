@@ -12,7 +12,7 @@ mod logs;
 mod network;
 
 pub use attach::{Attachment, attach};
-pub use exec::{ExecOptions, exec};
+pub use exec::{ExecOptions, ScopeOptions, exec};
 pub use hold::Held;
 pub use leases::{Ended, Granted, grant, grant_path, grant_port, leases, revoke};
 pub use logs::{LogOptions, logs};
@@ -22,6 +22,7 @@ pub(crate) use keys::Keys;
 
 use crate::Archive;
 use ironcage_audit::NoStateDir;
+use ironcage_control::NotGiven;
 use ironcage_control::{
     Channel, Description, Dialled, Entry, Packet, PlaceError, Reply, Request, RuntimeDir,
 };
@@ -84,6 +85,12 @@ pub enum ClientError {
         /// Which cage.
         id: CageId,
     },
+    /// A scope was not given what it was to have.
+    #[error("{}", not_given(refused))]
+    NotGiven {
+        /// What, and why.
+        refused: Vec<NotGiven>,
+    },
     /// The supervisor refused.
     #[error("the cage refused: {reason}")]
     Refused {
@@ -101,6 +108,15 @@ pub enum ClientError {
         /// Why.
         source: io::Error,
     },
+}
+
+/// What was not given, in words.
+fn not_given(refused: &[NotGiven]) -> String {
+    let one = |one: &NotGiven| {
+        let reason = ironcage_model::Printable::new(&one.reason);
+        format!("{} was not given: {reason}", one.resource)
+    };
+    refused.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
 fn list(ids: &[CageId]) -> String {
@@ -367,6 +383,9 @@ impl Connection {
         let packet = self.channel.receive::<Reply>(false);
         match packet.map_err(system("hear the supervisor"))? {
             None => Ok(None),
+            Some(Packet::Message(Reply::NotGiven(refused), _)) => {
+                Err(ClientError::NotGiven { refused })
+            }
             Some(Packet::Message(Reply::Refused { reason }, _)) => {
                 Err(ClientError::Refused { reason })
             }

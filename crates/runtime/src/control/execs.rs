@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::time::{Duration, Instant};
 
 /// Execs at once.
-const MAX_EXECS: usize = 64;
+pub(crate) const MAX_EXECS: usize = 64;
 /// How long an exec whose client is gone may take to end.
 const HANGUP: Duration = Duration::from_secs(2);
 
@@ -45,7 +45,7 @@ fn text(bytes: Bytes) -> OsString {
 
 impl Supervision<'_> {
     /// Starts another command. Whatever stands against it is told to the client.
-    pub(super) fn exec(
+    pub(crate) fn exec(
         &mut self,
         key: u64,
         request: ExecRequest,
@@ -55,7 +55,7 @@ impl Supervision<'_> {
             Some("64 other commands were started in this cage and still run; try again later")
         } else if self.control.stopping.is_some() {
             Some("the cage is being stopped")
-        } else if self.plan.seccomp.one_exec {
+        } else if self.plan.seccomp.one_exec && self.scope.is_none() {
             Some(
                 "the cage's list of system calls lets one program be executed, and that has been; start it with --syscalls standard",
             )
@@ -123,6 +123,7 @@ impl Supervision<'_> {
             number,
             command: command.clone(),
             detached,
+            scope: self.scope.is_some(),
         })?;
         self.control.execs.push(Exec {
             number,
@@ -219,25 +220,32 @@ impl Supervision<'_> {
             None => of_status(status),
         };
         self.limits.sign_of_life(now);
+        if let Some(side) = &mut self.scope {
+            // Told when everything else in the scope has ended, and its leases are proved to be.
+            side.ended = Some(ending);
+            self.control.execs.push(exec);
+            return Ok(());
+        }
         self.finish_exec(exec, ending)
     }
 
     fn finish_exec(&mut self, exec: Exec, ending: Ending) -> Result<(), RunError> {
-        if let Some(key) = exec.client {
-            self.control
-                .reply(key, &Reply::ExecEnded(ending.clone()), &[]);
-        }
+        // The record first: who is told may act on it.
         self.recorder.write(EventKind::ExecExit {
             number: exec.number,
-            ending,
+            ending: ending.clone(),
             milliseconds: exec.born.elapsed().as_millis() as u64,
-        })
+        })?;
+        if let Some(key) = exec.client {
+            self.control.reply(key, &Reply::ExecEnded(ending), &[]);
+        }
+        Ok(())
     }
 
     /// The cage is gone, and with it every exec.
-    pub(crate) fn finish_execs(&mut self) -> Result<(), RunError> {
+    pub(crate) fn finish_execs(&mut self, ending: &Ending) -> Result<(), RunError> {
         for exec in std::mem::take(&mut self.control.execs) {
-            self.finish_exec(exec, Ending::Signalled { signal: SIGKILL })?;
+            self.finish_exec(exec, ending.clone())?;
         }
         Ok(())
     }

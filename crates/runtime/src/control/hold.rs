@@ -29,6 +29,8 @@ impl Supervision<'_> {
             Some("somebody else applies its change at this moment; try again")
         } else if self.control.stopping.is_some() {
             Some("the cage is being stopped; try again when it is gone")
+        } else if self.scopes.writes() {
+            Some("a command runs in a scope of it; try again when that has ended")
         } else {
             self.cage.cannot_hold()
         };

@@ -10,8 +10,11 @@ mod stats;
 
 use hold::Hold;
 
-pub(crate) use execs::Exec;
+pub(crate) use execs::{Exec, MAX_EXECS};
 
+use crate::RunError;
+use crate::scope::{CLIENT, Scopes};
+use crate::supervise::failed;
 use ironcage_control::{
     Channel, Description, Examination, Listener, NameClaim, Reply, State, Stats, examine,
 };
@@ -80,6 +83,53 @@ impl Control {
             stats: None,
             _name: name,
         }
+    }
+
+    /// That of a scope: nobody connects, and there is one client, whose command has this number.
+    pub(crate) fn of_scope(
+        client: Channel,
+        description: Description,
+        number: u32,
+    ) -> Result<Self, RunError> {
+        let examination = Examination::of_this_process()
+            .map_err(failed("tell which namespaces this process is in"))?;
+        Ok(Control {
+            listener: None,
+            examination,
+            clients: vec![Client {
+                key: CLIENT,
+                channel: client,
+                waits: false,
+                exec: None,
+            }],
+            next_key: CLIENT,
+            recorded: 0,
+            description,
+            execs: Vec::new(),
+            next_exec: number,
+            stopping: None,
+            hold: None,
+            stats: None,
+            _name: None,
+        })
+    }
+
+    /// Gives a client away, to who serves it from now on.
+    pub(crate) fn give_away(&mut self, key: u64) -> Option<Channel> {
+        let index = self.clients.iter().position(|c| c.key == key)?;
+        Some(self.clients.swap_remove(index).channel)
+    }
+
+    /// Whether a client is gone, or has started a command.
+    pub(crate) fn has_exec(&mut self, key: u64) -> bool {
+        self.client(key).is_none_or(|client| client.exec.is_some())
+    }
+
+    /// The number of the next command.
+    pub(crate) fn draw_exec(&mut self) -> u32 {
+        let number = self.next_exec;
+        self.next_exec = number.checked_add(1).unwrap_or(1);
+        number
     }
 
     /// Where connections come in.
@@ -162,14 +212,19 @@ impl Control {
     }
 
     /// What the cage is, now.
-    fn describe(&self, command_over: bool) -> Description {
+    fn describe(&self, command_over: bool, scopes: &Scopes) -> Description {
         Description {
             state: match (self.stopping, command_over) {
                 (Some(_), _) => State::Stopping,
                 (None, true) => State::Waiting,
                 (None, false) => State::Running,
             },
-            execs: self.execs.iter().map(Exec::describe).collect(),
+            execs: self
+                .execs
+                .iter()
+                .map(Exec::describe)
+                .chain(scopes.describe())
+                .collect(),
             ..self.description.clone()
         }
     }

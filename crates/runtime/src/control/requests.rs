@@ -41,9 +41,15 @@ impl Supervision<'_> {
         descriptors: Vec<OwnedFd>,
         now: Instant,
     ) -> Result<(), RunError> {
+        if self.scope.is_some() && !matches!(request, Request::Signal { .. } | Request::Leave) {
+            let reason = "this connection has a command in a scope; use another";
+            self.control.refuse(key, reason);
+            return Ok(());
+        }
         match request {
             Request::Describe => {
-                let description = Box::new(self.control.describe(self.command_is_over()));
+                let description =
+                    Box::new(self.control.describe(self.command_is_over(), &self.scopes));
                 self.control
                     .reply(key, &Reply::Description(description), &[]);
             }
@@ -62,6 +68,9 @@ impl Supervision<'_> {
                 }
                 self.control.reply(key, &Reply::Stopping, &[]);
                 self.begin_stop(Duration::from_millis(milliseconds), now);
+            }
+            Request::Exec(request) if request.scope.is_some() => {
+                self.start_scope(key, request, descriptors, now)?;
             }
             Request::Exec(request) => {
                 if let Some(request) = self.put_off(key, request) {

@@ -31,12 +31,14 @@ impl Supervision<'_> {
             .map(|held| held.lease.number)
             .filter(|number| which.is_none_or(|which| which == *number))
             .collect();
-        if let (Some(which), true) = (which, numbers.is_empty()) {
+        let none = numbers.is_empty() && !self.scopes.has_lease(which);
+        if let (Some(which), true) = (which, none) {
             self.control
                 .refuse(key, format!("no lease {which} is open in this cage"));
             return Ok(());
         }
-        let count = numbers.len() as u32;
+        let in_scopes = self.scopes.revoke(key, which);
+        let count = (numbers.len() + in_scopes.len()) as u32;
         self.control.reply(key, &Reply::Revoking { count }, &[]);
         for number in numbers {
             if let Some(held) = self.held(number) {
@@ -194,6 +196,18 @@ impl Supervision<'_> {
             let _ = self.cage.resume();
         }
         true
+    }
+
+    /// Stops the cage's processes while somebody is looked for who holds a lease.
+    pub(crate) fn freeze_for_a_lease(&mut self, now: Instant) {
+        let _ = self.cage.freeze();
+        self.leases.stopped = Some(now);
+    }
+
+    /// Lets them go on.
+    pub(crate) fn resume_after_a_lease(&mut self, now: Instant) {
+        let _ = self.cage.resume();
+        self.leases.stopped = Some(now);
     }
 
     pub(super) fn finish_lease(&mut self, number: u32, end: LeaseEnd) -> Result<(), RunError> {

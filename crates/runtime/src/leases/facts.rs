@@ -12,15 +12,15 @@ use std::path::PathBuf;
 
 /// What a descriptor stands for.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(crate) struct Seen {
     /// Its real path, by the kernel's word.
-    pub(super) path: PathBuf,
-    pub(super) identity: Identity,
-    pub(super) facts: Facts,
+    pub(crate) path: PathBuf,
+    pub(crate) identity: Identity,
+    pub(crate) facts: Facts,
 }
 
 /// Looks at what a descriptor stands for.
-pub(super) fn look(handle: &OwnedFd) -> io::Result<Seen> {
+pub(crate) fn look(handle: &OwnedFd) -> io::Result<Seen> {
     let stat = fstat(handle)?;
     let node = match FileType::from_raw_mode(stat.st_mode) {
         FileType::Directory => Node::Directory,

@@ -7,6 +7,8 @@ mod ends;
 mod facts;
 mod means;
 
+pub(crate) use facts::{Seen, look};
+
 use crate::RunError;
 use crate::backends::backend;
 use crate::supervise::Supervision;
@@ -17,6 +19,7 @@ use ironcage_model::{EventKind, Holder, Lease, LeaseOrigin, Resource, Scope, Ter
 use ironcage_sys::faults::lease_step as step;
 use means::{Means, Ready, Told};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long the keeper may take for an order. One that hangs is worse than none: nothing is
@@ -24,7 +27,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Longest reason that is put on record.
-const REASON: usize = 500;
+pub(crate) const REASON: usize = 500;
 
 /// The leases of one cage.
 #[derive(Debug, Default)]
@@ -149,6 +152,24 @@ impl Leases {
         self.held.iter().map(of).collect()
     }
 
+    /// Takes so many numbers for leases that others keep. Returns the first.
+    pub(crate) fn reserve(&mut self, count: usize) -> u32 {
+        let first = self.last.wrapping_add(1).max(1);
+        self.last = first.wrapping_add(count as u32).wrapping_sub(1);
+        first
+    }
+
+    /// A lease on a path in one of these places.
+    pub(crate) fn in_places(&self, places: &[&Path]) -> Option<&Lease> {
+        let mut leases = self.held.iter().map(|held| &held.lease);
+        leases.find(|lease| match &lease.resource {
+            Resource::Path { path, .. } => places
+                .iter()
+                .any(|place| Path::new(path).starts_with(place)),
+            _ => false,
+        })
+    }
+
     fn position(&self, number: u32) -> Option<usize> {
         let mut held = self.held.iter();
         held.position(|held| held.lease.number == number)
@@ -158,7 +179,8 @@ impl Leases {
 impl Supervision<'_> {
     /// Every lease that is open, or whose end is not proved.
     pub(crate) fn list_leases(&mut self, key: u64, now: Instant) {
-        let list = self.leases.describe(now);
+        let mut list = self.leases.describe(now);
+        list.extend(self.scopes.describe_leases());
         self.control.reply(key, &Reply::Leases(list), &[]);
     }
 

@@ -1,0 +1,340 @@
+//! The leases of one scope: decided before it is made, opened before its command runs, and ended
+//! when every process in it is dead.
+//!
+//! Then whoever still holds something of a lease is outside of the scope: it was handed over in a
+//! socket of the shared workspace. The kernel tells that somebody does; who, is looked for in the
+//! cage.
+
+use super::link::Report;
+use super::side::Side;
+use crate::RunError;
+use crate::backends::backend;
+use crate::leases::{REASON, Seen, look};
+use crate::recorder::Recorder;
+use crate::supervise::{Supervision, failed};
+use ironcage_backend::{Keeper, Kept, LeaseOrder, Progress};
+use ironcage_control::{GrantRequest, NotGiven, ScopeRequest, Wanted};
+use ironcage_lease::{Asked, AskedPath, Decision, Given, History, decide};
+use ironcage_model::{EventKind, Holder, Holders, Lease, LeaseEnd, Resource, Scope};
+use ironcage_plan::Plan;
+use ironcage_sys::faults::lease_step as step;
+use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+/// How long the keeper may take for an order.
+const PATIENCE: Timespec = Timespec {
+    tv_sec: 30,
+    tv_nsec: 0,
+};
+
+/// A lease that is to be opened.
+#[derive(Debug)]
+pub(super) struct Wish {
+    pub(super) lease: Lease,
+    /// What was seen, where it is a path.
+    seen: Option<Seen>,
+}
+
+/// A lease that is open.
+#[derive(Debug)]
+pub(super) struct Opened {
+    lease: Lease,
+    born: Instant,
+    /// Whether the keeper has it; else it is a part of the scope's plan and ends with the scope.
+    kept: bool,
+}
+
+/// Decides what a scope gets. Where one lease is refused, nothing is given, and all that was
+/// refused is told.
+pub(super) fn decide_all(
+    plan: &Plan,
+    asked: &ScopeRequest,
+    descriptors: Vec<OwnedFd>,
+    (exec, first): (u32, u32),
+) -> Result<Vec<Wish>, Vec<NotGiven>> {
+    let mut descriptors = descriptors.into_iter();
+    let mut wishes: Vec<Wish> = Vec::new();
+    let mut refused = Vec::new();
+    for request in &asked.leases {
+        let number = first.wrapping_add(wishes.len() as u32);
+        match decide_one(plan, asked, request, &mut descriptors, &wishes, exec) {
+            Ok(None) => {}
+            Ok(Some((given, seen))) => {
+                let lease = Lease {
+                    number,
+                    resource: given.resource,
+                    scope: Scope::Exec { number: exec },
+                    term: given.term,
+                    uses: given.uses,
+                    reason: request.reason.chars().take(REASON).collect(),
+                    origin: asked.origin,
+                    approver: given.approver,
+                };
+                wishes.push(Wish { lease, seen });
+            }
+            Err(not_given) => refused.push(not_given),
+        }
+    }
+    match refused.is_empty() {
+        true => Ok(wishes),
+        false => Err(refused),
+    }
+}
+
+fn decide_one(
+    plan: &Plan,
+    scope: &ScopeRequest,
+    request: &GrantRequest,
+    descriptors: &mut impl Iterator<Item = OwnedFd>,
+    wishes: &[Wish],
+    exec: u32,
+) -> Result<Option<(Given, Option<Seen>)>, NotGiven> {
+    let (seen, resource) = match &request.wanted {
+        Wanted::Path { right } => {
+            let unseen = |reason: String| NotGiven {
+                resource: Resource::Path {
+                    path: String::new(),
+                    right: *right,
+                },
+                reason,
+                ask: false,
+            };
+            let handle = descriptors
+                .next()
+                .ok_or_else(|| unseen("nothing was named: a path comes as a descriptor".into()))?;
+            let seen = look(&handle)
+                .map_err(|error| unseen(format!("it cannot be looked at: {error}")))?;
+            let path = seen.path.to_string_lossy().into_owned();
+            (
+                Some(seen),
+                Resource::Path {
+                    path,
+                    right: *right,
+                },
+            )
+        }
+        Wanted::Other(resource) => (None, resource.clone()),
+    };
+    let what = match (&request.wanted, &seen) {
+        (Wanted::Path { right }, Some(seen)) => ironcage_lease::Wanted::Path(AskedPath {
+            path: &seen.path,
+            right: *right,
+            facts: seen.facts.clone(),
+        }),
+        _ => ironcage_lease::Wanted::Other(&resource),
+    };
+    let asked = Asked {
+        what,
+        term: request.term,
+        uses: request.uses,
+        scope: Scope::Exec { number: exec },
+        origin: scope.origin,
+    };
+    let history = History {
+        open: wishes.iter().map(|wish| wish.lease.clone()).collect(),
+        asked: 0,
+    };
+    match decide(plan, &asked, &history) {
+        Decision::Give { given, .. } => Ok(Some((given, seen))),
+        Decision::Base { .. } => Ok(None),
+        Decision::Ask { reason } => Err(NotGiven {
+            resource,
+            reason,
+            ask: true,
+        }),
+        Decision::Refuse { reason } => Err(NotGiven {
+            resource,
+            reason,
+            ask: false,
+        }),
+    }
+}
+
+/// Puts into a scope's plan what cannot be given to it later.
+pub(super) fn plan_for(plan: &mut Plan, wishes: &[Wish]) -> Result<(), String> {
+    let _ = &plan;
+    for wish in wishes {
+        match &wish.lease.resource {
+            Resource::Path { .. } => {}
+            other => return Err(format!("{other}: a scope is not given this kind yet")),
+        }
+    }
+    Ok(())
+}
+
+/// What was on record, and came to nothing.
+pub(super) fn none_opened(recorder: &mut Recorder, wishes: &[Wish]) -> Result<(), RunError> {
+    for wish in wishes {
+        recorder.write(EventKind::LeaseEnd {
+            number: wish.lease.number,
+            end: LeaseEnd::NotOpened,
+            cause: "its scope did not start".into(),
+            holders: Vec::new(),
+            milliseconds: 0,
+        })?;
+    }
+    Ok(())
+}
+
+/// Gives an order and waits for what came of it.
+fn order(keeper: &Keeper, order: &LeaseOrder) -> io::Result<Kept> {
+    keeper.order(order)?;
+    loop {
+        if let Some(answer) = keeper.hear()? {
+            return Ok(answer);
+        }
+        let mut fds = [PollFd::new(keeper, PollFlags::IN)];
+        if poll(&mut fds, Some(&PATIENCE)).is_ok_and(|ready| ready == 0) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+    }
+}
+
+impl Supervision<'_> {
+    fn side(&mut self) -> Result<&mut Side, RunError> {
+        let none = || io::Error::other("this is no scope");
+        self.scope
+            .as_mut()
+            .ok_or_else(|| failed("look after a scope")(none()))
+    }
+
+    /// Opens what was decided. Returns why it could not, if it could not.
+    pub(super) fn open_scope_leases(
+        &mut self,
+        wishes: Vec<Wish>,
+    ) -> Result<Option<String>, RunError> {
+        let mut wishes = wishes.into_iter();
+        while let Some(wish) = wishes.next() {
+            let failure = match (&wish.lease.resource, &wish.seen) {
+                (Resource::Path { .. }, Some(_)) => self.open_path(&wish)?,
+                _ => None,
+            };
+            if let Some(reason) = failure {
+                let rest: Vec<Wish> = std::iter::once(wish).chain(wishes).collect();
+                none_opened(&mut self.recorder, &rest)?;
+                return Ok(Some(reason));
+            }
+            let born = Instant::now();
+            let kept = wish.seen.is_some();
+            let ends = wish.lease.term.duration();
+            let side = self.side()?;
+            if let Some(at) = ends.and_then(|time| born.checked_add(time)) {
+                side.deadline = Some(side.deadline.map_or(at, |known| known.min(at)));
+            }
+            side.open.push(Opened {
+                lease: wish.lease,
+                born,
+                kept,
+            });
+        }
+        Ok(None)
+    }
+
+    fn open_path(&mut self, wish: &Wish) -> Result<Option<String>, RunError> {
+        let (Resource::Path { path, right }, Some(seen)) = (&wish.lease.resource, &wish.seen)
+        else {
+            return Ok(None);
+        };
+        if self.side()?.keeper.is_none() {
+            let backend = backend(self.plan.rung.what.isolation);
+            match backend.keeper(self.plan, &self.cage) {
+                Ok(keeper) => self.side()?.keeper = Some(keeper),
+                Err(error) => return Ok(Some(error.to_string())),
+            }
+        }
+        step();
+        let Some(keeper) = &self.side()?.keeper else {
+            return Ok(None);
+        };
+        let opening = LeaseOrder::Open {
+            number: wish.lease.number,
+            path: path.clone(),
+            device: seen.identity.device,
+            inode: seen.identity.inode,
+            right: *right,
+        };
+        match order(keeper, &opening) {
+            Ok(Kept::Opened { failed, .. }) => Ok(failed),
+            Ok(Kept::Ended { .. }) => Ok(Some("the keeper of leases is confused".into())),
+            Err(error) => Ok(Some(format!("the keeper of leases is gone: {error}"))),
+        }
+    }
+
+    /// Ends every lease of the scope. Its processes are dead: the kernel proves that nobody has
+    /// anything of a lease, or somebody outside has.
+    pub(super) fn end_scope_leases(&mut self) -> Result<(), RunError> {
+        let cause = match &self.scope {
+            Some(side) if side.ended.is_some() => "its command ended",
+            Some(side) if side.deadline.is_some_and(|at| Instant::now() >= at) => "its time was up",
+            _ => "its scope was ended",
+        };
+        for opened in std::mem::take(&mut self.side()?.open) {
+            step();
+            let (end, holders) = match opened.kept {
+                true => self.end_kept(opened.lease.number)?,
+                false => (LeaseEnd::Revoked, Vec::new()),
+            };
+            step();
+            self.recorder.write(EventKind::LeaseEnd {
+                number: opened.lease.number,
+                end,
+                cause: cause.into(),
+                holders,
+                milliseconds: opened.born.elapsed().as_millis() as u64,
+            })?;
+            step();
+        }
+        // With it goes the last process in the scope's mount namespace.
+        self.side()?.keeper = None;
+        Ok(())
+    }
+
+    fn end_kept(&mut self, number: u32) -> Result<(LeaseEnd, Vec<Holder>), RunError> {
+        let policy = self.plan.leases.as_ref().map(|leases| leases.holders);
+        let mut told = Vec::new();
+        match self.close_by(&LeaseOrder::Close { number }, &mut told) {
+            Some(Progress::Revoked) => return Ok((LeaseEnd::Revoked, told)),
+            Some(Progress::Closed) => return Ok((LeaseEnd::ClosedToNewOpens, told)),
+            Some(Progress::Busy) | None => {}
+        }
+        if policy == Some(Holders::Keep) {
+            match self.close_by(&LeaseOrder::Leave { number }, &mut told) {
+                Some(Progress::Revoked) => return Ok((LeaseEnd::Revoked, told)),
+                Some(Progress::Closed) => return Ok((LeaseEnd::ClosedToNewOpens, told)),
+                // Who writes is not left alone: there is nobody left who could wait for him.
+                Some(Progress::Busy) | None => {}
+            }
+        }
+        let link = self.side()?.link.clone();
+        let asked = |report: &Report| link.ask(report).map_err(failed("end a lease"));
+        // Stopped, so that nobody hands on what others are killed for.
+        asked(&Report::Freeze)?;
+        let progress = self.close_by(&LeaseOrder::Expel { number }, &mut told);
+        asked(&Report::Resume)?;
+        match progress {
+            Some(Progress::Revoked) => Ok((LeaseEnd::Revoked, told)),
+            Some(Progress::Closed) => Ok((LeaseEnd::ClosedToNewOpens, told)),
+            // Not found: it lies in a socket, or another scope has it.
+            Some(Progress::Busy) | None => {
+                asked(&Report::EndCage)?;
+                Ok((LeaseEnd::CageKilled, told))
+            }
+        }
+    }
+
+    /// How far an end came; `None` where the keeper is gone, and nothing is known.
+    fn close_by(&mut self, what: &LeaseOrder, told: &mut Vec<Holder>) -> Option<Progress> {
+        let keeper = self.scope.as_ref()?.keeper.as_ref()?;
+        match order(keeper, what) {
+            Ok(Kept::Ended {
+                progress, holders, ..
+            }) => {
+                told.extend(holders);
+                Some(progress)
+            }
+            Ok(Kept::Opened { .. }) | Err(_) => None,
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! Scopes: commands beside the cage, each with leases of its own, seen from the cage's supervisor.
+//!
+//! A scope has a supervisor of its own ([`side`]), forked from this one, which makes it, serves its
+//! client and ends it. Here it is known by its number, its leases are kept account of, and what
+//! happens in it is put on record. Nothing here waits for a scope, but at the end of the cage.
+
+mod leases;
+mod link;
+mod side;
+
+pub(crate) use link::Link;
+pub(crate) use side::{CLIENT, Side};
+
+use crate::RunError;
+use crate::control::MAX_EXECS;
+use crate::supervise::{SIGKILL, Supervision};
+use ironcage_backend::Sibling;
+use ironcage_control::{
+    Channel, ExecDescription, ExecRequest, ExecStreams, LeaseDescription, LeaseState, Packet,
+    Reply, pair,
+};
+use ironcage_model::{Ending, EventKind, Lease, LeaseEnd};
+use ironcage_sys::clone::{Forked, Namespaces, fork};
+use ironcage_sys::faults::lease_step as step;
+use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
+use ironcage_sys::rustix::net::{Shutdown, shutdown};
+use ironcage_sys::rustix::process::{
+    Signal, WaitId, WaitIdOptions, getpid, pidfd_send_signal, waitid,
+};
+use link::{Report, Word};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+/// How long a scope may take to end with its cage, before its supervisor is killed, and the scope
+/// with it.
+const PATIENCE: Timespec = Timespec {
+    tv_sec: 30,
+    tv_nsec: 0,
+};
+
+/// The scopes of one cage.
+#[derive(Debug, Default)]
+pub(crate) struct Scopes {
+    running: Vec<Running>,
+}
+
+/// A scope that is being made, runs, or is being ended.
+#[derive(Debug)]
+struct Running {
+    number: u32,
+    command: Vec<String>,
+    born: Instant,
+    channel: Channel,
+    pidfd: OwnedFd,
+    /// Leases on record whose end is not.
+    leases: Vec<Lease>,
+    /// Who waits for the end of which.
+    waiting: Vec<(u64, u32)>,
+    /// Whether its command is on record, and its end not yet.
+    executed: bool,
+    /// Whether its processes are gone.
+    over: bool,
+}
+
+impl Scopes {
+    /// Where the scopes' supervisors report.
+    pub(crate) fn reports(&self) -> impl Iterator<Item = (u32, BorrowedFd<'_>)> {
+        let scopes = self.running.iter();
+        scopes.map(|scope| (scope.number, scope.channel.as_fd()))
+    }
+
+    pub(crate) fn is_any(&self) -> bool {
+        !self.running.is_empty()
+    }
+
+    /// Whether something in a scope may still write to the workspace.
+    pub(crate) fn writes(&self) -> bool {
+        self.running.iter().any(|scope| !scope.over)
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.running.len()
+    }
+
+    /// The leases of every scope.
+    pub(crate) fn describe_leases(&self) -> Vec<LeaseDescription> {
+        let leases = self.running.iter().flat_map(|scope| &scope.leases);
+        leases
+            .map(|lease| LeaseDescription {
+                lease: lease.clone(),
+                state: LeaseState::Open,
+                milliseconds_left: None,
+            })
+            .collect()
+    }
+
+    pub(crate) fn describe(&self) -> impl Iterator<Item = ExecDescription> {
+        let scopes = self.running.iter();
+        scopes.map(|scope| ExecDescription {
+            number: scope.number,
+            command: scope.command.clone(),
+        })
+    }
+
+    /// Whether one of them has a lease with this number, or any.
+    pub(crate) fn has_lease(&self, which: Option<u32>) -> bool {
+        let mut leases = self.running.iter().flat_map(|scope| &scope.leases);
+        leases.any(|lease| which.is_none_or(|which| which == lease.number))
+    }
+
+    /// Ends the scopes that have one of these leases, which is how such a lease is taken back.
+    /// Returns their numbers.
+    pub(crate) fn revoke(&mut self, key: u64, which: Option<u32>) -> Vec<u32> {
+        let mut numbers = Vec::new();
+        for scope in &mut self.running {
+            let before = numbers.len();
+            for lease in &scope.leases {
+                if which.is_none_or(|which| which == lease.number) {
+                    scope.waiting.push((key, lease.number));
+                    numbers.push(lease.number);
+                }
+            }
+            if numbers.len() > before {
+                // One that is gone has ended.
+                let _ = scope.channel.send(&Word::End, &[]);
+            }
+        }
+        numbers
+    }
+}
+
+impl Supervision<'_> {
+    /// Starts a command in a scope. What stands against it later is told by the scope's supervisor.
+    pub(crate) fn start_scope(
+        &mut self,
+        key: u64,
+        request: ExecRequest,
+        descriptors: Vec<OwnedFd>,
+        now: Instant,
+    ) -> Result<(), RunError> {
+        if let Some(reason) = self.against_scope(key, &request) {
+            self.control.refuse(key, reason);
+            return Ok(());
+        }
+        let (sibling, ours, theirs) = match self.prepare_scope() {
+            Ok(prepared) => prepared,
+            Err(reason) => {
+                self.control.refuse(key, reason);
+                return Ok(());
+            }
+        };
+        let Some(client) = self.control.give_away(key) else {
+            return Ok(());
+        };
+        let number = self.control.draw_exec();
+        let count = request.scope.as_ref().map_or(0, |scope| scope.leases.len());
+        let first_lease = self.leases.reserve(count);
+        let command = request
+            .argv
+            .iter()
+            .map(|word| String::from_utf8_lossy(&word.0).into_owned())
+            .collect();
+        let supervisor = getpid();
+        step();
+        match fork(Namespaces::NONE, None) {
+            Err(error) => {
+                let reason = format!("the scope's supervisor cannot be started: {error}");
+                let _ = client.send(&Reply::Refused { reason }, &[]);
+                Ok(())
+            }
+            Ok(Forked::Child) => side::run(side::Given {
+                plan: self.plan,
+                description: self.control.description.clone(),
+                supervisor,
+                link: theirs,
+                client,
+                sibling,
+                request,
+                descriptors,
+                number,
+                first_lease,
+            }),
+            Ok(Forked::Parent { pidfd, .. }) => {
+                self.scopes.running.push(Running {
+                    number,
+                    command,
+                    born: now,
+                    channel: ours,
+                    pidfd,
+                    leases: Vec::new(),
+                    waiting: Vec::new(),
+                    executed: false,
+                    over: false,
+                });
+                self.limits.sign_of_life(now);
+                Ok(())
+            }
+        }
+    }
+
+    fn against_scope(&mut self, key: u64, request: &ExecRequest) -> Option<String> {
+        use ironcage_backend::{Ability, Answer};
+        let isolation = self.plan.rung.what.isolation;
+        if let Answer::No(reason) = crate::backend(isolation).can(Ability::Scope) {
+            return Some(format!("this cage's isolation has no scopes: {reason}"));
+        }
+        if self.control.execs.len() + self.scopes.count() >= MAX_EXECS {
+            let many = "64 other commands were started in this cage and still run; try again later";
+            return Some(many.into());
+        }
+        if self.control.stopping.is_some() {
+            return Some("the cage is being stopped".into());
+        }
+        if self.is_held() {
+            return Some("its change is being applied at this moment; try again".into());
+        }
+        if request.streams == ExecStreams::Detached {
+            return Some(
+                "a scope ends with its command: what is to stay in the background belongs to the cage; leave --scope or -d out"
+                    .into(),
+            );
+        }
+        if self.control.has_exec(key) {
+            return Some("this connection has started a command already".into());
+        }
+        let places = self.plan.shared_places();
+        if let Some(lease) = self.leases.in_places(&places) {
+            return Some(format!(
+                "lease {} ({}) is open in the part of the cage's view that a scope shares; revoke it first",
+                lease.number, lease.resource
+            ));
+        }
+        None
+    }
+
+    fn prepare_scope(&self) -> Result<(Sibling, Channel, Channel), String> {
+        let sibling = Sibling::of(&self.cage).map_err(|error| error.to_string())?;
+        let sibling = sibling.ok_or("this cage has nothing that a scope could share")?;
+        let (ours, theirs) = pair().map_err(|error| error.to_string())?;
+        Ok((sibling, ours, theirs))
+    }
+
+    /// Takes what a scope's supervisor reports.
+    pub(crate) fn hear_scope(&mut self, number: u32, now: Instant) -> Result<(), RunError> {
+        let Some(index) = self.scopes.running.iter().position(|s| s.number == number) else {
+            return Ok(());
+        };
+        let Some(scope) = self.scopes.running.get_mut(index) else {
+            return Ok(());
+        };
+        match scope.channel.receive::<Report>(false) {
+            Ok(None) => return Ok(()),
+            Ok(Some(Packet::Message(Report::Record(kind), _))) => {
+                self.record_of_scope(index, *kind)?;
+            }
+            Ok(Some(Packet::Message(Report::Freeze, _))) => self.freeze_for_a_lease(now),
+            Ok(Some(Packet::Message(Report::Resume, _))) => self.resume_after_a_lease(now),
+            Ok(Some(Packet::Message(Report::EndCage, _))) => {
+                self.cage.kill();
+                self.control.stopping = Some(now);
+            }
+            Ok(Some(Packet::Garbled(_) | Packet::Closed)) | Err(_) => {
+                let scope = self.scopes.running.swap_remove(index);
+                return self.scope_gone(scope);
+            }
+        }
+        if let Some(scope) = self.scopes.running.get(index) {
+            // One that is gone shows when it is looked at next.
+            let _ = scope.channel.send(&Word::Done, &[]);
+        }
+        self.limits.sign_of_life(now);
+        Ok(())
+    }
+
+    fn record_of_scope(&mut self, index: usize, kind: EventKind) -> Result<(), RunError> {
+        let Some(scope) = self.scopes.running.get_mut(index) else {
+            return Ok(());
+        };
+        let mut told = None;
+        match &kind {
+            EventKind::Lease(lease) => scope.leases.push(lease.clone()),
+            EventKind::LeaseEnd {
+                number,
+                end,
+                holders,
+                ..
+            } => {
+                scope.leases.retain(|lease| lease.number != *number);
+                told = Some(Reply::LeaseEnded {
+                    number: *number,
+                    end: end.clone(),
+                    holders: holders.clone(),
+                });
+            }
+            EventKind::Exec { .. } => scope.executed = true,
+            EventKind::ExecExit { .. } => {
+                scope.executed = false;
+                scope.over = true;
+            }
+            _ => {}
+        }
+        let number = match &told {
+            Some(Reply::LeaseEnded { number, .. }) => Some(*number),
+            _ => None,
+        };
+        let waiting: Vec<u64> = scope
+            .waiting
+            .iter()
+            .filter(|(_, lease)| Some(*lease) == number)
+            .map(|(key, _)| *key)
+            .collect();
+        // The record first: who is told may act on it.
+        self.recorder.write(kind)?;
+        step();
+        for (key, reply) in waiting.iter().zip(told.iter().cycle()) {
+            self.control.reply(*key, reply, &[]);
+        }
+        Ok(())
+    }
+
+    /// A scope's supervisor is gone, and with it the scope. Leases whose end it has not proved can
+    /// be ended with the cage only: what was leased may have been handed to somebody there.
+    fn scope_gone(&mut self, scope: Running) -> Result<(), RunError> {
+        let _ = pidfd_send_signal(&scope.pidfd, Signal::KILL);
+        let _ = waitid(WaitId::PidFd(scope.pidfd.as_fd()), WaitIdOptions::EXITED);
+        if !scope.leases.is_empty() {
+            self.cage.kill();
+            self.control.stopping = Some(Instant::now());
+        }
+        self.finish_scope(scope, &LeaseEnd::CageKilled)
+    }
+
+    fn finish_scope(&mut self, scope: Running, end: &LeaseEnd) -> Result<(), RunError> {
+        let milliseconds = scope.born.elapsed().as_millis() as u64;
+        for lease in &scope.leases {
+            self.recorder.write(EventKind::LeaseEnd {
+                number: lease.number,
+                end: end.clone(),
+                cause: "its scope ended with the cage".into(),
+                holders: Vec::new(),
+                milliseconds,
+            })?;
+            let told = Reply::LeaseEnded {
+                number: lease.number,
+                end: end.clone(),
+                holders: Vec::new(),
+            };
+            for (key, _) in scope.waiting.iter().filter(|(_, n)| *n == lease.number) {
+                self.control.reply(*key, &told, &[]);
+            }
+        }
+        if scope.executed {
+            self.recorder.write(EventKind::ExecExit {
+                number: scope.number,
+                ending: Ending::Signalled { signal: SIGKILL },
+                milliseconds,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Ends every scope, and waits until they are gone. The cage's own processes are gone already.
+    pub(crate) fn finish_scopes(&mut self) -> Result<(), RunError> {
+        let scopes = std::mem::take(&mut self.scopes.running);
+        for scope in &scopes {
+            // It ends its scope when nobody hears it any more.
+            let _ = shutdown(scope.channel.as_fd(), Shutdown::Both);
+        }
+        for scope in scopes {
+            let mut fds = [PollFd::new(&scope.pidfd, PollFlags::IN)];
+            let _ = poll(&mut fds, Some(&PATIENCE));
+            let _ = pidfd_send_signal(&scope.pidfd, Signal::KILL);
+            let _ = waitid(WaitId::PidFd(scope.pidfd.as_fd()), WaitIdOptions::EXITED);
+            self.finish_scope(scope, &LeaseEnd::CageEnded)?;
+        }
+        Ok(())
+    }
+}
