@@ -8,14 +8,18 @@
 mod enclose;
 mod keeper;
 mod network;
+mod outer;
+mod seek;
 mod share;
 mod start;
 
 use ironcage_backend::{
-    Ability, Answer, Backend, Birth, Cage, Keeper, LeaseError, Sibling, StartError, StreamKind,
+    Ability, Answer, Backend, Birth, Cage, Keeper, LeaseError, Sibling, Sought, StartError,
+    StreamKind,
 };
-use ironcage_model::{CageId, Isolation};
+use ironcage_model::{CageId, Holder, Isolation};
 use ironcage_plan::Plan;
+use std::io;
 
 /// The backend.
 #[derive(Debug, Clone, Copy)]
@@ -58,6 +62,10 @@ impl Backend for Namespace {
 
     fn scope(&self, plan: &Plan, _id: &CageId, sibling: &Sibling) -> Result<Birth, StartError> {
         start::scope(plan, sibling)
+    }
+
+    fn seek(&self, plan: &Plan, sibling: &Sibling, sought: &Sought<'_>) -> io::Result<Vec<Holder>> {
+        seek::seek(plan, sibling, sought)
     }
 
     fn start(&self, plan: &Plan, id: &CageId, kind: StreamKind) -> Result<Birth, StartError> {

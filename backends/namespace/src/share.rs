@@ -4,15 +4,15 @@
 //! Without root it first enters the user namespace above the cage's, in which the caller may
 //! mount; it never enters the cage's own.
 
+use crate::outer;
 use ironcage_backend::ids::Reaped;
 use ironcage_backend::{Sibling, StartError};
 use ironcage_control::{Channel, Packet, pair};
 use ironcage_layers::view::Shared;
 use ironcage_model::Layer;
-use ironcage_plan::{IdMap, Plan};
+use ironcage_plan::Plan;
 use ironcage_sys::clone::{Forked, Namespaces, exit_now, fork, unshare};
 use ironcage_sys::mount::{AttributeChange, open_below, set_attributes};
-use ironcage_sys::namespace;
 use ironcage_sys::rustix::fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags, open, statx};
 use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::mount::{OpenTreeFlags, open_tree};
@@ -40,8 +40,7 @@ pub(crate) fn trees(plan: &Plan, sibling: &Sibling) -> Result<(Vec<Shared>, Reap
             if !ready {
                 exit_now(1);
             }
-            let rootless = matches!(plan.identity.map, IdMap::Own { .. });
-            let told = hand_over(&theirs, &places, sibling.mounts.as_fd(), rootless);
+            let told = hand_over(&theirs, &places, plan, sibling.mounts.as_fd());
             exit_now(i32::from(told.is_err()))
         }
         Forked::Parent { pidfd, .. } => {
@@ -80,10 +79,10 @@ fn take(channel: &Channel, place: &Path) -> Result<Shared, StartError> {
 fn hand_over(
     channel: &Channel,
     places: &[&Path],
+    plan: &Plan,
     mounts: BorrowedFd<'_>,
-    rootless: bool,
 ) -> io::Result<()> {
-    let entered = enter(mounts, rootless);
+    let entered = enter(plan, mounts);
     for place in places {
         let cloned = match &entered {
             Ok(root) => clone(root.as_fd(), place),
@@ -101,14 +100,8 @@ fn number(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(Errno::IO.raw_os_error())
 }
 
-fn enter(mounts: BorrowedFd<'_>, rootless: bool) -> io::Result<OwnedFd> {
-    if rootless {
-        let inner = namespace::owner(mounts)?;
-        let outer = namespace::parent(inner.as_fd())?;
-        move_into_link_name_space(outer.as_fd(), Some(LinkNameSpaceType::User))?;
-        // A change of credentials takes it away.
-        set_parent_process_death_signal(Some(Signal::KILL))?;
-    }
+fn enter(plan: &Plan, mounts: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    outer::enter(plan, mounts)?;
     move_into_link_name_space(mounts, Some(LinkNameSpaceType::Mount))?;
     // In the cage's own nothing can be cloned: that makes a namespace for a moment, and in the
     // cage's user namespace there may be no more of them. A copy of it is one of this side's.

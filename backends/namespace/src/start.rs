@@ -42,9 +42,7 @@ pub(crate) fn scope(plan: &Plan, sibling: &Sibling) -> Result<Birth, StartError>
     let (shared, process) = share::trees(plan, sibling)?;
     let channels = Channels::make(StreamKind::Pipes)?;
     let ground = Ground::beside(plan, sibling, shared, channels);
-    let beside = sibling.proc.try_clone().map_err(StartError::Channel)?;
     let mut birth = begin(plan, ground, None)?;
-    birth.beside = Some(beside);
     birth.children.push(process);
     Ok(birth)
 }
@@ -133,7 +131,6 @@ fn fork_init(plan: &Plan, ground: Ground, with_helper: bool) -> Result<Birth, St
                 cgroup: kept.cgroup,
                 range: kept.range,
                 streams: kept.streams,
-                beside: None,
             })
         }
     }

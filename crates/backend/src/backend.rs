@@ -1,8 +1,9 @@
 //! What a backend is: a strength of isolation that can start a cage, and says what else it can.
 
 use crate::{Birth, Cage, Keeper, LeaseError, Sibling, StartError, StreamKind};
-use ironcage_model::{CageId, Isolation};
+use ironcage_model::{CageId, Holder, Isolation};
 use ironcage_plan::Plan;
+use std::io;
 
 /// Something that may be done with a cage, besides starting it and waiting for its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +75,17 @@ pub enum Answer {
     No(&'static str),
 }
 
+/// Who is looked for in a cage.
+#[derive(Debug, Clone, Copy)]
+pub struct Sought<'a> {
+    /// Who uses one of these mounts,
+    pub mounts: &'a [u64],
+    /// or has mapped something that is called so.
+    pub path: &'a str,
+    /// Whether they are killed.
+    pub kill: bool,
+}
+
 /// A strength of isolation. How far each layer holds with it on a host is the plan's to say,
 /// before anything is started.
 pub trait Backend: std::fmt::Debug + Sync {
@@ -108,6 +120,18 @@ pub trait Backend: std::fmt::Debug + Sync {
         Err(StartError::NoScope(match self.can(Ability::Scope) {
             Answer::Yes(reason) | Answer::No(reason) => reason,
         }))
+    }
+
+    /// Looks in a cage for who uses one of these mounts, of which the first is seen at `path` in a
+    /// scope beside it, and kills them if told to.
+    ///
+    /// Preconditions: the calling process has one thread.
+    ///
+    /// # Errors
+    /// Where the backend has no scopes, or it cannot be looked.
+    fn seek(&self, plan: &Plan, sibling: &Sibling, sought: &Sought<'_>) -> io::Result<Vec<Holder>> {
+        let _ = (plan, sibling, sought);
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     /// Starts a cage. The caller goes on with [`Birth::attend`]; what it does before is done

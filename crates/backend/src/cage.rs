@@ -134,8 +134,6 @@ pub struct Cage {
     range: Option<Range>,
     /// The agent's ids outside, where they are not the caller's own.
     agent: Option<(u32, u32)>,
-    /// The process file system of the cage beside which this is a scope.
-    beside: Option<OwnedFd>,
     _children: Vec<Reaped>,
     door: Option<Door>,
     per_port: Option<String>,
@@ -179,8 +177,6 @@ pub struct Birth {
     pub door: Option<Door>,
     /// Children that end by themselves.
     pub children: Vec<Reaped>,
-    /// The process file system of the cage beside which this becomes a scope.
-    pub beside: Option<OwnedFd>,
 }
 
 /// The process that ends what the cage leaves behind, where no pid namespace does.
@@ -307,7 +303,6 @@ impl Birth {
                         (None, IdMap::Range { .. }) => None,
                     },
                     range: self.range,
-                    beside: self.beside.take(),
                     _children: self.children,
                     door: self.door.take(),
                     per_port,
@@ -493,12 +488,6 @@ impl Cage {
     /// The cage's ids, where root started it.
     pub(crate) fn range(&self) -> Option<&Range> {
         self.range.as_ref()
-    }
-
-    /// The process file system of the cage beside which this is a scope: what somebody here held
-    /// may have gone there.
-    pub fn beside(&self) -> Option<BorrowedFd<'_>> {
-        self.beside.as_ref().map(AsFd::as_fd)
     }
 
     /// The cgroup, where there is one.

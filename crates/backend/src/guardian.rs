@@ -120,7 +120,6 @@ pub fn start(
                 cgroup: kept.cgroup,
                 range: kept.range,
                 streams: kept.streams,
-                beside: None,
             })
         }
     }

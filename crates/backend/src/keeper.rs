@@ -74,6 +74,8 @@ pub enum Kept {
         progress: Progress,
         /// Who was found to use it.
         holders: Vec<Holder>,
+        /// Its mounts, as the kernel numbers them, while somebody uses it.
+        mounts: Vec<u64>,
     },
 }
 

@@ -25,7 +25,7 @@ mod stillness;
 mod terminal;
 pub mod wire;
 
-pub use backend::{Ability, Answer, Backend};
+pub use backend::{Ability, Answer, Backend, Sought};
 pub use cage::{Birth, Cage, Helper, StreamKind, Streams, end};
 pub use error::StartError;
 pub use ironcage_layers::{COPY_ON_WRITE, weakened};

@@ -19,27 +19,21 @@ const MAPPINGS: usize = 100_000;
 
 /// A process that uses a mount.
 #[derive(Debug)]
-pub(super) struct Found {
-    pub(super) holder: Holder,
+pub(crate) struct Found {
+    pub(crate) holder: Holder,
     /// Its directory in the process file system: stands for just this process, also when its
     /// number is given to another.
-    pub(super) process: OwnedFd,
+    pub(crate) process: OwnedFd,
 }
 
 /// Finds who uses one of these mounts, of which the first is seen at `path` in the cage.
-pub(super) fn find(procs: &[BorrowedFd<'_>], mounts: &[u64], path: &str) -> io::Result<Vec<Found>> {
-    let mut found = Vec::new();
-    for proc in procs {
-        found.extend(examine(*proc, |process| uses(process, mounts))?);
-    }
+pub(crate) fn find(proc: BorrowedFd<'_>, mounts: &[u64], path: &str) -> io::Result<Vec<Found>> {
+    let found = examine(proc, |process| uses(process, mounts))?;
     if !found.is_empty() {
         return Ok(found);
     }
     // The list of mappings has no mounts in it: this goes by name, and so comes last.
-    for proc in procs {
-        found.extend(examine(*proc, |process| mapping(process, path))?);
-    }
-    Ok(found)
+    examine(proc, |process| mapping(process, path))
 }
 
 fn examine(
@@ -71,7 +65,7 @@ fn examine(
 }
 
 /// Kills a process that was found.
-pub(super) fn kill(process: BorrowedFd<'_>) {
+pub(crate) fn kill(process: BorrowedFd<'_>) {
     // It can only fail because it is gone.
     let _ = pidfd_send_signal(process, Signal::KILL);
 }

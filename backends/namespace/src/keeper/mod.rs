@@ -7,16 +7,16 @@
 //! Without root it first enters the user namespace above the cage's, in which the caller may
 //! mount; it never enters the cage's own, so nobody in the cage has power over it.
 
-mod holders;
+pub(crate) mod holders;
 mod serve;
 
+use crate::outer;
 use ironcage_backend::faults::lease_step as step;
 use ironcage_backend::{Cage, Keeper, LeaseError};
 use ironcage_control::{Channel, pair};
 use ironcage_plan::{IdMap, Plan};
 use ironcage_sys::clone::{Forked, Namespaces, exit_now, fork, unshare};
 use ironcage_sys::mount::{AttributeChange, set_attributes};
-use ironcage_sys::namespace;
 use ironcage_sys::process::close_all_but;
 use ironcage_sys::rustix::fs::{Mode, OFlags, open};
 use ironcage_sys::rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
@@ -43,8 +43,7 @@ pub(crate) fn start(plan: &Plan, cage: &Cage) -> Result<Keeper, LeaseError> {
                 mounts: grounds.mounts.as_fd(),
                 storage: storage.as_fd(),
                 proc: cage.proc(),
-                beside: cage.beside(),
-                rootless,
+                plan,
                 agent,
             };
             let served = enter(&theirs, &given, supervisor).and_then(|service| service.run());
@@ -62,8 +61,7 @@ struct Given<'a> {
     mounts: BorrowedFd<'a>,
     storage: BorrowedFd<'a>,
     proc: BorrowedFd<'a>,
-    beside: Option<BorrowedFd<'a>>,
-    rootless: bool,
+    plan: &'a Plan,
     agent: Option<(u32, u32)>,
 }
 
@@ -78,18 +76,10 @@ fn enter<'a>(
         exit_now(0);
     }
     // What the supervisor holds is not ours: an end of a stream held here would never end.
-    let mut kept = vec![channel.as_fd(), given.mounts, given.storage, given.proc];
-    kept.extend(given.beside);
-    close_all_but(&kept)?;
+    close_all_but(&[channel.as_fd(), given.mounts, given.storage, given.proc])?;
     let _ = set_name(c"ironcage-keeper");
     step();
-    if given.rootless {
-        let inner = namespace::owner(given.mounts)?;
-        let outer = namespace::parent(inner.as_fd())?;
-        move_into_link_name_space(outer.as_fd(), Some(LinkNameSpaceType::User))?;
-        // A change of credentials takes it away.
-        set_parent_process_death_signal(Some(Signal::KILL))?;
-    }
+    outer::enter(given.plan, given.mounts)?;
     unshare(Namespaces::MOUNT)?;
     // What is mounted on the host later is seen; what is done here is not seen there.
     let root = open_place("/")?;
@@ -115,7 +105,7 @@ fn enter<'a>(
         cage: given.mounts,
         inside,
         storage: given.storage,
-        procs: std::iter::once(given.proc).chain(given.beside).collect(),
+        proc: given.proc,
         own,
         links,
         agent: given.agent,

@@ -38,9 +38,8 @@ pub(super) struct Service<'a> {
     pub(super) inside: OwnedFd,
     /// The storage that this is on, writable.
     pub(super) storage: BorrowedFd<'a>,
-    /// The process file systems of those who may hold on: the cage's, and where it is a scope that
-    /// of the cage beside it.
-    pub(super) procs: Vec<BorrowedFd<'a>>,
+    /// The process file system that shows the cage's processes.
+    pub(super) proc: BorrowedFd<'a>,
     /// This process in the host's process file system, and its descriptors.
     pub(super) own: OwnedFd,
     pub(super) links: OwnedFd,
@@ -121,10 +120,12 @@ impl Service<'_> {
 
     fn ended(&self, number: u32, progress: Progress, mut holders: Vec<Holder>) -> io::Result<Kept> {
         holders.truncate(NAMED);
+        let open = self.leases.get(&number);
         Ok(Kept::Ended {
             number,
             progress,
             holders,
+            mounts: open.map(Open::ids).unwrap_or_default(),
         })
     }
 
@@ -208,7 +209,7 @@ impl Service<'_> {
         step();
         if !open.below.is_empty() {
             // The kernel takes no tree off in one piece unless it is told not to look.
-            let busy = holders::find(&self.procs, &open.ids(), &open.path)?;
+            let busy = holders::find(self.proc, &open.ids(), &open.path)?;
             if !busy.is_empty() {
                 self.leases.insert(number, open);
                 return Ok(Progress::Busy);
@@ -241,7 +242,7 @@ impl Service<'_> {
             let Some(open) = self.leases.get(&number) else {
                 break;
             };
-            let found = holders::find(&self.procs, &open.ids(), &open.path)?;
+            let found = holders::find(self.proc, &open.ids(), &open.path)?;
             for Found { holder, process } in found {
                 step();
                 holders::kill(process.as_fd());
@@ -266,7 +267,7 @@ impl Service<'_> {
         let Some(open) = self.leases.remove(&number) else {
             return Ok((Progress::Revoked, Vec::new()));
         };
-        let found = holders::find(&self.procs, &open.ids(), &open.path)?;
+        let found = holders::find(self.proc, &open.ids(), &open.path)?;
         let told = found.into_iter().map(|found| found.holder).collect();
         // While somebody writes it stays: off the view, nothing could be said of it any more.
         if !open.mount.flip().map_err(io::Error::other)? {

@@ -370,6 +370,7 @@ impl Supervision<'_> {
                 number,
                 progress,
                 holders,
+                ..
             })) => self.came(number, progress, holders, now),
             Err(_) => self.lose_keeper(),
         }

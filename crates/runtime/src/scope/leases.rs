@@ -12,7 +12,7 @@ use crate::backends::backend;
 use crate::leases::{REASON, Seen, look};
 use crate::recorder::Recorder;
 use crate::supervise::{Supervision, failed};
-use ironcage_backend::{Keeper, Kept, LeaseOrder, Progress};
+use ironcage_backend::{Keeper, Kept, LeaseOrder, Progress, Sought};
 use ironcage_control::{GrantRequest, NotGiven, ScopeRequest, Wanted};
 use ironcage_lease::{Asked, AskedPath, Decision, Given, History, decide};
 use ironcage_model::{EventKind, Holder, Holders, Lease, LeaseEnd, Resource, Scope};
@@ -21,13 +21,18 @@ use ironcage_sys::faults::lease_step as step;
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How long the keeper may take for an order.
 const PATIENCE: Timespec = Timespec {
     tv_sec: 30,
     tv_nsec: 0,
 };
+
+/// How often holders are looked for and killed before it is said that they cannot be found.
+const ROUNDS: u32 = 20;
+/// How long those who were killed may take to be gone, each round.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// A lease that is to be opened.
 #[derive(Debug)]
@@ -273,7 +278,7 @@ impl Supervision<'_> {
         for opened in std::mem::take(&mut self.side()?.open) {
             step();
             let (end, holders) = match opened.kept {
-                true => self.end_kept(opened.lease.number)?,
+                true => self.end_kept(&opened.lease)?,
                 false => (LeaseEnd::Revoked, Vec::new()),
             };
             step();
@@ -291,49 +296,87 @@ impl Supervision<'_> {
         Ok(())
     }
 
-    fn end_kept(&mut self, number: u32) -> Result<(LeaseEnd, Vec<Holder>), RunError> {
+    fn end_kept(&mut self, lease: &Lease) -> Result<(LeaseEnd, Vec<Holder>), RunError> {
+        let number = lease.number;
         let policy = self.plan.leases.as_ref().map(|leases| leases.holders);
         let mut told = Vec::new();
-        match self.close_by(&LeaseOrder::Close { number }, &mut told) {
-            Some(Progress::Revoked) => return Ok((LeaseEnd::Revoked, told)),
-            Some(Progress::Closed) => return Ok((LeaseEnd::ClosedToNewOpens, told)),
-            Some(Progress::Busy) | None => {}
-        }
-        if policy == Some(Holders::Keep) {
-            match self.close_by(&LeaseOrder::Leave { number }, &mut told) {
-                Some(Progress::Revoked) => return Ok((LeaseEnd::Revoked, told)),
-                Some(Progress::Closed) => return Ok((LeaseEnd::ClosedToNewOpens, told)),
-                // Who writes is not left alone: there is nobody left who could wait for him.
-                Some(Progress::Busy) | None => {}
+        let Some(mut mounts) = self.close_by(&LeaseOrder::Close { number }) else {
+            return self.end_with_cage(told);
+        };
+        if policy == Some(Holders::Keep)
+            && let Err(held) = &mounts
+        {
+            told = self.seek(lease, held, false);
+            match self.close_by(&LeaseOrder::Leave { number }) {
+                Some(left) => mounts = left,
+                None => return self.end_with_cage(told),
             }
         }
+        let mut held = match mounts {
+            Ok(end) => return Ok((end, told)),
+            // Who writes is not left alone: there is nobody left who could wait for him.
+            Err(held) => held,
+        };
         let link = self.side()?.link.clone();
         let asked = |report: &Report| link.ask(report).map_err(failed("end a lease"));
         // Stopped, so that nobody hands on what others are killed for.
         asked(&Report::Freeze)?;
-        let progress = self.close_by(&LeaseOrder::Expel { number }, &mut told);
-        asked(&Report::Resume)?;
-        match progress {
-            Some(Progress::Revoked) => Ok((LeaseEnd::Revoked, told)),
-            Some(Progress::Closed) => Ok((LeaseEnd::ClosedToNewOpens, told)),
-            // Not found: it lies in a socket, or another scope has it.
-            Some(Progress::Busy) | None => {
-                asked(&Report::EndCage)?;
-                Ok((LeaseEnd::CageKilled, told))
+        let mut ended = None;
+        for _ in 0..ROUNDS {
+            for holder in self.seek(lease, &held, true) {
+                if told.iter().all(|known| known.pid != holder.pid) {
+                    told.push(holder);
+                }
             }
+            match self.close_by(&LeaseOrder::Close { number }) {
+                Some(Ok(end)) => {
+                    ended = Some(end);
+                    break;
+                }
+                Some(Err(still)) => held = still,
+                None => break,
+            }
+            std::thread::sleep(PAUSE);
+        }
+        asked(&Report::Resume)?;
+        match ended {
+            Some(end) => Ok((end, told)),
+            // Not found: it lies in a socket, or another scope has it.
+            None => self.end_with_cage(told),
         }
     }
 
-    /// How far an end came; `None` where the keeper is gone, and nothing is known.
-    fn close_by(&mut self, what: &LeaseOrder, told: &mut Vec<Holder>) -> Option<Progress> {
+    fn end_with_cage(&mut self, told: Vec<Holder>) -> Result<(LeaseEnd, Vec<Holder>), RunError> {
+        let link = self.side()?.link.clone();
+        let ended = link.ask(&Report::EndCage);
+        ended.map_err(failed("end the cage with a lease"))?;
+        Ok((LeaseEnd::CageKilled, told))
+    }
+
+    /// Who in the cage uses a lease of the scope's.
+    fn seek(&self, lease: &Lease, mounts: &[u64], kill: bool) -> Vec<Holder> {
+        let (Some(side), Resource::Path { path, .. }) = (&self.scope, &lease.resource) else {
+            return Vec::new();
+        };
+        let backend = backend(self.plan.rung.what.isolation);
+        let sought = Sought { mounts, path, kill };
+        // Who cannot be looked for is not found.
+        let found = backend.seek(self.plan, &side.sibling, &sought);
+        found.unwrap_or_default()
+    }
+
+    /// What can be said of a lease after an order, or by which mounts it is still used; `None`
+    /// where the keeper is gone, and nothing is known.
+    fn close_by(&mut self, what: &LeaseOrder) -> Option<Result<LeaseEnd, Vec<u64>>> {
         let keeper = self.scope.as_ref()?.keeper.as_ref()?;
         match order(keeper, what) {
             Ok(Kept::Ended {
-                progress, holders, ..
-            }) => {
-                told.extend(holders);
-                Some(progress)
-            }
+                progress, mounts, ..
+            }) => Some(match progress {
+                Progress::Revoked => Ok(LeaseEnd::Revoked),
+                Progress::Closed => Ok(LeaseEnd::ClosedToNewOpens),
+                Progress::Busy => Err(mounts),
+            }),
             Ok(Kept::Opened { .. }) | Err(_) => None,
         }
     }

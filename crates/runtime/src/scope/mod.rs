@@ -60,6 +60,8 @@ struct Running {
     executed: bool,
     /// Whether its processes are gone.
     over: bool,
+    /// Whether the end of a lease could not be proved, and the cage is ended for it.
+    lost: bool,
 }
 
 impl Scopes {
@@ -191,6 +193,7 @@ impl Supervision<'_> {
                     waiting: Vec::new(),
                     executed: false,
                     over: false,
+                    lost: false,
                 });
                 self.limits.sign_of_life(now);
                 Ok(())
@@ -256,6 +259,7 @@ impl Supervision<'_> {
             Ok(Some(Packet::Message(Report::Freeze, _))) => self.freeze_for_a_lease(now),
             Ok(Some(Packet::Message(Report::Resume, _))) => self.resume_after_a_lease(now),
             Ok(Some(Packet::Message(Report::EndCage, _))) => {
+                scope.lost = true;
                 self.cage.kill();
                 self.control.stopping = Some(now);
             }
@@ -371,7 +375,11 @@ impl Supervision<'_> {
             let _ = poll(&mut fds, Some(&PATIENCE));
             let _ = pidfd_send_signal(&scope.pidfd, Signal::KILL);
             let _ = waitid(WaitId::PidFd(scope.pidfd.as_fd()), WaitIdOptions::EXITED);
-            self.finish_scope(scope, &LeaseEnd::CageEnded)?;
+            let end = match scope.lost {
+                true => LeaseEnd::CageKilled,
+                false => LeaseEnd::CageEnded,
+            };
+            self.finish_scope(scope, &end)?;
         }
         Ok(())
     }

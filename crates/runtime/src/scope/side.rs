@@ -52,6 +52,8 @@ pub(crate) struct Side {
     pub(crate) ended: Option<Ending>,
     /// When the first of its leases runs out, and the scope with it.
     pub(crate) deadline: Option<Instant>,
+    /// What the scope has of its cage.
+    pub(super) sibling: Sibling,
     pub(super) keeper: Option<Keeper>,
     pub(super) open: Vec<Opened>,
 }
@@ -145,7 +147,6 @@ fn supervise(given: Given<'_>) -> Result<(), RunError> {
         }
     };
     step();
-    drop(sibling);
     let mut supervision = Supervision::new(Beginning {
         plan: &plan,
         cage,
@@ -164,6 +165,7 @@ fn supervise(given: Given<'_>) -> Result<(), RunError> {
             link,
             ended: None,
             deadline: None,
+            sibling,
             keeper: None,
             open: Vec::new(),
         }),
