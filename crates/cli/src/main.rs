@@ -73,6 +73,8 @@ enum Command {
     Probe(commands::probe::Args),
     Completions(commands::completions::Args),
     Man(commands::man::Args),
+    #[command(name = "__tool", hide = true)]
+    Tool(commands::tool::Args),
     #[command(name = "__bench-floor", hide = true)]
     BenchFloor(commands::bench::FloorArgs),
     #[command(name = "__bench-launcher", hide = true)]
@@ -123,6 +125,7 @@ impl Command {
             Command::Probe(args) => commands::probe::run(args),
             Command::Completions(args) => commands::completions::run(args),
             Command::Man(args) => commands::man::run(args),
+            Command::Tool(args) => commands::tool::run(args),
             Command::BenchFloor(args) => commands::bench::run_floor(args),
             Command::BenchLauncher(args) => commands::bench::run_launcher(args),
             Command::BenchNetwork(args) => commands::bench::run_network_client(args),

@@ -147,6 +147,10 @@ pub struct ScopeRequest {
     pub leases: Vec<GrantRequest>,
     /// Who asks for it.
     pub origin: LeaseOrigin,
+    /// A tool call to carry out, as a model wrote it; then there is no program, and the leases are
+    /// those that the call needs.
+    #[serde(default)]
+    pub call: Option<String>,
 }
 
 impl Default for ScopeRequest {
@@ -154,6 +158,7 @@ impl Default for ScopeRequest {
         ScopeRequest {
             leases: Vec::new(),
             origin: LeaseOrigin::Operator,
+            call: None,
         }
     }
 }

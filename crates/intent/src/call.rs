@@ -119,19 +119,19 @@ pub struct Calls {
 /// Tools that take the same arguments.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct Entry {
+pub(crate) struct Entry {
     names: Vec<String>,
     /// Arguments that are scripts of the shell, or a program with its arguments.
-    commands: Vec<String>,
+    pub(crate) commands: Vec<String>,
     /// Where those run.
-    cwd: Vec<String>,
-    reads: Vec<String>,
-    writes: Vec<String>,
-    urls: Vec<String>,
+    pub(crate) cwd: Vec<String>,
+    pub(crate) reads: Vec<String>,
+    pub(crate) writes: Vec<String>,
+    pub(crate) urls: Vec<String>,
     /// Patches that name the files they change.
     patches: Vec<String>,
     /// Read where no argument names a path.
-    reads_here: bool,
+    pub(crate) reads_here: bool,
     /// Where none of the arguments above is given, nothing is needed.
     harmless: bool,
     /// Why what it does cannot be known.
@@ -149,15 +149,17 @@ impl Calls {
         Ok(toml::from_str(SHIPPED)?)
     }
 
+    /// What is known of a tool.
+    pub(crate) fn entry(&self, name: &str) -> Option<&Entry> {
+        let mut entries = self.call.iter();
+        entries.find(|entry| entry.names.iter().any(|known| known == name))
+    }
+
     /// What a call needs.
     pub fn needs(&self, call: &Call, tools: &Table, context: &Context) -> Needs {
         let mut needs = Needs::default();
         // A server's tools are called `mcp__server__tool`: what they do is the server's affair.
-        let entry = self
-            .call
-            .iter()
-            .find(|entry| entry.names.contains(&call.name));
-        let Some(entry) = entry else {
+        let Some(entry) = self.entry(&call.name) else {
             let why = format!("the tool `{}` is not in the table of tool calls", call.name);
             needs.unsure(Unsure::Everything, why);
             return needs;
@@ -233,7 +235,8 @@ impl Calls {
     }
 }
 
-fn place(text: &str, here: &Context) -> PathBuf {
+/// Where a path of a call leads, from the text alone.
+pub(crate) fn place(text: &str, here: &Context) -> PathBuf {
     match (text.strip_prefix("~/"), &here.home) {
         (Some(rest), Some(home)) => tidy(home, rest),
         _ => tidy(&here.cwd, text.strip_prefix("file://").unwrap_or(text)),

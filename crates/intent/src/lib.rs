@@ -7,6 +7,7 @@
 //! wide costs a question, never the ceiling.
 #![forbid(unsafe_code)]
 
+mod action;
 mod answer;
 mod call;
 mod json;
@@ -14,6 +15,7 @@ mod needs;
 mod shell;
 mod tools;
 
+pub use action::{Action, Edit, FileAction, FileWork, Shape};
 pub use answer::{Answer, Encoding, Format, Said, results};
 pub use call::{Call, Calls, InvalidCall, InvalidCalls};
 pub use needs::{Destination, Needs, Unknown, Unsure};

@@ -35,28 +35,48 @@ pub(crate) fn make(policy: &Policy, host: &HostCaps, leased: bool) -> Result<Fil
     let processors_fixed = bounds::processors(&limits, host, &mut Vec::new()).is_some()
         || policy.side_channels.value != SideChannels::Off;
     let shared = policy.isolation.value != Isolation::Namespace;
-    let actions: BTreeMap<u32, Action> = syscalls::compose(list, &groups)
-        .into_iter()
-        .filter(|rule| !(processors_fixed && rule.name == SET_PROCESSORS))
-        .map(|rule| filter_shared::narrowed(shared, *rule))
-        .map(|rule| filter_leased::narrowed(leased, rule))
-        .map(|rule| (rule.number, action(&rule.action)))
-        .collect();
     let refusal = if host.seccomp_notify {
         Refusal::Notify
     } else {
         Refusal::Errno
     };
-    Ok(Filter {
+    let mut filter = Filter {
         list: list.name,
         groups: groups.iter().map(|group| group.name).collect(),
         processors_fixed,
         shared,
         leased,
-        program: compile(&actions, refusal, KNOWN),
+        program: Vec::new(),
         refusal,
         one_exec: list.rule("execve").is_none(),
-    })
+    };
+    filter.program = program(&filter, list, &groups);
+    Ok(filter)
+}
+
+fn program(filter: &Filter, list: &SyscallList, groups: &[&SyscallList]) -> Vec<Instruction> {
+    let actions: BTreeMap<u32, Action> = syscalls::compose(list, groups)
+        .into_iter()
+        .filter(|rule| !(filter.processors_fixed && rule.name == SET_PROCESSORS))
+        .map(|rule| filter_shared::narrowed(filter.shared, *rule))
+        .map(|rule| filter_leased::narrowed(filter.leased, rule))
+        .map(|rule| (rule.number, action(&rule.action)))
+        .collect();
+    compile(&actions, filter.refusal, KNOWN)
+}
+
+/// The filter with one group more; `None` where there is no such group.
+pub(crate) fn with_group(filter: &Filter, name: &str) -> Option<Filter> {
+    let list = syscalls::list(filter.list)?;
+    let added = syscalls::group(name)?;
+    let mut wider = filter.clone();
+    if !wider.groups.contains(&added.name) {
+        wider.groups.push(added.name);
+    }
+    let groups = wider.groups.iter().map(|name| syscalls::group(name));
+    let groups = groups.collect::<Option<Vec<_>>>()?;
+    wider.program = program(&wider, list, &groups);
+    Some(wider)
 }
 
 /// The program of the network door's filter.

@@ -5,7 +5,7 @@ use crate::error::{CliError, CommandResult};
 use crate::live::Live;
 use crate::{places, running};
 use ironcage_control::{GrantRequest, Wanted};
-use ironcage_model::{Ending, LeaseOrigin, Printable, Right, Term};
+use ironcage_model::{Ending, LeaseOrigin, Printable, Resource, Right, Term};
 use ironcage_runtime::client::{Connection, ExecOptions, ScopeOptions, exec};
 use ironcage_workspace::{ApplyOptions, Change, Selection, Store, take_owners_rights};
 use std::ffi::OsString;
@@ -47,9 +47,10 @@ pub(crate) struct Args {
     /// Run it beside the cage, in a scope that ends with it
     #[arg(long, conflicts_with = "detach")]
     scope: bool,
-    /// Give it a lease of its own, within the cage's ceiling: read=PATH or write=PATH, several
-    /// paths with `:` between them (can be repeated; implies --scope)
-    #[arg(long, value_name = "RIGHT=PATH", conflicts_with = "detach")]
+    /// Give it a lease of its own, within the cage's ceiling: read=PATH or write=PATH (several
+    /// with `:` between them), host=NAME[:PORT], syscalls=GROUP, capability=NAME (can be repeated;
+    /// implies --scope)
+    #[arg(long, value_name = "WHAT", conflicts_with = "detach")]
     lease: Vec<OsString>,
     /// What its leases are for; it is put on record
     #[arg(long, value_name = "TEXT", default_value = "", requires = "lease")]
@@ -58,11 +59,20 @@ pub(crate) struct Args {
     /// flagged stays aside, unless the cage's policy lists it (`unprotect`)
     #[arg(long, conflicts_with = "detach")]
     commit_on_success: bool,
+    /// Carry out a tool call in a file, or `-`, instead of a command: of Anthropic's messages,
+    /// OpenAI's chat completions or responses, or MCP. It runs in a scope with what it needs, as
+    /// far as the ceiling gives that at once; its result is printed in the same shape. Exit status
+    /// 0 when it was carried out, 1 when it was refused
+    #[arg(
+        long, value_name = "FILE", value_hint = clap::ValueHint::FilePath,
+        conflicts_with_all = ["command", "interactive", "tty", "detach", "env", "cwd", "raw_terminal", "scope", "lease", "reason", "commit_on_success"]
+    )]
+    intent: Option<PathBuf>,
     /// Id of the cage, its beginning, or the cage's name
     #[arg(value_name = "ID", add = running_cages())]
     id: String,
     /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    #[arg(last = true, required_unless_present = "intent", value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
@@ -86,6 +96,7 @@ impl Args {
             lease: Vec::new(),
             reason: String::new(),
             commit_on_success: false,
+            intent: None,
             id: id.to_owned(),
             command: command.to_vec(),
         })
@@ -93,6 +104,9 @@ impl Args {
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
+    if let Some(path) = &args.intent {
+        return super::call::run(&args.id, path);
+    }
     let program = args.command.first().cloned().unwrap_or_default();
     let mut env = args
         .env
@@ -198,31 +212,47 @@ fn scope_of(
     for word in words {
         let wrong = || {
             CliError::new(format!(
-                "--lease takes read=PATH or write=PATH, not `{}`",
+                "--lease takes read=PATH, write=PATH, host=NAME, syscalls=GROUP or capability=NAME, not `{}`",
                 Printable::new(word)
             ))
         };
         let bytes = word.as_bytes();
         let place = bytes.iter().position(|byte| *byte == b'=');
         let (right, paths) = bytes.split_at(place.ok_or_else(wrong)?);
+        let paths = paths.get(1..).unwrap_or_default();
+        let grant = |wanted| GrantRequest {
+            wanted,
+            term: Term::UntilRevoked,
+            uses: None,
+            reason: reason.to_owned(),
+        };
+        let name = || std::str::from_utf8(paths).map_err(|_| wrong());
         let right = match right {
             b"read" => Right::Read,
             b"write" => Right::Write,
-            _ => return Err(wrong()),
+            kind => {
+                let resource = match kind {
+                    b"host" => Resource::Host {
+                        rule: name()?.parse().map_err(|_| wrong())?,
+                    },
+                    b"syscalls" => Resource::Syscalls {
+                        group: name()?.to_owned(),
+                    },
+                    b"capability" => Resource::Capability {
+                        name: name()?.to_owned(),
+                    },
+                    _ => return Err(wrong()),
+                };
+                leases.push((grant(Wanted::Other(resource)), None));
+                continue;
+            }
         };
-        let paths = paths.get(1..).unwrap_or_default();
         for path in paths.split(|byte| *byte == b':') {
             if path.is_empty() {
                 return Err(wrong());
             }
-            let request = GrantRequest {
-                wanted: Wanted::Path { right },
-                term: Term::UntilRevoked,
-                uses: None,
-                reason: reason.to_owned(),
-            };
             let path = PathBuf::from(OsString::from_vec(path.to_vec()));
-            leases.push((request, Some(path)));
+            leases.push((grant(Wanted::Path { right }), Some(path)));
         }
     }
     let wanted = scope || !leases.is_empty();

@@ -97,7 +97,8 @@ pub(crate) fn run(args: Args) -> CommandResult {
     Ok(0)
 }
 
-fn contents(path: &Path) -> Result<Vec<u8>, CliError> {
+/// What is in a file, or comes to the standard input.
+pub(super) fn contents(path: &Path) -> Result<Vec<u8>, CliError> {
     let failed = |error: io::Error| {
         CliError::new(format!(
             "cannot read `{}`: {error}",

@@ -79,4 +79,10 @@ impl Filter {
     pub fn rules(&self) -> Vec<FilterRule> {
         crate::filter::describe(self)
     }
+
+    /// The same with one group of system calls more, for a scope that has it as a lease; `None`
+    /// where there is no such group.
+    pub fn with_group(&self, name: &str) -> Option<Filter> {
+        crate::filter::with_group(self, name)
+    }
 }

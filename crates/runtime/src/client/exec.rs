@@ -66,7 +66,12 @@ fn scope_request(options: ScopeOptions) -> Result<(ScopeRequest, Vec<OwnedFd>), 
         leases.push(request);
     }
     let origin = options.origin;
-    Ok((ScopeRequest { leases, origin }, handles))
+    let request = ScopeRequest {
+        leases,
+        origin,
+        call: None,
+    };
+    Ok((request, handles))
 }
 
 /// Runs a command in a cage to its end. `None` when it was detached and runs.

@@ -4,6 +4,7 @@
 //! and relays them itself, so that the supervisor is not on the way of the bytes.
 
 mod attach;
+mod call;
 mod exec;
 mod hold;
 mod keys;
@@ -12,6 +13,7 @@ mod logs;
 mod network;
 
 pub use attach::{Attachment, attach};
+pub use call::{Called, MOST_OUTPUT, call};
 pub use exec::{ExecOptions, ScopeOptions, exec};
 pub use hold::Held;
 pub use leases::{Ended, Granted, grant, grant_path, grant_port, leases, revoke};

@@ -16,7 +16,7 @@ use ironcage_backend::{Keeper, Kept, LeaseOrder, Progress, Sought};
 use ironcage_control::{GrantRequest, NotGiven, ScopeRequest, Wanted};
 use ironcage_lease::{Asked, AskedPath, Decision, Given, History, decide};
 use ironcage_model::{EventKind, Holder, Holders, Lease, LeaseEnd, Resource, Scope};
-use ironcage_plan::Plan;
+use ironcage_plan::{Capability, Item, NetworkRule, Plan};
 use ironcage_sys::faults::lease_step as step;
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
@@ -157,12 +157,35 @@ fn decide_one(
     }
 }
 
-/// Puts into a scope's plan what cannot be given to it later.
+/// Puts into a scope's plan what is not a path: it holds from the scope's start to its end.
 pub(super) fn plan_for(plan: &mut Plan, wishes: &[Wish]) -> Result<(), String> {
-    let _ = &plan;
     for wish in wishes {
+        let origin = format!("lease {}", wish.lease.number);
         match &wish.lease.resource {
             Resource::Path { .. } => {}
+            Resource::Host { rule } => {
+                let none = "the cage has no network door; start it with a ceiling that names hosts";
+                let network = plan.network.as_mut().ok_or(none)?;
+                let what = NetworkRule {
+                    rule: rule.clone(),
+                    bundle: None,
+                };
+                network.allow.push(Item { what, origin });
+            }
+            Resource::Syscalls { group } => {
+                let filter = plan.seccomp.with_group(group);
+                plan.seccomp = filter.ok_or("there is no such group of system calls")?;
+            }
+            Resource::Capability { name } => {
+                let found = ironcage_policy::capabilities::find(name);
+                let found = found.filter(|found| found.allowed);
+                let found = found.ok_or("no cage can have this capability")?;
+                let what = Capability {
+                    name: found.name.to_owned(),
+                    number: found.number.into(),
+                };
+                plan.capabilities.push(Item { what, origin });
+            }
             other => return Err(format!("{other}: a scope is not given this kind yet")),
         }
     }

@@ -4,6 +4,7 @@
 //! client and ends it. Here it is known by its number, its leases are kept account of, and what
 //! happens in it is put on record. Nothing here waits for a scope, but at the end of the cage.
 
+mod call;
 mod leases;
 mod link;
 mod side;
@@ -37,6 +38,9 @@ const PATIENCE: Timespec = Timespec {
     tv_sec: 30,
     tv_nsec: 0,
 };
+
+/// Leases that a tool call can have.
+pub(super) const MOST_OF_A_CALL: usize = 64;
 
 /// The scopes of one cage.
 #[derive(Debug, Default)]
@@ -155,13 +159,21 @@ impl Supervision<'_> {
             return Ok(());
         };
         let number = self.control.draw_exec();
-        let count = request.scope.as_ref().map_or(0, |scope| scope.leases.len());
+        let count = match &request.scope {
+            // How many it needs is read later, and not here.
+            Some(scope) if scope.call.is_some() => MOST_OF_A_CALL,
+            Some(scope) => scope.leases.len(),
+            None => 0,
+        };
         let first_lease = self.leases.reserve(count);
-        let command = request
+        let mut command: Vec<String> = request
             .argv
             .iter()
             .map(|word| String::from_utf8_lossy(&word.0).into_owned())
             .collect();
+        if command.is_empty() {
+            command.push("(a tool call)".into());
+        }
         let supervisor = getpid();
         step();
         match fork(Namespaces::NONE, None) {

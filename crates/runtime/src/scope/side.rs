@@ -3,6 +3,7 @@
 //!
 //! It may wait where the cage's supervisor may not. It dies with that one, and the scope with it.
 
+use super::call;
 use super::leases::{self, Opened, Wish};
 use super::link::Link;
 use crate::RunError;
@@ -96,8 +97,8 @@ fn supervise(given: Given<'_>) -> Result<(), RunError> {
         link,
         client,
         sibling,
-        request,
-        descriptors,
+        mut request,
+        mut descriptors,
         number,
         first_lease,
         ..
@@ -109,10 +110,29 @@ fn supervise(given: Given<'_>) -> Result<(), RunError> {
     let link = Rc::new(Link::new(link));
     let mut recorder = Recorder::of_scope(link.clone());
     let mut plan = plan.scoped();
-    let asked = request.scope.clone().unwrap_or_default();
-    let wishes = match leases::decide_all(&plan, &asked, descriptors, (number, first_lease)) {
-        Ok(wishes) => wishes,
-        Err(refused) => {
+    let mut asked = request.scope.take().unwrap_or_default();
+    let mut refused = Vec::new();
+    if let Some(text) = asked.call.take() {
+        let planned = match call::read(&plan, &text) {
+            Ok(planned) => planned,
+            Err(reason) => {
+                refuse(reason);
+                return Ok(());
+            }
+        };
+        if let Err(reason) = planned.furnish(&mut plan, &text) {
+            refuse(reason);
+            return Ok(());
+        }
+        request.argv = planned.argv;
+        request.cwd = planned.cwd;
+        (asked, descriptors, refused) = (planned.asked, planned.descriptors, planned.refused);
+    }
+    let decided = leases::decide_all(&plan, &asked, descriptors, (number, first_lease));
+    let wishes = match decided {
+        Ok(wishes) if refused.is_empty() => wishes,
+        other => {
+            refused.extend(other.err().unwrap_or_default());
             for one in &refused {
                 recorder.write(EventKind::LeaseRefused {
                     resource: one.resource.clone(),

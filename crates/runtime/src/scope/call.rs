@@ -1,0 +1,220 @@
+//! A tool call as the command of a scope: what is executed for it, and what it needs.
+//!
+//! The call was written by a model, and so by whoever the model listened to. It is read here, in
+//! the scope's own supervisor, before anything of the scope is there; what it needs is asked for in
+//! its name, and only what the ceiling gives at once is given.
+
+use super::MOST_OF_A_CALL;
+use ironcage_control::{Bytes, GrantRequest, NotGiven, ScopeRequest, Wanted};
+use ironcage_intent::{Action, Call, Calls, Context, Destination, Needs, Table};
+use ironcage_model::{HostRule, LeaseOrigin, Resource, Right, Term};
+use ironcage_plan::{Access, Item, NodeKind, Plan, Standing, ViewOp, locate};
+use ironcage_sys::rustix::fs::{Mode, OFlags, open};
+use ironcage_sys::rustix::io::Errno;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Where this program is seen in a scope that works on a file with it.
+const TOOL: &str = "/.ironcage/tool";
+/// And where the call is.
+const CALL: &str = "/.ironcage/call";
+
+/// How long something may take that is fetched.
+const FETCH_SECONDS: &str = "60";
+
+/// A tool call, ready to be carried out.
+#[derive(Debug)]
+pub(super) struct Planned {
+    pub(super) argv: Vec<Bytes>,
+    pub(super) cwd: Option<Bytes>,
+    pub(super) asked: ScopeRequest,
+    /// Of the paths that are asked for.
+    pub(super) descriptors: Vec<OwnedFd>,
+    /// What cannot even be asked for.
+    pub(super) refused: Vec<NotGiven>,
+    /// Whether this program carries it out.
+    tool: bool,
+}
+
+/// Reads a tool call.
+pub(super) fn read(plan: &Plan, text: &str) -> Result<Planned, String> {
+    let call = Call::read(text.as_bytes()).map_err(|error| error.to_string())?;
+    let calls = Calls::shipped().map_err(|error| error.to_string())?;
+    let tools = Table::shipped().map_err(|error| error.to_string())?;
+    let home = plan.command.env.iter().find(|item| item.what.name == "HOME");
+    let context = Context {
+        cwd: plan.command.cwd.clone(),
+        home: home.map(|item| PathBuf::from(&item.what.value)),
+    };
+    let Some(action) = calls.action(&call, &context) else {
+        return Err(format!(
+            "the tool `{}`, with these arguments, is none that is carried out here",
+            ironcage_model::Printable::new(&call.name)
+        ));
+    };
+    let mut needs = Needs::default();
+    match &action {
+        Action::File(file) if file.writes() => drop(needs.writes.insert(file.path.clone())),
+        Action::File(file) => drop(needs.reads.insert(file.path.clone())),
+        _ => needs = calls.needs(&call, &tools, &context),
+    }
+    let tool = matches!(action, Action::File(_));
+    let (argv, cwd) = match action {
+        Action::Script { text, cwd } => (vec!["bash".into(), "-c".into(), text], cwd),
+        Action::Program { argv, cwd } => (argv, cwd),
+        Action::Fetch { url } => {
+            let words = ["curl", "-sSfL", "--max-time", FETCH_SECONDS, "--", &url];
+            (words.map(str::to_owned).to_vec(), None)
+        }
+        Action::File(_) => {
+            let words = [TOOL, "__tool", CALL];
+            (words.map(str::to_owned).to_vec(), None)
+        }
+    };
+    let mut planned = Planned {
+        argv: argv.into_iter().map(|word| Bytes(word.into_bytes())).collect(),
+        cwd: cwd.map(|cwd| Bytes(cwd.into_bytes())),
+        asked: ScopeRequest {
+            leases: Vec::new(),
+            origin: LeaseOrigin::ToolCall,
+            call: None,
+        },
+        descriptors: Vec::new(),
+        refused: Vec::new(),
+        tool,
+    };
+    planned.ask_for(plan, &needs, &format!("a call of {}", call.name));
+    if planned.asked.leases.len() > MOST_OF_A_CALL {
+        return Err(format!(
+            "it needs more than {MOST_OF_A_CALL} things that the cage does not have"
+        ));
+    }
+    Ok(planned)
+}
+
+impl Planned {
+    fn ask_for(&mut self, plan: &Plan, needs: &Needs, reason: &str) {
+        let grant = |wanted| GrantRequest {
+            wanted,
+            term: Term::UntilRevoked,
+            uses: None,
+            reason: reason.to_owned(),
+        };
+        let reads = needs.reads.iter().map(|path| (path, Right::Read));
+        let writes = needs.writes.iter().map(|path| (path, Right::Write));
+        let mut known: Vec<(PathBuf, Right)> = Vec::new();
+        for (path, right) in writes.chain(reads) {
+            let Some((path, handle)) = self.open(plan, path, right) else {
+                continue;
+            };
+            // One lease for what lies in another: they may not overlap.
+            let covered = |(other, has): &(PathBuf, Right)| path.starts_with(other) && *has >= right;
+            if known.iter().any(covered) {
+                continue;
+            }
+            known.push((path, right));
+            self.asked.leases.push(grant(Wanted::Path { right }));
+            self.descriptors.push(handle);
+        }
+        for destination in &needs.destinations {
+            // What a bundle or a remote stands for is not known here: it runs with what it has.
+            let Destination::Host { name, port } = destination else {
+                continue;
+            };
+            let text = match port {
+                Some(port) if name.contains(':') => format!("[{name}]:{port}"),
+                Some(port) => format!("{name}:{port}"),
+                None => name.clone(),
+            };
+            match text.parse::<HostRule>() {
+                Ok(rule) => {
+                    let wanted = Wanted::Other(Resource::Host { rule });
+                    self.asked.leases.push(grant(wanted));
+                }
+                Err(_) => self.refused.push(NotGiven {
+                    resource: Resource::Socket { path: text },
+                    reason: "it is no host that a rule could name".into(),
+                    ask: false,
+                }),
+            }
+        }
+    }
+
+    /// What a path leads to, on the host, if the cage does not have it anyway. What is not there is
+    /// not there for the command either; for what is to be made there, the directory around it is
+    /// asked for.
+    fn open(&mut self, plan: &Plan, path: &Path, right: Right) -> Option<(PathBuf, OwnedFd)> {
+        let has = match locate(plan, path).standing {
+            Standing::Writable(_)
+            | Standing::CopyOnWrite(_)
+            | Standing::Ephemeral
+            | Standing::Made
+            | Standing::Kernel
+            | Standing::Device => true,
+            Standing::ReadOnly(_) => right == Right::Read,
+            // They are told by name why not.
+            Standing::Protected | Standing::Hidden | Standing::Absent | Standing::Leads => false,
+        };
+        if has {
+            return None;
+        }
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let around = path.parent().filter(|_| right == Right::Write);
+        let opened = match open(path, flags, Mode::empty()) {
+            Err(Errno::NOENT) => {
+                let around = around?;
+                open(around, flags, Mode::empty()).map(|handle| (around.to_owned(), handle))
+            }
+            other => other.map(|handle| (path.to_owned(), handle)),
+        };
+        match opened {
+            Ok(opened) => Some(opened),
+            Err(Errno::NOENT | Errno::NOTDIR) => None,
+            Err(error) => {
+                self.refused.push(NotGiven {
+                    resource: Resource::Path {
+                        path: path.to_string_lossy().into_owned(),
+                        right,
+                    },
+                    reason: format!("it cannot be looked at: {error}"),
+                    ask: false,
+                });
+                None
+            }
+        }
+    }
+
+    /// Puts this program into the scope's view, where it carries the call out.
+    pub(super) fn furnish(&self, plan: &mut Plan, text: &str) -> Result<(), String> {
+        if !self.tool {
+            return Ok(());
+        }
+        let source = std::fs::read_link("/proc/self/exe").map_err(|error| error.to_string())?;
+        if source.as_os_str().as_bytes().ends_with(b" (deleted)") {
+            return Err("the ironcage that started this cage was replaced since; start the cage anew".into());
+        }
+        let made = |what| Item {
+            what,
+            origin: "tool call".into(),
+        };
+        let ops = [
+            made(ViewOp::File {
+                target: CALL.into(),
+                content: text.to_owned(),
+                mode: 0o444,
+            }),
+            made(ViewOp::Bind {
+                source,
+                target: TOOL.into(),
+                access: Access::Read,
+                kind: NodeKind::File,
+                owner: None,
+            }),
+        ];
+        let seal = plan.view.iter().position(|op| matches!(op.what, ViewOp::Seal));
+        let place = seal.unwrap_or(plan.view.len());
+        plan.view.splice(place..place, ops);
+        Ok(())
+    }
+}

@@ -1,0 +1,198 @@
+//! Tool calls as requests: each runs in a scope with what it needs, and nothing beyond the ceiling.
+#![forbid(unsafe_code)]
+
+use ironcage_tests::{Ran, Running, Stage, both};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Cage<'a> {
+    stage: &'a Stage,
+    id: String,
+}
+
+impl<'a> Cage<'a> {
+    /// A ceiling with `given` at once, `asked` for a person, and `denied` for nobody.
+    #[track_caller]
+    fn start(stage: &'a Stage) -> Self {
+        let aside = stage.aside();
+        for name in ["given", "asked", "given/denied", "outside"] {
+            stage.write(aside.join(name).join("file"), format!("{name}\n"));
+        }
+        let at = |name: &str| aside.join(name).display().to_string();
+        let policy = stage.base().join("policy.toml");
+        let text = format!(
+            "[ceiling.auto.files]\nwrite = [\"{}\"]\n[ceiling.ask.files]\nread = [\"{}\"]\n[ceiling.deny.files]\nread = [\"{}\"]\n",
+            at("given"),
+            at("asked"),
+            at("given/denied"),
+        );
+        stage.write(&policy, text);
+        let mut run = stage.ironcage(["run", "-q", "-d", "--workspace-mode", "cow", "--policy"]);
+        run.arg(&policy);
+        let ran = Running::start(&mut run).finish(PATIENCE).ok();
+        let id = ran.stdout().trim().to_owned();
+        Cage { stage, id }
+    }
+
+    #[track_caller]
+    fn call(&self, call: &Value) -> Ran {
+        let mut exec = self.stage.ironcage(["exec", &self.id, "--intent", "-"]);
+        Running::start(&mut exec).feed(call.to_string().into_bytes(), PATIENCE)
+    }
+
+    /// The result of a call in Anthropic's shape: whether it is an error, and its text.
+    #[track_caller]
+    fn tool(&self, name: &str, input: Value) -> (bool, String) {
+        let call = json!({"type": "tool_use", "id": "toolu_1", "name": name, "input": input});
+        let said = self.call(&call).stdout();
+        let result: Value = serde_json::from_str(&said).expect("JSON");
+        assert_eq!(result["type"], "tool_result", "{said}");
+        assert_eq!(result["tool_use_id"], "toolu_1", "{said}");
+        let text = result["content"].as_str().expect("text").to_owned();
+        (result["is_error"].as_bool().expect("a boolean"), text)
+    }
+
+    /// What a refused call is told, for its first resource.
+    #[track_caller]
+    fn refused(&self, name: &str, input: Value) -> Value {
+        let (error, text) = self.tool(name, input);
+        assert!(error, "{text}");
+        let told: Value = serde_json::from_str(&text).expect("JSON");
+        told["refused"][0].clone()
+    }
+
+    #[track_caller]
+    fn sh(&self, script: &str) -> Ran {
+        let mut exec = self.stage.ironcage(["exec", &self.id, "--", "/bin/sh", "-c", script]);
+        Running::start(&mut exec).finish(PATIENCE)
+    }
+
+    fn record(&self) -> String {
+        let mut show = self.stage.ironcage(["audit", "show", &self.id]);
+        Running::start(&mut show).finish(PATIENCE).stdout()
+    }
+}
+
+impl Drop for Cage<'_> {
+    fn drop(&mut self) {
+        let mut stop = self.stage.ironcage(["rm", "--force", &self.id]);
+        Running::start(&mut stop).finish(PATIENCE);
+    }
+}
+
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+both! {
+    fn file_tools_work_on_the_shared_workspace(stage) {
+        let cage = Cage::start(stage);
+        let (error, said) = cage.tool("Write", json!({"file_path": "new/a.txt", "content": "one\ntwo\nthree\n"}));
+        assert!(!error && said.contains("was written"), "{said}");
+        assert_eq!(cage.sh("cat new/a.txt").ok().stdout(), "one\ntwo\nthree\n");
+        // Pending, as everything that the cage writes.
+        assert!(!stage.project().join("new").exists());
+        let (error, said) = cage.tool("Edit", json!({"file_path": "new/a.txt", "old_string": "two", "new_string": "2"}));
+        assert!(!error, "{said}");
+        assert_eq!(cage.tool("Read", json!({"file_path": "new/a.txt", "offset": 2, "limit": 1})), (false, "2\n".into()));
+        assert_eq!(cage.tool("LS", json!({"path": "new"})), (false, "a.txt\n".into()));
+        // What does not fit is told, and changes nothing.
+        let (error, said) = cage.tool("Edit", json!({"file_path": "new/a.txt", "old_string": "e", "new_string": "x"}));
+        assert!(error && said.contains("times"), "{said}");
+        let (error, said) = cage.tool("Read", json!({"file_path": "no/such"}));
+        assert!(error && said.contains("No such file"), "{said}");
+        assert_eq!(cage.sh("cat new/a.txt").ok().stdout(), "one\n2\nthree\n");
+        // Nothing of the means is left in the cage.
+        cage.sh("ls /.ironcage").ended(2);
+    }
+
+    fn a_call_gets_what_it_needs_where_the_ceiling_gives_it_at_once(stage) {
+        let cage = Cage::start(stage);
+        let given = stage.aside().join("given");
+        assert_eq!(cage.tool("Read", json!({"file_path": shown(&given.join("file"))})), (false, "given\n".into()));
+        let (error, said) = cage.tool("Write", json!({"file_path": shown(&given.join("sub/made")), "content": "x"}));
+        // The directory around it is not there either: nothing around that is given by itself.
+        assert!(error, "{said}");
+        std::fs::create_dir(given.join("sub")).expect("a directory");
+        give(stage, &given.join("sub"));
+        let (error, said) = cage.tool("Write", json!({"file_path": shown(&given.join("sub/made")), "content": "x"}));
+        assert!(!error, "{said}");
+        assert_eq!(std::fs::read_to_string(given.join("sub/made")).ok().as_deref(), Some("x"));
+        // A command, read by the shell's grammar.
+        let (error, said) = cage.tool("Bash", json!({"command": format!("cat {} && echo done", shown(&given.join("file")))}));
+        assert_eq!((error, said.as_str()), (false, "given\ndone\n"));
+        // Gone with the call.
+        cage.sh(&format!("cat {}", shown(&given.join("file")))).ended(1);
+        let record = cage.record();
+        for said in ["lease 1: read", "lease 1: revoked", "a call of Read", "(in a scope)"] {
+            assert!(record.contains(said), "{said}: {record}");
+        }
+    }
+
+    fn a_call_is_told_what_it_is_not_given_and_how_to_ask(stage) {
+        let cage = Cage::start(stage);
+        let aside = stage.aside();
+        let asked = cage.refused("Read", json!({"file_path": shown(&aside.join("asked/file"))}));
+        assert_eq!(asked["ask"], true, "{asked}");
+        assert!(asked["how"].as_str().is_some_and(|how| how.contains("ironcage grant")), "{asked}");
+        for (name, input) in [
+            ("Read", json!({"file_path": shown(&aside.join("outside/file"))})),
+            ("Read", json!({"file_path": shown(&aside.join("given/../outside/file"))})),
+            ("Write", json!({"file_path": shown(&aside.join("asked/file")), "content": "x"})),
+            ("Read", json!({"file_path": shown(&aside.join("given/denied/file"))})),
+            ("Bash", json!({"command": format!("cat {}", shown(&aside.join("outside/file")))})),
+            ("Edit", json!({"file_path": "/etc/shadow", "old_string": "a", "new_string": "b"})),
+        ] {
+            let told = cage.refused(name, input);
+            assert_eq!(told["ask"], false, "{told}");
+            assert!(told["why"].as_str().is_some_and(|why| !why.is_empty()), "{told}");
+        }
+        // A link of the agent's own leads where it leads.
+        std::os::unix::fs::symlink(aside.join("outside"), aside.join("given/link")).expect("a link");
+        let told = cage.refused("Read", json!({"file_path": shown(&aside.join("given/link/file"))}));
+        assert!(told["what"].as_str().is_some_and(|what| what.contains("outside/file")), "{told}");
+        // What the text does not tell runs with what the cage has anyway.
+        let (error, said) = cage.tool("Bash", json!({"command": format!("X={}; cat $(echo $X)", shown(&aside.join("outside/file")))}));
+        assert!(error && said.contains("No such file"), "{said}");
+        assert!(cage.record().contains("lease refused"));
+        assert_eq!(std::fs::read_to_string(aside.join("asked/file")).ok().as_deref(), Some("asked\n"));
+    }
+
+    fn results_have_the_shape_of_their_calls(stage) {
+        let cage = Cage::start(stage);
+        let says = |call: Value, key: &str| {
+            let said = cage.call(&call).ok().stdout();
+            let result: Value = serde_json::from_str(&said).expect("JSON");
+            result.pointer(key).cloned().unwrap_or_else(|| panic!("{said}"))
+        };
+        let chat = json!({"id": "c1", "type": "function", "function": {"name": "shell", "arguments": "{\"command\":[\"echo\",\"hi\"]}"}});
+        assert_eq!(says(chat.clone(), "/content"), "hi\n");
+        assert_eq!(says(chat, "/tool_call_id"), "c1");
+        let response = json!({"type": "function_call", "call_id": "c2", "name": "shell", "arguments": "{\"command\":[\"sh\",\"-c\",\"echo out; echo err >&2; exit 3\"]}"});
+        assert_eq!(says(response.clone(), "/output"), "out\nerr\n[exit status 3]");
+        assert_eq!(says(response, "/call_id"), "c2");
+        let mcp = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "execute_command", "arguments": {"command": "pwd"}}});
+        assert_eq!(says(mcp.clone(), "/result/content/0/text"), format!("{}\n", stage.project().display()));
+        assert_eq!(says(mcp, "/id"), 7);
+    }
+
+    fn what_is_no_call_or_none_that_is_known_is_refused(stage) {
+        let cage = Cage::start(stage);
+        for text in ["", "{}", "[]", "{\"type\":\"tool_use\",\"name\":\"Bash\",\"name\":\"Read\"}", "\u{0}"] {
+            let mut exec = stage.ironcage(["exec", &cage.id, "--intent", "-"]);
+            Running::start(&mut exec).feed(text.as_bytes().to_vec(), PATIENCE).ended(125);
+        }
+        let (error, said) = cage.tool("Task", json!({"prompt": "x"}));
+        assert!(error && said.contains("none that is carried out"), "{said}");
+        let (error, said) = cage.tool("Bash", json!({"command": "echo still here"}));
+        assert_eq!((error, said.as_str()), (false, "still here\n"));
+    }
+}
+
+/// Gives a directory that the test made to the user for whom the cage runs.
+fn give(stage: &Stage, path: &Path) {
+    std::os::unix::fs::chown(path, Some(stage.uid()), Some(stage.uid())).expect("an owner");
+}
