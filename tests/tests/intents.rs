@@ -66,7 +66,9 @@ impl<'a> Cage<'a> {
 
     #[track_caller]
     fn sh(&self, script: &str) -> Ran {
-        let mut exec = self.stage.ironcage(["exec", &self.id, "--", "/bin/sh", "-c", script]);
+        let mut exec = self
+            .stage
+            .ironcage(["exec", &self.id, "--", "/bin/sh", "-c", script]);
         Running::start(&mut exec).finish(PATIENCE)
     }
 
@@ -115,7 +117,10 @@ both! {
         assert_eq!(cage.tool("Read", json!({"file_path": shown(&given.join("file"))})), (false, "given\n".into()));
         let (error, said) = cage.tool("Write", json!({"file_path": shown(&given.join("sub/made")), "content": "x"}));
         // The directory around it is not there either: nothing around that is given by itself.
-        assert!(error, "{said}");
+        assert!(error && said.contains("is not there"), "{said}");
+        // What would be gone with the call is not said to be written.
+        let (error, said) = cage.tool("Write", json!({"file_path": "/tmp/lost", "content": "x"}));
+        assert!(error && said.contains("gone with the call"), "{said}");
         std::fs::create_dir(given.join("sub")).expect("a directory");
         give(stage, &given.join("sub"));
         let (error, said) = cage.tool("Write", json!({"file_path": shown(&given.join("sub/made")), "content": "x"}));
@@ -138,12 +143,19 @@ both! {
         let asked = cage.refused("Read", json!({"file_path": shown(&aside.join("asked/file"))}));
         assert_eq!(asked["ask"], true, "{asked}");
         assert!(asked["how"].as_str().is_some_and(|how| how.contains("ironcage grant")), "{asked}");
+        // What the ceiling does not speak of is not there: the scope's own /tmp is empty.
         for (name, input) in [
             ("Read", json!({"file_path": shown(&aside.join("outside/file"))})),
             ("Read", json!({"file_path": shown(&aside.join("given/../outside/file"))})),
+            ("Bash", json!({"command": format!("cat {}", shown(&aside.join("outside/file")))})),
+        ] {
+            let (error, said) = cage.tool(name, input);
+            assert!(error && said.contains("No such file"), "{said}");
+        }
+        for (name, input) in [
             ("Write", json!({"file_path": shown(&aside.join("asked/file")), "content": "x"})),
             ("Read", json!({"file_path": shown(&aside.join("given/denied/file"))})),
-            ("Bash", json!({"command": format!("cat {}", shown(&aside.join("outside/file")))})),
+            ("Bash", json!({"command": format!("cp {} x", shown(&aside.join("given/denied/file")))})),
             ("Edit", json!({"file_path": "/etc/shadow", "old_string": "a", "new_string": "b"})),
         ] {
             let told = cage.refused(name, input);

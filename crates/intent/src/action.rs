@@ -136,7 +136,8 @@ fn read(call: &Call) -> Option<FileWork> {
     match call.name.as_str() {
         "LS" | "list_directory" | "list_dir" | "list_files" => Some(FileWork::List),
         "Read" | "read_file" | "read_text_file" | "get_file_contents" | "open_file" => {
-            let number = |names: &[&str]| names.iter().find_map(|name| call.input.get(name)?.as_u64());
+            let number =
+                |names: &[&str]| names.iter().find_map(|name| call.input.get(name)?.as_u64());
             Some(FileWork::Read {
                 first: number(&["offset", "start_line"]).unwrap_or(1).max(1),
                 count: number(&["limit"]),
@@ -204,7 +205,10 @@ impl Call {
         }
         let value = json::read(text)?;
         let call = Call::of(&value)?.ok_or(InvalidCall::Shape)?;
-        let shape = match (value.get("method"), value.get("type").and_then(Value::as_str)) {
+        let shape = match (
+            value.get("method"),
+            value.get("type").and_then(Value::as_str),
+        ) {
             (Some(_), _) => Shape::Mcp(value.get("id").cloned().unwrap_or(Value::Null)),
             (None, Some("tool_use")) => Shape::ToolUse,
             (None, Some("function_call")) => Shape::Response("function_call_output"),
@@ -263,7 +267,9 @@ mod tests {
                 cwd: None
             })
         );
-        let program = action(r#"{"type":"function_call","name":"shell","call_id":"c","arguments":"{\"command\":[\"ls\",\"-l\"],\"workdir\":\"sub\"}"}"#);
+        let program = action(
+            r#"{"type":"function_call","name":"shell","call_id":"c","arguments":"{\"command\":[\"ls\",\"-l\"],\"workdir\":\"sub\"}"}"#,
+        );
         assert_eq!(
             program,
             Some(Action::Program {
@@ -294,7 +300,12 @@ mod tests {
         );
         assert_eq!(
             file("Write", r#"{"file_path":"../b","content":"x"}"#),
-            ("/b".into(), FileWork::Write { content: "x".into() })
+            (
+                "/b".into(),
+                FileWork::Write {
+                    content: "x".into()
+                }
+            )
         );
         let edit = Edit {
             old: "a".into(),
@@ -302,15 +313,31 @@ mod tests {
             everywhere: false,
         };
         for (name, input) in [
-            ("Edit", r#"{"file_path":"f","old_string":"a","new_string":"b"}"#),
-            ("MultiEdit", r#"{"file_path":"f","edits":[{"old_string":"a","new_string":"b"}]}"#),
-            ("str_replace_based_edit_tool", r#"{"command":"str_replace","path":"f","old_str":"a","new_str":"b"}"#),
+            (
+                "Edit",
+                r#"{"file_path":"f","old_string":"a","new_string":"b"}"#,
+            ),
+            (
+                "MultiEdit",
+                r#"{"file_path":"f","edits":[{"old_string":"a","new_string":"b"}]}"#,
+            ),
+            (
+                "str_replace_based_edit_tool",
+                r#"{"command":"str_replace","path":"f","old_str":"a","new_str":"b"}"#,
+            ),
         ] {
             let edits = vec![edit.clone()];
-            assert_eq!(file(name, input), ("/project/f".into(), FileWork::Edit { edits }));
+            assert_eq!(
+                file(name, input),
+                ("/project/f".into(), FileWork::Edit { edits })
+            );
         }
         assert_eq!(
-            file("str_replace_based_edit_tool", r#"{"command":"view","path":"f","view_range":[2,4]}"#).1,
+            file(
+                "str_replace_based_edit_tool",
+                r#"{"command":"view","path":"f","view_range":[2,4]}"#
+            )
+            .1,
             FileWork::Read {
                 first: 2,
                 count: Some(3)
@@ -330,7 +357,10 @@ mod tests {
             ("Edit", r#"{"file_path":"f","old_string":"a"}"#),
             ("Write", r#"{"content":"x"}"#),
             ("delete_file", r#"{"path":"f"}"#),
-            ("str_replace_based_edit_tool", r#"{"command":"undo_edit","path":"f"}"#),
+            (
+                "str_replace_based_edit_tool",
+                r#"{"command":"undo_edit","path":"f"}"#,
+            ),
         ] {
             assert_eq!(action(&use_of(name, input)), None, "{name}");
         }
@@ -355,7 +385,9 @@ mod tests {
             json!({"type":"function_call_output","call_id":"c2","output":"said"})
         );
         assert_eq!(
-            told(r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"fetch","arguments":{}}}"#),
+            told(
+                r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"fetch","arguments":{}}}"#
+            ),
             json!({"jsonrpc":"2.0","id":7,"result":{"content":[{"type":"text","text":"said"}],"isError":true}})
         );
     }

@@ -54,7 +54,11 @@ pub(crate) fn make(policy: &Policy, host: &HostCaps, leased: bool) -> Result<Fil
     Ok(filter)
 }
 
-fn program(filter: &Filter, list: &SyscallList, groups: &[&SyscallList]) -> Vec<Instruction> {
+fn program(
+    filter: &Filter,
+    list: &'static SyscallList,
+    groups: &[&'static SyscallList],
+) -> Vec<Instruction> {
     let actions: BTreeMap<u32, Action> = syscalls::compose(list, groups)
         .into_iter()
         .filter(|rule| !(filter.processors_fixed && rule.name == SET_PROCESSORS))

@@ -47,7 +47,11 @@ fn output(ending: &Ending, stdout: &[u8], stderr: &[u8], cut: bool) -> String {
         said.push_str("\n[the rest of the output was cut off]");
     }
     if ending.exit_code() != 0 {
-        let end = if said.is_empty() || said.ends_with('\n') { "" } else { "\n" };
+        let end = if said.is_empty() || said.ends_with('\n') {
+            ""
+        } else {
+            "\n"
+        };
         said.push_str(&format!("{end}[exit status {}]", ending.exit_code()));
     }
     said

@@ -72,7 +72,11 @@ pub(crate) struct Args {
     #[arg(value_name = "ID", add = running_cages())]
     id: String,
     /// The command and its arguments
-    #[arg(last = true, required_unless_present = "intent", value_name = "COMMAND")]
+    #[arg(
+        last = true,
+        required_unless_present = "intent",
+        value_name = "COMMAND"
+    )]
     command: Vec<OsString>,
 }
 

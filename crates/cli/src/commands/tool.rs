@@ -50,7 +50,9 @@ fn carry_out(file: &FileAction) -> Result<String, String> {
         FileWork::Read { first, count } => {
             let text = contents(path)?;
             let skipped = usize::try_from(first - 1).unwrap_or(usize::MAX);
-            let count = count.map_or(usize::MAX, |count| usize::try_from(count).unwrap_or(usize::MAX));
+            let count = count.map_or(usize::MAX, |count| {
+                usize::try_from(count).unwrap_or(usize::MAX)
+            });
             let lines = text.split_inclusive('\n').skip(skipped).take(count);
             Ok(lines.collect())
         }
@@ -81,7 +83,11 @@ fn carry_out(file: &FileAction) -> Result<String, String> {
                 };
                 let which = index + 1;
                 text = match (found, edit.everywhere) {
-                    (0, _) => return Err(format!("{shown}: edit {which}: what is to be replaced is not there")),
+                    (0, _) => {
+                        return Err(format!(
+                            "{shown}: edit {which}: what is to be replaced is not there"
+                        ));
+                    }
                     (1, _) | (_, true) => text.replace(&edit.old, &edit.new),
                     (many, false) => {
                         return Err(format!(
@@ -105,7 +111,9 @@ fn contents(path: &Path) -> Result<String, String> {
         return Err(format!("{shown}: it is no file"));
     }
     let mut bytes = Vec::new();
-    file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(failed)?;
+    file.take(LARGEST + 1)
+        .read_to_end(&mut bytes)
+        .map_err(failed)?;
     if bytes.len() as u64 > LARGEST {
         return Err(format!("{shown}: it is larger than {LARGEST} bytes"));
     }

@@ -47,7 +47,9 @@ pub fn call(connection: &Connection, text: &str) -> Result<Called, ClientError> 
     }))?;
     let descriptors = match connection.receive(None) {
         Ok((Reply::Started { .. }, descriptors)) => descriptors,
-        Ok((Reply::ExecEnded(ending), _)) => return Ok(done(ending, [Vec::new(), Vec::new()], false)),
+        Ok((Reply::ExecEnded(ending), _)) => {
+            return Ok(done(ending, [Vec::new(), Vec::new()], false));
+        }
         Ok((other, _)) => return Err(ClientError::Answer(format!("{other:?}"))),
         Err(ClientError::NotGiven { refused }) => return Ok(Called::NotGiven(refused)),
         Err(ClientError::Refused { reason }) => return Ok(Called::Refused(reason)),

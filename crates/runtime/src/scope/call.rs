@@ -37,12 +37,24 @@ pub(super) struct Planned {
     tool: bool,
 }
 
+/// Whether the ceiling says anything of a path.
+fn in_ceiling(plan: &Plan, path: &Path) -> bool {
+    let parts = plan.leases.iter().flat_map(|leases| &leases.paths);
+    parts
+        .into_iter()
+        .any(|part| path.starts_with(&part.what.path))
+}
+
 /// Reads a tool call.
 pub(super) fn read(plan: &Plan, text: &str) -> Result<Planned, String> {
     let call = Call::read(text.as_bytes()).map_err(|error| error.to_string())?;
     let calls = Calls::shipped().map_err(|error| error.to_string())?;
     let tools = Table::shipped().map_err(|error| error.to_string())?;
-    let home = plan.command.env.iter().find(|item| item.what.name == "HOME");
+    let home = plan
+        .command
+        .env
+        .iter()
+        .find(|item| item.what.name == "HOME");
     let context = Context {
         cwd: plan.command.cwd.clone(),
         home: home.map(|item| PathBuf::from(&item.what.value)),
@@ -73,7 +85,10 @@ pub(super) fn read(plan: &Plan, text: &str) -> Result<Planned, String> {
         }
     };
     let mut planned = Planned {
-        argv: argv.into_iter().map(|word| Bytes(word.into_bytes())).collect(),
+        argv: argv
+            .into_iter()
+            .map(|word| Bytes(word.into_bytes()))
+            .collect(),
         cwd: cwd.map(|cwd| Bytes(cwd.into_bytes())),
         asked: ScopeRequest {
             leases: Vec::new(),
@@ -109,7 +124,8 @@ impl Planned {
                 continue;
             };
             // One lease for what lies in another: they may not overlap.
-            let covered = |(other, has): &(PathBuf, Right)| path.starts_with(other) && *has >= right;
+            let covered =
+                |(other, has): &(PathBuf, Right)| path.starts_with(other) && *has >= right;
             if known.iter().any(covered) {
                 continue;
             }
@@ -145,18 +161,33 @@ impl Planned {
     /// not there for the command either; for what is to be made there, the directory around it is
     /// asked for.
     fn open(&mut self, plan: &Plan, path: &Path, right: Right) -> Option<(PathBuf, OwnedFd)> {
-        let has = match locate(plan, path).standing {
+        let standing = locate(plan, path).standing;
+        let has = match standing {
             Standing::Writable(_)
             | Standing::CopyOnWrite(_)
-            | Standing::Ephemeral
-            | Standing::Made
             | Standing::Kernel
             | Standing::Device => true,
+            // A place of the scope's own, unless the ceiling speaks of the host's.
+            Standing::Ephemeral | Standing::Made => !in_ceiling(plan, path),
             Standing::ReadOnly(_) => right == Right::Read,
             // They are told by name why not.
             Standing::Protected | Standing::Hidden | Standing::Absent | Standing::Leads => false,
         };
+        let not_given = |reason: String| NotGiven {
+            resource: Resource::Path {
+                path: path.to_string_lossy().into_owned(),
+                right,
+            },
+            reason,
+            ask: false,
+        };
         if has {
+            let passing = matches!(standing, Standing::Ephemeral | Standing::Made);
+            if self.tool && right == Right::Write && passing {
+                let reason =
+                    "what is written there would be gone with the call; write in the workspace";
+                self.refused.push(not_given(reason.into()));
+            }
             return None;
         }
         let flags = OFlags::PATH | OFlags::CLOEXEC;
@@ -168,21 +199,14 @@ impl Planned {
             }
             other => other.map(|handle| (path.to_owned(), handle)),
         };
-        match opened {
-            Ok(opened) => Some(opened),
-            Err(Errno::NOENT | Errno::NOTDIR) => None,
-            Err(error) => {
-                self.refused.push(NotGiven {
-                    resource: Resource::Path {
-                        path: path.to_string_lossy().into_owned(),
-                        right,
-                    },
-                    reason: format!("it cannot be looked at: {error}"),
-                    ask: false,
-                });
-                None
-            }
-        }
+        let reason = match opened {
+            Ok(opened) => return Some(opened),
+            Err(Errno::NOENT | Errno::NOTDIR) if right == Right::Read => return None,
+            Err(Errno::NOENT | Errno::NOTDIR) => "the directory around it is not there".to_owned(),
+            Err(error) => format!("it cannot be looked at: {error}"),
+        };
+        self.refused.push(not_given(reason));
+        None
     }
 
     /// Puts this program into the scope's view, where it carries the call out.
@@ -192,7 +216,10 @@ impl Planned {
         }
         let source = std::fs::read_link("/proc/self/exe").map_err(|error| error.to_string())?;
         if source.as_os_str().as_bytes().ends_with(b" (deleted)") {
-            return Err("the ironcage that started this cage was replaced since; start the cage anew".into());
+            return Err(
+                "the ironcage that started this cage was replaced since; start the cage anew"
+                    .into(),
+            );
         }
         let made = |what| Item {
             what,
@@ -212,7 +239,10 @@ impl Planned {
                 owner: None,
             }),
         ];
-        let seal = plan.view.iter().position(|op| matches!(op.what, ViewOp::Seal));
+        let seal = plan
+            .view
+            .iter()
+            .position(|op| matches!(op.what, ViewOp::Seal));
         let place = seal.unwrap_or(plan.view.len());
         plan.view.splice(place..place, ops);
         Ok(())
