@@ -165,7 +165,13 @@ both! {
         // A link of the agent's own leads where it leads.
         std::os::unix::fs::symlink(aside.join("outside"), aside.join("given/link")).expect("a link");
         let told = cage.refused("Read", json!({"file_path": shown(&aside.join("given/link/file"))}));
-        assert!(told["what"].as_str().is_some_and(|what| what.contains("outside/file")), "{told}");
+        assert!(told["what"].as_str().is_some_and(|what| what.contains("given/link/file")), "{told}");
+        // Whether anything is there is not told of what is not given, nor where a link leads.
+        std::os::unix::fs::symlink(aside.join("nowhere"), aside.join("given/broken")).expect("a link");
+        let broken = cage.refused("Read", json!({"file_path": shown(&aside.join("given/broken/file"))}));
+        assert_eq!(told["why"], broken["why"]);
+        let why = |path: &str| cage.refused("Read", json!({"file_path": path}))["why"].clone();
+        assert_eq!(why("/root"), why("/no/such/place"));
         // What the text does not tell runs with what the cage has anyway.
         let (error, said) = cage.tool("Bash", json!({"command": format!("X={}; cat $(echo $X)", shown(&aside.join("outside/file")))}));
         assert!(error && said.contains("No such file"), "{said}");

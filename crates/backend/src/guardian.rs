@@ -55,7 +55,10 @@ pub fn can(ability: Ability) -> Answer {
         Ability::Exec => {
             Answer::Yes("by the first process, under every layer that it is under itself")
         }
-        Ability::Lease | Ability::Flip | Ability::Revoke | Ability::Scope => Answer::No(FIXED),
+        Ability::Lease | Ability::Flip | Ability::Revoke => Answer::No(FIXED),
+        Ability::Scope => Answer::No(
+            "without a pid namespace nothing would keep it out of the cage's sight and reach",
+        ),
     }
 }
 

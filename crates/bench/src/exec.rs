@@ -9,6 +9,7 @@ use crate::verdict::{Target, Verdict};
 use crate::{BenchError, HostFacts};
 use ironcage_control::{
     Bytes, Channel, Dialled, ExecRequest, ExecStreams, Packet, Reply, Request, RuntimeDir,
+    ScopeRequest,
 };
 use ironcage_model::{CageId, Ending};
 use ironcage_sys::rustix::event::{PollFd, PollFlags, poll};
@@ -135,7 +136,12 @@ pub(crate) fn dial(place: &RuntimeDir, id: &CageId) -> Result<Channel, String> {
 }
 
 /// One exec over the control socket, from the connection to the exit status.
-fn over_the_socket(place: &RuntimeDir, id: &CageId, command: &Path) -> Result<Duration, String> {
+fn over_the_socket(
+    place: &RuntimeDir,
+    id: &CageId,
+    command: &Path,
+    scope: Option<ScopeRequest>,
+) -> Result<Duration, String> {
     let start = Instant::now();
     let channel = dial(place, id)?;
     let request = Request::Exec(ExecRequest {
@@ -143,7 +149,7 @@ fn over_the_socket(place: &RuntimeDir, id: &CageId, command: &Path) -> Result<Du
         env: Vec::new(),
         cwd: None,
         streams: ExecStreams::Pipes { input: false },
-        scope: None,
+        scope,
     });
     channel
         .send(&request, &[])
@@ -188,7 +194,7 @@ pub fn bench_exec(request: &ExecBenchRequest) -> Result<ExecReport, BenchError> 
     let words = ["exec", cage.id.as_str(), "--"].map(OsString::from);
     let words: Vec<OsString> = words.into_iter().chain([command.into()]).collect();
     let mut caged = Arm::spawned("exec", &request.ironcage, &words, scratch.work(), &scratch)?;
-    let mut times = [Vec::new(), Vec::new(), Vec::new()];
+    let mut times = [Vec::new(), Vec::new(), Vec::new(), Vec::new()];
     let mut shuffle = Shuffle::new();
     for round in 0..WARM_UP + request.runs {
         if round == WARM_UP {
@@ -197,8 +203,12 @@ pub fn bench_exec(request: &ExecBenchRequest) -> Result<ExecReport, BenchError> 
         for index in shuffle.order(times.len()) {
             let (arm, measured) = match index {
                 0 => ("bare", bare.measure()?),
-                1 => ("socket", over_the_socket(&place, &cage.id, command)),
-                _ => ("exec", caged.measure()?),
+                1 => ("socket", over_the_socket(&place, &cage.id, command, None)),
+                2 => ("exec", caged.measure()?),
+                _ => {
+                    let scope = Some(ScopeRequest::default());
+                    ("scope", over_the_socket(&place, &cage.id, command, scope))
+                }
             };
             let elapsed = measured.map_err(|reason| BenchError::Failed {
                 arm: arm.to_owned(),
@@ -217,6 +227,10 @@ pub fn bench_exec(request: &ExecBenchRequest) -> Result<ExecReport, BenchError> 
             "the same in the cage, over its control socket".to_owned(),
         ),
         ("exec", "the same by `ironcage exec`".to_owned()),
+        (
+            "scope",
+            "the same in a scope of its own, over the control socket, to its end".to_owned(),
+        ),
     ];
     let none = || BenchError::Request("no samples".to_owned());
     let bare = Summary::of_times(&times[0]).ok_or_else(none)?;
@@ -232,7 +246,7 @@ pub fn bench_exec(request: &ExecBenchRequest) -> Result<ExecReport, BenchError> 
     }
     let verdicts = arms
         .iter()
-        .zip([None, Some(OVER_THE_SOCKET), Some(AS_A_COMMAND)])
+        .zip([None, Some(OVER_THE_SOCKET), Some(AS_A_COMMAND), None])
         .filter_map(|(arm, target)| {
             let what = format!("{} / bare, by median", arm.name);
             Some(Verdict::new(what, arm.times_bare, target?))

@@ -233,6 +233,10 @@ impl<'a> Supervision<'a> {
                 return true;
             }
         }
+        if self.scopes.writes() {
+            // Somebody is at work beside the cage.
+            self.limits.sign_of_life(now);
+        }
         self.hit = self.limits.look(now);
         self.hit.is_some()
     }
