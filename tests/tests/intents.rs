@@ -143,19 +143,21 @@ both! {
         let asked = cage.refused("Read", json!({"file_path": shown(&aside.join("asked/file"))}));
         assert_eq!(asked["ask"], true, "{asked}");
         assert!(asked["how"].as_str().is_some_and(|how| how.contains("ironcage grant")), "{asked}");
-        // What the ceiling does not speak of is not there: the scope's own /tmp is empty.
+        // What the ceiling does not give is not there: the scope's own /tmp is empty.
         for (name, input) in [
             ("Read", json!({"file_path": shown(&aside.join("outside/file"))})),
             ("Read", json!({"file_path": shown(&aside.join("given/../outside/file"))})),
+            ("Read", json!({"file_path": shown(&aside.join("given/denied/file"))})),
             ("Bash", json!({"command": format!("cat {}", shown(&aside.join("outside/file")))})),
+            ("Bash", json!({"command": format!("cp {} x", shown(&aside.join("given/denied/file")))})),
         ] {
             let (error, said) = cage.tool(name, input);
             assert!(error && said.contains("No such file"), "{said}");
         }
         for (name, input) in [
             ("Write", json!({"file_path": shown(&aside.join("asked/file")), "content": "x"})),
-            ("Read", json!({"file_path": shown(&aside.join("given/denied/file"))})),
-            ("Bash", json!({"command": format!("cp {} x", shown(&aside.join("given/denied/file")))})),
+            // With what is around something denied, that would come along.
+            ("Bash", json!({"command": format!("touch {}/x", shown(&aside.join("given")))})),
             ("Edit", json!({"file_path": "/etc/shadow", "old_string": "a", "new_string": "b"})),
         ] {
             let told = cage.refused(name, input);
