@@ -96,6 +96,7 @@ impl Scopes {
                 lease: lease.clone(),
                 state: LeaseState::Open,
                 milliseconds_left: None,
+                uses_left: None,
             })
             .collect()
     }

@@ -138,6 +138,7 @@ fn supervise(given: Given<'_>) -> Result<(), RunError> {
                     resource: one.resource.clone(),
                     origin: asked.origin,
                     reason: one.reason.clone(),
+                    unrecorded: 0,
                 })?;
             }
             let _ = client.send(&Reply::NotGiven(refused), &[]);
