@@ -15,6 +15,7 @@ pub mod live;
 pub mod network;
 pub mod overlay;
 pub mod privileges;
+mod shared;
 pub mod side_channels;
 pub mod view;
 pub mod weakened;

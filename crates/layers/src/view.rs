@@ -37,16 +37,6 @@ pub struct OwnerMap {
     pub namespace: OwnedFd,
 }
 
-/// A tree of mounts that another view has, to stand at the same place of this one with all that
-/// is mounted in it.
-#[derive(Debug)]
-pub struct Shared {
-    /// Where.
-    pub target: PathBuf,
-    /// The tree, attached nowhere.
-    pub tree: OwnedFd,
-}
-
 /// What the building of a view depends on besides the plan.
 #[derive(Debug)]
 pub struct Setting<'a> {
