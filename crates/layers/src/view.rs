@@ -8,6 +8,7 @@ use crate::authorities;
 use crate::error::{Doing, LayerError, shown};
 use crate::hiding::{Covers, HIDDEN_DIRECTORY, HIDDEN_FILE};
 use crate::overlay::{LAYERS, Layers, Place, UPPER, WORK};
+pub use crate::shared::Shared;
 use ironcage_model::Layer;
 use ironcage_plan::{Access, Item, NodeKind, Owner, ViewOp};
 use ironcage_sys::mount::{
