@@ -64,6 +64,7 @@ fn generate() -> Result<(), Failure> {
         ),
         ("caches", places::caches(&policies.join("caches.toml"))?),
         ("bundles", places::bundles(&policies.join("bundles.toml"))?),
+        ("logins", places::logins(&policies.join("logins.toml"))?),
         ("git", places::git(&policies.join("git.toml"))?),
         (
             "kept_files",

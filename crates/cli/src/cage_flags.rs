@@ -6,13 +6,13 @@ use crate::values::{LayerName, Offered, count};
 use crate::{asked, change, places};
 use clap::{Args, ValueHint};
 use ironcage_host::{HostCaps, SideChannelHost, SystemFiles};
-use ironcage_model::{Isolation, Layer, Publish, SecretRule, SecretSource};
+use ironcage_model::{Isolation, Layer, Publish};
 use ironcage_plan::{
     KeptPlaces, NodeKind, Overlaid, OwnDirectories, Plan, PlanError, Request, ViewOp, make,
 };
 use ironcage_policy::{
     Amount, Cpus, EnvRule, FlagLayer, HidePattern, NetworkLimit, NetworkMode, Resolved,
-    SideChannels, Sourced, Sources, TimeLimit, WorkspaceMode, resolve,
+    SideChannels, Sources, TimeLimit, WorkspaceMode, resolve,
 };
 use ironcage_state::{StateError, Store, renew_directory};
 use std::ffi::{OsStr, OsString};
@@ -130,6 +130,15 @@ pub(crate) struct CageFlags {
     /// keyring:SERVICE/USER; without one, your own variable NAME (can be repeated)
     #[arg(long, value_name = "NAME[=SOURCE]@HOST", help_heading = "Network")]
     secret: Vec<String>,
+    /// Let the network door sign requests to hosts of Amazon's anew, with your keys; the cage
+    /// signs with placeholders. SOURCE is env (the default: your variables AWS_ACCESS_KEY_ID and
+    /// so on), file:PATH or command:TEXT, which say them as a credential_process does
+    #[arg(long, value_name = "[SOURCE@]HOST[,HOST]", help_heading = "Network")]
+    aws: Option<String>,
+    /// Let the network door use your login of an agent, claude or codex, and renew it; the cage
+    /// has a file of placeholders in its place (can be repeated)
+    #[arg(long, value_name = "AGENT", help_heading = "Network")]
+    login: Vec<String>,
     /// Let connections out to the hosts of a bundle, such as github or pip (can be repeated)
     #[arg(long, value_name = "NAME", help_heading = "Network")]
     allow_bundle: Vec<String>,
@@ -374,10 +383,10 @@ impl CageFlags {
             workspace_named: self.workspace.is_some(),
             own: OwnDirectories { paths: own },
             home,
-            env: environment(&resolved.policy.network.secrets),
-            nonce: match resolved.policy.network.secrets.is_empty() {
-                true => 0,
-                false => nonce()?,
+            env: environment(&resolved.policy.network),
+            nonce: match resolved.policy.network.has_placeholders() {
+                false => 0,
+                true => nonce()?,
             },
             root: self
                 .root
@@ -432,6 +441,8 @@ impl CageFlags {
             deny_hosts: self.deny_host.clone(),
             http_allow: self.http_allow.clone(),
             secrets: self.secret.clone(),
+            aws: self.aws.clone(),
+            logins: self.login.clone(),
             bundles: self.allow_bundle.clone(),
             host_ports: self.allow_host_port.clone(),
             resolve: self.resolve.clone(),
@@ -451,16 +462,10 @@ impl CageFlags {
 
 /// The caller's environment without secrets that the network door reads for itself: what is
 /// not copied is in no memory that the cage's first process inherits.
-fn environment(secrets: &[Sourced<SecretRule>]) -> Vec<(OsString, OsString)> {
-    let is_secret = |name: &OsStr| {
-        let mut secrets = secrets.iter();
-        secrets.any(
-            |secret| matches!(&secret.value.from, SecretSource::Env(own) if name == own.as_str()),
-        )
-    };
+fn environment(network: &ironcage_policy::Network) -> Vec<(OsString, OsString)> {
     let mut kept = Vec::new();
     for (name, value) in std::env::vars_os() {
-        if is_secret(&name) {
+        if network.is_secret_variable(&name) {
             value.into_vec().zeroize();
         } else {
             kept.push((name, value));

@@ -15,8 +15,8 @@ use ironcage_sys::rustix::thread::{
 };
 use ironcage_sys::{process, seccomp};
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, Ruleset,
-    RulesetAttr, RulesetCreatedAttr, Scope,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, PathBeneath,
+    Ruleset, RulesetAttr, RulesetCreatedAttr, Scope,
 };
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -52,15 +52,7 @@ pub struct DoorIds {
 
 /// First steps, before anything is waited for: die with the supervisor, let go of what is its.
 pub(crate) fn detach(parent: Option<i32>, keep: BorrowedFd<'_>) -> Result<(), ConfineError> {
-    set_parent_process_death_signal(Some(Signal::KILL))
-        .map_err(failed("ask to die with the supervisor"))?;
-    // It may have died before the line above.
-    if getppid().map(|pid| pid.as_raw_nonzero().get()) != parent {
-        return Err(ConfineError {
-            action: "go on without the supervisor",
-            source: io::ErrorKind::NotFound.into(),
-        });
-    }
+    die_with(parent)?;
     // Away from the terminal: its interrupts are for the command.
     setsid().map_err(failed("start a session"))?;
     let null = ironcage_sys::rustix::fs::open(
@@ -96,6 +88,78 @@ pub fn confine_as_door(
     restrict(Some(ports.to_vec()), filter, ids)
         .map(drop)
         .map_err(wrong)
+}
+
+/// First steps of a process that the door has forked: die with it, keep one socket.
+pub(crate) fn attend(parent: i32, keep: BorrowedFd<'_>) -> Result<(), ConfineError> {
+    die_with(Some(parent))?;
+    process::close_all_but(&[keep.as_fd()]).map_err(failed("close descriptors"))?;
+    let _ = set_name(c"ironcage-login");
+    Ok(())
+}
+
+/// Takes everything away that the keeper of a login does not need: it has the directory of its
+/// file, connections to one port and to resolvers, and starts nothing.
+pub(crate) fn confine_keeper(directory: BorrowedFd<'_>, port: u16) -> Result<(), ConfineError> {
+    for resource in [Resource::Core, Resource::Nproc] {
+        let none = Rlimit {
+            current: Some(0),
+            maximum: Some(0),
+        };
+        setrlimit(resource, none).map_err(failed("set limits"))?;
+    }
+    give_up()?;
+    let wrong = |error: landlock::RulesetError| ConfineError {
+        action: "make the Landlock ruleset",
+        source: io::Error::other(error),
+    };
+    let files = AccessFs::ReadFile
+        | AccessFs::ReadDir
+        | AccessFs::WriteFile
+        | AccessFs::Truncate
+        | AccessFs::MakeReg
+        | AccessFs::RemoveFile;
+    let connect = |port| NetPort::new(port, AccessNet::ConnectTcp);
+    Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(ABI::V5))
+        .and_then(|ruleset| ruleset.handle_access(AccessNet::BindTcp | AccessNet::ConnectTcp))
+        .and_then(|ruleset| ruleset.scope(Scope::AbstractUnixSocket | Scope::Signal))
+        .and_then(Ruleset::create)
+        .and_then(|ruleset| ruleset.add_rule(PathBeneath::new(directory, files)))
+        .and_then(|ruleset| ruleset.add_rule(connect(port)))
+        .and_then(|ruleset| ruleset.add_rule(connect(53)))
+        .and_then(|ruleset| ruleset.restrict_self())
+        .map(drop)
+        .map_err(wrong)
+}
+
+/// No capabilities, no way to new ones, nothing for others to look into.
+fn give_up() -> Result<(), ConfineError> {
+    set_no_new_privs(true).map_err(failed("set no_new_privs"))?;
+    clear_ambient_capability_set().map_err(failed("drop capabilities"))?;
+    let none = CapabilitySet::empty();
+    let sets = CapabilitySets {
+        effective: none,
+        permitted: none,
+        inheritable: none,
+    };
+    set_capabilities(None, sets).map_err(failed("drop capabilities"))?;
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .map_err(failed("become unreadable for others"))
+}
+
+fn die_with(parent: Option<i32>) -> Result<(), ConfineError> {
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(failed("ask to die with the supervisor"))?;
+    // It may have died before the line above.
+    if getppid().map(|pid| pid.as_raw_nonzero().get()) != parent {
+        return Err(ConfineError {
+            action: "go on without the supervisor",
+            source: io::ErrorKind::NotFound.into(),
+        });
+    }
+    Ok(())
 }
 
 /// Takes everything away that the door does not need, for good. Returns how many descriptors
@@ -139,17 +203,7 @@ fn restrict(
         set_parent_process_death_signal(Some(Signal::KILL))
             .map_err(failed("ask to die with the supervisor"))?;
     }
-    set_no_new_privs(true).map_err(failed("set no_new_privs"))?;
-    clear_ambient_capability_set().map_err(failed("drop capabilities"))?;
-    let none = CapabilitySet::empty();
-    let sets = CapabilitySets {
-        effective: none,
-        permitted: none,
-        inheritable: none,
-    };
-    set_capabilities(None, sets).map_err(failed("drop capabilities"))?;
-    set_dumpable_behavior(DumpableBehavior::NotDumpable)
-        .map_err(failed("become unreadable for others"))?;
+    give_up()?;
     landlock(ports)?;
     let program: Vec<seccomp::Instruction> = filter
         .iter()

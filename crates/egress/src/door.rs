@@ -215,8 +215,10 @@ fn prepare(
 ) -> Result<Prepared, Option<String>> {
     // While the caller's environment is there, and files can be read.
     ironcage_sys::faults::prepare_door();
-    let vault = Vault::load(&network.secrets).map_err(Some)?;
+    let mut vault = Vault::load(network).map_err(Some)?;
     confine::detach(Some(parent), control.as_fd()).map_err(|error| Some(error.in_full()))?;
+    // While another process can be had, and before a stranger's byte.
+    vault.start_logins(network).map_err(Some)?;
     let rules = Rules::of(network);
     let resolver = Resolver::from_host(network);
     let opener = match network.opens_tls() {

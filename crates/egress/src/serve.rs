@@ -99,8 +99,7 @@ impl Service {
 
     /// Whether requests to a port of a name are read, be they in TLS or not.
     pub(crate) fn opens(&self, name: &HostName, port: u16) -> bool {
-        let mut hosts = self.vault.secrets.iter().flat_map(|secret| &secret.hosts);
-        self.rules.requests(name, port).is_some() || hosts.any(|host| host.names(name, port))
+        self.rules.requests(name, port).is_some() || self.vault.is_for(name, port)
     }
 
     /// What a connection to an address of the cage's is for.

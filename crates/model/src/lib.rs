@@ -43,5 +43,7 @@ pub use printable::Printable;
 pub use request::{
     AmbiguousPath, HttpRule, InvalidHttpRuleText, InvalidPathPattern, PathPattern, RequestPath,
 };
-pub use secret::{SecretPlace, SecretRule, SecretSource};
+pub use secret::{
+    AwsRule, LoginFormat, LoginRule, SecretPlace, SecretRule, SecretSource, TokenServer,
+};
 pub use switch::{Switch, UnknownSwitch};

@@ -109,3 +109,76 @@ impl SecretRule {
         self.hosts.iter().any(|host| host.names(name, port))
     }
 }
+
+/// Keys of Amazon's with which requests to some hosts are signed anew.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AwsRule {
+    /// Where the keys come from: the caller's variables, or what a file or command says in the
+    /// form of `credential_process`.
+    pub from: SecretSource,
+    /// For whom they are.
+    pub hosts: Vec<HostRule>,
+}
+
+impl AwsRule {
+    /// The variables that hold the keys, by custom.
+    pub const VARIABLES: [&str; 3] = [
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+    ];
+}
+
+/// Which agent's file a login is kept in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LoginFormat {
+    /// Claude Code's.
+    Claude,
+    /// Codex's.
+    Codex,
+}
+
+/// Where a login's tokens are renewed: a server that proves its name by TLS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenServer {
+    /// The name.
+    pub name: HostName,
+    /// The port.
+    pub port: u16,
+    /// The path.
+    pub path: String,
+}
+
+/// As a policy writes it.
+impl fmt::Display for TokenServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.port {
+            443 => write!(f, "https://{}{}", self.name, self.path),
+            port => write!(f, "https://{}:{port}{}", self.name, self.path),
+        }
+    }
+}
+
+impl Serialize for TokenServer {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// A login that the cage has a placeholder of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LoginRule {
+    /// Its name, which is the agent's.
+    pub name: String,
+    /// Which form its file has.
+    pub format: LoginFormat,
+    /// The user's own file; `None` is the usual one below their home.
+    pub file: Option<PathBuf>,
+    /// Who renews its tokens.
+    pub token_server: TokenServer,
+    /// By which name the agent is known there; no secret.
+    pub client: String,
+    /// Who gets the access token.
+    pub hosts: Vec<HostRule>,
+}

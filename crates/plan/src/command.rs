@@ -3,7 +3,7 @@
 use crate::plan::{Command, Identity, Item, NodeKind, Plan, Variable, ViewOp};
 use crate::view::Made;
 use crate::{PlanError, Request, network};
-use ironcage_model::SecretSource;
+use ironcage_model::AwsRule;
 use ironcage_policy::{EnvRule, Origin, Policy, WorkspaceMode};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -122,12 +122,7 @@ fn environment(
         set(name, value, item.origin.clone());
     }
     let secrets = &policy.network.secrets;
-    let is_secret = |name: &OsString| {
-        secrets.iter().any(|secret| match &secret.value.from {
-            SecretSource::Env(own) => name == own.as_str(),
-            SecretSource::File(_) | SecretSource::Command(_) => false,
-        })
-    };
+    let is_secret = |name: &OsString| policy.network.is_secret_variable(name);
     for rule in &policy.env {
         let origin = rule.origin.to_string();
         match &rule.value {
@@ -147,6 +142,12 @@ fn environment(
             let name = &secret.value.name;
             let value = network::placeholder(name, request.nonce);
             set(name.into(), value.into(), secret.origin.to_string());
+        }
+        if let Some(keys) = &policy.network.aws {
+            let [id, key, _] = AwsRule::VARIABLES;
+            let origin = || keys.origin.to_string();
+            set(id.into(), network::aws_id(request.nonce).into(), origin());
+            set(key.into(), network::aws_key(request.nonce).into(), origin());
         }
     }
     variables

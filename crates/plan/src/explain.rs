@@ -195,6 +195,32 @@ fn network(plan: &Plan, out: &mut String) -> fmt::Result {
             write!(line, "{} from {from} for {}", rule.name, hosts.join(", "))
         })?;
     }
+    if let Some(keys) = &network.aws {
+        let title =
+            "network: requests that the door signs with keys of Amazon's, which the cage never has";
+        section(out, title, std::slice::from_ref(keys), |keys, line| {
+            let rule = &keys.rule;
+            let hosts: Vec<String> = rule.hosts.iter().map(ToString::to_string).collect();
+            let from = rule.from.to_string();
+            let from = Printable::new(&from);
+            write!(line, "keys from {from} for {}", hosts.join(", "))
+        })?;
+    }
+    if !network.logins.is_empty() {
+        let title = "network: logins that the door puts on requests, and the cage never has";
+        section(out, title, &network.logins, |login, line| {
+            let rule = &login.rule;
+            let hosts: Vec<String> = rule.hosts.iter().map(ToString::to_string).collect();
+            write!(
+                line,
+                "{} from {} for {}, renewed at {}",
+                rule.name,
+                Printable::new(&login.source),
+                hosts.join(", "),
+                rule.token_server
+            )
+        })?;
+    }
     if !network.host_ports.is_empty() {
         let title = "network: the host's own loopback, as host.ironcage";
         section(out, title, &network.host_ports, |port, line| {

@@ -19,6 +19,7 @@ mod identity;
 mod kept;
 mod leases;
 mod locate;
+mod login;
 mod make;
 mod network;
 mod network_notes;
@@ -40,8 +41,11 @@ pub use filter::door as door_filter;
 pub use identity::git::{GitSetting, git_settings};
 pub use leases::{ClosedPlace, LeasePart, LeasePath, Leases, protected_names};
 pub use locate::{Located, Standing, guard, locate};
+pub use login::PlannedLogin;
 pub use make::make;
-pub use network::{FixedAddress, HostPort, Network, NetworkRule, PlannedSecret, RequestRule};
+pub use network::{
+    FixedAddress, HostPort, Network, NetworkRule, PlannedAws, PlannedSecret, RequestRule,
+};
 pub use plan::*;
 pub use request::{AskedHost, ChangeLayer, ChangePlace, KeptPlaces, OwnDirectories, Request};
 pub use rung::enforcement;

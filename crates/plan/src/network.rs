@@ -1,6 +1,7 @@
 //! The network of a plan: what the door lets through, with the origin of each rule.
 
 use crate::filter;
+use crate::login::{self, PlannedLogin};
 use crate::plan::Item;
 use crate::request::AskedHost;
 use crate::seccomp::Instruction;
@@ -8,8 +9,8 @@ use crate::sockets::{self, AllowedSocket};
 use crate::{PlanError, Request};
 use ironcage_host::HostFiles;
 use ironcage_model::{
-    Destination, Extent, HostName, HostRule, HttpRule, Mark, NetworkLimits, Ports, Publish,
-    SecretRule,
+    AwsRule, Destination, Extent, HostName, HostRule, HttpRule, Mark, NetworkLimits, Ports,
+    Publish, SecretRule,
 };
 use ironcage_policy::{CeilingWhat, Policy, Resolve, Sourced, allowed, bundles, network_limits};
 use serde::Serialize;
@@ -41,9 +42,31 @@ pub struct PlannedSecret {
     pub placeholder: String,
 }
 
+/// Keys of Amazon's, and what the cage has in their place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PlannedAws {
+    /// From where and for whom.
+    #[serde(flatten)]
+    pub rule: AwsRule,
+    /// What stands for the key's name in the cage.
+    pub id: String,
+    /// What stands for the key itself: the cage signs with it.
+    pub key: String,
+}
+
 /// What stands for a secret in a cage: text that goes through every encoding as it is.
 pub(crate) fn placeholder(name: &str, nonce: u64) -> String {
     format!("ironcage-{name}-{nonce:016x}")
+}
+
+/// What stands for the name of a key of Amazon's: it goes through a request's head as it is.
+pub(crate) fn aws_id(nonce: u64) -> String {
+    placeholder("AWS", nonce)
+}
+
+/// What stands for the key itself. It never goes out.
+pub(crate) fn aws_key(nonce: u64) -> String {
+    placeholder("AWS-KEY", nonce)
 }
 
 /// A port of the host's own loopback.
@@ -73,6 +96,10 @@ pub struct Network {
     pub http: Vec<Item<RequestRule>>,
     /// Secrets that are put on requests to their hosts.
     pub secrets: Vec<Item<PlannedSecret>>,
+    /// Keys with which requests are signed anew.
+    pub aws: Option<Item<PlannedAws>>,
+    /// Logins of agents.
+    pub logins: Vec<Item<PlannedLogin>>,
     /// Files with the certificate authorities by which servers are known where TLS is opened;
     /// empty where none is.
     #[serde(serialize_with = "crate::bytes::path_list")]
@@ -108,7 +135,9 @@ impl Network {
     /// Whether a rule or a secret of the plan needs TLS to be opened; rules that come later may
     /// need it too.
     pub(crate) fn needs_authority(&self) -> bool {
-        !self.http.is_empty() || !self.secrets.is_empty() || self.leases_requests
+        !(self.http.is_empty() && self.secrets.is_empty() && self.logins.is_empty())
+            || self.aws.is_some()
+            || self.leases_requests
     }
 
     /// The single ports that can be reached at all; `None` where a rule is about every one.
@@ -187,6 +216,19 @@ pub(crate) fn make(
                 },
                 origin: secret.origin.to_string(),
             })
+            .collect(),
+        aws: network.aws.as_ref().map(|keys| Item {
+            what: PlannedAws {
+                id: aws_id(request.nonce),
+                key: aws_key(request.nonce),
+                rule: keys.value.clone(),
+            },
+            origin: keys.origin.to_string(),
+        }),
+        logins: network
+            .logins
+            .iter()
+            .map(|rule| login::plan(rule, request))
             .collect(),
         authorities: Vec::new(),
         host_ports: network

@@ -112,6 +112,7 @@ pub(crate) fn make(
     let toolchains = toolchains::find(policy, request, files, builder.map_owners);
     let grants = builder.collect(policy)?;
     builder.kept(policy, &toolchains, &grants);
+    builder.logins(network.map_or(&[], |network| &network.logins));
     builder.toolchains(toolchains);
     builder.grants(policy, grants)?;
     builder.policy_documents();

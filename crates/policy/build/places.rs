@@ -333,3 +333,50 @@ pub(crate) fn bundles(path: &Path) -> Result<String, Failure> {
     code.push_str("];\n");
     Ok(code)
 }
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LoginFile {
+    login: Vec<Login>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Login {
+    name: String,
+    format: String,
+    file: String,
+    hosts: Vec<String>,
+    token_url: String,
+    client: String,
+    why: String,
+}
+
+pub(crate) fn logins(path: &Path) -> Result<String, Failure> {
+    let list: LoginFile = read(path)?;
+    let mut code = String::from("/// Every login.\npub static ENTRIES: &[Login] = &[\n");
+    for Login {
+        name,
+        format,
+        file,
+        hosts,
+        token_url,
+        client,
+        why,
+    } in &list.login
+    {
+        check_reason(path, name, why)?;
+        if !matches!(format.as_str(), "Claude" | "Codex") || hosts.is_empty() {
+            return Err(format!(
+                "{}: `{name}` has hosts, and the format Claude or Codex",
+                path.display()
+            ));
+        }
+        let _ = writeln!(
+            code,
+            "    Login {{ name: {name:?}, format: LoginFormat::{format}, file: {file:?}, hosts: &{hosts:?}, token_url: {token_url:?}, client: {client:?}, why: {why:?} }},"
+        );
+    }
+    code.push_str("];\n");
+    Ok(code)
+}

@@ -147,6 +147,33 @@ pub struct SecretSection {
     pub places: Vec<Spanned<String>>,
 }
 
+/// Keys of Amazon's: the cage signs with placeholders, the network door signs anew.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct AwsSection {
+    /// Hosts that they are for, by name.
+    #[schemars(with = "Vec<String>")]
+    pub hosts: Vec<Spanned<String>>,
+    /// Where they come from: `"env"`, or `"file:/PATH"` and `"command:TEXT"`, which say them as a `credential_process` does.
+    #[schemars(with = "Option<String>")]
+    pub from: Option<Spanned<String>>,
+}
+
+/// A login of an agent's; what is not said is as it ships.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct LoginSection {
+    /// The user's own file, by its whole path.
+    #[schemars(with = "Option<String>")]
+    pub file: Option<Spanned<String>>,
+    /// Hosts that get the access token, by name.
+    #[schemars(with = "Vec<String>")]
+    pub hosts: Vec<Spanned<String>>,
+    /// Who renews the token: `"https://NAME/PATH"`.
+    #[schemars(with = "Option<String>")]
+    pub token_url: Option<Spanned<String>>,
+}
+
 /// What of the network can be reached. Denying wins over allowing.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -166,6 +193,11 @@ pub struct NetworkSection {
     /// Secrets that the network door puts on requests to their hosts; the cage has placeholders.
     #[schemars(with = "BTreeMap<String, SecretSection>")]
     pub secrets: BTreeMap<Spanned<String>, SecretSection>,
+    /// Keys of Amazon's with which the network door signs requests anew; the cage has placeholders.
+    pub aws: Option<AwsSection>,
+    /// Logins of agents, `claude` or `codex`: the cage has a file of placeholders, the network door the token.
+    #[schemars(with = "BTreeMap<String, LoginSection>")]
+    pub logins: BTreeMap<Spanned<String>, LoginSection>,
     /// Bundles of hosts, such as `github`; `pip`, `npm`, `cargo` and `apt` follow your own settings of those tools.
     #[schemars(with = "Vec<crate::schema::BundleName>")]
     pub bundles: Vec<Spanned<String>>,

@@ -7,7 +7,7 @@ use crate::fragment::{
 use crate::network::{self, InvalidHostRule, NetworkFragment, NetworkLimit, NetworkMode};
 use crate::{
     Amount, Cpus, EnvRule, HidePattern, Origin, PolicyError, SideChannels, Sourced, TimeLimit,
-    WorkspaceMode, bundles, syscalls,
+    WorkspaceMode, bundles, logins, syscalls,
 };
 use ironcage_model::{Isolation, Layer, Publish};
 use std::ops::RangeInclusive;
@@ -72,6 +72,10 @@ pub struct FlagLayer {
     pub http_allow: Vec<String>,
     /// `--secret`.
     pub secrets: Vec<String>,
+    /// `--aws`.
+    pub aws: Option<String>,
+    /// `--login`.
+    pub logins: Vec<String>,
     /// `--allow-bundle`.
     pub bundles: Vec<String>,
     /// `--allow-host-port`.
@@ -280,6 +284,8 @@ impl FlagLayer {
             deny: hosts("--deny-host", &self.deny_hosts, network::denied)?,
             http: hosts("--http-allow", &self.http_allow, network::requests)?,
             secrets: hosts("--secret", &self.secrets, network::secret)?,
+            aws: hosts("--aws", self.aws.as_slice(), network::aws)?.pop(),
+            logins: hosts("--login", &self.logins, logins::login)?,
             bundles: each("--allow-bundle", self.bundles.iter().cloned()),
             host_ports: each("--allow-host-port", self.host_ports.iter().copied()),
             resolve: hosts("--resolve", &self.resolve, str::parse)?,

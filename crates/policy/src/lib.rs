@@ -20,6 +20,7 @@ mod hide;
 pub mod import;
 mod lint;
 mod listed;
+pub mod logins;
 mod merge;
 mod narrow;
 mod network;
@@ -39,9 +40,10 @@ pub use ceiling::{Ceiling, CeilingLimit, CeilingOther, CeilingPath, CeilingWhat}
 pub use diagnostic::Diagnostic;
 pub use error::PolicyError;
 pub use file::{
-    CeilingFiles, CeilingLimits, CeilingNetwork, CeilingPart, CeilingProcess, CeilingSection,
-    CeilingSyscalls, CpusText, EnvSection, FilesSection, LayersSection, LimitsSection,
-    NetworkSection, PolicyFile, ProcessSection, StateSection, SyscallsSection, WorkspaceSection,
+    AwsSection, CeilingFiles, CeilingLimits, CeilingNetwork, CeilingPart, CeilingProcess,
+    CeilingSection, CeilingSyscalls, CpusText, EnvSection, FilesSection, LayersSection,
+    LimitsSection, LoginSection, NetworkSection, PolicyFile, ProcessSection, StateSection,
+    SyscallsSection, WorkspaceSection,
 };
 pub use flags::FlagLayer;
 pub use hide::{HidePattern, Progress};
@@ -52,8 +54,8 @@ pub use listed::{
 pub use narrow::is_no_wider;
 pub use network::{
     InvalidHostRule, InvalidNetworkLimit, InvalidNetworkMode, Network, NetworkLimit,
-    NetworkLimitName, NetworkMode, Resolve, allowed, denied, host_name, network_limits, requests,
-    secret,
+    NetworkLimitName, NetworkMode, Resolve, allowed, aws, denied, host_name, network_limits,
+    requests, secret,
 };
 pub use origin::Origin;
 pub use parse::parse;

@@ -126,6 +126,9 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
                 }
                 Ok(Some((mut request, length))) => {
                     self.reader.used(length);
+                    if let Err(refused) = judge.refresh(&request.fields).await {
+                        return Ok(Err(refused));
+                    }
                     let passed = judge.judge(Asked {
                         method: &request.method,
                         target: &mut request.target,
@@ -216,6 +219,19 @@ where
                 return client.refuse(&refused).await;
             }
         };
+        let asked = (
+            request.method.as_str(),
+            request.target.as_str(),
+            &request.fields,
+        );
+        match judge.sign(asked, held.as_deref()) {
+            Ok(Some((target, fields))) => (request.target, request.fields) = (target, fields),
+            Ok(None) => {}
+            Err(refused) => {
+                judge.stop(&passed, &refused);
+                return client.refuse(&refused).await;
+            }
+        }
         let head = request.written(&judge.authority);
         counts.send(head.len() as u64)?;
         writer.write_all(&head).await?;
@@ -285,10 +301,22 @@ async fn hold<C: AsyncRead + AsyncWrite>(
     request: &mut Request,
     judge: &Judge,
 ) -> io::Result<Result<Option<Vec<u8>>, Refused>> {
-    let (Framing::Length(length), Some(dealing)) = (request.framing, &judge.dealing) else {
-        return Ok(Ok(None));
+    let length = match request.framing {
+        Framing::Length(length) => Some(length),
+        Framing::Empty => Some(0),
+        Framing::Chunked | Framing::ToTheEnd => None,
     };
-    let Some(_room) = dealing.holds_body(length) else {
+    let asked = (
+        request.method.as_str(),
+        request.target.as_str(),
+        &request.fields,
+    );
+    let _room = match judge.holds_body(asked, length) {
+        Ok(Some(room)) => room,
+        Ok(None) => return Ok(Ok(None)),
+        Err(refused) => return Ok(Err(refused)),
+    };
+    let (Some(length), Some(dealing)) = (length, &judge.dealing) else {
         return Ok(Ok(None));
     };
     if request.fields.iter().any(|(name, _)| name == "expect") {
@@ -488,7 +516,7 @@ async fn write_chunk<W: AsyncWrite + Unpin>(sink: &mut W, part: &[u8]) -> io::Re
 }
 
 /// The size that a line before a chunk says. What may follow it is dropped.
-fn chunk_size(line: &[u8]) -> Option<u64> {
+pub(crate) fn chunk_size(line: &[u8]) -> Option<u64> {
     let digits = line.split(|byte| *byte == b';').next()?.trim_ascii_end();
     let plain = (1..=15).contains(&digits.len()) && digits.iter().all(u8::is_ascii_hexdigit);
     let text = std::str::from_utf8(digits).ok()?;

@@ -4,7 +4,7 @@
 use super::head::{Authority, Fields, Refused};
 use crate::decide::Rules;
 use crate::ledger::Kind;
-use crate::secret::{Dealing, Scanner, Stopped, unescaped};
+use crate::secret::{Dealing, Room, Scanner, Signed, Stopped, unescaped};
 use ironcage_model::{HttpRule, NetworkVerdict, Protocol, RequestPath};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -97,6 +97,8 @@ pub(crate) struct Passed {
     /// Method and path, for the record.
     line: String,
     rule: String,
+    /// Whether it carries the token of a login.
+    uses_login: bool,
     /// Whether it is on record.
     told: Cell<bool>,
 }
@@ -116,9 +118,65 @@ fn line(method: &str, target: &str) -> String {
 }
 
 impl Judge {
+    /// Makes sure that what a request is to carry is there: tokens of logins are renewed.
+    pub(crate) async fn refresh(&self, fields: &Fields) -> Result<(), Refused> {
+        let Some(dealing) = &self.dealing else {
+            return Ok(());
+        };
+        let renewed = dealing.refresh(fields).await;
+        if let Err(refused) = &renewed {
+            self.refuse(None, refused);
+        }
+        renewed
+    }
+
+    /// Signs a request anew, where that is done: its target and its fields.
+    pub(crate) fn sign(
+        &self,
+        (method, target, fields): (&str, &str, &Fields),
+        body: Option<&[u8]>,
+    ) -> Result<Option<(String, Fields)>, Refused> {
+        match &self.dealing {
+            Some(dealing) => {
+                let host = self.authority.written();
+                let signed = Signed {
+                    method,
+                    target,
+                    host: &host,
+                    fields,
+                };
+                dealing.sign(&signed, body)
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Room for a body that is to be held and looked at as a whole.
+    pub(crate) fn holds_body(
+        &self,
+        (method, target, fields): (&str, &str, &Fields),
+        length: Option<u64>,
+    ) -> Result<Option<Room<'_>>, Refused> {
+        match &self.dealing {
+            Some(dealing) => {
+                let host = self.authority.written();
+                let signed = Signed {
+                    method,
+                    target,
+                    host: &host,
+                    fields,
+                };
+                dealing.holds_body(length, &signed)
+            }
+            None => Ok(None),
+        }
+    }
+
     /// Decides over a request.
     pub(crate) fn judge(&self, mut asked: Asked<'_>) -> Result<Passed, Refused> {
         let shown = line(asked.method, asked.target);
+        let dealing = self.dealing.as_ref();
+        let uses_login = dealing.is_some_and(|dealing| dealing.uses_login(asked.fields));
         let decided = self.decide(&asked).and_then(|rule| {
             if let Some(dealing) = &self.dealing {
                 dealing.head(&mut asked)?;
@@ -129,6 +187,7 @@ impl Judge {
             Ok(rule) => Ok(Passed {
                 line: shown,
                 rule,
+                uses_login,
                 told: Cell::new(false),
             }),
             Err(refused) => {
@@ -245,6 +304,9 @@ impl Judge {
 
     /// Records how a server answered a request, once.
     pub(crate) fn answered(&self, passed: &Passed, status: u16) {
+        if let (401, true, Some(dealing)) = (status, passed.uses_login, &self.dealing) {
+            dealing.login_was_refused();
+        }
         self.note(passed, Some(status), None);
     }
 

@@ -5,6 +5,6 @@ mod exchange;
 pub(crate) mod head;
 mod judge;
 
-pub(crate) use exchange::{Client, carry};
+pub(crate) use exchange::{Client, carry, chunk_size};
 pub(crate) use head::{Authority, Fields, Refused};
 pub(crate) use judge::{Asked, Judge, Passed, Recorder, refusal};

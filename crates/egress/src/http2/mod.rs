@@ -196,6 +196,10 @@ async fn stream(
 ) {
     let (head, body) = request.into_parts();
     let Shared { judge, counts } = &*place.shared;
+    if let Err(refused) = judge.refresh(&fields(&head.headers)).await {
+        let _ = say_refused(&mut respond, &refused);
+        return;
+    }
     let room = Room::take(size(&head));
     let checked = check(judge, &head).and_then(|(request, passed)| {
         match over_a_limit(&head, counts, place.first) {
@@ -285,12 +289,7 @@ fn check(judge: &Judge, head: &http::request::Parts) -> Result<(Request<()>, Pas
         target: &mut target,
         fields: &mut fields,
     })?;
-    let uri = Uri::builder()
-        .scheme("https")
-        .authority(judge.authority.written())
-        .path_and_query(target)
-        .build()
-        .map_err(|_| refuse(Refused::new(400, "the target of the request is no path")))?;
+    let uri = uri(judge, target).map_err(refuse)?;
     let mut request = Request::new(());
     *request.method_mut() = head.method.clone();
     *request.uri_mut() = uri;
@@ -330,6 +329,10 @@ async fn exchange(
             return say_refused(respond, &refused);
         }
     };
+    if let Err(refused) = sign(&mut request, held.as_deref(), judge) {
+        judge.stop(passed, &refused);
+        return say_refused(respond, &refused);
+    }
     let (method, target) = (
         request.method().to_string(),
         request.uri().path().to_owned(),
@@ -390,6 +393,34 @@ async fn exchange(
     until_answered(upload, download).await
 }
 
+/// Method, target and fields of a request.
+fn asked(request: &Request<()>) -> (String, String, Fields) {
+    let target = request.uri().path_and_query();
+    let target = target.map_or("/", |target| target.as_str()).to_owned();
+    let method = request.method().as_str().to_owned();
+    (method, target, fields(request.headers()))
+}
+
+/// Signs a request anew, where that is done.
+fn sign(request: &mut Request<()>, held: Option<&[u8]>, judge: &Judge) -> Result<(), Refused> {
+    let (method, target, said) = asked(request);
+    let Some((target, fields)) = judge.sign((&method, &target, &said), held)? else {
+        return Ok(());
+    };
+    *request.uri_mut() = uri(judge, target)?;
+    *request.headers_mut() = map(&fields)?;
+    Ok(())
+}
+
+fn uri(judge: &Judge, target: String) -> Result<Uri, Refused> {
+    Uri::builder()
+        .scheme("https")
+        .authority(judge.authority.written())
+        .path_and_query(target)
+        .build()
+        .map_err(|_| Refused::new(400, "the target of the request is no path"))
+}
+
 /// Reads a small body before its request goes on, where secrets make that necessary.
 async fn hold(
     request: &mut Request<()>,
@@ -398,12 +429,20 @@ async fn hold(
 ) -> io::Result<Result<Option<Bytes>, Refused>> {
     let length = request.headers().get("content-length");
     let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
-    let Some(dealing) = &judge.dealing else {
-        return Ok(Ok(None));
+    let length = match body.is_end_stream() {
+        true => Some(0),
+        false => length,
     };
-    let Some(_room) = dealing.holds_body(length.unwrap_or(0)) else {
-        return Ok(Ok(None));
+    let (method, target, said) = asked(request);
+    let room = judge.holds_body((&method, &target, &said), length);
+    let (_room, dealing) = match (room, &judge.dealing) {
+        (Ok(Some(room)), Some(dealing)) => (room, dealing),
+        (Ok(_), _) => return Ok(Ok(None)),
+        (Err(refused), _) => return Ok(Err(refused)),
     };
+    let most = length
+        .and_then(|length| usize::try_from(length).ok())
+        .unwrap_or(0);
     let mut whole = Vec::new();
     loop {
         let part = match timeout(BEGIN, body.data()).await {
@@ -418,6 +457,10 @@ async fn hold(
             .release_capacity(part.len())
             .map_err(broken)?;
         whole.extend(part);
+        // More than was said is no body of this request's; the other end checks that too.
+        if whole.len() > most {
+            return Ok(Err(Refused::new(400, "the body is longer than it says")));
+        }
     }
     if let Err(refused) = dealing.body(&fields(request.headers()), &mut whole) {
         return Ok(Err(refused));

@@ -21,14 +21,13 @@ impl Recorder for Silent {
 
 fn judge() -> Judge {
     let name = HostName::from_ascii(b"a.com").unwrap();
-    let secret = Secret {
-        name: "KEY".into(),
-        placeholder: "ironcage-KEY".into(),
-        value: b"value-of-the-key".to_vec().into(),
-        hosts: vec!["a.com".parse().unwrap()],
-        places: SecretRule::usual_places(),
-        left: std::cell::Cell::new(crate::order::SecretUses::Any),
-    };
+    let secret = Secret::new(
+        "KEY".into(),
+        "ironcage-KEY".into(),
+        "value-of-the-key",
+        vec!["a.com".parse().unwrap()],
+        SecretRule::usual_places(),
+    );
     let mut vault = Vault::default();
     vault.secrets.push(secret);
     let vault = Rc::new(vault);

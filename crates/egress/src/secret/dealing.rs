@@ -1,15 +1,21 @@
 //! What one connection's requests have to do with secrets.
 
 use super::body::{Kind, Put};
+use super::login::Login;
 use super::place::{basic, forms, parameters, replace, unescaped, write_basic};
 use super::scan::{Pattern, Scanner, find};
-use super::vault::{Room, SHORTEST, Secret, Vault};
+use super::sigv4::{Claim, Keys, Payload, Signed, hash};
+use super::vault::{Room, SHORTEST, Secret, Signer, Value, Vault};
 use crate::http::{Asked, Fields, Refused};
-use ironcage_model::{HostName, SecretPlace};
+use ironcage_model::{AwsRule, HostName, HostRule, SecretPlace};
 use std::rc::Rc;
+use std::time::SystemTime;
+use zeroize::Zeroizing;
 
 /// Longest body that is held while it is looked at; a longer one is looked at as it goes.
 const LONGEST_BODY: u64 = 256 * 1024;
+/// The same for one whose hash is a part of the signature, and not said.
+const LONGEST_SIGNED: u64 = 8 << 20;
 
 /// Secrets, as far as requests to one host go.
 pub(crate) struct Dealing {
@@ -21,27 +27,32 @@ pub(crate) struct Dealing {
 }
 
 fn elsewhere(secret: &Secret) -> String {
+    let name = &secret.name;
     match secret.is_given() {
-        true => format!(
-            "the secret {} is not for this host, or not without TLS",
-            secret.name
-        ),
+        true => nowhere_else(name),
         false => format!(
-            "the secret {} is not leased to this cage now; `ironcage grant ID --secret {}` gives it for a while",
-            secret.name, secret.name
+            "the secret {name} is not leased to this cage now; `ironcage grant ID --secret {name}` gives it for a while"
         ),
     }
+}
+
+fn nowhere_else(name: &str) -> String {
+    format!("the secret {name} is not for this host, or not without TLS")
 }
 
 impl Dealing {
     /// `None` where the cage has no secrets.
     pub(crate) fn of(vault: &Rc<Vault>, name: &HostName, port: u16, proved: bool) -> Option<Self> {
-        (!vault.secrets.is_empty()).then(|| Dealing {
+        (!vault.is_empty()).then(|| Dealing {
             vault: Rc::clone(vault),
             name: name.clone(),
             port,
             proved,
         })
+    }
+
+    fn is_for(&self, hosts: &[HostRule]) -> bool {
+        self.proved && hosts.iter().any(|host| host.names(&self.name, self.port))
     }
 
     fn is_own(&self, secret: &Secret) -> bool {
@@ -51,8 +62,7 @@ impl Dealing {
     /// Whether the host may have the value, now or from a lease that is over: then it may come
     /// back in its answers.
     fn is_known_to_host(&self, secret: &Secret) -> bool {
-        let mut hosts = secret.hosts.iter();
-        self.proved && hosts.any(|host| host.names(&self.name, self.port))
+        self.is_for(&secret.hosts)
     }
 
     fn is_any_known(&self) -> bool {
@@ -60,14 +70,66 @@ impl Dealing {
     }
 
     fn own(&self) -> impl Iterator<Item = &Secret> {
-        self.vault
-            .secrets
-            .iter()
-            .filter(|secret| self.is_own(secret))
+        let secrets = self.vault.secrets.iter();
+        secrets.filter(|secret| self.is_own(secret))
     }
 
-    fn others(&self) -> impl Iterator<Item = &Secret> {
-        (self.vault.secrets.iter()).filter(|secret| !self.is_own(secret))
+    /// Who signs requests to this host, where they are signed anew.
+    fn signer(&self) -> Option<&Signer> {
+        let signer = self.vault.signer.as_ref();
+        signer.filter(|signer| self.is_for(&signer.hosts))
+    }
+
+    /// Logins that are for this host, with their access tokens.
+    fn logins(&self) -> impl Iterator<Item = (&Login, &Secret)> {
+        let logins = self.vault.logins.iter();
+        logins
+            .filter(|(login, _)| self.is_for(&login.hosts))
+            .filter_map(|(login, at)| Some((login, self.vault.secrets.get(*at)?)))
+    }
+
+    /// Placeholders that have no place in what goes to this host, and why not.
+    fn others(&self) -> Vec<(&str, String)> {
+        let secrets = self.vault.secrets.iter();
+        let mut others: Vec<(&str, String)> = secrets
+            .filter(|secret| !self.is_own(secret))
+            .map(|secret| (secret.placeholder.as_str(), elsewhere(secret)))
+            .collect();
+        if let Some(signer) = &self.vault.signer {
+            // What stands for the key goes nowhere: signing needs no more.
+            let [id, key, _] = AwsRule::VARIABLES;
+            others.push((&signer.placeholder_key, nowhere_else(key)));
+            if self.signer().is_none() {
+                others.push((&signer.placeholder, nowhere_else(id)));
+            }
+        }
+        others
+    }
+
+    /// Makes sure that the tokens of logins hold which a request would use.
+    ///
+    /// # Errors
+    /// Where one does not, and cannot be renewed.
+    pub(crate) async fn refresh(&self, fields: &Fields) -> Result<(), Refused> {
+        for (login, access) in self.logins() {
+            if carries(fields, access) {
+                let renewed = login.refresh(access).await;
+                renewed.map_err(|why| Refused::new(502, why))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a request would use a login.
+    pub(crate) fn uses_login(&self, fields: &Fields) -> bool {
+        self.logins().any(|(_, access)| carries(fields, access))
+    }
+
+    /// The server has refused a request that used a login.
+    pub(crate) fn login_was_refused(&self) {
+        for (login, _) in self.logins() {
+            login.was_refused();
+        }
     }
 
     /// Puts values for placeholders in the head of a request.
@@ -77,10 +139,17 @@ impl Dealing {
     pub(crate) fn head(&self, asked: &mut Asked<'_>) -> Result<(), Refused> {
         self.nothing_of_others(asked)?;
         for secret in self.own() {
-            if stands_in(secret, asked) && !secret.spend() {
+            if stands_in(&secret.placeholder, asked) && !secret.spend() {
                 return Err(Refused::new(403, used_up(secret)));
             }
             put(secret, asked)?;
+        }
+        if self.signer().is_some() {
+            // The same as below, but that parts of objects are asked for: keys never go out, and
+            // the field with the session's token is none that Amazon sends back.
+            asked.fields.retain(|(name, _)| name != "accept-encoding");
+            let identity = ("accept-encoding".to_owned(), b"identity".to_vec());
+            asked.fields.push(identity);
         }
         if self.is_any_known() {
             // A value could not be covered in what is compressed, nor where each answer holds a
@@ -98,25 +167,98 @@ impl Dealing {
     }
 
     fn nothing_of_others(&self, asked: &Asked<'_>) -> Result<(), Refused> {
-        for secret in self.others() {
-            if stands_in(secret, asked) {
-                return Err(Refused::new(403, elsewhere(secret)));
+        for (placeholder, why) in self.others() {
+            if stands_in(placeholder, asked) {
+                return Err(Refused::new(403, why));
             }
         }
         Ok(())
     }
 
-    /// Whether a body of this length is to be held and looked at as a whole, and room for it.
-    pub(crate) fn holds_body(&self, length: u64) -> Option<Room<'_>> {
+    /// Whether a body is to be held and looked at as a whole, and room for it. `length` is
+    /// `None` where it is not said beforehand.
+    ///
+    /// # Errors
+    /// Where it has to be, and cannot.
+    pub(crate) fn holds_body(
+        &self,
+        length: Option<u64>,
+        signed: &Signed<'_>,
+    ) -> Result<Option<Room<'_>>, Refused> {
+        let hashed = match self.claim(signed)? {
+            Some((_, claim)) => {
+                let payload = claim.payload(signed.fields);
+                payload.map_err(|why| Refused::new(403, why))? == Payload::Hashed
+            }
+            None => false,
+        };
+        if hashed {
+            let length = length.filter(|length| *length <= LONGEST_SIGNED);
+            let room = length.and_then(|length| self.vault.room(usize::try_from(length).ok()?));
+            return match room {
+                Some(room) => Ok(Some(room).filter(|_| length != Some(0))),
+                None => Err(Refused::new(
+                    413,
+                    "a body that is a part of the signature has its length said beforehand, and at most 8 MiB",
+                )),
+            };
+        }
         let named = |secret: &Secret| {
             let mut places = secret.places.iter();
             places.any(|place| matches!(place, SecretPlace::Body(_)))
         };
-        let wanted = self.others().next().is_some() || self.own().any(named);
-        if !wanted || length == 0 || length > LONGEST_BODY {
-            return None;
+        let wanted = !self.others().is_empty() || self.own().any(named);
+        let length = length.filter(|length| (1..=LONGEST_BODY).contains(length) && wanted);
+        Ok(length.and_then(|length| self.vault.room(usize::try_from(length).ok()?)))
+    }
+
+    /// What a request to a host whose requests are signed anew says of its signature.
+    fn claim(&self, signed: &Signed<'_>) -> Result<Option<(&Signer, Claim)>, Refused> {
+        let Some(signer) = self.signer() else {
+            return Ok(None);
+        };
+        let refused =
+            |why: &str| Refused::new(403, format!("requests to this host are signed: {why}"));
+        let claim = Claim::read(signed).map_err(refused)?;
+        let claim = claim.ok_or_else(|| refused("this one is not"))?;
+        if claim.id != signer.placeholder {
+            return Err(refused("this one is, with a key that is not this cage's"));
         }
-        self.vault.room(usize::try_from(length).ok()?)
+        Ok(Some((signer, claim)))
+    }
+
+    /// Signs a request anew, where requests to this host are. Returns its target and fields.
+    ///
+    /// # Errors
+    /// Where it is not signed by the cage, or not for now.
+    pub(crate) fn sign(
+        &self,
+        signed: &Signed<'_>,
+        body: Option<&[u8]>,
+    ) -> Result<Option<(String, Fields)>, Refused> {
+        let Some((signer, claim)) = self.claim(signed)? else {
+            return Ok(None);
+        };
+        let refused = |why: &str| Refused::new(403, why.to_owned());
+        let payload = match (claim.payload(signed.fields), body) {
+            (Ok(Payload::Said(said)), _) => said,
+            (Ok(Payload::Hashed), body) => hash(body.unwrap_or_default()),
+            (Err(why), _) => return Err(refused(why)),
+        };
+        if !claim.is_now(SystemTime::now()) {
+            return Err(refused(
+                "its signature is not for now: the time that it says is more than 15 minutes off, or it has expired",
+            ));
+        }
+        let path = claim.is_by(&signer.placeholder_key, signed, &payload);
+        let path =
+            path.ok_or_else(|| refused("its signature does not fit the request as it came here"))?;
+        let keys = Keys {
+            id: &signer.id,
+            key: &signer.key,
+            token: signer.token.as_ref().map(|token| token.as_str()),
+        };
+        Ok(Some(claim.sign(&keys, signed, &payload, path)))
     }
 
     /// Puts values for placeholders in a body.
@@ -125,9 +267,9 @@ impl Dealing {
     /// Where one of another host's secrets stands in it, or one of this host's in a field that
     /// is not its own.
     pub(crate) fn body(&self, fields: &Fields, body: &mut Vec<u8>) -> Result<(), Refused> {
-        for secret in self.others() {
-            if find(body, secret.placeholder.as_bytes()).is_some() {
-                return Err(Refused::new(403, elsewhere(secret)));
+        for (placeholder, why) in self.others() {
+            if find(body, placeholder.as_bytes()).is_some() {
+                return Err(Refused::new(403, why));
             }
         }
         let Some(kind) = Kind::of(fields) else {
@@ -144,7 +286,8 @@ impl Dealing {
             if paths.is_empty() {
                 continue;
             }
-            match super::body::put(kind, body, &secret.placeholder, &secret.value, &paths) {
+            let value = secret.value();
+            match super::body::put(kind, body, &secret.placeholder, &value, &paths) {
                 Put::With(with) => {
                     if !secret.spend() {
                         return Err(Refused::new(403, used_up(secret)));
@@ -168,18 +311,28 @@ impl Dealing {
 
     /// What looks at a body as it goes out.
     pub(crate) fn watch(&self) -> Option<Scanner> {
-        let pattern = |secret: &Secret| {
-            let text = secret.placeholder.clone().into_bytes();
-            Pattern::stopping(text, elsewhere(secret))
+        let pattern = |(placeholder, why): (&str, String)| {
+            Pattern::stopping(placeholder.as_bytes().to_vec(), why)
         };
-        Scanner::new(self.others().map(pattern).collect())
+        Scanner::new(self.others().into_iter().map(pattern).collect())
+    }
+
+    /// Every value that is not to come back, those of before included.
+    fn values(&self) -> impl Iterator<Item = Value> {
+        let secrets = self.vault.secrets.iter().flat_map(Secret::every_value);
+        let keys = self.vault.signer.iter().flat_map(|signer| {
+            let value = |text: &str| Rc::new(Zeroizing::new(text.as_bytes().to_vec()));
+            let token = signer.token.as_ref().map(|token| value(token));
+            [Some(value(&signer.key)), token]
+        });
+        secrets.chain(keys.flatten())
     }
 
     /// What covers values in what comes back.
     pub(crate) fn mask(&self) -> Option<Scanner> {
-        let patterns = self.vault.secrets.iter().flat_map(|secret| {
-            let exact = forms(&secret.value).into_iter().map(Pattern::covered);
-            exact.chain([Pattern::covered_in_escapes(secret.value.to_vec())])
+        let patterns = self.values().flat_map(|value| {
+            let exact = forms(&value).into_iter().map(Pattern::covered);
+            exact.chain([Pattern::covered_in_escapes(value.to_vec())])
         });
         Scanner::new(patterns.collect())
     }
@@ -192,7 +345,7 @@ impl Dealing {
         let encoded = fields.iter().any(|(name, value)| {
             name == "content-encoding" && !value.eq_ignore_ascii_case(b"identity")
         });
-        if encoded && self.is_any_known() {
+        if encoded && (self.is_any_known() || self.signer().is_some()) {
             return Err(Refused::new(
                 502,
                 "the server's answer is compressed, which it was not asked for: a secret in it could not be covered",
@@ -205,16 +358,16 @@ impl Dealing {
     /// Covers values in fields that come back, before a body or after it.
     pub(crate) fn cover(&self, fields: &mut Fields) {
         let mut mask = self.mask();
+        let every: Vec<Vec<u8>> = self.values().map(|value| squeezed(&value)).collect();
         fields.retain_mut(|(name, value)| {
             if let Some(Ok(covered)) = mask.as_mut().map(|mask| mask.whole(value)) {
                 *value = covered;
             }
             // A name cannot be covered: it would be another.
             let name = squeezed(name.as_bytes());
-            !self.vault.secrets.iter().any(|secret| {
-                let value = squeezed(&secret.value);
-                value.len() >= SHORTEST && find(&name, &value).is_some()
-            })
+            !every
+                .iter()
+                .any(|value| value.len() >= SHORTEST && find(&name, value).is_some())
         });
     }
 }
@@ -229,18 +382,27 @@ fn used_up(secret: &Secret) -> String {
     format!("the lease on the secret {} is used up", secret.name)
 }
 
-/// Whether the placeholder of a secret stands anywhere in the head of a request.
-fn stands_in(secret: &Secret, asked: &Asked<'_>) -> bool {
-    let holds = |text: &[u8]| find(text, secret.placeholder.as_bytes()).is_some();
+/// Whether a placeholder stands anywhere in the head of a request.
+fn stands_in(placeholder: &str, asked: &Asked<'_>) -> bool {
+    let holds = |text: &[u8]| find(text, placeholder.as_bytes()).is_some();
     let in_fields = asked.fields.iter().any(|(name, value)| {
         holds(name.as_bytes()) || holds(value) || basic(value).is_some_and(|said| holds(&said))
     });
     in_fields || holds(&unescaped(asked.target.as_bytes()))
 }
 
+/// Whether a field holds the placeholder of a secret.
+fn carries(fields: &Fields, secret: &Secret) -> bool {
+    let placeholder = secret.placeholder.as_bytes();
+    fields
+        .iter()
+        .any(|(_, value)| find(value, placeholder).is_some())
+}
+
 /// Puts one value where its placeholder stands in the head of a request.
 fn put(secret: &Secret, asked: &mut Asked<'_>) -> Result<(), Refused> {
-    let (placeholder, value) = (secret.placeholder.as_str(), secret.value.as_slice());
+    let current = secret.value();
+    let (placeholder, value) = (secret.placeholder.as_str(), current.as_slice());
     let holds = |text: &[u8]| find(text, placeholder.as_bytes()).is_some();
     let misplaced = |place: &str| {
         Refused::new(
@@ -289,27 +451,22 @@ fn put(secret: &Secret, asked: &mut Asked<'_>) -> Result<(), Refused> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ironcage_model::{Destination, HostRule, Ports, SecretRule};
-    use zeroize::Zeroizing;
+    use ironcage_model::{Destination, Ports, SecretRule};
 
     fn name(text: &str) -> HostName {
         HostName::from_ascii(text.as_bytes()).unwrap()
     }
 
     fn dealing(host: &str, more: &[SecretPlace]) -> Dealing {
-        let secret = |own: &str, host: &str| Secret {
-            name: own.into(),
-            placeholder: format!("ironcage-{own}"),
-            value: Zeroizing::new(format!("value-of-{own}").into_bytes()),
-            hosts: vec![HostRule {
+        let secret = |own: &str, host: &str| {
+            let hosts = vec![HostRule {
                 to: Destination::Name(name(host)),
                 ports: Ports::Web,
-            }],
-            places: SecretRule::usual_places()
-                .into_iter()
-                .chain(more.iter().cloned())
-                .collect(),
-            left: std::cell::Cell::new(crate::order::SecretUses::Any),
+            }];
+            let places = SecretRule::usual_places().into_iter();
+            let places = places.chain(more.iter().cloned()).collect();
+            let (placeholder, value) = (format!("ironcage-{own}"), format!("value-of-{own}"));
+            Secret::new(own.into(), placeholder, &value, hosts, places)
         };
         let vault = Rc::new(Vault {
             secrets: vec![secret("a", "a.com"), secret("b", "b.com")],
@@ -402,6 +559,21 @@ mod tests {
         }
         let mut gzip: Fields = vec![("content-encoding".into(), b"gzip".to_vec())];
         assert!(a.answer(&mut gzip).is_err());
-        assert!(a.holds_body(100).is_some() && a.holds_body(1 << 30).is_none());
+        let request = Signed {
+            method: "POST",
+            target: "/",
+            host: "a.com",
+            fields: &json,
+        };
+        let holds = |length| a.holds_body(Some(length), &request).unwrap().is_some();
+        assert!(holds(100) && !holds(1 << 30) && !holds(0));
+        // A value that it had before is covered too.
+        a.vault.secrets[0].renew("another-value");
+        let covered = a
+            .mask()
+            .unwrap()
+            .whole(b"value-of-a another-value")
+            .unwrap();
+        assert_eq!(covered, b"********** *************");
     }
 }

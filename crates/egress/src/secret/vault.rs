@@ -1,11 +1,15 @@
 //! Where the values are.
 
+use super::login::Login;
 use crate::order::SecretUses;
-use ironcage_model::{HostRule, SecretPlace, SecretSource};
-use ironcage_plan::{Item, PlannedSecret};
-use std::cell::Cell;
+use ironcage_model::{AwsRule, HostName, HostRule, SecretPlace, SecretSource};
+use ironcage_plan::{Network, PlannedAws};
+use serde::Deserialize;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::os::unix::ffi::OsStringExt as _;
 use std::process::{Command, Stdio};
+use std::rc::Rc;
 use zeroize::{Zeroize as _, Zeroizing};
 
 /// A shorter value could not be told from other text, a longer one is none.
@@ -14,11 +18,18 @@ const LONGEST: usize = 8192;
 /// Bytes of bodies that are held at once while they are looked at, all connections together.
 const HELD: usize = 16 << 20;
 
+/// A value, which goes when nobody uses it any more.
+pub(crate) type Value = Rc<Zeroizing<Vec<u8>>>;
+
+/// Values of before that are still covered in answers.
+const FORMER: usize = 4;
+
 /// One secret.
 pub(crate) struct Secret {
     pub(crate) name: String,
     pub(crate) placeholder: String,
-    pub(crate) value: Zeroizing<Vec<u8>>,
+    /// The value, and those that it had before.
+    values: RefCell<VecDeque<Value>>,
     pub(crate) hosts: Vec<HostRule>,
     pub(crate) places: Vec<SecretPlace>,
     /// How often it is still put on requests.
@@ -44,10 +55,62 @@ impl Secret {
     }
 }
 
+impl Secret {
+    pub(crate) fn new(
+        name: String,
+        placeholder: String,
+        value: &str,
+        hosts: Vec<HostRule>,
+        places: Vec<SecretPlace>,
+    ) -> Self {
+        let secret = Secret {
+            name,
+            placeholder,
+            values: RefCell::default(),
+            hosts,
+            places,
+            left: Cell::new(SecretUses::Any),
+        };
+        secret.renew(value);
+        secret
+    }
+
+    /// The value as it is now.
+    pub(crate) fn value(&self) -> Value {
+        self.values.borrow().front().cloned().unwrap_or_default()
+    }
+
+    /// The value, and those that it had before.
+    pub(crate) fn every_value(&self) -> Vec<Value> {
+        self.values.borrow().iter().cloned().collect()
+    }
+
+    /// It has another value from now on.
+    pub(crate) fn renew(&self, value: &str) {
+        let mut values = self.values.borrow_mut();
+        values.push_front(Rc::new(Zeroizing::new(value.as_bytes().to_vec())));
+        values.truncate(FORMER);
+    }
+}
+
+/// Keys of Amazon's.
+pub(crate) struct Signer {
+    /// What stands for them in the cage.
+    pub(crate) placeholder: String,
+    pub(crate) placeholder_key: String,
+    pub(crate) id: Zeroizing<String>,
+    pub(crate) key: Zeroizing<String>,
+    pub(crate) token: Option<Zeroizing<String>>,
+    pub(crate) hosts: Vec<HostRule>,
+}
+
 /// All secrets of a cage.
 #[derive(Default)]
 pub(crate) struct Vault {
     pub(crate) secrets: Vec<Secret>,
+    pub(crate) signer: Option<Signer>,
+    /// With the place of its access token among the secrets.
+    pub(crate) logins: Vec<(Login, usize)>,
     pub(super) held: Cell<usize>,
 }
 
@@ -65,31 +128,35 @@ impl Drop for Room<'_> {
 }
 
 impl Vault {
-    /// Reads every value from where it comes.
+    /// Reads every value from where it comes, but for logins.
     ///
     /// # Errors
     /// Where there is none, or what is there is no secret. Never with a part of it.
-    pub(crate) fn load(planned: &[Item<PlannedSecret>]) -> Result<Self, String> {
+    pub(crate) fn load(network: &Network) -> Result<Self, String> {
         let mut secrets = Vec::new();
-        for item in planned {
+        for item in &network.secrets {
             let rule = &item.what.rule;
-            let value =
-                read(&rule.from).map_err(|why| format!("the secret {}: {why}", rule.name))?;
-            secrets.push(Secret {
-                name: rule.name.clone(),
-                placeholder: item.what.placeholder.clone(),
-                value,
-                hosts: rule.hosts.clone(),
-                places: rule.places.clone(),
-                left: Cell::new(match rule.leased {
-                    true => SecretUses::None,
-                    false => SecretUses::Any,
-                }),
-            });
+            let value = read(&rule.from).and_then(checked);
+            let value = value.map_err(|why| format!("the secret {}: {why}", rule.name))?;
+            let text = std::str::from_utf8(&value).unwrap_or_default();
+            let (name, placeholder) = (rule.name.clone(), item.what.placeholder.clone());
+            let (hosts, places) = (rule.hosts.clone(), rule.places.clone());
+            let secret = Secret::new(name, placeholder, text, hosts, places);
+            if rule.leased {
+                secret.left.set(SecretUses::None);
+            }
+            secrets.push(secret);
         }
+        let signer = match &network.aws {
+            Some(item) => {
+                Some(signer(&item.what).map_err(|why| format!("the keys of aws: {why}"))?)
+            }
+            None => None,
+        };
         Ok(Vault {
             secrets,
-            held: Cell::new(0),
+            signer,
+            ..Vault::default()
         })
     }
 
@@ -98,6 +165,33 @@ impl Vault {
         for secret in self.secrets.iter().filter(|secret| secret.name == name) {
             secret.left.set(uses);
         }
+    }
+
+    /// Starts the keepers of logins. Each is a process of its own, forked from this one.
+    ///
+    /// # Errors
+    /// Where there is no login, or no keeper to be had.
+    pub(crate) fn start_logins(&mut self, network: &Network) -> Result<(), String> {
+        for item in &network.logins {
+            let planned = &item.what;
+            let (login, secrets) = Login::start(planned, network)
+                .map_err(|why| format!("the login of {}: {why}", planned.rule.name))?;
+            self.logins.push((login, self.secrets.len()));
+            self.secrets.extend(secrets);
+        }
+        Ok(())
+    }
+
+    /// Whether there is nothing in it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.secrets.is_empty() && self.signer.is_none()
+    }
+
+    /// Whether something in it is for this port of this name.
+    pub(crate) fn is_for(&self, name: &HostName, port: u16) -> bool {
+        let secrets = self.secrets.iter().flat_map(|secret| &secret.hosts);
+        let mut hosts = secrets.chain(self.signer.iter().flat_map(|signer| &signer.hosts));
+        hosts.any(|host| host.names(name, port))
     }
 
     /// Room for so many bytes, if there is any.
@@ -111,7 +205,7 @@ impl Vault {
 }
 
 fn read(from: &SecretSource) -> Result<Zeroizing<Vec<u8>>, String> {
-    let mut value = Zeroizing::new(match from {
+    Ok(Zeroizing::new(match from {
         SecretSource::Env(name) => std::env::var_os(name)
             .ok_or_else(|| format!("there is no variable {name} in your environment"))?
             .into_vec(),
@@ -132,7 +226,11 @@ fn read(from: &SecretSource) -> Result<Zeroizing<Vec<u8>>, String> {
             }
             ran.stdout
         }
-    });
+    }))
+}
+
+/// A value that can stand in a request, without what ends its line.
+fn checked(mut value: Zeroizing<Vec<u8>>) -> Result<Zeroizing<Vec<u8>>, String> {
     while value.last().is_some_and(u8::is_ascii_whitespace) {
         value.pop();
     }
@@ -148,6 +246,62 @@ fn read(from: &SecretSource) -> Result<Zeroizing<Vec<u8>>, String> {
     Ok(value)
 }
 
+/// What a `credential_process` says.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Said {
+    access_key_id: String,
+    secret_access_key: String,
+    #[serde(default)]
+    session_token: Option<String>,
+}
+
+fn signer(planned: &PlannedAws) -> Result<Signer, String> {
+    let said = match &planned.rule.from {
+        SecretSource::Env(_) => {
+            let [id, key, token] = AwsRule::VARIABLES;
+            let variable = |name: &str| {
+                let value = read(&SecretSource::Env(name.to_owned())).and_then(checked)?;
+                Ok::<_, String>(String::from_utf8_lossy(&value).into_owned())
+            };
+            Said {
+                access_key_id: variable(id)?,
+                secret_access_key: variable(key)?,
+                session_token: match std::env::var_os(token) {
+                    Some(value) if !value.is_empty() => Some(variable(token)?),
+                    _ => None,
+                },
+            }
+        }
+        other => {
+            let text = read(other)?;
+            // Not with the error, which may hold a part of it.
+            serde_json::from_slice(&text).map_err(|_| {
+                "what is said is not the JSON of a credential_process (AccessKeyId, SecretAccessKey, SessionToken)".to_owned()
+            })?
+        }
+    };
+    let check = |text: String| {
+        let plain = text.len() >= SHORTEST && text.bytes().all(|b| (0x21..0x7f).contains(&b));
+        let text = Zeroizing::new(text);
+        plain
+            .then_some(text)
+            .ok_or_else(|| "one of them is no text that can stand in a request".to_owned())
+    };
+    let id = check(said.access_key_id)?;
+    if id.contains(['/', ',']) {
+        return Err("the name of the key holds a slash or a comma".to_owned());
+    }
+    Ok(Signer {
+        placeholder: planned.id.clone(),
+        placeholder_key: planned.key.clone(),
+        id,
+        key: check(said.secret_access_key)?,
+        token: said.session_token.map(check).transpose()?,
+        hosts: planned.rule.hosts.clone(),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,6 +310,7 @@ mod tests {
     fn values_come_from_files_and_commands_and_errors_do_not_hold_them() {
         let place = std::env::temp_dir().join(format!("secret-{}", std::process::id()));
         std::fs::write(&place, "value-of-file\n").unwrap();
+        let read = |from: &SecretSource| read(from).and_then(checked);
         let from_file = read(&SecretSource::File(place.clone())).unwrap();
         assert_eq!(from_file.as_slice(), b"value-of-file");
         std::fs::write(&place, "short").unwrap();

@@ -76,23 +76,8 @@ impl Opener {
     /// # Errors
     /// Where there is no authority to know servers by, or none can be made.
     pub(crate) fn new(authorities: &[impl AsRef<Path>]) -> io::Result<Self> {
-        let mut roots = RootCertStore::empty();
-        for path in authorities {
-            add(&mut roots, path.as_ref())?;
-        }
-        if roots.is_empty() {
-            return Err(io::Error::other(
-                "the host's certificate authorities could not be read",
-            ));
-        }
         let provider = Arc::new(ring::default_provider());
-        let mut client = ClientConfig::builder_with_provider(Arc::clone(&provider))
-            .with_safe_default_protocol_versions()
-            .map_err(io::Error::other)?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        // No early data, and no state of one connection in another.
-        client.resumption = rustls::client::Resumption::disabled();
+        let client = client(authorities)?;
         let key = || KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(io::Error::other);
         let mut own = params("Ironcage, for this cage only");
         own.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -105,7 +90,7 @@ impl Opener {
             key: key()?,
             provider,
             certificates: RefCell::default(),
-            client: Arc::new(client),
+            client,
         })
     }
 
@@ -169,6 +154,41 @@ impl Opener {
         };
         Ok((stream, spoken))
     }
+}
+
+/// The settings with which servers outside are spoken to: each has to prove its name.
+///
+/// # Errors
+/// Where there is no authority to know servers by.
+pub(crate) fn client(authorities: &[impl AsRef<Path>]) -> io::Result<Arc<ClientConfig>> {
+    let mut roots = RootCertStore::empty();
+    for path in authorities {
+        add(&mut roots, path.as_ref())?;
+    }
+    if roots.is_empty() {
+        return Err(io::Error::other(
+            "the host's certificate authorities could not be read",
+        ));
+    }
+    let mut client = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    // No early data, and no state of one connection in another.
+    client.resumption = rustls::client::Resumption::disabled();
+    Ok(Arc::new(client))
+}
+
+/// Speaks TLS to a server that has to prove its name.
+pub(crate) async fn prove(
+    config: &Arc<ClientConfig>,
+    name: &HostName,
+    server: TcpStream,
+) -> io::Result<TlsStream<TcpStream>> {
+    let to = ServerName::try_from(name.as_str().to_owned()).map_err(io::Error::other)?;
+    let connector = TlsConnector::from(Arc::clone(config));
+    connector.connect(to, server).await
 }
 
 /// Adds the certificates of a file. What is no authority is left out, as other programs do.

@@ -7,5 +7,5 @@
 mod authority;
 mod replayed;
 
-pub(crate) use authority::{Opener, Spoken};
+pub(crate) use authority::{Opener, Spoken, client, prove};
 pub(crate) use replayed::Replayed;

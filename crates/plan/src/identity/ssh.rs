@@ -269,6 +269,8 @@ mod tests {
             deny: rules(deny),
             http: Vec::new(),
             secrets: Vec::new(),
+            aws: None,
+            logins: Vec::new(),
             authorities: Vec::new(),
             host_ports: Vec::new(),
             resolve: Vec::new(),

@@ -1,7 +1,8 @@
 //! What the cage gets beside the system and what it is granted: toolchains, and what is kept.
 
 use super::{Builder, Grant, Way};
-use crate::plan::{Access, KeptPlace, NodeKind, ViewOp, WriteRights};
+use crate::login::PlannedLogin;
+use crate::plan::{Access, Item, KeptPlace, NodeKind, ViewOp, WriteRights};
 use crate::toolchains::{Found, Shape};
 use crate::{PlanError, kept, workspace};
 use ironcage_host::NodeType;
@@ -53,6 +54,59 @@ impl Builder<'_> {
         self.made.notes.extend(kept.notes);
         if caches {
             self.host_caches(policy);
+        }
+    }
+
+    /// Files of placeholders where agents look for their logins. Where that place outlives the
+    /// run, the file that lies there is covered, not changed.
+    pub(super) fn logins(&mut self, logins: &[Item<PlannedLogin>]) {
+        for login in logins {
+            let PlannedLogin {
+                target, content, ..
+            } = &login.what;
+            let kept = self.made.ops.iter().find_map(|op| match &op.what {
+                ViewOp::Bind { target: kept, .. } if target.starts_with(kept) => Some(kept.clone()),
+                _ => None,
+            });
+            let Some(below) = kept.and_then(|kept| {
+                kept.strip_prefix(&self.request.home).ok()?;
+                target.strip_prefix(&self.request.home).ok()
+            }) else {
+                if let Some(parent) = target.parent() {
+                    self.directory(parent, 0o700, true);
+                }
+                self.push(
+                    ViewOp::File {
+                        target: target.clone(),
+                        content: content.clone(),
+                        mode: 0o644,
+                    },
+                    login.origin.clone(),
+                );
+                continue;
+            };
+            self.push(
+                ViewOp::File {
+                    target: login.what.made_at(),
+                    content: content.clone(),
+                    mode: 0o644,
+                },
+                login.origin.clone(),
+            );
+            self.push(
+                ViewOp::Cover {
+                    target: target.clone(),
+                    with: login.what.made_at(),
+                },
+                login.origin.clone(),
+            );
+            self.made.kept.push(Item {
+                what: KeptPlace {
+                    path: self.request.kept.home.join(below),
+                    kind: NodeKind::File,
+                },
+                origin: login.origin.clone(),
+            });
         }
     }
 

@@ -1,13 +1,14 @@
 //! The network section of a policy file: checked, with the place of every word.
 
 use super::Check;
-use crate::file::{NetworkLimitsSection, NetworkSection, SecretSection};
+use crate::file::{AwsSection, LoginSection, NetworkLimitsSection, NetworkSection, SecretSection};
 use crate::network::{
     self, InvalidHostRule, NetworkFragment, NetworkLimit, NetworkLimitName, NetworkMode,
 };
-use crate::{Diagnostic, Sourced, bundles};
-use ironcage_model::{InvalidPublish, SecretRule, SecretSource};
+use crate::{Diagnostic, Sourced, bundles, logins};
+use ironcage_model::{AwsRule, HostRule, InvalidPublish, LoginRule, SecretRule, SecretSource};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use toml::Spanned;
 
 impl Check<'_> {
@@ -55,6 +56,8 @@ impl Check<'_> {
                 network::requests(text.get_ref()).map_err(|error| wrong(text, error))
             })?,
             secrets: self.secrets(&section.secrets)?,
+            aws: self.aws(section.aws.as_ref())?,
+            logins: self.logins(&section.logins)?,
             bundles: self.each(&section.bundles, |this, text| {
                 this.name_of(text, "bundle", &bundles::names())
             })?,
@@ -149,5 +152,67 @@ impl Check<'_> {
             secrets.push(self.sourced(rule, name.span()));
         }
         Ok(secrets)
+    }
+
+    fn not_understood(&self, text: &Spanned<String>, error: InvalidHostRule) -> Diagnostic {
+        let title = format!("`{}` is not understood", error.text);
+        self.wrong(text, title, "here").remedy(error.remedy)
+    }
+
+    fn secret_hosts(&self, hosts: &[Spanned<String>]) -> Result<Vec<HostRule>, Diagnostic> {
+        let read = |host: &Spanned<String>| {
+            network::secret_host(host.get_ref()).map_err(|error| self.not_understood(host, error))
+        };
+        hosts.iter().map(read).collect()
+    }
+
+    fn aws(&self, section: Option<&AwsSection>) -> Result<Option<Sourced<AwsRule>>, Diagnostic> {
+        let Some(said) = section else {
+            return Ok(None);
+        };
+        let Some(first) = said.hosts.first() else {
+            return match &said.from {
+                Some(from) => Err(self
+                    .wrong(from, "keys that are for no host", "these")
+                    .remedy("write hosts = [\"**.amazonaws.com\"]")),
+                None => Ok(None),
+            };
+        };
+        let from = said.from.as_ref();
+        let rule = AwsRule {
+            from: network::aws_source(from.map(|from| from.get_ref().as_str()))
+                .map_err(|error| self.not_understood(from.unwrap_or(first), error))?,
+            hosts: self.secret_hosts(&said.hosts)?,
+        };
+        Ok(Some(self.sourced(rule, first.span())))
+    }
+
+    fn logins(
+        &self,
+        section: &BTreeMap<Spanned<String>, LoginSection>,
+    ) -> Result<Vec<Sourced<LoginRule>>, Diagnostic> {
+        let mut found = Vec::new();
+        for (name, said) in section {
+            let mut rule =
+                logins::login(name.get_ref()).map_err(|error| self.not_understood(name, error))?;
+            if let Some(file) = &said.file {
+                let path = PathBuf::from(file.get_ref());
+                if !path.is_absolute() {
+                    return Err(self
+                        .wrong(file, "the file of a login", "not a whole path")
+                        .remedy("write the whole path of the file"));
+                }
+                rule.file = Some(path);
+            }
+            if !said.hosts.is_empty() {
+                rule.hosts = self.secret_hosts(&said.hosts)?;
+            }
+            if let Some(url) = &said.token_url {
+                rule.token_server = logins::token_server(url.get_ref())
+                    .map_err(|error| self.not_understood(url, error))?;
+            }
+            found.push(self.sourced(rule, name.span()));
+        }
+        Ok(found)
     }
 }

@@ -10,12 +10,14 @@ mod secret;
 pub use limits::{InvalidNetworkLimit, NetworkLimit, NetworkLimitName, network_limits};
 pub use request::requests;
 pub use rule::{InvalidHostRule, allowed, denied, host_name};
-pub use secret::secret;
-pub(crate) use secret::{secret_host, secret_name, secret_place, secret_source};
+pub use secret::{aws, secret};
+pub(crate) use secret::{aws_source, secret_host, secret_name, secret_place, secret_source};
 
 use crate::narrow::Dropped;
 use crate::{PolicyError, Sourced};
-use ironcage_model::{HostName, HostRule, HttpRule, Publish, SecretRule, SecretSource};
+use ironcage_model::{
+    AwsRule, HostName, HostRule, HttpRule, LoginRule, Publish, SecretRule, SecretSource,
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::net::IpAddr;
@@ -106,6 +108,8 @@ pub(crate) struct NetworkFragment {
     pub(crate) deny: Vec<Sourced<HostRule>>,
     pub(crate) http: Vec<Sourced<HttpRule>>,
     pub(crate) secrets: Vec<Sourced<SecretRule>>,
+    pub(crate) aws: Option<Sourced<AwsRule>>,
+    pub(crate) logins: Vec<Sourced<LoginRule>>,
     pub(crate) bundles: Vec<Sourced<String>>,
     pub(crate) host_ports: Vec<Sourced<u16>>,
     pub(crate) resolve: Vec<Sourced<Resolve>>,
@@ -133,6 +137,10 @@ pub struct Network {
     pub http: Vec<Sourced<HttpRule>>,
     /// Secrets that the cage has placeholders of.
     pub secrets: Vec<Sourced<SecretRule>>,
+    /// Keys of Amazon's with which requests are signed anew.
+    pub aws: Option<Sourced<AwsRule>>,
+    /// Logins that the cage has placeholders of.
+    pub logins: Vec<Sourced<LoginRule>>,
     /// Bundles of allowed hosts, by name.
     pub bundles: Vec<Sourced<String>>,
     /// Ports of the host's own loopback.
@@ -161,6 +169,8 @@ impl Network {
             deny: fragment.deny,
             http: fragment.http,
             secrets: fragment.secrets,
+            aws: fragment.aws,
+            logins: fragment.logins,
             bundles: fragment.bundles,
             host_ports: fragment.host_ports,
             resolve: fragment.resolve,
@@ -168,6 +178,18 @@ impl Network {
             publish: fragment.publish,
             limits: fragment.limits,
         })
+    }
+
+    /// Whether the cage has placeholders of something.
+    pub fn has_placeholders(&self) -> bool {
+        !(self.secrets.is_empty() && self.logins.is_empty()) || self.aws.is_some()
+    }
+
+    /// Whether a variable of the caller's holds a secret, which no other process reads.
+    pub fn is_secret_variable(&self, name: &std::ffi::OsStr) -> bool {
+        let mut secrets = self.secrets.iter().map(|secret| &secret.value.from);
+        secrets.any(|from| matches!(from, SecretSource::Env(own) if name == own.as_str()))
+            || self.aws.is_some() && AwsRule::VARIABLES.iter().any(|known| name == *known)
     }
 
     /// Whether anything can be reached at all.
@@ -210,6 +232,14 @@ impl Network {
             said.all(|rule| rule.value.name != known.value.name)
         });
         self.secrets.extend(fragment.secrets);
+        if fragment.aws.is_some() {
+            self.aws = fragment.aws;
+        }
+        self.logins.retain(|known| {
+            let mut said = fragment.logins.iter();
+            said.all(|rule| rule.value.name != known.value.name)
+        });
+        self.logins.extend(fragment.logins);
         append(&mut self.bundles, fragment.bundles);
         append(&mut self.host_ports, fragment.host_ports);
         append(&mut self.publish, fragment.publish);
@@ -253,6 +283,9 @@ impl Network {
             // More of them can be wider, and fewer too: without any, a host gets every request.
             && self.secrets.len() == other.secrets.len()
             && (self.secrets.iter()).all(|a| other.secrets.iter().any(|b| a.value == b.value))
+            && self.aws.as_ref().map(|rule| &rule.value) == other.aws.as_ref().map(|rule| &rule.value)
+            && self.logins.len() == other.logins.len()
+            && (self.logins.iter()).all(|a| other.logins.iter().any(|b| a.value == b.value))
             && self.http.len() == other.http.len()
             && (self.http.iter()).all(|a| other.http.iter().any(|b| a.value == b.value))
             && self.resolve.len() == other.resolve.len()
@@ -314,6 +347,18 @@ pub(crate) fn narrow(base: &Network, fragment: &mut NetworkFragment, dropped: &m
         &mut fragment.secrets,
         &base.secrets,
         in_words,
+    );
+    dropped.keep_if(
+        "network.aws",
+        &mut fragment.aws,
+        |rule| base.aws.as_ref().is_some_and(|known| known.value == *rule),
+        |rule| rule.from.to_string(),
+    );
+    dropped.keep(
+        "network.logins",
+        &mut fragment.logins,
+        &base.logins,
+        |login| login.name.clone(),
     );
     dropped.keep(
         "network.bundles",

@@ -1,7 +1,7 @@
 //! Text of rules over secrets: `NAME[=SOURCE]@HOST[,HOST..]`.
 
 use super::rule::{InvalidHostRule, allowed};
-use ironcage_model::{Destination, HostRule, SecretPlace, SecretRule, SecretSource};
+use ironcage_model::{AwsRule, Destination, HostRule, SecretPlace, SecretRule, SecretSource};
 
 /// Longest name of a secret.
 const LONGEST: usize = 64;
@@ -43,6 +43,39 @@ pub fn secret(text: &str) -> Result<SecretRule, InvalidHostRule> {
         places: SecretRule::usual_places(),
         leased: false,
     })
+}
+
+/// Keys of Amazon's as a flag names them: `[SOURCE@]HOST[,HOST..]`, from the caller's variables
+/// where no source is named.
+///
+/// # Errors
+/// Where the text is none; the error says what to write.
+pub fn aws(text: &str) -> Result<AwsRule, InvalidHostRule> {
+    let (source, hosts) = match text.rsplit_once('@') {
+        Some((source, hosts)) => (Some(source), hosts),
+        None => (None, text),
+    };
+    Ok(AwsRule {
+        from: aws_source(source)?,
+        hosts: hosts
+            .split(',')
+            .map(secret_host)
+            .collect::<Result<_, _>>()?,
+    })
+}
+
+/// Where keys of Amazon's come from: `env`, `file:/PATH` or `command:TEXT`.
+pub(crate) fn aws_source(text: Option<&str>) -> Result<SecretSource, InvalidHostRule> {
+    match text {
+        None | Some("env") => Ok(SecretSource::Env(AwsRule::VARIABLES[1].to_owned())),
+        Some(text) => match secret_source(text)? {
+            SecretSource::Env(_) => Err(wrong(
+                text,
+                "keys come from env (the three variables), file:/PATH or command:TEXT",
+            )),
+            other => Ok(other),
+        },
+    }
 }
 
 /// The name of a secret, which is that of a variable.
@@ -162,6 +195,14 @@ mod tests {
             "T@*",
         ] {
             assert!(secret(wrong).is_err(), "{wrong:?}");
+        }
+        let keys = aws("s3.amazonaws.com,sts.amazonaws.com").unwrap();
+        assert_eq!(keys.from.to_string(), "env:AWS_SECRET_ACCESS_KEY");
+        let keys = aws("command:aws configure export-credentials@**.amazonaws.com").unwrap();
+        assert_eq!(keys.hosts[0].to_string(), "**.amazonaws.com");
+        assert!(matches!(keys.from, SecretSource::Command(_)));
+        for wrong in ["", "env:X@a.com", "odd:x@a.com", "env@192.0.2.1"] {
+            assert!(aws(wrong).is_err(), "{wrong:?}");
         }
         assert_eq!(
             secret_place("header:X-Key").unwrap(),
