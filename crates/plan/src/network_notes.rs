@@ -146,6 +146,8 @@ mod tests {
             deny: deny.iter().map(rule).collect(),
             http: Vec::new(),
             secrets: secret.into_iter().collect(),
+            aws: None,
+            logins: Vec::new(),
             authorities: Vec::new(),
             host_ports: Vec::new(),
             resolve: resolve.iter().map(fixed).collect(),
