@@ -1,5 +1,6 @@
 //! What the host would execute or trust, behind symbolic links: the agent's and the host's own.
 #![forbid(unsafe_code)]
+#![allow(clippy::expect_used)]
 
 mod bed;
 
