@@ -105,10 +105,11 @@ use std::io::{Read, Write};
 fn main() {
     let at = std::env::args().nth(1).unwrap();
     let mut stream = std::net::TcpStream::connect(&at).unwrap();
-    write!(stream, "GET / HTTP/1.1\r\nHost: {at}\r\n\r\n").unwrap();
-    let mut answer = [0; 512];
-    let length = stream.read(&mut answer).unwrap();
-    print!("{}", std::str::from_utf8(&answer[..length]).unwrap().split("\r\n\r\n").nth(1).unwrap());
+    write!(stream, "GET / HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n\r\n").unwrap();
+    // To its end: head and body may come one after the other.
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    print!("{}", answer.split("\r\n\r\n").nth(1).unwrap());
 }
 "#;
 

@@ -187,6 +187,17 @@ fn say_refused(respond: &mut SendResponse<Bytes>, refused: &Refused) -> io::Resu
         .map_err(broken)
 }
 
+/// Takes what a client still sends after a refusal, for a while: a stream that is let go before
+/// its end is reset, and the client would not see the answer.
+async fn drain(mut body: RecvStream) {
+    let all = async {
+        while let Some(Ok(part)) = body.data().await {
+            let _ = body.flow_control().release_capacity(part.len());
+        }
+    };
+    let _ = timeout(BEGIN, all).await;
+}
+
 /// One request and its response.
 async fn stream(
     place: Place,
@@ -220,7 +231,7 @@ async fn stream(
         Err(refused) => {
             // A client that is gone needs no answer.
             let _ = say_refused(&mut respond, &refused);
-            return;
+            return drain(body).await;
         }
     };
     let of = (&*place.shared, &passed);

@@ -176,3 +176,24 @@ fn heads_have_room_together_and_give_it_back() {
     assert_eq!(windows(None), (STREAM_WINDOW, CONNECTION_WINDOW));
     assert_eq!(windows(Some(16 << 10)), (LEAST_WINDOW, LEAST_WINDOW));
 }
+
+#[test]
+fn a_refusal_is_seen_by_a_client_that_still_sends() {
+    talk(
+        async |mut sender| {
+            let request = Request::post("https://b.com/x").body(()).unwrap();
+            let (response, mut body) = sender.send_request(request, false).unwrap();
+            let response = response.await.unwrap();
+            assert_eq!(response.status(), 403);
+            // No reset came: the rest is taken, and the answer's body is whole.
+            body.send_data("late".into(), true).unwrap();
+            let mut said = response.into_body();
+            let mut got = Vec::new();
+            while let Some(part) = said.data().await {
+                got.extend(part.unwrap());
+            }
+            assert!(!got.is_empty());
+        },
+        async |mut server| while let Some(Ok(_)) = server.accept().await {},
+    );
+}
