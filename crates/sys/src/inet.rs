@@ -75,6 +75,25 @@ fn kernel_address(address: SocketAddrV6) -> libc::sockaddr_in6 {
 /// Length of a control message's header.
 const HEADER: usize = size_of::<libc::cmsghdr>();
 
+/// A message of one part. Its fields differ between C libraries, in size and in what lies between
+/// them.
+fn message(
+    name: &mut libc::sockaddr_in6,
+    part: &mut libc::iovec,
+    control: &mut Control,
+    length: usize,
+) -> libc::msghdr {
+    // SAFETY: a message of zeroes names nothing.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_name = std::ptr::from_mut(name).cast();
+    message.msg_namelen = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
+    message.msg_iov = std::ptr::from_mut(part);
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = length as _;
+    message
+}
+
 /// Takes a datagram from an IPv6 socket after [`tell_destination`]; `None` for one without a
 /// destination, which is dropped.
 pub fn receive_datagram(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Option<Datagram>> {
@@ -85,15 +104,8 @@ pub fn receive_datagram(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result
         iov_base: buffer.as_mut_ptr().cast(),
         iov_len: buffer.len(),
     };
-    let mut message = libc::msghdr {
-        msg_name: std::ptr::from_mut(&mut from).cast(),
-        msg_namelen: size_of::<libc::sockaddr_in6>() as libc::socklen_t,
-        msg_iov: std::ptr::from_mut(&mut part),
-        msg_iovlen: 1,
-        msg_control: control.0.as_mut_ptr().cast(),
-        msg_controllen: control.0.len(),
-        msg_flags: 0,
-    };
+    let length = control.0.len();
+    let mut message = message(&mut from, &mut part, &mut control, length);
     // SAFETY: every buffer that the message names lives across the call and is as long as it
     // says.
     let length = check(unsafe {
@@ -104,7 +116,9 @@ pub fn receive_datagram(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result
         ) as i64
     })? as usize;
     // One message is asked for, so it is the first: level and type, then the address.
-    let filled = control.0.get(..message.msg_controllen).unwrap_or_default();
+    #[allow(clippy::unnecessary_cast, reason = "a smaller number with musl")]
+    let told = message.msg_controllen as usize;
+    let filled = control.0.get(..told).unwrap_or_default();
     let number = |at: usize| {
         let bytes = filled.get(at..at + 4)?;
         Some(i32::from_ne_bytes(bytes.try_into().ok()?))
@@ -147,16 +161,9 @@ pub fn send_datagram(
         iov_base: bytes.as_ptr().cast_mut().cast(),
         iov_len: bytes.len(),
     };
-    let message = libc::msghdr {
-        msg_name: std::ptr::from_mut(&mut name).cast(),
-        msg_namelen: size_of::<libc::sockaddr_in6>() as libc::socklen_t,
-        msg_iov: std::ptr::from_mut(&mut part),
-        msg_iovlen: 1,
-        msg_control: control.0.as_mut_ptr().cast(),
-        // Header and address, rounded up to eight as the kernel counts.
-        msg_controllen: length.next_multiple_of(8),
-        msg_flags: 0,
-    };
+    // Header and address, rounded up to eight as the kernel counts.
+    let length = length.next_multiple_of(8);
+    let message = message(&mut name, &mut part, &mut control, length);
     // SAFETY: every buffer that the message names lives across the call and is as long as it
     // says; the kernel reads them only.
     check(unsafe {
