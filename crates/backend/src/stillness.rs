@@ -19,10 +19,17 @@ const RUNS: Duration = Duration::from_secs(10);
 /// What was seen of the processes since they were told to stop.
 #[derive(Debug)]
 pub(crate) struct Stillness {
-    since: Instant,
     looked: Instant,
-    /// By process: whether it once stood.
-    seen: BTreeMap<i32, bool>,
+    seen: BTreeMap<i32, Seen>,
+}
+
+/// What was seen of one. It may have come later than the others: what is executed meanwhile is to
+/// stand too, and has its own time for it.
+#[derive(Debug)]
+struct Seen {
+    first: Instant,
+    /// Whether it once stood.
+    stood: bool,
 }
 
 /// What is to be done about a process.
@@ -40,7 +47,6 @@ impl Stillness {
     /// Everything has just been told to stop.
     pub(crate) fn new(now: Instant) -> Stillness {
         Stillness {
-            since: now,
             looked: now,
             seen: BTreeMap::new(),
         }
@@ -48,15 +54,18 @@ impl Stillness {
 
     /// What to do about a process, by the letter that the kernel has for its state.
     pub(crate) fn judge(&mut self, pid: i32, state: u8, now: Instant) -> Answer {
-        let stood = self.seen.entry(pid).or_insert(false);
-        let passed = now.duration_since(self.since);
+        let seen = self.seen.entry(pid).or_insert(Seen {
+            first: now,
+            stood: false,
+        });
+        let passed = now.duration_since(seen.first);
         match state {
             b'T' | b't' => {
-                *stood = true;
+                seen.stood = true;
                 Answer::Leave
             }
             b'Z' | b'X' => Answer::Leave,
-            _ if *stood => Answer::Kill,
+            _ if seen.stood => Answer::Kill,
             b'S' if passed >= SLEEPS => Answer::Kill,
             b'R' if passed >= RUNS => Answer::Kill,
             // Deep in the kernel, as one is that waits for a child which stopped before it
@@ -144,5 +153,8 @@ mod tests {
         assert_eq!(still.judge(9, b'R', now + SLEEPS), Answer::Stop);
         assert_eq!(still.judge(9, b'R', now + RUNS), Answer::Kill);
         assert_eq!(still.judge(9, b'D', now + RUNS), Answer::Stop);
+        // One that comes later has the same time.
+        assert_eq!(still.judge(10, b'S', now + RUNS), Answer::Stop);
+        assert_eq!(still.judge(10, b'S', now + RUNS + SLEEPS), Answer::Kill);
     }
 }
