@@ -8,6 +8,7 @@
 use ironcage_policy::syscalls::{Condition, SyscallAction, SyscallRule};
 
 const EINVAL: u16 = 22;
+const ENOSYS: u16 = 38;
 const ENOPROTOOPT: u16 = 92;
 const SOL_SOCKET: u32 = 1;
 const SO_ZEROCOPY: u32 = 60;
@@ -32,6 +33,11 @@ pub(crate) fn narrowed(leased: bool, rule: SyscallRule) -> SyscallRule {
         "splice" | "tee" | "vmsplice" | "sendfile" => SyscallRule {
             action: SyscallAction::Errno(EINVAL),
             why: "pages in a pipe or a socket would outlive a lease on the file that they are of",
+            ..rule
+        },
+        "io_uring_setup" | "io_uring_enter" | "io_uring_register" => SyscallRule {
+            action: SyscallAction::Errno(ENOSYS),
+            why: "it splices and sends by itself: pages in a pipe or a socket would outlive a lease on the file that they are of",
             ..rule
         },
         "setsockopt" => SyscallRule {
@@ -64,6 +70,20 @@ mod tests {
             assert!(!rule(true, name).action.allows(&any), "{name}");
         }
         assert!(rule(true, "copy_file_range").action.allows(&any));
+        // Also where a group would give what does the same by itself.
+        let group = syscalls::group("io-uring").unwrap();
+        for given in group.rules {
+            assert!(
+                narrowed(false, *given).action.allows(&any),
+                "{}",
+                given.name
+            );
+            assert!(
+                !narrowed(true, *given).action.allows(&any),
+                "{}",
+                given.name
+            );
+        }
     }
 
     #[test]
