@@ -136,19 +136,19 @@ impl Judge {
         (method, target, fields): (&str, &str, &Fields),
         body: Option<&[u8]>,
     ) -> Result<Option<(String, Fields)>, Refused> {
-        match &self.dealing {
-            Some(dealing) => {
-                let host = self.authority.written();
-                let signed = Signed {
-                    method,
-                    target,
-                    host: &host,
-                    fields,
-                };
-                dealing.sign(&signed, body)
-            }
-            None => Ok(None),
-        }
+        let Some(dealing) = &self.dealing else {
+            return Ok(None);
+        };
+        let host = &self.authority.written();
+        dealing.sign(
+            &Signed {
+                method,
+                target,
+                host,
+                fields,
+            },
+            body,
+        )
     }
 
     /// Room for a body that is to be held and looked at as a whole.
@@ -157,19 +157,19 @@ impl Judge {
         (method, target, fields): (&str, &str, &Fields),
         length: Option<u64>,
     ) -> Result<Option<Room<'_>>, Refused> {
-        match &self.dealing {
-            Some(dealing) => {
-                let host = self.authority.written();
-                let signed = Signed {
-                    method,
-                    target,
-                    host: &host,
-                    fields,
-                };
-                dealing.holds_body(length, &signed)
-            }
-            None => Ok(None),
-        }
+        let Some(dealing) = &self.dealing else {
+            return Ok(None);
+        };
+        let host = &self.authority.written();
+        dealing.holds_body(
+            length,
+            &Signed {
+                method,
+                target,
+                host,
+                fields,
+            },
+        )
     }
 
     /// Decides over a request.
