@@ -46,17 +46,7 @@ impl CliError {
 
     /// From an error value, with the chain of its sources on one line.
     pub(crate) fn from_error(error: &dyn std::error::Error) -> Self {
-        let mut message = error.to_string();
-        let mut source = error.source();
-        while let Some(inner) = source {
-            let text = inner.to_string();
-            if !message.contains(&text) {
-                message.push_str(": ");
-                message.push_str(&text);
-            }
-            source = inner.source();
-        }
-        CliError::new(message)
+        CliError::new(ironcage_model::in_full(error))
     }
 
     /// Adds what the user can do about it.

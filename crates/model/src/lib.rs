@@ -9,6 +9,7 @@ mod enforcement;
 mod event;
 mod extent;
 mod id;
+mod in_full;
 mod isolation;
 mod layer;
 mod lease;
@@ -25,6 +26,7 @@ pub use enforcement::{Enforcement, LayerReport};
 pub use event::{Denial, Event, EventKind, NetworkVerdict, Protocol, Traffic};
 pub use extent::{Extent, InvalidPortPattern, PortPattern};
 pub use id::{CageId, InvalidCageId};
+pub use in_full::in_full;
 pub use isolation::{Isolation, UnknownIsolation};
 pub use layer::{Layer, UnknownLayer};
 pub use lease::{

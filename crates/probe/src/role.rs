@@ -14,6 +14,7 @@ use crate::report::Report;
 use crate::runner::Runner;
 use crate::stage::{Stage, StageError, making, namespaces, random_hex, victim};
 use ironcage_egress::DoorIds;
+use ironcage_model::in_full;
 use ironcage_sys::attack;
 use ironcage_sys::rustix::mount::{MountPropagationFlags, mount_change};
 use ironcage_sys::rustix::process::setsid;
@@ -153,13 +154,6 @@ pub fn play(name: &str, rest: &[OsString]) -> u8 {
     }
 }
 
-fn chain(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(source) => format!("{error}: {}", chain(source)),
-        None => error.to_string(),
-    }
-}
-
 fn stage(options: &str) -> u8 {
     let answer = |answer: &Answer| {
         let text = serde_json::to_vec(answer).unwrap_or_default();
@@ -194,7 +188,7 @@ fn stage(options: &str) -> u8 {
     match ran {
         Ok(code) => u8::try_from(code).unwrap_or(125),
         Err(error) => {
-            answer(&Answer::Failed(chain(&error)));
+            answer(&Answer::Failed(in_full(&error)));
             125
         }
     }
@@ -213,7 +207,8 @@ fn on_stage(
              directory; put it elsewhere"
         ));
     }
-    let stage = Stage::build(home, &program, hostname.to_owned()).map_err(|error| chain(&error))?;
+    let stage =
+        Stage::build(home, &program, hostname.to_owned()).map_err(|error| in_full(&error))?;
     let mut runner = Runner::new(stage, adapter, program, options.progress)
         .map_err(|error| format!("the sandbox cannot be put on the stage: {error}"))?;
     let ran = match options.weakened {
@@ -222,7 +217,7 @@ fn on_stage(
             .run(&options.ids, options.must_work)
             .map(Answer::Report),
     };
-    ran.map_err(|error| chain(&error))
+    ran.map_err(|error| in_full(&error))
 }
 
 fn probe_inside(id: &str, params: &Path) -> io::Result<(&'static Probe, Inside)> {

@@ -66,14 +66,10 @@ fn allow(rule: HostRule, requests: Option<HttpRule>, uses: Option<u32>) -> Wante
 }
 
 impl Supervision<'_> {
-    /// What will hold a lease, and the resource as it is given; or why nothing can.
-    pub(super) fn means_of(
-        &mut self,
-        resource: &Resource,
-        ready: &Ready,
-    ) -> Result<(Means, Resource), String> {
+    /// What will hold a lease; or why nothing can.
+    pub(super) fn means_of(&mut self, resource: &Resource, ready: &Ready) -> Result<Means, String> {
         let door = |what| Means::Door { serial: 0, what };
-        let means = match resource {
+        Ok(match resource {
             Resource::Path { .. } => {
                 self.start_keeper()?;
                 Means::Mount
@@ -126,8 +122,7 @@ impl Supervision<'_> {
             Resource::Syscalls { .. } | Resource::Capability { .. } => {
                 return Err("filters and capabilities of a running cage only ever tighten".into());
             }
-        };
-        Ok((means, resource.clone()))
+        })
     }
 
     /// Opens a lease that is on record.
@@ -315,10 +310,8 @@ impl Supervision<'_> {
 
     fn set_limit(&self, limit: LimitKind, value: u64) -> Result<(), String> {
         let group = self.cage.cgroup().ok_or("there is no cgroup")?;
-        group.set(limit, value).map_err(|error| {
-            let source = std::error::Error::source(&error);
-            source.map_or(error.to_string(), |source| format!("{error}: {source}"))
-        })
+        let set = group.set(limit, value);
+        set.map_err(|error| ironcage_model::in_full(&error))
     }
 
     /// Takes a limit back: at once where no more is used, else after the grace.
@@ -353,9 +346,8 @@ impl Supervision<'_> {
             return Ok(());
         }
         step();
-        if let Err(reason) = self.set_limit(limit, before) {
+        if self.set_limit(limit, before).is_err() {
             // A limit that cannot be taken back is ended with what it is on.
-            let _ = reason;
             return self.kill_for_leases();
         }
         step();

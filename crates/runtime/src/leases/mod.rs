@@ -268,7 +268,7 @@ impl Supervision<'_> {
             descriptor: first,
         };
         // Whatever stands against it in the host is found before it is on record.
-        let (means, resource) = match self.means_of(&resource, &asked) {
+        let means = match self.means_of(&resource, &asked) {
             Ok(found) => found,
             Err(reason) => return self.refuse_lease(key, resource, origin, reason),
         };

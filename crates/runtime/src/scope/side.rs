@@ -15,14 +15,13 @@ use crate::streams::Joined;
 use crate::supervise::{Beginning, SIGKILL, Supervision};
 use ironcage_backend::{Keeper, Sibling};
 use ironcage_control::{Channel, Description, ExecRequest, Reply, RuntimeDir};
-use ironcage_model::{Ending, EventKind};
+use ironcage_model::{Ending, EventKind, in_full};
 use ironcage_plan::Plan;
 use ironcage_sys::clone::exit_now;
 use ironcage_sys::faults::lease_step as step;
 use ironcage_sys::process::close_all_but;
 use ironcage_sys::rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use ironcage_sys::rustix::thread::set_name;
-use std::error::Error;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Instant;
@@ -76,18 +75,6 @@ pub(super) fn run(given: Given<'_>) -> ! {
     let _ = set_name(c"ironcage-scope");
     step();
     exit_now(i32::from(supervise(given).is_err()))
-}
-
-/// Why a scope came to nothing, as its client is told.
-fn why(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    text
 }
 
 fn supervise(given: Given<'_>) -> Result<(), RunError> {
@@ -163,7 +150,7 @@ fn supervise(given: Given<'_>) -> Result<(), RunError> {
         Ok((cage, _)) => cage,
         Err(error) => {
             leases::none_opened(&mut recorder, &wishes)?;
-            refuse(format!("the scope did not start: {}", why(&error)));
+            refuse(format!("the scope did not start: {}", in_full(&error)));
             return Ok(());
         }
     };
