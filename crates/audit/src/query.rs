@@ -148,6 +148,8 @@ fn add(sum: &mut Summary, record: Record) {
         | EventKind::Lease(_)
         | EventKind::LeaseRefused { .. }
         | EventKind::LeaseEnd { .. }
+        | EventKind::Question(_)
+        | EventKind::QuestionEnd { .. }
         | EventKind::PeerRefused { .. } => {}
         EventKind::Exit {
             ending,

@@ -6,8 +6,8 @@
 use ironcage_audit::{Log, Verdict, head_path, log_path, verify};
 use ironcage_model::{
     Approver, CageId, Denial, Ending, Enforcement, Event, EventKind, Isolation, Layer, LayerReport,
-    Lease, LeaseEnd, LeaseOrigin, LimitHit, LimitKind, NetworkVerdict, Protocol, Resource, Right,
-    Scope, Term, Traffic,
+    Lease, LeaseEnd, LeaseOrigin, LimitHit, LimitKind, NetworkVerdict, Protocol, Question,
+    QuestionEnd, Resource, Right, Scope, Term, Traffic,
 };
 use std::path::{Path, PathBuf};
 
@@ -123,6 +123,26 @@ fn events(cage: &CageId) -> Vec<Event> {
             holders: Vec::new(),
             milliseconds: 600_000,
         },
+        EventKind::Question(Question {
+            number: 1,
+            resource: Resource::Path {
+                path: "/home/user/results".into(),
+                right: Right::Write,
+            },
+            scope: Scope::Cage,
+            term: Term::Milliseconds(600_000),
+            uses: None,
+            reason: "store the table".into(),
+            origin: LeaseOrigin::Ask,
+            because: "the ceiling asks first for write /home/user/results".into(),
+        }),
+        EventKind::QuestionEnd {
+            number: 1,
+            end: QuestionEnd::Denied,
+            reason: "not today".into(),
+            asked: 2,
+            milliseconds: 8_000,
+        },
         EventKind::PeerRefused {
             reason: "the peer is in another user namespace than the supervisor".into(),
         },
@@ -162,7 +182,7 @@ fn the_example_is_what_is_written() {
     drop(log);
     assert!(matches!(
         verify(&dir, &id).unwrap(),
-        Verdict::Intact { lines: 13, .. }
+        Verdict::Intact { lines: 15, .. }
     ));
 
     let text = |path: PathBuf| std::fs::read_to_string(path).unwrap();

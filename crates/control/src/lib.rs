@@ -20,8 +20,9 @@ mod place;
 
 pub use channel::{Channel, Packet, pair};
 pub use message::{
-    Bytes, Description, ExecDescription, ExecRequest, ExecStreams, GrantRequest, LeaseDescription,
-    LeaseState, NotGiven, Reply, Request, ScopeRequest, Size, State, Stats, Wanted,
+    ApproveRequest, Bytes, Description, ExecDescription, ExecRequest, ExecStreams, GrantRequest,
+    LeaseDescription, LeaseState, NotGiven, QuestionDescription, Reply, Request, ScopeRequest,
+    Size, State, Stats, Wanted,
 };
 pub use network::{NetworkRequest, NetworkRules};
 pub use peer::{Examination, PeerRefusal, examine};

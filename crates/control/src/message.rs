@@ -2,7 +2,8 @@
 
 use crate::{NetworkRequest, NetworkRules};
 use ironcage_model::{
-    CageId, Ending, Holder, LayerReport, Lease, LeaseEnd, LeaseOrigin, Resource, Right, Term,
+    CageId, Ending, Holder, LayerReport, Lease, LeaseEnd, LeaseOrigin, Question, Resource, Right,
+    Term,
 };
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -51,6 +52,17 @@ pub enum Request {
     },
     /// Which leases are open. Answered by [`Reply::Leases`].
     Leases,
+    /// Which questions wait for an answer. Answered by [`Reply::Questions`].
+    Questions,
+    /// Says yes to a question. Answered by [`Reply::Granted`] when the lease is open.
+    Approve(ApproveRequest),
+    /// Says no to a question. Answered by [`Reply::Denied`].
+    Deny {
+        /// Which.
+        number: u32,
+        /// Why, for who asked.
+        reason: String,
+    },
     /// Stops every process of the cage until [`Request::Release`] or the end of the connection.
     /// Answered by [`Reply::Held`], when they have been told to stop.
     Hold,
@@ -84,6 +96,31 @@ pub enum Wanted {
     },
     /// Anything but a path. A port comes with its listening socket.
     Other(Resource),
+}
+
+/// A question that is approved, and how.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApproveRequest {
+    /// Which.
+    pub number: u32,
+    /// For how long; as was asked for where nothing is said.
+    #[serde(default)]
+    pub term: Option<Term>,
+    /// For how many uses; as was asked for where nothing is said.
+    #[serde(default)]
+    pub uses: Option<u32>,
+}
+
+/// A question that waits for an answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QuestionDescription {
+    /// The question.
+    #[serde(flatten)]
+    pub question: Question,
+    /// How often the same was asked.
+    pub asked: u32,
+    /// How long an answer is still waited for.
+    pub milliseconds_left: u64,
 }
 
 /// A lease that is open, or whose end is not proved yet.
@@ -263,6 +300,13 @@ pub enum Reply {
     NotGiven(Vec<NotGiven>),
     /// The leases of the cage.
     Leases(Vec<LeaseDescription>),
+    /// The questions that wait for an answer.
+    Questions(Vec<QuestionDescription>),
+    /// A question was denied.
+    Denied {
+        /// Which.
+        number: u32,
+    },
     /// The cage's processes were told to stop. Descriptor: its process file system, in which all
     /// but the first stop in a moment.
     Held,

@@ -19,8 +19,17 @@ pub struct Asked<'a> {
     pub uses: Option<u32>,
     /// For whom.
     pub scope: Scope,
-    /// Who asks.
+    /// Who asks. All but the operator may say what an attacker wants.
     pub origin: LeaseOrigin,
+    /// Whether a person has been asked, and has said yes to this.
+    pub approved: bool,
+}
+
+impl Asked<'_> {
+    /// Whether a person stands behind it.
+    fn is_wished(&self) -> bool {
+        self.approved || self.origin == LeaseOrigin::Operator
+    }
 }
 
 /// What a lease is asked for.
@@ -100,7 +109,7 @@ pub fn decide(plan: &Plan, asked: &Asked<'_>, history: &History) -> Decision {
             "the cage's policy has no ceiling, so nothing can be given to it while it runs; write [ceiling.ask.files] or another part into its policy and start it again",
         );
     };
-    if asked.origin != LeaseOrigin::Operator && history.asked >= MOST_ASKED {
+    if !asked.is_wished() && history.asked >= MOST_ASKED {
         return refuse(format!(
             "more than {MOST_ASKED} requests came within a second"
         ));
@@ -130,10 +139,10 @@ pub fn decide(plan: &Plan, asked: &Asked<'_>, history: &History) -> Decision {
         ));
     }
     let from = Printable::new(&part.origin);
-    let approver = match (part.mark, asked.origin) {
+    let approver = match (part.mark, asked.is_wished()) {
         (Mark::Auto, _) => Approver::Policy,
-        (Mark::Ask, LeaseOrigin::Operator) => Approver::Operator,
-        (Mark::Ask, LeaseOrigin::ToolCall) => {
+        (Mark::Ask, true) => Approver::Operator,
+        (Mark::Ask, false) => {
             return Decision::Ask {
                 reason: format!("the ceiling asks first for {resource} ({from})"),
             };

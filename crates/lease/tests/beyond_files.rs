@@ -277,7 +277,14 @@ fn any_step() -> impl Strategy<Value = Step> {
         any::<u64>().prop_map(Term::Milliseconds)
     ];
     let uses = prop::option::weighted(0.2, 0..3_u32);
-    let origin = prop::sample::select(&[LeaseOrigin::ToolCall, LeaseOrigin::Operator][..]);
+    let origin = prop::sample::select(
+        &[
+            LeaseOrigin::ToolCall,
+            LeaseOrigin::Ask,
+            LeaseOrigin::Answer,
+            LeaseOrigin::Operator,
+        ][..],
+    );
     prop_oneof![
         6 => (any_resource(), term, uses, origin).prop_map(|(r, t, u, o)| Step::Ask(r, t, u, o)),
         1 => (0..8_usize).prop_map(Step::End),
@@ -311,6 +318,7 @@ fn run(parts: Vec<Item<LeasePart>>, steps: Vec<Step>) -> Result<(u32, u32), Stri
             uses,
             scope: Scope::Cage,
             origin,
+            approved: false,
         };
         let Decision::Give { given: got, .. } = decide(&plan, &asked, &history) else {
             refused += 1;
@@ -399,6 +407,7 @@ fn what_the_base_gives_or_denies_needs_no_lease_or_gets_none() {
             uses: None,
             scope: Scope::Cage,
             origin: LeaseOrigin::ToolCall,
+            approved: false,
         };
         match decide(&plan, &asked, &History::default()) {
             Decision::Give { .. } => "given",

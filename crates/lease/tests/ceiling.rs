@@ -74,6 +74,7 @@ fn asked(path: &Path, right: Right, origin: LeaseOrigin) -> Asked<'_> {
         uses: None,
         scope: Scope::Cage,
         origin,
+        approved: false,
     }
 }
 
@@ -265,7 +266,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         Just(Term::UntilRevoked),
         any::<u64>().prop_map(Term::Milliseconds)
     ];
-    let origin = prop::sample::select(&[TOOL, OPERATOR][..]);
+    let origin = prop::sample::select(&[TOOL, LeaseOrigin::Ask, LeaseOrigin::Answer, OPERATOR][..]);
     prop_oneof![
         6 => (any_path(), any_right(), term, origin)
             .prop_map(|(path, right, term, origin)| Step::Ask(path, right, term, origin)),
@@ -306,6 +307,37 @@ fn within(leases: &Leases, lease: &Lease) -> Result<(), String> {
         (Term::Milliseconds(time), Some(most)) if u128::from(time) <= most.as_millis() => Ok(()),
         (_, None) => Ok(()),
         other => Err(format!("too long: {other:?}")),
+    }
+}
+
+#[test]
+fn what_a_person_approved_is_given_within_the_ceiling_and_not_beyond() {
+    let plan = plan(vec![
+        part("/srv/asked", READ, Mark::Ask),
+        part("/srv/no", READ, Mark::Deny),
+    ]);
+    for origin in [TOOL, LeaseOrigin::Ask, LeaseOrigin::Answer] {
+        let decided = |path: &str, approved: bool| {
+            let asked = Asked {
+                approved,
+                ..asked(Path::new(path), READ, origin)
+            };
+            decide(&plan, &asked, &History::default())
+        };
+        assert!(matches!(
+            decided("/srv/asked/a", false),
+            Decision::Ask { .. }
+        ));
+        match decided("/srv/asked/a", true) {
+            Decision::Give { given, .. } => assert_eq!(given.approver, Approver::Operator),
+            other => panic!("{other:?}"),
+        }
+        for path in ["/srv/no", "/srv/elsewhere", "/proc/1"] {
+            assert!(
+                matches!(decided(path, true), Decision::Refuse { .. }),
+                "{path}"
+            );
+        }
     }
 }
 

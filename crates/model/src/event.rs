@@ -2,7 +2,7 @@
 
 use crate::{
     CageId, Ending, Holder, Isolation, LayerReport, Lease, LeaseEnd, LeaseOrigin, LimitHit,
-    LiveRule, NetworkLimits, Publish, Resource, RuleChange,
+    LiveRule, NetworkLimits, Publish, Question, QuestionEnd, Resource, RuleChange,
 };
 use serde::{Deserialize, Serialize};
 
@@ -214,6 +214,22 @@ pub enum EventKind {
         /// Who still used it when it was to end.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         holders: Vec<Holder>,
+        /// How long it was open.
+        milliseconds: u64,
+    },
+    /// A person is asked whether a permission is given.
+    Question(Question),
+    /// A question is over.
+    QuestionEnd {
+        /// Its number.
+        number: u32,
+        /// What became of it.
+        end: QuestionEnd,
+        /// What was said with the answer.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        reason: String,
+        /// How often the same was asked while it was open.
+        asked: u32,
         /// How long it was open.
         milliseconds: u64,
     },

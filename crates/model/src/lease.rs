@@ -208,6 +208,22 @@ pub enum LeaseOrigin {
     /// A tool call of the agent's, brought by its controller. Whatever it says may have been
     /// said by an attacker.
     ToolCall,
+    /// Somebody in the cage, at its ask socket.
+    Ask,
+    /// What the model answered, read at the network door.
+    Answer,
+}
+
+impl LeaseOrigin {
+    /// In words: who asked.
+    pub const fn name(self) -> &'static str {
+        match self {
+            LeaseOrigin::Operator => "the operator",
+            LeaseOrigin::ToolCall => "a tool call",
+            LeaseOrigin::Ask => "somebody in the cage",
+            LeaseOrigin::Answer => "the model's answer",
+        }
+    }
 }
 
 /// Who allowed a lease.

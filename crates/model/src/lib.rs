@@ -18,6 +18,7 @@ mod live;
 mod network;
 mod outcome;
 mod printable;
+mod question;
 mod request;
 mod secret;
 mod switch;
@@ -42,6 +43,7 @@ pub use network::{
 };
 pub use outcome::{Ending, Outcome};
 pub use printable::Printable;
+pub use question::{Question, QuestionEnd};
 pub use request::{
     AmbiguousPath, HttpRule, InvalidHttpRuleText, InvalidPathPattern, PathPattern, RequestPath,
 };

@@ -8,6 +8,7 @@ use crate::leases::Leases;
 use crate::limits::Limits;
 use crate::live_network::LiveNetwork;
 use crate::output::{Output, Spot};
+use crate::questions::Questions;
 use crate::recorder::Recorder;
 use crate::refusals::Refusals;
 use crate::relay::{Relay, Waits};
@@ -64,6 +65,7 @@ pub(crate) struct Supervision<'a> {
     pub(crate) sockets: Vec<StandIn>,
     pub(crate) limits: Limits,
     pub(crate) leases: Leases,
+    pub(crate) questions: Questions,
     pub(crate) scopes: Scopes,
     /// What there is besides where this is a scope's supervisor.
     pub(crate) scope: Option<Side>,
@@ -142,6 +144,7 @@ impl<'a> Supervision<'a> {
             plan,
             limits,
             leases: Leases::default(),
+            questions: Questions::default(),
             scopes: Scopes::default(),
             scope,
             signals,
@@ -198,6 +201,7 @@ impl<'a> Supervision<'a> {
             }
             if !gone {
                 self.look_at_leases(now)?;
+                self.look_at_questions(now)?;
             }
             // When PID 1 has said that the command is over, it is exiting, and the kernel ends
             // the rest: the streams come to their end while it does.
@@ -340,6 +344,7 @@ impl<'a> Supervision<'a> {
             until.extend(self.limits.next());
             until.extend(self.next_hangup());
             until.extend(self.leases.next());
+            until.extend(self.questions.next());
             until.extend(self.scope.as_ref().and_then(|side| side.deadline));
             let stopping = self.control.stopping;
             until.extend(stopping);

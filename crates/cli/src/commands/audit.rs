@@ -368,9 +368,11 @@ fn print_record(out: &mut dyn Write, record: &Record) -> io::Result<()> {
             milliseconds / 1000,
             milliseconds % 1000
         ),
-        EventKind::Lease(_) | EventKind::LeaseRefused { .. } | EventKind::LeaseEnd { .. } => {
-            super::leases::line(out, &event.kind)
-        }
+        EventKind::Lease(_)
+        | EventKind::LeaseRefused { .. }
+        | EventKind::LeaseEnd { .. }
+        | EventKind::Question(_)
+        | EventKind::QuestionEnd { .. } => super::leases::line(out, &event.kind),
         EventKind::PeerRefused { reason } => {
             writeln!(out, "refused a connection: {}", Printable::new(reason))
         }

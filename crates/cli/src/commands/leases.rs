@@ -98,7 +98,11 @@ fn follow(path: &Path) -> CommandResult {
 fn matters(record: &Record) -> bool {
     matches!(
         record.event.kind,
-        EventKind::Lease(_) | EventKind::LeaseRefused { .. } | EventKind::LeaseEnd { .. }
+        EventKind::Lease(_)
+            | EventKind::LeaseRefused { .. }
+            | EventKind::LeaseEnd { .. }
+            | EventKind::Question(_)
+            | EventKind::QuestionEnd { .. }
     )
 }
 
@@ -142,6 +146,42 @@ pub(super) fn line(out: &mut dyn Write, kind: &EventKind) -> io::Result<()> {
                 writeln!(out, "    {line}")?;
             }
             Ok(())
+        }
+        EventKind::Question(question) => {
+            let reason = match question.reason.as_str() {
+                "" => String::new(),
+                reason => format!(": {}", Printable::new(reason)),
+            };
+            writeln!(
+                out,
+                "question {}: {} asks for {}{reason}",
+                question.number,
+                question.origin.name(),
+                question.resource
+            )
+        }
+        EventKind::QuestionEnd {
+            number,
+            end,
+            reason,
+            asked,
+            milliseconds,
+        } => {
+            let reason = match reason.as_str() {
+                "" => String::new(),
+                reason => format!(": {}", Printable::new(reason)),
+            };
+            let often = match asked {
+                0 | 1 => String::new(),
+                asked => format!(", asked {asked} times"),
+            };
+            writeln!(
+                out,
+                "question {number}: {} after {}.{:03} s{often}{reason}",
+                end.name(),
+                milliseconds / 1000,
+                milliseconds % 1000
+            )
         }
         _ => Ok(()),
     }

@@ -106,6 +106,8 @@ impl Refusals {
             | EventKind::Lease(_)
             | EventKind::LeaseRefused { .. }
             | EventKind::LeaseEnd { .. }
+            | EventKind::Question(_)
+            | EventKind::QuestionEnd { .. }
             | EventKind::PeerRefused { .. } => {}
             EventKind::Exit { ending, .. } => {
                 if let Ending::Limit { hit } = &ending {

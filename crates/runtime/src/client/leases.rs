@@ -1,7 +1,9 @@
 //! Leases of a running cage, asked for and taken back from outside.
 
 use super::{ClientError, Connection, system};
-use ironcage_control::{GrantRequest, LeaseDescription, Reply, Request, Wanted};
+use ironcage_control::{
+    ApproveRequest, GrantRequest, LeaseDescription, QuestionDescription, Reply, Request, Wanted,
+};
 use ironcage_model::{Holder, Lease, LeaseEnd, Publish, Resource};
 use ironcage_sys::rustix::fs::{Mode, OFlags, open};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -77,6 +79,10 @@ pub fn grant(
     descriptors: &[BorrowedFd<'_>],
 ) -> Result<Granted, ClientError> {
     connection.send_with(&Request::Grant(request), descriptors)?;
+    granted(connection)
+}
+
+fn granted(connection: &Connection) -> Result<Granted, ClientError> {
     match connection.receive(Some(Instant::now() + PATIENCE))?.0 {
         Reply::Granted(lease) => Ok(Granted::Lease(lease)),
         Reply::InBase { reason } => Ok(Granted::InBase { reason }),
@@ -115,6 +121,28 @@ pub fn revoke(
 pub fn leases(connection: &Connection) -> Result<Vec<LeaseDescription>, ClientError> {
     match connection.ask(&Request::Leases)? {
         Reply::Leases(leases) => Ok(leases),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// The questions of a cage that wait for an answer.
+pub fn questions(connection: &Connection) -> Result<Vec<QuestionDescription>, ClientError> {
+    match connection.ask(&Request::Questions)? {
+        Reply::Questions(questions) => Ok(questions),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Says yes to a question, and waits until the lease is open.
+pub fn approve(connection: &Connection, request: ApproveRequest) -> Result<Granted, ClientError> {
+    connection.send_with(&Request::Approve(request), &[])?;
+    granted(connection)
+}
+
+/// Says no to a question.
+pub fn deny(connection: &Connection, number: u32, reason: String) -> Result<(), ClientError> {
+    match connection.ask(&Request::Deny { number, reason })? {
+        Reply::Denied { .. } => Ok(()),
         other => Err(unexpected(&other)),
     }
 }

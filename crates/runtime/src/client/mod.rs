@@ -16,7 +16,9 @@ pub use attach::{Attachment, attach};
 pub use call::{Called, MOST_OUTPUT, call};
 pub use exec::{ExecOptions, ScopeOptions, exec};
 pub use hold::Held;
-pub use leases::{Ended, Granted, grant, grant_path, grant_port, leases, revoke};
+pub use leases::{
+    Ended, Granted, approve, deny, grant, grant_path, grant_port, leases, questions, revoke,
+};
 pub use logs::{LogOptions, logs};
 pub use network::Watch;
 

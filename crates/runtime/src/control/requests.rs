@@ -1,8 +1,10 @@
 //! What is done for each request: one arm each.
 
 use crate::RunError;
+use crate::leases::{LeaseRequest, Requester};
 use crate::supervise::Supervision;
 use ironcage_control::{Packet, Reply, Request};
+use ironcage_model::LeaseOrigin;
 use ironcage_sys::rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -92,7 +94,18 @@ impl Supervision<'_> {
             }
             Request::Attach => self.attach(key, now),
             Request::Network(request) => self.answer_network(key, request, descriptors),
-            Request::Grant(request) => self.grant(key, request, descriptors, now)?,
+            Request::Grant(grant) => self.request_lease(
+                LeaseRequest {
+                    by: Requester::Client(key),
+                    origin: LeaseOrigin::Operator,
+                    grant,
+                    descriptor: descriptors.into_iter().next(),
+                },
+                now,
+            )?,
+            Request::Questions => self.list_questions(key, now),
+            Request::Approve(request) => self.approve(key, &request, now)?,
+            Request::Deny { number, reason } => self.deny(key, number, &reason, now)?,
             Request::Revoke { number } => self.revoke(key, number, now)?,
             Request::Leases => self.list_leases(key, now),
             Request::Hold => self.hold(key),

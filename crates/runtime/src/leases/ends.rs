@@ -91,7 +91,8 @@ impl Supervision<'_> {
         self.leases.held.get_mut(index)
     }
 
-    fn end_lease(
+    /// Begins the end of a lease; one that is being opened ends when it is open.
+    pub(crate) fn end_lease(
         &mut self,
         number: u32,
         cause: &'static str,

@@ -6,19 +6,20 @@
 mod ends;
 mod facts;
 mod means;
+mod requests;
 
 pub(crate) use facts::{Seen, look};
+pub(crate) use requests::{LeaseOutcome, LeaseRequest, Requester};
 
 use crate::RunError;
 use crate::backends::backend;
 use crate::supervise::Supervision;
 use ironcage_backend::{Keeper, Kept, LeaseOrder};
-use ironcage_control::{GrantRequest, LeaseDescription, LeaseState, Reply, Wanted};
-use ironcage_lease::{Asked, AskedPath, Decision, Given, History, MOST_ASKED, decide};
-use ironcage_model::{EventKind, Holder, Lease, LeaseOrigin, Resource, Scope, Term};
+use ironcage_control::{LeaseDescription, LeaseState, Reply};
+use ironcage_model::{Holder, Lease, Resource, Term};
 use ironcage_sys::faults::lease_step as step;
-use means::{Means, Ready, Told};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use means::Means;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -85,9 +86,9 @@ struct Held {
 /// How far a lease has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// The keeper is opening it, for this client.
+    /// It is being opened, for whoever asked.
     Opening {
-        client: u64,
+        asked: Requester,
         by: Instant,
     },
     Open,
@@ -184,154 +185,6 @@ impl Supervision<'_> {
         self.control.reply(key, &Reply::Leases(list), &[]);
     }
 
-    /// Somebody asks for a lease. Whatever stands against it is told, and is on record.
-    pub(crate) fn grant(
-        &mut self,
-        key: u64,
-        request: GrantRequest,
-        descriptors: Vec<OwnedFd>,
-        now: Instant,
-    ) -> Result<(), RunError> {
-        let origin = LeaseOrigin::Operator;
-        let before = self.leases.pace.count(now);
-        let mut descriptors = descriptors.into_iter();
-        let first = descriptors.next();
-        let seen = match (&request.wanted, &first) {
-            (Wanted::Path { .. }, None) => {
-                let reason = "nothing was named: the path comes as a descriptor";
-                self.control.refuse(key, reason);
-                return Ok(());
-            }
-            (Wanted::Path { .. }, Some(handle)) => match facts::look(handle) {
-                Ok(seen) => Some(seen),
-                Err(error) => {
-                    self.control
-                        .refuse(key, format!("it cannot be looked at: {error}"));
-                    return Ok(());
-                }
-            },
-            (Wanted::Other(_), _) => None,
-        };
-        let (what, named) = match (&request.wanted, &seen) {
-            (Wanted::Path { right }, Some(seen)) => (
-                ironcage_lease::Wanted::Path(AskedPath {
-                    path: &seen.path,
-                    right: *right,
-                    facts: seen.facts.clone(),
-                }),
-                Resource::Path {
-                    path: seen.path.to_string_lossy().into_owned(),
-                    right: *right,
-                },
-            ),
-            (Wanted::Other(resource), _) => {
-                (ironcage_lease::Wanted::Other(resource), resource.clone())
-            }
-            (Wanted::Path { .. }, None) => return Ok(()),
-        };
-        let asked = Asked {
-            what,
-            term: request.term,
-            uses: request.uses,
-            scope: Scope::Cage,
-            origin,
-        };
-        let history = History {
-            open: self.leases.held.iter().map(|h| h.lease.clone()).collect(),
-            asked: before,
-        };
-        let given = match decide(self.plan, &asked, &history) {
-            Decision::Give { given, .. } => given,
-            Decision::Base { reason } => {
-                self.control.reply(key, &Reply::InBase { reason }, &[]);
-                return Ok(());
-            }
-            Decision::Ask { reason } | Decision::Refuse { reason } => {
-                return self.refuse_lease(key, named, origin, reason);
-            }
-        };
-        if self.control.stopping.is_some() {
-            self.control.refuse(key, "the cage is being stopped");
-            return Ok(());
-        }
-        let Given {
-            resource,
-            term,
-            uses,
-            approver,
-        } = given;
-        self.leases.last = self.leases.last.wrapping_add(1).max(1);
-        let number = self.leases.last;
-        let asked = Ready {
-            number,
-            identity: seen.map(|seen| seen.identity),
-            descriptor: first,
-        };
-        // Whatever stands against it in the host is found before it is on record.
-        let means = match self.means_of(&resource, &asked) {
-            Ok(found) => found,
-            Err(reason) => return self.refuse_lease(key, resource, origin, reason),
-        };
-        let lease = Lease {
-            number,
-            resource,
-            scope: Scope::Cage,
-            term,
-            uses,
-            reason: request.reason.chars().take(REASON).collect(),
-            origin,
-            approver,
-        };
-        // On record before anything is open: whoever kills us now leaves no lease that the
-        // record does not know.
-        self.recorder.write(EventKind::Lease(lease.clone()))?;
-        step();
-        self.leases.held.push(Held {
-            lease,
-            born: now,
-            until: None,
-            stage: Stage::Opening {
-                client: key,
-                by: now + PATIENCE,
-            },
-            // The door counts what goes through it by itself.
-            left: match &means {
-                Means::Door {
-                    what: Told::Port(_) | Told::Socket(_),
-                    ..
-                } => uses,
-                _ => None,
-            },
-            means,
-            waiting: Vec::new(),
-            cause: "it could not be opened",
-            holders: Vec::new(),
-        });
-        self.open_lease(&asked, now)
-    }
-
-    fn refuse_lease(
-        &mut self,
-        key: u64,
-        resource: Resource,
-        origin: LeaseOrigin,
-        reason: String,
-    ) -> Result<(), RunError> {
-        self.control.refuse(key, reason.clone());
-        // However many ask: a record that nobody can read through tells nothing.
-        let pace = &mut self.leases.pace;
-        if pace.asked > MOST_ASKED {
-            pace.unrecorded = pace.unrecorded.saturating_add(1);
-            return Ok(());
-        }
-        self.recorder.write(EventKind::LeaseRefused {
-            resource,
-            origin,
-            reason,
-            unrecorded: std::mem::take(&mut pace.unrecorded),
-        })
-    }
-
     fn start_keeper(&mut self) -> Result<(), String> {
         if self.leases.keeper.is_some() {
             return Ok(());
@@ -389,12 +242,12 @@ impl Supervision<'_> {
         let Some(held) = self.leases.held.get_mut(index) else {
             return Ok(());
         };
-        let Stage::Opening { client, .. } = held.stage else {
+        let Stage::Opening { asked, .. } = held.stage else {
             return Ok(());
         };
         if let Some(reason) = failed {
-            self.control.refuse(client, reason);
-            return self.not_opened(index);
+            self.not_opened(index)?;
+            return self.tell_requester(asked, LeaseOutcome::Refused { reason });
         }
         held.stage = Stage::Open;
         held.cause = "nothing more is known of it";
@@ -405,7 +258,6 @@ impl Supervision<'_> {
             Term::UntilRevoked => None,
         });
         let lease = held.lease.clone();
-        self.control.reply(client, &Reply::Granted(lease), &[]);
-        Ok(())
+        self.tell_requester(asked, LeaseOutcome::Open(lease))
     }
 }

@@ -5,13 +5,12 @@
 //! its name, and only what the ceiling gives at once is given.
 
 use super::MOST_OF_A_CALL;
+use crate::named::{Named, look_up};
 use ironcage_control::{Bytes, GrantRequest, NotGiven, ScopeRequest, Wanted};
 use ironcage_intent::{Action, Call, Calls, Context, Destination, Needs, Table};
-use ironcage_model::{HostRule, LeaseOrigin, Mark, Resource, Right, Term};
-use ironcage_plan::{Access, Item, NodeKind, Plan, Standing, ViewOp, locate};
-use ironcage_sys::rustix::fs::{Mode, OFlags, open};
-use ironcage_sys::rustix::io::Errno;
-use std::os::fd::{AsRawFd, OwnedFd};
+use ironcage_model::{HostRule, LeaseOrigin, Resource, Right, Term};
+use ironcage_plan::{Access, Item, NodeKind, Plan, ViewOp};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -35,29 +34,6 @@ pub(super) struct Planned {
     pub(super) refused: Vec<NotGiven>,
     /// Whether this program carries it out.
     tool: bool,
-}
-
-/// Whether the ceiling gives anything of a path, to whomever.
-fn in_ceiling(plan: &Plan, path: &Path) -> bool {
-    let parts = || plan.leases.iter().flat_map(|leases| &leases.paths);
-    let covers = |denied: bool| {
-        let mut parts = parts().filter(|part| (part.what.mark == Mark::Deny) == denied);
-        parts.any(|part| path.starts_with(&part.what.path))
-    };
-    covers(false) && !covers(true)
-}
-
-/// Opens what a path of the host leads to, or the directory around it where it is to be made; with
-/// its real path.
-fn look(path: &Path, right: Right) -> Option<(PathBuf, OwnedFd)> {
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let handle = match open(path, flags, Mode::empty()) {
-        Err(Errno::NOENT) if right == Right::Write => open(path.parent()?, flags, Mode::empty()),
-        other => other,
-    };
-    let handle = handle.ok()?;
-    let link = format!("/proc/self/fd/{}", handle.as_raw_fd());
-    Some((std::fs::read_link(link).ok()?, handle))
 }
 
 /// Reads a tool call.
@@ -174,33 +150,14 @@ impl Planned {
 
     /// What a path leads to, on the host, if the cage does not have it anyway. For what is not there
     /// yet and is to be made, the directory around it is asked for.
-    ///
-    /// Whether anything is there is told of nothing that the ceiling does not give, nor where a
-    /// link leads: else calls would be a way to look around on the host.
     fn open(&mut self, plan: &Plan, path: &Path, right: Right) -> Option<(PathBuf, OwnedFd)> {
-        let standing = locate(plan, path).standing;
-        let has = match standing {
-            Standing::Writable(_)
-            | Standing::CopyOnWrite(_)
-            | Standing::Kernel
-            | Standing::Device => true,
-            // A place of the scope's own, unless the ceiling speaks of the host's.
-            Standing::Ephemeral | Standing::Made => !in_ceiling(plan, path),
-            Standing::ReadOnly(_) => right == Right::Read,
-            Standing::Protected | Standing::Hidden | Standing::Absent | Standing::Leads => false,
-        };
-        let passing = matches!(standing, Standing::Ephemeral | Standing::Made);
-        let reason = if has && self.tool && right == Right::Write && passing {
-            "what is written there would be gone with the call; write in the workspace"
-        } else if has {
-            return None;
-        } else if !in_ceiling(plan, path) {
-            "it is outside of the cage's ceiling"
-        } else {
-            match look(path, right) {
-                Some((real, handle)) if in_ceiling(plan, &real) => return Some((real, handle)),
-                _ => "it, or the directory around it, is not there, or leads out of the ceiling",
+        let reason = match look_up(plan, path, right) {
+            Named::Had { passing: true } if self.tool && right == Right::Write => {
+                "what is written there would be gone with the call; write in the workspace"
             }
+            Named::Had { .. } => return None,
+            Named::Found { path, handle } => return Some((path, handle)),
+            Named::Neither(reason) => reason,
         };
         self.refused.push(NotGiven {
             resource: Resource::Path {

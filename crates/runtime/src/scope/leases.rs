@@ -136,6 +136,7 @@ fn decide_one(
         uses: request.uses,
         scope: Scope::Exec { number: exec },
         origin: scope.origin,
+        approved: false,
     };
     let history = History {
         open: wishes.iter().map(|wish| wish.lease.clone()).collect(),

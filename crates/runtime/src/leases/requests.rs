@@ -1,0 +1,260 @@
+//! Who may ask for a lease of the cage's own, and how each is told what came of it: the one way
+//! in, whoever asks.
+
+use super::means::{Means, Ready, Told};
+use super::{Held, PATIENCE, REASON, Stage, facts};
+use crate::RunError;
+use crate::questions::Raised;
+use crate::supervise::Supervision;
+use ironcage_control::{GrantRequest, Reply, Wanted};
+use ironcage_lease::{Asked, AskedPath, Decision, Given, History, MOST_ASKED, decide};
+use ironcage_model::{EventKind, Lease, LeaseOrigin, Resource, Scope};
+use ironcage_sys::faults::lease_step as step;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Instant;
+
+/// Who asked for a lease, and is told what came of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Requester {
+    /// A client at the control socket: the user of the cage.
+    Client(u64),
+    /// A question that a person has approved, by its number; who had asked is told through it.
+    Question(u32),
+}
+
+/// A request for a lease of the cage's own.
+#[derive(Debug)]
+pub(crate) struct LeaseRequest {
+    pub(crate) by: Requester,
+    pub(crate) origin: LeaseOrigin,
+    pub(crate) grant: GrantRequest,
+    /// Of the path, or the listening socket of the port.
+    pub(crate) descriptor: Option<OwnedFd>,
+}
+
+/// What came of it.
+#[derive(Debug, Clone)]
+pub(crate) enum LeaseOutcome {
+    /// It is open.
+    Open(Lease),
+    /// The cage has it anyway.
+    InBase { reason: String },
+    /// A person is asked; what they say is told later.
+    Asked { question: u32, because: String },
+    /// It was not given.
+    Refused { reason: String },
+}
+
+/// Whether what is open gives what is asked for.
+fn covers(open: &Resource, wanted: &Resource) -> bool {
+    match (open, wanted) {
+        (
+            Resource::Path { path, right },
+            Resource::Path {
+                path: inner,
+                right: less,
+            },
+        ) => Path::new(inner).starts_with(path) && less <= right,
+        (open, wanted) => open == wanted,
+    }
+}
+
+impl Supervision<'_> {
+    /// Somebody asks for a lease. Whatever stands against it is told, and is on record.
+    pub(crate) fn request_lease(
+        &mut self,
+        request: LeaseRequest,
+        now: Instant,
+    ) -> Result<(), RunError> {
+        let LeaseRequest {
+            by,
+            origin,
+            grant,
+            descriptor,
+        } = request;
+        let refused = |reason: String| LeaseOutcome::Refused { reason };
+        let before = self.leases.pace.count(now);
+        let seen = match (&grant.wanted, &descriptor) {
+            (Wanted::Path { .. }, None) => {
+                let reason = "nothing was named: the path comes as a descriptor";
+                return self.tell_requester(by, refused(reason.into()));
+            }
+            (Wanted::Path { .. }, Some(handle)) => match facts::look(handle) {
+                Ok(seen) => Some(seen),
+                Err(error) => {
+                    let reason = format!("it cannot be looked at: {error}");
+                    return self.tell_requester(by, refused(reason));
+                }
+            },
+            (Wanted::Other(_), _) => None,
+        };
+        let (what, named) = match (&grant.wanted, &seen) {
+            (Wanted::Path { right }, Some(seen)) => (
+                ironcage_lease::Wanted::Path(AskedPath {
+                    path: &seen.path,
+                    right: *right,
+                    facts: seen.facts.clone(),
+                }),
+                Resource::Path {
+                    path: seen.path.to_string_lossy().into_owned(),
+                    right: *right,
+                },
+            ),
+            (Wanted::Other(resource), _) => {
+                (ironcage_lease::Wanted::Other(resource), resource.clone())
+            }
+            (Wanted::Path { .. }, None) => return Ok(()),
+        };
+        if origin != LeaseOrigin::Operator
+            && let Some(open) = self.open_lease_for(&named)
+        {
+            // Who asks once more has what they ask for.
+            let open = LeaseOutcome::Open(open.clone());
+            return self.tell_requester(by, open);
+        }
+        let asked = Asked {
+            what,
+            term: grant.term,
+            uses: grant.uses,
+            scope: Scope::Cage,
+            origin,
+            approved: matches!(by, Requester::Question(_)),
+        };
+        let history = History {
+            open: self.leases.held.iter().map(|h| h.lease.clone()).collect(),
+            asked: before,
+        };
+        let given = match decide(self.plan, &asked, &history) {
+            Decision::Give { given, .. } => given,
+            Decision::Base { reason } => {
+                return self.tell_requester(by, LeaseOutcome::InBase { reason });
+            }
+            Decision::Ask { reason } => {
+                let raised = Raised {
+                    by,
+                    origin,
+                    resource: named,
+                    identity: seen.map(|seen| seen.identity),
+                    grant,
+                    descriptor,
+                    because: reason,
+                };
+                return self.raise_question(raised, now);
+            }
+            Decision::Refuse { reason } => return self.refuse_lease(by, named, origin, reason),
+        };
+        if self.control.stopping.is_some() {
+            let reason = "the cage is being stopped".to_owned();
+            return self.tell_requester(by, refused(reason));
+        }
+        let Given {
+            resource,
+            term,
+            uses,
+            approver,
+        } = given;
+        self.leases.last = self.leases.last.wrapping_add(1).max(1);
+        let number = self.leases.last;
+        let asked = Ready {
+            number,
+            identity: seen.map(|seen| seen.identity),
+            descriptor,
+        };
+        // Whatever stands against it in the host is found before it is on record.
+        let means = match self.means_of(&resource, &asked) {
+            Ok(found) => found,
+            Err(reason) => return self.refuse_lease(by, resource, origin, reason),
+        };
+        let lease = Lease {
+            number,
+            resource,
+            scope: Scope::Cage,
+            term,
+            uses,
+            reason: grant.reason.chars().take(REASON).collect(),
+            origin,
+            approver,
+        };
+        // On record before anything is open: whoever kills us now leaves no lease that the
+        // record does not know.
+        self.recorder.write(EventKind::Lease(lease.clone()))?;
+        step();
+        self.leases.held.push(Held {
+            lease,
+            born: now,
+            until: None,
+            stage: Stage::Opening {
+                asked: by,
+                by: now + PATIENCE,
+            },
+            // The door counts what goes through it by itself.
+            left: match &means {
+                Means::Door {
+                    what: Told::Port(_) | Told::Socket(_),
+                    ..
+                } => uses,
+                _ => None,
+            },
+            means,
+            waiting: Vec::new(),
+            cause: "it could not be opened",
+            holders: Vec::new(),
+        });
+        self.open_lease(&asked, now)
+    }
+
+    /// The open lease that gives what is asked for.
+    fn open_lease_for(&self, wanted: &Resource) -> Option<&Lease> {
+        let mut held = self.leases.held.iter();
+        let found =
+            held.find(|held| held.stage == Stage::Open && covers(&held.lease.resource, wanted));
+        found.map(|held| &held.lease)
+    }
+
+    /// Tells that a lease was not given, and puts it on record.
+    pub(crate) fn refuse_lease(
+        &mut self,
+        by: Requester,
+        resource: Resource,
+        origin: LeaseOrigin,
+        reason: String,
+    ) -> Result<(), RunError> {
+        // However many ask: a record that nobody can read through tells nothing.
+        let pace = &mut self.leases.pace;
+        if pace.asked > MOST_ASKED {
+            pace.unrecorded = pace.unrecorded.saturating_add(1);
+        } else {
+            self.recorder.write(EventKind::LeaseRefused {
+                resource,
+                origin,
+                reason: reason.clone(),
+                unrecorded: std::mem::take(&mut pace.unrecorded),
+            })?;
+        }
+        self.tell_requester(by, LeaseOutcome::Refused { reason })
+    }
+
+    /// Tells whoever asked what came of it: the one place for all of them.
+    pub(crate) fn tell_requester(
+        &mut self,
+        by: Requester,
+        outcome: LeaseOutcome,
+    ) -> Result<(), RunError> {
+        match by {
+            Requester::Client(key) => {
+                let reply = match outcome {
+                    LeaseOutcome::Open(lease) => Reply::Granted(lease),
+                    LeaseOutcome::InBase { reason } => Reply::InBase { reason },
+                    LeaseOutcome::Asked { question, because } => Reply::Refused {
+                        reason: format!("{because}: this is question {question}"),
+                    },
+                    LeaseOutcome::Refused { reason } => Reply::Refused { reason },
+                };
+                self.control.reply(key, &reply, &[]);
+                Ok(())
+            }
+            Requester::Question(number) => self.question_opened(number, outcome),
+        }
+    }
+}

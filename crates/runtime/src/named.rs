@@ -1,0 +1,81 @@
+//! What a path that somebody in the cage names leads to on the host, if the cage does not have it
+//! anyway.
+//!
+//! Whether anything is there is told of nothing that the ceiling does not give, nor where a link
+//! leads: else asking would be a way to look around on the host.
+
+use ironcage_model::{Mark, Right};
+use ironcage_plan::{Plan, Standing, locate};
+use ironcage_sys::rustix::fs::{Mode, OFlags, open};
+use ironcage_sys::rustix::io::Errno;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// What a path that is named in the cage is.
+#[derive(Debug)]
+pub(crate) enum Named {
+    /// The cage has it, with this right.
+    Had {
+        /// Whether what is written there is gone with who wrote it.
+        passing: bool,
+    },
+    /// Something that the ceiling gives of; or the directory around it, where it is to be made.
+    Found {
+        /// Its real path.
+        path: PathBuf,
+        /// What it is, whatever takes its place meanwhile.
+        handle: OwnedFd,
+    },
+    /// Neither, and why as far as that may be told.
+    Neither(&'static str),
+}
+
+/// Looks at a path as it is named in a cage with this plan.
+pub(crate) fn look_up(plan: &Plan, path: &Path, right: Right) -> Named {
+    let standing = locate(plan, path).standing;
+    let has = match standing {
+        Standing::Writable(_) | Standing::CopyOnWrite(_) | Standing::Kernel | Standing::Device => {
+            true
+        }
+        // A place of the cage's own, unless the ceiling speaks of the host's.
+        Standing::Ephemeral | Standing::Made => !in_ceiling(plan, path),
+        Standing::ReadOnly(_) => right == Right::Read,
+        Standing::Protected | Standing::Hidden | Standing::Absent | Standing::Leads => false,
+    };
+    if has {
+        let passing = matches!(standing, Standing::Ephemeral | Standing::Made);
+        return Named::Had { passing };
+    }
+    if !in_ceiling(plan, path) {
+        return Named::Neither("it is outside of the cage's ceiling");
+    }
+    match find(path, right) {
+        Some((path, handle)) if in_ceiling(plan, &path) => Named::Found { path, handle },
+        _ => Named::Neither(
+            "it, or the directory around it, is not there, or leads out of the ceiling",
+        ),
+    }
+}
+
+/// Whether the ceiling gives anything of a path, to whomever.
+fn in_ceiling(plan: &Plan, path: &Path) -> bool {
+    let parts = || plan.leases.iter().flat_map(|leases| &leases.paths);
+    let covers = |denied: bool| {
+        let mut parts = parts().filter(|part| (part.what.mark == Mark::Deny) == denied);
+        parts.any(|part| path.starts_with(&part.what.path))
+    };
+    covers(false) && !covers(true)
+}
+
+/// Opens what a path of the host leads to, or the directory around it where it is to be made; with
+/// its real path.
+fn find(path: &Path, right: Right) -> Option<(PathBuf, OwnedFd)> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let handle = match open(path, flags, Mode::empty()) {
+        Err(Errno::NOENT) if right == Right::Write => open(path.parent()?, flags, Mode::empty()),
+        other => other,
+    };
+    let handle = handle.ok()?;
+    let link = format!("/proc/self/fd/{}", handle.as_raw_fd());
+    Some((std::fs::read_link(link).ok()?, handle))
+}

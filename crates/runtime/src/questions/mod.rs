@@ -1,0 +1,361 @@
+//! The table of a cage's questions: what a person has to say yes to before it is leased.
+//!
+//! What is asked about is held from the question on: a path by its descriptor. What is approved
+//! is that, and nothing that took its place or its name meanwhile. The same asked again joins
+//! the question that is open; what was denied is not asked again for a while. There is a bound
+//! on how many are open, and each expires.
+
+use crate::RunError;
+use crate::leases::{LeaseOutcome, LeaseRequest, REASON, Requester, look};
+use crate::supervise::Supervision;
+use ironcage_control::{ApproveRequest, GrantRequest, QuestionDescription, Reply};
+use ironcage_layers::live::Identity;
+use ironcage_model::{EventKind, LeaseOrigin, Question, QuestionEnd, Resource, Scope};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Questions that are open at once.
+const MOST: usize = 16;
+/// And of them by one kind of asker: nobody's are crowded out by another's.
+const MOST_OF_ONE: usize = 8;
+/// Who waits for the answer to one question.
+const MOST_WAITING: usize = 16;
+/// Denials that are remembered.
+const MOST_REMEMBERED: usize = 64;
+/// How long a question is open.
+const PATIENCE: Duration = Duration::from_secs(30 * 60);
+/// How long it is remembered that something was denied.
+const MEMORY: Duration = Duration::from_secs(10 * 60);
+
+/// The questions of one cage.
+#[derive(Debug, Default)]
+pub(crate) struct Questions {
+    open: Vec<Open>,
+    denied: Vec<Denied>,
+    last: u32,
+}
+
+/// A question that is open.
+#[derive(Debug)]
+struct Open {
+    question: Question,
+    grant: GrantRequest,
+    /// What a path was when it was asked about, and is to be when it is opened.
+    identity: Option<Identity>,
+    /// What it is about, held since then.
+    descriptor: Option<OwnedFd>,
+    waiting: Vec<Requester>,
+    asked: u32,
+    born: Instant,
+    until: Instant,
+    /// The client who approved it, while the lease is being opened.
+    approved: Option<u64>,
+}
+
+/// Something that was denied.
+#[derive(Debug)]
+struct Denied {
+    resource: Resource,
+    reason: String,
+    until: Instant,
+}
+
+/// What a person is to be asked.
+#[derive(Debug)]
+pub(crate) struct Raised {
+    pub(crate) by: Requester,
+    pub(crate) origin: LeaseOrigin,
+    pub(crate) resource: Resource,
+    pub(crate) identity: Option<Identity>,
+    pub(crate) grant: GrantRequest,
+    pub(crate) descriptor: Option<OwnedFd>,
+    /// Why it is not given without asking.
+    pub(crate) because: String,
+}
+
+impl Questions {
+    /// When the next one expires.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        let open = self.open.iter().filter(|open| open.approved.is_none());
+        open.map(|open| open.until).min()
+    }
+
+    fn describe(&self, now: Instant) -> Vec<QuestionDescription> {
+        let of = |open: &Open| QuestionDescription {
+            question: open.question.clone(),
+            asked: open.asked,
+            milliseconds_left: open.until.saturating_duration_since(now).as_millis() as u64,
+        };
+        let open = self.open.iter().filter(|open| open.approved.is_none());
+        open.map(of).collect()
+    }
+
+    fn position(&self, number: u32) -> Option<usize> {
+        let mut open = self.open.iter();
+        open.position(|open| open.question.number == number)
+    }
+
+    fn remember(&mut self, resource: Resource, reason: String, now: Instant) {
+        self.denied.retain(|denied| denied.until > now);
+        if self.denied.len() >= MOST_REMEMBERED {
+            self.denied.remove(0);
+        }
+        self.denied.push(Denied {
+            resource,
+            reason,
+            until: now + MEMORY,
+        });
+    }
+
+    fn was_denied(&self, resource: &Resource, now: Instant) -> Option<&Denied> {
+        let mut denied = self.denied.iter();
+        denied.find(|denied| denied.resource == *resource && denied.until > now)
+    }
+}
+
+impl Supervision<'_> {
+    /// Asks a person, or joins the question that is open.
+    pub(crate) fn raise_question(&mut self, raised: Raised, now: Instant) -> Result<(), RunError> {
+        let Raised {
+            by,
+            origin,
+            resource,
+            identity,
+            grant,
+            descriptor,
+            because,
+        } = raised;
+        if let Some(denied) = self.questions.was_denied(&resource, now) {
+            let reason = match denied.reason.as_str() {
+                "" => "it was denied when it was asked for before".to_owned(),
+                said => format!("it was denied when it was asked for before: {said}"),
+            };
+            return self.refuse_lease(by, resource, origin, reason);
+        }
+        let same = |open: &Open| open.question.resource == resource;
+        if let Some(index) = self.questions.open.iter().position(same) {
+            let unchanged = |open: &Open| open.identity == identity;
+            if let Some(open) = self.questions.open.get_mut(index).filter(|o| unchanged(o)) {
+                open.asked = open.asked.saturating_add(1);
+                if open.waiting.len() < MOST_WAITING && !open.waiting.contains(&by) {
+                    open.waiting.push(by);
+                }
+                let question = open.question.number;
+                return self.tell_requester(by, LeaseOutcome::Asked { question, because });
+            }
+            // Another file has taken the name: what was asked about is not there any more.
+            let reason = "something else is there now";
+            self.end_question(index, QuestionEnd::Withdrawn, reason)?;
+        }
+        let open = &self.questions.open;
+        let by_one = open.iter().filter(|open| open.question.origin == origin);
+        if open.len() >= MOST || by_one.count() >= MOST_OF_ONE {
+            let reason = format!(
+                "{because}, and {} questions wait for an answer already; ask again later",
+                open.len()
+            );
+            return self.refuse_lease(by, resource, origin, reason);
+        }
+        self.questions.last = self.questions.last.wrapping_add(1).max(1);
+        let number = self.questions.last;
+        let question = Question {
+            number,
+            resource,
+            scope: Scope::Cage,
+            term: grant.term,
+            uses: grant.uses,
+            reason: grant.reason.chars().take(REASON).collect(),
+            origin,
+            because: because.clone(),
+        };
+        // On record before anybody can answer it.
+        self.recorder.write(EventKind::Question(question.clone()))?;
+        self.questions.open.push(Open {
+            question,
+            grant,
+            identity,
+            descriptor,
+            waiting: vec![by],
+            asked: 1,
+            born: now,
+            until: now + PATIENCE,
+            approved: None,
+        });
+        self.tell_requester(
+            by,
+            LeaseOutcome::Asked {
+                question: number,
+                because,
+            },
+        )
+    }
+
+    /// Every question that waits for an answer.
+    pub(crate) fn list_questions(&mut self, key: u64, now: Instant) {
+        let list = self.questions.describe(now);
+        self.control.reply(key, &Reply::Questions(list), &[]);
+    }
+
+    fn find_question(&mut self, key: u64, number: u32) -> Option<usize> {
+        let found = self.questions.position(number);
+        let found = found.filter(|index| {
+            let open = self.questions.open.get(*index);
+            open.is_some_and(|open| open.approved.is_none())
+        });
+        if found.is_none() {
+            let reason = format!("no question {number} waits for an answer in this cage");
+            self.control.refuse(key, reason);
+        }
+        found
+    }
+
+    /// A person says yes. The lease is asked for once more, in the question's name, by what was
+    /// held since it was asked.
+    pub(crate) fn approve(
+        &mut self,
+        key: u64,
+        request: &ApproveRequest,
+        now: Instant,
+    ) -> Result<(), RunError> {
+        let Some(index) = self.find_question(key, request.number) else {
+            return Ok(());
+        };
+        let Some(open) = self.questions.open.get_mut(index) else {
+            return Ok(());
+        };
+        open.approved = Some(key);
+        let descriptor = open.descriptor.take();
+        let moved = match (&open.question.resource, &descriptor) {
+            (Resource::Path { path, .. }, Some(handle)) => {
+                let seen = look(handle);
+                !seen.is_ok_and(|seen| {
+                    seen.path == Path::new(path) && Some(seen.identity) == open.identity
+                })
+            }
+            _ => false,
+        };
+        let grant = GrantRequest {
+            term: request.term.unwrap_or(open.grant.term),
+            uses: request.uses.or(open.grant.uses),
+            ..open.grant.clone()
+        };
+        let origin = open.question.origin;
+        let by = Requester::Question(request.number);
+        if moved {
+            let reason = "what was asked about is not there any more: it was moved, or replaced";
+            let reason = reason.to_owned();
+            return self.tell_requester(by, LeaseOutcome::Refused { reason });
+        }
+        self.request_lease(
+            LeaseRequest {
+                by,
+                origin,
+                grant,
+                descriptor,
+            },
+            now,
+        )
+    }
+
+    /// What came of an approved question.
+    pub(crate) fn question_opened(
+        &mut self,
+        number: u32,
+        outcome: LeaseOutcome,
+    ) -> Result<(), RunError> {
+        let Some(index) = self.questions.position(number) else {
+            return Ok(());
+        };
+        let open = self.questions.open.remove(index);
+        let (end, reason) = match &outcome {
+            LeaseOutcome::Open(_) | LeaseOutcome::InBase { .. } => {
+                (QuestionEnd::Approved, String::new())
+            }
+            LeaseOutcome::Asked { because: why, .. } | LeaseOutcome::Refused { reason: why } => {
+                (QuestionEnd::NotOpened, why.clone())
+            }
+        };
+        self.record_end(&open, end, reason)?;
+        if let Some(key) = open.approved {
+            self.tell_requester(Requester::Client(key), outcome.clone())?;
+        }
+        self.tell_waiting(&open, &outcome)
+    }
+
+    /// A person says no.
+    pub(crate) fn deny(
+        &mut self,
+        key: u64,
+        number: u32,
+        reason: &str,
+        now: Instant,
+    ) -> Result<(), RunError> {
+        let Some(index) = self.find_question(key, number) else {
+            return Ok(());
+        };
+        let reason: String = reason.chars().take(REASON).collect();
+        if let Some(open) = self.questions.open.get(index) {
+            let resource = open.question.resource.clone();
+            self.questions.remember(resource, reason.clone(), now);
+        }
+        self.end_question(index, QuestionEnd::Denied, &reason)?;
+        self.control.reply(key, &Reply::Denied { number }, &[]);
+        Ok(())
+    }
+
+    /// Ends those whose time is up.
+    pub(crate) fn look_at_questions(&mut self, now: Instant) -> Result<(), RunError> {
+        let late = |open: &Open| open.approved.is_none() && now >= open.until;
+        while let Some(index) = self.questions.open.iter().position(late) {
+            self.end_question(index, QuestionEnd::Expired, "")?;
+        }
+        Ok(())
+    }
+
+    /// The cage is gone, and nobody can be answered any more.
+    pub(crate) fn finish_questions(&mut self) -> Result<(), RunError> {
+        for open in std::mem::take(&mut self.questions.open) {
+            self.record_end(&open, QuestionEnd::CageEnded, String::new())?;
+        }
+        Ok(())
+    }
+
+    fn end_question(
+        &mut self,
+        index: usize,
+        end: QuestionEnd,
+        reason: &str,
+    ) -> Result<(), RunError> {
+        let open = self.questions.open.remove(index);
+        // The record first: who is told may act on it.
+        self.record_end(&open, end, reason.to_owned())?;
+        let reason = match reason {
+            "" => end.name().to_owned(),
+            said => format!("{}: {said}", end.name()),
+        };
+        self.tell_waiting(&open, &LeaseOutcome::Refused { reason })
+    }
+
+    fn record_end(
+        &mut self,
+        open: &Open,
+        end: QuestionEnd,
+        reason: String,
+    ) -> Result<(), RunError> {
+        self.recorder.write(EventKind::QuestionEnd {
+            number: open.question.number,
+            end,
+            reason,
+            asked: open.asked,
+            milliseconds: open.born.elapsed().as_millis() as u64,
+        })
+    }
+
+    fn tell_waiting(&mut self, open: &Open, outcome: &LeaseOutcome) -> Result<(), RunError> {
+        for by in &open.waiting {
+            self.tell_requester(*by, outcome.clone())?;
+        }
+        Ok(())
+    }
+}
