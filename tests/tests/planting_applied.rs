@@ -73,9 +73,18 @@ both! {
     }
 
     fn ps_05_and_ps_06_programs_that_shadow_others(stage) {
-        stage.sh("mkdir -p .venv/bin && echo home = /usr/bin > .venv/pyvenv.cfg && echo evil > .venv/bin/python && chmod +x .venv/bin/python && echo 'all:' > Makefile && echo fine > fine").ok();
+        stage.write(stage.project().join(".venv/bin/python"), "mine\n");
+        stage.sh("mkdir -p env/bin && echo home = /usr/bin > env/pyvenv.cfg && for f in .venv/bin/python .venv/bin/pip env/bin/python; do
+            echo evil > $f && chmod +x $f || exit 1; done && echo 'all:' > Makefile && echo fine > fine").ok();
         let told = apply(stage);
-        // A build file is flagged: it comes over, and that is said. An interpreter of a venv is withheld.
-        assert!(stage.read("fine").is_some() && stage.read(".venv/bin/python").is_none(), "{told}");
+        // A build file is flagged: it comes over, and that is said. The programs of a Python environment are withheld,
+        // also where nothing but their place tells what they are.
+        assert!(stage.read("fine").is_some() && told.contains("applied   Makefile"), "{told}");
+        assert_eq!(stage.read(".venv/bin/python").as_deref(), Some("mine\n"), "{told}");
+        for name in [".venv/bin/pip", "env/bin/python", "env/pyvenv.cfg"] {
+            assert_eq!(stage.read(name), None, "{name}: {told}");
+        }
+        Running::start(&mut stage.ironcage(["apply", ".venv/bin"])).finish(Duration::from_secs(60)).ok();
+        assert_eq!(stage.read(".venv/bin/python").as_deref(), Some("evil\n"));
     }
 }

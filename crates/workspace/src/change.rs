@@ -2,12 +2,15 @@
 
 use crate::error::{Doing as _, WorkspaceError};
 use crate::path_text;
+use crate::real_links::RealLinks;
 use crate::store::directory_is_empty;
 use crate::tree::Node;
 use ironcage_model::CageId;
 use ironcage_sys::rustix::fs::{FlockOperation, Mode, fchmod, flock};
 use ironcage_sys::rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -157,6 +160,8 @@ pub(crate) struct Record {
 pub struct Change {
     pub(crate) record: Record,
     pub(crate) directory: PathBuf,
+    /// What was read of the real trees' links, by the layer.
+    pub(crate) real_links: RefCell<BTreeMap<usize, RealLinks>>,
 }
 
 /// Held while a cage or a command works on a change. It ends with its holder, however that
@@ -225,6 +230,14 @@ impl Moment {
 }
 
 impl Change {
+    pub(crate) fn new(record: Record, directory: PathBuf) -> Change {
+        Change {
+            record,
+            directory,
+            real_links: RefCell::default(),
+        }
+    }
+
     /// Reads the change that lies in a directory.
     pub(crate) fn read(directory: &Path) -> Result<Change, WorkspaceError> {
         let path = directory.join(RECORD);
@@ -235,10 +248,7 @@ impl Change {
             layer.upper = directory.join(&layer.place).join("upper");
             layer.work = directory.join(&layer.place).join("work");
         }
-        Ok(Change {
-            record,
-            directory: directory.to_owned(),
-        })
+        Ok(Change::new(record, directory.to_owned()))
     }
 
     /// Writes the record, whole or not at all.

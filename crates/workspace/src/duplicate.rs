@@ -146,10 +146,7 @@ fn copy_change(change: &Change, id: ChangeId, directory: &Path) -> Result<Change
         record.id = id;
         record.layers = layers;
         record.beside = None;
-        let copy = Change {
-            record,
-            directory: directory.to_owned(),
-        };
+        let copy = Change::new(record, directory.to_owned());
         copy.write()?;
         Ok(copy)
     });

@@ -46,8 +46,8 @@ pub(crate) fn annotate(change: &Change, entries: &mut [Entry]) {
             notes.extend(by_name(&entry.path));
             if let Some(after) = &entry.after {
                 by_shape(entry, after, &layer.real, &host, &mut notes);
-                if made.is_interpreter(entry, &layer.real) {
-                    notes.extend(shape("venv-interpreter", entry.path.clone()));
+                if let Some(programs) = made.environment_of(entry, &layer.real) {
+                    notes.extend(shape("venv-interpreter", programs));
                 }
                 if let Some(repository) = made.repository_of(entry, &layer.real) {
                     notes.extend(shape("bare-repository", repository));
@@ -64,7 +64,7 @@ pub(crate) fn annotate(change: &Change, entries: &mut [Entry]) {
 struct Made(BTreeSet<(usize, PathBuf)>);
 
 impl Made {
-    const NAMES: [&'static str; 4] = ["HEAD", "objects", "refs", "pyvenv.cfg"];
+    const NAMES: [&'static str; 5] = ["HEAD", "objects", "refs", "pyvenv.cfg", "conda-meta"];
 
     fn of(entries: &[Entry]) -> Made {
         let special = entries.iter().filter(|entry| {
@@ -112,14 +112,14 @@ impl Made {
         None
     }
 
-    fn is_interpreter(&self, entry: &Entry, real: &Path) -> bool {
-        let name = entry.path.file_name().unwrap_or_default();
-        let directory = entry.path.parent().unwrap_or(Path::new(""));
-        directory.file_name() == Some(OsStr::new("bin"))
-            && name.as_bytes().starts_with(b"python")
-            && directory
-                .parent()
-                .is_some_and(|venv| self.has(entry.layer, venv, "pyvenv.cfg", real))
+    /// The directory of programs of a Python environment that an entry lies in.
+    fn environment_of(&self, entry: &Entry, real: &Path) -> Option<PathBuf> {
+        let directory = entry.path.parent()?;
+        let name = directory.file_name()?;
+        let environment = directory.parent()?;
+        let has = |marker| self.has(entry.layer, environment, marker, real);
+        let of_programs = is_like("bin", name) || is_like("Scripts", name);
+        (of_programs && (has("pyvenv.cfg") || has("conda-meta"))).then(|| directory.to_owned())
     }
 }
 
@@ -216,8 +216,11 @@ pub(crate) fn by_name(path: &Path) -> Vec<Note> {
     notes
 }
 
+/// A listed name that begins in a path, and what of it does not lie in that path.
+pub(crate) type Begun = (&'static Executed, Vec<OsString>);
+
 /// The listed names that a path has in it, or ends with the beginning of; with the rest of those.
-pub(crate) fn beginnings(path: &Path) -> Vec<(&'static Executed, Vec<OsString>)> {
+pub(crate) fn beginnings(path: &Path) -> Vec<Begun> {
     let parts: Vec<&OsStr> = path.components().map(Component::as_os_str).collect();
     let mut found = Vec::new();
     for listed in executed::NAMES {

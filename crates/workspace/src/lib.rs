@@ -24,6 +24,7 @@ mod links;
 mod merge;
 mod path_text;
 mod reading;
+mod real_links;
 mod renames;
 mod rights;
 mod selection;

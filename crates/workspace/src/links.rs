@@ -7,16 +7,14 @@
 use crate::differences::Roots;
 use crate::executed::{self, Note};
 use crate::reading::Entry;
-use crate::tree::{self, DEEPEST, Kind, Node};
+use crate::tree::{self, Kind, Node};
 use crate::unified::quoted;
 use crate::{Change, LayerRole, Status};
 use ironcage_policy::Class;
-use ironcage_sys::rustix::fs::{Dir, FileType};
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
 /// A way that takes more steps is a maze, which only an agent makes.
@@ -109,17 +107,17 @@ impl Both<'_> {
                 continue;
             }
             let walked = self.roots.real(number).and_then(|root| {
-                walk(root, OsStr::new("."), Path::new(""), &mut |path| {
+                let mut real_links = self.change.real_links.borrow_mut();
+                let links = real_links.entry(number).or_default();
+                links.look(root, |path, begun| {
                     let shown = quoted("", &self.change.shown(number, path));
-                    for (listed, beyond) in executed::beginnings(path) {
-                        found.push(Listed {
-                            path: layer.real.join(path),
-                            beyond,
-                            class: listed.class,
-                            why: listed.why,
-                            shown: shown.clone(),
-                        });
-                    }
+                    found.extend(begun.iter().map(|(listed, beyond)| Listed {
+                        path: layer.real.join(path),
+                        beyond: beyond.clone(),
+                        class: listed.class,
+                        why: listed.why,
+                        shown: shown.clone(),
+                    }));
                 })
             });
             // A directory that the user cannot read is none that the user runs things from.
@@ -216,43 +214,4 @@ impl Both<'_> {
         let inside = |ways: Ways| ways.ends.iter().all(|end| end.starts_with(&layer.real));
         !self.follow(&layer.real.join(path), &[]).is_some_and(inside)
     }
-}
-
-/// Tells every link of a tree. No mount point is entered, and no git directory.
-fn walk(
-    above: BorrowedFd<'_>,
-    name: &OsStr,
-    path: &Path,
-    tell: &mut dyn FnMut(&Path),
-) -> io::Result<()> {
-    if path.components().count() > DEEPEST {
-        return Ok(());
-    }
-    let directory = tree::open_directory(above, name)?;
-    for entry in Dir::read_from(&directory)? {
-        let entry = entry?;
-        let name = OsStr::from_bytes(entry.file_name().to_bytes());
-        if name == "." || name == ".." || name == ".git" {
-            continue;
-        }
-        let kind = match entry.file_type() {
-            FileType::Symlink => Kind::Link,
-            FileType::Directory => Kind::Directory,
-            // Some file systems do not tell.
-            FileType::Unknown => match tree::look(directory.as_fd(), name)? {
-                Some(node) => node.kind,
-                None => continue,
-            },
-            _ => continue,
-        };
-        match kind {
-            Kind::Link => tell(&path.join(name)),
-            // What cannot be entered is not a part of the view either.
-            Kind::Directory => {
-                let _ = walk(directory.as_fd(), name, &path.join(name), tell);
-            }
-            _ => {}
-        }
-    }
-    Ok(())
 }

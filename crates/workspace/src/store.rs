@@ -116,20 +116,18 @@ impl Store {
         for request in layers {
             made.push(make_layer(&directory, request)?);
         }
-        let mut change = Change {
-            record: Record {
-                id,
-                workspace: workspace.to_owned(),
-                began: Moment::default(),
-                mode: mode.to_owned(),
-                cages: Vec::new(),
-                layers: made,
-                beside: None,
-                allowed: Vec::new(),
-                in_memory: false,
-            },
-            directory,
+        let record = Record {
+            id,
+            workspace: workspace.to_owned(),
+            began: Moment::default(),
+            mode: mode.to_owned(),
+            cages: Vec::new(),
+            layers: made,
+            beside: None,
+            allowed: Vec::new(),
+            in_memory: false,
         };
+        let mut change = Change::new(record, directory);
         let lock = change.lock()?;
         change.record.began = lock.stamp(&change)?;
         change.write_first()?;

@@ -160,11 +160,13 @@ fn ignored_trees_are_told_as_one_unless_they_are_tracked_or_named() {
 fn what_the_host_would_execute_is_withheld_or_flagged_at_any_depth() {
     let bed = Bed::new();
     bed.host(
-        "git init -q; mkdir -p venv/bin; touch venv/pyvenv.cfg venv/bin/python3; ln -s x plain; git init -q --bare fixture",
+        "git init -q; mkdir -p venv/bin; touch venv/pyvenv.cfg venv/bin/python3; ln -s x plain; git init -q --bare fixture; \
+         mkdir -p conda/conda-meta conda/bin .venv/bin deep/env/bin; touch deep/env/pyvenv.cfg; : >.venv/bin/python",
     );
     let change = bed.changed_by(
         "mkdir -p deep/er/.vscode; echo '{}' >deep/er/.vscode/tasks.json; echo evil >.envrc; echo all: >Makefile; \
-         printf '#!/bin/sh\\n' >ls; chmod +x ls; printf x >venv/bin/python3; chmod +x venv/bin/python3; ln -s /etc/passwd out; git -C fixture config core.fsmonitor evil; \
+         printf '#!/bin/sh\\n' >ls; chmod +x ls; printf x >venv/bin/python3; chmod +x venv/bin/python3; printf x >conda/bin/pip; rm .venv/bin/python; \
+         ln -s ../../evil .venv/bin/python; echo x >deep/env/bin/activate; mkdir -p src/bin; echo x >src/bin/python.rs; ln -s /etc/passwd out; git -C fixture config core.fsmonitor evil; \
          git init -q nested; echo 'gitdir: /tmp/x' >deep/.git; echo hi >fine; : >setuid; chmod 4755 setuid; mkfifo p; \
          mkdir bare; mkdir bare/objects bare/refs; echo 'ref: refs/heads/x' >bare/HEAD; echo '[core]' >bare/config",
     );
@@ -180,7 +182,10 @@ fn what_the_host_would_execute_is_withheld_or_flagged_at_any_depth() {
         "deep/.git",
         "nested/.git",
         "setuid",
-        "venv/bin/python3",
+        "venv/bin",
+        "conda/bin",
+        ".venv/bin",
+        "deep/env/bin",
         "bare",
         "fixture",
     ] {
@@ -202,7 +207,9 @@ fn what_the_host_would_execute_is_withheld_or_flagged_at_any_depth() {
     }
     for list in [&withheld, &flagged] {
         assert!(
-            !list.iter().any(|told| told == "fine" || told == "plain"),
+            !list
+                .iter()
+                .any(|told| ["fine", "plain", "src/bin/python.rs", "src/bin"].contains(&&**told)),
             "{list:?}"
         );
     }

@@ -280,7 +280,8 @@ impl Change {
 
 /// Whether a change has nothing left that anybody would miss.
 fn is_spent(change: &Change) -> Result<bool, WorkspaceError> {
-    let left = change.read_entries(&Selection::everything())?;
+    // What is left is told by names: what the host would execute of it changes nothing.
+    let left = change.read_names(&Selection::everything())?;
     let nothing = left
         .entries
         .iter()
