@@ -244,7 +244,30 @@ impl Birth {
 
     /// Waits for the part that a helper makes.
     pub fn await_helper(&mut self) -> Result<(), StartError> {
-        self.helper.take().map_or(Ok(()), Helper::finish)
+        let finished = self.helper.take().map_or(Ok(()), Helper::finish);
+        finished.map_err(|error| self.last_words().unwrap_or(error))
+    }
+
+    /// What PID 1 said when it gave up. Who fails because it is gone knows less.
+    fn last_words(&self) -> Option<StartError> {
+        while readable_before(self.control.as_fd(), Instant::now()).ok()? {
+            match wire::receive(self.control.as_fd(), false).ok()?? {
+                FromInit::Failed {
+                    layer,
+                    errno,
+                    action,
+                } => {
+                    return Some(StartError::Layer {
+                        layer,
+                        action,
+                        errno,
+                    });
+                }
+                FromInit::Closed => return None,
+                _ => {}
+            }
+        }
+        None
     }
 
     /// Lets the command start, and answers PID 1 until it is ready or has failed. When this
@@ -262,8 +285,10 @@ impl Birth {
             Some(door) => door.wait_ready(PATIENCE).map_err(StartError::Door),
             None => Ok(None),
         };
-        let permit =
-            || wire::tell_init(self.control.as_fd(), &ToInit::Permit).map_err(StartError::Channel);
+        let permit = || {
+            let told = wire::tell_init(self.control.as_fd(), &ToInit::Permit);
+            told.map_err(|error| self.last_words().unwrap_or(StartError::Channel(error)))
+        };
         let heard = opened.and_then(|per_port| {
             helped?;
             permit()?;

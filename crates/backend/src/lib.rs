@@ -28,7 +28,7 @@ pub mod wire;
 pub use backend::{Ability, Answer, Backend, Sought};
 pub use cage::{Birth, Cage, Helper, StreamKind, Streams, end};
 pub use error::StartError;
-pub use ironcage_layers::{COPY_ON_WRITE, weakened};
+pub use ironcage_layers::{COPY_ON_WRITE, MAP_OWNER, weakened};
 pub use ironcage_sys::faults;
 pub use keeper::{Grounds, Keeper, Kept, LeaseError, Order as LeaseOrder, Progress};
 pub use sibling::Sibling;

@@ -22,3 +22,4 @@ pub mod weakened;
 
 pub use error::LayerError;
 pub use overlay::COPY_ON_WRITE;
+pub use view::MAP_OWNER;

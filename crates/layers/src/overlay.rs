@@ -8,7 +8,7 @@
 //! mapped owners, and the kernel must copy as the agent, who is the only one that they know.
 
 use crate::error::{LayerError, shown};
-use crate::view::{View, clone_tree, doing, relative};
+use crate::view::{MAP_OWNER, View, clone_tree, doing, relative};
 use ironcage_plan::Owner;
 use ironcage_sys::mount::{AttributeChange, open_below, open_source, set_attributes};
 use ironcage_sys::process::{FileIds, set_file_ids};
@@ -145,7 +145,7 @@ impl View<'_> {
             };
             doing(set_attributes(tree.as_fd(), change), || {
                 format!(
-                    "map the owner of {} (its file system may not allow that)",
+                    "{MAP_OWNER} {} for a {COPY_ON_WRITE} (its file system may not allow that)",
                     shown(path)
                 )
             })?;

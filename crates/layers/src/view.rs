@@ -29,6 +29,10 @@ use std::cell::{OnceCell, RefCell};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+/// What failures speak of where the owner of files cannot be mapped, so that callers can tell
+/// them from others.
+pub const MAP_OWNER: &str = "map the owner of";
+
 /// A user namespace that maps the owner of files on disk to the agent.
 #[derive(Debug)]
 pub struct OwnerMap {
@@ -439,7 +443,7 @@ impl<'a> View<'a> {
             ),
             || match id_map {
                 Some(_) => format!(
-                    "map the owner of {} (its file system, or one mounted below it, may not allow that)",
+                    "{MAP_OWNER} {} (its file system, or one mounted below it, may not allow that)",
                     shown(source)
                 ),
                 None => format!("restrict the mount of {}", shown(source)),

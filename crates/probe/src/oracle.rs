@@ -37,6 +37,8 @@ pub(crate) struct Evidence {
     pub(crate) legacy: Option<String>,
     /// What is wrong with the sandbox's own record of the run.
     pub(crate) broken_record: Option<String>,
+    /// What the sandbox said when the change of the run was applied.
+    pub(crate) applied: Option<String>,
 }
 
 impl Evidence {

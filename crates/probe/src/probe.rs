@@ -191,6 +191,8 @@ pub(crate) enum Setup {
     Again,
     /// The sandbox's own record of the run is examined afterwards.
     Recorded,
+    /// What the run changed is applied to the real files, where the sandbox keeps it aside.
+    Applied,
 }
 
 /// What the policy of a run with a network allows of [`crate::stage::allowed::NAME`].

@@ -3,7 +3,7 @@
 use crate::cage_flags::{CageFlags, Prepared};
 use crate::change;
 use crate::error::{CliError, CommandResult, without_numbers};
-use ironcage_backend::{COPY_ON_WRITE, StartError};
+use ironcage_backend::{COPY_ON_WRITE, MAP_OWNER, StartError};
 use ironcage_host::HostCaps;
 use ironcage_model::{Ending, LimitHit, Outcome, Printable};
 use ironcage_runtime::{Awaited, Job, RunError, Side, detach};
@@ -261,17 +261,22 @@ fn run_error(error: RunError) -> CliError {
                 source.raw_os_error().unwrap_or_default(),
             ))
             .hint("`ironcage doctor` examines this host"),
-        RunError::Start(StartError::Layer { action, .. })
-            if action.contains(COPY_ON_WRITE) =>
-        {
+        // On the real files it is the same.
+        RunError::Start(StartError::Layer { action, .. }) if action.contains(MAP_OWNER) => shown
+            .hint("only root's cages map owners: start it as the user whose files they are")
+            .hint("or copy the directory (`cp -a`) to another file system, and start there")
+            .hint("XDG_STATE_HOME on another file system, if it is the one that cannot"),
+        RunError::Start(StartError::Layer { action, .. }) if action.contains(COPY_ON_WRITE) => {
             shown
                 .hint("`ironcage doctor` tries what this directory's file system can do")
-                .hint("--workspace-mode direct works on the real files; or copy them to another file system")
+                .hint("--workspace-mode direct works on the real files")
+                .hint("or copy the directory (`cp -a`) to another file system, and start there")
                 .hint("XDG_STATE_HOME on another file system, if it is the one that cannot")
         }
         // A secret that is not there is the caller's to give, not the host's.
         RunError::Start(StartError::Door(source)) if source.to_string().contains("the secret ") => {
-            shown.hint("set that variable, or say where the value is: --secret NAME=file:/PATH@HOST")
+            shown
+                .hint("set that variable, or say where the value is: --secret NAME=file:/PATH@HOST")
         }
         RunError::Start(_) => shown.hint("`ironcage doctor` examines this host"),
         _ => shown,

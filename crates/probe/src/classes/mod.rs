@@ -9,6 +9,7 @@ mod ki;
 mod lf;
 mod ne;
 mod ne_door;
+pub(crate) mod planted;
 mod pr;
 mod ps;
 mod ps_later;
@@ -25,6 +26,7 @@ use crate::probe::Probe;
 pub(crate) const ALL: &[&[Probe]] = &[
     fs::PROBES,
     fs_mounts::PROBES,
+    planted::FILES,
     fd::PROBES,
     pr::PROBES,
     ip::PROBES,
@@ -36,6 +38,7 @@ pub(crate) const ALL: &[&[Probe]] = &[
     tt::PROBES,
     ps::PROBES,
     ps_later::PROBES,
+    planted::PROGRAMS,
     rs::PROBES,
     lf::PROBES,
     su::PROBES,

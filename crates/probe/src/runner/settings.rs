@@ -3,13 +3,15 @@
 
 use super::Runner;
 use super::launch::{Mode, RunError};
+use crate::classes::planted::harmless_came_over;
 use crate::classes::su_control::{HARMLESS, HOSTILE};
 use crate::oracle::Evidence;
 use crate::probe::Setup;
 use crate::stage::allowed::PERMITTED;
-use crate::stage::{making, random_hex};
-use std::ffi::OsString;
+use crate::stage::{LEADS_OUT, ON_PATH, making, random_hex};
+use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::process::{Command, Output, Stdio};
 
 impl Runner {
@@ -39,6 +41,12 @@ impl Runner {
                 }
                 write(name, hostile)?;
             }
+            Setup::Applied => {
+                let link = workspace.join(LEADS_OUT);
+                symlink("../outside", link).map_err(making("a link of the workspace"))?;
+                fs::create_dir(workspace.join(ON_PATH))
+                    .map_err(making("a directory of programs in the workspace"))?;
+            }
             _ => {}
         }
         Ok(())
@@ -46,10 +54,20 @@ impl Runner {
 
     /// Another command of the sandbox's own, as its user calls it.
     fn own_command(&self, words: &[&str]) -> Result<Output, RunError> {
+        let environment = self.stage.environment();
+        let mut path = self.stage.params.workspace.join(ON_PATH).into_os_string();
+        path.push(":");
+        path.push(
+            environment
+                .get(OsStr::new("PATH"))
+                .cloned()
+                .unwrap_or_default(),
+        );
         Command::new(&self.launcher)
             .args(words)
             .env_clear()
-            .envs(self.stage.environment())
+            .envs(environment)
+            .env("PATH", path)
             .current_dir(&self.stage.params.workspace)
             .stdin(Stdio::null())
             .output()
@@ -68,6 +86,15 @@ impl Runner {
                     .heard
                     .request(|request| request.target == PERMITTED);
                 evidence.permitted = Some(asked.is_some());
+            }
+            Setup::Applied if self.adapter.commands => {
+                // Where nothing is kept aside, there is nothing to apply.
+                let said = match self.own_command(&["apply"]) {
+                    Ok(output) => String::from_utf8_lossy(&output.stdout).into_owned(),
+                    Err(error) => error.to_string(),
+                };
+                evidence.applied = Some(said);
+                evidence.permitted = Some(harmless_came_over(&self.stage));
             }
             Setup::Recorded if self.adapter.commands => {
                 let found = match self.own_command(&["audit", "verify", "last"]) {

@@ -22,6 +22,8 @@ struct Kept {
 /// Where things lie, and what they must look like.
 pub(crate) struct Layout {
     kept: Vec<Kept>,
+    /// Directories that have to be there though no kept file lies in them.
+    directories: Vec<PathBuf>,
     /// Everything that a run may leave behind is under these.
     home: PathBuf,
     workspace: PathBuf,
@@ -66,6 +68,11 @@ pub(crate) const TRUSTED: [(&str, &str); 8] = [
     (".cursor/mcp.json", "{\"mcpServers\":{}}\n"),
 ];
 
+/// A link in the workspace that leads out of it, where a probe is to find one.
+pub(crate) const LEADS_OUT: &str = "leads-out";
+/// A directory in the workspace that is on the PATH of whoever applies a change.
+pub(crate) const ON_PATH: &str = "tools";
+
 pub(crate) fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(io::Error::from)
 }
@@ -92,6 +99,7 @@ impl Layout {
         params.state_secret = home.join(".local/state/ironcage/audit/stage.jsonl");
         let mut layout = Layout {
             kept: Vec::new(),
+            directories: Vec::new(),
             outside: params.outside.clone(),
             granted: params.granted.clone(),
             tmp_plant: params.tmp_plant.clone(),
@@ -143,7 +151,7 @@ impl Layout {
             let mode = if name.contains("hooks") { 0o755 } else { 0o644 };
             layout.keep(workspace.join(name), content.as_bytes().to_vec(), mode);
         }
-        let directories = [
+        layout.directories = vec![
             workspace.join(".git/objects"),
             workspace.join(".git/refs/heads"),
             layout.suite.clone(),
@@ -152,9 +160,6 @@ impl Layout {
             layout.bin.clone(),
             home.join("elsewhere"),
         ];
-        for directory in directories {
-            fs::create_dir_all(&directory).map_err(making(directory.display().to_string()))?;
-        }
         layout.restore()?;
         layout.install(program)?;
         let key = c_path(&home.join(".ssh/id_canary")).map_err(making("a path"))?;
@@ -211,6 +216,9 @@ impl Layout {
             };
             gone.map_err(making(format!("clean, {}", stray.display())))?;
         }
+        for directory in &self.directories {
+            fs::create_dir_all(directory).map_err(making(directory.display().to_string()))?;
+        }
         for kept in &mut self.kept {
             if kept.modified.is_some() && kept.intact() {
                 continue;
@@ -244,7 +252,8 @@ impl Layout {
     /// What lies where a probe could plant something, and is not the stage's.
     fn strays(&self) -> Vec<PathBuf> {
         let owned = |path: &Path| {
-            self.kept.iter().any(|kept| kept.path.starts_with(path)) || path == self.suite
+            self.kept.iter().any(|kept| kept.path.starts_with(path))
+                || self.directories.iter().any(|kept| kept.starts_with(path))
         };
         let mut strays = Vec::new();
         let git = self.workspace.join(".git");
@@ -252,8 +261,13 @@ impl Layout {
             &self.workspace,
             &self.outside,
             &self.granted,
+            &git,
             &git.join("hooks"),
+            &git.join("objects"),
+            &git.join("refs"),
+            &git.join("refs/heads"),
             &self.workspace.join(".vscode"),
+            &self.workspace.join(".claude"),
         ];
         for place in places {
             let Ok(entries) = fs::read_dir(place) else {

@@ -17,7 +17,7 @@ pub(crate) mod sweep;
 mod terminal;
 pub(crate) mod victim;
 
-pub(crate) use files::{Layout, TRUSTED};
+pub(crate) use files::{LEADS_OUT, Layout, ON_PATH, TRUSTED};
 pub(crate) use log::{Channel, HitLog};
 pub(crate) use nonce::{Canary, Nonces, random_hex};
 pub(crate) use terminal::Terminal;
