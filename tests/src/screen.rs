@@ -13,7 +13,7 @@ pub struct Screen<'a> {
 
 impl<'a> Screen<'a> {
     /// How long a test waits for something to be drawn.
-    pub const PATIENCE: Duration = Duration::from_secs(20);
+    pub const PATIENCE: Duration = Duration::from_secs(60);
 
     /// A shell that waits for its first line, or `None` where there is no tmux, which counts as skipped.
     ///

@@ -6,12 +6,12 @@ use crate::init::InnerStreams;
 use crate::order::Order;
 use crate::spawner::COMMAND;
 use crate::wire::{self, ExecOrder, FromInit, Ready, ToInit};
-use crate::{Grounds, StartError, descendants, scratch};
+use crate::{Grounds, Helper, StartError, descendants, scratch};
 use ironcage_egress::Door;
 use ironcage_layers::cgroup::{Cgroup, CgroupLimits};
 use ironcage_layers::identity::{MapLine, write_maps};
 use ironcage_layers::overlay::renew;
-use ironcage_model::{CageId, Layer};
+use ironcage_model::CageId;
 use ironcage_plan::{Command, IdMap, Plan};
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ironcage_sys::rustix::fs::{Gid, Uid, fchown};
@@ -200,36 +200,6 @@ impl Guard {
         // Left where the guardian was killed.
         if let Some(path) = self.scratch.filter(|path| path.symlink_metadata().is_ok()) {
             scratch::remove(&path);
-        }
-    }
-}
-
-/// A short-lived process that makes a part of the cage while PID 1 builds the rest. It exits
-/// with zero, or with the number of the error that it met.
-#[derive(Debug)]
-pub struct Helper {
-    /// The process.
-    pub pidfd: OwnedFd,
-    /// What it makes a part of.
-    pub layer: Layer,
-    /// What it does.
-    pub action: &'static str,
-}
-
-impl Helper {
-    /// Waits until its part is made and handed over.
-    pub fn finish(self) -> Result<(), StartError> {
-        let failed = |errno| StartError::Layer {
-            layer: self.layer,
-            action: self.action.into(),
-            errno,
-        };
-        let status = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED)
-            .map_err(|error| failed(error.raw_os_error()))?;
-        match status.and_then(|status| status.exit_status()) {
-            Some(0) => Ok(()),
-            Some(errno) => Err(failed(errno)),
-            None => Err(StartError::Died),
         }
     }
 }

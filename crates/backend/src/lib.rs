@@ -13,6 +13,7 @@ pub mod descendants;
 mod error;
 pub mod ground;
 pub mod guardian;
+mod helper;
 pub mod ids;
 pub mod init;
 mod keeper;
@@ -26,8 +27,9 @@ mod terminal;
 pub mod wire;
 
 pub use backend::{Ability, Answer, Backend, Sought};
-pub use cage::{Birth, Cage, Helper, StreamKind, Streams, end};
+pub use cage::{Birth, Cage, StreamKind, Streams, end};
 pub use error::StartError;
+pub use helper::Helper;
 pub use ironcage_layers::{COPY_ON_WRITE, MAP_OWNER, weakened};
 pub use ironcage_sys::faults;
 pub use keeper::{Grounds, Keeper, Kept, LeaseError, Order as LeaseOrder, Progress};

@@ -7,7 +7,9 @@ use crate::running::said;
 use ironcage_control::Request;
 use ironcage_model::Printable;
 use ironcage_runtime::client::{ClientError, Connection};
-use ironcage_workspace::{Applied, ApplyOptions, Change, Selection, Store, WorkspaceError};
+use ironcage_workspace::{
+    Applied, ApplyOptions, Applying, Change, Moved, Selection, Store, WorkspaceError,
+};
 use std::time::{Duration, Instant};
 
 /// How often a change that is followed is looked at.
@@ -17,6 +19,9 @@ const LOOK: Duration = Duration::from_millis(300);
 const LAST: Duration = Duration::from_secs(60);
 /// How often it is tried when something in the cage moves after all.
 const TRIES: u32 = 5;
+
+/// What is done with a change whose cage stands still; it asks what moved all the same.
+type Act<'a, T> = dyn FnMut(&Applying, &mut Moved<'_>) -> Result<T, WorkspaceError> + 'a;
 
 /// A change with the running cage that works on it.
 #[derive(Debug)]
@@ -40,6 +45,32 @@ impl Live<'_> {
         selection: &Selection,
         options: &ApplyOptions,
     ) -> Result<Round, CliError> {
+        let (applied, runs) = self.while_held(&mut |applying, moved| {
+            self.store
+                .apply_running(self.change, applying, selection, options, moved)
+        })?;
+        Ok(Round { applied, runs })
+    }
+
+    /// Keeps the state of the change by a name.
+    pub(crate) fn snapshot(&self, name: Option<&str>) -> Result<String, CliError> {
+        let kept = self.while_held(&mut |applying, moved| {
+            self.store
+                .snapshot_running(self.change, applying, name, moved)
+        });
+        kept.map(|(name, _)| name)
+    }
+
+    /// Makes a second change from the same state.
+    pub(crate) fn fork(&self) -> Result<Change, CliError> {
+        let forked = self.while_held(&mut |applying, moved| {
+            self.store.fork_running(self.change, applying, moved)
+        });
+        forked.map(|(change, _)| change)
+    }
+
+    /// Does something while the cage stands still. Whether it still runs afterwards.
+    fn while_held<T>(&self, act: &mut Act<'_, T>) -> Result<(T, bool), CliError> {
         // Before the cage is asked: its end waits for this.
         let applying = self
             .change
@@ -48,18 +79,14 @@ impl Live<'_> {
         let mut tries = 1..TRIES;
         let (result, released) = loop {
             let held = self.cage.hold().map_err(said)?;
-            let result =
-                self.store
-                    .apply_running(self.change, &applying, selection, options, &mut || {
-                        held.moved()
-                    });
+            let result = act(&applying, &mut || held.moved());
             let released = held.release();
             match &result {
                 Err(WorkspaceError::Unsteady { .. }) if tries.next().is_some() => {}
                 _ => break (result, released),
             }
         };
-        let applied = result.map_err(|error| shown(&error))?;
+        let done = result.map_err(|error| shown(&error))?;
         let runs = match released {
             Ok(None) => true,
             Ok(Some(stale)) => {
@@ -72,7 +99,7 @@ impl Live<'_> {
             Err(ClientError::Gone { .. }) => false,
             Err(error) => return Err(said(error)),
         };
-        Ok(Round { applied, runs })
+        Ok((done, runs))
     }
 
     /// Applies what changes, until the cage is gone, and then what it wrote last. What came of

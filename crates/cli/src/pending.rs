@@ -28,14 +28,19 @@ pub(crate) struct WorkspaceArgs {
 }
 
 impl WorkspaceArgs {
-    /// The store, and the workspace's real path. From then on this process is above the modes of
-    /// its user's files.
-    pub(crate) fn open(self) -> Result<(Store, PathBuf), CliError> {
+    /// The store, and the workspace's real path.
+    pub(crate) fn find(self) -> Result<(Store, PathBuf), CliError> {
         let home = places::home()?;
         let workspace = self.resolve(&current_directory()?, &home)?;
+        Ok((places::changes(&home), workspace))
+    }
+
+    /// The same. From then on this process is above the modes of its user's files.
+    pub(crate) fn open(self) -> Result<(Store, PathBuf), CliError> {
+        let found = self.find()?;
         // Refused on hosts without user namespaces: what cannot be read there is told.
         let _ = take_owners_rights();
-        Ok((places::changes(&home), workspace))
+        Ok(found)
     }
 
     fn resolve(&self, cwd: &Path, home: &Path) -> Result<PathBuf, CliError> {
@@ -72,10 +77,7 @@ impl PendingArgs {
 
     /// The same, with the running cage that works on the change.
     pub(crate) fn find_with_cage(self) -> Result<Pending, CliError> {
-        self.find_and(|change| match change.in_use() {
-            true => running::working_on(change),
-            false => Ok(None),
-        })
+        self.find_and(cage_of)
     }
 
     fn find_and(
@@ -122,6 +124,15 @@ impl PendingArgs {
             selection,
             cage,
         })
+    }
+}
+
+/// The running cage that works on a change, if one does. To be asked for before this process
+/// leaves the namespace in which cages know their users.
+pub(crate) fn cage_of(change: &Change) -> Result<Option<Connection>, CliError> {
+    match change.in_use() {
+        true => running::working_on(change),
+        false => Ok(None),
     }
 }
 

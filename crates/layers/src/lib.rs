@@ -21,5 +21,4 @@ pub mod view;
 pub mod weakened;
 
 pub use error::LayerError;
-pub use overlay::COPY_ON_WRITE;
-pub use view::MAP_OWNER;
+pub use overlay::{COPY_ON_WRITE, MAP_OWNER};

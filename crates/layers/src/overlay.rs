@@ -8,7 +8,7 @@
 //! mapped owners, and the kernel must copy as the agent, who is the only one that they know.
 
 use crate::error::{LayerError, shown};
-use crate::view::{MAP_OWNER, View, clone_tree, doing, relative};
+use crate::view::{View, clone_tree, doing, relative};
 use ironcage_plan::Owner;
 use ironcage_sys::mount::{AttributeChange, open_below, open_source, set_attributes};
 use ironcage_sys::process::{FileIds, set_file_ids};
@@ -28,6 +28,8 @@ use std::path::Path;
 
 /// What failures of this layer speak of, so that callers can tell them from others.
 pub const COPY_ON_WRITE: &str = "copy-on-write view";
+/// The same where the owner of files cannot be mapped, also without such a view.
+pub const MAP_OWNER: &str = "map the owner of";
 
 /// The directories of an overlay on the host.
 #[derive(Debug, Clone, Copy)]

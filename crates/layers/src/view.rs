@@ -7,7 +7,7 @@
 use crate::authorities;
 use crate::error::{Doing, LayerError, shown};
 use crate::hiding::{Covers, HIDDEN_DIRECTORY, HIDDEN_FILE};
-use crate::overlay::{LAYERS, Layers, Place, UPPER, WORK};
+use crate::overlay::{LAYERS, Layers, MAP_OWNER, Place, UPPER, WORK};
 pub use crate::shared::Shared;
 use ironcage_model::Layer;
 use ironcage_plan::{Access, Item, NodeKind, Owner, ViewOp};
@@ -28,10 +28,6 @@ use ironcage_sys::rustix::process::{fchdir, getegid, geteuid, pivot_root};
 use std::cell::{OnceCell, RefCell};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-
-/// What failures speak of where the owner of files cannot be mapped, so that callers can tell
-/// them from others.
-pub const MAP_OWNER: &str = "map the owner of";
 
 /// A user namespace that maps the owner of files on disk to the agent.
 #[derive(Debug)]

@@ -3,8 +3,9 @@
 //! A snapshot is a change that no run continues, by a name of its own in `changes/KEY/snapshots`.
 //! Going back makes a new change of it; what was pending before stays.
 
+use crate::apply::Moved;
 use crate::apply::staging::{self, Dress};
-use crate::change::{Change, ChangeId, Layer};
+use crate::change::{Applying, Change, ChangeId, Layer};
 use crate::error::{Doing as _, WorkspaceError};
 use crate::known;
 use crate::store::Store;
@@ -35,6 +36,31 @@ impl Store {
     /// When the name is taken or none, somebody uses the change, or it cannot be copied.
     pub fn snapshot(&self, change: &Change, name: Option<&str>) -> Result<String, WorkspaceError> {
         let _lock = change.lock()?;
+        self.keep(change, name, &mut || None)
+    }
+
+    /// The same while a cage works on the change, which must stand still meanwhile. `moved` is
+    /// asked once more when all has been copied.
+    ///
+    /// # Errors
+    /// As [`Store::snapshot`]; [`WorkspaceError::Unsteady`] when something in the cage moved:
+    /// nothing is kept then.
+    pub fn snapshot_running(
+        &self,
+        change: &Change,
+        _applying: &Applying,
+        name: Option<&str>,
+        moved: &mut Moved<'_>,
+    ) -> Result<String, WorkspaceError> {
+        self.keep(change, name, moved)
+    }
+
+    fn keep(
+        &self,
+        change: &Change,
+        name: Option<&str>,
+        moved: &mut Moved<'_>,
+    ) -> Result<String, WorkspaceError> {
         let place = self.snapshots(change.workspace());
         let name = match name {
             Some(name) => checked(name)?.to_owned(),
@@ -47,7 +73,7 @@ impl Store {
         if directory.symlink_metadata().is_ok() {
             return Err(WorkspaceError::SnapshotExists { name });
         }
-        copy_change(change, change.id().clone(), &directory)?;
+        copy_change(change, change.id().clone(), &directory, moved)?;
         Ok(name)
     }
 
@@ -87,7 +113,7 @@ impl Store {
             });
         }
         let change = Change::read(&directory)?;
-        self.duplicate(&change)
+        self.duplicate(&change, &mut || None)
     }
 
     /// Removes a snapshot.
@@ -110,12 +136,25 @@ impl Store {
     /// When somebody uses the change, or it cannot be copied.
     pub fn fork(&self, change: &Change) -> Result<Change, WorkspaceError> {
         let _lock = change.lock()?;
-        self.duplicate(change)
+        self.duplicate(change, &mut || None)
     }
 
-    fn duplicate(&self, change: &Change) -> Result<Change, WorkspaceError> {
+    /// The same while a cage works on the change, as with [`Store::snapshot_running`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn fork_running(
+        &self,
+        change: &Change,
+        _applying: &Applying,
+        moved: &mut Moved<'_>,
+    ) -> Result<Change, WorkspaceError> {
+        self.duplicate(change, moved)
+    }
+
+    fn duplicate(&self, change: &Change, moved: &mut Moved<'_>) -> Result<Change, WorkspaceError> {
         let draft = self.draft(change.workspace())?;
-        let copy = copy_change(change, draft.id, &draft.directory)?;
+        let copy = copy_change(change, draft.id, &draft.directory, moved)?;
         self.make_current(&copy)?;
         Ok(copy)
     }
@@ -137,10 +176,24 @@ fn checked(name: &str) -> Result<&str, WorkspaceError> {
 
 /// Copies a change to a directory that is not there yet. The record comes last: without it the
 /// copy is none.
-fn copy_change(change: &Change, id: ChangeId, directory: &Path) -> Result<Change, WorkspaceError> {
+fn copy_change(
+    change: &Change,
+    id: ChangeId,
+    directory: &Path,
+    moved: &mut Moved<'_>,
+) -> Result<Change, WorkspaceError> {
+    if change.in_memory() {
+        return Err(WorkspaceError::InMemory {
+            id: change.id().clone(),
+        });
+    }
     crate::store::make_private(directory)?;
     let copied = copy_layers(change, directory);
     let finished = copied.and_then(|layers| {
+        if let Some(what) = moved() {
+            let id = change.id().clone();
+            return Err(WorkspaceError::Unsteady { id, what });
+        }
         known::copy(change, directory)?;
         let mut record = change.record.clone();
         record.id = id;

@@ -37,6 +37,9 @@ struct Shape {
     raw: bool,
 }
 
+/// What a shell ends with where it finds no program of that name.
+const NOT_FOUND: i32 = 127;
+
 pub(crate) fn run(args: Args) -> CommandResult {
     let Pending {
         change, selection, ..
@@ -95,9 +98,12 @@ fn print(change: &Change, selection: &Selection, args: Shape) -> CommandResult {
                 .stdin
                 .take()
                 .map_or(Ok(()), |mut pipe| print(&mut pipe));
-            // How the pager ended is between the reader and it.
-            let _ = pager.wait();
-            printed
+            match pager.wait() {
+                // The shell found no such program: nobody has read anything.
+                Ok(status) if status.code() == Some(NOT_FOUND) => print(&mut io::stdout().lock()),
+                // How else it ended is between the reader and it.
+                _ => printed,
+            }
         }
         None => print(&mut io::stdout().lock()),
     };

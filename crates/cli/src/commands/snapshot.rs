@@ -3,14 +3,18 @@
 use super::changes::standing;
 use crate::ask::confirm;
 use crate::error::{CliError, CommandResult};
+use crate::live::Live;
 use crate::pending::{Pending, PendingArgs, WorkspaceArgs, shown};
 use crate::places;
 use crate::values::age;
 use ironcage_model::Printable;
-use ironcage_workspace::Change;
+use ironcage_runtime::client::Connection;
+use ironcage_workspace::{Change, Store, take_owners_rights};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Keep the state of the workspace's pending change, to go back to.
+///
+/// Where a running cage works on the change, it stands still meanwhile.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// What to call it [default: the next free number]
@@ -27,7 +31,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
-    let (store, workspace) = args.workspace.open()?;
+    let (store, workspace) = args.workspace.find()?;
     if args.list {
         for (name, change) in store
             .list_snapshots(&workspace)
@@ -44,9 +48,16 @@ pub(crate) fn run(args: Args) -> CommandResult {
         return Ok(0);
     }
     let change = crate::pending::pending(&store, &workspace)?;
-    let name = store
-        .snapshot(&change, args.name.as_deref())
-        .map_err(|error| shown(&error))?;
+    let cage = crate::pending::cage_of(&change)?;
+    // Refused on hosts without user namespaces: what cannot be read there is told.
+    let _ = take_owners_rights();
+    let name = args.name.as_deref();
+    let name = match &cage {
+        None => store
+            .snapshot(&change, name)
+            .map_err(|error| shown(&error))?,
+        Some(cage) => live(&store, &change, cage).snapshot(name)?,
+    };
     anstream::println!("{name}");
     Ok(0)
 }
@@ -70,6 +81,9 @@ pub(crate) fn restore(args: RestoreArgs) -> CommandResult {
 }
 
 /// Make a second change from the same state; the next run in the workspace goes on with it.
+///
+/// Where a running cage works on the change, it stands still meanwhile and goes on with its own:
+/// `ironcage fork ID && ironcage run -- COMMAND` is a second cage from the same state.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ForkArgs {
     #[command(flatten)]
@@ -81,17 +95,28 @@ pub(crate) fn fork(args: ForkArgs) -> CommandResult {
         store,
         change,
         selection,
-        ..
-    } = args.pending.find()?;
+        cage,
+    } = args.pending.find_with_cage()?;
     if !selection.is_everything() {
         return Err(
             CliError::new("a change is forked whole: name its id, and no path")
                 .hint("`ironcage changes` lists the ids"),
         );
     }
-    let copy = store.fork(&change).map_err(|error| shown(&error))?;
+    let copy = match &cage {
+        None => store.fork(&change).map_err(|error| shown(&error))?,
+        Some(cage) => live(&store, &change, cage).fork()?,
+    };
     anstream::println!("{}", copy.id());
     Ok(0)
+}
+
+fn live<'a>(store: &'a Store, change: &'a Change, cage: &'a Connection) -> Live<'a> {
+    Live {
+        store,
+        change,
+        cage,
+    }
 }
 
 /// Remove changes that a newer one has set aside, and those of workspaces that are gone.
