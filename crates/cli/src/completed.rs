@@ -65,3 +65,16 @@ fn living(others: &[CageId]) -> Vec<CompletionCandidate> {
     offered.extend(over.map(|id| CompletionCandidate::new(id.as_str())));
     offered
 }
+
+/// Questions that wait for an answer.
+pub(crate) fn questions() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        let waiting = crate::question::waiting(None).unwrap_or_default();
+        let offered = waiting.iter().map(|one| {
+            let name = format!("{}/{}", one.shown(), one.described.question.number);
+            let what = one.described.question.resource.to_string();
+            CompletionCandidate::new(name).help(Some(what.into()))
+        });
+        offered.collect()
+    })
+}

@@ -13,6 +13,7 @@ mod error;
 mod live;
 mod pending;
 mod places;
+mod question;
 mod running;
 mod values;
 mod version;
@@ -42,6 +43,10 @@ enum Command {
     Grant(commands::grant::Args),
     Revoke(commands::revoke::Args),
     Leases(commands::leases::Args),
+    Pending(commands::pending::Args),
+    Approve(commands::approve::Args),
+    Deny(commands::deny::Args),
+    Ask(commands::ask::Args),
     Logs(commands::logs::Args),
     Attach(commands::attach::Args),
     Inspect(commands::inspect::Args),
@@ -94,6 +99,10 @@ impl Command {
             Command::Grant(args) => commands::grant::run(args),
             Command::Revoke(args) => commands::revoke::run(args),
             Command::Leases(args) => commands::leases::run(args),
+            Command::Pending(args) => commands::pending::run(args),
+            Command::Approve(args) => commands::approve::run(args),
+            Command::Deny(args) => commands::deny::run(args),
+            Command::Ask(args) => commands::ask::run(args),
             Command::Logs(args) => commands::logs::run(args),
             Command::Attach(args) => commands::attach::run(args),
             Command::Inspect(args) => commands::inspect::run(args),

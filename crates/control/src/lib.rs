@@ -13,12 +13,17 @@
 
 mod channel;
 pub mod frame;
+mod inquiry;
 mod message;
 mod network;
 mod peer;
 mod place;
 
 pub use channel::{Channel, Packet, pair};
+pub use inquiry::{
+    ASK_PROGRAM, ASK_SOCKET, Answered, InquiredThing, Inquiry, InquiryError, InquiryLine,
+    LONGEST_INQUIRY,
+};
 pub use message::{
     ApproveRequest, Bytes, Description, ExecDescription, ExecRequest, ExecStreams, GrantRequest,
     LeaseDescription, LeaseState, NotGiven, QuestionDescription, Reply, Request, ScopeRequest,

@@ -105,6 +105,7 @@ impl Supervision<'_> {
         self.finish_scopes()?;
         self.finish_leases(LeaseEnd::CageEnded)?;
         self.finish_questions()?;
+        self.dismiss_clerk();
         self.close_door()?;
         let planted = planted(&plan.absent);
         if !planted.is_empty() {

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod archive;
+mod asking;
 mod backends;
 mod background;
 pub mod client;

@@ -27,7 +27,7 @@ pub(crate) enum Named {
         handle: OwnedFd,
     },
     /// Neither, and why as far as that may be told.
-    Neither(&'static str),
+    Neither(String),
 }
 
 /// Looks at a path as it is named in a cage with this plan.
@@ -47,12 +47,23 @@ pub(crate) fn look_up(plan: &Plan, path: &Path, right: Right) -> Named {
         return Named::Had { passing };
     }
     if !in_ceiling(plan, path) {
-        return Named::Neither("it is outside of the cage's ceiling");
+        return Named::Neither("it is outside of the cage's ceiling".into());
+    }
+    let never = |path: &Path| {
+        plan.leases
+            .as_ref()
+            .and_then(|leases| leases.never(path, right))
+    };
+    // Before anything is looked at: else it would tell what lies beside the user's keys.
+    if let Some(why) = never(path) {
+        return Named::Neither(format!("it is never given: {why}"));
     }
     match find(path, right) {
-        Some((path, handle)) if in_ceiling(plan, &path) => Named::Found { path, handle },
+        Some((path, handle)) if in_ceiling(plan, &path) && never(&path).is_none() => {
+            Named::Found { path, handle }
+        }
         _ => Named::Neither(
-            "it, or the directory around it, is not there, or leads out of the ceiling",
+            "it, or the directory around it, is not there, or leads out of the ceiling".into(),
         ),
     }
 }

@@ -88,6 +88,7 @@ pub fn run(mut job: Job<'_>) -> Result<Finished, RunError> {
         cores = Some(claimed);
     }
     let sockets = crate::sockets::stand_in(&mut plan, &runtime, &id)?;
+    let asking = crate::asking::furnish(&mut plan, (&runtime, &id), sockets.len())?;
     let listening = crate::publish::listen_for(&plan)?;
     let mut birth = match backend(plan.rung.what.isolation).start(&plan, &id, kind) {
         Ok(birth) => birth,
@@ -123,6 +124,7 @@ pub fn run(mut job: Job<'_>) -> Result<Finished, RunError> {
         Err(error) => return Err(not_started(&mut recorder, error, born)),
     };
     crate::sockets::hide(&sockets);
+    asking.hide();
     if let Some(reason) = cage.per_port() {
         let reason = reason.to_owned();
         recorder.write(EventKind::DoorNarrowed { reason })?;
@@ -148,6 +150,7 @@ pub fn run(mut job: Job<'_>) -> Result<Finished, RunError> {
         background,
         recorder,
         sockets,
+        asking,
         scope: None,
     })?;
     supervision.publish_all(listening)?;

@@ -1,6 +1,7 @@
 //! The supervisor's loop: one thread, one `poll`, until the cage is gone.
 
 use crate::RunError;
+use crate::asking::Asking;
 use crate::background::Background;
 use crate::control::Control;
 use crate::door::Pace;
@@ -66,6 +67,7 @@ pub(crate) struct Supervision<'a> {
     pub(crate) limits: Limits,
     pub(crate) leases: Leases,
     pub(crate) questions: Questions,
+    pub(crate) asking: Asking,
     pub(crate) scopes: Scopes,
     /// What there is besides where this is a scope's supervisor.
     pub(crate) scope: Option<Side>,
@@ -96,6 +98,8 @@ enum Source {
     Keeper,
     Scope(u32),
     Link,
+    AskSocket,
+    Clerk,
 }
 
 pub(crate) fn failed(action: &'static str) -> impl FnOnce(std::io::Error) -> RunError {
@@ -112,6 +116,7 @@ pub(crate) struct Beginning<'a> {
     pub(crate) background: Option<Background>,
     pub(crate) recorder: Recorder,
     pub(crate) sockets: Vec<StandIn>,
+    pub(crate) asking: Asking,
     pub(crate) scope: Option<Side>,
 }
 
@@ -127,6 +132,7 @@ impl<'a> Supervision<'a> {
             background,
             recorder,
             sockets,
+            asking,
             scope,
         } = beginning;
         let init = cage.pid().as_raw_nonzero().get().unsigned_abs();
@@ -145,6 +151,7 @@ impl<'a> Supervision<'a> {
             limits,
             leases: Leases::default(),
             questions: Questions::default(),
+            asking,
             scopes: Scopes::default(),
             scope,
             signals,
@@ -330,6 +337,12 @@ impl<'a> Supervision<'a> {
         if let Some(keeper) = self.leases.keeper() {
             add(Source::Keeper, keeper, PollFlags::IN);
         }
+        if let Some(listener) = self.asking.unattended().filter(|_| !gone) {
+            add(Source::AskSocket, listener, PollFlags::IN);
+        }
+        if let Some(clerk) = self.asking.clerk() {
+            add(Source::Clerk, clerk, PollFlags::IN);
+        }
         for (number, reports) in self.scopes.reports() {
             add(Source::Scope(number), reports, PollFlags::IN);
         }
@@ -408,6 +421,8 @@ impl<'a> Supervision<'a> {
             Source::Client(key) => self.serve(key, now)?,
             Source::Keeper => self.hear_keeper(now)?,
             Source::Scope(number) => self.hear_scope(number, now)?,
+            Source::AskSocket => self.start_clerk(),
+            Source::Clerk => self.hear_clerk(now)?,
             Source::Link => {
                 if let Some(side) = &self.scope {
                     side.link.hear();

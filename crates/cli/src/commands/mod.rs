@@ -1,12 +1,15 @@
 //! One file per command.
 
 pub(crate) mod apply;
+pub(crate) mod approve;
+pub(crate) mod ask;
 pub(crate) mod attach;
 pub(crate) mod audit;
 pub(crate) mod bench;
 mod call;
 pub(crate) mod changes;
 pub(crate) mod completions;
+pub(crate) mod deny;
 pub(crate) mod diff;
 pub(crate) mod discard;
 pub(crate) mod doctor;
@@ -18,6 +21,7 @@ pub(crate) mod leases;
 pub(crate) mod logs;
 pub(crate) mod man;
 pub(crate) mod net;
+pub(crate) mod pending;
 pub(crate) mod plan;
 pub(crate) mod policy;
 pub(crate) mod probe;

@@ -21,6 +21,8 @@ pub(crate) enum Requester {
     Client(u64),
     /// A question that a person has approved, by its number; who had asked is told through it.
     Question(u32),
+    /// Somebody in the cage, by the clerk's number for their request.
+    Asker(u64),
 }
 
 /// A request for a lease of the cage's own.
@@ -220,19 +222,40 @@ impl Supervision<'_> {
         origin: LeaseOrigin,
         reason: String,
     ) -> Result<(), RunError> {
+        self.write_refusal(resource, origin, reason.clone())?;
+        self.tell_requester(by, LeaseOutcome::Refused { reason })
+    }
+
+    /// Puts on record what was refused before it could be asked for.
+    pub(crate) fn record_refusal(
+        &mut self,
+        resource: Resource,
+        origin: LeaseOrigin,
+        reason: String,
+        now: Instant,
+    ) -> Result<(), RunError> {
+        self.leases.pace.count(now);
+        self.write_refusal(resource, origin, reason)
+    }
+
+    fn write_refusal(
+        &mut self,
+        resource: Resource,
+        origin: LeaseOrigin,
+        reason: String,
+    ) -> Result<(), RunError> {
         // However many ask: a record that nobody can read through tells nothing.
         let pace = &mut self.leases.pace;
         if pace.asked > MOST_ASKED {
             pace.unrecorded = pace.unrecorded.saturating_add(1);
-        } else {
-            self.recorder.write(EventKind::LeaseRefused {
-                resource,
-                origin,
-                reason: reason.clone(),
-                unrecorded: std::mem::take(&mut pace.unrecorded),
-            })?;
+            return Ok(());
         }
-        self.tell_requester(by, LeaseOutcome::Refused { reason })
+        self.recorder.write(EventKind::LeaseRefused {
+            resource,
+            origin,
+            reason,
+            unrecorded: std::mem::take(&mut pace.unrecorded),
+        })
     }
 
     /// Tells whoever asked what came of it: the one place for all of them.
@@ -255,6 +278,10 @@ impl Supervision<'_> {
                 Ok(())
             }
             Requester::Question(number) => self.question_opened(number, outcome),
+            Requester::Asker(ticket) => {
+                self.tell_asker(ticket, outcome);
+                Ok(())
+            }
         }
     }
 }

@@ -153,7 +153,7 @@ impl Planned {
     fn open(&mut self, plan: &Plan, path: &Path, right: Right) -> Option<(PathBuf, OwnedFd)> {
         let reason = match look_up(plan, path, right) {
             Named::Had { passing: true } if self.tool && right == Right::Write => {
-                "what is written there would be gone with the call; write in the workspace"
+                "what is written there would be gone with the call; write in the workspace".into()
             }
             Named::Had { .. } => return None,
             Named::Found { path, handle } => return Some((path, handle)),
@@ -164,7 +164,7 @@ impl Planned {
                 path: path.to_string_lossy().into_owned(),
                 right,
             },
-            reason: reason.into(),
+            reason,
             ask: false,
         });
         None

@@ -7,6 +7,7 @@ use super::call;
 use super::leases::{self, Opened, Wish};
 use super::link::Link;
 use crate::RunError;
+use crate::asking::Asking;
 use crate::backends::backend;
 use crate::control::Control;
 use crate::output::Output;
@@ -97,6 +98,7 @@ fn supervise(given: Given<'_>) -> Result<(), RunError> {
     let link = Rc::new(Link::new(link));
     let mut recorder = Recorder::of_scope(link.clone());
     let mut plan = plan.scoped();
+    crate::asking::without(&mut plan);
     let mut asked = request.scope.take().unwrap_or_default();
     let mut refused = Vec::new();
     if let Some(text) = asked.call.take() {
@@ -169,6 +171,7 @@ fn supervise(given: Given<'_>) -> Result<(), RunError> {
         background: None,
         recorder,
         sockets: Vec::new(),
+        asking: Asking::default(),
         scope: Some(Side {
             link,
             ended: None,

@@ -1,0 +1,55 @@
+//! `ironcage approve`: says yes to a question of a running cage.
+
+use super::grant::in_words;
+use crate::completed::questions;
+use crate::error::{CliError, CommandResult};
+use crate::{question, running};
+use ironcage_control::ApproveRequest;
+use ironcage_model::{Printable, Term};
+use ironcage_policy::TimeLimit;
+use ironcage_runtime::client::{ClientError, Granted, approve};
+
+/// Say yes to what a running cage asks for
+///
+/// The lease is opened as if you had granted it: for the time that was asked for, or --for. What
+/// is opened is the very file or directory that was asked about, whatever has taken its name since.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The question: CAGE/NUMBER, or its number
+    #[arg(value_name = "QUESTION", add = questions())]
+    question: String,
+    /// For how long: 30s, 10m, or none for as long as the policy lets it [default: as was asked]
+    #[arg(long = "for", value_name = "TIME", conflicts_with = "once")]
+    time: Option<TimeLimit>,
+    /// For one use: one connection. Nobody counts the uses of a path: give that for a time
+    #[arg(long)]
+    once: bool,
+}
+
+pub(crate) fn run(args: Args) -> CommandResult {
+    let found = question::find(&args.question)?;
+    let question = &found.described.question;
+    let request = ApproveRequest {
+        number: question.number,
+        term: args.time.map(|time| match time.0 {
+            Some(time) => Term::Milliseconds(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
+            None => Term::UntilRevoked,
+        }),
+        uses: args.once.then_some(1),
+    };
+    match approve(&found.connection, request) {
+        Ok(Granted::Lease(lease)) => anstream::println!("{}", in_words(&lease)),
+        Ok(Granted::InBase { reason }) => {
+            anstream::println!("no lease is needed: {}", Printable::new(&reason));
+        }
+        Err(ClientError::Refused { reason }) => {
+            return Err(CliError::new(format!(
+                "{} was not given: {}",
+                question.resource,
+                Printable::new(&reason)
+            )));
+        }
+        Err(error) => return Err(running::said(error)),
+    }
+    Ok(0)
+}

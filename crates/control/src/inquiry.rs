@@ -1,0 +1,207 @@
+//! The words of the ask socket: what somebody in a cage asks for, and what they are answered.
+//!
+//! One line of JSON each way. This is not the control protocol and knows nothing of it: whoever
+//! speaks here is the agent, or whoever the agent listened to. So it is small and strict: one
+//! thing in a line, no key that is not known, none twice, and a bound on everything.
+
+use ironcage_model::{HostRule, Printable, Resource, Right};
+use serde::{Deserialize, Serialize};
+use std::path::{Component, Path, PathBuf};
+
+/// Where the socket is in the cage.
+pub const ASK_SOCKET: &str = "/.ironcage/ask";
+/// And where Ironcage's own program is, which knows how to ask.
+pub const ASK_PROGRAM: &str = "/.ironcage/bin/ironcage";
+
+/// Longest line, with its end.
+pub const LONGEST_INQUIRY: usize = 8 * 1024;
+/// Longest path.
+const LONGEST_PATH: usize = 4095;
+/// Longest reason, in characters.
+const LONGEST_REASON: usize = 500;
+/// Longest that somebody can wait for an answer.
+const LONGEST_WAIT: u64 = 24 * 3600;
+
+/// A line, as it is written.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InquiryLine {
+    /// A path to read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read: Option<String>,
+    /// A path to write.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write: Option<String>,
+    /// A host to connect to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// What for.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// For how many seconds; as long as the policy lets it where nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<u64>,
+    /// How many seconds to wait for a person's answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait: Option<u64>,
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum InquiredThing {
+    /// A path, as the cage names it.
+    Path {
+        /// Which.
+        path: PathBuf,
+        /// What is to be done with it.
+        right: Right,
+    },
+    /// Connections.
+    Host(HostRule),
+}
+
+impl InquiredThing {
+    /// As leases name it.
+    pub fn resource(&self) -> Resource {
+        match self {
+            InquiredThing::Path { path, right } => Resource::Path {
+                path: path.to_string_lossy().into_owned(),
+                right: *right,
+            },
+            InquiredThing::Host(rule) => Resource::Host { rule: rule.clone() },
+        }
+    }
+}
+
+/// A request that makes sense.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inquiry {
+    /// What.
+    pub what: InquiredThing,
+    /// What for.
+    pub reason: String,
+    /// For how many seconds.
+    pub seconds: Option<u64>,
+    /// How many seconds an answer is waited for.
+    pub wait: u64,
+}
+
+/// Why a line is no request.
+#[derive(Debug, thiserror::Error)]
+pub enum InquiryError {
+    /// It is too long.
+    #[error("a request is a line of at most {LONGEST_INQUIRY} bytes")]
+    TooLong,
+    /// It is not what it should be.
+    #[error(
+        "this is no request: {0}; write {{\"write\": \"/a/path\", \"reason\": \"...\"}}, or `read`, or `host`"
+    )]
+    Garbled(String),
+    /// It asks for nothing, or for several things.
+    #[error("a request names one of `read`, `write` and `host`")]
+    NotOne,
+    /// Its path is none.
+    #[error("`{0}` is no absolute path without `.` and `..`")]
+    Path(String),
+    /// Its host is none.
+    #[error("`{0}` is no host: write NAME, NAME:PORT or an address")]
+    Host(String),
+    /// A number is out of range.
+    #[error("{0} is out of range")]
+    Range(&'static str),
+}
+
+/// Text of the asker's, short and without what acts on a terminal.
+fn shown(text: &str) -> String {
+    let short: String = text.chars().take(200).collect();
+    Printable::new(&short).to_string()
+}
+
+impl Inquiry {
+    /// Reads a line, without its end.
+    pub fn read(line: &[u8]) -> Result<Self, InquiryError> {
+        if line.len() > LONGEST_INQUIRY {
+            return Err(InquiryError::TooLong);
+        }
+        let line: InquiryLine = serde_json::from_slice(line)
+            .map_err(|error| InquiryError::Garbled(shown(&error.to_string())))?;
+        let path = |text: String, right| {
+            let path = Path::new(&text);
+            let plain =
+                |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
+            let whole = path.components().collect::<PathBuf>();
+            if !path.is_absolute()
+                || text.len() > LONGEST_PATH
+                || text.contains('\0')
+                || !path.components().all(plain)
+                || whole.as_os_str() != path.as_os_str()
+            {
+                return Err(InquiryError::Path(shown(&text)));
+            }
+            Ok(InquiredThing::Path { path: whole, right })
+        };
+        let what = match (line.read, line.write, line.host) {
+            (Some(text), None, None) => path(text, Right::Read)?,
+            (None, Some(text), None) => path(text, Right::Write)?,
+            (None, None, Some(text)) => match text.parse() {
+                Ok(rule) => InquiredThing::Host(rule),
+                Err(_) => return Err(InquiryError::Host(shown(&text))),
+            },
+            _ => return Err(InquiryError::NotOne),
+        };
+        if line.seconds == Some(0) {
+            return Err(InquiryError::Range("`seconds`"));
+        }
+        let wait = line.wait.unwrap_or(0);
+        if wait > LONGEST_WAIT {
+            return Err(InquiryError::Range("`wait`"));
+        }
+        if line.reason.chars().count() > LONGEST_REASON {
+            return Err(InquiryError::Range("the length of `reason`"));
+        }
+        Ok(Inquiry {
+            what,
+            reason: line.reason,
+            seconds: line.seconds,
+            wait,
+        })
+    }
+}
+
+/// What is answered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "kebab-case")]
+pub enum Answered {
+    /// It is there now.
+    Granted {
+        /// What exactly, in words; for what is to be made, the directory around it.
+        what: String,
+        /// The number of the lease.
+        lease: u32,
+        /// For how long.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        milliseconds: Option<u64>,
+    },
+    /// It was there all the time.
+    Had {
+        /// Why.
+        reason: String,
+    },
+    /// It is not given.
+    Denied {
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// A person is asked, and has not answered yet.
+    Pending {
+        /// The number of the question.
+        question: u32,
+        /// Why a person has to.
+        reason: String,
+    },
+    /// The line was no request.
+    Invalid {
+        /// Why.
+        reason: String,
+    },
+}

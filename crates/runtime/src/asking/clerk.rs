@@ -1,0 +1,379 @@
+//! Who reads the ask socket: a process of its own, forked from the supervisor.
+//!
+//! What is written there is the agent's, and the paths that it names lie on file systems that may
+//! hang: both are no matter of the process that holds the cage. The clerk has no way to give
+//! anything. It is paced: what comes faster than it reads waits in the socket.
+
+use super::{Came, FromClerk, ToClerk};
+use crate::named::{Named, look_up};
+use ironcage_control::{
+    Answered, Channel, GrantRequest, InquiredThing, Inquiry, InquiryError, LONGEST_INQUIRY, Packet,
+    Wanted,
+};
+use ironcage_model::{Lease, Resource, Right, Term};
+use ironcage_plan::Plan;
+use ironcage_sys::clone::exit_now;
+use ironcage_sys::process::close_all_but;
+use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
+use ironcage_sys::rustix::io::Errno;
+use ironcage_sys::rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
+use ironcage_sys::rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+use ironcage_sys::rustix::thread::set_name;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Connections at once; others wait in the socket.
+const MOST: usize = 8;
+/// Requests that are read within a second, of all of them together.
+const MOST_READ: u32 = 32;
+/// How long somebody may be connected without asking anything.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// What the clerk is given.
+pub(super) struct Given<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) listener: BorrowedFd<'a>,
+    pub(super) link: Channel,
+    pub(super) supervisor: Pid,
+    /// The number before its first request's.
+    pub(super) first: u64,
+}
+
+/// Somebody who is connected.
+struct Asker {
+    socket: OwnedFd,
+    /// What has come of a line that is not whole yet.
+    heard: Vec<u8>,
+    state: State,
+}
+
+enum State {
+    /// Nothing is asked; until when that is borne.
+    Idle(Instant),
+    /// The supervisor was asked.
+    Waiting {
+        ticket: u64,
+        /// Until when a person's answer is waited for.
+        until: Instant,
+        /// What is said when that is over.
+        pending: Option<Answered>,
+    },
+    Gone,
+}
+
+/// Reads the socket until the supervisor is gone.
+pub(super) fn run(given: Given<'_>) -> ! {
+    let tethered = set_parent_process_death_signal(Some(Signal::KILL)).is_ok();
+    if !tethered || getppid() != Some(given.supervisor) {
+        exit_now(1);
+    }
+    if close_all_but(&[given.listener, given.link.as_fd()]).is_err() {
+        exit_now(1);
+    }
+    let _ = set_name(c"ironcage-clerk");
+    let mut clerk = Clerk {
+        plan: given.plan,
+        listener: given.listener,
+        link: given.link,
+        askers: Vec::new(),
+        last: given.first,
+        second: Instant::now(),
+        read: 0,
+    };
+    while clerk.turn().is_some() {}
+    exit_now(0)
+}
+
+struct Clerk<'a> {
+    plan: &'a Plan,
+    listener: BorrowedFd<'a>,
+    link: Channel,
+    askers: Vec<Asker>,
+    last: u64,
+    /// When this second began, and how much was read in it.
+    second: Instant,
+    read: u32,
+}
+
+impl Clerk<'_> {
+    /// Waits for something, and does it. `None` when there is nobody left to do it for.
+    fn turn(&mut self) -> Option<()> {
+        let now = Instant::now();
+        if now.duration_since(self.second) >= Duration::from_secs(1) {
+            self.second = now;
+            self.read = 0;
+        }
+        let paused = self.read >= MOST_READ;
+        let (linked, knocking, speaking) = self.wait(now, paused)?;
+        if linked {
+            self.hear_supervisor()?;
+        }
+        for index in speaking {
+            // Those who wait are looked at too: who is gone needs no answer.
+            self.hear_asker(index);
+        }
+        if knocking {
+            self.accept();
+        }
+        let now = Instant::now();
+        for asker in &mut self.askers {
+            asker.look(now);
+        }
+        self.askers
+            .retain(|asker| !matches!(asker.state, State::Gone));
+        Some(())
+    }
+
+    fn wait(&self, now: Instant, paused: bool) -> Option<(bool, bool, Vec<usize>)> {
+        let mut fds = vec![PollFd::new(&self.link, PollFlags::IN)];
+        let mut until: Vec<Instant> = self.askers.iter().filter_map(Asker::until).collect();
+        if paused {
+            until.push(self.second + Duration::from_secs(1));
+        } else {
+            let open = match self.askers.len() < MOST {
+                true => PollFlags::IN,
+                false => PollFlags::empty(),
+            };
+            fds.push(PollFd::from_borrowed_fd(self.listener, open));
+            for asker in &self.askers {
+                // Of who waits only the end is of interest, which is told unasked.
+                let flags = match asker.state {
+                    State::Idle(_) => PollFlags::IN,
+                    _ => PollFlags::empty(),
+                };
+                fds.push(PollFd::new(&asker.socket, flags));
+            }
+        }
+        let timeout = until.into_iter().min().map(|at| {
+            let left = at.saturating_duration_since(now) + Duration::from_millis(1);
+            Timespec::try_from(left).unwrap_or_default()
+        });
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) => {}
+            Err(Errno::INTR) => return Some((false, false, Vec::new())),
+            Err(_) => return None,
+        }
+        let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
+        let linked = ready.next().unwrap_or(false);
+        let knocking = ready.next().unwrap_or(false);
+        let speaking = ready.enumerate().filter(|(_, ready)| *ready);
+        Some((linked, knocking, speaking.map(|(index, _)| index).collect()))
+    }
+
+    fn accept(&mut self) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        if let Ok(socket) = accept_with(self.listener, flags) {
+            self.read += 1;
+            self.askers.push(Asker {
+                socket,
+                heard: Vec::new(),
+                state: State::Idle(Instant::now() + IDLE),
+            });
+        }
+    }
+
+    fn hear_supervisor(&mut self) -> Option<()> {
+        let said = match self.link.receive::<ToClerk>(false) {
+            Ok(None) => return Some(()),
+            Ok(Some(Packet::Message(said, _))) => said,
+            Ok(Some(Packet::Garbled(_) | Packet::Closed)) | Err(_) => return None,
+        };
+        let waits = |asker: &&mut Asker| matches!(asker.state, State::Waiting { ticket, .. } if ticket == said.ticket);
+        if let Some(asker) = self.askers.iter_mut().find(waits) {
+            asker.told(said.came);
+        }
+        Some(())
+    }
+
+    fn hear_asker(&mut self, index: usize) {
+        let Some(asker) = self.askers.get_mut(index) else {
+            return;
+        };
+        let Some(line) = asker.hear() else {
+            return;
+        };
+        self.read += 1;
+        match line.and_then(|line| Inquiry::read(&line)) {
+            Ok(inquiry) => self.ask(index, inquiry),
+            Err(error) => {
+                let reason = error.to_string();
+                asker.answer(&Answered::Invalid { reason });
+                asker.state = State::Gone;
+            }
+        }
+    }
+
+    /// Asks the supervisor, if there is anything to ask.
+    fn ask(&mut self, index: usize, inquiry: Inquiry) {
+        let resource = inquiry.what.resource();
+        let (wanted, descriptor) = match inquiry.what {
+            InquiredThing::Host(rule) => (Wanted::Other(Resource::Host { rule }), None),
+            InquiredThing::Path { path, right } => match look_up(self.plan, &path, right) {
+                Named::Found { handle, .. } => (Wanted::Path { right }, Some(handle)),
+                Named::Had { passing: false } => {
+                    let reason = format!("the cage can {} it anyway", right.name());
+                    return self.answer(index, &Answered::Had { reason });
+                }
+                Named::Had { passing: true } => {
+                    let leases = self.plan.leases.as_ref();
+                    if let Some(why) = leases.and_then(|leases| leases.never(&path, right)) {
+                        let reason = format!("the host's is never given: {why}");
+                        return self.refuse(index, resource, reason);
+                    }
+                    let reason = "the host's is outside of the cage's ceiling; the cage has a place of its own there, which it can read and write";
+                    let reason = reason.to_owned();
+                    // Who wants to write has where to; who wants to read what is outside has not.
+                    return match right {
+                        Right::Write => self.answer(index, &Answered::Had { reason }),
+                        Right::Read => self.refuse(index, resource, reason),
+                    };
+                }
+                Named::Neither(reason) => return self.refuse(index, resource, reason),
+            },
+        };
+        let term = match inquiry.seconds {
+            Some(seconds) => Term::Milliseconds(seconds.saturating_mul(1000)),
+            None => Term::UntilRevoked,
+        };
+        self.last += 1;
+        let asks = FromClerk::Asks {
+            ticket: self.last,
+            grant: GrantRequest {
+                wanted,
+                term,
+                uses: None,
+                reason: inquiry.reason,
+            },
+        };
+        let descriptors: Vec<BorrowedFd<'_>> = descriptor.iter().map(AsFd::as_fd).collect();
+        if self.link.send(&asks, &descriptors).is_err() {
+            let reason = "the cage is busy; ask again later".to_owned();
+            return self.answer(index, &Answered::Denied { reason });
+        }
+        if let Some(asker) = self.askers.get_mut(index) {
+            asker.state = State::Waiting {
+                ticket: self.last,
+                until: Instant::now() + Duration::from_secs(inquiry.wait),
+                pending: None,
+            };
+        }
+    }
+
+    /// Says no to what cannot even be asked for.
+    fn refuse(&mut self, index: usize, resource: Resource, reason: String) {
+        let refused = FromClerk::Refused {
+            resource,
+            reason: reason.clone(),
+        };
+        // For the record; a supervisor who is gone is noticed later.
+        let _ = self.link.send(&refused, &[]);
+        self.answer(index, &Answered::Denied { reason });
+    }
+
+    fn answer(&mut self, index: usize, answer: &Answered) {
+        if let Some(asker) = self.askers.get_mut(index) {
+            asker.answer(answer);
+        }
+    }
+}
+
+impl Asker {
+    fn until(&self) -> Option<Instant> {
+        match &self.state {
+            State::Idle(until) => Some(*until),
+            State::Waiting {
+                until,
+                pending: Some(_),
+                ..
+            } => Some(*until),
+            State::Waiting { .. } | State::Gone => None,
+        }
+    }
+
+    /// A line, where one is whole; what comes after it waits.
+    fn hear(&mut self) -> Option<Result<Vec<u8>, InquiryError>> {
+        if !matches!(self.state, State::Idle(_)) {
+            // Nobody waits for the answer any more.
+            self.state = State::Gone;
+            return None;
+        }
+        let mut part = [0; 2048];
+        let room = LONGEST_INQUIRY + 1 - self.heard.len();
+        let room = part.get_mut(..room.min(2048)).unwrap_or_default();
+        match recv(&self.socket, room, RecvFlags::DONTWAIT) {
+            Ok((0, _)) => {
+                self.state = State::Gone;
+                return None;
+            }
+            Ok((count, _)) => {
+                let came = part.get(..count).unwrap_or_default();
+                self.heard.extend_from_slice(came);
+            }
+            Err(Errno::AGAIN | Errno::INTR) => return None,
+            Err(_) => {
+                self.state = State::Gone;
+                return None;
+            }
+        }
+        match self.heard.iter().position(|byte| *byte == b'\n') {
+            // One at a time: what is said before the answer is not read.
+            Some(end) => {
+                self.heard.truncate(end);
+                Some(Ok(std::mem::take(&mut self.heard)))
+            }
+            None if self.heard.len() > LONGEST_INQUIRY => Some(Err(InquiryError::TooLong)),
+            None => None,
+        }
+    }
+
+    fn told(&mut self, came: Came) {
+        let answer = match came {
+            Came::Open(lease) => granted(&lease),
+            Came::Had { reason } => Answered::Had { reason },
+            Came::Refused { reason } => Answered::Denied { reason },
+            Came::Asked { question, because } => {
+                let said = Answered::Pending {
+                    question,
+                    reason: because,
+                };
+                if let State::Waiting { pending, .. } = &mut self.state {
+                    *pending = Some(said);
+                }
+                return;
+            }
+        };
+        self.answer(&answer);
+    }
+
+    /// Says that a person has not answered, when that was waited for long enough.
+    fn look(&mut self, now: Instant) {
+        match &mut self.state {
+            State::Idle(until) if now >= *until => self.state = State::Gone,
+            State::Waiting { until, pending, .. } if now >= *until => {
+                if let Some(said) = pending.take() {
+                    self.answer(&said);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn answer(&mut self, answer: &Answered) {
+        let mut line = serde_json::to_vec(answer).unwrap_or_default();
+        line.push(b'\n');
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        // Who does not take a line has asked for nothing that matters to them.
+        self.state = match send(&self.socket, &line, flags) {
+            Ok(count) if count == line.len() => State::Idle(Instant::now() + IDLE),
+            _ => State::Gone,
+        };
+    }
+}
+
+fn granted(lease: &Lease) -> Answered {
+    Answered::Granted {
+        what: lease.resource.to_string(),
+        lease: lease.number,
+        milliseconds: lease.term.duration().map(|time| time.as_millis() as u64),
+    }
+}

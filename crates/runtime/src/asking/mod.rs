@@ -1,0 +1,224 @@
+//! Asking from inside: a socket in the cage, at which whoever is there says what they need.
+//!
+//! The supervisor only listens. With the first connection it forks the [`clerk`], which reads
+//! what the agent writes and looks paths up; what comes from there is a lease that is asked for,
+//! by a descriptor, in the name of somebody who is not trusted.
+
+mod clerk;
+
+use crate::RunError;
+use crate::leases::{LeaseOutcome, LeaseRequest, Requester};
+use crate::supervise::Supervision;
+use ironcage_backend::{Ability, Answer};
+use ironcage_control::{
+    ASK_PROGRAM, ASK_SOCKET, Channel, GrantRequest, Listener, Packet, RuntimeDir, pair,
+};
+use ironcage_model::{CageId, Lease, LeaseOrigin, Resource};
+use ironcage_plan::{Access, Item, NodeKind, Plan, ViewOp};
+use ironcage_sys::clone::{Forked, Namespaces, fork};
+use ironcage_sys::rustix::process::{
+    Signal, WaitId, WaitIdOptions, getpid, pidfd_send_signal, waitid,
+};
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Clerks that are started: one that dies again and again is not needed.
+const MOST_CLERKS: u32 = 8;
+
+/// What the clerk says.
+#[derive(Debug, Serialize, Deserialize)]
+enum FromClerk {
+    /// Somebody asks for a lease. A path's descriptor is beside it.
+    Asks { ticket: u64, grant: GrantRequest },
+    /// Somebody asked for what cannot even be asked for, and was told so.
+    Refused { resource: Resource, reason: String },
+}
+
+/// What the clerk is told.
+#[derive(Debug, Serialize, Deserialize)]
+struct ToClerk {
+    ticket: u64,
+    came: Came,
+}
+
+/// What came of a request.
+#[derive(Debug, Serialize, Deserialize)]
+enum Came {
+    Open(Lease),
+    Had { reason: String },
+    Asked { question: u32, because: String },
+    Refused { reason: String },
+}
+
+/// The socket of one cage, and who reads it.
+#[derive(Debug, Default)]
+pub(crate) struct Asking {
+    listener: Option<Listener>,
+    clerk: Option<Clerk>,
+    started: u32,
+}
+
+#[derive(Debug)]
+struct Clerk {
+    channel: Channel,
+    pidfd: OwnedFd,
+}
+
+impl Drop for Clerk {
+    fn drop(&mut self) {
+        // One that is gone already needs no signal.
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+        let _ = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
+    }
+}
+
+/// Puts the socket, and the program that knows how to ask, into the view of a cage that can be
+/// given anything; of others nothing is made.
+pub(crate) fn furnish(
+    plan: &mut Cow<'_, Plan>,
+    (runtime, id): (&RuntimeDir, &CageId),
+    index: usize,
+) -> Result<Asking, RunError> {
+    let can = crate::backend(plan.rung.what.isolation).can(Ability::Lease);
+    if plan.leases.is_none() || !matches!(can, Answer::Yes(_)) {
+        return Ok(Asking::default());
+    }
+    let (listener, source) = runtime.listen_for_cage(id, index)?;
+    let bind = |source: PathBuf, target: &str| Item {
+        what: ViewOp::Bind {
+            source,
+            target: target.into(),
+            access: Access::Read,
+            kind: NodeKind::File,
+            owner: None,
+        },
+        origin: "for asking".into(),
+    };
+    let mut ops = vec![bind(source, ASK_SOCKET)];
+    let own = std::fs::read_link("/proc/self/exe").ok();
+    // One that was replaced while it ran has no name any more; the socket is there all the same.
+    let replaced = |own: &PathBuf| own.as_os_str().as_bytes().ends_with(b" (deleted)");
+    ops.extend(
+        own.filter(|own| !replaced(own))
+            .map(|own| bind(own, ASK_PROGRAM)),
+    );
+    let view = &mut plan.to_mut().view;
+    let seal = view.iter().position(|op| matches!(op.what, ViewOp::Seal));
+    let place = seal.unwrap_or(view.len());
+    view.splice(place..place, ops);
+    Ok(Asking {
+        listener: Some(listener),
+        ..Asking::default()
+    })
+}
+
+/// Takes the socket out of a scope's view: what is asked for there would be the cage's.
+pub(crate) fn without(plan: &mut Plan) {
+    let is_it = |op: &ViewOp| op.target() == Some(Path::new(ASK_SOCKET));
+    plan.view.retain(|op| !is_it(&op.what));
+}
+
+impl Asking {
+    /// The cage has the socket in its view: nobody needs its name outside any more.
+    pub(crate) fn hide(&self) {
+        if let Some(listener) = &self.listener {
+            listener.hide();
+        }
+    }
+
+    /// Where somebody knocks, as long as nobody is there to hear it.
+    pub(crate) fn unattended(&self) -> Option<BorrowedFd<'_>> {
+        let free = self.clerk.is_none() && self.started < MOST_CLERKS;
+        let listener = self.listener.as_ref().filter(|_| free);
+        listener.map(AsFd::as_fd)
+    }
+
+    /// Where the clerk speaks.
+    pub(crate) fn clerk(&self) -> Option<BorrowedFd<'_>> {
+        self.clerk.as_ref().map(|clerk| clerk.channel.as_fd())
+    }
+}
+
+impl Supervision<'_> {
+    /// Somebody connects, and nobody is there: starts the clerk.
+    pub(crate) fn start_clerk(&mut self) {
+        let Some(listener) = &self.asking.listener else {
+            return;
+        };
+        self.asking.started += 1;
+        let Ok((ours, theirs)) = pair() else {
+            return;
+        };
+        let supervisor = getpid();
+        // What its predecessor was asked is not taken for what it is asked.
+        let first = u64::from(self.asking.started) << 32;
+        match fork(Namespaces::NONE, None) {
+            // Who connects waits, until it is tried again or the cage ends.
+            Err(_) => {}
+            Ok(Forked::Child) => clerk::run(clerk::Given {
+                plan: self.plan,
+                listener: listener.as_fd(),
+                link: theirs,
+                supervisor,
+                first,
+            }),
+            Ok(Forked::Parent { pidfd, .. }) => {
+                self.asking.clerk = Some(Clerk {
+                    channel: ours,
+                    pidfd,
+                });
+            }
+        }
+    }
+
+    /// Takes what the clerk says.
+    pub(crate) fn hear_clerk(&mut self, now: Instant) -> Result<(), RunError> {
+        let Some(clerk) = &self.asking.clerk else {
+            return Ok(());
+        };
+        match clerk.channel.receive::<FromClerk>(false) {
+            Ok(None) => Ok(()),
+            Ok(Some(Packet::Message(FromClerk::Asks { ticket, grant }, descriptors))) => self
+                .request_lease(
+                    LeaseRequest {
+                        by: Requester::Asker(ticket),
+                        origin: LeaseOrigin::Ask,
+                        grant,
+                        descriptor: descriptors.into_iter().next(),
+                    },
+                    now,
+                ),
+            Ok(Some(Packet::Message(FromClerk::Refused { resource, reason }, _))) => {
+                self.record_refusal(resource, LeaseOrigin::Ask, reason, now)
+            }
+            Ok(Some(Packet::Garbled(_) | Packet::Closed)) | Err(_) => {
+                self.asking.clerk = None;
+                Ok(())
+            }
+        }
+    }
+
+    /// Tells somebody in the cage what came of a request.
+    pub(crate) fn tell_asker(&mut self, ticket: u64, outcome: LeaseOutcome) {
+        let came = match outcome {
+            LeaseOutcome::Open(lease) => Came::Open(lease),
+            LeaseOutcome::InBase { reason } => Came::Had { reason },
+            LeaseOutcome::Asked { question, because } => Came::Asked { question, because },
+            LeaseOutcome::Refused { reason } => Came::Refused { reason },
+        };
+        if let Some(clerk) = &self.asking.clerk
+            && clerk.channel.send(&ToClerk { ticket, came }, &[]).is_err()
+        {
+            self.asking.clerk = None;
+        }
+    }
+
+    /// Nobody is answered any more.
+    pub(crate) fn dismiss_clerk(&mut self) {
+        self.asking = Asking::default();
+    }
+}

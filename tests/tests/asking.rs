@@ -1,0 +1,298 @@
+//! Asking from inside of a cage, and the people who answer: what is given, what is not, and that
+//! what was approved is what is opened.
+#![forbid(unsafe_code)]
+
+use ironcage_tests::{Ran, Running, Stage, both, wait_until};
+use std::path::Path;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const ASK: &str = "/.ironcage/bin/ironcage";
+
+trait Tells {
+    fn tells(self, text: &str) -> Self;
+}
+
+impl Tells for Ran {
+    /// Checks what it printed.
+    #[track_caller]
+    fn tells(self, text: &str) -> Self {
+        assert!(self.stdout().contains(text), "no {text:?} in {self:?}");
+        self
+    }
+}
+
+/// A cage that can be given things, ended when this is dropped.
+struct Cage<'a> {
+    stage: &'a Stage,
+    id: String,
+}
+
+impl<'a> Cage<'a> {
+    /// One whose ceiling gives `auto` at once, and `data` when it is asked for; below both is a
+    /// file each.
+    #[track_caller]
+    fn start(stage: &'a Stage) -> Self {
+        let at = |name: &str| stage.aside().join(name).display().to_string();
+        stage.write(stage.aside().join("auto/file"), "automatic\n");
+        stage.write(stage.aside().join("data/file"), "asked for\n");
+        stage.write(stage.aside().join("data/deep/file"), "deep\n");
+        stage.write(stage.aside().join("secret/file"), "secret\n");
+        let policy = stage.base().join("asking.toml");
+        let text = format!(
+            "[ceiling.auto.files]\nread = [\"{}\"]\n[ceiling.ask.files]\nwrite = [\"{}\"]\n",
+            at("auto"),
+            at("data"),
+        );
+        stage.write(&policy, text);
+        let policy = policy.to_str().expect("text");
+        let args = ["run", "-q", "-d", "--workspace-mode", "direct", "--policy"];
+        let mut run = stage.ironcage(args);
+        let ran = Running::start(run.arg(policy)).finish(PATIENCE).ok();
+        let id = ran.stdout().trim().to_owned();
+        Cage { stage, id }
+    }
+
+    fn exec(&self, command: &[&str]) -> std::process::Command {
+        let mut exec = self.stage.ironcage(["exec", &self.id, "--"]);
+        exec.args(command);
+        exec
+    }
+
+    #[track_caller]
+    fn sh(&self, script: &str) -> Ran {
+        Running::start(&mut self.exec(&["/bin/sh", "-c", script])).finish(PATIENCE)
+    }
+
+    /// Asks inside.
+    #[track_caller]
+    fn ask(&self, args: &[&str]) -> Ran {
+        let mut exec = self.exec(&[ASK, "ask"]);
+        Running::start(exec.args(args)).finish(PATIENCE)
+    }
+
+    /// Asks inside, for a path aside.
+    #[track_caller]
+    fn ask_for(&self, flag: &str, name: &str) -> Ran {
+        let path = self.aside(name);
+        self.ask(&[flag, &path, "--reason", "for a test"])
+    }
+
+    fn aside(&self, name: &str) -> String {
+        self.stage.aside().join(name).display().to_string()
+    }
+
+    /// Says something outside.
+    #[track_caller]
+    fn outside(&self, args: &[&str]) -> Ran {
+        Running::start(&mut self.stage.ironcage(args)).finish(PATIENCE)
+    }
+
+    #[track_caller]
+    fn pending(&self) -> String {
+        self.outside(&["pending"]).ok().stdout()
+    }
+
+    #[track_caller]
+    fn record(&self) -> String {
+        self.outside(&["audit", "show", &self.id]).stdout()
+    }
+
+    /// Runs a program of Python's in the cage.
+    #[track_caller]
+    fn python(&self, script: &str) -> Ran {
+        let place = self.stage.project().join("asks.py");
+        self.stage.write(&place, script);
+        Running::start(&mut self.exec(&["/usr/bin/python3", "asks.py"])).finish(PATIENCE)
+    }
+}
+
+impl Drop for Cage<'_> {
+    fn drop(&mut self) {
+        let mut stop = self.stage.ironcage(["rm", "--force", &self.id]);
+        Running::start(&mut stop).finish(PATIENCE);
+    }
+}
+
+both! {
+    fn what_is_asked_for_is_granted_denied_or_pending_as_the_ceiling_and_a_person_say(stage) {
+        let cage = Cage::start(stage);
+        cage.sh(&format!("cat {}/file", cage.aside("auto"))).ended(1);
+        cage.ask_for("--read", "auto").ended(0).tells("granted: read");
+        cage.sh(&format!("cat {}/file", cage.aside("auto"))).ok();
+        // Asked for once more, it is there.
+        cage.ask_for("--read", "auto").ended(0);
+        cage.ask_for("--read", "secret").ended(1).tells("outside of the cage's ceiling");
+        cage.ask_for("--read", "data").ended(2).tells("question 1");
+        cage.sh(&format!("cat {}/file", cage.aside("data"))).ended(1);
+        // The same is not asked twice.
+        cage.ask_for("--read", "data").ended(2).tells("question 1");
+        assert!(cage.pending().contains("asked 2 times"));
+        cage.outside(&["approve", "1", "--for", "10m"]).ok().tells("for 600.000 s, by the operator");
+        cage.sh(&format!("cat {}/file", cage.aside("data"))).ok();
+        cage.ask_for("--read", "data").ended(0);
+        assert_eq!(cage.pending(), "no question waits for an answer\n");
+        // No is remembered.
+        cage.outside(&["revoke", &cage.id, "--all"]).ok();
+        cage.ask_for("--write", "data/deep").ended(2).tells("question 2");
+        let name = format!("{}/2", cage.id);
+        cage.outside(&["deny", &name, "--reason", "not today"]).ok();
+        cage.ask_for("--write", "data/deep").ended(1).tells("not today");
+        assert_eq!(cage.pending(), "no question waits for an answer\n");
+        cage.outside(&["approve", &name]).ended(125);
+        let record = cage.record();
+        for said in ["question 1: approved", "asked 2 times", "question 2: denied", "lease refused: read"] {
+            assert!(record.contains(said), "{said}: {record}");
+        }
+    }
+
+    fn who_waits_is_told_what_the_person_says(stage) {
+        let cage = Cage::start(stage);
+        for (number, verb, status, said) in [("1", "approve", 0, "granted"), ("2", "deny", 1, "denied")] {
+            let path = cage.aside(if verb == "approve" { "data/deep" } else { "data/file" });
+            let mut exec = cage.exec(&[ASK, "ask", "--write", &path, "--wait", "600"]);
+            let waits = Running::start(&mut exec);
+            let is_asked = || cage.pending().contains(&path);
+            assert!(wait_until(PATIENCE, is_asked), "nobody was asked");
+            cage.outside(&[verb, number]).ok();
+            waits.finish(PATIENCE).ended(status).tells(said);
+        }
+        // Who went away has asked all the same, and can ask again.
+        let path = cage.aside("data/other");
+        stage.write(&path, "x");
+        cage.python(&format!(
+            "import socket, json\ns = socket.socket(socket.AF_UNIX)\ns.connect('/.ironcage/ask')\ns.sendall(json.dumps({{'read': '{path}', 'wait': 600}}).encode() + b'\\n')\ns.close()\n"
+        )).ok();
+        assert!(wait_until(PATIENCE, || cage.pending().contains(&path)), "nobody was asked");
+        cage.outside(&["approve", "3"]).ok();
+        cage.sh(&format!("cat {path}")).ok();
+    }
+
+    fn what_is_approved_is_what_was_asked_about(stage) {
+        let cage = Cage::start(stage);
+        let aside = stage.aside();
+        // Replaced by a link after it was asked about.
+        cage.ask_for("--read", "data/deep").ended(2).tells("question 1");
+        std::fs::rename(aside.join("data/deep"), aside.join("data/away")).expect("renamed");
+        std::os::unix::fs::symlink(aside.join("secret"), aside.join("data/deep")).expect("linked");
+        cage.outside(&["approve", "1"]).ended(125).says("moved, or replaced");
+        cage.sh(&format!("cat {}/file", cage.aside("data/deep"))).ended(1);
+        cage.sh(&format!("cat {}/file", cage.aside("secret"))).ended(1);
+        // What leads out of the ceiling cannot even be asked for.
+        cage.ask_for("--read", "data/deep").ended(1).tells("leads out of the ceiling");
+        // An ancestor of it was renamed.
+        stage.write(aside.join("data/around/inner/file"), "inner\n");
+        cage.ask_for("--read", "data/around/inner").ended(2).tells("question 2");
+        std::fs::rename(aside.join("data/around"), aside.join("data/elsewhere")).expect("renamed");
+        stage.write(aside.join("data/around/inner/file"), "another\n");
+        cage.outside(&["approve", "2"]).ended(125).says("moved, or replaced");
+        // Another of the same name is another question, and the old one is over.
+        cage.ask_for("--read", "data/around/inner").ended(2).tells("question 3");
+        std::fs::remove_dir_all(aside.join("data/around")).expect("removed");
+        stage.write(aside.join("data/around/inner/file"), "a third\n");
+        cage.ask_for("--read", "data/around/inner").ended(2).tells("question 4");
+        assert!(!cage.pending().contains("/3 "));
+        // Left alone, it opens.
+        cage.outside(&["approve", "4"]).ok();
+        let read = cage.sh(&format!("cat {}/file", cage.aside("data/around/inner"))).ok();
+        assert_eq!(read.stdout(), "a third\n");
+        let record = cage.record();
+        assert!(record.contains("question 1: approved, but not opened"), "{record}");
+        assert!(record.contains("question 3: withdrawn"), "{record}");
+    }
+
+    fn hostile_lines_are_refused_and_others_are_served_all_the_same(stage) {
+        let cage = Cage::start(stage);
+        let script = r#"
+import socket
+def said(data):
+    s = socket.socket(socket.AF_UNIX)
+    s.settimeout(60)
+    s.connect('/.ironcage/ask')
+    try:
+        s.sendall(data)
+    except BrokenPipeError:
+        pass
+    answer = b''
+    try:
+        while not answer.endswith(b'\n'):
+            part = s.recv(65536)
+            if not part:
+                break
+            answer += part
+    except ConnectionResetError:
+        pass
+    return answer.decode()
+for line in [b'', b'x', b'{}', b'[]', b'null', b'{"read": "/x", "write": "/x"}', b'{"read": "/x", "read": "/y"}',
+             b'{"read": "/x", "approved": true}', b'{"read": "/a/../b"}', b'{"read": "relative"}', b'{"read": "//x"}',
+             b'{"read": "/x\\u0000"}', b'{"host": "not a host"}', b'{"read": "/x", "wait": 1e99}', b'{"read": "/x", "wait": -1}',
+             b'{"approve": {"number": 1}}', b'\x01\x00\x00\x00', b'\xff\xfe', b'{"read": "' + b'x' * 100000 + b'"}',
+             b'{"read": "/x", "reason": "' + b'y' * 2000 + b'"}', b'[' * 5000]:
+    answer = said(line + b'\n')
+    # Of what is far too long nothing may come back but the end.
+    assert '"invalid"' in answer or (answer == '' and len(line) > 8192), (line[:60], answer)
+assert '"granted"' in said(b'{"read": "AUTO"}\n')
+"#;
+        cage.python(&script.replace("AUTO", &cage.aside("auto"))).ok();
+        let names = ["/etc/shadow", "/", "/proc/1/root"];
+        let own = [stage.state(), stage.run_dir()];
+        for name in names.iter().map(Path::new).chain(own.iter().map(|own| own.as_path())) {
+            let ran = cage.ask(&["--read", name.to_str().expect("text")]);
+            assert_ne!(ran.code(), 2, "{}", name.display());
+            assert!(!ran.stdout().starts_with("granted"), "{}", name.display());
+        }
+        assert_eq!(cage.pending(), "no question waits for an answer\n");
+    }
+
+    fn a_flood_of_requests_neither_fills_the_record_nor_shuts_others_out(stage) {
+        let cage = Cage::start(stage);
+        for index in 0..30 {
+            stage.write(stage.aside().join(format!("data/{index}")), "x");
+        }
+        let script = r#"
+import socket, json
+held = []
+for round in range(4):
+    for index in range(30):
+        s = socket.socket(socket.AF_UNIX)
+        s.setblocking(False)
+        try:
+            s.connect('/.ironcage/ask')
+            path = 'DATA/%d' % index if round == 0 else '/outside/%d/%d' % (round, index)
+            s.send(json.dumps({'read': path, 'reason': '\x1b[2J\x07'}).encode() + b'\n')
+        except BlockingIOError:
+            pass
+        held.append(s)
+"#;
+        cage.python(&script.replace("DATA", &cage.aside("data"))).ok();
+        // Whoever comes after them is served.
+        cage.ask_for("--read", "auto").ended(0).tells("granted");
+        let asked = cage.pending();
+        let questions = asked.lines().filter(|line| line.contains(" asks for ")).count();
+        assert!((1..=8).contains(&questions), "{asked}");
+        assert!(!asked.contains('\u{1b}') && asked.contains("\\u{1b}"), "{asked}");
+        let record = cage.record();
+        let refused = record.lines().filter(|line| line.contains("lease refused")).count();
+        assert!(refused <= 120, "{refused} refusals are on record");
+    }
+
+    fn a_supervisor_that_is_killed_takes_its_questions_with_it(stage) {
+        let cage = Cage::start(stage);
+        cage.ask_for("--read", "data").ended(2);
+        let described = cage.outside(&["inspect", &cage.id]).ok().stdout();
+        let described: serde_json::Value = serde_json::from_str(&described).expect("JSON");
+        let pid = described["supervisor"].as_u64().expect("a number");
+        let pid = rustix::process::Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("a pid");
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("killed");
+        let over = || cage.pending() == "no question waits for an answer\n";
+        assert!(wait_until(PATIENCE, over), "{}", cage.pending());
+        cage.outside(&["approve", "1"]).ended(125);
+        assert!(cage.record().contains("question 1: somebody in the cage asks for read"));
+    }
+
+    fn outside_of_a_cage_and_without_a_ceiling_there_is_nobody_to_ask(stage) {
+        Running::start(&mut stage.ironcage(["ask", "--read", "/etc"])).finish(PATIENCE)
+            .ended(125).says("not inside of a cage");
+        stage.sh("ls -d /.ironcage").ended(2);
+    }
+}
