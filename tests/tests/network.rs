@@ -415,6 +415,49 @@ both! {
         }));
     }
 
+    fn a_host_that_cannot_deliver_every_port_is_said_to_and_rules_for_all_are_refused(stage) {
+        let web = Web::start(0);
+        let (port, lacking) = (web.address.port(), ("IRONCAGE_LACKING", "nf_tables"));
+        let script = format!(
+            "curl -sS -m 20 http://web.test:{port}/; echo; curl -sS -m 5 http://web.test:{}/ && echo reached", port ^ 1
+        );
+        let run = |more: &[&str], without: bool| {
+            let flags = web.flags("web.test");
+            let flags = [&refs(&flags), more].concat();
+            let mut command = stage.cage(&flags, &["/bin/sh", "-c", &script]);
+            if without {
+                command.env(lacking.0, lacking.1);
+            }
+            Running::start(&mut command).finish(MINUTE)
+        };
+        let body = format!("hello web.test:{port}");
+        let narrow = run(&[], true);
+        assert!(narrow.stdout().contains(&body) && !narrow.stdout().contains("reached"), "{narrow:?}");
+        assert!(narrow.stderr.contains("listened on the ports of the rules only"), "{narrow:?}");
+        let told = stage.ironcage(["audit", "show", "last"]).output().expect("ironcage");
+        assert!(String::from_utf8_lossy(&told.stdout).contains("listens on single ports only"), "{told:?}");
+        let wide = run(&[], false);
+        assert!(wide.stdout().contains(&body) && !wide.stderr.contains("ports of the rules"), "{wide:?}");
+
+        // A rule for all ports needs what is missing.
+        let refused = run(&["--allow-host", "other.test:*"], true);
+        assert_eq!(refused.code(), 125, "{refused:?}");
+        assert!(refused.stderr.contains("modprobe nft_tproxy"), "{refused:?}");
+
+        let doctor = |without: bool| {
+            let mut command = stage.ironcage(["doctor"]);
+            if without {
+                command.env(lacking.0, lacking.1);
+            }
+            let said = command.output().expect("ironcage");
+            let said = String::from_utf8_lossy(&said.stdout).into_owned();
+            let line = said.lines().find(|line| line.contains("network door on every port"));
+            line.map(str::to_owned).unwrap_or(said)
+        };
+        assert!(doctor(false).contains("tried"), "{}", doctor(false));
+        assert!(doctor(true).contains("modprobe nft_tproxy"), "{}", doctor(true));
+    }
+
     fn a_cage_without_rules_has_no_door(stage) {
         let mut command = stage.cage(&[], &["/bin/sh", "-c", "echo up; read line"]);
         let mut running = Running::start(&mut command);

@@ -215,7 +215,14 @@ impl Birth {
     /// Waits for the part that a helper makes.
     pub fn await_helper(&mut self) -> Result<(), StartError> {
         let finished = self.helper.take().map_or(Ok(()), Helper::finish);
-        finished.map_err(|error| self.last_words().unwrap_or(error))
+        finished.map_err(|error| {
+            let words = self.last_words().or_else(|| {
+                // Where it failed for the door's sake, the door knows the words for it.
+                let heard = self.door.as_ref()?.wait_ready(Duration::from_secs(1));
+                heard.err().map(StartError::Door)
+            });
+            words.unwrap_or(error)
+        })
     }
 
     /// What PID 1 said when it gave up. Who fails because it is gone knows less.
@@ -246,21 +253,15 @@ impl Birth {
     /// Preconditions: the start is on record. PID 1 starts nothing before this is called.
     pub fn attend(mut self, plan: &Plan) -> Result<(Cage, Streams), StartError> {
         let helped = self.await_helper();
-        let opened = match &self.door {
-            // Where the helper failed for the door's sake, the door knows the words for it.
-            Some(door) if helped.is_err() => match door.wait_ready(Duration::from_secs(1)) {
-                Err(error) => Err(StartError::Door(error)),
-                Ok(_) => Ok(None),
-            },
+        let opened = helped.and_then(|()| match &self.door {
             Some(door) => door.wait_ready(PATIENCE).map_err(StartError::Door),
             None => Ok(None),
-        };
+        });
         let permit = || {
             let told = wire::tell_init(self.control.as_fd(), &ToInit::Permit);
             told.map_err(|error| self.last_words().unwrap_or(StartError::Channel(error)))
         };
         let heard = opened.and_then(|per_port| {
-            helped?;
             permit()?;
             Ok((per_port, self.hear(plan)?))
         });

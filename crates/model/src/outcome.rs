@@ -69,6 +69,9 @@ pub struct Outcome {
     /// Files that appeared and that the host would execute or trust.
     #[serde(default)]
     pub planted: Vec<String>,
+    /// Why the network door listened on single ports only, where it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub door_narrowed: Option<String>,
 }
 
 #[cfg(test)]

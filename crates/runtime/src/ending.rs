@@ -114,6 +114,7 @@ impl Supervision<'_> {
         }
         self.finish_execs(&Ending::Signalled { signal: SIGKILL })?;
         self.recorder.write(exit(ending.clone(), born))?;
+        let door_narrowed = self.cage.per_port().map(str::to_owned);
         // Here at the latest all of it is gone.
         self.cage.bury()?;
         let farewell = self.control.close(ending.clone());
@@ -125,6 +126,7 @@ impl Supervision<'_> {
             layers: plan.layers.clone(),
             limits: hits,
             planted,
+            door_narrowed,
         };
         Ok((outcome, farewell))
     }

@@ -40,4 +40,5 @@ pub use backends::backend;
 pub use background::{Awaited, Background, Side, detach};
 pub use control::Farewell;
 pub use error::RunError;
+pub use ironcage_layers::network::delivery_messages;
 pub use run::{Finished, Job, run};

@@ -5,6 +5,9 @@
 //! `IRONCAGE_FAULT=lease:N` does the same for the giving and taking back of leases. It can only
 //! end what goes on, never widen it, and release builds do not have it. `IRONCAGE_FAULT=door:N`
 //! is about the orders that the network door carries out.
+//!
+//! `IRONCAGE_LACKING=NAME` makes a debug build find that the host lacks something, so that what is
+//! done without it can be tested on a host that has it.
 
 #[cfg(debug_assertions)]
 mod enabled {
@@ -34,6 +37,11 @@ mod enabled {
         LEFT.with(count);
     }
 
+    /// Whether the host is to be taken as one that lacks this.
+    pub fn lacks(what: &str) -> bool {
+        std::env::var_os("IRONCAGE_LACKING").is_some_and(|lacking| lacking == what)
+    }
+
     /// Reads what was asked for, before the environment is wiped.
     pub fn prepare_door() {
         LEFT_OF_ORDERS.with(|_| ());
@@ -52,11 +60,17 @@ mod enabled {
 
 /// A point at which a start or an apply may be made to die.
 #[cfg(debug_assertions)]
-pub use enabled::{door_step, lease_step, prepare_door, step};
+pub use enabled::{door_step, lacks, lease_step, prepare_door, step};
 
 /// A point at which a start or an apply may be made to die; nothing in release builds.
 #[cfg(not(debug_assertions))]
 pub fn step() {}
+
+/// Whether the host is to be taken as one that lacks this; never in release builds.
+#[cfg(not(debug_assertions))]
+pub const fn lacks(_: &str) -> bool {
+    false
+}
 
 /// Reads what was asked for; nothing in release builds.
 #[cfg(not(debug_assertions))]

@@ -45,6 +45,14 @@ pub enum Step {
     SetHostName(CString),
     /// Opens a socket in the present network namespace and brings `lo` up.
     LoopbackUp,
+    /// Sends netlink messages to a part of the kernel in the present network namespace; each that
+    /// wants an answer has to be answered without an error.
+    Netlink {
+        /// The part.
+        protocol: i32,
+        /// All messages, one after the other.
+        messages: Vec<u8>,
+    },
     /// Makes a detached copy of a mount whose ids are mapped, as root does for every bind.
     IdMappedMount(CString),
     /// Sets no_new_privs.
@@ -216,6 +224,7 @@ fn take(step: &Step) -> Result<(), i32> {
         Step::LoopbackUp => {
             return crate::net::loopback_up().map_err(|error| error.raw_os_error().unwrap_or(0));
         }
+        Step::Netlink { protocol, messages } => return converse(*protocol, messages),
         Step::IdMappedMount(path) => return id_mapped_mount(path),
         Step::NoNewPrivileges => {
             // SAFETY: no memory is involved.
@@ -239,6 +248,73 @@ fn write_file(path: &CStr, bytes: &[u8]) -> libc::c_long {
     }
     // SAFETY: bytes that live across the call; the descriptor goes with the process.
     unsafe { libc::write(file, bytes.as_ptr().cast(), bytes.len()) as libc::c_long }
+}
+
+/// Length of a netlink message's header, and what stands in it at which place.
+const HEADER: usize = 16;
+const KIND: usize = 4;
+const FLAGS: usize = 6;
+const WANTS_ANSWER: u16 = 4;
+const ANSWER: u16 = 2;
+
+/// The messages of a packet, by their headers and what follows. Garbage ends it.
+fn each_message(mut packet: &[u8], mut take: impl FnMut(u16, u16, &[u8])) {
+    while let Some(length) = packet.first_chunk::<4>() {
+        let length = u32::from_ne_bytes(*length) as usize;
+        let half = |at: usize| Some(u16::from_ne_bytes([*packet.get(at)?, *packet.get(at + 1)?]));
+        let (Some(kind), Some(flags), Some(body)) =
+            (half(KIND), half(FLAGS), packet.get(HEADER..length))
+        else {
+            return;
+        };
+        take(kind, flags, body);
+        packet = packet.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+}
+
+/// Sends netlink messages and waits for as many answers as they want.
+fn converse(protocol: i32, messages: &[u8]) -> Result<(), i32> {
+    let mut awaited = 0_usize;
+    each_message(messages, |_, flags, _| {
+        awaited += usize::from(flags & WANTS_ANSWER != 0);
+    });
+    // SAFETY: no memory is involved.
+    let socket = unsafe {
+        libc::socket(
+            libc::AF_NETLINK,
+            libc::SOCK_RAW | libc::SOCK_CLOEXEC,
+            protocol,
+        )
+    };
+    if socket < 0 {
+        return Err(last_errno());
+    }
+    // SAFETY: bytes that live across the call; the descriptor goes with the process.
+    if unsafe { libc::send(socket, messages.as_ptr().cast(), messages.len(), 0) } < 0 {
+        return Err(last_errno());
+    }
+    let mut buffer = [0_u8; 8192];
+    while awaited > 0 {
+        // SAFETY: the buffer lives across the call and is as long as is said.
+        let length = unsafe { libc::recv(socket, buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+        let Ok(length) = usize::try_from(length) else {
+            return Err(last_errno());
+        };
+        let mut failed = None;
+        each_message(buffer.get(..length).unwrap_or_default(), |kind, _, body| {
+            let code = body
+                .first_chunk::<4>()
+                .map(|code| i32::from_ne_bytes(*code));
+            if let (ANSWER, Some(code)) = (kind, code) {
+                awaited = awaited.saturating_sub(1);
+                failed = failed.or((code != 0).then(|| code.wrapping_neg()));
+            }
+        });
+        if let Some(errno) = failed {
+            return Err(errno);
+        }
+    }
+    Ok(())
 }
 
 fn pivot_root(directory: &CString) -> libc::c_long {

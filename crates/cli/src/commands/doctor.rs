@@ -39,7 +39,10 @@ struct Report<'a> {
 /// Runs the command.
 pub(crate) fn run(args: Args) -> CommandResult {
     let home = places::home()?;
-    let examination = match examine(&places::state_dir(&home)) {
+    let examination = match examine(
+        &places::state_dir(&home),
+        &ironcage_runtime::delivery_messages(),
+    ) {
         Ok(examination) => examination,
         // This is the answer to the question, not a failure to answer it.
         Err(error @ HostError::KernelTooOld { .. }) => {

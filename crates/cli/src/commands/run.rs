@@ -199,6 +199,12 @@ fn report(outcome: &Outcome, program: &OsString, id: &str) {
     for hit in &outcome.limits {
         limit_line(hit);
     }
+    if let Some(reason) = &outcome.door_narrowed {
+        anstream::eprintln!(
+            "ironcage: the network door listened on the ports of the rules only: {}; `ironcage doctor` says what is missing",
+            Printable::new(reason)
+        );
+    }
     if !outcome.planted.is_empty() {
         let paths: Vec<String> = outcome
             .planted

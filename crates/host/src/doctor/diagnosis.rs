@@ -57,6 +57,13 @@ pub(crate) fn extras(results: &Results) -> Vec<Extra> {
              file system, or an XDG_STATE_HOME there",
         );
     }
+    let mut delivery = extra("network door on every port", Subject::Delivery);
+    if !delivery.works {
+        delivery.evidence.push_str(
+            "; without it only the ports that rules name are led to the door, one by one, and a rule \
+             for all ports is refused; `modprobe nft_tproxy`, as root, mends it where the kernel has it",
+        );
+    }
     let there = SideChannelHost::examine();
     let missing = there.missing();
     let side_channels = Extra {
@@ -69,6 +76,7 @@ pub(crate) fn extras(results: &Results) -> Vec<Extra> {
     };
     vec![
         overlay,
+        delivery,
         extra("idmapped mounts", Subject::IdMappedMounts),
         side_channels,
     ]

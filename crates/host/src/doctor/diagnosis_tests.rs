@@ -23,6 +23,7 @@ fn all_work() -> Results {
         Subject::CgroupGroup,
         Subject::Overlay,
         Subject::IdMappedMounts,
+        Subject::Delivery,
     ]
     .into_iter()
     .map(|subject| (subject, TrialResult::Worked))

@@ -19,11 +19,12 @@ use crate::{HostError, LEAST_KERNEL, quick};
 use std::path::Path;
 
 /// Examines this host, and whether changes of the current directory can be kept aside in the
-/// state directory. Takes some tens of milliseconds.
-pub fn examine(state: &Path) -> Result<Examination, HostError> {
+/// state directory. `delivery` are the messages to nf_tables with which every connection of a cage
+/// is led to its network door. Takes some tens of milliseconds.
+pub fn examine(state: &Path, delivery: &[u8]) -> Result<Examination, HostError> {
     let facts = quick::gather()?;
     let place = Place::here();
-    let results = trials::run(&facts, state);
+    let results = trials::run(&facts, state, delivery);
     Ok(Examination {
         findings: diagnosis::findings(&facts, place, &results),
         extras: diagnosis::extras(&results),
@@ -46,7 +47,7 @@ mod tests {
 
     #[test]
     fn this_host_is_examined_layer_by_layer_in_order() {
-        let examination = examine(&std::env::temp_dir()).unwrap();
+        let examination = examine(&std::env::temp_dir(), &[]).unwrap();
         let layers: Vec<Layer> = examination.findings.iter().map(|one| one.layer).collect();
         assert_eq!(layers, Layer::ALL);
         assert!(

@@ -2,6 +2,7 @@
 
 use crate::assess::Facts;
 use crate::{CgroupHost, Privilege};
+use ironcage_sys::faults;
 use ironcage_sys::host::errno_text;
 use ironcage_sys::trial::{self, Step};
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ const NEW_USER: u32 = 0x1000_0000;
 const NEW_PID: u32 = 0x2000_0000;
 const NEW_NET: u32 = 0x4000_0000;
 const NEW_TIME: u32 = 0x80;
+const NETFILTER: i32 = 12;
 const PRIVATE: u64 = (1 << 14) | (1 << 18);
 const NO_SUID_DEV: u64 = 2 | 4;
 
@@ -40,6 +42,7 @@ pub(crate) enum Subject {
     CgroupGroup,
     Overlay,
     IdMappedMounts,
+    Delivery,
 }
 
 impl Subject {
@@ -80,12 +83,13 @@ pub(crate) enum TrialResult {
 }
 
 /// Tries everything.
-pub(crate) fn run(facts: &Facts, state: &Path) -> BTreeMap<Subject, TrialResult> {
+pub(crate) fn run(facts: &Facts, state: &Path, delivery: &[u8]) -> BTreeMap<Subject, TrialResult> {
     let mut results: BTreeMap<Subject, TrialResult> = Subject::IN_CHILD
         .into_iter()
         .map(|subject| (subject, run_one(facts, &steps(facts, subject), subject)))
         .collect();
     results.insert(Subject::Overlay, overlay(facts, state));
+    results.insert(Subject::Delivery, deliver(facts, delivery));
     results.insert(Subject::CgroupGroup, make_group(&facts.cgroup));
     results
 }
@@ -106,6 +110,22 @@ fn run_one(facts: &Facts, steps: &[Step], subject: Subject) -> TrialResult {
             why: error.to_string(),
         },
     }
+}
+
+/// Whether every connection of a network namespace can be led to one socket.
+fn deliver(facts: &Facts, messages: &[u8]) -> TrialResult {
+    if faults::lacks("nf_tables") {
+        return TrialResult::NotTried {
+            why: "this test build takes the host as one without nf_tables".into(),
+        };
+    }
+    let mut steps = user_namespace(facts);
+    steps.push(Step::Unshare(NEW_NET));
+    steps.push(Step::Netlink {
+        protocol: NETFILTER,
+        messages: messages.to_vec(),
+    });
+    run_one(facts, &steps, Subject::Delivery)
 }
 
 /// The steps for a subject; those in a user namespace begin with it.
@@ -145,7 +165,7 @@ fn steps(facts: &Facts, subject: Subject) -> Vec<Step> {
         Subject::Landlock => vec![Step::NoNewPrivileges, Step::Landlock],
         // The current directory: whether a file system can do it differs from one to the next.
         Subject::IdMappedMounts => vec![Step::IdMappedMount(c".".into())],
-        Subject::Overlay | Subject::CgroupGroup => Vec::new(),
+        Subject::Overlay | Subject::CgroupGroup | Subject::Delivery => Vec::new(),
     }
 }
 
@@ -257,6 +277,7 @@ fn in_words(step: &Step) -> String {
         Step::PivotRoot(_) => "changing the root".into(),
         Step::SetHostName(_) => "setting the host name".into(),
         Step::LoopbackUp => "bringing the loopback interface up".into(),
+        Step::Netlink { .. } => "asking nf_tables to deliver every connection".into(),
         Step::IdMappedMount(_) => "mapping ids on a copy of the current directory's mount".into(),
         Step::NoNewPrivileges => "setting no_new_privs".into(),
         Step::Landlock => "entering a Landlock domain".into(),

@@ -7,6 +7,7 @@
 use super::netlink::{ACK, APPEND, Batch, Body, CREATE, EXCLUSIVE, REQUEST};
 use crate::error::{Doing, LayerError};
 use ironcage_model::Layer;
+use ironcage_sys::faults;
 use ironcage_sys::inet::{set_transparent, tell_destination};
 use ironcage_sys::rustix::net::sockopt::set_ipv6_v6only;
 use ironcage_sys::rustix::net::{
@@ -166,6 +167,19 @@ const SYN_ACK: u8 = 0x12;
 /// Delivers every TCP connection to the door's port: one transaction, all or nothing. The
 /// loopback's own addresses stay the cage's, but for the host's ports where nobody listens.
 fn deliver(host_ports: &[u16]) -> io::Result<()> {
+    if faults::lacks("nf_tables") {
+        return Err(io::Error::from(io::ErrorKind::Unsupported));
+    }
+    delivery(host_ports).send(Some(netlink::NETFILTER), &[])
+}
+
+/// What [`doorway`] asks of nf_tables, for who wants to know whether a host can do it.
+pub fn delivery_messages() -> Vec<u8> {
+    // Port 1 stands for a port of the host's, so that all kinds of rules are in it.
+    delivery(&[1]).into_bytes()
+}
+
+fn delivery(host_ports: &[u16]) -> Batch {
     let mut batch = Batch::default();
     let frame = |body: &mut Body| {
         body.raw(&[0, 0]).raw(&(SUBSYSTEM >> 8).to_be_bytes());
@@ -207,7 +221,7 @@ fn deliver(host_ports: &[u16]) -> io::Result<()> {
         });
     }
     batch.message(BATCH_END, REQUEST, frame);
-    batch.send(Some(netlink::NETFILTER), &[])
+    batch
 }
 
 const SOCKET_WILDCARD: u32 = 2;

@@ -3,7 +3,7 @@
 mod doorway;
 mod netlink;
 
-pub use doorway::{Doorway, OWN_V4, OWN_V6, doorway};
+pub use doorway::{Doorway, OWN_V4, OWN_V6, delivery_messages, doorway};
 
 use crate::error::{Doing, LayerError};
 use ironcage_model::Layer;

@@ -67,6 +67,11 @@ impl Batch {
         self.hear(&socket, optional)
     }
 
+    /// All requests as they would be sent.
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
     fn hear(mut self, socket: &OwnedFd, optional: &[u32]) -> io::Result<()> {
         let mut buffer = [0_u8; 16384];
         while !self.awaited.is_empty() {
