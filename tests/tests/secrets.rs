@@ -156,6 +156,35 @@ both! {
         assert!(format!("{ran:?}").contains("there is no variable TOKEN in your environment"), "{ran:?}");
     }
 
+    fn a_secret_of_the_keyring_is_asked_for_by_its_tool(stage) {
+        let Some(server) = TlsWeb::start(stage, "api.test") else { return };
+        let port = server.port;
+        // Stands for the tool and the keyring behind it, which needs a session of a desktop.
+        let tools = stage.home().join("tools");
+        stage.write(tools.join("secret-tool"), format!(
+            "#!/bin/sh\n[ \"$*\" = 'lookup service api username me' ] && echo {VALUE}\n"
+        ));
+        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(tools.join("secret-tool"), executable).expect("a program");
+        let run = |user: &str, path: &str| {
+            let mut given = flags(&server, "api.test", false);
+            given.extend(["--secret".to_owned(), format!("TOKEN=keyring:api/{user}@api.test:{port}")]);
+            let script = format!("curl -sS -m 60 -H \"Authorization: Bearer $TOKEN\" https://api.test:{port}/reflect");
+            server.sh_env(stage, &given, &[("PATH", path)], &script)
+        };
+        let system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+        let with_tool = format!("{}:{system}", tools.display());
+        let ran = run("me", &with_tool);
+        assert!(ran.stdout().contains(&"*".repeat(VALUE.len())), "{ran:?}");
+        assert!(server.log().contains(VALUE), "{}", server.log());
+        let nothing = run("nobody", &with_tool);
+        assert_eq!(nothing.code(), 125, "{nothing:?}");
+        assert!(nothing.stderr.contains("secret-tool store --label=api service api username nobody"), "{nothing:?}");
+        let none = run("me", "/nowhere");
+        assert_eq!(none.code(), 125, "{none:?}");
+        assert!(none.stderr.contains("libsecret-tools"), "{none:?}");
+    }
+
     fn git_asks_and_gets_the_placeholder_which_becomes_the_secret(stage) {
         let Some(server) = TlsWeb::start(stage, "api.test") else { return };
         let port = server.port;

@@ -15,6 +15,13 @@ pub enum SecretSource {
     File(PathBuf),
     /// What a command of the shell prints, outside of the cage.
     Command(String),
+    /// An entry of the user's keyring.
+    Keyring {
+        /// The attribute `service` of the entry.
+        service: String,
+        /// Its attribute `username`.
+        user: String,
+    },
 }
 
 /// As a policy writes it.
@@ -24,6 +31,7 @@ impl fmt::Display for SecretSource {
             SecretSource::Env(name) => write!(f, "env:{name}"),
             SecretSource::File(path) => write!(f, "file:{}", path.display()),
             SecretSource::Command(command) => write!(f, "command:{command}"),
+            SecretSource::Keyring { service, user } => write!(f, "keyring:{service}/{user}"),
         }
     }
 }

@@ -7,8 +7,9 @@ use ironcage_plan::{Network, PlannedAws};
 use serde::Deserialize;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::io;
 use std::os::unix::ffi::OsStringExt as _;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::rc::Rc;
 use zeroize::{Zeroize as _, Zeroizing};
 
@@ -213,20 +214,39 @@ fn read(from: &SecretSource) -> Result<Zeroizing<Vec<u8>>, String> {
             std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?
         }
         SecretSource::Command(command) => {
-            let ran = Command::new("/bin/sh")
-                .args(["-c", command])
-                .stdin(Stdio::null())
-                .stderr(Stdio::inherit())
-                .output()
+            let ran = said_by(Command::new("/bin/sh").args(["-c", command]))
                 .map_err(|error| format!("its command cannot be run: {error}"))?;
-            if !ran.status.success() {
-                let mut output = ran.stdout;
-                output.zeroize();
-                return Err(format!("its command ended with {}", ran.status));
-            }
-            ran.stdout
+            ran.map_err(|status| format!("its command ended with {status}"))?
+        }
+        SecretSource::Keyring { service, user } => {
+            let words = ["lookup", "service", service, "username", user];
+            let ran = said_by(Command::new("secret-tool").args(words)).map_err(|error| {
+                format!(
+                    "the keyring is asked by `secret-tool` (Debian: libsecret-tools), which cannot be run: {error}"
+                )
+            })?;
+            ran.map_err(|status| {
+                format!(
+                    "the keyring does not give it (`secret-tool` ended with {status}); \
+                     `secret-tool store --label={service} service {service} username {user}` puts it there"
+                )
+            })?
         }
     }))
+}
+
+/// What a command prints, or how it ended where that was no success.
+fn said_by(command: &mut Command) -> io::Result<Result<Vec<u8>, ExitStatus>> {
+    let ran = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()?;
+    let mut output = ran.stdout;
+    if !ran.status.success() {
+        output.zeroize();
+        return Ok(Err(ran.status));
+    }
+    Ok(Ok(output))
 }
 
 /// A value that can stand in a request, without what ends its line.

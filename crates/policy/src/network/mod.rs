@@ -308,7 +308,7 @@ fn in_words(secret: &SecretRule) -> String {
     let source = secret.from.to_string();
     let runs = match secret.from {
         SecretSource::Command(_) => ", WHICH RUNS OUTSIDE OF THE CAGE AT EACH START,",
-        SecretSource::Env(_) | SecretSource::File(_) => "",
+        SecretSource::Env(_) | SecretSource::File(_) | SecretSource::Keyring { .. } => "",
     };
     format!(
         "{} from {}{runs} for {}",

@@ -123,9 +123,10 @@ pub(crate) fn secret_source(text: &str) -> Result<SecretSource, InvalidHostRule>
             if !(plain(service) && plain(user)) {
                 return Err(wrong(text, REMEDY));
             }
-            SecretSource::Command(format!(
-                "exec secret-tool lookup service '{service}' username '{user}'"
-            ))
+            SecretSource::Keyring {
+                service: service.to_owned(),
+                user: user.to_owned(),
+            }
         }
         _ => return Err(wrong(text, REMEDY)),
     })
@@ -180,7 +181,7 @@ mod tests {
         );
         assert_eq!(command.hosts[0].to_string(), "a.com:8443");
         let keyring = secret("KEY=keyring:api/me@a.com").unwrap();
-        assert!(keyring.from.to_string().contains("secret-tool lookup"));
+        assert_eq!(keyring.from.to_string(), "keyring:api/me");
         for wrong in [
             "",
             "TOKEN",
