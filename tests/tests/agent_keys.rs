@@ -12,6 +12,21 @@ const INSTALLED: &str = "/var/cache/ironcage-test/agents";
 const SYSTEM: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/model_tls.py");
 const KEY: &str = "real-key-of-the-user-0123456789";
+/// What the server gives for the first token that renews.
+const RENEWED: &str = "renewed-access-token-0123456789";
+
+/// A policy by which the door uses a login of the user's, renewed by the same server.
+const LOGIN: &str = r#"
+            port=${MODEL##*:}
+            cat > ~/policy.toml <<END
+extends = "coding-agent"
+[network]
+allow = ["model.test:$port"]
+[network.logins.$AGENT]
+hosts = ["model.test:$port"]
+token-url = "$MODEL/oauth/token"
+END
+"#;
 
 fn installed(name: &str) -> Option<PathBuf> {
     let prefix = std::env::var_os(VARIABLE).map_or_else(|| INSTALLED.into(), PathBuf::from);
@@ -50,17 +65,17 @@ fn user(stage: &ironcage_tests::Stage, prefix: &Path, server: &TlsWeb, script: &
 }
 
 /// What the task leaves behind, and that the model heard the key and the cage did not.
-fn check(stage: &ironcage_tests::Stage, prefix: &Path, server: &TlsWeb, said: &str) {
+fn check(stage: &ironcage_tests::Stage, prefix: &Path, server: &TlsWeb, said: &str, key: &str) {
     assert!(said.contains("done:"), "{said}");
-    assert!(!said.contains(KEY), "{said}");
+    assert!(!said.contains(key), "{said}");
     let log = server.log();
-    assert!(log.contains(KEY), "{log}");
+    assert!(log.contains(key), "{log}");
     let keys: Vec<&str> = log
         .lines()
-        .filter(|line| line.contains("\"POST\""))
+        .filter(|line| line.contains("\"POST\"") && !line.contains("/oauth/token"))
         .collect();
     assert!(
-        !keys.is_empty() && keys.iter().all(|line| line.contains(KEY)),
+        !keys.is_empty() && keys.iter().all(|line| line.contains(key)),
         "{log}"
     );
     // What the task printed of its surroundings, as the model heard it: a placeholder.
@@ -75,7 +90,7 @@ fn check(stage: &ironcage_tests::Stage, prefix: &Path, server: &TlsWeb, said: &s
         server,
         "ironcage net; ironcage audit show last",
     );
-    assert!(told.contains("POST /v1/") && !told.contains(KEY), "{told}");
+    assert!(told.contains("POST /v1/") && !told.contains(key), "{told}");
 }
 
 both! {
@@ -90,7 +105,7 @@ both! {
                 -- sh -c 'exec claude -p --dangerously-skip-permissions "$1"' sh \
                 'run: echo hello > greeting; echo seen=$ANTHROPIC_API_KEY; curl -sS -m 20 https://other.test/ || echo elsewhere=refused'
         "#);
-        check(stage, &prefix, &server, &said);
+        check(stage, &prefix, &server, &said, KEY);
     }
 
     fn codex_does_a_task_with_a_key_that_it_never_holds(stage) {
@@ -114,6 +129,57 @@ END
                 -- sh -c 'cp settings ~/.codex/config.toml && exec codex exec --skip-git-repo-check "$1"' sh \
                 'run: echo hello > greeting; echo seen=$OPENAI_API_KEY; curl -sS -m 20 https://other.test/ || echo elsewhere=refused'
         "#);
-        check(stage, &prefix, &server, &said);
+        check(stage, &prefix, &server, &said, KEY);
+    }
+
+    fn claude_code_does_a_task_with_a_login_that_it_never_holds(stage) {
+        let Some(prefix) = installed("claude") else { return };
+        let Some(server) = TlsWeb::of(stage, "model.test", "/usr/bin/python3", SERVER) else { return };
+        let script = r#"
+            mkdir ~/.claude
+            cat > ~/.claude/.credentials.json <<END
+{"claudeAiOauth":{"accessToken":"ended-access-token","refreshToken":"first-refresh-token","expiresAt":1700000000000,"scopes":["user:inference"],"subscriptionType":"max"}}
+END
+            ironcage run --policy ~/policy.toml $RULES \
+                --env ANTHROPIC_BASE_URL=$MODEL --env CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1 \
+                -- sh -c 'exec claude -p --dangerously-skip-permissions "$1"' sh \
+                'run: echo hello > greeting; echo seen=$(grep -o "ironcage-[a-z0-9-]*" ~/.claude/.credentials.json | head -n 1); curl -sS -m 20 https://other.test/ || echo elsewhere=refused'
+        "#;
+        let said = user(stage, &prefix, &server, &format!("AGENT=claude{LOGIN}{script}"));
+        check(stage, &prefix, &server, &said, RENEWED);
+        let stored = std::fs::read_to_string(stage.home().join(".claude/.credentials.json"));
+        let stored = stored.expect("the user's own file");
+        assert!(stored.contains("second-refresh-token") && stored.contains(RENEWED), "{stored}");
+    }
+
+    fn codex_does_a_task_with_a_login_that_it_never_holds(stage) {
+        let Some(prefix) = installed("codex") else { return };
+        let Some(server) = TlsWeb::of(stage, "model.test", "/usr/bin/python3", SERVER) else { return };
+        // {"exp":1700000000}
+        let script = r#"
+            mkdir ~/.codex
+            cat > ~/.codex/auth.json <<END
+{"OPENAI_API_KEY":null,"tokens":{"id_token":"id-token-of-before","access_token":"eyJhbGciOiJub25lIn0.eyJleHAiOjE3MDAwMDAwMDB9.signature","refresh_token":"first-refresh-token","account_id":"account-of-the-user"},"last_refresh":"2025-01-01T00:00:00Z"}
+END
+            cat > settings <<END
+model = "scripted"
+model_provider = "scripted"
+sandbox_mode = "danger-full-access"
+approval_policy = "never"
+[model_providers.scripted]
+name = "scripted"
+base_url = "$MODEL/v1"
+requires_openai_auth = true
+wire_api = "responses"
+END
+            ironcage run --policy ~/policy.toml $RULES \
+                -- sh -c 'cp settings ~/.codex/config.toml && exec codex exec --skip-git-repo-check "$1"' sh \
+                'run: echo hello > greeting; echo seen=$(grep -o "ironcage-[a-z0-9-]*" ~/.codex/auth.json | head -n 1); curl -sS -m 20 https://other.test/ || echo elsewhere=refused'
+        "#;
+        let said = user(stage, &prefix, &server, &format!("AGENT=codex{LOGIN}{script}"));
+        check(stage, &prefix, &server, &said, RENEWED);
+        let stored = std::fs::read_to_string(stage.home().join(".codex/auth.json"));
+        let stored = stored.expect("the user's own file");
+        assert!(stored.contains("second-refresh-token") && stored.contains(RENEWED), "{stored}");
     }
 }
