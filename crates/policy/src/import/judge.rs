@@ -29,6 +29,9 @@ pub(super) struct Draft {
     pub(super) no_toolchains: Option<String>,
     /// Whether git must not know who the user is.
     pub(super) no_identity: bool,
+    /// Hosts that can be reached, and those that cannot, as rules and with their settings.
+    pub(super) allow_hosts: Vec<Rule>,
+    pub(super) deny_hosts: Vec<Rule>,
 }
 
 /// A path in a list, and the setting that it came from.
@@ -69,6 +72,8 @@ pub(super) fn judge(rules: &Rules, place: &Place, findings: &mut Vec<Finding>) -
             empty_env: Vec::new(),
             no_toolchains: None,
             no_identity: false,
+            allow_hosts: rules.allow_hosts.clone(),
+            deny_hosts: rules.deny_hosts.clone(),
         },
         allow_read: Vec::new(),
         allow_write: Vec::new(),

@@ -197,7 +197,8 @@ fn differences(draft: &judge::Draft, findings: &mut Vec<Finding>) {
     );
     tell(
         "network",
-        "a cage has none yet but its own loopback, on which programs can listen",
+        "a cage has its own loopback, on which programs can listen; names that lead to private addresses are refused unless \
+         network.allow names the address",
     );
     tell(
         "environment",

@@ -5,6 +5,7 @@
 
 use super::{Finding, ImportError, Kind, Place};
 use crate::fragment::is_env_name;
+use crate::network;
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 
@@ -21,6 +22,10 @@ pub(super) struct Rules {
     pub(super) all_files: bool,
     /// How deep srt looks for files that it never lets be written.
     pub(super) search_depth: usize,
+    /// Hosts that can be reached.
+    pub(super) allow_hosts: Vec<Rule>,
+    /// Hosts, and networks of addresses, that cannot, whatever is allowed.
+    pub(super) deny_hosts: Vec<Rule>,
 }
 
 /// One entry of a list.
@@ -50,7 +55,8 @@ impl Rule {
 /// srt looks this deep unless told otherwise.
 const SEARCH_DEPTH: usize = 3;
 
-const NO_DOOR: &str = "there is no network in a cage yet but its own loopback";
+const NO_PROXY: &str = "a cage's network door is no proxy: programs reach what is allowed as they are, and nothing stands in for it";
+const ALWAYS: &str = "always so in a cage";
 const MACOS: &str = "a setting for macOS";
 const WINDOWS: &str = "a setting for Windows";
 const SRT_ITSELF: &str = "about srt itself";
@@ -92,47 +98,68 @@ const NO_EQUAL: &[(&str, &str)] = &[
 ];
 
 const NETWORK: &[(&str, Kind, &str)] = &[
-    ("allowedDomains", Kind::NoEqual, NO_DOOR),
     (
-        "deniedDomains",
-        Kind::Kept,
-        "no host is reachable from a cage",
+        "deniedDomainReasons",
+        Kind::NoEqual,
+        "`ironcage why` gives reasons of its own",
     ),
-    ("deniedDomainReasons", Kind::NoEqual, NO_DOOR),
+    ("strictAllowlist", Kind::Kept, ALWAYS),
     (
-        "deniedResolvedAddresses",
-        Kind::Kept,
-        "no host is reachable from a cage",
+        "allowAllDomains",
+        Kind::Narrower,
+        "every host is given by `--network open`, run by run; name those that are needed in network.allow",
     ),
-    ("strictAllowlist", Kind::NoEqual, NO_DOOR),
-    ("allowAllDomains", Kind::NoEqual, NO_DOOR),
-    ("allowManagedDomainsOnly", Kind::NoEqual, NO_DOOR),
+    (
+        "allowManagedDomainsOnly",
+        Kind::NoEqual,
+        "there are no managed settings",
+    ),
     (
         "allowUnixSockets",
-        Kind::NoEqual,
-        "sockets of the host are in no cage (on Linux srt has no list of them either)",
+        Kind::Narrower,
+        "sockets of the host are given by network.sockets, one by one (on Linux srt has no list of them)",
     ),
     (
         "allowAllUnixSockets",
         Kind::NoEqual,
-        "sockets of the host are in no cage; programs inside can use their own",
+        "sockets of the host are given by network.sockets, one by one; programs inside can use their own",
     ),
     (
         "allowLocalBinding",
         Kind::NoEqual,
-        "programs can always listen on the cage's own loopback, and nobody outside reaches it",
+        "programs can always listen on the cage's own loopback, and nobody outside reaches it; network.publish opens a port",
     ),
     ("allowMachLookup", Kind::NoEqual, MACOS),
-    ("httpProxyPort", Kind::NoEqual, NO_DOOR),
-    ("socksProxyPort", Kind::NoEqual, NO_DOOR),
-    ("mitmProxy", Kind::NoEqual, NO_DOOR),
-    ("filterRequest", Kind::NoEqual, NO_DOOR),
-    ("tlsTerminate", Kind::NoEqual, NO_DOOR),
-    ("parentProxy", Kind::NoEqual, NO_DOOR),
-    ("allowPlaintextHeaderSet", Kind::NoEqual, NO_DOOR),
-    ("stripResponseHeaders", Kind::NoEqual, NO_DOOR),
-    ("refuseOpaqueTunnels", Kind::NoEqual, NO_DOOR),
-    ("requireHostMatch", Kind::NoEqual, NO_DOOR),
+    ("httpProxyPort", Kind::NoEqual, NO_PROXY),
+    ("socksProxyPort", Kind::NoEqual, NO_PROXY),
+    ("mitmProxy", Kind::NoEqual, NO_PROXY),
+    ("parentProxy", Kind::NoEqual, NO_PROXY),
+    (
+        "filterRequest",
+        Kind::NoEqual,
+        "requests are held to network.http, rules by method and path",
+    ),
+    (
+        "tlsTerminate",
+        Kind::NoEqual,
+        "TLS is opened where a rule over requests or a secret needs it",
+    ),
+    (
+        "allowPlaintextHeaderSet",
+        Kind::NoEqual,
+        "secrets are put on by network.secrets, over TLS only",
+    ),
+    (
+        "stripResponseHeaders",
+        Kind::NoEqual,
+        "answers pass as they are, but for secrets, which are covered",
+    ),
+    (
+        "refuseOpaqueTunnels",
+        Kind::NoEqual,
+        "network.http makes the door open what it lets through",
+    ),
+    ("requireHostMatch", Kind::Kept, ALWAYS),
 ];
 
 /// Reads the rules of a settings file, of srt's own or Claude Code's.
@@ -233,7 +260,7 @@ impl Reader<'_> {
         for (key, value) in sandbox {
             match key.as_str() {
                 "filesystem" => self.filesystem(object(value, "filesystem")?)?,
-                "network" => self.network(object(value, "network")?),
+                "network" => self.network(object(value, "network")?)?,
                 "credentials" => self.credentials(object(value, "credentials")?)?,
                 "mandatoryDenySearchDepth" => {
                     let depth = value.as_u64().filter(|depth| (1..=10).contains(depth));
@@ -300,14 +327,58 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn network(&mut self, section: &Map<String, Value>) {
+    fn network(&mut self, section: &Map<String, Value>) -> Result<(), ImportError> {
         for (key, value) in section {
             let full = format!("network.{key}");
-            match NETWORK.iter().find(|(known, ..)| known == key) {
-                Some((_, kind, note)) => self.each(*kind, &full, value, note),
-                None => self.unknown(&full, value),
+            match key.as_str() {
+                "allowedDomains" => self.allowed_hosts(&full, value)?,
+                "deniedDomains" | "deniedResolvedAddresses" => self.denied_hosts(&full, value)?,
+                _ => match NETWORK.iter().find(|(known, ..)| known == key) {
+                    Some((_, kind, note)) => self.each(*kind, &full, value, note),
+                    None => self.unknown(&full, value),
+                },
             }
         }
+        Ok(())
+    }
+
+    fn hosts(&self, key: &str, value: &Value) -> Result<Vec<Rule>, ImportError> {
+        let text = |entry: &Value| match entry {
+            Value::String(text) if !text.is_empty() => {
+                Ok(self.rule(key, text.trim().to_owned(), true))
+            }
+            _ => Err(self.shape(key, "a list of hosts")),
+        };
+        self.list(key, value)?.iter().map(text).collect()
+    }
+
+    fn allowed_hosts(&mut self, key: &str, value: &Value) -> Result<(), ImportError> {
+        for rule in self.hosts(key, value)? {
+            let note = match network::allowed(&rule.text) {
+                _ if rule.text.eq_ignore_ascii_case("localhost") => {
+                    "the host's own servers are given by network.host-ports, port by port"
+                        .to_owned()
+                }
+                Err(error) => error.remedy,
+                Ok(_) => {
+                    self.rules.allow_hosts.push(rule.clone());
+                    "on ports 80 and 443, where srt had every one; HOST:22 in network.allow adds another".to_owned()
+                }
+            };
+            self.findings.push(rule.finding(Kind::Narrower, note));
+        }
+        Ok(())
+    }
+
+    fn denied_hosts(&mut self, key: &str, value: &Value) -> Result<(), ImportError> {
+        for rule in self.hosts(key, value)? {
+            if network::denied(&rule.text).is_err() {
+                return Err(self.shape(key, "a list of hosts that rules can name"));
+            }
+            self.findings.push(rule.finding(Kind::Kept, "network.deny"));
+            self.rules.deny_hosts.push(rule);
+        }
+        Ok(())
     }
 
     fn credentials(&mut self, section: &Map<String, Value>) -> Result<(), ImportError> {
@@ -338,7 +409,7 @@ impl Reader<'_> {
                         Kind::NoEqual,
                         &full,
                         value,
-                        "secrets are kept out, not replaced on their way out",
+                        "secrets are kept out; network.secrets and network.aws let the door put them on",
                     );
                 }
                 _ => self.unknown(&full, value),

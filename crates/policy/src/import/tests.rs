@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{Policy, Resolved, Sources, WorkspaceMode, resolve};
+use ironcage_model::HostRule;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::fs;
@@ -274,9 +275,6 @@ fn every_setting_is_told_of() {
     });
     let imported = scene.import(&settings).unwrap();
     for text in [
-        "\"github.com\"",
-        "\"*.npmjs.org\"",
-        "docker.sock",
         "allowLocalBinding",
         "ignoreViolations",
         "enableWeakerNestedSandbox",
@@ -284,6 +282,9 @@ fn every_setting_is_told_of() {
         "~/.ssh/id",
     ] {
         told(&imported, Kind::NoEqual, text);
+    }
+    for text in ["\"github.com\"", "\"*.npmjs.org\"", "docker.sock"] {
+        told(&imported, Kind::Narrower, text);
     }
     for text in ["network.futureKey", "filesystem.odd", "madeUp"] {
         told(&imported, Kind::Unknown, text);
@@ -304,6 +305,34 @@ fn every_setting_is_told_of() {
             name: "LANG".into(),
             value: String::new()
         }));
+}
+
+#[test]
+fn hosts_are_reached_as_before_on_the_ports_of_the_web() {
+    let scene = Scene::new();
+    let settings = json!({ "filesystem": {}, "network": {
+        "allowedDomains": ["Example.com", "*.example.org", "localhost", "*", "https://no.example/", "192.0.2.7"],
+        "deniedDomains": ["bad.example.org"], "deniedResolvedAddresses": ["10.0.0.0/8"], "allowAllDomains": true
+    } });
+    let imported = scene.import(&settings).unwrap();
+    let policy = scene.resolve(&imported).network;
+    let texts = |rules: &[crate::Sourced<HostRule>]| -> Vec<String> {
+        rules.iter().map(|rule| rule.value.to_string()).collect()
+    };
+    assert_eq!(
+        texts(&policy.allow),
+        ["example.com", "*.example.org", "192.0.2.7"]
+    );
+    assert_eq!(texts(&policy.deny), ["bad.example.org:*", "10.0.0.0/8:*"]);
+    assert!(!policy.open.value);
+    for text in ["\"localhost\"", "\"*\"", "no.example", "allowAllDomains"] {
+        told(&imported, Kind::Narrower, text);
+    }
+    // What is forbidden and cannot be said is not passed over.
+    let settings = json!({ "filesystem": {}, "network": { "deniedDomains": ["bad host"] } });
+    assert!(scene.import(&settings).is_err());
+    // Without any, there is no network.
+    assert!(!scene.policy(&files(json!({}))).network.is_given());
 }
 
 #[test]
@@ -399,6 +428,7 @@ fn any_json() -> impl Strategy<Value = Value> {
             "disabled",
             "enabled",
             "allowedDomains",
+            "deniedDomains",
             "ignoreViolations",
             "mandatoryDenySearchDepth",
         ])

@@ -1,6 +1,7 @@
 //! A draft as the text of a policy file, each value with the setting that it came from.
 
 use super::judge::{Draft, Line};
+use super::settings::Rule;
 use super::{ImportError, Place};
 use ironcage_model::Printable;
 use std::fmt::Write as _;
@@ -39,6 +40,11 @@ pub(super) fn render(draft: &Draft, place: &Place) -> Result<String, ImportError
             Printable::new(why)
         );
     }
+    if !(draft.allow_hosts.is_empty() && draft.deny_hosts.is_empty()) {
+        text.push_str("\n[network]\n");
+        hosts(&mut text, "allow", &draft.allow_hosts);
+        hosts(&mut text, "deny", &draft.deny_hosts);
+    }
     if draft.no_identity {
         text.push_str("\n[process]\n# git's own settings are among what filesystem.denyRead names.\ngit-identity = false\n");
     }
@@ -62,6 +68,18 @@ fn list(text: &mut String, key: &str, lines: &[Line], place: &Place) -> Result<(
     }
     text.push_str("]\n");
     Ok(())
+}
+
+fn hosts(text: &mut String, key: &str, rules: &[Rule]) {
+    if rules.is_empty() {
+        return;
+    }
+    let _ = writeln!(text, "{key} = [");
+    for rule in rules {
+        let (why, host) = (Printable::new(&rule.key), quoted(&rule.text));
+        let _ = writeln!(text, "  # {why}\n  {host},");
+    }
+    text.push_str("]\n");
 }
 
 /// A path as it reads best: in the workspace relative to the file, at home with `~/`, else in full.
