@@ -4,27 +4,27 @@
 //! the host is attached: so nothing is ever created in a tree of the host's. Then mounts are
 //! attached, each target opened once as a handle below the new root, following no link.
 
+mod mounts;
+mod nodes;
+
 use crate::authorities;
-use crate::error::{Doing, LayerError, shown};
+use crate::error::{LayerError, shown};
 use crate::hiding::{Covers, HIDDEN_DIRECTORY, HIDDEN_FILE};
 use crate::overlay::{LAYERS, Layers, MAP_OWNER, Place, UPPER, WORK};
 pub use crate::shared::Shared;
-use ironcage_model::Layer;
 use ironcage_plan::{Access, Item, NodeKind, Owner, ViewOp};
 use ironcage_sys::mount::{
     AttributeChange, MountAttributes, clone_source, open_below, set_attributes,
 };
 use ironcage_sys::rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, Uid, chmodat, chownat, fstat, mkdirat, mknodat,
-    openat, symlinkat,
+    AtFlags, CWD, FileType, Mode, OFlags, chmodat, fstat, openat, symlinkat,
 };
-use ironcage_sys::rustix::io::{Errno, write};
+use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
-    fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount,
-    open_tree, unmount,
+    MountAttrFlags, MoveMountFlags, UnmountFlags, move_mount, unmount,
 };
-use ironcage_sys::rustix::process::{fchdir, getegid, geteuid, pivot_root};
+use ironcage_sys::rustix::process::{fchdir, pivot_root};
+pub(crate) use mounts::{clone_tree, doing, make_filesystem, relative, stop_propagation};
 use std::cell::{OnceCell, RefCell};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -88,13 +88,6 @@ pub struct Entered {
     pub storage: OwnedFd,
     /// The copy-on-write views, for [`renew`](crate::overlay::renew).
     pub overlays: Vec<OwnedFd>,
-}
-
-pub(crate) fn doing<T>(
-    result: Result<T, impl Into<std::io::Error>>,
-    action: impl FnOnce() -> String,
-) -> Result<T, LayerError> {
-    result.doing(Layer::MountNs, action)
 }
 
 impl<'a> View<'a> {
@@ -536,162 +529,4 @@ impl<'a> View<'a> {
             Err(error) => doing(Err(error), || format!("open {} in the view", shown(target))),
         }
     }
-
-    fn parents(&self, target: &Path) -> Result<(), LayerError> {
-        match target.parent() {
-            Some(parent) if !relative(parent).as_os_str().is_empty() => {
-                self.directory(parent, 0o755)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Makes a node; where a parent is missing, makes that first and tries once more. The inner
-    /// result is the kernel's answer about the node itself.
-    fn with_parents<T>(
-        &self,
-        target: &Path,
-        make: impl Fn() -> Result<T, Errno>,
-    ) -> Result<Result<T, Errno>, LayerError> {
-        match make() {
-            Err(Errno::NOENT) => {
-                self.parents(target)?;
-                Ok(make())
-            }
-            answer => Ok(answer),
-        }
-    }
-
-    pub(crate) fn directory(&self, target: &Path, mode: u32) -> Result<(), LayerError> {
-        let path = relative(target);
-        if path.as_os_str().is_empty() {
-            return Ok(());
-        }
-        // chmod besides, because the umask takes bits from what mkdir is given.
-        let make = || mkdirat(&self.root, path, Mode::from_raw_mode(mode));
-        let made = self.with_parents(target, make)?;
-        match made {
-            Err(Errno::EXIST) => Ok(()),
-            Ok(()) if mode & 0o022 != 0 => doing(
-                chmodat(
-                    &self.root,
-                    path,
-                    Mode::from_raw_mode(mode),
-                    AtFlags::empty(),
-                ),
-                || format!("set the mode of {}", shown(target)),
-            ),
-            other => doing(other, || format!("make the directory {}", shown(target))),
-        }
-    }
-
-    fn file(&self, target: &Path, content: &[u8], mode: u32) -> Result<(), LayerError> {
-        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let make = || {
-            openat(
-                &self.root,
-                relative(target),
-                flags,
-                Mode::from_raw_mode(mode),
-            )
-        };
-        let made = self.with_parents(target, make)?;
-        let file = doing(made, || format!("make the file {}", shown(target)))?;
-        let mut left = content;
-        while !left.is_empty() {
-            let written = doing(write(&file, left), || format!("fill {}", shown(target)))?;
-            left = left.get(written..).unwrap_or_default();
-        }
-        Ok(())
-    }
-
-    /// A mount point: one call instead of the two that opening and closing would take.
-    fn empty_file(&self, target: &Path) -> Result<(), LayerError> {
-        let mode = Mode::RUSR | Mode::RGRP | Mode::ROTH;
-        let make = || mknodat(&self.root, relative(target), FileType::RegularFile, mode, 0);
-        let made = self.with_parents(target, make)?;
-        match made {
-            Err(Errno::EXIST) => Ok(()),
-            other => doing(other, || format!("make the file {}", shown(target))),
-        }
-    }
-
-    fn give_to_agent(&self, target: &Path) -> Result<(), LayerError> {
-        let (uid, gid) = self.setting.agent;
-        // What this process makes belongs to it: without root it is the agent already.
-        if (uid, gid) == (geteuid().as_raw(), getegid().as_raw()) {
-            return Ok(());
-        }
-        doing(
-            chownat(
-                &self.root,
-                relative(target),
-                Some(Uid::from_raw(uid)),
-                Some(Gid::from_raw(gid)),
-                AtFlags::SYMLINK_NOFOLLOW,
-            ),
-            || format!("give {} to the agent", shown(target)),
-        )
-    }
-}
-
-pub(crate) fn relative(path: &Path) -> &Path {
-    path.strip_prefix("/").unwrap_or(path)
-}
-
-/// Nothing that happens in this mount namespace is to reach the host's.
-pub(crate) fn stop_propagation() -> Result<(), LayerError> {
-    let root = doing(
-        openat(CWD, "/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()),
-        || "open the root".into(),
-    )?;
-    doing(
-        set_attributes(
-            root.as_fd(),
-            AttributeChange {
-                recursive: true,
-                private: true,
-                ..AttributeChange::default()
-            },
-        ),
-        || "stop mount events".into(),
-    )
-}
-
-pub(crate) fn make_filesystem(
-    kind: &str,
-    options: &[(&str, &str)],
-    attributes: MountAttrFlags,
-) -> Result<OwnedFd, LayerError> {
-    let action = || format!("make a {kind}");
-    let context = doing(fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC), action)?;
-    for (name, value) in options {
-        doing(fsconfig_set_string(&context, *name, *value), || {
-            format!("make a {kind} with {name}={value}")
-        })?;
-    }
-    if kind == "devpts" {
-        doing(fsconfig_set_flag(&context, "newinstance"), action)?;
-    }
-    doing(fsconfig_create(&context), action)?;
-    doing(
-        fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes),
-        action,
-    )
-}
-
-pub(crate) fn clone_tree(
-    place: BorrowedFd<'_>,
-    recursive: bool,
-    shown_as: &Path,
-) -> Result<OwnedFd, LayerError> {
-    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
-        | OpenTreeFlags::OPEN_TREE_CLOEXEC
-        | OpenTreeFlags::AT_EMPTY_PATH;
-    if recursive {
-        flags |= OpenTreeFlags::AT_RECURSIVE;
-    }
-    doing(open_tree(place, "", flags), || {
-        format!("clone the mount of {}", shown(shown_as))
-    })
 }
