@@ -6,7 +6,9 @@ use crate::ledger::{Kind, Ledger, Sums};
 use crate::limits::Meter;
 use crate::open::Open;
 use crate::wire::{self, FromDoor};
-use ironcage_model::{Flow, FlowRequest, FlowStep, NetworkLimits, NetworkVerdict, Traffic};
+use ironcage_model::{
+    Flow, FlowRequest, FlowStep, NetworkLimits, NetworkVerdict, Overheard, Traffic,
+};
 use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::net::{SendFlags, send};
 use std::cell::{Cell, RefCell};
@@ -37,6 +39,8 @@ pub(crate) struct Books {
     watchers: RefCell<Vec<Watcher>>,
     /// Answers that the supervisor had no room for.
     unsaid: RefCell<VecDeque<FromDoor>>,
+    /// What was read of models' exchanges and could not be told: how often, and why.
+    unheard: RefCell<(u64, String)>,
     supervisor: OwnedFd,
 }
 
@@ -47,6 +51,7 @@ impl Books {
             ledger: RefCell::default(),
             watchers: RefCell::default(),
             unsaid: RefCell::default(),
+            unheard: RefCell::default(),
             supervisor,
         }
     }
@@ -96,6 +101,37 @@ impl Books {
         for told in sums {
             self.tell(told);
         }
+    }
+
+    /// Tells what was read of a model's exchange. The supervisor is not waited for: what it has
+    /// no room for is told as not read, with what comes next.
+    pub(crate) fn overhear(&self, overheard: Overheard) {
+        let (lost, why) = self.unheard.take();
+        let told = if lost == 0 {
+            true
+        } else {
+            let before = FromDoor::Overheard(Overheard::NotRead {
+                times: lost,
+                why: why.clone(),
+            });
+            matches!(wire::say(self.supervisor(), &before), Ok(true))
+        };
+        let (mut times, mut last) = match told {
+            true => (0, String::new()),
+            false => (lost, why),
+        };
+        let more = match &overheard {
+            Overheard::NotRead { times, why } => (*times, why.clone()),
+            Overheard::Call(_) | Overheard::Returned(_) => {
+                (1, "the supervisor had no room for it".to_owned())
+            }
+        };
+        let message = FromDoor::Overheard(overheard);
+        if !told || !matches!(wire::say(self.supervisor(), &message), Ok(true)) {
+            times = times.saturating_add(more.0);
+            last = more.1;
+        }
+        self.unheard.replace((times, last));
     }
 
     /// Says something to the supervisor, now or as soon as there is room.

@@ -21,6 +21,9 @@ use landlock::{
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
+/// Most memory of the reader of models' answers: what it keeps of them is bounded far below.
+const READER_MEMORY: u64 = 1 << 30;
+
 /// Where the door's process could not be confined.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action}")]
@@ -51,7 +54,11 @@ pub struct DoorIds {
 }
 
 /// First steps, before anything is waited for: die with the supervisor, let go of what is its.
-pub(crate) fn detach(parent: Option<i32>, keep: BorrowedFd<'_>) -> Result<(), ConfineError> {
+pub(crate) fn detach(
+    parent: Option<i32>,
+    keep: &[BorrowedFd<'_>],
+    name: &std::ffi::CStr,
+) -> Result<(), ConfineError> {
     die_with(parent)?;
     // Away from the terminal: its interrupts are for the command.
     setsid().map_err(failed("start a session"))?;
@@ -65,9 +72,9 @@ pub(crate) fn detach(parent: Option<i32>, keep: BorrowedFd<'_>) -> Result<(), Co
     stdio::dup2_stdout(&null).map_err(failed("let the caller's streams go"))?;
     stdio::dup2_stderr(&null).map_err(failed("let the caller's streams go"))?;
     drop(null);
-    process::close_all_but(&[keep.as_fd()]).map_err(failed("close descriptors"))?;
+    process::close_all_but(keep).map_err(failed("close descriptors"))?;
     process::wipe_arguments_and_environment();
-    let _ = set_name(c"ironcage-door");
+    let _ = set_name(name);
     Ok(())
 }
 
@@ -96,6 +103,25 @@ pub(crate) fn attend(parent: i32, keep: BorrowedFd<'_>) -> Result<(), ConfineErr
     process::close_all_but(&[keep.as_fd()]).map_err(failed("close descriptors"))?;
     let _ = set_name(c"ironcage-login");
     Ok(())
+}
+
+/// Takes everything away from the reader of models' answers but its socket and memory.
+pub(crate) fn confine_reader(
+    filter: &[ironcage_plan::seccomp::Instruction],
+    ids: Option<DoorIds>,
+) -> Result<(), ConfineError> {
+    let bound = |most| Rlimit {
+        current: Some(most),
+        maximum: Some(most),
+    };
+    for resource in [Resource::Core, Resource::Nproc, Resource::Fsize] {
+        setrlimit(resource, bound(0)).map_err(failed("set limits"))?;
+    }
+    setrlimit(Resource::As, bound(READER_MEMORY)).map_err(failed("set limits"))?;
+    become_nobody(ids)?;
+    give_up()?;
+    landlock(Some(Vec::new()))?;
+    seccomp::install_plain(&program(filter)).map_err(failed("install the system call filter"))
 }
 
 /// Takes everything away that the keeper of a login does not need: it has the directory of its
@@ -189,6 +215,27 @@ fn restrict(
         };
         setrlimit(resource, none).map_err(failed("set limits"))?;
     }
+    become_nobody(ids)?;
+    give_up()?;
+    // The resolvers' port too: long answers come over TCP.
+    landlock(ports.map(|ports| ports.into_iter().chain([53]).collect()))?;
+    seccomp::install_plain(&program(filter)).map_err(failed("install the system call filter"))?;
+    Ok(files.maximum.unwrap_or(u64::MAX))
+}
+
+/// A filter, as the kernel takes it.
+fn program(filter: &[ironcage_plan::seccomp::Instruction]) -> Vec<seccomp::Instruction> {
+    let instruction = |i: &ironcage_plan::seccomp::Instruction| seccomp::Instruction {
+        code: i.code,
+        jt: i.jt,
+        jf: i.jf,
+        k: i.k,
+    };
+    filter.iter().map(instruction).collect()
+}
+
+/// Takes on the ids of nobody, where root starts the door.
+fn become_nobody(ids: Option<DoorIds>) -> Result<(), ConfineError> {
     if let Some(DoorIds { id }) = ids {
         use ironcage_sys::rustix::fs::{Gid, Uid};
         // All but those two go before the ids do, those two after.
@@ -203,19 +250,7 @@ fn restrict(
         set_parent_process_death_signal(Some(Signal::KILL))
             .map_err(failed("ask to die with the supervisor"))?;
     }
-    give_up()?;
-    landlock(ports)?;
-    let program: Vec<seccomp::Instruction> = filter
-        .iter()
-        .map(|i| seccomp::Instruction {
-            code: i.code,
-            jt: i.jt,
-            jf: i.jf,
-            k: i.k,
-        })
-        .collect();
-    seccomp::install_plain(&program).map_err(failed("install the system call filter"))?;
-    Ok(files.maximum.unwrap_or(u64::MAX))
+    Ok(())
 }
 
 /// No file at all, no listening, no signals, and connections to ports that a rule is about. An
@@ -236,8 +271,7 @@ fn landlock(ports: Option<Vec<u16>>) -> Result<(), ConfineError> {
         .and_then(|ruleset| ruleset.scope(Scope::AbstractUnixSocket | Scope::Signal))
         .and_then(Ruleset::create)
         .map_err(wrong)?;
-    // The resolvers' port too: long answers come over TCP.
-    for port in ports.into_iter().flatten().chain([53]) {
+    for port in ports.into_iter().flatten() {
         if net.contains(AccessNet::ConnectTcp) {
             ruleset = ruleset
                 .add_rule(NetPort::new(port, AccessNet::ConnectTcp))

@@ -4,6 +4,7 @@ use crate::books::Books;
 use crate::confine::{self, DoorIds};
 use crate::decide::Rules;
 use crate::order::{self, Order};
+use crate::reader;
 use crate::resolve::Resolver;
 use crate::secret::Vault;
 use crate::serve::{self, Service};
@@ -103,6 +104,7 @@ impl Door {
                 FromDoor::Traffic(_)
                 | FromDoor::Changed { .. }
                 | FromDoor::Authority(_)
+                | FromDoor::Overheard(_)
                 | FromDoor::Dial { .. },
             )
             | None => Err(io::Error::other("it did not get ready")),
@@ -149,7 +151,9 @@ impl Door {
             match self.next_before(deadline) {
                 Ok(Some(FromDoor::Traffic(traffic))) => told.push(traffic),
                 // Nobody waits for that any more.
-                Ok(Some(FromDoor::Changed { .. } | FromDoor::Dial { .. })) => {}
+                Ok(Some(
+                    FromDoor::Changed { .. } | FromDoor::Dial { .. } | FromDoor::Overheard(_),
+                )) => {}
                 _ => return told,
             }
         }
@@ -174,6 +178,7 @@ fn run(network: &Network, ids: Option<DoorIds>, parent: i32, control: OwnedFd) -
             vault,
             sockets,
             files,
+            reader,
         }) => {
             let ready = FromDoor::Ready {
                 per_port: sockets.per_port.clone(),
@@ -184,7 +189,8 @@ fn run(network: &Network, ids: Option<DoorIds>, parent: i32, control: OwnedFd) -
             let books = Books::new(network.limits, control);
             let service = Service::new(rules, resolver, (opener, vault), files, books);
             // A fault must not unwind into what was copied from the supervisor.
-            let served = catch_unwind(AssertUnwindSafe(|| serve::run(service, sockets)));
+            let reader = reader.zip(network.models.as_ref());
+            let served = catch_unwind(AssertUnwindSafe(|| serve::run(service, sockets, reader)));
             exit_now(i32::from(!matches!(served, Ok(Ok(())))))
         }
         Err(Some(reason)) => {
@@ -204,6 +210,7 @@ struct Prepared {
     vault: Vault,
     sockets: wire::Sockets,
     files: u64,
+    reader: Option<OwnedFd>,
 }
 
 /// Everything before the first stranger's byte. `Err(None)` where the supervisor gave up.
@@ -215,8 +222,17 @@ fn prepare(
 ) -> Result<Prepared, Option<String>> {
     // While the caller's environment is there, and files can be read.
     ironcage_sys::faults::prepare_door();
+    // Before there is any secret in this process: it reads what strangers write.
+    let models = network.models.as_ref();
+    let reader = match models.filter(|models| !models.hosts.is_empty()) {
+        Some(models) => Some(reader::start(models, ids).map_err(|error| Some(error.to_string()))?),
+        None => None,
+    };
     let mut vault = Vault::load(network).map_err(Some)?;
-    confine::detach(Some(parent), control.as_fd()).map_err(|error| Some(error.in_full()))?;
+    let mut keep = vec![control.as_fd()];
+    keep.extend(reader.as_ref().map(AsFd::as_fd));
+    confine::detach(Some(parent), &keep, c"ironcage-door")
+        .map_err(|error| Some(error.in_full()))?;
     // While another process can be had, and before a stranger's byte.
     vault.start_logins(network).map_err(Some)?;
     let rules = Rules::of(network);
@@ -236,6 +252,7 @@ fn prepare(
         vault,
         sockets,
         files,
+        reader,
     })
 }
 

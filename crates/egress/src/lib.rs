@@ -29,6 +29,7 @@ mod open;
 mod opened;
 mod order;
 mod publish;
+mod reader;
 mod relay;
 mod resolve;
 mod secret;

@@ -61,6 +61,11 @@ impl Connection<'_> {
                 self.port,
                 protocol == Protocol::Https,
             ),
+            reader: self
+                .service
+                .reads(name, self.port)
+                .filter(|_| protocol == Protocol::Https)
+                .cloned(),
             protocol,
             address: RefCell::default(),
             recorder,

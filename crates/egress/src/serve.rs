@@ -9,12 +9,14 @@ use crate::names::Names;
 use crate::open::{Ended, Open, Registry};
 use crate::order::{self, Order, Told};
 use crate::publish::Publishing;
+use crate::reader::Reader;
 use crate::resolve::Resolver;
 use crate::secret::Vault;
 use crate::sockets;
 use crate::tls::Opener;
 use crate::wire::{FromDoor, Sockets};
 use ironcage_model::{HOST_NAME, HostName, NetworkVerdict, Protocol};
+use ironcage_plan::Models;
 use ironcage_sys::faults::door_step;
 use ironcage_sys::inet::{receive_datagram, send_datagram};
 use std::cell::RefCell;
@@ -44,6 +46,8 @@ pub(crate) struct Service {
     names: RefCell<Names>,
     registry: Registry,
     pub(crate) publishing: Publishing,
+    /// Who reads what models answer, where it is read.
+    pub(crate) reader: Option<Rc<Reader>>,
     most: u64,
 }
 
@@ -87,6 +91,7 @@ impl Service {
             names: RefCell::default(),
             registry: Registry::default(),
             publishing: Publishing::default(),
+            reader: None,
             // Two descriptors each, and some for resolvers and the door itself.
             most: (files.saturating_sub(64) / 2).clamp(16, MOST),
         }
@@ -99,7 +104,15 @@ impl Service {
 
     /// Whether requests to a port of a name are read, be they in TLS or not.
     pub(crate) fn opens(&self, name: &HostName, port: u16) -> bool {
-        self.rules.requests(name, port).is_some() || self.vault.is_for(name, port)
+        self.rules.requests(name, port).is_some()
+            || self.vault.is_for(name, port)
+            || self.reads(name, port).is_some()
+    }
+
+    /// Who reads the answers of a port of a name, where they are read.
+    pub(crate) fn reads(&self, name: &HostName, port: u16) -> Option<&Rc<Reader>> {
+        let reader = self.reader.as_ref().filter(|_| self.opener.is_some());
+        reader.filter(|reader| reader.is_for(name, port))
     }
 
     /// What a connection to an address of the cage's is for.
@@ -250,13 +263,21 @@ impl Service {
 }
 
 /// Serves until the supervisor is gone.
-pub(crate) fn run(service: Service, sockets: Sockets) -> io::Result<()> {
+pub(crate) fn run(
+    mut service: Service,
+    sockets: Sockets,
+    reader: Option<(OwnedFd, &Models)>,
+) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
         .build()?;
-    let service = Rc::new(service);
     let tasks = LocalSet::new();
+    if let Some((socket, models)) = reader {
+        let _guard = (runtime.enter(), tasks.enter());
+        service.reader = Some(Reader::new(models, socket, &service.books)?);
+    }
+    let service = Rc::new(service);
     for listener in sockets.listeners {
         let _guard = runtime.enter();
         let listener = TcpListener::from_std(listener.into())?;

@@ -4,7 +4,7 @@
 //! The door handles what strangers send; the supervisor takes what comes from it as if the
 //! agent had sent it: bounded, checked, no trust in lengths.
 
-use ironcage_model::Traffic;
+use ironcage_model::{Overheard, Traffic};
 use ironcage_sys::packet::{self, ancillary_space};
 use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::net::{
@@ -26,6 +26,7 @@ const TRAFFIC: u8 = b't';
 const AUTHORITY: u8 = b'a';
 const CHANGED: u8 = b'c';
 const DIAL: u8 = b'd';
+const OVERHEARD: u8 = b'o';
 
 /// What the door says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,6 +59,8 @@ pub enum FromDoor {
         /// Whether by IPv6.
         six: bool,
     },
+    /// Something between the agent and its model.
+    Overheard(Overheard),
     /// The other end is gone.
     Closed,
 }
@@ -186,6 +189,7 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, wait: bool) -> io::Result<Option<F
             let (ticket, port, six) = serde_json::from_slice(rest).map_err(|_| garbled())?;
             FromDoor::Dial { ticket, port, six }
         }
+        OVERHEARD => FromDoor::Overheard(serde_json::from_slice(rest).map_err(|_| garbled())?),
         _ => return Err(garbled()),
     }))
 }
@@ -221,6 +225,11 @@ pub(crate) fn say(socket: BorrowedFd<'_>, message: &FromDoor) -> io::Result<bool
         FromDoor::Dial { ticket, port, six } => {
             let mut bytes = vec![DIAL];
             bytes.extend(serde_json::to_vec(&(ticket, port, six))?);
+            bytes
+        }
+        FromDoor::Overheard(overheard) => {
+            let mut bytes = vec![OVERHEARD];
+            bytes.extend(serde_json::to_vec(overheard)?);
             bytes
         }
         FromDoor::Closed => return Ok(true),
@@ -280,6 +289,7 @@ mod tests {
                 port: 3000,
                 six: true,
             },
+            FromDoor::Overheard(Overheard::Returned(vec!["t1".into()])),
         ] {
             assert!(say(door.as_fd(), &message).unwrap());
             assert_eq!(receive(supervisor.as_fd(), false).unwrap(), Some(message));

@@ -16,7 +16,7 @@ mod shell;
 mod tools;
 
 pub use action::{Action, Edit, FileAction, FileWork, Shape};
-pub use answer::{Answer, Encoding, Format, Said, results};
+pub use answer::{Answer, Encoding, Format, Results, Said};
 pub use call::{Call, Calls, InvalidCall, InvalidCalls};
 pub use needs::{Destination, Needs, Unknown, Unsure};
 pub use shell::{Context, Shell};

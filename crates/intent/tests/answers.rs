@@ -3,8 +3,8 @@
 #![allow(clippy::expect_used)]
 
 use ironcage_intent::{
-    Answer, Call, Calls, Context, Destination, Encoding, Format, Needs, Said, Table, Unsure,
-    results,
+    Answer, Call, Calls, Context, Destination, Encoding, Format, Needs, Results, Said, Table,
+    Unsure,
 };
 use proptest::prelude::*;
 use std::io::Write as _;
@@ -269,9 +269,39 @@ fn the_results_of_calls_are_found_in_requests() {
     let chat = br#"{"messages":[{"role":"tool","tool_call_id":"t1","content":"x"}]}"#;
     let responses = br#"{"input":[{"type":"function_call_output","call_id":"t1","output":"x"}]}"#;
     for request in [&anthropic[..], chat, responses] {
-        assert_eq!(results(request), ["t1"]);
+        assert_eq!(Results::new(Encoding::Identity).feed(request), ["t1"]);
+        let mut reader = Results::new(Encoding::Identity);
+        let found: Vec<String> = request.chunks(1).flat_map(|b| reader.feed(b)).collect();
+        assert_eq!(found, ["t1"]);
     }
-    assert!(results(b"no JSON").is_empty());
+}
+
+#[test]
+fn what_is_no_result_is_taken_for_none() {
+    for request in [
+        // The call itself, results in texts, and what no reader of JSON would read.
+        &br#"{"input":[{"type":"function_call","call_id":"t1","name":"x"}]}"#[..],
+        br#"{"content":[{"type":"tool_use","id":"t1","name":"x","input":{}}]}"#,
+        br#"{"text":"{\"type\":\"tool_result\",\"tool_use_id\":\"t1\"}"}"#,
+        br#"{"type":"tool_result","tool_use_id":"t\u0031"}"#,
+        b"no JSON",
+        b"}}}]]]\"\\",
+    ] {
+        let found = Results::new(Encoding::Identity).feed(request);
+        assert!(found.is_empty(), "{found:?}");
+    }
+    // However deep it is, and however long: nothing of it is kept.
+    let mut reader = Results::new(Encoding::Identity);
+    for _ in 0..100_000 {
+        assert!(
+            reader
+                .feed(br#"{"a":[{"type":"tool_result","x":""#)
+                .is_empty()
+        );
+        assert!(reader.feed(br#"","tool_use_id":"t""#).is_empty());
+    }
+    let mut reader = Results::new(Encoding::Gzip);
+    assert!(reader.feed(b"no gzip").is_empty());
 }
 
 #[test]

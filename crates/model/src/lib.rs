@@ -10,6 +10,7 @@ mod event;
 mod extent;
 mod id;
 mod in_full;
+mod intent;
 mod isolation;
 mod layer;
 mod lease;
@@ -28,6 +29,7 @@ pub use event::{Denial, Event, EventKind, NetworkVerdict, Protocol, Traffic};
 pub use extent::{Extent, InvalidPortPattern, PortPattern};
 pub use id::{CageId, InvalidCageId};
 pub use in_full::in_full;
+pub use intent::{Contact, Intent, MOST_INTENDED, Overheard};
 pub use isolation::{Isolation, UnknownIsolation};
 pub use layer::{Layer, UnknownLayer};
 pub use lease::{

@@ -185,6 +185,12 @@ fn network(plan: &Plan, out: &mut String) -> fmt::Result {
             write!(line, "{}", http.rule)
         })?;
     }
+    if let Some(models) = &network.models {
+        let title = "network: models whose answers prepare leases, and whose TLS is opened for it";
+        section(out, title, &models.hosts, |host, line| {
+            write!(line, "{host}")
+        })?;
+    }
     if !network.secrets.is_empty() {
         let title = "network: secrets that the door puts on requests, and the cage never has";
         section(out, title, &network.secrets, |secret, line| {

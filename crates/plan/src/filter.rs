@@ -85,7 +85,17 @@ pub(crate) fn with_group(filter: &Filter, name: &str) -> Option<Filter> {
 
 /// The program of the network door's filter.
 pub fn door() -> Vec<Instruction> {
-    let rules = syscalls::door().iter().flat_map(|list| list.rules);
+    own(syscalls::door())
+}
+
+/// The program of the filter of the reader of models' answers.
+pub(crate) fn reader() -> Vec<Instruction> {
+    own(syscalls::reader())
+}
+
+/// The program of a process of Ironcage's own.
+fn own(lists: &'static [SyscallList]) -> Vec<Instruction> {
+    let rules = lists.iter().flat_map(|list| list.rules);
     let actions = rules
         .map(|rule| (rule.number, action(&rule.action)))
         .collect();

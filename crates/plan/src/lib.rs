@@ -44,7 +44,7 @@ pub use locate::{Located, Standing, guard, locate};
 pub use login::PlannedLogin;
 pub use make::make;
 pub use network::{
-    FixedAddress, HostPort, Network, NetworkRule, PlannedAws, PlannedSecret, RequestRule,
+    FixedAddress, HostPort, Models, Network, NetworkRule, PlannedAws, PlannedSecret, RequestRule,
 };
 pub use plan::*;
 pub use request::{AskedHost, ChangeLayer, ChangePlace, KeptPlaces, OwnDirectories, Request};

@@ -28,12 +28,18 @@ pub fn make(
     let landlock = holds(&layers, Layer::Landlock);
     let kept_nothing = (isolation == Isolation::Landlock).then(|| keeping_nothing(policy));
     let mut network = network::make(policy, request, files)?;
+    let mut unread = None;
     if let Some(network) = network.as_mut() {
         if network.needs_authority() {
             network.authorities = trust::authorities(request, files)?;
-        } else if network.live {
+        } else if network.live || network.models.is_some() {
             // Without any, rules over requests that come later are refused.
             network.authorities = trust::authorities(request, files).unwrap_or_default();
+        }
+        if network.authorities.is_empty() && network.models.take().is_some() {
+            unread = Some(
+                "the model's answers are not read: this host has no certificate authorities to know its server by; install ca-certificates",
+            );
         }
     }
     let mut view = view::make(
@@ -66,6 +72,9 @@ pub fn make(
     }
     let bounds = bounds::make(&policy.limits, host);
     let mut command = command::make(policy, request, &identity, &view)?;
+    if let Some(models) = network.as_mut().and_then(|network| network.models.as_mut()) {
+        models.belong_to(&command);
+    }
     let mut unenforced = rung::unenforced(policy);
     let (mut access_rules, mut scratch) = (Vec::new(), None);
     if isolation == Isolation::Landlock {
@@ -94,6 +103,7 @@ pub fn make(
     let mut notes = view.notes;
     notes.extend(command::not_passed(policy, request));
     notes.extend(network.iter().flat_map(crate::network_notes::of));
+    notes.extend(unread.map(str::to_owned));
     Ok(Plan {
         rung: Item {
             what: Rung { isolation },

@@ -2,15 +2,15 @@
 
 use crate::filter;
 use crate::login::{self, PlannedLogin};
-use crate::plan::Item;
+use crate::plan::{Command, Item};
 use crate::request::AskedHost;
 use crate::seccomp::Instruction;
 use crate::sockets::{self, AllowedSocket};
 use crate::{PlanError, Request};
 use ironcage_host::HostFiles;
 use ironcage_model::{
-    AwsRule, Destination, Extent, HostName, HostRule, HttpRule, Mark, NetworkLimits, Ports,
-    Publish, SecretRule,
+    AwsRule, Destination, Extent, HostName, HostRule, HttpRule, Isolation, Mark, NetworkLimits,
+    Ports, Publish, SecretRule,
 };
 use ironcage_policy::{CeilingWhat, Policy, Resolve, Sourced, allowed, bundles, network_limits};
 use serde::Serialize;
@@ -85,6 +85,21 @@ pub struct FixedAddress {
     pub address: IpAddr,
 }
 
+/// Models whose answers are read as they pass.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Models {
+    /// Where they answer; TLS is opened there. In a scope none is read.
+    pub hosts: Vec<Item<HostRule>>,
+    /// Where the agent's commands run.
+    #[serde(serialize_with = "crate::bytes::path")]
+    pub cwd: std::path::PathBuf,
+    /// The agent's home, where it has one.
+    pub home: Option<String>,
+    /// The reader's own system call filter.
+    #[serde(skip)]
+    pub reader_filter: Vec<Instruction>,
+}
+
 /// What the network door lets through.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Network {
@@ -94,6 +109,8 @@ pub struct Network {
     pub deny: Vec<Item<NetworkRule>>,
     /// Requests that go out, to hosts that get no others.
     pub http: Vec<Item<RequestRule>>,
+    /// Models whose answers prepare leases; `null` where none is read.
+    pub models: Option<Models>,
     /// Secrets that are put on requests to their hosts.
     pub secrets: Vec<Item<PlannedSecret>>,
     /// Keys with which requests are signed anew.
@@ -129,7 +146,8 @@ pub struct Network {
 impl Network {
     /// Whether TLS of some host is opened, for which the cage has an authority of its own.
     pub fn opens_tls(&self) -> bool {
-        self.needs_authority() || self.live && !self.authorities.is_empty()
+        self.needs_authority()
+            || (self.live || self.models.is_some()) && !self.authorities.is_empty()
     }
 
     /// Whether a rule or a secret of the plan needs TLS to be opened; rules that come later may
@@ -193,7 +211,7 @@ pub(crate) fn make(
     if nothing && !network.live.value && !policy.has_door() {
         return Ok(None);
     }
-    Ok(Some(Network {
+    let mut made = Network {
         allow,
         deny: network.deny.iter().map(own).collect(),
         http: network
@@ -206,6 +224,7 @@ pub(crate) fn make(
                 origin: rule.origin.to_string(),
             })
             .collect(),
+        models: None,
         secrets: network
             .secrets
             .iter()
@@ -267,7 +286,55 @@ pub(crate) fn make(
             .collect(),
         limits: network_limits(&network.limits),
         door_filter: filter::door(),
-    }))
+    };
+    made.models = models(policy, &made);
+    Ok(Some(made))
+}
+
+/// The models whose answers are read: those that the rules let the cage reach, where what they say
+/// can prepare anything.
+fn models(policy: &Policy, network: &Network) -> Option<Models> {
+    if policy.isolation.value != Isolation::Namespace || !policy.ceiling.is_given() {
+        return None;
+    }
+    let allowed = network.allow.iter().map(|item| &item.what.rule);
+    let requests = network.http.iter().map(|item| &item.what.rule.host);
+    let rules: Vec<&HostRule> = allowed.chain(requests).collect();
+    let reached = |model: &HostRule| {
+        let name = match &model.to {
+            Destination::Name(name)
+            | Destination::Below(name)
+            | Destination::NameAndBelow(name) => name,
+            Destination::Any | Destination::Net { .. } => return false,
+        };
+        network.live
+            || rules
+                .iter()
+                .any(|rule| rule.knows(name) || rule.to == model.to)
+    };
+    let hosts: Vec<Item<HostRule>> = (policy.network.models.iter())
+        .filter(|model| reached(&model.value))
+        .map(|model| Item {
+            what: model.value.clone(),
+            origin: model.origin.to_string(),
+        })
+        .collect();
+    (!hosts.is_empty()).then(|| Models {
+        hosts,
+        cwd: std::path::PathBuf::new(),
+        home: None,
+        reader_filter: filter::reader(),
+    })
+}
+
+impl Models {
+    /// What the words of the answers are about: where the command runs.
+    pub(crate) fn belong_to(&mut self, command: &Command) {
+        self.cwd.clone_from(&command.cwd);
+        let home = command.env.iter().find(|item| item.what.name == "HOME");
+        let home = home.and_then(|item| item.what.value.to_str());
+        self.home = home.map(str::to_owned);
+    }
 }
 
 /// Hosts that leases may open, requests and secrets included.

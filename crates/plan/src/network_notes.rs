@@ -145,6 +145,7 @@ mod tests {
             allow: allow.iter().map(rule).collect(),
             deny: deny.iter().map(rule).collect(),
             http: Vec::new(),
+            models: None,
             secrets: secret.into_iter().collect(),
             aws: None,
             logins: Vec::new(),

@@ -20,6 +20,10 @@ impl Plan {
             // Both lead to the cage itself: ports to what listens there, sockets through what its
             // supervisor listens at.
             network.publish.clear();
+            // Who is in a scope is no agent: what it needs was read before.
+            if let Some(models) = &mut network.models {
+                models.hosts.clear();
+            }
             for socket in std::mem::take(&mut network.sockets) {
                 let path = socket.what.path;
                 plan.view.retain(

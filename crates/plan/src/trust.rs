@@ -37,7 +37,7 @@ const NAME_ALL: [&str; 8] = [
 ];
 /// Variables that name a file with authorities besides those that a program has itself.
 const NAME_OWN: [&str; 1] = ["NODE_EXTRA_CA_CERTS"];
-const ORIGIN: &str = "built in: TLS is opened for rules over requests or secrets";
+const ORIGIN: &str = "built in: TLS is opened for rules over requests, secrets or models";
 
 fn real_file(path: &Path, files: &dyn HostFiles) -> Option<PathBuf> {
     let real = files.real(path).ok()?;

@@ -61,6 +61,12 @@ pub(crate) fn emit(folder: &Path) -> Result<String, Failure> {
     emit_lists(&mut code, "DOOR", &[folder.join("door.toml")], &constants)?;
     emit_lists(
         &mut code,
+        "READER",
+        &[folder.join("reader.toml")],
+        &constants,
+    )?;
+    emit_lists(
+        &mut code,
         "GROUPS",
         &files(&folder.join("groups"))?,
         &constants,

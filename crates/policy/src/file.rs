@@ -190,6 +190,9 @@ pub struct NetworkSection {
     /// Requests that are allowed: `"GET,HEAD api.example.com/v1/**"`. A host that one of them is about gets no others; its TLS is opened.
     #[schemars(with = "Vec<String>")]
     pub http: Vec<Spanned<String>>,
+    /// Hosts of the agent's model, of those that are allowed: their TLS is opened, and the tool calls in their answers prepare leases below the ceiling.
+    #[schemars(with = "Vec<String>")]
+    pub models: Vec<Spanned<String>>,
     /// Secrets that the network door puts on requests to their hosts; the cage has placeholders.
     #[schemars(with = "BTreeMap<String, SecretSection>")]
     pub secrets: BTreeMap<Spanned<String>, SecretSection>,

@@ -283,6 +283,7 @@ impl FlagLayer {
             allow: hosts("--allow-host", &self.allow_hosts, network::allowed)?,
             deny: hosts("--deny-host", &self.deny_hosts, network::denied)?,
             http: hosts("--http-allow", &self.http_allow, network::requests)?,
+            models: Vec::new(),
             secrets: hosts("--secret", &self.secrets, network::secret)?,
             aws: hosts("--aws", self.aws.as_slice(), network::aws)?.pop(),
             logins: hosts("--login", &self.logins, logins::login)?,

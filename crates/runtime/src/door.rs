@@ -63,6 +63,7 @@ impl Supervision<'_> {
                 self.dial(ticket, port, six);
                 return Ok(());
             }
+            Ok(Some(FromDoor::Overheard(_))) => return Ok(()),
             Ok(None | Some(FromDoor::Ready { .. } | FromDoor::Authority(_))) => return Ok(()),
             Ok(Some(FromDoor::Failed(reason))) => reason,
             Ok(Some(FromDoor::Closed)) => "its process ended".to_owned(),

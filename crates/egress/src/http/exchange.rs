@@ -5,9 +5,9 @@
 
 use super::head::{self, Framing, Refused, Request};
 use super::judge::{Asked, Judge, Passed, refusal};
+use super::passing::Passing;
 use crate::books::Counts;
-use crate::secret::{Scanner, Stopped};
-use std::borrow::Cow;
+use crate::secret::Stopped;
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -243,14 +243,16 @@ where
                 counts.send(bytes)
             };
             let upload = async {
+                let mut passing = judge.way_out(&request.fields, held.is_some());
                 let Some(held) = held else {
-                    let watch = judge.watch();
                     let reader = &mut client.reader;
-                    return copy(reader, &mut writer, request.framing, watch, sent).await;
+                    return copy(reader, &mut writer, request.framing, passing, sent).await;
                 };
                 sent(held.len() as u64)?;
                 writer.write_all(&held).await?;
-                writer.flush().await
+                writer.flush().await?;
+                passing.went(&held);
+                Ok(())
             };
             let writer = &mut client.writer;
             let download = answer(&mut answers, writer, (&request, &passed), (judge, counts));
@@ -279,9 +281,10 @@ where
                     counts.received(bytes);
                     Ok(())
                 };
+                let (out, back) = judge.both_ways();
                 crate::relay::both(
-                    to_the_end(&mut client.reader, &mut writer, judge.watch(), sent),
-                    to_the_end(&mut answers, &mut client.writer, judge.mask(), received),
+                    to_the_end(&mut client.reader, &mut writer, out, sent),
+                    to_the_end(&mut answers, &mut client.writer, back, received),
                 )
                 .await?;
                 return Ok(());
@@ -438,7 +441,8 @@ async fn answer<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
             sink.flush().await?;
             continue;
         }
-        copy(source, sink, response.framing, judge.mask(), |bytes| {
+        let passing = judge.way_back(response.status, &response.fields);
+        copy(source, sink, response.framing, passing, |bytes| {
             counts.received(bytes);
             Ok(())
         })
@@ -452,14 +456,16 @@ async fn copy<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     source: &mut Source<R>,
     sink: &mut W,
     framing: Framing,
-    mut scanner: Option<Scanner>,
+    mut passing: Passing,
     count: impl Fn(u64) -> io::Result<()>,
 ) -> io::Result<()> {
     match framing {
         Framing::Empty => {}
         Framing::Length(length) => {
-            exactly(source, sink, length, false, (&mut scanner, &count)).await?;
-            sink.write_all(&rest(&mut scanner)).await?;
+            exactly(source, sink, length, false, (&mut passing, &count)).await?;
+            let rest = passing.rest();
+            sink.write_all(&rest).await?;
+            passing.went(&rest);
         }
         Framing::Chunked => {
             loop {
@@ -468,7 +474,7 @@ async fn copy<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
                 if size == 0 {
                     break;
                 }
-                exactly(source, sink, size, true, (&mut scanner, &count)).await?;
+                exactly(source, sink, size, true, (&mut passing, &count)).await?;
                 if !source.line(2).await?.is_empty() {
                     return Err(io::ErrorKind::InvalidData.into());
                 }
@@ -484,25 +490,14 @@ async fn copy<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
                     break;
                 }
             }
-            write_chunk(sink, &rest(&mut scanner)).await?;
+            let rest = passing.rest();
+            write_chunk(sink, &rest).await?;
+            passing.went(&rest);
             sink.write_all(b"0\r\n\r\n").await?;
         }
-        Framing::ToTheEnd => return to_the_end(source, sink, scanner, count).await,
+        Framing::ToTheEnd => return to_the_end(source, sink, passing, count).await,
     }
     sink.flush().await
-}
-
-/// What of a part goes on now.
-fn scanned<'a>(scanner: &mut Option<Scanner>, part: &'a [u8]) -> io::Result<Cow<'a, [u8]>> {
-    match scanner {
-        Some(scanner) => scanner.pass(part).map(Cow::Owned).map_err(io::Error::other),
-        None => Ok(Cow::Borrowed(part)),
-    }
-}
-
-/// What goes on at the end.
-fn rest(scanner: &mut Option<Scanner>) -> Vec<u8> {
-    scanner.as_mut().map(Scanner::finish).unwrap_or_default()
 }
 
 async fn write_chunk<W: AsyncWrite + Unpin>(sink: &mut W, part: &[u8]) -> io::Result<()> {
@@ -528,7 +523,7 @@ async fn exactly<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     sink: &mut W,
     mut left: u64,
     chunked: bool,
-    (scanner, count): (&mut Option<Scanner>, &impl Fn(u64) -> io::Result<()>),
+    (passing, count): (&mut Passing, &impl Fn(u64) -> io::Result<()>),
 ) -> io::Result<()> {
     while left > 0 {
         if source.buffer.is_empty() && !source.more().await? {
@@ -538,17 +533,18 @@ async fn exactly<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
         let length = source.buffer.len().min(most);
         count(length as u64)?;
         let part = source.buffer.get(..length).unwrap_or_default();
-        let part = scanned(scanner, part)?;
+        let part = passing.part(part)?;
         match chunked {
             true => write_chunk(sink, &part).await?,
             false => sink.write_all(&part).await?,
         }
-        source.used(length);
         left -= length as u64;
-        if source.buffer.is_empty() {
+        if source.buffer.len() == length {
             // As it comes: events of a stream are not held back.
             sink.flush().await?;
         }
+        passing.went(&part);
+        source.used(length);
     }
     Ok(())
 }
@@ -556,21 +552,24 @@ async fn exactly<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
 async fn to_the_end<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     source: &mut Source<R>,
     sink: &mut W,
-    mut scanner: Option<Scanner>,
+    mut passing: Passing,
     count: impl Fn(u64) -> io::Result<()>,
 ) -> io::Result<()> {
     loop {
         if source.buffer.is_empty() && !source.fill().await? {
-            sink.write_all(&rest(&mut scanner)).await?;
+            let rest = passing.rest();
+            sink.write_all(&rest).await?;
+            passing.went(&rest);
             // The other side may be gone already.
             let _ = sink.shutdown().await;
             return Ok(());
         }
         let part = std::mem::take(&mut source.buffer);
         count(part.len() as u64)?;
-        let part = scanned(&mut scanner, &part)?;
+        let part = passing.part(&part)?;
         sink.write_all(&part).await?;
         sink.flush().await?;
+        passing.went(&part);
     }
 }
 

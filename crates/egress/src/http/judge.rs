@@ -1,9 +1,11 @@
 //! The decision over requests, and their record: what one connection's requests are held to,
 //! whichever version of HTTP carries them.
 
+use super::Passing;
 use super::head::{Authority, Fields, Refused};
 use crate::decide::Rules;
 use crate::ledger::Kind;
+use crate::reader::Reader;
 use crate::secret::{Dealing, Room, Scanner, Signed, Stopped, unescaped};
 use ironcage_model::{HttpRule, NetworkVerdict, Protocol, RequestPath};
 use std::cell::{Cell, RefCell};
@@ -78,6 +80,8 @@ pub(crate) struct Judge {
     pub(crate) rule: String,
     /// What the requests have to do with secrets, where the cage has any.
     pub(crate) dealing: Option<Dealing>,
+    /// Who reads the bodies, where they are a model's.
+    pub(crate) reader: Option<Rc<Reader>>,
     pub(crate) protocol: Protocol,
     /// Where the connection leads, once it does.
     pub(crate) address: RefCell<Option<String>>,
@@ -262,14 +266,34 @@ impl Judge {
         });
     }
 
-    /// What looks at a body as it goes out.
-    pub(crate) fn watch(&self) -> Option<Scanner> {
+    /// What looks at what goes out.
+    fn watch(&self) -> Option<Scanner> {
         self.dealing.as_ref().and_then(Dealing::watch)
     }
 
     /// What covers secrets in what comes back.
-    pub(crate) fn mask(&self) -> Option<Scanner> {
+    fn mask(&self) -> Option<Scanner> {
         self.dealing.as_ref().and_then(Dealing::mask)
+    }
+
+    /// What the body of a request passes; one that was held was looked at before.
+    pub(crate) fn way_out(&self, fields: &Fields, held: bool) -> Passing {
+        let reader = self.reader.as_ref();
+        let watch = reader.and_then(|reader| reader.request(fields));
+        Passing::new(self.watch().filter(|_| !held), watch)
+    }
+
+    /// What the body of an answer passes.
+    pub(crate) fn way_back(&self, status: u16, fields: &Fields) -> Passing {
+        let reader = self.reader.as_ref();
+        let watch = reader.and_then(|reader| reader.answer(status, fields));
+        Passing::new(self.mask(), watch)
+    }
+
+    /// What passes both ways where another protocol is spoken from now on.
+    pub(crate) fn both_ways(&self) -> (Passing, Passing) {
+        let out = Passing::new(self.watch(), None);
+        (out, Passing::new(self.mask(), None))
     }
 
     /// Covers secrets in the fields of an answer.

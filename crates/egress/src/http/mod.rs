@@ -4,7 +4,9 @@
 mod exchange;
 pub(crate) mod head;
 mod judge;
+mod passing;
 
 pub(crate) use exchange::{Client, carry, chunk_size};
 pub(crate) use head::{Authority, Fields, Refused};
 pub(crate) use judge::{Asked, Judge, Passed, Recorder, refusal};
+pub(crate) use passing::Passing;

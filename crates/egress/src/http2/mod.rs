@@ -2,14 +2,14 @@
 //! of HTTP/1.1 is. Pushed responses, tunnels and upgrades there are none.
 
 use crate::books::Counts;
-use crate::http::{Asked, Fields, Judge, Passed, Refused, refusal};
-use crate::secret::Scanner;
+use crate::http::{Asked, Fields, Judge, Passed, Passing, Refused, refusal};
 use bytes::Bytes;
 use h2::client::SendRequest;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
 use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -348,8 +348,10 @@ async fn exchange(
         request.method().to_string(),
         request.uri().path().to_owned(),
     );
-    let said = request.headers().iter();
-    let head: usize = said
+    let said = fields(request.headers());
+    let head: usize = request
+        .headers()
+        .iter()
         .map(|(name, value)| name.as_str().len() + value.len())
         .sum();
     counts.send((head + request.uri().to_string().len()) as u64)?;
@@ -358,8 +360,9 @@ async fn exchange(
     let empty = held.is_none() && body.is_end_stream();
     let (response, mut sink) = outside.send_request(request, empty).map_err(broken)?;
     let sent = Cell::new(0_u64);
+    let passing = judge.way_out(&said, held.is_some());
     let upload = async {
-        let watch = shared.judge.watch();
+        let mut passing = passing;
         let send = |bytes| {
             sent.set(sent.get().saturating_add(bytes));
             counts.body(sent.get())?;
@@ -367,12 +370,13 @@ async fn exchange(
         };
         if let Some(held) = held {
             send(held.len() as u64)?;
-            give(&mut sink, held).await?;
+            give(&mut sink, held.clone()).await?;
+            passing.went(&held);
             return sink.send_data(Bytes::new(), true).map_err(broken);
         }
         match empty {
             true => Ok(()),
-            false => pump(body, sink, watch, send, Way::Out).await,
+            false => pump(body, sink, passing, send, Way::Out).await,
         }
     };
     let download = async {
@@ -386,6 +390,7 @@ async fn exchange(
         if let Err(refused) = judge.answer(&mut fields) {
             return say_refused(respond, &refused);
         }
+        let passing = judge.way_back(head.status.as_u16(), &fields);
         *response.headers_mut() =
             map(&fields).map_err(|refused| io::Error::other(refused.reason))?;
         let empty = body.is_end_stream();
@@ -397,7 +402,7 @@ async fn exchange(
                     counts.received(bytes);
                     Ok(())
                 };
-                pump(body, sink, judge.mask(), receive, Way::Back(judge)).await
+                pump(body, sink, passing, receive, Way::Back(judge)).await
             }
         }
     };
@@ -545,7 +550,7 @@ enum Way<'a> {
 async fn pump(
     mut from: RecvStream,
     mut to: SendStream<Bytes>,
-    mut scanner: Option<Scanner>,
+    mut passing: Passing,
     count: impl Fn(u64) -> io::Result<()>,
     way: Way<'_>,
 ) -> io::Result<()> {
@@ -555,22 +560,26 @@ async fn pump(
             (Poll::Pending, Way::Out) => Poll::Pending,
             (Poll::Pending, Way::Back(_)) => to.poll_reset(context).map(given_up),
         });
-        let Some(mut part) = part.await? else {
+        let Some(part) = part.await? else {
             break;
         };
         let length = part.len();
         count(length as u64)?;
-        if let Some(scanner) = &mut scanner {
-            part = scanner.pass(&part).map_err(io::Error::other)?.into();
-        }
-        give(&mut to, part).await?;
+        let part = match passing.part(&part)? {
+            Cow::Borrowed(_) => part,
+            Cow::Owned(changed) => changed.into(),
+        };
+        // A clone of it shares the bytes.
+        give(&mut to, part.clone()).await?;
+        passing.went(&part);
         from.flow_control()
             .release_capacity(length)
             .map_err(broken)?;
     }
-    if let Some(scanner) = &mut scanner {
-        give(&mut to, scanner.finish().into()).await?;
-    }
+    let rest: Bytes = passing.rest().into();
+    give(&mut to, rest.clone()).await?;
+    passing.went(&rest);
+    drop(passing);
     let trailers = from.trailers().await.map_err(broken)?;
     let trailers = match (way, trailers) {
         (Way::Back(judge), Some(trailers)) => {

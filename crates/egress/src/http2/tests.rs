@@ -34,6 +34,7 @@ fn judge() -> Judge {
     Judge {
         rules: Rc::new(Rules::of_requests(Vec::new())),
         dealing: Dealing::of(&vault, &name, 443, true),
+        reader: None,
         authority: Authority {
             name,
             port: 443,

@@ -7,6 +7,7 @@
 mod encoded;
 mod events;
 mod open;
+mod results;
 
 use crate::call::{Call, LONGEST};
 use crate::json;
@@ -14,6 +15,7 @@ use encoded::Decoder;
 pub use encoded::Encoding;
 use events::Events;
 use open::Open;
+pub use results::Results;
 use serde_json::Value;
 
 /// How an answer is written.
@@ -179,36 +181,4 @@ pub(super) fn words(value: Option<&Value>, said: &mut Vec<Said>) {
         }
         said.push(Said::Words(text.get(..end).unwrap_or_default().to_owned()));
     }
-}
-
-/// The calls whose results a request brings, by their ids: what was opened for them can close.
-pub fn results(request: &[u8]) -> Vec<String> {
-    let mut ids = Vec::new();
-    let Ok(value) = json::read(request) else {
-        return ids;
-    };
-    let mut note = |item: &Value, key: &str| {
-        if let Some(id) = item.get(key).and_then(Value::as_str) {
-            ids.push(id.to_owned());
-        }
-    };
-    let list = |value: &Value, key: &str| -> Vec<Value> {
-        let items = value.get(key).and_then(Value::as_array);
-        items.cloned().unwrap_or_default()
-    };
-    for message in list(&value, "messages") {
-        note(&message, "tool_call_id");
-        for part in list(&message, "content") {
-            if part.get("type").and_then(Value::as_str) == Some("tool_result") {
-                note(&part, "tool_use_id");
-            }
-        }
-    }
-    for item in list(&value, "input") {
-        let kind = item.get("type").and_then(Value::as_str).unwrap_or_default();
-        if kind.ends_with("_call_output") {
-            note(&item, "call_id");
-        }
-    }
-    ids
 }

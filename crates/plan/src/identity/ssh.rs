@@ -268,6 +268,7 @@ mod tests {
             allow: rules(allow),
             deny: rules(deny),
             http: Vec::new(),
+            models: None,
             secrets: Vec::new(),
             aws: None,
             logins: Vec::new(),

@@ -55,6 +55,9 @@ impl Check<'_> {
             http: self.each(&section.http, |_, text| {
                 network::requests(text.get_ref()).map_err(|error| wrong(text, error))
             })?,
+            models: self.each(&section.models, |_, text| {
+                network::model_host(text.get_ref()).map_err(|error| wrong(text, error))
+            })?,
             secrets: self.secrets(&section.secrets)?,
             aws: self.aws(section.aws.as_ref())?,
             logins: self.logins(&section.logins)?,

@@ -11,7 +11,9 @@ pub use limits::{InvalidNetworkLimit, NetworkLimit, NetworkLimitName, network_li
 pub use request::requests;
 pub use rule::{InvalidHostRule, allowed, denied, host_name};
 pub use secret::{aws, secret};
-pub(crate) use secret::{aws_source, secret_host, secret_name, secret_place, secret_source};
+pub(crate) use secret::{
+    aws_source, model_host, secret_host, secret_name, secret_place, secret_source,
+};
 
 use crate::narrow::Dropped;
 use crate::{PolicyError, Sourced};
@@ -107,6 +109,7 @@ pub(crate) struct NetworkFragment {
     pub(crate) allow: Vec<Sourced<HostRule>>,
     pub(crate) deny: Vec<Sourced<HostRule>>,
     pub(crate) http: Vec<Sourced<HttpRule>>,
+    pub(crate) models: Vec<Sourced<HostRule>>,
     pub(crate) secrets: Vec<Sourced<SecretRule>>,
     pub(crate) aws: Option<Sourced<AwsRule>>,
     pub(crate) logins: Vec<Sourced<LoginRule>>,
@@ -135,6 +138,8 @@ pub struct Network {
     pub deny: Vec<Sourced<HostRule>>,
     /// Requests that are allowed. A host that one of them is about gets no others.
     pub http: Vec<Sourced<HttpRule>>,
+    /// Hosts of the agent's model, whose answers are read where they are allowed.
+    pub models: Vec<Sourced<HostRule>>,
     /// Secrets that the cage has placeholders of.
     pub secrets: Vec<Sourced<SecretRule>>,
     /// Keys of Amazon's with which requests are signed anew.
@@ -168,6 +173,7 @@ impl Network {
             allow: fragment.allow,
             deny: fragment.deny,
             http: fragment.http,
+            models: fragment.models,
             secrets: fragment.secrets,
             aws: fragment.aws,
             logins: fragment.logins,
@@ -227,6 +233,7 @@ impl Network {
         append(&mut self.allow, fragment.allow);
         append(&mut self.deny, fragment.deny);
         append(&mut self.http, fragment.http);
+        append(&mut self.models, fragment.models);
         self.secrets.retain(|known| {
             let mut said = fragment.secrets.iter();
             said.all(|rule| rule.value.name != known.value.name)
@@ -276,6 +283,7 @@ impl Network {
             && self.never_open.value >= other.never_open.value
             && all_in(&self.allow, &other.allow)
             && all_in(&other.deny, &self.deny)
+            && all_in(&self.models, &other.models)
             && text_in(&self.bundles, &other.bundles)
             && self.host_ports.iter().all(port)
             && (self.sockets.iter()).all(|a| other.sockets.iter().any(|b| a.value == b.value))
@@ -341,6 +349,13 @@ pub(crate) fn narrow(base: &Network, fragment: &mut NetworkFragment, dropped: &m
         &mut fragment.http,
         &base.http,
         HttpRule::to_string,
+    );
+    // Whose words prepare leases is the user's to say.
+    dropped.keep(
+        "network.models",
+        &mut fragment.models,
+        &base.models,
+        HostRule::to_string,
     );
     dropped.keep(
         "network.secrets",

@@ -144,6 +144,18 @@ pub(crate) fn secret_host(text: &str) -> Result<HostRule, InvalidHostRule> {
     }
 }
 
+/// A host of a model's: one that can prove its name, because its TLS is opened.
+pub(crate) fn model_host(text: &str) -> Result<HostRule, InvalidHostRule> {
+    let rule = allowed(text)?;
+    match rule.to {
+        Destination::Net { .. } | Destination::Any => Err(wrong(
+            text,
+            "answers are read of a host that can prove its name; write that name",
+        )),
+        _ => Ok(rule),
+    }
+}
+
 /// A place of a request: `header:NAME`, `basic`, `query:NAME`, `body:FIELD`.
 pub(crate) fn secret_place(text: &str) -> Result<SecretPlace, InvalidHostRule> {
     let remedy = "a place is header:NAME, basic, query:NAME or body:FIELD";

@@ -26,6 +26,11 @@ pub fn door() -> &'static [SyscallList] {
     DOOR
 }
 
+/// The list of the reader of models' answers, which no cage gets.
+pub fn reader() -> &'static [SyscallList] {
+    READER
+}
+
 /// Every list.
 pub fn lists() -> &'static [SyscallList] {
     LISTS

@@ -48,6 +48,7 @@ fn judge(paths: Option<&[(&str, &str)]>) -> (Judge, Rc<Notes>) {
         },
         rule: "a.com".into(),
         dealing: None,
+        reader: None,
         protocol: Protocol::Http,
         address: RefCell::default(),
         recorder: Rc::clone(&notes) as Rc<dyn Recorder>,

@@ -1,0 +1,343 @@
+//! The reader's process: one socket, memory, and parsers.
+
+use super::{ENCODINGS, Frame, HEAD, LONGEST, PART};
+use crate::confine::{self, DoorIds};
+use ironcage_intent::{
+    Answer, Call, Calls, Context, Destination, Encoding, Format, Needs, Results, Said, Table,
+};
+use ironcage_model::{Contact, Intent, MOST_INTENDED, Overheard};
+use ironcage_plan::Models;
+use std::collections::{HashMap, VecDeque};
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+/// Longest text of an intent: longer ones name nothing that there is.
+const TEXT: usize = 1024;
+/// Longest id of a call.
+const ID: usize = 200;
+/// Calls whose results are waited for.
+const CALLS: usize = 256;
+
+/// Reads until the door is gone.
+pub(super) fn run(
+    models: &Models,
+    ids: Option<DoorIds>,
+    parent: i32,
+    socket: UnixStream,
+) -> io::Result<()> {
+    let wrong = |error: confine::ConfineError| io::Error::other(error.in_full());
+    confine::detach(Some(parent), &[socket.as_fd()], c"ironcage-reader").map_err(wrong)?;
+    confine::confine_reader(&models.reader_filter, ids).map_err(wrong)?;
+    let context = Context {
+        cwd: models.cwd.clone(),
+        home: models.home.as_ref().map(PathBuf::from),
+    };
+    let mut process = Process {
+        reading: Reading::new(context),
+        socket,
+    };
+    let mut content = Vec::new();
+    loop {
+        let mut head = [0; HEAD];
+        if process.socket.read_exact(&mut head).is_err() {
+            return Ok(());
+        }
+        let [kind, b0, b1, b2, b3, l0, l1, l2, l3] = head;
+        let body = u32::from_le_bytes([b0, b1, b2, b3]);
+        let length = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
+        let kind = Frame::read(kind).filter(|_| length <= PART);
+        let kind = kind.ok_or(io::ErrorKind::InvalidData)?;
+        content.resize(length, 0);
+        process.socket.read_exact(&mut content)?;
+        for overheard in process.reading.frame(kind, body, &content) {
+            process.say(&overheard)?;
+        }
+    }
+}
+
+struct Process {
+    reading: Reading,
+    socket: UnixStream,
+}
+
+impl Process {
+    fn say(&mut self, overheard: &Overheard) -> io::Result<()> {
+        let text = serde_json::to_vec(overheard)?;
+        let mut bytes = (text.len() as u32).to_le_bytes().to_vec();
+        bytes.extend(text);
+        self.socket.write_all(&bytes)
+    }
+}
+
+/// What is known of tools.
+#[derive(Debug)]
+struct Tables {
+    calls: Calls,
+    tools: Table,
+}
+
+/// One body.
+#[derive(Debug)]
+enum Body {
+    Request(Box<Results>),
+    Answer(Box<Answer>),
+}
+
+/// The bodies that are being read.
+#[derive(Debug)]
+pub(super) struct Reading {
+    context: Context,
+    /// Read with the first call.
+    tables: Option<Tables>,
+    bodies: HashMap<u32, Body>,
+    /// Ids of calls that were told.
+    told: VecDeque<String>,
+}
+
+impl Reading {
+    pub(super) fn new(context: Context) -> Self {
+        Reading {
+            context,
+            tables: None,
+            bodies: HashMap::new(),
+            told: VecDeque::new(),
+        }
+    }
+
+    /// Takes a frame of the door's. Returns what is to be told.
+    pub(super) fn frame(&mut self, kind: Frame, number: u32, content: &[u8]) -> Vec<Overheard> {
+        let encoding = |at: usize| {
+            let index = content.get(at).copied().unwrap_or_default();
+            let known = ENCODINGS.get(usize::from(index));
+            known.copied().unwrap_or(Encoding::Identity)
+        };
+        match kind {
+            Frame::Request => {
+                let results = Box::new(Results::new(encoding(0)));
+                self.bodies.insert(number, Body::Request(results));
+                Vec::new()
+            }
+            Frame::Answer => {
+                let format = match content.get(1) {
+                    Some(1) => Format::Events,
+                    _ => Format::Document,
+                };
+                let answer = Box::new(Answer::new(format, encoding(0)));
+                self.bodies.insert(number, Body::Answer(answer));
+                Vec::new()
+            }
+            Frame::More => match self.bodies.get_mut(&number) {
+                Some(Body::Request(results)) => {
+                    let ids = results.feed(content);
+                    self.returned(ids)
+                }
+                Some(Body::Answer(answer)) => {
+                    let said = answer.feed(content);
+                    self.said(said)
+                }
+                None => Vec::new(),
+            },
+            Frame::End => match self.bodies.remove(&number) {
+                Some(Body::Answer(answer)) => self.said(answer.end()),
+                Some(Body::Request(_)) | None => Vec::new(),
+            },
+            Frame::Lost => {
+                self.bodies.remove(&number);
+                Vec::new()
+            }
+        }
+    }
+
+    /// A request repeats the results of all that was before: each is told once.
+    fn returned(&mut self, mut ids: Vec<String>) -> Vec<Overheard> {
+        ids.retain(|id| {
+            let place = self.told.iter().position(|told| told == id);
+            place.is_some_and(|place| self.told.remove(place).is_some())
+        });
+        let told = ids.chunks(MOST_INTENDED);
+        told.map(|ids| Overheard::Returned(ids.to_vec())).collect()
+    }
+
+    fn said(&mut self, said: Vec<Said>) -> Vec<Overheard> {
+        let mut told = Vec::new();
+        for said in said {
+            match said {
+                Said::Call(call) => told.extend(self.call(&call)),
+                // They grant nothing, and nothing is prepared by them.
+                Said::Words(_) => {}
+                Said::NotRead(why) => told.push(not_read(why)),
+            }
+        }
+        told
+    }
+
+    fn call(&mut self, call: &Call) -> Option<Overheard> {
+        if self.tables.is_none() {
+            self.tables = match (Calls::shipped(), Table::shipped()) {
+                (Ok(calls), Ok(tools)) => Some(Tables { calls, tools }),
+                _ => return Some(not_read("the tables of tools cannot be read".into())),
+            };
+        }
+        let Tables { calls, tools } = self.tables.as_ref()?;
+        let needs = calls.needs(call, tools, &self.context);
+        let intent = intent(call, &needs);
+        if let Some(id) = &intent.id {
+            if self.told.len() >= CALLS {
+                self.told.pop_front();
+            }
+            self.told.push_back(id.clone());
+        }
+        Some(Overheard::Call(intent))
+    }
+}
+
+fn not_read(mut why: String) -> Overheard {
+    cut(&mut why, ID);
+    Overheard::NotRead { times: 1, why }
+}
+
+fn cut(text: &mut String, longest: usize) {
+    if text.len() > longest {
+        let end = (0..=longest).rev().find(|at| text.is_char_boundary(*at));
+        text.truncate(end.unwrap_or(0));
+    }
+}
+
+/// What a call needs, in few words. What does not fit makes it one that may do more.
+fn intent(call: &Call, needs: &Needs) -> Intent {
+    let mut open = needs.may_do_more();
+    let mut fit = |texts: Vec<Option<String>>| -> Vec<String> {
+        let many = texts.len();
+        let texts = texts.into_iter().flatten();
+        let fitting = texts.filter(|text| text.len() <= TEXT).take(MOST_INTENDED);
+        let fitting: Vec<String> = fitting.collect();
+        open |= fitting.len() < many;
+        fitting
+    };
+    let paths = |paths: &std::collections::BTreeSet<PathBuf>| -> Vec<Option<String>> {
+        let texts = paths.iter().map(|path| path.to_str().map(str::to_owned));
+        texts.collect()
+    };
+    let writes = fit(paths(&needs.writes));
+    let reads = fit(paths(&needs.reads));
+    let mut contacts: Vec<Contact> = needs.destinations.iter().map(contact).collect();
+    contacts.retain(|contact| {
+        let (Contact::Host(text) | Contact::Bundle(text) | Contact::Remote(text)) = contact;
+        text.len() <= TEXT
+    });
+    open |= contacts.len() < needs.destinations.len() || contacts.len() > MOST_INTENDED;
+    contacts.truncate(MOST_INTENDED);
+    let mut tool = call.name.clone();
+    cut(&mut tool, ID);
+    let mut intent = Intent {
+        // An id that is too long is none by which anything could be ended.
+        id: call.id.clone().filter(|id| id.len() <= ID),
+        tool,
+        reads,
+        writes,
+        contacts,
+        open,
+    };
+    let is_long = |intent: &Intent| {
+        let text = serde_json::to_vec(&Overheard::Call(intent.clone()));
+        text.map_or(true, |text| text.len() > LONGEST)
+    };
+    while is_long(&intent) {
+        intent.open = true;
+        if intent.reads.pop().is_none()
+            && intent.writes.pop().is_none()
+            && intent.contacts.pop().is_none()
+        {
+            break;
+        }
+    }
+    intent
+}
+
+fn contact(destination: &Destination) -> Contact {
+    match destination {
+        Destination::Host { .. } => Contact::Host(destination.to_string()),
+        Destination::Bundle(name) => Contact::Bundle(name.clone()),
+        Destination::Remote(name) => Contact::Remote(name.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reading() -> Reading {
+        Reading::new(Context {
+            cwd: "/project".into(),
+            home: Some("/home/user".into()),
+        })
+    }
+
+    fn stream(command: &str) -> String {
+        let input = serde_json::json!({ "command": command }).to_string();
+        let events = [
+            serde_json::json!({"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"t1","name":"Bash","input":{}}}),
+            serde_json::json!({"type":"content_block_delta","index":0,"delta":{"type":"input_json_delta","partial_json":input}}),
+            serde_json::json!({"type":"content_block_stop","index":0}),
+        ];
+        events.map(|event| format!("data: {event}\n\n")).concat()
+    }
+
+    fn fed(reading: &mut Reading, text: &str) -> Vec<Overheard> {
+        let mut told = reading.frame(Frame::Answer, 7, &[0, 1]);
+        for byte in text.as_bytes() {
+            told.extend(reading.frame(Frame::More, 7, &[*byte]));
+        }
+        told.extend(reading.frame(Frame::End, 7, &[]));
+        told
+    }
+
+    #[test]
+    fn a_call_in_a_stream_is_told_with_its_needs_and_its_result_once() {
+        let mut reading = reading();
+        let told = fed(
+            &mut reading,
+            &stream("cp a ../out/b && curl https://x.test/"),
+        );
+        let [Overheard::Call(intent)] = told.as_slice() else {
+            panic!("{told:?}");
+        };
+        assert_eq!(intent.id.as_deref(), Some("t1"));
+        assert_eq!(intent.reads, ["/project/a"]);
+        assert!(intent.writes.contains(&"/out/b".to_owned()), "{intent:?}");
+        assert_eq!(intent.contacts, [Contact::Host("x.test:443".into())]);
+        let request = br#"{"messages":[{"content":[{"type":"tool_result","tool_use_id":"t0"},{"type":"tool_result","tool_use_id":"t1"}]}]}"#;
+        for (number, expected) in [(8, 1), (9, 0)] {
+            reading.frame(Frame::Request, number, &[0]);
+            let told = reading.frame(Frame::More, number, request);
+            assert_eq!(told.len(), expected);
+            reading.frame(Frame::End, number, &[]);
+        }
+        assert!(reading.bodies.is_empty());
+    }
+
+    #[test]
+    fn words_and_what_is_lost_tell_nothing() {
+        let mut reading = reading();
+        let words = serde_json::json!({"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":stream("rm -rf /")}});
+        assert!(fed(&mut reading, &format!("data: {words}\n\n")).is_empty());
+        reading.frame(Frame::Answer, 1, &[0, 1]);
+        reading.frame(Frame::Lost, 1, &[]);
+        let whole = stream("cat /etc/passwd");
+        assert!(reading.frame(Frame::More, 1, whole.as_bytes()).is_empty());
+    }
+
+    #[test]
+    fn an_intent_fits_whatever_it_names() {
+        let mut reading = reading();
+        let many: Vec<String> = (0..2000).map(|n| format!("/data/{n:0>400}")).collect();
+        let told = fed(&mut reading, &stream(&format!("cat {}", many.join(" "))));
+        let [Overheard::Call(intent)] = told.as_slice() else {
+            panic!("{} told", told.len());
+        };
+        assert!(intent.open && intent.reads.len() <= MOST_INTENDED);
+        assert!(serde_json::to_vec(&told[0]).unwrap().len() <= LONGEST);
+    }
+}

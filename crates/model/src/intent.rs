@@ -1,0 +1,55 @@
+//! What an agent's model says that the agent is about to do, as the network door tells it.
+//!
+//! Whoever reads this treats it as written by an attacker: it names things, and grants nothing.
+
+use serde::{Deserialize, Serialize};
+
+/// Most entries of one kind in an intent.
+pub const MOST_INTENDED: usize = 32;
+
+/// Something that was read between an agent and its model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Overheard {
+    /// A tool is about to be called.
+    Call(Intent),
+    /// The results of these calls went to the model: they are over.
+    Returned(Vec<String>),
+    /// Something could not be read, so often since it was last told.
+    NotRead {
+        /// How often.
+        times: u64,
+        /// Why, the last time.
+        why: String,
+    },
+}
+
+/// A call of a tool, and what it needs as far as its text tells.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Intent {
+    /// The name by which its result will refer to it.
+    pub id: Option<String>,
+    /// The tool.
+    pub tool: String,
+    /// Absolute paths that are read.
+    pub reads: Vec<String>,
+    /// Absolute paths that are made, changed or removed.
+    pub writes: Vec<String>,
+    /// Where it connects to.
+    pub contacts: Vec<Contact>,
+    /// Whether it may do more than it names, or names more than is told.
+    pub open: bool,
+}
+
+/// Where a call connects to.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Contact {
+    /// A host, as a rule names it: `a.com` or `a.com:22`.
+    Host(String),
+    /// What a tool is set up to use: a bundle of the policy.
+    Bundle(String),
+    /// A remote of the repository, by its name; `@upstream` is the one that the branch follows.
+    Remote(String),
+}
