@@ -150,6 +150,10 @@ fn add(sum: &mut Summary, record: Record) {
         | EventKind::LeaseEnd { .. }
         | EventKind::Question(_)
         | EventKind::QuestionEnd { .. }
+        | EventKind::Intent(_)
+        | EventKind::IntentUnread { .. }
+        | EventKind::Drift { .. }
+        | EventKind::Resumed
         | EventKind::PeerRefused { .. } => {}
         EventKind::Exit {
             ending,

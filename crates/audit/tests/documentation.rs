@@ -5,9 +5,9 @@
 
 use ironcage_audit::{Log, Verdict, head_path, log_path, verify};
 use ironcage_model::{
-    Approver, CageId, Denial, Ending, Enforcement, Event, EventKind, Isolation, Layer, LayerReport,
-    Lease, LeaseEnd, LeaseOrigin, LimitHit, LimitKind, NetworkVerdict, Protocol, Question,
-    QuestionEnd, Resource, Right, Scope, Term, Traffic,
+    Approver, CageId, Denial, Ending, Enforcement, Event, EventKind, IntentRecord, Isolation,
+    Layer, LayerReport, Lease, LeaseEnd, LeaseOrigin, LimitHit, LimitKind, NetworkVerdict,
+    Protocol, Question, QuestionEnd, Resource, Right, Scope, Term, Traffic, Trust,
 };
 use std::path::{Path, PathBuf};
 
@@ -143,6 +143,25 @@ fn events(cage: &CageId) -> Vec<Event> {
             asked: 2,
             milliseconds: 8_000,
         },
+        EventKind::Intent(IntentRecord {
+            tool: "Bash".into(),
+            call: Some("toolu_01".into()),
+            needs: vec![Resource::Path {
+                path: "/home/user/results".into(),
+                right: Right::Write,
+            }],
+            open: false,
+        }),
+        EventKind::IntentUnread {
+            times: 1,
+            reason: "an event is too long".into(),
+        },
+        EventKind::Drift {
+            what: "the model called Bash, which says nothing of evil.example, and that was connected to"
+                .into(),
+            number: 3,
+            trust: Trust::Shortened,
+        },
         EventKind::PeerRefused {
             reason: "the peer is in another user namespace than the supervisor".into(),
         },
@@ -182,7 +201,7 @@ fn the_example_is_what_is_written() {
     drop(log);
     assert!(matches!(
         verify(&dir, &id).unwrap(),
-        Verdict::Intact { lines: 15, .. }
+        Verdict::Intact { lines: 18, .. }
     ));
 
     let text = |path: PathBuf| std::fs::read_to_string(path).unwrap();

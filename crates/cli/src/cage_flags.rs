@@ -354,7 +354,7 @@ impl CageFlags {
         }
         let other_homes = places::other_homes(&workspace, &home);
         let asked_hosts = asked::hosts(
-            &resolved.policy.network.bundles,
+            &resolved.policy.all_bundles(),
             &asked::Places {
                 home: &home,
                 workspace: &workspace,

@@ -140,6 +140,13 @@ pub fn decide(plan: &Plan, asked: &Asked<'_>, history: &History) -> Decision {
     }
     let from = Printable::new(&part.origin);
     let approver = match (part.mark, asked.is_wished()) {
+        (Mark::Auto, false) if history.distrusted => {
+            return Decision::Ask {
+                reason: format!(
+                    "what the cage did differs from what its model said, so {resource} is asked for first"
+                ),
+            };
+        }
         (Mark::Auto, _) => Approver::Policy,
         (Mark::Ask, true) => Approver::Operator,
         (Mark::Ask, false) => {
@@ -169,7 +176,7 @@ pub(crate) struct Part {
 }
 
 /// Whether two leases cannot be open at once: neither could be ended without the other.
-fn overlaps(open: &Resource, wanted: &Resource) -> bool {
+pub fn overlaps(open: &Resource, wanted: &Resource) -> bool {
     match (open, wanted) {
         (Resource::Path { path: open, .. }, Resource::Path { path, .. }) => {
             let (open, path) = (Path::new(open), Path::new(path));

@@ -14,4 +14,6 @@ pub struct History {
     pub open: Vec<Lease>,
     /// Requests in the last second that did not come from the operator.
     pub asked: u32,
+    /// Whether what the cage did differs from what was said of it: then nothing is given at once.
+    pub distrusted: bool,
 }

@@ -11,6 +11,6 @@ mod history;
 mod others;
 mod paths;
 
-pub use decide::{Asked, Decision, Given, Wanted, decide};
+pub use decide::{Asked, Decision, Given, Wanted, decide, overlaps};
 pub use history::{History, MOST_ASKED, MOST_OPEN};
 pub use paths::{AskedPath, Facts, Node};

@@ -39,7 +39,11 @@ const METHODS: [&str; 3] = ["GET", "POST", "DELETE"];
 
 fn part(extent: Extent, mark: Mark) -> Item<LeasePart> {
     Item {
-        what: LeasePart { extent, mark },
+        what: LeasePart {
+            extent,
+            mark,
+            bundle: None,
+        },
         origin: "test".into(),
     }
 }
@@ -57,6 +61,12 @@ fn plan(others: Vec<Item<LeasePart>>) -> Plan {
         longest: Some(Duration::from_secs(60)),
         grace: Duration::ZERO,
         holders: Holders::Kill,
+        call_longest: None,
+        drift: ironcage_plan::Drift {
+            shorten: 3,
+            ask: 6,
+            freeze: 12,
+        },
         real_workspace: true,
         homes: Vec::new(),
         i_know: false,

@@ -45,6 +45,12 @@ fn leases(paths: Vec<Item<LeasePath>>) -> Leases {
         longest: Some(Duration::from_secs(60)),
         grace: Duration::ZERO,
         holders: Holders::Kill,
+        call_longest: None,
+        drift: ironcage_plan::Drift {
+            shorten: 3,
+            ask: 6,
+            freeze: 12,
+        },
         real_workspace: true,
         homes: vec!["/home/ann".into()],
         i_know: false,
@@ -198,6 +204,7 @@ fn too_many_requests_and_too_many_leases_are_refused_with_their_reason() {
     let mut history = History {
         open: Vec::new(),
         asked: MOST_ASKED,
+        distrusted: false,
     };
     let decided = |history: &History, origin| decide(&plan, &asked(path, READ, origin), history);
     assert!(matches!(decided(&history, TOOL), Decision::Refuse { .. }));
@@ -307,6 +314,27 @@ fn within(leases: &Leases, lease: &Lease) -> Result<(), String> {
         (Term::Milliseconds(time), Some(most)) if u128::from(time) <= most.as_millis() => Ok(()),
         (_, None) => Ok(()),
         other => Err(format!("too long: {other:?}")),
+    }
+}
+
+#[test]
+fn nothing_is_given_at_once_to_a_cage_that_is_distrusted_but_by_the_operator() {
+    let plan = plan(vec![part("/srv", READ, Mark::Auto)]);
+    for distrusted in [false, true] {
+        let history = History {
+            distrusted,
+            ..History::default()
+        };
+        for origin in [TOOL, LeaseOrigin::Ask, LeaseOrigin::Answer] {
+            let decided = decide(&plan, &asked(Path::new("/srv/a"), READ, origin), &history);
+            assert_eq!(
+                matches!(decided, Decision::Ask { .. }),
+                distrusted,
+                "{decided:?}"
+            );
+        }
+        let decided = decide(&plan, &asked(Path::new("/srv/a"), READ, OPERATOR), &history);
+        assert!(matches!(decided, Decision::Give { .. }), "{decided:?}");
     }
 }
 

@@ -1,8 +1,8 @@
 //! Events: what a cage leaves in the record.
 
 use crate::{
-    CageId, Ending, Holder, Isolation, LayerReport, Lease, LeaseEnd, LeaseOrigin, LimitHit,
-    LiveRule, NetworkLimits, Publish, Question, QuestionEnd, Resource, RuleChange,
+    CageId, Ending, Holder, IntentRecord, Isolation, LayerReport, Lease, LeaseEnd, LeaseOrigin,
+    LimitHit, LiveRule, NetworkLimits, Publish, Question, QuestionEnd, Resource, RuleChange, Trust,
 };
 use serde::{Deserialize, Serialize};
 
@@ -233,6 +233,26 @@ pub enum EventKind {
         /// How long it was open.
         milliseconds: u64,
     },
+    /// A tool call was read in a model's answer that needs what the cage does not have.
+    Intent(IntentRecord),
+    /// Something between the agent and its model could not be read.
+    IntentUnread {
+        /// How often, since it was last on record.
+        times: u64,
+        /// Why, the last time.
+        reason: String,
+    },
+    /// What happened differs from what the model's answer said.
+    Drift {
+        /// In words.
+        what: String,
+        /// How many there were, this one included.
+        number: u32,
+        /// How far the cage is trusted now.
+        trust: Trust,
+    },
+    /// A cage that was stopped for drift goes on.
+    Resumed,
     /// Somebody connected to the cage's control socket who may not; the first sixteen are recorded.
     PeerRefused {
         /// Why.

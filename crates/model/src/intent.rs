@@ -2,6 +2,7 @@
 //!
 //! Whoever reads this treats it as written by an attacker: it names things, and grants nothing.
 
+use crate::Resource;
 use serde::{Deserialize, Serialize};
 
 /// Most entries of one kind in an intent.
@@ -52,4 +53,45 @@ pub enum Contact {
     Bundle(String),
     /// A remote of the repository, by its name; `@upstream` is the one that the branch follows.
     Remote(String),
+}
+
+/// A call that was read in a model's answer, as it is on record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IntentRecord {
+    /// The tool.
+    pub tool: String,
+    /// The name by which its result will refer to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call: Option<String>,
+    /// What it needs that the cage does not have by itself.
+    pub needs: Vec<Resource>,
+    /// Whether it may do more than it names.
+    pub open: bool,
+}
+
+/// How far a cage is trusted to do what its model says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Trust {
+    /// As its policy says.
+    #[default]
+    Full,
+    /// What answers open is open for a shorter time.
+    Shortened,
+    /// Nothing is given at once: a person is asked.
+    Asked,
+    /// It is stopped, for a person to look at.
+    Frozen,
+}
+
+impl Trust {
+    /// In words.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Trust::Full => "as its policy says",
+            Trust::Shortened => "leases are shorter",
+            Trust::Asked => "a person is asked for what was given at once",
+            Trust::Frozen => "the cage is stopped",
+        }
+    }
 }

@@ -29,7 +29,7 @@ pub use event::{Denial, Event, EventKind, NetworkVerdict, Protocol, Traffic};
 pub use extent::{Extent, InvalidPortPattern, PortPattern};
 pub use id::{CageId, InvalidCageId};
 pub use in_full::in_full;
-pub use intent::{Contact, Intent, MOST_INTENDED, Overheard};
+pub use intent::{Contact, Intent, IntentRecord, MOST_INTENDED, Overheard, Trust};
 pub use isolation::{Isolation, UnknownIsolation};
 pub use layer::{Layer, UnknownLayer};
 pub use lease::{

@@ -4,11 +4,11 @@
 use crate::bounds::milli_cpus;
 use crate::plan::{Access, Item, NodeKind, ViewOp, WriteRights, WriteRule};
 use crate::view::{Made, NEVER};
-use crate::{PlanError, Request, bytes, guarded};
+use crate::{PlanError, Request, bytes, guarded, network};
 use ironcage_host::{HostCaps, HostFiles, NodeType};
 use ironcage_model::{Extent, Holders, LimitKind, Mark, Right};
 use ironcage_policy::{
-    CeilingLimit, CeilingOther, CeilingWhat, Policy, WorkspaceMode, credentials, protected,
+    CeilingLimit, CeilingOther, CeilingWhat, Policy, Sourced, WorkspaceMode, credentials, protected,
 };
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -33,6 +33,19 @@ pub struct LeasePart {
     pub extent: Extent,
     /// How it is given.
     pub mark: Mark,
+    /// The bundle that it came with; `null` for one that stands for itself.
+    pub bundle: Option<String>,
+}
+
+/// From which number of differences between words and deeds on the cage is trusted less.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Drift {
+    /// Leases that answers open are shorter.
+    pub shorten: u32,
+    /// What is given at once is asked for.
+    pub ask: u32,
+    /// The cage is stopped.
+    pub freeze: u32,
 }
 
 /// A place that no lease gives, holds or lies in.
@@ -60,6 +73,10 @@ pub struct Leases {
     pub grace: Duration,
     /// What becomes of those who do not.
     pub holders: Holders,
+    /// How long a lease may live that a model's answer opened; `null` is as long as others.
+    pub call_longest: Option<Duration>,
+    /// When the cage is trusted less.
+    pub drift: Drift,
     /// Whether the workspace is the real tree, so that a lease in it may be too.
     pub real_workspace: bool,
     /// Home directories, for what is guarded in them.
@@ -156,46 +173,75 @@ pub(crate) fn make(
     }
     Ok(Some(Leases {
         paths,
-        others: others(policy, host, files),
+        others: others(policy, request, host, files)?,
         closed: closed(policy, request, files, matched),
         longest: ceiling.longest.value,
         grace: ceiling.grace.value.unwrap_or(Duration::MAX),
         holders: ceiling.holders.value,
+        call_longest: ceiling.call_longest.value,
+        drift: Drift {
+            shorten: ceiling.drift.shorten.value,
+            ask: ceiling.drift.ask.value,
+            freeze: ceiling.drift.freeze.value,
+        },
         real_workspace: policy.workspace_mode.value == WorkspaceMode::Direct,
         homes: guarded::known_homes(request),
         i_know: request.i_know,
     }))
 }
 
-/// What is not about paths: shares of the host as numbers, sockets by their real paths.
-fn others(policy: &Policy, host: &HostCaps, files: &dyn HostFiles) -> Vec<Item<LeasePart>> {
-    let one = |part: &CeilingOther| match &part.what {
+/// What is not about paths: shares of the host as numbers, sockets by their real paths, bundles by
+/// their hosts.
+fn others(
+    policy: &Policy,
+    request: &Request,
+    host: &HostCaps,
+    files: &dyn HostFiles,
+) -> Result<Vec<Item<LeasePart>>, PlanError> {
+    let one = |what: &CeilingWhat| match what {
         CeilingWhat::Extent(Extent::Socket(path)) => {
             let real = files.real(Path::new(path)).ok();
             let real = real.and_then(|real| real.to_str().map(str::to_owned));
-            Extent::Socket(real.unwrap_or_else(|| path.clone()))
+            vec![Extent::Socket(real.unwrap_or_else(|| path.clone()))]
         }
-        CeilingWhat::Extent(extent) => extent.clone(),
-        CeilingWhat::Secret(rule) => Extent::Secret(rule.name.clone()),
+        CeilingWhat::Extent(extent) => vec![extent.clone()],
+        CeilingWhat::Secret(rule) => vec![Extent::Secret(rule.name.clone())],
         CeilingWhat::Limit(limit) => {
             let (limit, value) = match limit {
                 CeilingLimit::Memory(amount) => (LimitKind::Memory, amount.of(host.memory)),
                 CeilingLimit::Cpus(cpus) => (LimitKind::Cpus, milli_cpus(*cpus, host.cpus)),
                 CeilingLimit::Pids(pids) => (LimitKind::Pids, u64::from(*pids)),
             };
-            Extent::Limit { limit, value }
+            vec![Extent::Limit { limit, value }]
         }
+        CeilingWhat::Bundle(_) => Vec::new(),
     };
-    let parts = policy.ceiling.others.iter();
-    parts
-        .map(|part| Item {
+    let mut parts = Vec::new();
+    for Sourced { value, origin } in &policy.ceiling.others {
+        let CeilingOther { what, mark } = value;
+        if let CeilingWhat::Bundle(name) = what {
+            let name = Sourced::new(name.clone(), origin.clone());
+            for host in network::hosts_of(&name, &request.asked_hosts)? {
+                parts.push(Item {
+                    what: LeasePart {
+                        extent: Extent::Host(host.what.rule),
+                        mark: *mark,
+                        bundle: Some(name.value.clone()),
+                    },
+                    origin: host.origin,
+                });
+            }
+        }
+        parts.extend(one(what).into_iter().map(|extent| Item {
             what: LeasePart {
-                extent: one(&part.value),
-                mark: part.value.mark,
+                extent,
+                mark: *mark,
+                bundle: None,
             },
-            origin: part.origin.to_string(),
-        })
-        .collect()
+            origin: origin.to_string(),
+        }));
+    }
+    Ok(parts)
 }
 
 fn closed(

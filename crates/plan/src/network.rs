@@ -274,7 +274,7 @@ pub(crate) fn make(
             part.value.mark != Mark::Deny
                 && matches!(part.value.what, CeilingWhat::Extent(Extent::Http(_)))
         }),
-        leasable: leasable(policy),
+        leasable: leasable(policy, request)?,
         sockets: sockets::make(policy, request, files)?,
         publish: network
             .publish
@@ -338,17 +338,22 @@ impl Models {
 }
 
 /// Hosts that leases may open, requests and secrets included.
-fn leasable(policy: &Policy) -> Vec<HostRule> {
+fn leasable(policy: &Policy, request: &Request) -> Result<Vec<HostRule>, PlanError> {
     let mut rules = Vec::new();
     for part in &policy.ceiling.others {
         match &part.value.what {
             _ if part.value.mark == Mark::Deny => {}
             CeilingWhat::Extent(Extent::Host(rule)) => rules.push(rule.clone()),
             CeilingWhat::Extent(Extent::Http(rule)) => rules.push(rule.host.clone()),
+            CeilingWhat::Bundle(name) => {
+                let name = Sourced::new(name.clone(), part.origin.clone());
+                let hosts = hosts_of(&name, &request.asked_hosts)?;
+                rules.extend(hosts.into_iter().map(|host| host.what.rule));
+            }
             _ => {}
         }
     }
-    rules
+    Ok(rules)
 }
 
 fn own(rule: &Sourced<HostRule>) -> Item<NetworkRule> {
@@ -361,7 +366,8 @@ fn own(rule: &Sourced<HostRule>) -> Item<NetworkRule> {
     }
 }
 
-fn hosts_of(
+/// The hosts of a bundle.
+pub(crate) fn hosts_of(
     name: &Sourced<String>,
     asked: &[AskedHost],
 ) -> Result<Vec<Item<NetworkRule>>, PlanError> {

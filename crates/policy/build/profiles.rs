@@ -65,6 +65,7 @@ fn file(table: &Table) -> Result<String, Failure> {
                 let mut inner = String::new();
                 for (inside, value) in section {
                     let code = match (key.as_str(), value) {
+                        ("ceiling", Value::Table(part)) if inside == "drift" => drift(part)?,
                         ("ceiling", Value::Table(part)) => ceiling_part(part)?,
                         _ => field(inside, value)?,
                     };
@@ -81,6 +82,17 @@ fn file(table: &Table) -> Result<String, Failure> {
         let _ = write!(fields, "{}: {code}, ", key.replace('-', "_"));
     }
     Ok(format!("PolicyFile {{ {fields}..Default::default() }}"))
+}
+
+/// An expression of type `DriftSection`: numbers.
+fn drift(part: &Table) -> Result<String, Failure> {
+    let mut inner = String::new();
+    for (key, value) in part {
+        let _ = write!(inner, "{}: {}, ", key.replace('-', "_"), field(key, value)?);
+    }
+    Ok(format!(
+        "crate::DriftSection {{ {inner}..Default::default() }}"
+    ))
 }
 
 /// An expression of type `CeilingPart`: sections of lists.

@@ -48,6 +48,19 @@ pub enum CeilingWhat {
     Secret(SecretRule),
     /// A limit, which may be a share of what the host has.
     Limit(CeilingLimit),
+    /// The hosts of a bundle, by its name.
+    Bundle(String),
+}
+
+/// From which number of differences between words and deeds on a cage is trusted less.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Drift {
+    /// Leases that answers open are shorter.
+    pub shorten: Sourced<u32>,
+    /// What is given at once is asked for.
+    pub ask: Sourced<u32>,
+    /// The cage is stopped.
+    pub freeze: Sourced<u32>,
 }
 
 /// How far a limit may be raised.
@@ -77,6 +90,7 @@ impl CeilingOther {
             CeilingWhat::Extent(Extent::Limit { .. }) | CeilingWhat::Limit(_) => "limits",
             CeilingWhat::Extent(Extent::Syscalls(_)) => "syscalls.groups",
             CeilingWhat::Extent(Extent::Capability(_)) => "process.capabilities",
+            CeilingWhat::Bundle(_) => "network.bundles",
         };
         format!("ceiling.{}.{below}", self.mark.name())
     }
@@ -85,7 +99,7 @@ impl CeilingOther {
     pub fn needs_door(&self) -> bool {
         match &self.what {
             CeilingWhat::Extent(extent) => extent.needs_door(),
-            CeilingWhat::Secret(_) => true,
+            CeilingWhat::Secret(_) | CeilingWhat::Bundle(_) => true,
             CeilingWhat::Limit(_) => false,
         }
     }
@@ -98,6 +112,7 @@ impl CeilingOther {
             CeilingWhat::Limit(CeilingLimit::Memory(amount)) => format!("memory {amount}"),
             CeilingWhat::Limit(CeilingLimit::Cpus(cpus)) => format!("cpus {cpus}"),
             CeilingWhat::Limit(CeilingLimit::Pids(pids)) => format!("pids {pids}"),
+            CeilingWhat::Bundle(name) => name.clone(),
         }
     }
 
@@ -123,6 +138,9 @@ pub(crate) struct CeilingFragment {
     pub(crate) longest: Option<Sourced<TimeLimit>>,
     pub(crate) grace: Option<Sourced<TimeLimit>>,
     pub(crate) holders: Option<Sourced<Holders>>,
+    pub(crate) call_longest: Option<Sourced<TimeLimit>>,
+    /// In the order of [`Drift`]'s fields.
+    pub(crate) drift: [Option<Sourced<u32>>; 3],
     pub(crate) paths: Vec<Sourced<CeilingPath>>,
     pub(crate) others: Vec<Sourced<CeilingOther>>,
 }
@@ -136,6 +154,10 @@ pub struct Ceiling {
     pub grace: Sourced<Option<Duration>>,
     /// What becomes of those who do not.
     pub holders: Sourced<Holders>,
+    /// How long a lease may live that a model's answer opened; `None` is as long as others.
+    pub call_longest: Sourced<Option<Duration>>,
+    /// When the cage is trusted less.
+    pub drift: Drift,
     /// Files and directories.
     pub paths: Vec<Sourced<CeilingPath>>,
     /// What is not about paths.
@@ -159,6 +181,18 @@ impl Ceiling {
                 .map(duration)
                 .ok_or(incomplete("ceiling.grace"))?,
             holders: fragment.holders.ok_or(incomplete("ceiling.holders"))?,
+            call_longest: fragment
+                .call_longest
+                .map(duration)
+                .ok_or(incomplete("ceiling.call-longest"))?,
+            drift: match fragment.drift {
+                [Some(shorten), Some(ask), Some(freeze)] => Drift {
+                    shorten,
+                    ask,
+                    freeze,
+                },
+                _ => return Err(incomplete("ceiling.drift")),
+            },
             paths: fragment.paths,
             others: fragment.others,
         })
@@ -186,6 +220,16 @@ impl Ceiling {
         }
         if let Some(holders) = fragment.holders {
             self.holders = holders;
+        }
+        if let Some(longest) = fragment.call_longest {
+            self.call_longest = duration(longest);
+        }
+        let drift = &mut self.drift;
+        let known = [&mut drift.shorten, &mut drift.ask, &mut drift.freeze];
+        for (known, said) in known.into_iter().zip(fragment.drift) {
+            if let Some(said) = said {
+                *known = said;
+            }
         }
         for path in fragment.paths {
             if self.paths.iter().all(|known| known.value != path.value) {
@@ -246,6 +290,10 @@ impl Ceiling {
             && time_within(self.longest.value, other.longest.value)
             && time_within(self.grace.value, other.grace.value)
             && self.holders.value <= other.holders.value
+            && time_within(self.call_longest.value, other.call_longest.value)
+            && self.drift.shorten.value <= other.drift.shorten.value
+            && self.drift.ask.value <= other.drift.ask.value
+            && self.drift.freeze.value <= other.drift.freeze.value
     }
 }
 
@@ -263,12 +311,26 @@ pub(crate) fn narrow(base: &Ceiling, fragment: &mut CeilingFragment, dropped: &m
     for (what, slot, bound) in [
         ("ceiling.longest", &mut fragment.longest, base.longest.value),
         ("ceiling.grace", &mut fragment.grace, base.grace.value),
+        (
+            "ceiling.call-longest",
+            &mut fragment.call_longest,
+            base.call_longest.value,
+        ),
     ] {
         dropped.keep_if(
             what,
             slot,
             |wanted| time_within(wanted.0, bound),
             ToString::to_string,
+        );
+    }
+    let known = [&base.drift.shorten, &base.drift.ask, &base.drift.freeze];
+    for (slot, known) in fragment.drift.iter_mut().zip(known) {
+        dropped.keep_if(
+            "ceiling.drift",
+            slot,
+            |wanted| *wanted <= known.value,
+            u32::to_string,
         );
     }
     dropped.keep_if(

@@ -257,6 +257,11 @@ pub struct CeilingSection {
     /// How long those who use a lease may take to let go of it when it ends: `"2s"`.
     #[schemars(with = "Option<crate::schema::Time>")]
     pub grace: Option<Spanned<String>>,
+    /// How long a lease may live that a tool call in a model's answer opened: `"10m"`. It ends earlier when the call's result goes to the model.
+    #[schemars(with = "Option<crate::schema::Time>")]
+    pub call_longest: Option<Spanned<String>>,
+    /// How often what happens may differ from what the model's answers said before the cage is trusted less.
+    pub drift: DriftSection,
     /// What becomes of those who do not let go: `kill` ends them, and the cage where they cannot be found; `keep` lets them keep what they have open, and the lease is not on record as revoked.
     #[schemars(with = "Option<crate::schema::HoldersName>")]
     pub holders: Option<Spanned<String>>,
@@ -266,6 +271,21 @@ pub struct CeilingSection {
     pub ask: CeilingPart,
     /// Never given, even below something that is.
     pub deny: CeilingPart,
+}
+
+/// From which number of differences on between what was said and what is done a cage is trusted less.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct DriftSection {
+    /// Leases that answers open live a quarter as long.
+    #[schemars(with = "Option<u64>", range(min = 1))]
+    pub shorten: Option<Spanned<u64>>,
+    /// What is given at once is asked for instead.
+    #[schemars(with = "Option<u64>", range(min = 1))]
+    pub ask: Option<Spanned<u64>>,
+    /// The cage is stopped for you to look at.
+    #[schemars(with = "Option<u64>", range(min = 1))]
+    pub freeze: Option<Spanned<u64>>,
 }
 
 /// A part of the ceiling, in the words of the base.
@@ -297,6 +317,9 @@ pub struct CeilingNetwork {
     /// Secrets, written as in `network.secrets`. Their placeholders are in the cage from the start; they become the values while there is a lease.
     #[schemars(with = "BTreeMap<String, SecretSection>")]
     pub secrets: BTreeMap<Spanned<String>, SecretSection>,
+    /// Bundles of hosts, as in `network.bundles`: what the model is about to use of one is known by its name.
+    #[schemars(with = "Vec<crate::schema::BundleName>")]
+    pub bundles: Vec<Spanned<String>>,
     /// Ports of the host's own loopback.
     #[schemars(with = "Vec<u16>")]
     pub host_ports: Vec<Spanned<u16>>,

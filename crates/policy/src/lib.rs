@@ -36,14 +36,14 @@ pub mod syscalls;
 pub mod toolchains;
 mod trust;
 
-pub use ceiling::{Ceiling, CeilingLimit, CeilingOther, CeilingPath, CeilingWhat};
+pub use ceiling::{Ceiling, CeilingLimit, CeilingOther, CeilingPath, CeilingWhat, Drift};
 pub use diagnostic::Diagnostic;
 pub use error::PolicyError;
 pub use file::{
     AwsSection, CeilingFiles, CeilingLimits, CeilingNetwork, CeilingPart, CeilingProcess,
-    CeilingSection, CeilingSyscalls, CpusText, EnvSection, FilesSection, LayersSection,
-    LimitsSection, LoginSection, NetworkSection, PolicyFile, ProcessSection, StateSection,
-    SyscallsSection, WorkspaceSection,
+    CeilingSection, CeilingSyscalls, CpusText, DriftSection, EnvSection, FilesSection,
+    LayersSection, LimitsSection, LoginSection, NetworkSection, PolicyFile, ProcessSection,
+    StateSection, SyscallsSection, WorkspaceSection,
 };
 pub use flags::FlagLayer;
 pub use hide::{HidePattern, Progress};

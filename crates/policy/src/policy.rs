@@ -346,4 +346,17 @@ impl Policy {
             .any(|part| part.value.mark != ironcage_model::Mark::Deny && part.value.needs_door());
         self.network.is_given() || leased && self.isolation.value == Isolation::Namespace
     }
+
+    /// Every bundle whose hosts have to be known: of the base, and of the ceiling.
+    pub fn all_bundles(&self) -> Vec<Sourced<String>> {
+        let mut all = self.network.bundles.clone();
+        for part in &self.ceiling.others {
+            if let crate::CeilingWhat::Bundle(name) = &part.value.what
+                && all.iter().all(|known| known.value != *name)
+            {
+                all.push(Sourced::new(name.clone(), part.origin.clone()));
+            }
+        }
+        all
+    }
 }

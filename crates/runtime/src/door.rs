@@ -54,7 +54,8 @@ impl Supervision<'_> {
         self.traffic.count(now);
         let ended = match door.hear() {
             Ok(Some(FromDoor::Traffic(traffic))) => {
-                return self.recorder.write(EventKind::Network(traffic));
+                self.recorder.write(EventKind::Network(traffic.clone()))?;
+                return self.compare(&traffic, now);
             }
             Ok(Some(FromDoor::Changed { serial, closed })) => {
                 return self.network_changed(serial, closed);
@@ -63,7 +64,7 @@ impl Supervision<'_> {
                 self.dial(ticket, port, six);
                 return Ok(());
             }
-            Ok(Some(FromDoor::Overheard(_))) => return Ok(()),
+            Ok(Some(FromDoor::Overheard(overheard))) => return self.overheard(overheard, now),
             Ok(None | Some(FromDoor::Ready { .. } | FromDoor::Authority(_))) => return Ok(()),
             Ok(Some(FromDoor::Failed(reason))) => reason,
             Ok(Some(FromDoor::Closed)) => "its process ended".to_owned(),

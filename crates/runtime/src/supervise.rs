@@ -5,6 +5,7 @@ use crate::asking::Asking;
 use crate::background::Background;
 use crate::control::Control;
 use crate::door::Pace;
+use crate::intents::Intents;
 use crate::leases::Leases;
 use crate::limits::Limits;
 use crate::live_network::LiveNetwork;
@@ -68,6 +69,8 @@ pub(crate) struct Supervision<'a> {
     pub(crate) leases: Leases,
     pub(crate) questions: Questions,
     pub(crate) asking: Asking,
+    /// What the model says that the agent is about to do.
+    pub(crate) intents: Intents,
     pub(crate) scopes: Scopes,
     /// What there is besides where this is a scope's supervisor.
     pub(crate) scope: Option<Side>,
@@ -152,6 +155,7 @@ impl<'a> Supervision<'a> {
             leases: Leases::default(),
             questions: Questions::default(),
             asking,
+            intents: Intents::default(),
             scopes: Scopes::default(),
             scope,
             signals,
@@ -209,6 +213,7 @@ impl<'a> Supervision<'a> {
             if !gone {
                 self.look_at_leases(now)?;
                 self.look_at_questions(now)?;
+                self.look_at_intents(now)?;
             }
             // When PID 1 has said that the command is over, it is exiting, and the kernel ends
             // the rest: the streams come to their end while it does.

@@ -372,7 +372,11 @@ fn print_record(out: &mut dyn Write, record: &Record) -> io::Result<()> {
         | EventKind::LeaseRefused { .. }
         | EventKind::LeaseEnd { .. }
         | EventKind::Question(_)
-        | EventKind::QuestionEnd { .. } => super::leases::line(out, &event.kind),
+        | EventKind::QuestionEnd { .. }
+        | EventKind::Intent(_)
+        | EventKind::IntentUnread { .. }
+        | EventKind::Drift { .. }
+        | EventKind::Resumed => super::leases::line(out, &event.kind),
         EventKind::PeerRefused { reason } => {
             writeln!(out, "refused a connection: {}", Printable::new(reason))
         }

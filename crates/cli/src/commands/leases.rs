@@ -103,6 +103,10 @@ fn matters(record: &Record) -> bool {
             | EventKind::LeaseEnd { .. }
             | EventKind::Question(_)
             | EventKind::QuestionEnd { .. }
+            | EventKind::Intent(_)
+            | EventKind::IntentUnread { .. }
+            | EventKind::Drift { .. }
+            | EventKind::Resumed
     )
 }
 
@@ -183,6 +187,37 @@ pub(super) fn line(out: &mut dyn Write, kind: &EventKind) -> io::Result<()> {
                 milliseconds % 1000
             )
         }
+        EventKind::Intent(intent) => {
+            let needs: Vec<String> = intent.needs.iter().map(ToString::to_string).collect();
+            let more = match intent.open {
+                true => ", and may do more",
+                false => "",
+            };
+            writeln!(
+                out,
+                "the model calls {}: {}{more}",
+                Printable::new(&intent.tool),
+                needs.join(", ")
+            )
+        }
+        EventKind::IntentUnread { times, reason } => {
+            writeln!(
+                out,
+                "the model's answer was not read, {times} times: {}",
+                Printable::new(reason)
+            )
+        }
+        EventKind::Drift {
+            what,
+            number,
+            trust,
+        } => writeln!(
+            out,
+            "drift {number}: {}; {}",
+            Printable::new(what),
+            trust.name()
+        ),
+        EventKind::Resumed => writeln!(out, "the cage goes on, by the operator"),
         _ => Ok(()),
     }
 }

@@ -108,6 +108,10 @@ impl Refusals {
             | EventKind::LeaseEnd { .. }
             | EventKind::Question(_)
             | EventKind::QuestionEnd { .. }
+            | EventKind::Intent(_)
+            | EventKind::IntentUnread { .. }
+            | EventKind::Drift { .. }
+            | EventKind::Resumed
             | EventKind::PeerRefused { .. } => {}
             EventKind::Exit { ending, .. } => {
                 if let Ending::Limit { hit } = &ending {

@@ -4,7 +4,7 @@ use super::{Check, PIDS};
 use crate::ceiling::{CeilingFragment, CeilingLimit, CeilingOther, CeilingPath, CeilingWhat};
 use crate::file::{CeilingLimits, CeilingPart, CeilingSection};
 use crate::network::{self, InvalidHostRule};
-use crate::{Diagnostic, Sourced, syscalls};
+use crate::{Diagnostic, Sourced, bundles, syscalls};
 use ironcage_model::{
     Destination, Extent, HOST_NAME, Holders, HostRule, InvalidPortPattern, Mark, Ports, Right,
 };
@@ -49,6 +49,12 @@ impl Check<'_> {
         Ok(CeilingFragment {
             longest: self.one(&section.longest, Self::quantity)?,
             grace: self.one(&section.grace, Self::quantity)?,
+            call_longest: self.one(&section.call_longest, Self::quantity)?,
+            drift: [
+                self.differences(&section.drift.shorten)?,
+                self.differences(&section.drift.ask)?,
+                self.differences(&section.drift.freeze)?,
+            ],
             holders: self.one(&section.holders, |this, text| {
                 let kinds = [Holders::Kill, Holders::Keep];
                 let name = this.name_of(text, "way with holders", &kinds.map(Holders::name))?;
@@ -60,6 +66,14 @@ impl Check<'_> {
             paths,
             others,
         })
+    }
+
+    fn differences(&self, said: &Option<Spanned<u64>>) -> Result<Option<Sourced<u32>>, Diagnostic> {
+        let said = self.number(said, 1..=u64::from(u32::MAX))?;
+        Ok(said.map(|said| {
+            let value = u32::try_from(said.value).unwrap_or(u32::MAX);
+            Sourced::new(value, said.origin)
+        }))
     }
 
     /// What one part says of anything but paths.
@@ -125,6 +139,12 @@ impl Check<'_> {
         take(self.each(&part.process.capabilities, |this, text| {
             this.capability(text).map(Extent::Capability)
         })?);
+        for bundle in self.each(&network.bundles, |this, text| {
+            this.name_of(text, "bundle", &bundles::names())
+        })? {
+            let what = CeilingWhat::Bundle(bundle.value);
+            all.push(Sourced::new(what, bundle.origin));
+        }
         for port in &network.host_ports {
             let name = network::host_name(HOST_NAME)
                 .map_err(|error| self.wrong(port, error.to_string(), "not understood"))?;

@@ -16,7 +16,7 @@ use crate::backends::backend;
 use crate::supervise::Supervision;
 use ironcage_backend::{Keeper, Kept, LeaseOrder};
 use ironcage_control::{LeaseDescription, LeaseState, Reply};
-use ironcage_model::{Holder, Lease, Resource, Term};
+use ironcage_model::{Holder, Lease, LeaseOrigin, Resource, Term};
 use ironcage_sys::faults::lease_step as step;
 use means::Means;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -81,6 +81,22 @@ struct Held {
     /// Why it ends.
     cause: &'static str,
     holders: Vec<Holder>,
+}
+
+/// How something that is wanted meets the leases that are there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Meeting {
+    /// A lease gives it, or is about to.
+    Has {
+        /// Its number.
+        lease: u32,
+        /// Who asked for it.
+        origin: LeaseOrigin,
+    },
+    /// A lease that is ending stands in its way.
+    Ending,
+    /// None of them.
+    None,
 }
 
 /// How far a lease has come.
@@ -171,6 +187,34 @@ impl Leases {
         })
     }
 
+    /// The number that was given last.
+    pub(crate) fn last_number(&self) -> u32 {
+        self.last
+    }
+
+    /// How something that is wanted meets what is there.
+    pub(crate) fn meet(&self, wanted: &Resource) -> Meeting {
+        let mut ending = false;
+        for held in &self.held {
+            let lasts = match held.stage {
+                Stage::Opening { .. } => held.until.is_none(),
+                Stage::Open => true,
+                _ => false,
+            };
+            if lasts && requests::covers(&held.lease.resource, wanted) {
+                return Meeting::Has {
+                    lease: held.lease.number,
+                    origin: held.lease.origin,
+                };
+            }
+            ending |= !lasts && ironcage_lease::overlaps(&held.lease.resource, wanted);
+        }
+        match ending {
+            true => Meeting::Ending,
+            false => Meeting::None,
+        }
+    }
+
     fn position(&self, number: u32) -> Option<usize> {
         let mut held = self.held.iter();
         held.position(|held| held.lease.number == number)
@@ -185,7 +229,7 @@ impl Supervision<'_> {
         self.control.reply(key, &Reply::Leases(list), &[]);
     }
 
-    fn start_keeper(&mut self) -> Result<(), String> {
+    pub(crate) fn start_keeper(&mut self) -> Result<(), String> {
         if self.leases.keeper.is_some() {
             return Ok(());
         }

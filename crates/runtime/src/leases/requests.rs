@@ -23,6 +23,8 @@ pub(crate) enum Requester {
     Question(u32),
     /// Somebody in the cage, by the clerk's number for their request.
     Asker(u64),
+    /// A call in a model's answer, by its number.
+    Call(u32),
 }
 
 /// A request for a lease of the cage's own.
@@ -49,7 +51,7 @@ pub(crate) enum LeaseOutcome {
 }
 
 /// Whether what is open gives what is asked for.
-fn covers(open: &Resource, wanted: &Resource) -> bool {
+pub(super) fn covers(open: &Resource, wanted: &Resource) -> bool {
     match (open, wanted) {
         (
             Resource::Path { path, right },
@@ -126,6 +128,7 @@ impl Supervision<'_> {
         let history = History {
             open: self.leases.held.iter().map(|h| h.lease.clone()).collect(),
             asked: before,
+            distrusted: self.intents.is_distrusted(),
         };
         let given = match decide(self.plan, &asked, &history) {
             Decision::Give { given, .. } => given,
@@ -282,6 +285,7 @@ impl Supervision<'_> {
                 self.tell_asker(ticket, outcome);
                 Ok(())
             }
+            Requester::Call(number) => self.call_answered(number, outcome, Instant::now()),
         }
     }
 }

@@ -5,14 +5,14 @@
 //! its name, and only what the ceiling gives at once is given.
 
 use super::MOST_OF_A_CALL;
-use crate::named::{Named, look_up};
+use crate::needed::{Names, Need, Needed};
 use ironcage_control::{Bytes, GrantRequest, NotGiven, ScopeRequest, Wanted};
 use ironcage_intent::{Action, Call, Calls, Context, Destination, Needs, Table};
-use ironcage_model::{HostRule, LeaseOrigin, Resource, Right, Term};
+use ironcage_model::{Contact, LeaseOrigin, Resource, Right, Term};
 use ironcage_plan::{Access, Item, NodeKind, Plan, ViewOp};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Where this program is seen in a scope that works on a file with it.
 const TOOL: &str = "/.ironcage/tool";
@@ -34,6 +34,14 @@ pub(super) struct Planned {
     pub(super) refused: Vec<NotGiven>,
     /// Whether this program carries it out.
     tool: bool,
+}
+
+fn contact(destination: &Destination) -> Contact {
+    match destination {
+        Destination::Host { .. } => Contact::Host(destination.to_string()),
+        Destination::Bundle(name) => Contact::Bundle(name.clone()),
+        Destination::Remote(name) => Contact::Remote(name.clone()),
+    }
 }
 
 /// Reads a tool call.
@@ -101,73 +109,39 @@ pub(super) fn read(plan: &Plan, text: &str) -> Result<Planned, String> {
 
 impl Planned {
     fn ask_for(&mut self, plan: &Plan, needs: &Needs, reason: &str) {
-        let grant = |wanted| GrantRequest {
-            wanted,
-            term: Term::UntilRevoked,
-            uses: None,
-            reason: reason.to_owned(),
+        let names = Names {
+            reads: needs.reads.iter().cloned().collect(),
+            writes: needs.writes.iter().cloned().collect(),
+            contacts: needs.destinations.iter().map(contact).collect(),
         };
-        let reads = needs.reads.iter().map(|path| (path, Right::Read));
-        let writes = needs.writes.iter().map(|path| (path, Right::Write));
-        let mut known: Vec<(PathBuf, Right)> = Vec::new();
-        for (path, right) in writes.chain(reads) {
-            let Some((path, handle)) = self.open(plan, path, right) else {
-                continue;
-            };
-            // One lease for what lies in another: they may not overlap.
-            let covered =
-                |(other, has): &(PathBuf, Right)| path.starts_with(other) && *has >= right;
-            if known.iter().any(covered) {
-                continue;
-            }
-            known.push((path, right));
-            self.asked.leases.push(grant(Wanted::Path { right }));
-            self.descriptors.push(handle);
+        let needed = Needed::of(plan, &names);
+        self.refused.extend(needed.refused);
+        for path in needed.passing.iter().filter(|_| self.tool) {
+            self.refused.push(NotGiven {
+                resource: Resource::Path {
+                    path: path.to_string_lossy().into_owned(),
+                    right: Right::Write,
+                },
+                reason: "what is written there would be gone with the call; write in the workspace"
+                    .into(),
+                ask: false,
+            });
         }
-        for destination in &needs.destinations {
-            // What a bundle or a remote stands for is not known here: it runs with what it has.
-            let Destination::Host { name, port } = destination else {
-                continue;
-            };
-            let text = match port {
-                Some(port) if name.contains(':') => format!("[{name}]:{port}"),
-                Some(port) => format!("{name}:{port}"),
-                None => name.clone(),
-            };
-            match text.parse::<HostRule>() {
-                Ok(rule) => {
-                    let wanted = Wanted::Other(Resource::Host { rule });
-                    self.asked.leases.push(grant(wanted));
+        for need in needed.needs {
+            let wanted = match need {
+                Need::Path { right, handle, .. } => {
+                    self.descriptors.push(handle);
+                    Wanted::Path { right }
                 }
-                Err(_) => self.refused.push(NotGiven {
-                    resource: Resource::Socket { path: text },
-                    reason: "it is no host that a rule could name".into(),
-                    ask: false,
-                }),
-            }
+                Need::Host(rule) => Wanted::Other(Resource::Host { rule }),
+            };
+            self.asked.leases.push(GrantRequest {
+                wanted,
+                term: Term::UntilRevoked,
+                uses: None,
+                reason: reason.to_owned(),
+            });
         }
-    }
-
-    /// What a path leads to, on the host, if the cage does not have it anyway. For what is not there
-    /// yet and is to be made, the directory around it is asked for.
-    fn open(&mut self, plan: &Plan, path: &Path, right: Right) -> Option<(PathBuf, OwnedFd)> {
-        let reason = match look_up(plan, path, right) {
-            Named::Had { passing: true } if self.tool && right == Right::Write => {
-                "what is written there would be gone with the call; write in the workspace".into()
-            }
-            Named::Had { .. } => return None,
-            Named::Found { path, handle } => return Some((path, handle)),
-            Named::Neither(reason) => reason,
-        };
-        self.refused.push(NotGiven {
-            resource: Resource::Path {
-                path: path.to_string_lossy().into_owned(),
-                right,
-            },
-            reason,
-            ask: false,
-        });
-        None
     }
 
     /// Puts this program into the scope's view, where it carries the call out.

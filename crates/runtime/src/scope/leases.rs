@@ -57,14 +57,21 @@ pub(super) fn decide_all(
     plan: &Plan,
     asked: &ScopeRequest,
     descriptors: Vec<OwnedFd>,
-    (exec, first): (u32, u32),
+    (exec, first, distrusted): (u32, u32, bool),
 ) -> Result<Vec<Wish>, Vec<NotGiven>> {
     let mut descriptors = descriptors.into_iter();
     let mut wishes: Vec<Wish> = Vec::new();
     let mut refused = Vec::new();
     for request in &asked.leases {
         let number = first.wrapping_add(wishes.len() as u32);
-        match decide_one(plan, asked, request, &mut descriptors, &wishes, exec) {
+        match decide_one(
+            plan,
+            asked,
+            request,
+            &mut descriptors,
+            &wishes,
+            (exec, distrusted),
+        ) {
             Ok(None) => {}
             Ok(Some((given, seen))) => {
                 let lease = Lease {
@@ -94,7 +101,7 @@ fn decide_one(
     request: &GrantRequest,
     descriptors: &mut impl Iterator<Item = OwnedFd>,
     wishes: &[Wish],
-    exec: u32,
+    (exec, distrusted): (u32, bool),
 ) -> Result<Option<(Given, Option<Seen>)>, NotGiven> {
     let (seen, resource) = match &request.wanted {
         Wanted::Path { right } => {
@@ -141,6 +148,7 @@ fn decide_one(
     let history = History {
         open: wishes.iter().map(|wish| wish.lease.clone()).collect(),
         asked: 0,
+        distrusted,
     };
     match decide(plan, &asked, &history) {
         Decision::Give { given, .. } => Ok(Some((given, seen))),

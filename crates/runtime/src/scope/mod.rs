@@ -194,6 +194,7 @@ impl Supervision<'_> {
                 descriptors,
                 number,
                 first_lease,
+                distrusted: self.intents.is_distrusted(),
             }),
             Ok(Forked::Parent { pidfd, .. }) => {
                 self.scopes.running.push(Running {

@@ -42,6 +42,8 @@ pub(super) struct Given<'a> {
     pub(super) descriptors: Vec<OwnedFd>,
     pub(super) number: u32,
     pub(super) first_lease: u32,
+    /// Whether nothing is given at once in this cage any more.
+    pub(super) distrusted: bool,
 }
 
 /// What makes a supervision that of a scope.
@@ -89,6 +91,7 @@ fn supervise(given: Given<'_>) -> Result<(), RunError> {
         mut descriptors,
         number,
         first_lease,
+        distrusted,
         ..
     } = given;
     let refuse = |reason: String| {
@@ -117,7 +120,12 @@ fn supervise(given: Given<'_>) -> Result<(), RunError> {
         request.cwd = planned.cwd;
         (asked, descriptors, refused) = (planned.asked, planned.descriptors, planned.refused);
     }
-    let decided = leases::decide_all(&plan, &asked, descriptors, (number, first_lease));
+    let decided = leases::decide_all(
+        &plan,
+        &asked,
+        descriptors,
+        (number, first_lease, distrusted),
+    );
     let wishes = match decided {
         Ok(wishes) if refused.is_empty() => wishes,
         other => {

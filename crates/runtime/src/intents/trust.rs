@@ -1,0 +1,108 @@
+//! Whether what happens is what the model's answers said, and what comes of it where it is not.
+
+use super::Call;
+use crate::RunError;
+use crate::supervise::Supervision;
+use ironcage_model::{EventKind, HostName, NetworkVerdict, Traffic, Trust};
+use ironcage_plan::Drift;
+use std::time::{Duration, Instant};
+
+/// Differences of one time that are told apart.
+const MOST: usize = 256;
+
+/// How far a cage is trusted, and what that rests on.
+#[derive(Debug, Default)]
+pub(crate) struct Trusted {
+    trust: Trust,
+    differences: u32,
+    /// What was counted while these calls are under way: each once.
+    counted: Vec<String>,
+}
+
+impl Trusted {
+    /// How far.
+    pub(crate) fn trust(&self) -> Trust {
+        self.trust
+    }
+
+    /// How long something is open that would be so for this time.
+    pub(super) fn shorten(&self, time: Duration) -> Duration {
+        match self.trust {
+            Trust::Full => time,
+            Trust::Shortened | Trust::Asked | Trust::Frozen => time / 4,
+        }
+    }
+
+    fn count(&mut self, bounds: Drift) -> u32 {
+        self.differences = self.differences.saturating_add(1);
+        let steps = [
+            (bounds.shorten, Trust::Shortened),
+            (bounds.ask, Trust::Asked),
+            (bounds.freeze, Trust::Frozen),
+        ];
+        for (least, trust) in steps {
+            if self.differences >= least {
+                self.trust = self.trust.max(trust);
+            }
+        }
+        self.differences
+    }
+}
+
+/// Whether the calls under way say something else than a connection to this host.
+fn differs(calls: &[Call], host: &str) -> bool {
+    let name = HostName::from_ascii(host.as_bytes()).ok();
+    let names = |call: &Call| {
+        let mut hosts = call.hosts.iter();
+        hosts.any(|rule| match &name {
+            Some(name) => rule.knows(name),
+            None => rule.to_string().starts_with(host),
+        })
+    };
+    // One that may do anything, and says nothing of where, is contradicted by nothing.
+    let says = |call: &Call| !call.open || !call.hosts.is_empty();
+    calls.iter().any(says) && !calls.iter().any(names)
+}
+
+impl Supervision<'_> {
+    /// Looks at what the door refused: the calls under way may have said something else.
+    pub(crate) fn compare(&mut self, traffic: &Traffic, now: Instant) -> Result<(), RunError> {
+        if traffic.verdict != NetworkVerdict::Denied || self.intents.calls.is_empty() {
+            return Ok(());
+        }
+        self.forget_late_calls(now);
+        let Some(bounds) = self.plan.leases.as_ref().map(|leases| leases.drift) else {
+            return Ok(());
+        };
+        // Sums of many.
+        if traffic.host.starts_with('(') || !differs(&self.intents.calls, &traffic.host) {
+            return Ok(());
+        }
+        let last = self.intents.calls.last().map_or(0, |call| call.number);
+        let key = format!("{last} {}", traffic.host);
+        let trusted = &mut self.intents.trusted;
+        if trusted.counted.contains(&key) {
+            return Ok(());
+        }
+        if trusted.counted.len() >= MOST {
+            trusted.counted.remove(0);
+        }
+        trusted.counted.push(key);
+        let number = trusted.count(bounds);
+        let trust = trusted.trust();
+        let tools: Vec<&str> = (self.intents.calls.iter())
+            .map(|call| call.tool.as_str())
+            .take(4)
+            .collect();
+        let what = format!(
+            "the model called {}, which says nothing of {}, and that was connected to",
+            tools.join(", "),
+            traffic.host
+        );
+        self.recorder.write(EventKind::Drift {
+            what,
+            number,
+            trust,
+        })
+    }
+}

@@ -1,0 +1,186 @@
+//! What a model answers, read at the network door: leases that are there before the agent acts,
+//! gone when the result has passed, and nothing that the ceiling does not give at once.
+#![forbid(unsafe_code)]
+
+use ironcage_tests::{Running, Stage, TlsWeb, both, wait_until};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/scripted_model.py");
+
+/// The agent's side of one exchange: a request, and the whole of its answer.
+const AGENT: &str = "import json, ssl, sys, urllib.request\n\
+    request = urllib.request.Request(sys.argv[1] + '/v1/messages', sys.argv[2].encode(),\n\
+    \x20   {'content-type': 'application/json'})\n\
+    print(len(urllib.request.urlopen(request, timeout=60).read()))\n";
+
+/// A cage whose model is scripted.
+struct Cage<'a> {
+    stage: &'a Stage,
+    id: String,
+    model: String,
+}
+
+impl<'a> Cage<'a> {
+    fn start(stage: &'a Stage, server: &TlsWeb, policy: &str) -> Self {
+        stage.write(stage.project().join("agent.py"), AGENT);
+        let file = stage.base().join("policy.toml");
+        let models = format!("[network]\nmodels = [\"model.test:{}\"]\n", server.port);
+        stage.write(&file, format!("{models}{policy}"));
+        let mut run = stage.ironcage(["run", "-q", "-d", "--workspace-mode", "direct"]);
+        run.arg("--policy")
+            .arg(file)
+            .args(server.place("model.test"));
+        run.arg("--allow-host")
+            .arg(format!("model.test:{}", server.port));
+        run.env("SSL_CERT_FILE", &server.authority);
+        let ran = Running::start(&mut run).finish(PATIENCE).ok();
+        Cage {
+            stage,
+            id: ran.stdout().trim().to_owned(),
+            model: format!("https://model.test:{}", server.port),
+        }
+    }
+
+    fn sh(&self, script: &str) -> String {
+        let mut exec = self.stage.ironcage(["exec", &self.id, "--"]);
+        exec.args(["/bin/sh", "-c", script]);
+        Running::start(&mut exec).finish(PATIENCE).stdout()
+    }
+
+    fn says(&self, verb: &[&str]) -> String {
+        let mut command = self.stage.ironcage(verb);
+        Running::start(command.arg(&self.id))
+            .finish(PATIENCE)
+            .stdout()
+    }
+
+    /// One exchange with the model, which answers as `script` says.
+    fn ask(&self, script: Value, results: &[&str]) {
+        let results: Vec<Value> = (results.iter())
+            .map(|id| json!({"type": "tool_result", "tool_use_id": id, "content": "done"}))
+            .collect();
+        let request = json!({
+            "script": script,
+            "messages": [{"role": "user", "content": results}],
+        });
+        let mut exec = self.stage.ironcage(["exec", &self.id, "--"]);
+        exec.args([
+            "/usr/bin/python3",
+            "agent.py",
+            &self.model,
+            &request.to_string(),
+        ]);
+        let ran = Running::start(&mut exec).finish(PATIENCE).ok();
+        assert!(
+            ran.stdout().trim().parse::<usize>().unwrap_or(0) > 20,
+            "{ran:?}"
+        );
+    }
+
+    /// The model calls a shell command.
+    fn calls(&self, id: &str, command: &str) {
+        self.ask(json!({"calls": [bash(id, command)], "pieces": 1}), &[]);
+    }
+
+    fn returns(&self, ids: &[&str]) {
+        self.ask(json!({}), ids);
+    }
+
+    #[track_caller]
+    fn wait_for_leases(&self, count: usize) {
+        let mut last = String::new();
+        let come = wait_until(PATIENCE, || {
+            last = self.says(&["leases"]);
+            let open = |line: &&str| line.contains(" write ") || line.contains(" host ");
+            last.lines().filter(open).count() == count
+        });
+        assert!(
+            come,
+            "{count} leases were expected: {last}\n{}",
+            self.record()
+        );
+    }
+
+    fn record(&self) -> String {
+        self.says(&["audit", "show"])
+    }
+
+    #[track_caller]
+    fn wait_for_record(&self, text: &str) {
+        let come = wait_until(PATIENCE, || self.record().contains(text));
+        assert!(come, "{text}: {}", self.record());
+    }
+}
+
+impl Drop for Cage<'_> {
+    fn drop(&mut self) {
+        let mut stop = self.stage.ironcage(["kill", &self.id]);
+        let _ = Running::start(&mut stop).finish(PATIENCE);
+    }
+}
+
+fn bash(id: &str, command: &str) -> Value {
+    json!({"id": id, "name": "Bash", "input": {"command": command}})
+}
+
+both! {
+    fn a_call_in_an_answer_has_its_lease_until_its_result_passes(stage) {
+        let Some(server) = TlsWeb::of(stage, "model.test", "/usr/bin/python3", SERVER) else { return };
+        let out = stage.base().join("out");
+        let data = stage.base().join("data");
+        for place in [&out, &data] {
+            stage.write(place.join("there"), "1\n");
+        }
+        let policy = format!(
+            "[ceiling.auto.files]\nwrite = [{out:?}]\n[ceiling.ask.files]\nread = [{data:?}]\n"
+        );
+        let cage = Cage::start(stage, &server, &policy);
+        let write = format!("echo x > {}/x && echo written; true", out.display());
+        assert_eq!(cage.sh(&write), "", "nothing is open before");
+
+        // In single bytes, and as it comes.
+        cage.calls("t1", &format!("cp a {}/b", out.display()));
+        cage.wait_for_leases(1);
+        assert_eq!(cage.sh(&write), "written\n");
+        cage.returns(&["t1"]);
+        cage.wait_for_leases(0);
+        assert_eq!(cage.sh(&write), "", "it is closed after the result");
+
+        // Compressed; and two calls at once have one lease, to the end of both.
+        let command = format!("rm {}/b", out.display());
+        for (id, encoding) in [("t2", "gzip"), ("t3", "deflate")] {
+            cage.ask(json!({"calls": [bash(id, &command)], "encoding": encoding}), &[]);
+            cage.wait_for_leases(1);
+        }
+        cage.returns(&["t2"]);
+        cage.calls("t4", "true");
+        cage.returns(&["t4"]);
+        cage.wait_for_leases(1);
+        assert_eq!(cage.sh(&write), "written\n");
+        cage.returns(&["t2", "t3"]);
+        cage.wait_for_leases(0);
+
+        // Asked for, outside of the ceiling, or never: on record, and not open.
+        cage.calls("t5", &format!("cat {}/there", data.display()));
+        cage.wait_for_record("question 1: the model's answer asks for read");
+        assert_eq!(cage.sh(&format!("cat {}/there", data.display())), "");
+        cage.calls("t6", "cat /root/.ssh/id_ed25519");
+        cage.wait_for_record("it is outside of the cage's ceiling");
+
+        // Words are no calls, whatever they look like; what comes after them is read.
+        let hidden = format!(
+            "data: {}\n\n",
+            json!({"type": "tool_use", "id": "t7", "name": "Bash", "input": {"command": command}})
+        );
+        cage.ask(json!({"words": [hidden], "calls": [bash("t8", "cat /no/such/place")]}), &[]);
+        cage.wait_for_record("read /no/such/place");
+        cage.wait_for_leases(0);
+        let record = cage.record();
+        assert_eq!(record.matches("lease 1: write").count(), 1, "{record}");
+        // t1, t2, t3, t5, t6 and t8: neither what needs nothing nor what is hidden in words.
+        let calls = record.lines().filter(|line| line.contains("  the model calls Bash"));
+        assert_eq!(calls.count(), 6, "{record}");
+    }
+}
