@@ -108,7 +108,7 @@ both! {
         assert!(error && said.contains("No such file"), "{said}");
         assert_eq!(cage.sh("cat new/a.txt").ok().stdout(), "one\n2\nthree\n");
         // Nothing of the means is left in the cage.
-        cage.sh("ls /.ironcage").ended(2);
+        cage.sh("ls /.ironcage/tool /.ironcage/call").ended(2);
     }
 
     fn a_call_gets_what_it_needs_where_the_ceiling_gives_it_at_once(stage) {
