@@ -9,6 +9,7 @@
 mod bed;
 mod script;
 
+use ironcage_sys::rustix;
 use ironcage_workspace::{ApplyOptions, Change, LayerRequest, LayerRole, Selection, Store};
 use script::{Dice, carry_out, operations, picture, plant};
 use std::path::{Path, PathBuf};

@@ -205,7 +205,7 @@ fn remove(path: &Path) -> io::Result<()> {
 }
 
 fn set_time(path: &Path, seconds: i64) -> io::Result<()> {
-    use ironcage_sys::rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
+    use super::rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
     let time = Timespec {
         tv_sec: seconds,
         tv_nsec: 0,
