@@ -82,7 +82,8 @@ pub(crate) struct CageFlags {
     /// Start from the real files although an earlier change is pending, which stays
     #[arg(long, help_heading = "Files")]
     fresh: bool,
-    /// Leave this protected path of the workspace writable (can be repeated)
+    /// Leave this protected path of the workspace writable; with --workspace-mode apply, let it come over, as
+    /// any other that the host would execute or trust, such as Makefile (can be repeated)
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath, help_heading = "Files")]
     unprotect: Vec<PathBuf>,
     /// Working directory [default: the current one]

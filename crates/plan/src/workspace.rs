@@ -3,7 +3,8 @@
 use crate::plan::{Access, Item, ViewOp};
 use crate::{PlanError, Request};
 use ironcage_host::{HostFiles, NodeType};
-use ironcage_policy::{Policy, protected};
+use ironcage_policy::{Executed, Policy, executed, protected};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 /// Trees that hold no workspace: they are the kernel's, or the cage has its own.
@@ -109,10 +110,12 @@ pub(crate) fn check(request: &Request, files: &dyn HostFiles) -> Result<(), Plan
 pub(crate) fn check_lifted(policy: &Policy, workspace: &Path) -> Result<(), PlanError> {
     for sourced in &policy.unprotect {
         let path = workspace.join(&sourced.value);
+        let parts: Vec<&OsStr> = sourced.value.iter().collect();
+        let listed = |entry: &Executed| entry.found_in(&parts).is_some();
         let known = protected::ENTRIES.iter().any(|entry| {
             let entry = workspace.join(entry.path);
             path.starts_with(&entry) || entry.starts_with(&path)
-        });
+        }) || executed::NAMES.iter().any(listed);
         if !known || path == workspace {
             return Err(PlanError::NotProtected {
                 path: sourced.value.clone(),

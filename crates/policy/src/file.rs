@@ -55,7 +55,7 @@ pub struct WorkspaceSection {
     /// Whether the change is in memory while the cage runs, bounded by `limits.disk`, and written down at its end.
     #[schemars(with = "Option<bool>")]
     pub in_memory: Option<Spanned<bool>>,
-    /// Protected paths in the workspace's root that stay writable, such as `.vscode`.
+    /// Protected paths in the workspace's root that stay writable, such as `.vscode`; and, where the change is applied at the end, what else the host would execute or trust and is to come over, such as `Makefile` or `sub/.envrc`.
     #[schemars(with = "Vec<String>")]
     pub unprotect: Vec<Spanned<String>>,
 }

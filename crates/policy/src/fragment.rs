@@ -10,10 +10,12 @@ use crate::file::CpusText;
 use crate::network::NetworkFragment;
 use crate::parse::nearest;
 use crate::{
-    Amount, Cpus, Diagnostic, EnvRule, HidePattern, Origin, PolicyFile, SideChannels, Sourced,
-    TimeLimit, WorkspaceMode, caches, capabilities, profiles, protected, syscalls,
+    Amount, Cpus, Diagnostic, EnvRule, Executed, HidePattern, Listed, Origin, PolicyFile,
+    SideChannels, Sourced, TimeLimit, WorkspaceMode, caches, capabilities, executed, profiles,
+    protected, syscalls,
 };
 use ironcage_model::{Isolation, Layer};
+use std::ffi::OsStr;
 use std::ops::{Range, RangeInclusive};
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
@@ -464,7 +466,8 @@ pub(crate) fn check_capability(name: &str) -> Result<String, (String, String)> {
     }
 }
 
-/// The protected path that is to stay writable; else the remedy.
+/// What the host would execute or trust and is to stay writable, or to be applied; else the
+/// remedy.
 pub(crate) fn check_unprotect(path: &str) -> Result<PathBuf, String> {
     let bare = path
         .strip_prefix("./")
@@ -473,10 +476,23 @@ pub(crate) fn check_unprotect(path: &str) -> Result<PathBuf, String> {
     if protected::ENTRIES.iter().any(|entry| entry.path == bare) {
         return Ok(PathBuf::from(bare));
     }
-    let names: Vec<&str> = protected::ENTRIES.iter().map(|entry| entry.path).collect();
+    let below = |entry: &&Listed| Path::new(bare).starts_with(entry.path);
+    if let Some(entry) = protected::ENTRIES.iter().find(below) {
+        return Err(format!("it is lifted as a whole: `{}`", entry.path));
+    }
+    let parts: Vec<Component<'_>> = Path::new(bare).components().collect();
+    let plain = parts
+        .iter()
+        .all(|part| matches!(part, Component::Normal(_)));
+    let parts: Vec<&OsStr> = parts.into_iter().map(Component::as_os_str).collect();
+    let listed = |entry: &Executed| entry.found_in(&parts).is_some();
+    if plain && executed::NAMES.iter().any(listed) {
+        return Ok(PathBuf::from(bare));
+    }
+    let names: Vec<&str> = executed::NAMES.iter().map(|entry| entry.path).collect();
     Err(match nearest(bare, &names) {
         Some(near) => format!("did you mean `{near}`?"),
-        None => "name one of the protected paths as `ironcage plan` shows them, relative to the workspace".to_owned(),
+        None => "name a protected path as `ironcage plan` shows them, or what `ironcage diff` tells as withheld or flagged by its name; relative to the workspace".to_owned(),
     })
 }
 

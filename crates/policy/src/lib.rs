@@ -48,8 +48,8 @@ pub use file::{
 pub use flags::FlagLayer;
 pub use hide::{HidePattern, Progress};
 pub use listed::{
-    Class, Executed, Fixed, GitKey, Listed, Masked, credentials, executed, git, guarded, protected,
-    system,
+    Class, Executed, Fixed, GitKey, Listed, Masked, credentials, executed, git, guarded, is_like,
+    protected, system,
 };
 pub use narrow::is_no_wider;
 pub use network::{

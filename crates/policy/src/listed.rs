@@ -4,6 +4,8 @@
 //! makes the statics here. Whether a path exists on this host is for `plan` to find out.
 
 use serde::Serialize;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 
 /// A path and the reason why it is in its list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -98,6 +100,33 @@ pub struct Executed {
     pub class: Class,
     /// What would happen on the host.
     pub why: &'static str,
+}
+
+impl Executed {
+    /// Where in a path the listed name ends, if it is in it.
+    pub fn found_in(&self, parts: &[&OsStr]) -> Option<usize> {
+        let wanted: Vec<&str> = self.path.split('/').collect();
+        (wanted.len()..=parts.len()).find(|end| {
+            let window = &parts[end - wanted.len()..*end];
+            let mut pairs = wanted.iter().zip(window);
+            pairs.all(|(wanted, part)| is_like(wanted, part))
+        })
+    }
+}
+
+/// Whether a name is as a pattern with at most one star says, without regard to case: the
+/// workspace may lie, or be copied to, where case does not count.
+pub fn is_like(pattern: &str, name: &OsStr) -> bool {
+    let name = name.as_bytes().to_ascii_lowercase();
+    let pattern = pattern.to_ascii_lowercase();
+    match pattern.split_once('*') {
+        None => name == pattern.as_bytes(),
+        Some((start, end)) => {
+            name.len() >= start.len() + end.len()
+                && name.starts_with(start.as_bytes())
+                && name.ends_with(end.as_bytes())
+        }
+    }
 }
 
 /// What the host would execute or trust in a change, wherever it lies.

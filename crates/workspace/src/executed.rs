@@ -4,12 +4,11 @@ use crate::git::{self, Part};
 use crate::reading::Entry;
 use crate::tree::{self, Kind, Node};
 use crate::{Change, content, differences};
-use ironcage_policy::{Class, Executed, executed};
+use ironcage_policy::{Class, Executed, executed, is_like};
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd as _;
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
 /// What the host would execute or trust in an entry, and what becomes of it.
@@ -205,7 +204,7 @@ pub(crate) fn by_name(path: &Path) -> Vec<Note> {
     let parts: Vec<&OsStr> = path.components().map(Component::as_os_str).collect();
     let mut notes = Vec::new();
     for listed in executed::NAMES {
-        if let Some(end) = found_at(listed, &parts) {
+        if let Some(end) = listed.found_in(&parts) {
             notes.push(Note {
                 class: listed.class,
                 why: listed.why.to_owned(),
@@ -224,7 +223,7 @@ pub(crate) fn beginnings(path: &Path) -> Vec<Begun> {
     let parts: Vec<&OsStr> = path.components().map(Component::as_os_str).collect();
     let mut found = Vec::new();
     for listed in executed::NAMES {
-        if found_at(listed, &parts).is_some() {
+        if listed.found_in(&parts).is_some() {
             found.push((listed, Vec::new()));
             continue;
         }
@@ -239,33 +238,6 @@ pub(crate) fn beginnings(path: &Path) -> Vec<Begun> {
         }
     }
     found
-}
-
-/// Where in a path a listed name ends.
-fn found_at(listed: &Executed, parts: &[&OsStr]) -> Option<usize> {
-    let wanted: Vec<&str> = listed.path.split('/').collect();
-    (wanted.len()..=parts.len()).find(|end| {
-        let window = &parts[end - wanted.len()..*end];
-        wanted
-            .iter()
-            .zip(window)
-            .all(|(wanted, part)| is_like(wanted, part))
-    })
-}
-
-/// Whether a name is as a pattern with at most one star says, without regard to case: the
-/// workspace may lie, or be copied to, where case does not count.
-fn is_like(pattern: &str, name: &OsStr) -> bool {
-    let name = name.as_bytes().to_ascii_lowercase();
-    let pattern = pattern.to_ascii_lowercase();
-    match pattern.split_once('*') {
-        None => name == pattern.as_bytes(),
-        Some((start, end)) => {
-            name.len() >= start.len() + end.len()
-                && name.starts_with(start.as_bytes())
-                && name.ends_with(end.as_bytes())
-        }
-    }
 }
 
 fn by_shape(entry: &Entry, after: &Node, real: &Path, host: &HostPath, notes: &mut Vec<Note>) {

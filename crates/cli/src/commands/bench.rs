@@ -81,10 +81,10 @@ enum Bench {
     /// the real files, copy-on-write, on a copy.
     Workspace {
         /// How many starts in each tree.
-        #[arg(long, default_value_t = 50)]
+        #[arg(long, default_value_t = 30)]
         starts: usize,
         /// How many times each does each task.
-        #[arg(long, default_value_t = 7)]
+        #[arg(long, default_value_t = 3)]
         runs: usize,
         /// Files in the largest tree.
         #[arg(long, default_value_t = 300_000)]
