@@ -233,10 +233,11 @@ fn tasks(request: &WorkspaceRequest) -> Result<Vec<Task>, BenchError> {
     Ok(measured)
 }
 
-/// The tree as a repository, and an archive of it.
+/// The tree as a repository, and an archive of it. Git packs so many objects by itself, in the
+/// background and under the hands of those who are measured; so that is done here.
 fn prepare(work: &Path, scratch: &Scratch) -> Result<(), BenchError> {
-    let script = "tar -cf files.tar d* && git init -q . && printf 'files.tar\\nout\\n' > .git/info/exclude && \
-                  git add . && git -c user.name=bench -c user.email=bench@example.invalid commit -q -m all";
+    let script = "tar -cf files.tar d* && git init -q . && git config gc.auto 0 && git config maintenance.auto false && printf 'files.tar\\nout\\n' > .git/info/exclude && \
+                  git add . && git -c user.name=bench -c user.email=bench@example.invalid commit -q -m all && git repack -adq";
     let arguments = ["-c", script].map(OsString::from);
     let mut arm = Arm::spawned("prepare", Path::new("/bin/sh"), &arguments, work, scratch)?;
     arm.measure()?.map_err(|reason| failed("prepare", reason))?;
