@@ -19,7 +19,7 @@ pub mod web;
 
 pub use binary::binary;
 pub use host::{Host, tree};
-pub use process::{Exit, Ran, Running, wait_until};
+pub use process::{Exit, Ran, Running, processes_with, wait_until, wait_until_still};
 pub use screen::Screen;
 pub use session::{Step, agrees, play, renewed, steps};
 pub use stage::{DIRECT, Stage, Who};

@@ -6,6 +6,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::fmt;
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -250,6 +251,36 @@ fn exit_of(status: ExitStatus) -> Exit {
         (Some(code), _) => Exit::Code(code),
         (None, signal) => Exit::Signal(signal.unwrap_or_default()),
     }
+}
+
+/// Processes of the host whose command line contains the word.
+pub fn processes_with(word: &str) -> Vec<u32> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok())
+        else {
+            continue;
+        };
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        if pid != std::process::id() && String::from_utf8_lossy(&line).contains(word) {
+            found.push(pid);
+        }
+    }
+    found
+}
+
+/// Waits until nobody writes to a file any more: it is as long as it was a moment ago.
+pub fn wait_until_still(path: &Path, within: Duration) -> bool {
+    let length = || std::fs::metadata(path).map_or(0, |file| file.len());
+    let mut last = length();
+    wait_until(within, || {
+        std::thread::sleep(Duration::from_millis(50));
+        let now = length();
+        std::mem::replace(&mut last, now) == now
+    })
 }
 
 /// Asks again and again until the condition holds; false when it did not within the time.

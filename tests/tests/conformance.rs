@@ -7,7 +7,9 @@
 #[path = "conformance/rung.rs"]
 mod rung;
 
-use ironcage_tests::{DIRECT, Exit, Ran, Running, Stage, TEST_USER, Who, binary, tree, wait_until};
+use ironcage_tests::{
+    DIRECT, Exit, Ran, Running, Stage, TEST_USER, Who, binary, processes_with, tree, wait_until,
+};
 use rung::{EXCEPTIONS, Rung};
 use rustix::process::Signal;
 use std::io::Read;
@@ -221,25 +223,6 @@ fn nothing_is_left_behind(scene: &Scene) -> Finding {
     same(ran.code(), 125, &ran)?;
     let left = tree(&scene.temporary());
     demand(left.is_empty(), || format!("left: {left:?}"))
-}
-
-/// Processes of the host whose command line contains the word.
-fn processes_with(word: &str) -> Vec<u32> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
-        let Some(pid) = entry
-            .file_name()
-            .to_str()
-            .and_then(|name| name.parse().ok())
-        else {
-            continue;
-        };
-        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        if pid != std::process::id() && String::from_utf8_lossy(&line).contains(word) {
-            found.push(pid);
-        }
-    }
-    found
 }
 
 fn marker(scene: &Scene) -> String {

@@ -1,7 +1,7 @@
 //! Leases on files of a running cage: what is given, what is not, and that the end of one is an end.
 #![forbid(unsafe_code)]
 
-use ironcage_tests::{Ran, Running, Screen, Stage, both, wait_until};
+use ironcage_tests::{Ran, Running, Screen, Stage, both, wait_until, wait_until_still};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -442,24 +442,14 @@ fn killed_at_every_step(stage: &Stage) {
             "killed at step {steps}, the cage runs on"
         );
         // Whoever wrote is gone: what is there now does not change any more.
-        let length = || {
-            std::fs::metadata(&log)
-                .map(|file| file.len())
-                .unwrap_or_default()
-        };
-        let mut last = length();
         assert!(
-            wait_until(PATIENCE, || {
-                std::thread::sleep(Duration::from_millis(50));
-                let now = length();
-                std::mem::replace(&mut last, now) == now
-            }),
+            wait_until_still(&log, PATIENCE),
             "killed at step {steps}, somebody writes on"
         );
         let record = record(&cage);
         let known = record.contains("lease 1: write");
         assert!(
-            known || last == 0,
+            known || std::fs::metadata(&log).map_or(0, |file| file.len()) == 0,
             "killed at step {steps}, it was written without a lease on record"
         );
         if record.contains("lease 1: revoked") {

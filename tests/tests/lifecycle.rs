@@ -1,31 +1,12 @@
 //! A cage ends whole: with its command, with its launcher, whatever runs in it.
 #![forbid(unsafe_code)]
 
-use ironcage_tests::{DIRECT, Running, Stage, both, wait_until};
+use ironcage_tests::{DIRECT, Running, Stage, both, processes_with, wait_until};
 use rustix::process::Signal;
 use std::path::Path;
 use std::time::Duration;
 
 const MINUTE: Duration = Duration::from_secs(60);
-
-/// Processes of the host whose command line contains the word.
-fn processes_with(word: &str) -> Vec<u32> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
-        let Some(pid) = entry
-            .file_name()
-            .to_str()
-            .and_then(|name| name.parse().ok())
-        else {
-            continue;
-        };
-        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        if pid != std::process::id() && String::from_utf8_lossy(&line).contains(word) {
-            found.push(pid);
-        }
-    }
-    found
-}
 
 /// A word that stands in no other command line: the stage's own directory has a random name.
 fn marker(stage: &Stage) -> String {

@@ -3,6 +3,7 @@
 //! Only certificates are taken from the host's files: a bundle that somebody made by hand may
 //! hold a private key beside them.
 
+use ironcage_model::base64;
 use sha1::{Digest as _, Sha1};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -64,28 +65,9 @@ fn certificates(text: &str) -> Vec<String> {
     found
 }
 
-/// Base64, strictly.
+/// What a certificate is in base64.
 fn decode(text: &str) -> Option<Vec<u8>> {
-    let body = text.trim_end_matches('=');
-    let mut out = Vec::with_capacity(body.len() / 4 * 3);
-    let (mut bits, mut held) = (0_u32, 0);
-    for byte in body.bytes() {
-        let value = match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        };
-        bits = bits << 6 | u32::from(value);
-        held += 6;
-        if held >= 8 {
-            held -= 8;
-            out.push((bits >> held & 0xff) as u8);
-        }
-    }
-    (!out.is_empty()).then_some(out)
+    base64::decode(text).filter(|bytes| !bytes.is_empty())
 }
 
 /// Java's own form: a count of named certificates and a digest over a password that everybody

@@ -5,6 +5,7 @@
 //! but serde. Every other room may use this one; this one uses none.
 #![forbid(unsafe_code)]
 
+pub mod base64;
 mod enforcement;
 mod event;
 mod extent;

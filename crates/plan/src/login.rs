@@ -5,7 +5,7 @@
 
 use crate::Request;
 use crate::plan::Item;
-use ironcage_model::{LoginFormat, LoginRule, SecretPlace};
+use ironcage_model::{LoginFormat, LoginRule, SecretPlace, base64};
 use ironcage_policy::{Sourced, logins};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -86,12 +86,12 @@ fn placeholders(format: LoginFormat, nonce: u64) -> (String, Option<String>, Str
             let account = format!("ironcage-account-{nonce:016x}");
             // Codex reads what tokens say of themselves.
             let token = |kind: &str| {
-                let head = base64url(br#"{"alg":"none","typ":"JWT"}"#);
+                let head = base64::encode_for_names(br#"{"alg":"none","typ":"JWT"}"#);
                 let claims = serde_json::json!({
                     "exp": NEVER,
                     "https://api.openai.com/auth": { "chatgpt_account_id": account },
                 });
-                let claims = base64url(claims.to_string().as_bytes());
+                let claims = base64::encode_for_names(claims.to_string().as_bytes());
                 format!("{head}.{claims}.ironcage-{kind}-{nonce:016x}")
             };
             let access = token("access");
@@ -108,23 +108,6 @@ fn placeholders(format: LoginFormat, nonce: u64) -> (String, Option<String>, Str
             (access, Some(account), format!("{content}\n"))
         }
     }
-}
-
-/// Base64 for names, without what fills it up.
-fn base64url(bytes: &[u8]) -> String {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for three in bytes.chunks(3) {
-        let word = three
-            .iter()
-            .fold(0_u32, |word, byte| word << 8 | u32::from(*byte));
-        let word = word << (8 * (3 - three.len()));
-        for at in 0..=three.len() {
-            let index = (word >> (18 - 6 * at) & 63) as usize;
-            out.push(ALPHABET.get(index).copied().map_or('=', char::from));
-        }
-    }
-    out
 }
 
 #[cfg(test)]
@@ -146,18 +129,5 @@ mod tests {
             "{access}"
         );
         assert_eq!(access.split('.').count(), 3);
-    }
-
-    #[test]
-    fn base64_is_as_the_standard_has_it() {
-        for (plain, text) in [
-            ("", ""),
-            ("f", "Zg"),
-            ("fo", "Zm8"),
-            ("foo", "Zm9v"),
-            ("foob?>", "Zm9vYj8-"),
-        ] {
-            assert_eq!(base64url(plain.as_bytes()), text);
-        }
     }
 }

@@ -258,7 +258,7 @@ impl TokenFile {
 
 /// When a token of the form JWT ends, as it says itself.
 fn says_end(token: &str) -> Option<u64> {
-    let claims = super::place::decode(token.split('.').nth(1)?.as_bytes())?;
+    let claims = ironcage_model::base64::decode_either(token.split('.').nth(1)?.as_bytes())?;
     let claims: Value = serde_json::from_slice(&claims).ok()?;
     claims.get("exp")?.as_u64()
 }

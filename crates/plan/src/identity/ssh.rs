@@ -7,7 +7,7 @@
 
 use crate::network::Network;
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use ironcage_model::{Destination, HostName, HostRule, Ports};
+use ironcage_model::{Destination, HostName, HostRule, Ports, base64};
 use sha1::Sha1;
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -202,7 +202,8 @@ fn matches_pattern(name: &str, pattern: &str) -> bool {
 /// Whether `SALT|HASH` is of a name: HMAC-SHA1 with the salt as its key.
 fn is_hash_of(hashed: &str, name: &str) -> bool {
     let parts = hashed.split_once('|');
-    let Some((Some(salt), Some(hash))) = parts.map(|(a, b)| (base64(a), base64(b))) else {
+    let Some((Some(salt), Some(hash))) = parts.map(|(a, b)| (base64::decode(a), base64::decode(b)))
+    else {
         return false;
     };
     let Ok(mut made) = Hmac::<Sha1>::new_from_slice(&salt) else {
@@ -218,30 +219,7 @@ fn is_kind(word: &str) -> bool {
 }
 
 fn is_base64(word: &str) -> bool {
-    base64(word).is_some_and(|bytes| !bytes.is_empty())
-}
-
-fn base64(text: &str) -> Option<Vec<u8>> {
-    let text = text.trim_end_matches('=');
-    let mut bytes = Vec::with_capacity(text.len() * 3 / 4);
-    let (mut held, mut bits) = (0_u32, 0);
-    for byte in text.bytes() {
-        let value = match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        };
-        held = held << 6 | u32::from(value);
-        bits += 6;
-        if bits >= 8 {
-            bits -= 8;
-            bytes.push(u8::try_from(held >> bits & 0xff).ok()?);
-        }
-    }
-    Some(bytes)
+    base64::decode(word).is_some_and(|bytes| !bytes.is_empty())
 }
 
 #[cfg(test)]
