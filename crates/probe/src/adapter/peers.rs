@@ -77,6 +77,15 @@ pub(super) const PEERS: &[Peer] = &[
         ..PEER
     },
     Peer {
+        name: "firejail",
+        title: "firejail --net=none, its default profile",
+        program: "firejail",
+        package: "firejail",
+        line: firejail_line,
+        root_only: true,
+        ..PEER
+    },
+    Peer {
         name: "crun",
         title: "crun with its default specification",
         program: "crun",
@@ -121,18 +130,11 @@ pub(super) const PEERS: &[Peer] = &[
 ];
 
 /// Peers that the suite cannot test, the package that has them, and why.
-pub(super) const NOT_ON_STAGE: &[(&str, &str, &str)] = &[
-    (
-        "docker",
-        "docker.io",
-        "its daemon makes containers outside of it, where no canary is; its runtime can: --against runc",
-    ),
-    (
-        "firejail",
-        "firejail",
-        "it takes any process namespace for a sandbox and then runs the command without one",
-    ),
-];
+pub(super) const NOT_ON_STAGE: &[(&str, &str, &str)] = &[(
+    "docker",
+    "docker.io",
+    "its daemon makes containers outside of it, where no canary is; its runtime can: --against runc",
+)];
 
 /// The adapter of the peer with this name.
 pub(super) fn named(name: &str) -> Result<Adapter, AdapterError> {
@@ -207,6 +209,21 @@ fn bwrap_line(launch: &Launch<'_>) -> Vec<OsString> {
         line.extend(words(&[OsStr::new("--tmpfs"), path.as_os_str()]));
     }
     line.extend(words(&[OsStr::new("--chdir"), workspace, OsStr::new("--")]));
+    line.extend(launch.command.iter().cloned());
+    line
+}
+
+/// With the profile that it has for programs it does not know.
+fn firejail_line(launch: &Launch<'_>) -> Vec<OsString> {
+    let mut line: Vec<OsString> = [
+        "firejail",
+        "--quiet",
+        "--profile=default",
+        "--net=none",
+        "--",
+    ]
+    .map(OsString::from)
+    .to_vec();
     line.extend(launch.command.iter().cloned());
     line
 }

@@ -9,6 +9,7 @@ use ironcage_sys::rustix::process::{
     Pid, Signal, WaitOptions, getegid, geteuid, getppid, kill_process, waitpid,
 };
 use ironcage_sys::rustix::system::sethostname;
+use ironcage_sys::rustix::thread::set_name;
 use std::ffi::CString;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -97,6 +98,9 @@ fn first_process(
     suite: impl FnOnce() -> i32,
 ) -> Result<i32, StageError> {
     attack::die_with_parent().map_err(making("the bond to the parent"))?;
+    // A host has threads of the kernel among its first processes. firejail looks for one, and adds
+    // nothing where there is none.
+    set_name(c"kthreadd").map_err(making("its name"))?;
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).map_err(making("private mounts"))?;
     attack::mount_fs(c"proc", c"/proc", None).map_err(making("/proc"))?;
