@@ -19,7 +19,7 @@ mod values;
 mod version;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use ironcage_model::Printable;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -223,13 +223,37 @@ fn missing_dashes(error: &clap::Error, args: impl Iterator<Item = OsString>) -> 
     })
 }
 
+/// The commands below a command, where a word was given that is none of them and was taken for
+/// something else.
+fn commands_below(error: &clap::Error, args: impl Iterator<Item = OsString>) -> Option<String> {
+    if error.kind() != ErrorKind::ArgumentConflict {
+        return None;
+    }
+    let words: Vec<OsString> = args.collect();
+    let verb = words.first()?.to_str()?;
+    let mut words = words.iter().skip(1).filter_map(|word| word.to_str());
+    let given = words.find(|word| !word.starts_with('-'))?;
+    let cli = Cli::command();
+    let below = cli.find_subcommand(verb)?.get_subcommands();
+    let names: Vec<&str> = below.map(clap::Command::get_name).collect();
+    (!names.is_empty() && !names.contains(&given)).then(|| {
+        let given = Printable::new(given);
+        format!(
+            "`ironcage {verb}` has no command `{given}`; it has {}",
+            names.join(", ")
+        )
+    })
+}
+
 fn main() -> ExitCode {
     let command = match parse() {
         Ok(command) => command,
         Err(error) => {
             // Printing can only fail because nobody is left to read it.
             let _ = error.print();
-            if let Some(tip) = missing_dashes(&error, std::env::args_os().skip(1)) {
+            let args = || std::env::args_os().skip(1);
+            let tip = missing_dashes(&error, args()).or_else(|| commands_below(&error, args()));
+            if let Some(tip) = tip {
                 anstream::eprintln!("  hint: {tip}");
             }
             return ExitCode::from(if error.use_stderr() {
