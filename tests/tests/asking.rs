@@ -201,6 +201,30 @@ both! {
         assert!(record.contains("question 3: withdrawn"), "{record}");
     }
 
+    fn what_is_approved_for_good_is_in_the_users_policy_and_not_asked_again(stage) {
+        let config = stage.base().join("config/ironcage/config.toml");
+        stage.write(&config, "# mine\n[limits]\npids = 400 # enough\n");
+        let cage = Cage::start(stage);
+        cage.ask_for("--read", "data/deep").ended(2).tells("question 1");
+        let said = cage.outside(&["approve", "1", "--always"]).ok().stdout();
+        assert!(said.contains("ceiling.always.files.read += "), "{said}");
+        let text = std::fs::read_to_string(&config).expect("the policy");
+        for kept in ["# mine\n", "pids = 400 # enough\n", "question 1 of cage ", &cage.aside("data/deep")] {
+            assert!(text.contains(kept), "{kept}: {text}");
+        }
+        let again = Cage::start(stage);
+        again.ask_for("--read", "data/deep").ended(0).tells("granted");
+        again.ask_for("--read", "data/file").ended(2);
+        // By itself it gives nothing: a cage whose ceiling does not name it has no more than before.
+        let ran = stage.run(&["-q"], &["/bin/ls", "-d", "/.ironcage"]);
+        ran.ended(2);
+        // A policy that others can write is not the user's.
+        again.ask_for("--read", "data/file").ended(2);
+        std::fs::set_permissions(&config, std::os::unix::fs::PermissionsExt::from_mode(0o666)).expect("changed");
+        again.outside(&["approve", &format!("{}/1", again.id), "--always"]).ended(125).says("only you can write");
+        assert_eq!(std::fs::read_to_string(&config).expect("the policy"), text);
+    }
+
     fn hostile_lines_are_refused_and_others_are_served_all_the_same(stage) {
         let cage = Cage::start(stage);
         let script = r#"

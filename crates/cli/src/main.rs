@@ -3,6 +3,7 @@
 //! Each command has a file of its own in `commands/`; this one only names them.
 #![forbid(unsafe_code)]
 
+mod always;
 mod ask;
 mod asked;
 mod cage_flags;

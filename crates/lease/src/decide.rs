@@ -140,14 +140,14 @@ pub fn decide(plan: &Plan, asked: &Asked<'_>, history: &History) -> Decision {
     }
     let from = Printable::new(&part.origin);
     let approver = match (part.mark, asked.is_wished()) {
-        (Mark::Auto, false) if history.distrusted => {
+        (Mark::Always | Mark::Auto, false) if history.distrusted => {
             return Decision::Ask {
                 reason: format!(
                     "what the cage did differs from what its model said, so {resource} is asked for first"
                 ),
             };
         }
-        (Mark::Auto, _) => Approver::Policy,
+        (Mark::Always | Mark::Auto, _) => Approver::Policy,
         (Mark::Ask, true) => Approver::Operator,
         (Mark::Ask, false) => {
             return Decision::Ask {

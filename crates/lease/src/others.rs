@@ -161,6 +161,9 @@ fn strictest<'a>(leases: &'a Leases, wanted: &Resource) -> Result<&'a Item<Lease
         (Some(_), Some(ask)) => Some(ask),
         (None, _) => marked(Mark::Ask).find(gives),
     };
+    // What a person has approved for good is asked for no more.
+    let asks = found.is_some_and(|part| part.what.mark == Mark::Ask);
+    let found = marked(Mark::Always).find(gives).filter(|_| asks).or(found);
     found.ok_or_else(|| {
         let section = match wanted {
             Resource::Limit { .. } => "limits",

@@ -173,6 +173,9 @@ fn strictest<'a>(leases: &'a Leases, asked: &AskedPath<'_>) -> Result<&'a Item<L
         (Some(_), Some(ask)) => Some(ask),
         (None, _) => marked(Mark::Ask).find(gives),
     };
+    // What a person has approved for good is asked for no more.
+    let asks = found.is_some_and(|part| part.what.mark == Mark::Ask);
+    let found = marked(Mark::Always).find(gives).filter(|_| asks).or(found);
     found.ok_or_else(|| {
         format!(
             "to {} {shown} is outside of the cage's ceiling; its policy would have to name it in [ceiling.ask.files]",

@@ -12,7 +12,7 @@ use ironcage_model::{
     Approver, Extent, Holders, HostName, HttpRule, Lease, LeaseOrigin, LimitKind, Mark,
     PortPattern, Publish, RequestPath, Resource, Scope, Term,
 };
-use ironcage_plan::{Item, LeasePart, Leases, Plan};
+use ironcage_plan::{Item, LeasePart, Leases, Plan, QuestionTerms};
 use ironcage_policy::FlagLayer;
 use made_up::{host, plan_of, request};
 use proptest::prelude::*;
@@ -70,6 +70,13 @@ fn plan(others: Vec<Item<LeasePart>>) -> Plan {
         real_workspace: true,
         homes: Vec::new(),
         i_know: false,
+        questions: QuestionTerms {
+            expire: None,
+            remember: Duration::ZERO,
+            key: "ctrl-^".parse().unwrap(),
+            notify: Vec::new(),
+            webhook: None,
+        },
     });
     plan
 }
@@ -211,6 +218,10 @@ fn within(leases: &Leases, lease: &Lease) -> Result<(), String> {
             .filter(move |part| part.mark == mark)
             .map(|part| &part.extent)
     };
+    let allowing = || {
+        let marks = [Mark::Auto, Mark::Ask];
+        marks.into_iter().flat_map(marked)
+    };
     let auto = lease.approver == Approver::Policy;
     if !auto && lease.origin != LeaseOrigin::Operator {
         return Err("approved by nobody".into());
@@ -223,7 +234,10 @@ fn within(leases: &Leases, lease: &Lease) -> Result<(), String> {
             return Err(format!("{point:?} is denied"));
         }
         let given = |mark| marked(mark).any(|extent| is_about(extent, point));
-        if auto && (!given(Mark::Auto) || given(Mark::Ask)) {
+        if auto
+            && !(given(Mark::Always) && given(Mark::Ask))
+            && (!given(Mark::Auto) || given(Mark::Ask))
+        {
             return Err(format!("nobody was asked for {point:?}"));
         }
         if !given(Mark::Auto) && !given(Mark::Ask) {
@@ -231,7 +245,7 @@ fn within(leases: &Leases, lease: &Lease) -> Result<(), String> {
         }
     }
     let some = |holds: &dyn Fn(&Extent) -> bool| {
-        let allowed = marked(Mark::Auto).chain(marked(Mark::Ask)).any(holds);
+        let allowed = allowing().any(holds);
         match allowed && !marked(Mark::Deny).any(holds) {
             true => Ok(()),
             false => Err("no part gives it, or one denies it".to_owned()),
@@ -249,13 +263,10 @@ fn within(leases: &Leases, lease: &Lease) -> Result<(), String> {
             _ => false,
         })?,
         Resource::Limit { limit, value } => {
-            let most =
-                marked(Mark::Auto)
-                    .chain(marked(Mark::Ask))
-                    .filter_map(|extent| match extent {
-                        Extent::Limit { limit: own, value } if own == limit => Some(*value),
-                        _ => None,
-                    });
+            let most = allowing().filter_map(|extent| match extent {
+                Extent::Limit { limit: own, value } if own == limit => Some(*value),
+                _ => None,
+            });
             let least = marked(Mark::Deny).filter_map(|extent| match extent {
                 Extent::Limit { limit: own, value } if own == limit => Some(*value),
                 _ => None,
@@ -302,7 +313,14 @@ fn any_step() -> impl Strategy<Value = Step> {
 }
 
 fn any_parts() -> impl Strategy<Value = Vec<Item<LeasePart>>> {
-    let one = (any_extent(), prop::sample::select(&Mark::ALL[..]));
+    // Those that give something more often than those that take.
+    let mark = prop_oneof![
+        1 => Just(Mark::Always),
+        3 => Just(Mark::Auto),
+        3 => Just(Mark::Ask),
+        2 => Just(Mark::Deny),
+    ];
+    let one = (any_extent(), mark);
     prop::collection::vec(one.prop_map(|(extent, mark)| part(extent, mark)), 1..6)
 }
 

@@ -9,7 +9,7 @@ use ironcage_lease::{
     Asked, AskedPath, Decision, Facts, History, MOST_ASKED, MOST_OPEN, Node, Wanted, decide,
 };
 use ironcage_model::{Approver, Holders, Lease, LeaseOrigin, Mark, Resource, Right, Scope, Term};
-use ironcage_plan::{ClosedPlace, Item, LeasePath, Leases, Plan};
+use ironcage_plan::{ClosedPlace, Item, LeasePath, Leases, Plan, QuestionTerms};
 use ironcage_policy::FlagLayer;
 use made_up::{host, plan_of, request};
 use proptest::prelude::*;
@@ -54,6 +54,13 @@ fn leases(paths: Vec<Item<LeasePath>>) -> Leases {
         real_workspace: true,
         homes: vec!["/home/ann".into()],
         i_know: false,
+        questions: QuestionTerms {
+            expire: None,
+            remember: Duration::ZERO,
+            key: "ctrl-^".parse().unwrap(),
+            notify: Vec::new(),
+            webhook: None,
+        },
     }
 }
 
@@ -290,7 +297,7 @@ fn within(leases: &Leases, lease: &Lease) -> Result<(), String> {
     let meets = |part: &LeasePath| path.starts_with(&part.path) || part.path.starts_with(path);
     let parts = || leases.paths.iter().map(|item| &item.what);
     let gives = |part: &LeasePath| path.starts_with(&part.path) && part.right >= *right;
-    if !parts().any(|part| part.mark != Mark::Deny && gives(part)) {
+    if !parts().any(|part| part.mark.gives() && gives(part)) {
         return Err("no part gives it".into());
     }
     if parts().any(|part| part.mark == Mark::Deny && part.right <= *right && meets(part)) {
@@ -299,8 +306,11 @@ fn within(leases: &Leases, lease: &Lease) -> Result<(), String> {
     let kept_back =
         parts().any(|part| part.mark == Mark::Ask && part.right <= *right && meets(part));
     let auto = parts().any(|part| part.mark == Mark::Auto && gives(part));
+    let always = parts().any(|part| part.mark == Mark::Always && gives(part));
     match lease.approver {
-        Approver::Policy if kept_back || !auto => return Err("nobody was asked".into()),
+        Approver::Policy if !always && (kept_back || !auto) => {
+            return Err("nobody was asked".into());
+        }
         Approver::Operator if lease.origin != OPERATOR => return Err("approved by nobody".into()),
         _ => {}
     }
@@ -366,6 +376,24 @@ fn what_a_person_approved_is_given_within_the_ceiling_and_not_beyond() {
                 "{path}"
             );
         }
+    }
+}
+
+#[test]
+fn what_is_approved_for_good_is_not_asked_for_again_and_denied_all_the_same() {
+    let plan = plan(vec![
+        part("/srv", READ, Mark::Ask),
+        part("/srv/good", READ, Mark::Always),
+        part("/srv/good/no", READ, Mark::Deny),
+        part("/opt/alone", READ, Mark::Always),
+    ]);
+    for origin in [TOOL, LeaseOrigin::Ask, LeaseOrigin::Answer] {
+        assert_eq!(verdict(&plan, "/srv/good/a", READ, origin), "given");
+        assert_eq!(verdict(&plan, "/srv/other", READ, origin), "asked");
+        // By itself it gives nothing.
+        assert_eq!(verdict(&plan, "/opt/alone", READ, origin), "refused");
+        assert_eq!(verdict(&plan, "/srv/good/no", READ, origin), "refused");
+        assert_eq!(verdict(&plan, "/srv/good/a", WRITE, origin), "refused");
     }
 }
 

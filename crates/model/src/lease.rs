@@ -29,6 +29,9 @@ impl Right {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mark {
+    /// At once where another part asks first: a person has said yes for good. By itself it gives
+    /// nothing.
+    Always,
     /// At once, to whoever asks.
     Auto,
     /// When a person says so.
@@ -39,11 +42,17 @@ pub enum Mark {
 
 impl Mark {
     /// Every mark, the widest first.
-    pub const ALL: [Mark; 3] = [Mark::Auto, Mark::Ask, Mark::Deny];
+    pub const ALL: [Mark; 4] = [Mark::Always, Mark::Auto, Mark::Ask, Mark::Deny];
+
+    /// Whether it gives anything by itself.
+    pub const fn gives(self) -> bool {
+        matches!(self, Mark::Auto | Mark::Ask)
+    }
 
     /// As it is written in policies.
     pub const fn name(self) -> &'static str {
         match self {
+            Mark::Always => "always",
             Mark::Auto => "auto",
             Mark::Ask => "ask",
             Mark::Deny => "deny",

@@ -8,7 +8,8 @@ use crate::{PlanError, Request, bytes, guarded, network};
 use ironcage_host::{HostCaps, HostFiles, NodeType};
 use ironcage_model::{Extent, Holders, LimitKind, Mark, Right};
 use ironcage_policy::{
-    CeilingLimit, CeilingOther, CeilingWhat, Policy, Sourced, WorkspaceMode, credentials, protected,
+    CeilingLimit, CeilingOther, CeilingWhat, ControlKey, Policy, Questions, Sourced, WorkspaceMode,
+    credentials, protected,
 };
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -84,6 +85,38 @@ pub struct Leases {
     pub homes: Vec<PathBuf>,
     /// Whether what is guarded is given all the same, by explicit word.
     pub i_know: bool,
+    /// How people are asked.
+    pub questions: QuestionTerms,
+}
+
+/// How people are asked about what is given after asking.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct QuestionTerms {
+    /// How long an answer is waited for; `null` is as long as the cage runs.
+    pub expire: Option<Duration>,
+    /// How long the same is not asked again after it was denied.
+    pub remember: Duration,
+    /// The key that calls the prompt on a terminal.
+    pub key: ControlKey,
+    /// A command that is run for each question; empty where there is none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notify: Vec<String>,
+    /// An address to which each question is sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<String>,
+}
+
+impl QuestionTerms {
+    fn of(questions: &Questions) -> Self {
+        let notify = questions.notify.as_ref();
+        QuestionTerms {
+            expire: questions.expire.value,
+            remember: questions.remember.value.unwrap_or(Duration::MAX),
+            key: questions.key.value,
+            notify: notify.map(|words| words.value.clone()).unwrap_or_default(),
+            webhook: questions.webhook.as_ref().map(|said| said.value.clone()),
+        }
+    }
 }
 
 impl Leases {
@@ -187,6 +220,7 @@ pub(crate) fn make(
         real_workspace: policy.workspace_mode.value == WorkspaceMode::Direct,
         homes: guarded::known_homes(request),
         i_know: request.i_know,
+        questions: QuestionTerms::of(&policy.questions),
     }))
 }
 
@@ -301,7 +335,7 @@ fn closed(
 pub(crate) fn prepare(leases: &Leases, view: &mut Made) {
     for item in &leases.paths {
         let LeasePath { path, right, mark } = &item.what;
-        let Some(parent) = path.parent().filter(|_| *mark != Mark::Deny) else {
+        let Some(parent) = path.parent().filter(|_| mark.gives()) else {
             continue;
         };
         let covered = view.ops.iter().any(|op| match &op.what {

@@ -9,8 +9,8 @@ use crate::sockets::{self, AllowedSocket};
 use crate::{PlanError, Request};
 use ironcage_host::HostFiles;
 use ironcage_model::{
-    AwsRule, Destination, Extent, HostName, HostRule, HttpRule, Isolation, Mark, NetworkLimits,
-    Ports, Publish, SecretRule,
+    AwsRule, Destination, Extent, HostName, HostRule, HttpRule, Isolation, NetworkLimits, Ports,
+    Publish, SecretRule,
 };
 use ironcage_policy::{CeilingWhat, Policy, Resolve, Sourced, allowed, bundles, network_limits};
 use serde::Serialize;
@@ -271,7 +271,7 @@ pub(crate) fn make(
             .collect(),
         live: network.live.value,
         leases_requests: (policy.ceiling.others.iter()).any(|part| {
-            part.value.mark != Mark::Deny
+            part.value.mark.gives()
                 && matches!(part.value.what, CeilingWhat::Extent(Extent::Http(_)))
         }),
         leasable: leasable(policy, request)?,
@@ -342,7 +342,7 @@ fn leasable(policy: &Policy, request: &Request) -> Result<Vec<HostRule>, PlanErr
     let mut rules = Vec::new();
     for part in &policy.ceiling.others {
         match &part.value.what {
-            _ if part.value.mark == Mark::Deny => {}
+            _ if !part.value.mark.gives() => {}
             CeilingWhat::Extent(Extent::Host(rule)) => rules.push(rule.clone()),
             CeilingWhat::Extent(Extent::Http(rule)) => rules.push(rule.host.clone()),
             CeilingWhat::Bundle(name) => {

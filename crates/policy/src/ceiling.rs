@@ -128,7 +128,11 @@ impl CeilingOther {
             },
             (own, outer) => own == outer,
         };
-        within && other.mark <= self.mark && other.mark != Mark::Deny
+        within
+            && match self.mark {
+                Mark::Always => other.mark == Mark::Always,
+                own => other.mark.gives() && other.mark <= own,
+            }
     }
 }
 
@@ -202,7 +206,7 @@ impl Ceiling {
     pub fn is_given(&self) -> bool {
         let paths = self.paths.iter().map(|path| path.value.mark);
         let others = self.others.iter().map(|other| other.value.mark);
-        paths.chain(others).any(|mark| mark != Mark::Deny)
+        paths.chain(others).any(Mark::gives)
     }
 
     /// The network was turned off: nothing of it is given by leases either.
@@ -253,7 +257,11 @@ impl Ceiling {
     fn gives(&self, path: &Path, right: Right, mark: Mark) -> bool {
         self.paths.iter().any(|part| {
             let part = &part.value;
-            part.mark <= mark && part.right >= right && path.starts_with(&part.path)
+            let enough = match mark {
+                Mark::Always => part.mark == Mark::Always,
+                _ => part.mark.gives() && part.mark <= mark,
+            };
+            enough && part.right >= right && path.starts_with(&part.path)
         })
     }
 

@@ -37,6 +37,8 @@ pub struct PolicyFile {
     pub network: NetworkSection,
     /// What leases may give to the running cage beyond all this.
     pub ceiling: CeilingSection,
+    /// How people are asked about what the ceiling gives after asking.
+    pub questions: QuestionsSection,
     /// System calls.
     pub syscalls: SyscallsSection,
     /// Bounds on what the cage uses.
@@ -265,6 +267,8 @@ pub struct CeilingSection {
     /// What becomes of those who do not let go: `kill` ends them, and the cage where they cannot be found; `keep` lets them keep what they have open, and the lease is not on record as revoked.
     #[schemars(with = "Option<crate::schema::HoldersName>")]
     pub holders: Option<Spanned<String>>,
+    /// Given at once, although another part asks first: what `ironcage approve --always` writes.
+    pub always: CeilingAlways,
     /// Given at once, to whoever asks.
     pub auto: CeilingPart,
     /// Given when you say so.
@@ -288,6 +292,27 @@ pub struct DriftSection {
     pub freeze: Option<Spanned<u64>>,
 }
 
+/// How people are asked. A policy file of a workspace that is not trusted says nothing here.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct QuestionsSection {
+    /// How long an answer is waited for: `"30m"`.
+    #[schemars(with = "Option<crate::schema::Time>")]
+    pub expire: Option<Spanned<String>>,
+    /// How long the same is not asked again after it was denied: `"10m"`.
+    #[schemars(with = "Option<crate::schema::Time>")]
+    pub remember: Option<Spanned<String>>,
+    /// The key that calls the prompt on the terminal of an interactive run while a question waits: `"ctrl-^"`.
+    #[schemars(with = "Option<String>")]
+    pub key: Option<Spanned<String>>,
+    /// A command that is run for each question, with the question as JSON on its standard input.
+    #[schemars(with = "Vec<String>")]
+    pub notify: Vec<Spanned<String>>,
+    /// An address to which each question is sent as JSON, by `curl`.
+    #[schemars(with = "Option<String>")]
+    pub webhook: Option<Spanned<String>>,
+}
+
 /// A part of the ceiling, in the words of the base.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -302,6 +327,25 @@ pub struct CeilingPart {
     pub syscalls: CeilingSyscalls,
     /// Capabilities, for one command.
     pub process: CeilingProcess,
+}
+
+/// What a person has approved for good.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct CeilingAlways {
+    /// Files and directories.
+    pub files: CeilingFiles,
+    /// Hosts.
+    pub network: AlwaysNetwork,
+}
+
+/// Hosts that a person has approved for good.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct AlwaysNetwork {
+    /// As in `network.allow`.
+    #[schemars(with = "Vec<String>")]
+    pub allow: Vec<Spanned<String>>,
 }
 
 /// What leases may open of the network, or parts of it. A cage whose ceiling gives any of it has a network door from the start, through which nothing goes without a lease.

@@ -5,6 +5,7 @@ use crate::fragment::{
     self, Fragment, LimitsFragment, check_capability, check_keep, check_unprotect, normal,
 };
 use crate::network::{self, InvalidHostRule, NetworkFragment, NetworkLimit, NetworkMode};
+use crate::questions::QuestionsFragment;
 use crate::{
     Amount, Cpus, EnvRule, HidePattern, Origin, PolicyError, SideChannels, Sourced, TimeLimit,
     WorkspaceMode, bundles, logins, syscalls,
@@ -235,6 +236,7 @@ impl FlagLayer {
             syscall_groups: each("--syscall-group", self.syscall_groups.iter().cloned()),
             network: self.network()?,
             ceiling: CeilingFragment::default(),
+            questions: QuestionsFragment::default(),
             limits: LimitsFragment {
                 memory: one("--memory", self.memory),
                 cpus: one("--cpus", self.cpus),

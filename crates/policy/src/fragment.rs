@@ -3,12 +3,14 @@
 
 mod ceiling;
 mod network;
+mod questions;
 
 use crate::ceiling::CeilingFragment;
 use crate::diagnostic::Document;
 use crate::file::CpusText;
 use crate::network::NetworkFragment;
 use crate::parse::nearest;
+use crate::questions::QuestionsFragment;
 use crate::{
     Amount, Cpus, Diagnostic, EnvRule, Executed, HidePattern, Listed, Origin, PolicyFile,
     SideChannels, Sourced, TimeLimit, WorkspaceMode, caches, capabilities, executed, profiles,
@@ -49,6 +51,7 @@ pub(crate) struct Fragment {
     pub(crate) syscall_groups: Vec<Sourced<String>>,
     pub(crate) network: NetworkFragment,
     pub(crate) ceiling: CeilingFragment,
+    pub(crate) questions: QuestionsFragment,
     pub(crate) limits: LimitsFragment,
     pub(crate) require: Vec<Sourced<Layer>>,
     pub(crate) allow_degraded: Vec<Sourced<Layer>>,
@@ -158,6 +161,7 @@ impl Check<'_> {
             })?,
             network: self.network(&file.network)?,
             ceiling: self.ceiling(&file.ceiling)?,
+            questions: self.questions(&file.questions)?,
             limits: self.limits(file)?,
             require: self.each(&file.layers.require, Self::layer)?,
             allow_degraded: self.each(&file.layers.allow_degraded, Self::layer)?,

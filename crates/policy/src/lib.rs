@@ -29,6 +29,7 @@ mod parse;
 mod policy;
 mod profiles;
 mod quantity;
+mod questions;
 mod resolve;
 pub mod schema;
 mod search;
@@ -40,10 +41,10 @@ pub use ceiling::{Ceiling, CeilingLimit, CeilingOther, CeilingPath, CeilingWhat,
 pub use diagnostic::Diagnostic;
 pub use error::PolicyError;
 pub use file::{
-    AwsSection, CeilingFiles, CeilingLimits, CeilingNetwork, CeilingPart, CeilingProcess,
-    CeilingSection, CeilingSyscalls, CpusText, DriftSection, EnvSection, FilesSection,
-    LayersSection, LimitsSection, LoginSection, NetworkSection, PolicyFile, ProcessSection,
-    StateSection, SyscallsSection, WorkspaceSection,
+    AlwaysNetwork, AwsSection, CeilingAlways, CeilingFiles, CeilingLimits, CeilingNetwork,
+    CeilingPart, CeilingProcess, CeilingSection, CeilingSyscalls, CpusText, DriftSection,
+    EnvSection, FilesSection, LayersSection, LimitsSection, LoginSection, NetworkSection,
+    PolicyFile, ProcessSection, QuestionsSection, StateSection, SyscallsSection, WorkspaceSection,
 };
 pub use flags::FlagLayer;
 pub use hide::{HidePattern, Progress};
@@ -65,6 +66,7 @@ pub use policy::{
 };
 pub use profiles::{Profile, defaults_text, profile, profiles, template};
 pub use quantity::{InvalidQuantity, TimeLimit};
+pub use questions::{ControlKey, InvalidKey, Questions};
 pub use resolve::{Examined, Resolved, Sources, examine, resolve, resolve_profile};
 pub use search::{FILE_NAME, find_policy_file};
 pub use trust::{TrustDigest, TrustError, TrustStore, Trusted};

@@ -2,8 +2,8 @@
 
 use crate::fragment::Fragment;
 use crate::{
-    Ceiling, CeilingWhat, Limits, Network, NetworkMode, Origin, Policy, PolicyError, Sourced,
-    TimeLimit,
+    Ceiling, CeilingWhat, Limits, Network, NetworkMode, Origin, Policy, PolicyError, Questions,
+    Sourced, TimeLimit,
 };
 use ironcage_model::SecretRule;
 use std::time::Duration;
@@ -54,6 +54,7 @@ pub(crate) fn from_defaults(
         syscall_groups: defaults.syscall_groups,
         network: Network::from_defaults(defaults.network)?,
         ceiling: Ceiling::from_defaults(defaults.ceiling)?,
+        questions: Questions::from_defaults(defaults.questions)?,
         limits: Limits {
             memory: limits.memory.ok_or(Incomplete("limits.memory"))?,
             cpus: limits.cpus.ok_or(Incomplete("limits.cpus"))?,
@@ -92,6 +93,7 @@ pub(crate) fn apply(policy: &mut Policy, fragment: Fragment) {
         limits,
         network,
         ceiling,
+        questions,
         ..
     } = fragment;
     let off = |mode: &Sourced<NetworkMode>| mode.value == NetworkMode::Off;
@@ -100,6 +102,7 @@ pub(crate) fn apply(policy: &mut Policy, fragment: Fragment) {
     }
     policy.network.apply(network);
     policy.ceiling.apply(ceiling);
+    policy.questions.apply(questions);
     append(&mut policy.require, fragment.require);
     append(&mut policy.allow_degraded, fragment.allow_degraded);
     replace(&mut policy.isolation, fragment.isolation);

@@ -262,6 +262,7 @@ pub(crate) fn narrow(base: &mut Policy, fragment: &mut Fragment, workspace: &Pat
     );
     crate::network::narrow(&base.network, &mut fragment.network, &mut dropped);
     crate::ceiling::narrow(&base.ceiling, &mut fragment.ceiling, &mut dropped);
+    crate::questions::narrow(&mut fragment.questions, &mut dropped);
     narrow_limits(base, fragment, &mut dropped);
     dropped.0
 }

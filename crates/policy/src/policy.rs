@@ -333,6 +333,8 @@ pub struct Policy {
     pub network: crate::Network,
     /// What leases may give beyond all this.
     pub ceiling: crate::Ceiling,
+    /// How people are asked about it.
+    pub questions: crate::Questions,
     /// Bounds.
     pub limits: Limits,
 }
@@ -342,8 +344,7 @@ impl Policy {
     /// by a lease.
     pub fn has_door(&self) -> bool {
         let mut others = self.ceiling.others.iter();
-        let leased = others
-            .any(|part| part.value.mark != ironcage_model::Mark::Deny && part.value.needs_door());
+        let leased = others.any(|part| part.value.mark.gives() && part.value.needs_door());
         self.network.is_given() || leased && self.isolation.value == Isolation::Namespace
     }
 

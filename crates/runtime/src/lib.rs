@@ -24,6 +24,7 @@ mod log;
 mod named;
 mod needed;
 mod output;
+mod prompting;
 mod publish;
 mod questions;
 mod recorder;

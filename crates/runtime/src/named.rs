@@ -71,11 +71,11 @@ pub(crate) fn look_up(plan: &Plan, path: &Path, right: Right) -> Named {
 /// Whether the ceiling gives anything of a path, to whomever.
 fn in_ceiling(plan: &Plan, path: &Path) -> bool {
     let parts = || plan.leases.iter().flat_map(|leases| &leases.paths);
-    let covers = |denied: bool| {
-        let mut parts = parts().filter(|part| (part.what.mark == Mark::Deny) == denied);
+    let covers = |which: fn(Mark) -> bool| {
+        let mut parts = parts().filter(|part| which(part.what.mark));
         parts.any(|part| path.starts_with(&part.what.path))
     };
-    covers(false) && !covers(true)
+    covers(Mark::gives) && !covers(|mark| mark == Mark::Deny)
 }
 
 /// Opens what a path of the host leads to, or the directory around it where it is to be made; with

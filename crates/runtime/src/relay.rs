@@ -5,7 +5,9 @@
 //! with other rights, or act on the caller's terminal.
 
 use crate::client::Keys;
+use crate::terminal::chord::Chord;
 use crate::terminal::filter::Filter;
+use crate::terminal::prompt::Before;
 use ironcage_sys::rustix::buffer::spare_capacity;
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ironcage_sys::rustix::fs::{FileType, Mode, OFlags, fcntl_getfl, fcntl_setfl, fstat, open};
@@ -75,6 +77,8 @@ pub(crate) struct Relay<'a> {
     filled: usize,
     written: usize,
     sieve: Option<Sieve>,
+    /// Whether nothing is read: only what is to be written goes out.
+    held: bool,
     /// How many bytes are still taken, once nobody is left who may write.
     last: Option<usize>,
     /// Until when a terminal is given time to bring them forth.
@@ -86,6 +90,10 @@ pub(crate) struct Relay<'a> {
 enum Sieve {
     /// What acts on a terminal.
     Screen(Filter),
+    /// Nothing; but it is known how the screen stands.
+    Watched(Filter),
+    /// The key by which a person calls the supervisor.
+    Call(Chord),
     /// The chord by which a person leaves.
     Keys(Keys),
 }
@@ -109,6 +117,7 @@ impl<'a> Relay<'a> {
             filled: 0,
             written: 0,
             sieve: None,
+            held: false,
             last: None,
             dry: None,
         }
@@ -118,6 +127,49 @@ impl<'a> Relay<'a> {
     pub(crate) fn filtered(mut self) -> Self {
         self.sieve = Some(Sieve::Screen(Filter::default()));
         self
+    }
+
+    /// The same as it is, with an eye on how the screen stands.
+    pub(crate) fn watched(mut self) -> Self {
+        self.sieve = Some(Sieve::Watched(Filter::default()));
+        self
+    }
+
+    /// The same, with the key taken out by which a person calls the supervisor.
+    pub(crate) fn with_call(mut self, chord: Chord) -> Self {
+        self.sieve = Some(Sieve::Call(chord));
+        self
+    }
+
+    /// The key, where there is one.
+    pub(crate) fn call(&mut self) -> Option<&mut Chord> {
+        match &mut self.sieve {
+            Some(Sieve::Call(chord)) => Some(chord),
+            _ => None,
+        }
+    }
+
+    /// How the screen stands that is written to.
+    pub(crate) fn screen(&self) -> Before {
+        match &self.sieve {
+            Some(Sieve::Screen(filter) | Sieve::Watched(filter)) => filter.screen(),
+            _ => Before::default(),
+        }
+    }
+
+    /// Reads nothing more, or goes on. What was read is written first.
+    pub(crate) fn hold(&mut self, held: bool) {
+        self.held = held;
+    }
+
+    /// Writes something else behind what was read so far.
+    pub(crate) fn inject(&mut self, bytes: &[u8]) {
+        if self.sink.is_none() {
+            return;
+        }
+        self.buffer.truncate(self.filled);
+        self.buffer.extend_from_slice(bytes);
+        self.filled = self.buffer.len();
     }
 
     /// The same, with the chord taken out by which a person leaves.
@@ -182,7 +234,7 @@ impl<'a> Relay<'a> {
             let sink = self.sink.as_ref()?;
             return Some((Waits::Sink, sink.fd(), PollFlags::OUT));
         }
-        if self.last == Some(0) {
+        if self.last == Some(0) || self.held {
             return None;
         }
         let source = self.source.as_ref()?;
@@ -219,7 +271,7 @@ impl<'a> Relay<'a> {
     }
 
     fn fill(&mut self) -> bool {
-        let Some(source) = &self.source else {
+        let Some(source) = self.source.as_ref().filter(|_| !self.held) else {
             return false;
         };
         let most = self.last.map_or(BUFFER, |last| last.min(BUFFER));
@@ -252,6 +304,11 @@ impl<'a> Relay<'a> {
                     match sieve {
                         Sieve::Screen(filter) => filter.feed(bytes, &mut passed),
                         Sieve::Keys(keys) => keys.feed(bytes, &mut passed),
+                        Sieve::Call(chord) => chord.feed(bytes, &mut passed),
+                        Sieve::Watched(filter) => {
+                            filter.feed(bytes, &mut Vec::new());
+                            passed.extend_from_slice(bytes);
+                        }
                     }
                     self.filled = passed.len();
                     self.buffer = passed;

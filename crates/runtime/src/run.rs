@@ -11,6 +11,7 @@ use crate::recorder::{Recorder, microseconds_since_the_epoch};
 use crate::streams::{join, join_log};
 use crate::supervise::{Beginning, Supervision, failed};
 use crate::terminal;
+use crate::terminal::chord::Chord;
 use ironcage_backend::{StartError, StreamKind};
 use ironcage_control::{Description, Examination, Listener, RuntimeDir, State};
 use ironcage_layers::weakened::{weaken, without};
@@ -139,7 +140,11 @@ pub fn run(mut job: Job<'_>) -> Result<Finished, RunError> {
     description.init = cage.pid().as_raw_nonzero().get().unsigned_abs();
     let joined = match log {
         Some(log) => join_log(streams, log, job.keep_input)?,
-        None => join(streams, job.raw_terminal)?,
+        None => {
+            let leases = plan.leases.as_ref();
+            let call = leases.map(|leases| Chord::new(leases.questions.key.byte()));
+            join(streams, job.raw_terminal, call)?
+        }
     };
     let mut supervision = Supervision::new(Beginning {
         plan: &plan,

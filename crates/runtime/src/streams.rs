@@ -6,6 +6,7 @@ use crate::output::Output;
 use crate::relay::{self, Relay};
 use crate::supervise::failed;
 use crate::terminal::RawMode;
+use crate::terminal::chord::Chord;
 use ironcage_backend::Streams;
 use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::stdio;
@@ -33,8 +34,13 @@ fn prepared<T>(result: Result<T, Errno>) -> Result<T, RunError> {
     result.map_err(|error| failed("prepare the streams")(error.into()))
 }
 
-/// Joins the cage's streams with the caller's.
-pub(crate) fn join(streams: Streams, raw_terminal: bool) -> Result<Joined, RunError> {
+/// Joins the cage's streams with the caller's; on a terminal, with the key that calls the
+/// supervisor, if there is one.
+pub(crate) fn join(
+    streams: Streams,
+    raw_terminal: bool,
+    call: Option<Chord>,
+) -> Result<Joined, RunError> {
     let own = |fd| prepared(relay::own(fd));
     let callers_input = relay::End::Callers(stdio::stdin());
     match streams {
@@ -55,14 +61,19 @@ pub(crate) fn join(streams: Streams, raw_terminal: bool) -> Result<Joined, RunEr
             let another = || controller.try_clone().map_err(failed("copy a descriptor"));
             let (input, output) = (another()?, another()?);
             let shown = Relay::new(own(output)?, relay::callers_sink(stdio::stdout()));
-            let shown = if raw_terminal {
-                shown
-            } else {
-                shown.filtered()
+            let shown = match (raw_terminal, &call) {
+                (false, _) => shown.filtered(),
+                (true, Some(_)) => shown.watched(),
+                (true, None) => shown,
+            };
+            let typed = Relay::new(callers_input, own(input)?);
+            let typed = match call {
+                Some(chord) => typed.with_call(chord),
+                None => typed,
             };
             let mode = RawMode::enter();
             Ok(Joined {
-                input: Some(Relay::new(callers_input, own(input)?)),
+                input: Some(typed),
                 outputs: vec![shown],
                 terminal: Some(Terminal { controller, mode }),
                 output: Output::default(),

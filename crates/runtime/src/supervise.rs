@@ -10,6 +10,7 @@ use crate::leases::Leases;
 use crate::limits::Limits;
 use crate::live_network::LiveNetwork;
 use crate::output::{Output, Spot};
+use crate::prompting::Prompting;
 use crate::questions::Questions;
 use crate::recorder::Recorder;
 use crate::refusals::Refusals;
@@ -25,6 +26,7 @@ use ironcage_plan::Plan;
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::process::{Signal, getpid, kill_process};
+use ironcage_sys::rustix::stdio;
 use ironcage_sys::signals;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -71,13 +73,14 @@ pub(crate) struct Supervision<'a> {
     pub(crate) asking: Asking,
     /// What the model says that the agent is about to do.
     pub(crate) intents: Intents,
+    pub(crate) prompting: Prompting,
     pub(crate) scopes: Scopes,
     /// What there is besides where this is a scope's supervisor.
     pub(crate) scope: Option<Side>,
     signals: OwnedFd,
-    input: Option<Relay<'static>>,
-    outputs: Vec<Relay<'static>>,
-    terminal: Option<Terminal>,
+    pub(crate) input: Option<Relay<'static>>,
+    pub(crate) outputs: Vec<Relay<'static>>,
+    pub(crate) terminal: Option<Terminal>,
     pub(crate) status: Option<i32>,
     pub(crate) not_executed: Option<i32>,
     pub(crate) failure: Option<StartError>,
@@ -103,6 +106,7 @@ enum Source {
     Link,
     AskSocket,
     Clerk,
+    Prompt,
 }
 
 pub(crate) fn failed(action: &'static str) -> impl FnOnce(std::io::Error) -> RunError {
@@ -156,6 +160,7 @@ impl<'a> Supervision<'a> {
             questions: Questions::default(),
             asking,
             intents: Intents::default(),
+            prompting: Prompting::default(),
             scopes: Scopes::default(),
             scope,
             signals,
@@ -214,6 +219,10 @@ impl<'a> Supervision<'a> {
                 self.look_at_leases(now)?;
                 self.look_at_questions(now)?;
                 self.look_at_intents(now)?;
+                self.look_at_prompt(now);
+            }
+            if gone {
+                self.close_prompt(now);
             }
             // When PID 1 has said that the command is over, it is exiting, and the kernel ends
             // the rest: the streams come to their end while it does.
@@ -310,7 +319,9 @@ impl<'a> Supervision<'a> {
             if let (Some(listener), None) = (self.cage.listener(), pause) {
                 add(Source::Listener, listener, PollFlags::IN);
             }
-            if let Some((_, fd, flags)) = self.input.as_ref().and_then(Relay::interest) {
+            if self.prompting.is_open() {
+                add(Source::Prompt, stdio::stdin(), PollFlags::IN);
+            } else if let Some((_, fd, flags)) = self.input.as_ref().and_then(Relay::interest) {
                 add(Source::Input, fd, flags);
             }
         }
@@ -363,6 +374,7 @@ impl<'a> Supervision<'a> {
             until.extend(self.next_hangup());
             until.extend(self.leases.next());
             until.extend(self.questions.next());
+            until.extend(self.prompting.next());
             until.extend(self.scope.as_ref().and_then(|side| side.deadline));
             let stopping = self.control.stopping;
             until.extend(stopping);
@@ -405,6 +417,7 @@ impl<'a> Supervision<'a> {
             Source::Stream(index) => {
                 if self.outputs.get_mut(index).is_some_and(Relay::advance) {
                     self.limits.sign_of_life(now);
+                    self.prompting.drew();
                 }
             }
             Source::BrokenSink(index) => {
@@ -427,6 +440,7 @@ impl<'a> Supervision<'a> {
             Source::Keeper => self.hear_keeper(now)?,
             Source::Scope(number) => self.hear_scope(number, now)?,
             Source::AskSocket => self.start_clerk(),
+            Source::Prompt => self.hear_prompt(now)?,
             Source::Clerk => self.hear_clerk(now)?,
             Source::Link => {
                 if let Some(side) = &self.scope {
@@ -443,7 +457,10 @@ impl<'a> Supervision<'a> {
         {
             match (signal, &self.terminal) {
                 (SIGTSTP, None) => self.stop_with_cage(),
-                (SIGWINCH, Some(own)) => terminal::copy_size(own.controller.as_fd()),
+                (SIGWINCH, Some(own)) => {
+                    terminal::copy_size(own.controller.as_fd());
+                    self.draw_prompt(now);
+                }
                 // There may be no command any more that could act on it.
                 (SIGHUP | SIGINT | SIGTERM, _) if self.plan.sticky => {
                     self.begin_stop(GRACE, now);
@@ -517,6 +534,7 @@ impl<'a> Supervision<'a> {
     /// The command was stopped at its terminal: so are we, and with us the shell's job. Without
     /// a terminal somebody inside stopped it, and somebody inside may let it go on.
     fn stop_with_command(&mut self) {
+        self.close_prompt(Instant::now());
         if let Some(own) = &self.terminal {
             // What it said before it stopped, as far as the user's terminal takes it at once.
             for _ in 0..DRAIN {

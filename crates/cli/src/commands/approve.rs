@@ -1,6 +1,7 @@
 //! `ironcage approve`: says yes to a question of a running cage.
 
 use super::grant::in_words;
+use crate::always::{self, Rule};
 use crate::completed::questions;
 use crate::error::{CliError, CommandResult};
 use crate::{question, running};
@@ -24,11 +25,18 @@ pub(crate) struct Args {
     /// For one use: one connection. Nobody counts the uses of a path: give that for a time
     #[arg(long)]
     once: bool,
+    /// Also write it into your own policy, so that no cage whose ceiling asks for it asks again
+    #[arg(long, conflicts_with = "once")]
+    always: bool,
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
     let found = question::find(&args.question)?;
     let question = &found.described.question;
+    let rule = match args.always {
+        true => Some(Rule::of(&found.cage, &found.described)?),
+        false => None,
+    };
     let request = ApproveRequest {
         number: question.number,
         term: args.time.map(|time| match time.0 {
@@ -50,6 +58,14 @@ pub(crate) fn run(args: Args) -> CommandResult {
             )));
         }
         Err(error) => return Err(running::said(error)),
+    }
+    if let Some(rule) = rule {
+        match always::write(&rule)? {
+            Some(path) => {
+                anstream::println!("{}: {}", Printable::new(&path), rule.line());
+            }
+            None => anstream::println!("your policy says so already: {}", rule.line()),
+        }
     }
     Ok(0)
 }

@@ -506,7 +506,7 @@ fn print_json<T: serde::Serialize>(out: &mut dyn Write, value: &T) -> io::Result
 }
 
 /// Microseconds since the epoch as a date and time, to the millisecond, in UTC.
-pub(super) fn utc(microseconds: u64) -> String {
+pub(crate) fn utc(microseconds: u64) -> String {
     let seconds = microseconds / 1_000_000;
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = date(days);

@@ -7,8 +7,8 @@ use ironcage_runtime::client::deny;
 
 /// Say no to what a running cage asks for
 ///
-/// Who asked is told so, with the reason. The same is not asked again for a while (`remember` in
-/// [ceiling] of the policy): it is answered with this denial.
+/// Who asked is told so, with the reason. The same is not asked again for a while
+/// (`questions.remember` in your policy): it is answered with this denial.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The question: CAGE/NUMBER, or its number

@@ -2,7 +2,7 @@
 
 use super::{Check, PIDS};
 use crate::ceiling::{CeilingFragment, CeilingLimit, CeilingOther, CeilingPath, CeilingWhat};
-use crate::file::{CeilingLimits, CeilingPart, CeilingSection};
+use crate::file::{CeilingLimits, CeilingNetwork, CeilingPart, CeilingSection};
 use crate::network::{self, InvalidHostRule};
 use crate::{Diagnostic, Sourced, bundles, syscalls};
 use ironcage_model::{
@@ -27,7 +27,16 @@ fn every_host(text: &str) -> Option<Ports> {
 impl Check<'_> {
     pub(super) fn ceiling(&self, section: &CeilingSection) -> Result<CeilingFragment, Diagnostic> {
         let (mut paths, mut others) = (Vec::new(), Vec::new());
+        let always = CeilingPart {
+            files: section.always.files.clone(),
+            network: CeilingNetwork {
+                allow: section.always.network.allow.clone(),
+                ..CeilingNetwork::default()
+            },
+            ..CeilingPart::default()
+        };
         for (mark, part) in [
+            (Mark::Always, &always),
             (Mark::Auto, &section.auto),
             (Mark::Ask, &section.ask),
             (Mark::Deny, &section.deny),
@@ -102,7 +111,7 @@ impl Check<'_> {
             }
             let read = match mark {
                 Mark::Deny => network::denied,
-                Mark::Auto | Mark::Ask => network::allowed,
+                Mark::Always | Mark::Auto | Mark::Ask => network::allowed,
             };
             let rule = read(text.get_ref()).map_err(|error| wrong(text, error))?;
             if mark == Mark::Deny && matches!(rule.to, Destination::Net { .. }) {
@@ -163,7 +172,7 @@ impl Check<'_> {
                     all.push(self.sourced(what, name.span()));
                 }
             }
-            Mark::Auto | Mark::Ask => {
+            Mark::Always | Mark::Auto | Mark::Ask => {
                 for Sourced { value, origin } in self.secrets(&network.secrets)? {
                     all.push(Sourced::new(CeilingWhat::Secret(value), origin));
                 }

@@ -2,6 +2,7 @@
 
 use crate::RunError;
 use crate::leases::{LeaseRequest, Requester};
+use crate::questions::Answerer;
 use crate::supervise::Supervision;
 use ironcage_control::{Packet, Reply, Request};
 use ironcage_model::LeaseOrigin;
@@ -104,8 +105,10 @@ impl Supervision<'_> {
                 now,
             )?,
             Request::Questions => self.list_questions(key, now),
-            Request::Approve(request) => self.approve(key, &request, now)?,
-            Request::Deny { number, reason } => self.deny(key, number, &reason, now)?,
+            Request::Approve(request) => self.approve(Answerer::Client(key), &request, now)?,
+            Request::Deny { number, reason } => {
+                self.deny(Answerer::Client(key), number, &reason, now)?;
+            }
             Request::Revoke { number } => self.revoke(key, number, now)?,
             Request::Leases => self.list_leases(key, now),
             Request::Hold => self.hold(key),

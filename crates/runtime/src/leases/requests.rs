@@ -261,6 +261,19 @@ impl Supervision<'_> {
         })
     }
 
+    /// Tells a client at the control socket.
+    pub(crate) fn tell_client(&mut self, key: u64, outcome: LeaseOutcome) {
+        let reply = match outcome {
+            LeaseOutcome::Open(lease) => Reply::Granted(lease),
+            LeaseOutcome::InBase { reason } => Reply::InBase { reason },
+            LeaseOutcome::Asked { question, because } => Reply::Refused {
+                reason: format!("{because}: this is question {question}"),
+            },
+            LeaseOutcome::Refused { reason } => Reply::Refused { reason },
+        };
+        self.control.reply(key, &reply, &[]);
+    }
+
     /// Tells whoever asked what came of it: the one place for all of them.
     pub(crate) fn tell_requester(
         &mut self,
@@ -269,15 +282,7 @@ impl Supervision<'_> {
     ) -> Result<(), RunError> {
         match by {
             Requester::Client(key) => {
-                let reply = match outcome {
-                    LeaseOutcome::Open(lease) => Reply::Granted(lease),
-                    LeaseOutcome::InBase { reason } => Reply::InBase { reason },
-                    LeaseOutcome::Asked { question, because } => Reply::Refused {
-                        reason: format!("{because}: this is question {question}"),
-                    },
-                    LeaseOutcome::Refused { reason } => Reply::Refused { reason },
-                };
-                self.control.reply(key, &reply, &[]);
+                self.tell_client(key, outcome);
                 Ok(())
             }
             Requester::Question(number) => self.question_opened(number, outcome),

@@ -23,10 +23,8 @@ const MOST_OF_ONE: usize = 8;
 const MOST_WAITING: usize = 16;
 /// Denials that are remembered.
 const MOST_REMEMBERED: usize = 64;
-/// How long a question is open.
-const PATIENCE: Duration = Duration::from_secs(30 * 60);
-/// How long it is remembered that something was denied.
-const MEMORY: Duration = Duration::from_secs(10 * 60);
+/// As good as for ever.
+const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The questions of one cage.
 #[derive(Debug, Default)]
@@ -49,8 +47,17 @@ struct Open {
     asked: u32,
     born: Instant,
     until: Instant,
-    /// The client who approved it, while the lease is being opened.
-    approved: Option<u64>,
+    /// Who approved it, while the lease is being opened.
+    approved: Option<Answerer>,
+}
+
+/// Who answers a question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answerer {
+    /// A client at the control socket.
+    Client(u64),
+    /// The person at the terminal of the run.
+    Terminal,
 }
 
 /// Something that was denied.
@@ -74,6 +81,11 @@ pub(crate) struct Raised {
     pub(crate) because: String,
 }
 
+/// So much later, and not beyond what can be told.
+fn after(now: Instant, time: Duration) -> Instant {
+    now.checked_add(time.min(FAR)).unwrap_or(now)
+}
+
 impl Questions {
     /// When the next one expires.
     pub(crate) fn next(&self) -> Option<Instant> {
@@ -81,7 +93,8 @@ impl Questions {
         open.map(|open| open.until).min()
     }
 
-    fn describe(&self, now: Instant) -> Vec<QuestionDescription> {
+    /// Those that wait for an answer.
+    pub(crate) fn describe(&self, now: Instant) -> Vec<QuestionDescription> {
         let of = |open: &Open| QuestionDescription {
             question: open.question.clone(),
             asked: open.asked,
@@ -96,7 +109,12 @@ impl Questions {
         open.position(|open| open.question.number == number)
     }
 
-    fn remember(&mut self, resource: Resource, reason: String, now: Instant) {
+    /// How many have been asked so far.
+    pub(crate) fn asked(&self) -> u32 {
+        self.last
+    }
+
+    fn remember(&mut self, resource: Resource, reason: String, (now, memory): (Instant, Duration)) {
         self.denied.retain(|denied| denied.until > now);
         if self.denied.len() >= MOST_REMEMBERED {
             self.denied.remove(0);
@@ -104,7 +122,7 @@ impl Questions {
         self.denied.push(Denied {
             resource,
             reason,
-            until: now + MEMORY,
+            until: after(now, memory),
         });
     }
 
@@ -169,6 +187,8 @@ impl Supervision<'_> {
             origin,
             because: because.clone(),
         };
+        let terms = self.plan.leases.as_ref().map(|leases| &leases.questions);
+        let expire = terms.and_then(|terms| terms.expire);
         // On record before anybody can answer it.
         self.recorder.write(EventKind::Question(question.clone()))?;
         self.questions.open.push(Open {
@@ -179,7 +199,7 @@ impl Supervision<'_> {
             waiting: vec![by],
             asked: 1,
             born: now,
-            until: now + PATIENCE,
+            until: after(now, expire.unwrap_or(FAR)),
             approved: None,
         });
         self.tell_requester(
@@ -197,7 +217,7 @@ impl Supervision<'_> {
         self.control.reply(key, &Reply::Questions(list), &[]);
     }
 
-    fn find_question(&mut self, key: u64, number: u32) -> Option<usize> {
+    fn find_question(&mut self, by: Answerer, number: u32) -> Option<usize> {
         let found = self.questions.position(number);
         let found = found.filter(|index| {
             let open = self.questions.open.get(*index);
@@ -205,7 +225,7 @@ impl Supervision<'_> {
         });
         if found.is_none() {
             let reason = format!("no question {number} waits for an answer in this cage");
-            self.control.refuse(key, reason);
+            self.tell_answerer(by, LeaseOutcome::Refused { reason });
         }
         found
     }
@@ -214,17 +234,17 @@ impl Supervision<'_> {
     /// held since it was asked.
     pub(crate) fn approve(
         &mut self,
-        key: u64,
+        by: Answerer,
         request: &ApproveRequest,
         now: Instant,
     ) -> Result<(), RunError> {
-        let Some(index) = self.find_question(key, request.number) else {
+        let Some(index) = self.find_question(by, request.number) else {
             return Ok(());
         };
         let Some(open) = self.questions.open.get_mut(index) else {
             return Ok(());
         };
-        open.approved = Some(key);
+        open.approved = Some(by);
         let descriptor = open.descriptor.take();
         let moved = match (&open.question.resource, &descriptor) {
             (Resource::Path { path, .. }, Some(handle)) => {
@@ -277,8 +297,8 @@ impl Supervision<'_> {
             }
         };
         self.record_end(&open, end, reason)?;
-        if let Some(key) = open.approved {
-            self.tell_requester(Requester::Client(key), outcome.clone())?;
+        if let Some(by) = open.approved {
+            self.tell_answerer(by, outcome.clone());
         }
         self.tell_waiting(&open, &outcome)
     }
@@ -286,22 +306,35 @@ impl Supervision<'_> {
     /// A person says no.
     pub(crate) fn deny(
         &mut self,
-        key: u64,
+        by: Answerer,
         number: u32,
         reason: &str,
         now: Instant,
     ) -> Result<(), RunError> {
-        let Some(index) = self.find_question(key, number) else {
+        let Some(index) = self.find_question(by, number) else {
             return Ok(());
         };
+        let terms = self.plan.leases.as_ref().map(|leases| &leases.questions);
+        let memory = terms.map_or(Duration::ZERO, |terms| terms.remember);
         let reason: String = reason.chars().take(REASON).collect();
         if let Some(open) = self.questions.open.get(index) {
             let resource = open.question.resource.clone();
-            self.questions.remember(resource, reason.clone(), now);
+            self.questions
+                .remember(resource, reason.clone(), (now, memory));
         }
         self.end_question(index, QuestionEnd::Denied, &reason)?;
-        self.control.reply(key, &Reply::Denied { number }, &[]);
+        if let Answerer::Client(key) = by {
+            self.control.reply(key, &Reply::Denied { number }, &[]);
+        }
         Ok(())
+    }
+
+    /// Tells who answered what came of it.
+    fn tell_answerer(&mut self, by: Answerer, outcome: LeaseOutcome) {
+        match by {
+            Answerer::Client(key) => self.tell_client(key, outcome),
+            Answerer::Terminal => self.note_on_prompt(&outcome),
+        }
     }
 
     /// Ends those whose time is up.

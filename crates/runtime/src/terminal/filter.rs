@@ -11,6 +11,8 @@
 //! never delays anything else. The 8-bit forms of control characters are dropped: they are not
 //! valid UTF-8, and some terminals act on them.
 
+use super::prompt::Before;
+
 /// The longest sequence that is kept together; a longer one is dropped to its end.
 const LONGEST: usize = 4096;
 
@@ -40,6 +42,7 @@ pub(crate) struct Filter {
     state: State,
     pending: Vec<u8>,
     overlong: bool,
+    screen: Before,
 }
 
 impl Default for Filter {
@@ -48,11 +51,17 @@ impl Default for Filter {
             state: State::Ground,
             pending: Vec::new(),
             overlong: false,
+            screen: Before::default(),
         }
     }
 }
 
 impl Filter {
+    /// How the screen stands after what has passed.
+    pub(crate) fn screen(&self) -> Before {
+        self.screen
+    }
+
     /// Passes bytes through; what may pass is appended to `out`.
     pub(crate) fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
         for &byte in bytes {
@@ -137,6 +146,10 @@ impl Filter {
                 if self.overlong || self.pending.contains(&b'%') {
                     self.forget();
                 } else {
+                    if self.pending == b"\x1bc" {
+                        // Everything as it was at the beginning.
+                        self.screen = Before::default();
+                    }
                     self.pass(out);
                 }
             }
@@ -153,6 +166,7 @@ impl Filter {
             0x40..=0x7e => {
                 self.keep(byte);
                 if !self.overlong && control_passes(&self.pending) {
+                    self.note_modes();
                     self.pass(out);
                 } else {
                     self.forget();
@@ -165,6 +179,29 @@ impl Filter {
             // Other control characters act at once, in the middle of a sequence.
             BELL | 0x08..=0x0d => out.push(byte),
             _ => self.forget(),
+        }
+    }
+
+    /// Remembers what a control sequence changes of the screen.
+    fn note_modes(&mut self) {
+        let (Some(modes), Some(last)) = (self.pending.strip_prefix(b"\x1b[?"), self.pending.last())
+        else {
+            return;
+        };
+        let on = match last {
+            b'h' => true,
+            b'l' => false,
+            _ => return,
+        };
+        let modes = modes
+            .get(..modes.len().saturating_sub(1))
+            .unwrap_or_default();
+        for mode in modes.split(|byte| *byte == b';') {
+            match mode {
+                b"47" | b"1047" | b"1049" => self.screen.alternate = on,
+                b"25" => self.screen.no_cursor = !on,
+                _ => {}
+            }
         }
     }
 
@@ -322,6 +359,27 @@ mod tests {
             assert!(!out.contains('\x05'), "{out:?}");
             let left = out.trim_start_matches("before").trim_end_matches("after");
             assert!(!left.contains("52;") && !left.contains("1337"), "{out:?}");
+        }
+    }
+
+    #[test]
+    fn it_is_known_which_screen_is_drawn_on_and_whether_the_cursor_is_seen() {
+        for (text, alternate, no_cursor) in [
+            ("plain", false, false),
+            ("\x1b[?1049h", true, false),
+            ("\x1b[?47h\x1b[?25l", true, true),
+            ("\x1b[?1;1047;25h", true, false),
+            ("\x1b[?1049h\x1b[?25l\x1b[?1049l", false, true),
+            ("\x1b[?1049h\x1b[?25l\x1bc", false, false),
+            ("\x1b[1049h\x1b[?1049$p", false, false),
+        ] {
+            let mut filter = Filter::default();
+            filter.feed(text.as_bytes(), &mut Vec::new());
+            let before = Before {
+                alternate,
+                no_cursor,
+            };
+            assert_eq!(filter.screen(), before, "{text:?}");
         }
     }
 

@@ -3,7 +3,9 @@
 //! Keys go to the cage's terminal as they are typed, so Ctrl-C and Ctrl-Z are made into
 //! signals there. What comes back passes [`filter`] first.
 
+pub(crate) mod chord;
 pub(crate) mod filter;
+pub(crate) mod prompt;
 
 use ironcage_sys::rustix::process::{Signal, getpgrp, getpid, kill_process};
 use ironcage_sys::rustix::stdio;
@@ -99,6 +101,13 @@ fn set_raw(before: &Termios) {
 pub(crate) fn copy_size(controller: BorrowedFd<'_>) {
     // A terminal whose other end is gone has no size to set.
     let _ = tcsetwinsize(controller, size());
+}
+
+/// Gives the cage's terminal a line less than the user's has.
+pub(crate) fn copy_smaller_size(controller: BorrowedFd<'_>) {
+    let mut smaller = size();
+    smaller.ws_row = smaller.ws_row.saturating_sub(1).max(1);
+    let _ = tcsetwinsize(controller, smaller);
 }
 
 /// The size of the user's terminal, or an ordinary one where there is none.

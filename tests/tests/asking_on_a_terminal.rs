@@ -1,0 +1,144 @@
+//! The prompt on the terminal of an interactive run: it comes by its key while a question waits, and
+//! nothing in the cage can draw on it or answer it.
+#![forbid(unsafe_code)]
+
+use ironcage_tests::{Running, Screen, Stage, both, skip, wait_until};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const ASK: &str = "/.ironcage/bin/ironcage ask";
+
+/// A policy whose ceiling gives `data` and `more` after asking; what is in `data` is a file.
+fn policy(stage: &Stage) -> String {
+    stage.write(stage.aside().join("data/file"), "asked for\n");
+    stage.write(stage.aside().join("more/file"), "more\n");
+    let path = stage.base().join("asking.toml");
+    let at = |name: &str| stage.aside().join(name).display().to_string();
+    let text = format!(
+        "[ceiling.ask.files]\nread = [\"{}\", \"{}\"]\n",
+        at("data"),
+        at("more")
+    );
+    stage.write(&path, text);
+    path.display().to_string()
+}
+
+/// What is to be seen, without what went past.
+fn seen(screen: &Screen<'_>) -> String {
+    screen.tmux(&["capture-pane", "-p"])
+}
+
+#[track_caller]
+fn sees(screen: &Screen<'_>, wanted: &str) {
+    let shown = wait_until(PATIENCE, || seen(screen).contains(wanted));
+    assert!(shown, "no {wanted:?} on the screen:\n{}", seen(screen));
+}
+
+#[track_caller]
+fn outside(stage: &Stage, args: &[&str]) -> String {
+    Running::start(&mut stage.ironcage(args))
+        .finish(PATIENCE)
+        .stdout()
+}
+
+#[track_caller]
+fn until_asked(stage: &Stage, what: &str) {
+    let asked = || outside(stage, &["pending"]).contains(what);
+    assert!(wait_until(PATIENCE, asked), "nobody was asked for {what}");
+}
+
+both! {
+    fn a_question_is_answered_by_its_key_and_nothing_of_the_cage_is_on_the_prompt(stage) {
+        let Some(screen) = Screen::open(stage) else { return };
+        let policy = policy(stage);
+        let data = stage.aside().join("data");
+        screen.cage(&format!("--policy {policy} --env PS1='in> ' --env D={} -- /bin/sh", data.display()));
+        screen.asks("in>");
+        // Without a question the key is the shell's.
+        screen.keys(&["C-^"]);
+        screen.line("; echo quiet-$((40+2))");
+        screen.shows("quiet-42");
+        screen.asks("in>");
+        screen.line(&format!("{ASK} --read $D --reason 'for a test'; echo status-$?"));
+        screen.shows("status-2");
+        // Somebody in the cage draws all the time, and would answer if he could.
+        screen.line("(while sleep 0.05; do printf 'a\\rNOISE\\r\\n'; done) & noise=$!");
+        screen.shows("NOISE");
+        screen.keys(&["C-^"]);
+        sees(&screen, "ironcage: question 1 (1 of 1)");
+        sees(&screen, "for a test");
+        // Enter alone is no answer, and nothing of the cage's comes through.
+        screen.keys(&["Enter"]);
+        for _ in 0..20 {
+            let now = seen(&screen);
+            assert!(now.contains("ironcage: question 1") && !now.contains("NOISE"), "{now}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert!(outside(stage, &["pending"]).contains("/1 "));
+        screen.keys(&["a"]);
+        sees(&screen, "approve it? press Enter");
+        screen.keys(&["Enter"]);
+        let answered = || outside(stage, &["pending"]).starts_with("no question");
+        assert!(wait_until(PATIENCE, answered), "{}", seen(&screen));
+        sees(&screen, "NOISE");
+        screen.line("kill $noise; wait; clear; cat $D/file; echo after");
+        sees(&screen, "asked for\nafter");
+        screen.line("exit");
+        screen.prompt();
+    }
+
+    fn a_full_screen_program_is_as_it_was_when_the_prompt_is_gone(stage) {
+        if !std::path::Path::new("/usr/bin/vim.tiny").exists() {
+            return skip("vim is not installed");
+        }
+        let Some(screen) = Screen::open(stage) else { return };
+        let policy = policy(stage);
+        stage.write(stage.project().join("text"), "the first line\nthe second line\n");
+        screen.cage(&format!("--policy {policy} --name edited -- /usr/bin/vim.tiny -u NONE text"));
+        sees(&screen, "the second line");
+        let more = stage.aside().join("more").display().to_string();
+        let ask = ["exec", "edited", "--", "/.ironcage/bin/ironcage", "ask", "--read", &more];
+        outside(stage, &ask);
+        until_asked(stage, &more);
+        screen.keys(&["C-^"]);
+        sees(&screen, "ironcage: question 1 (1 of 1)");
+        let now = seen(&screen);
+        assert!(!now.contains("the second line"), "{now}");
+        screen.keys(&["d"]);
+        sees(&screen, "deny it? press Enter");
+        screen.keys(&["Enter"]);
+        sees(&screen, "the second line");
+        assert!(!seen(&screen).contains("ironcage: question"), "{}", seen(&screen));
+        // It works on: what is typed goes to it again.
+        screen.keys(&["o", "typed after it"]);
+        sees(&screen, "typed after it");
+        screen.keys(&["Escape"]);
+        screen.keys(&[":wq", "Enter"]);
+        screen.prompt();
+        let record = outside(stage, &["audit", "show", "edited"]);
+        assert!(record.contains("question 1: denied"), "{record}");
+    }
+
+    fn a_question_that_is_answered_elsewhere_takes_its_prompt_along(stage) {
+        let Some(screen) = Screen::open(stage) else { return };
+        let policy = policy(stage);
+        let at = |name: &str| stage.aside().join(name).display().to_string();
+        screen.cage(&format!("--policy {policy} --name shelled --env PS1='in> ' -- /bin/sh"));
+        screen.asks("in>");
+        screen.line(&format!("{ASK} --read {}; {ASK} --read {}; echo status-$?", at("data"), at("more")));
+        screen.shows("status-2");
+        screen.keys(&["C-^"]);
+        sees(&screen, "question 1 (1 of 2)");
+        screen.keys(&["n"]);
+        sees(&screen, "question 2 (2 of 2)");
+        outside(stage, &["deny", "shelled/2"]);
+        sees(&screen, "question 1 (1 of 1)");
+        screen.keys(&["q"]);
+        screen.asks("in>");
+        screen.keys(&["C-^"]);
+        sees(&screen, "question 1 (1 of 1)");
+        // The end of the cage is the end of the prompt.
+        outside(stage, &["stop", "shelled"]);
+        screen.prompt();
+    }
+}
