@@ -116,7 +116,7 @@ impl<'a> Cage<'a> {
 
 impl Drop for Cage<'_> {
     fn drop(&mut self) {
-        let mut stop = self.stage.ironcage(["kill", &self.id]);
+        let mut stop = self.stage.ironcage(["stop", "-q", "--time", "0", &self.id]);
         let _ = Running::start(&mut stop).finish(PATIENCE);
     }
 }
@@ -182,5 +182,54 @@ both! {
         // t1, t2, t3, t5, t6 and t8: neither what needs nothing nor what is hidden in words.
         let calls = record.lines().filter(|line| line.contains("  the model calls Bash"));
         assert_eq!(calls.count(), 6, "{record}");
+    }
+
+    fn a_cage_whose_deeds_are_not_its_models_words_is_trusted_less_and_stopped(stage) {
+        let Some(server) = TlsWeb::of(stage, "model.test", "/usr/bin/python3", SERVER) else { return };
+        let out = stage.base().join("out");
+        stage.write(out.join("there"), "1\n");
+        let policy = format!(
+            "[ceiling.auto.files]\nwrite = [{out:?}]\n[ceiling.drift]\nshorten = 1\nask = 2\nfreeze = 3\n"
+        );
+        let cage = Cage::start(stage, &server, &policy);
+        let contact = |host: &str| cage.sh(&format!("python3 -c 'import socket; socket.getaddrinfo(\"{host}\", 80)'; true"));
+
+        // Each host counts when it is first refused. While nothing is said, nothing is contradicted; nor is a call that may do anything.
+        contact("nobody.test");
+        cage.calls("t1", "./anything");
+        contact("still-nobody.test");
+        cage.returns(&["t1"]);
+        // What is named is no drift, though it is refused.
+        cage.calls("t2", "curl http://named.test/");
+        cage.wait_for_record("the model calls Bash: host named.test");
+        contact("named.test");
+        cage.wait_for_record("dns   named.test");
+        assert!(!cage.record().contains("drift 1"), "{}", cage.record());
+
+        contact("one.test");
+        cage.wait_for_record("drift 1: the model called Bash, which says nothing of one.test");
+        cage.calls("t3", &format!("rm {}/b", out.display()));
+        // A quarter as long.
+        cage.wait_for_record("for 150.000 s");
+        cage.returns(&["t3"]);
+        cage.wait_for_leases(0);
+        contact("two.test");
+        cage.wait_for_record("drift 2");
+        cage.calls("t4", &format!("rm {}/b", out.display()));
+        cage.wait_for_record("question 1: the model's answer asks for write");
+        cage.wait_for_leases(0);
+
+        // The third time it is stopped, with what tries it.
+        let mut exec = stage.ironcage(["exec", "-d", &cage.id, "--", "/bin/sh", "-c"]);
+        exec.arg("python3 -c 'import socket; socket.getaddrinfo(\"three.test\", 80)'; touch went-on");
+        Running::start(&mut exec).finish(PATIENCE).ok();
+        cage.wait_for_record("drift 3");
+        let mut refused = stage.ironcage(["exec", &cage.id, "--", "true"]);
+        let refused = format!("{:?}", Running::start(&mut refused).finish(PATIENCE));
+        assert!(refused.contains("ironcage resume"), "{refused}");
+        cage.says(&["resume"]);
+        let went = wait_until(PATIENCE, || cage.sh("ls").contains("went-on"));
+        assert!(went, "it goes on: {}", cage.record());
+        assert!(cage.record().contains("the cage goes on, by the operator"), "{}", cage.record());
     }
 }

@@ -69,6 +69,8 @@ pub enum Request {
     /// Lets the cage's copy-on-write views look at the real files anew, and what this connection
     /// holds go on. Answered by [`Reply::Released`].
     Release,
+    /// Lets a cage go on that was stopped for its user to look at. Answered by [`Reply::Resumed`].
+    Resume,
 }
 
 /// A lease that is asked for.
@@ -310,6 +312,8 @@ pub enum Reply {
     /// The cage's processes were told to stop. Descriptor: its process file system, in which all
     /// but the first stop in a moment.
     Held,
+    /// The cage goes on.
+    Resumed,
     /// They go on.
     Released {
         /// Why the views could not be renewed, if they could not.

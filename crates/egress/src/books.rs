@@ -80,15 +80,15 @@ impl Books {
     fn enter(&self, kind: Kind) -> Rc<Sums> {
         let (sums, told) = self.ledger.borrow_mut().open(kind);
         if let Some(told) = told {
-            self.tell(told);
+            self.tell(told, FromDoor::Traffic);
         }
         sums
     }
 
-    fn tell(&self, told: Traffic) {
-        let message = FromDoor::Traffic(told);
+    fn tell(&self, told: Traffic, how: fn(Traffic) -> FromDoor) {
+        let message = how(told);
         if !matches!(wire::say(self.supervisor(), &message), Ok(true))
-            && let FromDoor::Traffic(told) = &message
+            && let FromDoor::Traffic(told) | FromDoor::Sum(told) = &message
         {
             // The supervisor is busy: it hears of it with the next sums.
             self.ledger.borrow_mut().put_back(told);
@@ -99,7 +99,7 @@ impl Books {
     pub(crate) fn tell_sums(&self) {
         let sums = self.ledger.borrow().sums();
         for told in sums {
-            self.tell(told);
+            self.tell(told, FromDoor::Sum);
         }
     }
 

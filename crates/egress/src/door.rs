@@ -102,6 +102,7 @@ impl Door {
             Some(FromDoor::Closed) => Err(io::Error::other("it ended before it was ready")),
             Some(
                 FromDoor::Traffic(_)
+                | FromDoor::Sum(_)
                 | FromDoor::Changed { .. }
                 | FromDoor::Authority(_)
                 | FromDoor::Overheard(_)
@@ -149,7 +150,7 @@ impl Door {
         let deadline = Instant::now() + PATIENCE;
         loop {
             match self.next_before(deadline) {
-                Ok(Some(FromDoor::Traffic(traffic))) => told.push(traffic),
+                Ok(Some(FromDoor::Traffic(traffic) | FromDoor::Sum(traffic))) => told.push(traffic),
                 // Nobody waits for that any more.
                 Ok(Some(
                     FromDoor::Changed { .. } | FromDoor::Dial { .. } | FromDoor::Overheard(_),

@@ -27,6 +27,7 @@ const AUTHORITY: u8 = b'a';
 const CHANGED: u8 = b'c';
 const DIAL: u8 = b'd';
 const OVERHEARD: u8 = b'o';
+const SUM: u8 = b'm';
 
 /// What the door says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,8 +41,10 @@ pub enum FromDoor {
     Failed(String),
     /// The certificate authority that it made for the cage.
     Authority(String),
-    /// Connections.
+    /// The first connection of its kind, at once.
     Traffic(Traffic),
+    /// Connections of a kind since they were last told.
+    Sum(Traffic),
     /// What was ordered holds.
     Changed {
         /// The order's.
@@ -181,6 +184,7 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, wait: bool) -> io::Result<Option<F
         FAILED => FromDoor::Failed(text()),
         AUTHORITY => FromDoor::Authority(text()),
         TRAFFIC => FromDoor::Traffic(serde_json::from_slice(rest).map_err(|_| garbled())?),
+        SUM => FromDoor::Sum(serde_json::from_slice(rest).map_err(|_| garbled())?),
         CHANGED => {
             let (serial, closed) = serde_json::from_slice(rest).map_err(|_| garbled())?;
             FromDoor::Changed { serial, closed }
@@ -214,6 +218,11 @@ pub(crate) fn say(socket: BorrowedFd<'_>, message: &FromDoor) -> io::Result<bool
         }
         FromDoor::Traffic(traffic) => {
             let mut bytes = vec![TRAFFIC];
+            bytes.extend(serde_json::to_vec(traffic)?);
+            bytes
+        }
+        FromDoor::Sum(traffic) => {
+            let mut bytes = vec![SUM];
             bytes.extend(serde_json::to_vec(traffic)?);
             bytes
         }
@@ -279,7 +288,8 @@ mod tests {
             FromDoor::Ready { per_port: None },
             FromDoor::Failed("why".into()),
             FromDoor::Authority("certificate".into()),
-            FromDoor::Traffic(traffic),
+            FromDoor::Traffic(traffic.clone()),
+            FromDoor::Sum(traffic),
             FromDoor::Changed {
                 serial: 7,
                 closed: 2,

@@ -44,7 +44,7 @@ pub use network::{
     Destination, HOST_NAME, HostName, HostRule, InvalidHostName, InvalidHostRuleText, Ports,
     special,
 };
-pub use outcome::{Ending, Outcome};
+pub use outcome::{Ending, Lent, Outcome};
 pub use printable::Printable;
 pub use question::{Question, QuestionEnd};
 pub use request::{

@@ -72,6 +72,20 @@ pub struct Outcome {
     /// Why the network door listened on single ports only, where it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub door_narrowed: Option<String>,
+    /// What the model's answers opened, in all.
+    #[serde(default)]
+    pub lent: Lent,
+}
+
+/// Leases that the model's answers opened, in all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lent {
+    /// How many.
+    pub leases: u32,
+    /// For how long they were given.
+    pub given_milliseconds: u64,
+    /// For how long they were open.
+    pub open_milliseconds: u64,
 }
 
 #[cfg(test)]

@@ -64,6 +64,9 @@ impl Supervision<'_> {
                 self.dial(ticket, port, six);
                 return Ok(());
             }
+            Ok(Some(FromDoor::Sum(traffic))) => {
+                return self.recorder.write(EventKind::Network(traffic));
+            }
             Ok(Some(FromDoor::Overheard(overheard))) => return self.overheard(overheard, now),
             Ok(None | Some(FromDoor::Ready { .. } | FromDoor::Authority(_))) => return Ok(()),
             Ok(Some(FromDoor::Failed(reason))) => reason,

@@ -127,6 +127,7 @@ impl Supervision<'_> {
             limits: hits,
             planted,
             door_narrowed,
+            lent: self.leases.lent,
         };
         Ok((outcome, farewell))
     }

@@ -268,6 +268,11 @@ impl<'a> Supervision<'a> {
 
     /// Asks the command to end; later it is killed.
     pub(crate) fn begin_stop(&mut self, grace: Duration, now: Instant) {
+        // What the user has stopped cannot hear that it is to end.
+        let grace = match self.is_frozen() {
+            true => Duration::ZERO,
+            false => grace,
+        };
         let deadline = now.checked_add(grace).unwrap_or(now);
         // Who asks again may only shorten it.
         let deadline = self
@@ -546,10 +551,10 @@ impl<'a> Supervision<'a> {
             own.mode.suspend(|| signals::pending(signals));
             terminal::copy_size(own.controller.as_fd());
             // A cage that ended meanwhile does not go on.
-            let _ = self.cage.resume();
+            self.let_go_on();
         } else if self.in_background {
             // There is no shell to which a stop would lead back: so there is none.
-            let _ = self.cage.resume();
+            self.let_go_on();
         }
     }
 
@@ -558,7 +563,7 @@ impl<'a> Supervision<'a> {
         let _ = self.cage.freeze();
         // Stops here until somebody sends SIGCONT.
         let _ = kill_process(getpid(), Signal::STOP);
-        let _ = self.cage.resume();
+        self.let_go_on();
     }
 
     fn refuse(&mut self) -> Result<(), RunError> {

@@ -28,6 +28,7 @@ pub(crate) mod probe;
 pub(crate) mod profile;
 pub(crate) mod ps;
 pub(crate) mod publish;
+pub(crate) mod resume;
 pub(crate) mod revoke;
 pub(crate) mod rm;
 pub(crate) mod run;

@@ -5,7 +5,7 @@ use crate::change;
 use crate::error::{CliError, CommandResult, without_numbers};
 use ironcage_backend::{COPY_ON_WRITE, MAP_OWNER, StartError};
 use ironcage_host::HostCaps;
-use ironcage_model::{Ending, LimitHit, Outcome, Printable};
+use ironcage_model::{Ending, Lent, LimitHit, Outcome, Printable};
 use ironcage_runtime::{Awaited, Job, RunError, Side, detach};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -139,6 +139,9 @@ pub(crate) fn run(args: Args) -> CommandResult {
         }
     };
     report(&finished.outcome, &program, finished.id.as_str());
+    if !args.quiet {
+        tell_lent(&finished.outcome.lent);
+    }
     if let Some(mut change) = change {
         if let Some(storage) = &finished.storage {
             change.write_down(storage, prepared.plan.in_memory())?;
@@ -191,6 +194,18 @@ fn announce(prepared: &Prepared) {
     }
     for layer in &prepared.plan.degraded {
         anstream::eprintln!("ironcage: running without the layer {layer}, as you allowed");
+    }
+}
+
+/// Says how long what the model's answers opened was open.
+fn tell_lent(lent: &Lent) {
+    if lent.leases > 0 {
+        anstream::eprintln!(
+            "ironcage: what the model called had {} leases, open for {:.1} s of the {:.0} s that they were given",
+            lent.leases,
+            lent.open_milliseconds as f64 / 1000.0,
+            lent.given_milliseconds as f64 / 1000.0
+        );
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::RunError;
 use crate::supervise::Supervision;
 use ironcage_control::{ExecRequest, Reply};
+use ironcage_model::EventKind;
 use std::io;
 use std::os::fd::AsFd as _;
 use std::time::Instant;
@@ -10,10 +11,14 @@ use std::time::Instant;
 /// Commands that wait at once.
 const MAX_WAITING: usize = 64;
 
+/// Why nothing is done with a cage that the user is to look at.
+const FROZEN: &str = "the cage is stopped, because what it did differs from what its model said; look at `ironcage leases -f`, then `ironcage resume` lets it go on and `ironcage stop` ends it";
+
 /// Who holds the cage, and what waits for that to end.
 #[derive(Debug)]
 pub(super) struct Hold {
-    holder: u64,
+    /// A client; nobody where it is stopped for the user to look at.
+    holder: Option<u64>,
     /// Commands to start in it then, with who wants them.
     waiting: Vec<(u64, ExecRequest)>,
 }
@@ -24,8 +29,58 @@ impl Supervision<'_> {
         self.control.hold.is_some()
     }
 
+    /// Whether the cage is stopped for its user to look at.
+    pub(crate) fn is_frozen(&self) -> bool {
+        let hold = self.control.hold.as_ref();
+        hold.is_some_and(|hold| hold.holder.is_none())
+    }
+
+    /// Lets what was stopped go on, unless the user is to look at it first.
+    pub(crate) fn let_go_on(&self) {
+        if !self.is_frozen() {
+            // A cage that is just ending cannot, and need not.
+            let _ = self.cage.resume();
+        }
+    }
+
+    /// Stops the cage for its user to look at. `false` where it cannot be done at this moment.
+    pub(crate) fn freeze(&mut self) -> bool {
+        if self.control.hold.is_some() || self.control.stopping.is_some() {
+            return self.is_frozen();
+        }
+        let held = self.cage.hold().is_ok();
+        if held {
+            self.control.hold = Some(Hold {
+                holder: None,
+                waiting: Vec::new(),
+            });
+        }
+        held
+    }
+
+    /// The user has looked at a cage that was stopped: it goes on.
+    pub(super) fn thaw(&mut self, key: u64) -> Result<(), RunError> {
+        let frozen = |hold: &mut Hold| hold.holder.is_none();
+        if self.control.hold.take_if(frozen).is_none() {
+            let reason = "the cage is not stopped";
+            self.control.refuse(key, reason);
+            return Ok(());
+        }
+        self.intents.look_again();
+        self.recorder.write(EventKind::Resumed)?;
+        match self.cage.release() {
+            Ok(()) => self.control.reply(key, &Reply::Resumed, &[]),
+            Err(error) => self
+                .control
+                .refuse(key, format!("the cage is gone: {error}")),
+        }
+        Ok(())
+    }
+
     pub(super) fn hold(&mut self, key: u64) {
-        let against = if self.control.hold.is_some() {
+        let against = if self.is_frozen() {
+            Some(FROZEN)
+        } else if self.control.hold.is_some() {
             Some("somebody else applies its change at this moment; try again")
         } else if self.control.stopping.is_some() {
             Some("the cage is being stopped; try again when it is gone")
@@ -42,7 +97,7 @@ impl Supervision<'_> {
             return self.control.refuse(key, reason);
         }
         self.control.hold = Some(Hold {
-            holder: key,
+            holder: Some(key),
             waiting: Vec::new(),
         });
         match self.cage.proc().try_clone_to_owned() {
@@ -53,6 +108,10 @@ impl Supervision<'_> {
 
     /// Puts a command off that cannot be started while the cage is held.
     pub(super) fn put_off(&mut self, key: u64, request: ExecRequest) -> Option<ExecRequest> {
+        if self.is_frozen() {
+            self.control.refuse(key, FROZEN);
+            return None;
+        }
         match &mut self.control.hold {
             Some(hold) => {
                 if hold.waiting.len() < MAX_WAITING {
@@ -69,7 +128,7 @@ impl Supervision<'_> {
 
     /// Lets the cage go on, if this client holds it.
     pub(super) fn release(&mut self, key: u64, now: Instant) -> Result<(), RunError> {
-        let Some(hold) = self.control.hold.take_if(|hold| hold.holder == key) else {
+        let Some(hold) = self.control.hold.take_if(|hold| hold.holder == Some(key)) else {
             return Ok(());
         };
         let stale = self

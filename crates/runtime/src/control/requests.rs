@@ -113,6 +113,7 @@ impl Supervision<'_> {
             Request::Leases => self.list_leases(key, now),
             Request::Hold => self.hold(key),
             Request::Release => self.release(key, now)?,
+            Request::Resume => self.thaw(key)?,
         }
         Ok(())
     }

@@ -284,6 +284,7 @@ impl Supervision<'_> {
 
     /// Asks for what a lease that was ending stood in the way of.
     pub(crate) fn look_at_intents(&mut self, now: Instant) -> Result<(), RunError> {
+        self.freeze_if_distrusted();
         let mut again = Vec::new();
         for call in &mut self.intents.calls {
             let leases = &self.leases;

@@ -1,13 +1,13 @@
 //! Whether what happens is what the model's answers said, and what comes of it where it is not.
 
-use super::Call;
+use super::{Call, Intents};
 use crate::RunError;
 use crate::supervise::Supervision;
 use ironcage_model::{EventKind, HostName, NetworkVerdict, Traffic, Trust};
 use ironcage_plan::Drift;
 use std::time::{Duration, Instant};
 
-/// Differences of one time that are told apart.
+/// Hosts that are told apart.
 const MOST: usize = 256;
 
 /// How far a cage is trusted, and what that rests on.
@@ -15,7 +15,7 @@ const MOST: usize = 256;
 pub(crate) struct Trusted {
     trust: Trust,
     differences: u32,
-    /// What was counted while these calls are under way: each once.
+    /// Hosts that were counted: each once.
     counted: Vec<String>,
 }
 
@@ -49,6 +49,16 @@ impl Trusted {
     }
 }
 
+impl Intents {
+    /// A person has looked at it: what was given at once is asked for, and the cage is stopped
+    /// again after as many differences more.
+    pub(crate) fn look_again(&mut self) {
+        self.trusted.trust = self.trusted.trust.min(Trust::Asked);
+        self.trusted.differences = 0;
+        self.trusted.counted.clear();
+    }
+}
+
 /// Whether the calls under way say something else than a connection to this host.
 fn differs(calls: &[Call], host: &str) -> bool {
     let name = HostName::from_ascii(host.as_bytes()).ok();
@@ -65,7 +75,8 @@ fn differs(calls: &[Call], host: &str) -> bool {
 }
 
 impl Supervision<'_> {
-    /// Looks at what the door refused: the calls under way may have said something else.
+    /// Looks at what the door refused for the first time: the calls under way may have said
+    /// something else. Of what comes again the door tells sums, which belong to no time.
     pub(crate) fn compare(&mut self, traffic: &Traffic, now: Instant) -> Result<(), RunError> {
         if traffic.verdict != NetworkVerdict::Denied || self.intents.calls.is_empty() {
             return Ok(());
@@ -74,20 +85,19 @@ impl Supervision<'_> {
         let Some(bounds) = self.plan.leases.as_ref().map(|leases| leases.drift) else {
             return Ok(());
         };
-        // Sums of many.
+        // Others than the door tells apart.
         if traffic.host.starts_with('(') || !differs(&self.intents.calls, &traffic.host) {
             return Ok(());
         }
-        let last = self.intents.calls.last().map_or(0, |call| call.number);
-        let key = format!("{last} {}", traffic.host);
         let trusted = &mut self.intents.trusted;
-        if trusted.counted.contains(&key) {
+        // Of one host there are several kinds: its name, its ports.
+        if trusted.counted.contains(&traffic.host) {
             return Ok(());
         }
         if trusted.counted.len() >= MOST {
             trusted.counted.remove(0);
         }
-        trusted.counted.push(key);
+        trusted.counted.push(traffic.host.clone());
         let number = trusted.count(bounds);
         let trust = trusted.trust();
         let tools: Vec<&str> = (self.intents.calls.iter())
@@ -103,6 +113,15 @@ impl Supervision<'_> {
             what,
             number,
             trust,
-        })
+        })?;
+        self.freeze_if_distrusted();
+        Ok(())
+    }
+
+    /// Stops a cage that is not trusted any more, as soon as that can be done.
+    pub(super) fn freeze_if_distrusted(&mut self) {
+        if self.intents.trusted.trust == Trust::Frozen && !self.is_frozen() {
+            self.freeze();
+        }
     }
 }

@@ -7,7 +7,7 @@ use crate::RunError;
 use crate::supervise::Supervision;
 use ironcage_backend::{LeaseOrder, Progress};
 use ironcage_control::Reply;
-use ironcage_model::{EventKind, Holder, Holders, LeaseEnd};
+use ironcage_model::{EventKind, Holder, Holders, LeaseEnd, LeaseOrigin, Term};
 use ironcage_sys::faults::lease_step as step;
 use std::time::{Duration, Instant};
 
@@ -141,7 +141,7 @@ impl Supervision<'_> {
         let stage = held.stage;
         if matches!(stage, Stage::Expelling { .. }) {
             // Whatever came of it, the others go on.
-            let _ = self.cage.resume();
+            self.let_go_on();
             if let Some(stopped) = &mut self.leases.stopped {
                 *stopped = now;
             }
@@ -194,7 +194,7 @@ impl Supervision<'_> {
         }
         if !expelling {
             // Should it have been the user after all, they stop it once more.
-            let _ = self.cage.resume();
+            self.let_go_on();
         }
         true
     }
@@ -207,7 +207,7 @@ impl Supervision<'_> {
 
     /// Lets them go on.
     pub(crate) fn resume_after_a_lease(&mut self, now: Instant) {
-        let _ = self.cage.resume();
+        self.let_go_on();
         self.leases.stopped = Some(now);
     }
 
@@ -226,6 +226,17 @@ impl Supervision<'_> {
     }
 
     fn tell_end(&mut self, held: &Held, end: LeaseEnd) -> Result<(), RunError> {
+        if held.lease.origin == LeaseOrigin::Answer && end != LeaseEnd::NotOpened {
+            let lent = &mut self.leases.lent;
+            let open = u64::try_from(held.born.elapsed().as_millis()).unwrap_or(u64::MAX);
+            let given = match held.lease.term {
+                Term::Milliseconds(given) => given,
+                Term::UntilRevoked => open,
+            };
+            lent.leases = lent.leases.saturating_add(1);
+            lent.given_milliseconds = lent.given_milliseconds.saturating_add(given);
+            lent.open_milliseconds = lent.open_milliseconds.saturating_add(open);
+        }
         // The record first: who is told may act on it.
         self.recorder.write(EventKind::LeaseEnd {
             number: held.lease.number,

@@ -16,7 +16,7 @@ use crate::backends::backend;
 use crate::supervise::Supervision;
 use ironcage_backend::{Keeper, Kept, LeaseOrder};
 use ironcage_control::{LeaseDescription, LeaseState, Reply};
-use ironcage_model::{Holder, Lease, LeaseOrigin, Resource, Term};
+use ironcage_model::{Holder, Lease, LeaseOrigin, Lent, Resource, Term};
 use ironcage_sys::faults::lease_step as step;
 use means::Means;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -39,6 +39,8 @@ pub(crate) struct Leases {
     /// When the cage was last stopped for the end of a lease.
     stopped: Option<Instant>,
     pace: Pace,
+    /// What the model's answers opened, of that which is over.
+    pub(crate) lent: Lent,
 }
 
 /// How many requests came within this second.
