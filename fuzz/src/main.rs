@@ -1,20 +1,21 @@
 //! One parser under libFuzzer, chosen by the variable IRONCAGE_FUZZ; `scripts/fuzz` runs them.
 #![no_main]
 
-use ironcage_control::{Reply, Request, frame};
+use ironcage_control::{Inquiry, Reply, Request, frame};
 use ironcage_intent::{Answer, Encoding, Format, results};
 use std::path::Path;
 use std::sync::OnceLock;
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 8] = [
+const TARGETS: [(&str, Target); 9] = [
     ("dns-question", ironcage_egress::fuzz::dns_question),
     ("dns-answer", ironcage_egress::fuzz::dns_answer),
     ("tls-hello", ironcage_egress::fuzz::tls_hello),
     ("http-head", ironcage_egress::fuzz::http_head),
     ("names-and-rules", names_and_rules),
     ("control-frame", control_frame),
+    ("inquiry", inquiry),
     ("model-answer", model_answer),
     ("policy", policy),
 ];
@@ -42,6 +43,14 @@ fn control_frame(bytes: &[u8]) {
     if let Ok((_, body)) = frame::split(bytes) {
         let _ = frame::parse::<Request>(body);
         let _ = frame::parse::<Reply>(body);
+    }
+}
+
+/// A line of somebody in the cage who asks for something.
+fn inquiry(bytes: &[u8]) {
+    match Inquiry::read(bytes) {
+        Ok(inquiry) => drop(inquiry.what.resource().to_string()),
+        Err(error) => assert!(!error.to_string().contains(char::is_control)),
     }
 }
 

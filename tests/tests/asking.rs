@@ -225,6 +225,36 @@ both! {
         assert_eq!(std::fs::read_to_string(&config).expect("the policy"), text);
     }
 
+    fn a_command_of_the_users_is_told_of_each_question_and_its_failure_is_on_record(stage) {
+        let told = stage.base().join("told");
+        let config = stage.base().join("config/ironcage/config.toml");
+        let command = format!("cat >> {}", told.display());
+        stage.write(&config, format!("[questions]\nnotify = [\"/bin/sh\", \"-c\", \"{command}\"]\n"));
+        let cage = Cage::start(stage);
+        cage.ask_for("--read", "data").ended(2);
+        let read = || std::fs::read_to_string(&told).unwrap_or_default();
+        let whole = || serde_json::from_str::<serde_json::Value>(&read()).is_ok();
+        assert!(wait_until(PATIENCE, whole), "{}", read());
+        let question: serde_json::Value = serde_json::from_str(&read()).expect("JSON");
+        assert_eq!(question["cage"], cage.id.as_str());
+        assert_eq!(question["number"], 1);
+        assert_eq!(question["reason"], "for a test");
+        // Joined questions are not told twice; a command that fails is told of.
+        cage.ask_for("--read", "data").ended(2);
+        stage.write(&config, "[questions]\nnotify = [\"/bin/false\"]\nwebhook = \"http://127.0.0.1:1/\"\n");
+        let fails = Cage::start(stage);
+        fails.ask_for("--read", "data").ended(2);
+        let on_record = || {
+            let record = fails.record();
+            record.contains("nobody was told by questions.notify: its program ended with status 1")
+                && record.contains("nobody was told by questions.webhook")
+        };
+        assert!(wait_until(PATIENCE, on_record), "{}", fails.record());
+        assert!(fails.pending().contains("nobody was told by"), "{}", fails.pending());
+        assert!(!cage.record().contains("nobody was told by"), "{}", cage.record());
+        assert!(whole(), "{}", read());
+    }
+
     fn hostile_lines_are_refused_and_others_are_served_all_the_same(stage) {
         let cage = Cage::start(stage);
         let script = r#"

@@ -150,6 +150,7 @@ fn add(sum: &mut Summary, record: Record) {
         | EventKind::LeaseEnd { .. }
         | EventKind::Question(_)
         | EventKind::QuestionEnd { .. }
+        | EventKind::QuestionUntold { .. }
         | EventKind::Intent(_)
         | EventKind::IntentUnread { .. }
         | EventKind::Drift { .. }

@@ -162,6 +162,10 @@ fn events(cage: &CageId) -> Vec<Event> {
             number: 3,
             trust: Trust::Shortened,
         },
+        EventKind::QuestionUntold {
+            number: 1,
+            reason: "nobody was told by questions.notify: its program ended with status 1".into(),
+        },
         EventKind::PeerRefused {
             reason: "the peer is in another user namespace than the supervisor".into(),
         },
@@ -201,7 +205,7 @@ fn the_example_is_what_is_written() {
     drop(log);
     assert!(matches!(
         verify(&dir, &id).unwrap(),
-        Verdict::Intact { lines: 18, .. }
+        Verdict::Intact { lines: 19, .. }
     ));
 
     let text = |path: PathBuf| std::fs::read_to_string(path).unwrap();

@@ -123,6 +123,9 @@ pub struct QuestionDescription {
     pub asked: u32,
     /// How long an answer is still waited for.
     pub milliseconds_left: u64,
+    /// Why somebody was not told of it who should have been.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub untold: Option<String>,
 }
 
 /// A lease that is open, or whose end is not proved yet.

@@ -253,6 +253,13 @@ pub enum EventKind {
     },
     /// A cage that was stopped for drift goes on.
     Resumed,
+    /// Somebody was not told of a question who should have been.
+    QuestionUntold {
+        /// The question's number.
+        number: u32,
+        /// Who, and why.
+        reason: String,
+    },
     /// Somebody connected to the cage's control socket who may not; the first sixteen are recorded.
     PeerRefused {
         /// Why.

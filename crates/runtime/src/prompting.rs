@@ -8,7 +8,7 @@ use crate::RunError;
 use crate::leases::LeaseOutcome;
 use crate::questions::Answerer;
 use crate::supervise::Supervision;
-use crate::terminal::prompt::{Choice, Pressed, Prompt, enter, leave, notice, notice_over};
+use crate::terminal::prompt::{Choice, Pressed, Prompt, enter, fits, leave, notice, notice_over};
 use crate::terminal::{copy_size, copy_smaller_size, size};
 use ironcage_control::{ApproveRequest, QuestionDescription};
 use ironcage_sys::rustix::io::read;
@@ -56,15 +56,12 @@ impl Prompting {
 impl Supervision<'_> {
     /// Does what is due: tells of questions, opens the prompt, closes one that is answered.
     pub(crate) fn look_at_prompt(&mut self, now: Instant) {
-        if self.terminal.is_none() || self.plan.leases.is_none() {
+        let Some(chord) = self.input.as_mut().and_then(|input| input.call()) else {
             return;
-        }
+        };
         let waiting = self.questions.describe(now);
-        let call = self.input.as_mut().and_then(|input| input.call());
-        let called = call.is_some_and(|chord| {
-            chord.arm(!waiting.is_empty());
-            chord.take()
-        });
+        chord.arm(!waiting.is_empty());
+        let called = chord.take();
         match &self.prompting.open {
             Some(prompt)
                 if waiting
@@ -160,6 +157,13 @@ impl Supervision<'_> {
         self.inject(&drawn);
     }
 
+    /// Whether a question can be read as a whole: what is not seen is not approved.
+    fn prompt_fits(&self, number: u32, now: Instant) -> bool {
+        let waiting = self.questions.describe(now);
+        let mut found = waiting.iter().filter(|one| one.question.number == number);
+        found.next().is_some_and(|one| fits(one, size()))
+    }
+
     fn turn_prompt(&mut self, number: u32, now: Instant) {
         if let Some(prompt) = &mut self.prompting.open {
             prompt.turn_to(number);
@@ -193,6 +197,13 @@ impl Supervision<'_> {
                 }
             }
             Pressed::Answer(Choice::Deny) => self.deny(Answerer::Terminal, number, "", now)?,
+            Pressed::Answer(_) if !self.prompt_fits(number, now) => {
+                if let Some(prompt) = &mut self.prompting.open {
+                    let reason = "it is too long for this screen";
+                    prompt.note = format!("{reason}: answer with ironcage approve");
+                }
+                self.draw_prompt(now);
+            }
             Pressed::Answer(choice) => {
                 let request = ApproveRequest {
                     number,

@@ -142,7 +142,9 @@ pub fn run(mut job: Job<'_>) -> Result<Finished, RunError> {
         Some(log) => join_log(streams, log, job.keep_input)?,
         None => {
             let leases = plan.leases.as_ref();
-            let call = leases.map(|leases| Chord::new(leases.questions.key.byte()));
+            // Keys are a person's only where they come from a terminal.
+            let call = leases.filter(|_| terminal::is_interactive());
+            let call = call.map(|leases| Chord::new(leases.questions.key.byte()));
             join(streams, job.raw_terminal, call)?
         }
     };

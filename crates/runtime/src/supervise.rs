@@ -106,6 +106,7 @@ enum Source {
     Link,
     AskSocket,
     Clerk,
+    Messenger(u32),
     Prompt,
 }
 
@@ -361,6 +362,9 @@ impl<'a> Supervision<'a> {
         if let Some(listener) = self.asking.unattended().filter(|_| !gone) {
             add(Source::AskSocket, listener, PollFlags::IN);
         }
+        for (serial, messenger) in self.questions.messengers() {
+            add(Source::Messenger(serial), messenger, PollFlags::IN);
+        }
         if let Some(clerk) = self.asking.clerk() {
             add(Source::Clerk, clerk, PollFlags::IN);
         }
@@ -445,6 +449,7 @@ impl<'a> Supervision<'a> {
             Source::Keeper => self.hear_keeper(now)?,
             Source::Scope(number) => self.hear_scope(number, now)?,
             Source::AskSocket => self.start_clerk(),
+            Source::Messenger(serial) => self.hear_messenger(serial)?,
             Source::Prompt => self.hear_prompt(now)?,
             Source::Clerk => self.hear_clerk(now)?,
             Source::Link => {

@@ -373,6 +373,7 @@ fn print_record(out: &mut dyn Write, record: &Record) -> io::Result<()> {
         | EventKind::LeaseEnd { .. }
         | EventKind::Question(_)
         | EventKind::QuestionEnd { .. }
+        | EventKind::QuestionUntold { .. }
         | EventKind::Intent(_)
         | EventKind::IntentUnread { .. }
         | EventKind::Drift { .. }

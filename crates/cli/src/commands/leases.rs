@@ -103,6 +103,7 @@ fn matters(record: &Record) -> bool {
             | EventKind::LeaseEnd { .. }
             | EventKind::Question(_)
             | EventKind::QuestionEnd { .. }
+            | EventKind::QuestionUntold { .. }
             | EventKind::Intent(_)
             | EventKind::IntentUnread { .. }
             | EventKind::Drift { .. }
@@ -163,6 +164,9 @@ pub(super) fn line(out: &mut dyn Write, kind: &EventKind) -> io::Result<()> {
                 question.origin.name(),
                 question.resource
             )
+        }
+        EventKind::QuestionUntold { number, reason } => {
+            writeln!(out, "question {number}: {}", Printable::new(reason))
         }
         EventKind::QuestionEnd {
             number,

@@ -78,8 +78,12 @@ fn in_words(one: &Waiting) -> String {
         reason => format!("said inside: {}", Printable::new(reason)),
     };
     let minutes = one.described.milliseconds_left.div_ceil(60_000);
+    let untold = match &one.described.untold {
+        Some(why) => format!("\n    {}", Printable::new(why)),
+        None => String::new(),
+    };
     format!(
-        "{}/{}  {} asks for {}{term}{often}\n    {reason}\n    {} (an answer is waited for {minutes} min)",
+        "{}/{}  {} asks for {}{term}{often}\n    {reason}\n    {} (an answer is waited for {minutes} min){untold}",
         one.shown(),
         question.number,
         question.origin.name(),

@@ -108,6 +108,7 @@ impl Refusals {
             | EventKind::LeaseEnd { .. }
             | EventKind::Question(_)
             | EventKind::QuestionEnd { .. }
+            | EventKind::QuestionUntold { .. }
             | EventKind::Intent(_)
             | EventKind::IntentUnread { .. }
             | EventKind::Drift { .. }

@@ -5,13 +5,16 @@
 //! the question that is open; what was denied is not asked again for a while. There is a bound
 //! on how many are open, and each expires.
 
+mod messenger;
+
 use crate::RunError;
 use crate::leases::{LeaseOutcome, LeaseRequest, REASON, Requester, look};
 use crate::supervise::Supervision;
 use ironcage_control::{ApproveRequest, GrantRequest, QuestionDescription, Reply};
 use ironcage_layers::live::Identity;
 use ironcage_model::{EventKind, LeaseOrigin, Question, QuestionEnd, Resource, Scope};
-use std::os::fd::OwnedFd;
+use messenger::Messenger;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -19,6 +22,8 @@ use std::time::{Duration, Instant};
 const MOST: usize = 16;
 /// And of them by one kind of asker: nobody's are crowded out by another's.
 const MOST_OF_ONE: usize = 8;
+/// Questions of one cage within an hour: nobody is worn down by being asked.
+const MOST_AN_HOUR: usize = 60;
 /// Who waits for the answer to one question.
 const MOST_WAITING: usize = 16;
 /// Denials that are remembered.
@@ -32,6 +37,9 @@ pub(crate) struct Questions {
     open: Vec<Open>,
     denied: Vec<Denied>,
     last: u32,
+    /// When those of the last hour were asked.
+    recent: Vec<Instant>,
+    messengers: Vec<Messenger>,
 }
 
 /// A question that is open.
@@ -47,6 +55,8 @@ struct Open {
     asked: u32,
     born: Instant,
     until: Instant,
+    /// Why somebody was not told of it who should have been.
+    untold: Option<String>,
     /// Who approved it, while the lease is being opened.
     approved: Option<Answerer>,
 }
@@ -99,6 +109,7 @@ impl Questions {
             question: open.question.clone(),
             asked: open.asked,
             milliseconds_left: open.until.saturating_duration_since(now).as_millis() as u64,
+            untold: open.untold.clone(),
         };
         let open = self.open.iter().filter(|open| open.approved.is_none());
         open.map(of).collect()
@@ -107,6 +118,11 @@ impl Questions {
     fn position(&self, number: u32) -> Option<usize> {
         let mut open = self.open.iter();
         open.position(|open| open.question.number == number)
+    }
+
+    /// Those who are under way to tell of a question.
+    pub(crate) fn messengers(&self) -> impl Iterator<Item = (u32, BorrowedFd<'_>)> {
+        self.messengers.iter().map(Messenger::interest)
     }
 
     /// How many have been asked so far.
@@ -175,6 +191,14 @@ impl Supervision<'_> {
             );
             return self.refuse_lease(by, resource, origin, reason);
         }
+        let recent = |at: &Instant| now.duration_since(*at) < Duration::from_secs(3600);
+        self.questions.recent.retain(recent);
+        if self.questions.recent.len() >= MOST_AN_HOUR {
+            let reason =
+                format!("{because}, and {MOST_AN_HOUR} questions were asked within an hour");
+            return self.refuse_lease(by, resource, origin, reason);
+        }
+        self.questions.recent.push(now);
         self.questions.last = self.questions.last.wrapping_add(1).max(1);
         let number = self.questions.last;
         let question = Question {
@@ -191,6 +215,7 @@ impl Supervision<'_> {
         let expire = terms.and_then(|terms| terms.expire);
         // On record before anybody can answer it.
         self.recorder.write(EventKind::Question(question.clone()))?;
+        let told = question.clone();
         self.questions.open.push(Open {
             question,
             grant,
@@ -200,8 +225,10 @@ impl Supervision<'_> {
             asked: 1,
             born: now,
             until: after(now, expire.unwrap_or(FAR)),
+            untold: None,
             approved: None,
         });
+        self.send_messengers(&told)?;
         self.tell_requester(
             by,
             LeaseOutcome::Asked {
@@ -348,6 +375,7 @@ impl Supervision<'_> {
 
     /// The cage is gone, and nobody can be answered any more.
     pub(crate) fn finish_questions(&mut self) -> Result<(), RunError> {
+        self.questions.messengers.clear();
         for open in std::mem::take(&mut self.questions.open) {
             self.record_end(&open, QuestionEnd::CageEnded, String::new())?;
         }

@@ -92,10 +92,9 @@ impl Prompt {
         place: (usize, usize),
         size: Winsize,
     ) -> Vec<u8> {
-        let width = usize::from(size.ws_col.max(20)) - 2;
-        let rows = usize::from(size.ws_row.max(4));
-        let mut lines = self.lines(described, place);
-        lines.truncate(rows - 1);
+        let width = width(size);
+        let mut lines = self.lines(described, place, width);
+        lines.truncate(usize::from(size.ws_row.max(4)));
         let mut out = String::from("\x1b[2J");
         for (row, line) in lines.iter().enumerate() {
             let shown: String = line.chars().take(width).collect();
@@ -109,6 +108,7 @@ impl Prompt {
         &self,
         described: &QuestionDescription,
         (index, count): (usize, usize),
+        width: usize,
     ) -> Vec<String> {
         let question = &described.question;
         let term = match question.term {
@@ -129,28 +129,47 @@ impl Prompt {
                 question.number,
                 index + 1
             ),
-            String::new(),
-            format!("  {}", question.resource),
-            format!("  {term}"),
-            String::new(),
-            format!(
-                "  asked for by {}{often}; said inside:",
-                question.origin.name()
-            ),
-            format!("    {reason}"),
-            format!("  {}", Printable::new(&question.because)),
-            String::new(),
-            "  a approve   o approve for one use   d deny   n next   q back".to_owned(),
+            "a approve   o approve for one use   d deny   n next   q back".to_owned(),
+            match self.chosen {
+                Some(Choice::Approve) => "approve it? press Enter".to_owned(),
+                Some(Choice::Once) => "approve it for one use? press Enter".to_owned(),
+                Some(Choice::Deny) => "deny it? press Enter".to_owned(),
+                None => Printable::new(&self.note).to_string(),
+            },
             String::new(),
         ];
-        lines.push(match self.chosen {
-            Some(Choice::Approve) => "  approve it? press Enter".to_owned(),
-            Some(Choice::Once) => "  approve it for one use? press Enter".to_owned(),
-            Some(Choice::Deny) => "  deny it? press Enter".to_owned(),
-            None => format!("  {}", Printable::new(&self.note)),
-        });
+        // What is asked for is seen as a whole, however long its name is.
+        lines.extend(wrapped(&question.resource.to_string(), width));
+        lines.extend([
+            term,
+            String::new(),
+            format!(
+                "asked for by {}{often}; said inside:",
+                question.origin.name()
+            ),
+            format!("  {reason}"),
+            Printable::new(&question.because).to_string(),
+        ]);
         lines
     }
+}
+
+/// How many characters are put into a line.
+fn width(size: Winsize) -> usize {
+    usize::from(size.ws_col.max(20)) - 2
+}
+
+/// A text in lines of at most this width. Characters that are not ASCII may be two wide.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let width = if text.is_ascii() { width } else { width / 2 };
+    let all: Vec<char> = text.chars().collect();
+    all.chunks(width.max(1)).map(String::from_iter).collect()
+}
+
+/// Whether what is asked for can be seen as a whole on a screen of this size.
+pub(crate) fn fits(described: &QuestionDescription, size: Winsize) -> bool {
+    let lines = wrapped(&described.question.resource.to_string(), width(size));
+    lines.len() + 4 < usize::from(size.ws_row.max(4))
 }
 
 /// Takes the screen over: whatever the agent was in the middle of ends, and nothing that it has
@@ -161,7 +180,7 @@ pub(crate) fn enter(before: Before) -> Vec<u8> {
         out.push_str("\x1b[?1049h");
     }
     // Keys as plain bytes, black on white or the other way round as explicit colours.
-    out.push_str("\x1b[>0u\x1b[0m\x1b(B\x0f\x1b[?6l\x1b[r\x1b[4l\x1b[?7h\x1b[?25l");
+    out.push_str("\x1b[>0u\x1b[0m\x1b(B\x0f\x1b[?6l\x1b[r\x1b[4l\x1b[?7l\x1b[?25l");
     out.push_str("\x1b[38;2;255;255;255;48;2;0;0;0m");
     out.into_bytes()
 }
@@ -169,7 +188,7 @@ pub(crate) fn enter(before: Before) -> Vec<u8> {
 /// Gives the screen back. A full-screen agent draws its own anew, for which it is told of another
 /// size.
 pub(crate) fn leave(before: Before) -> Vec<u8> {
-    let mut out = String::from("\x1b[<u\x1b[0m");
+    let mut out = String::from("\x1b[<u\x1b[0m\x1b[?7h");
     match before.alternate {
         true => out.push_str("\x1b[2J\x1b[H"),
         false => out.push_str("\x1b[?1049l"),
@@ -213,6 +232,7 @@ mod tests {
             },
             asked: 2,
             milliseconds_left: 1,
+            untold: None,
         }
     }
 
@@ -231,6 +251,31 @@ mod tests {
         assert_eq!(prompt.press(b"\r"), Pressed::Answer(Choice::Deny));
         assert_eq!(prompt.press(b"\x1b[A"), Pressed::Nothing);
         assert_eq!(prompt.press(b"q"), Pressed::Leave);
+    }
+
+    #[test]
+    fn what_cannot_be_seen_as_a_whole_does_not_fit() {
+        let size = |ws_row, ws_col| Winsize {
+            ws_row,
+            ws_col,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        let mut described = described();
+        assert!(fits(&described, size(24, 80)));
+        let path = format!("/srv/{}end", "x".repeat(300));
+        described.question.resource = Resource::Path {
+            path: path.clone(),
+            right: Right::Read,
+        };
+        assert!(fits(&described, size(24, 80)) && !fits(&described, size(8, 80)));
+        let drawn = Prompt::new(3, Before::default()).draw(&described, (0, 1), size(24, 80));
+        let drawn = String::from_utf8(drawn).unwrap();
+        let shown: String = drawn
+            .split('\x1b')
+            .filter_map(|part| part.split_once('H').map(|(_, text)| text))
+            .collect();
+        assert!(shown.contains(&path), "{shown}");
     }
 
     #[test]
