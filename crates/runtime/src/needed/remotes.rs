@@ -71,6 +71,8 @@ fn place(text: &str, workspace: &Path) -> Option<Remote> {
     let Some((scheme, rest)) = text.split_once("://") else {
         // `host:path` unless there is a slash before the colon.
         return match text.split_once(':') {
+            // A helper of git's, such as `ext::`, which runs a command.
+            Some((_, rest)) if rest.starts_with(':') => None,
             Some((host, _)) if !host.contains('/') && !host.is_empty() => rule(host, 22),
             _ => path(text),
         };
