@@ -167,8 +167,12 @@ both! {
         ran.says(&format!("goes on with the pending change {fork}"));
         assert_eq!(exec("cat file").ok().stdout(), "3\n");
         ironcage(stage, &["stop", "--time", "0", &running]).ok();
+        // What it was forked from is nothing that nobody misses, and has its turn after the fork.
+        assert!(ironcage(stage, &["changes"]).ok().stdout().contains(&format!("(forked as {fork})")));
+        ironcage(stage, &["prune", "--yes"]).ok();
         ironcage(stage, &["apply", &fork]).ok();
         assert_eq!(stage.read("file").as_deref(), Some("4\n"));
+        stage.sh_with(&["-q"], "test \"$(cat file)\" = 3").ok();
         ironcage(stage, &["snapshot", "--remove", "before"]).ok();
         assert!(!ironcage(stage, &["snapshot", "--list"]).ok().stdout().contains("before"));
     }

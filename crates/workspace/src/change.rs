@@ -149,6 +149,9 @@ pub(crate) struct Record {
     /// The change that another cage worked on when this one began, and that comes before it.
     #[serde(default)]
     pub(crate) beside: Option<ChangeId>,
+    /// The change that this one was forked from, which has its turn again after it.
+    #[serde(default)]
+    pub(crate) fork_of: Option<ChangeId>,
     #[serde(default, with = "path_text::list")]
     pub(crate) allowed: Vec<PathBuf>,
     #[serde(default)]
@@ -351,6 +354,11 @@ impl Change {
             .cloned()
             .collect();
         self.lies_in(layer, path, &parts)
+    }
+
+    /// The change that it was forked from, if it was.
+    pub fn fork_of(&self) -> Option<&ChangeId> {
+        self.record.fork_of.as_ref()
     }
 
     /// The change that it was begun beside, which the next run goes on with.

@@ -136,7 +136,7 @@ impl Store {
     /// When somebody uses the change, or it cannot be copied.
     pub fn fork(&self, change: &Change) -> Result<Change, WorkspaceError> {
         let _lock = change.lock()?;
-        self.duplicate(change, &mut || None)
+        self.forked(change, &mut || None)
     }
 
     /// The same while a cage works on the change, as with [`Store::snapshot_running`].
@@ -149,7 +149,14 @@ impl Store {
         _applying: &Applying,
         moved: &mut Moved<'_>,
     ) -> Result<Change, WorkspaceError> {
-        self.duplicate(change, moved)
+        self.forked(change, moved)
+    }
+
+    fn forked(&self, change: &Change, moved: &mut Moved<'_>) -> Result<Change, WorkspaceError> {
+        let mut copy = self.duplicate(change, moved)?;
+        copy.record.fork_of = Some(change.id().clone());
+        copy.write()?;
+        Ok(copy)
     }
 
     fn duplicate(&self, change: &Change, moved: &mut Moved<'_>) -> Result<Change, WorkspaceError> {
@@ -199,6 +206,7 @@ fn copy_change(
         record.id = id;
         record.layers = layers;
         record.beside = None;
+        record.fork_of = None;
         let copy = Change::new(record, directory.to_owned());
         copy.write()?;
         Ok(copy)

@@ -124,6 +124,7 @@ impl Store {
             cages: Vec::new(),
             layers: made,
             beside: None,
+            fork_of: None,
             allowed: Vec::new(),
             in_memory: false,
         };
@@ -249,14 +250,16 @@ impl Store {
                 }
                 _ => {}
             }
-            // What stood beside it, the last one of them, has its turn.
+            // What it was forked from, or stood beside it, the last one of them, has its turn.
             let others = directories(&place)?.into_iter();
-            let beside = others
+            let next = others
                 .filter_map(|directory| Change::read(&directory).ok())
-                .filter(|other| other.beside() == Some(change.id()))
-                .max_by_key(Change::began);
-            if let Some(beside) = beside {
-                self.make_current(&beside)?;
+                .filter(|other| {
+                    other.beside() == Some(change.id()) || change.fork_of() == Some(other.id())
+                })
+                .max_by_key(|other| (change.fork_of() == Some(other.id()), other.began()));
+            if let Some(next) = next {
+                self.make_current(&next)?;
             }
         }
         // Only when nothing is left in it.

@@ -52,6 +52,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
             (true, _) => "  (in use)".to_owned(),
             (_, Standing::Current) => String::new(),
             (_, Standing::Beside(first)) => format!("  (made beside {first})"),
+            (_, Standing::Forked(fork)) => format!("  (forked as {fork})"),
             (_, standing) => format!("  ({})", standing.prunable().unwrap_or_default()),
         };
         anstream::println!(
@@ -71,6 +72,8 @@ pub(super) enum Standing<'a> {
     Current,
     /// The next run goes on with this other one first.
     Beside(&'a ChangeId),
+    /// The next run goes on with this fork of it first.
+    Forked(&'a ChangeId),
     /// A newer one was wanted.
     SetAside,
     /// There is nowhere to apply it.
@@ -81,7 +84,7 @@ impl Standing<'_> {
     /// Why nobody would miss it, if so.
     pub(super) fn prunable(&self) -> Option<&'static str> {
         match self {
-            Standing::Current | Standing::Beside(_) => None,
+            Standing::Current | Standing::Beside(_) | Standing::Forked(_) => None,
             Standing::SetAside => Some("set aside by a newer one"),
             Standing::WorkspaceGone => Some("workspace gone"),
         }
@@ -89,10 +92,14 @@ impl Standing<'_> {
 }
 
 /// What a change is, by the one that the next run goes on with.
-pub(super) fn standing<'a>(change: &'a Change, current: Option<&Change>) -> Standing<'a> {
+pub(super) fn standing<'a>(change: &'a Change, current: Option<&'a Change>) -> Standing<'a> {
+    let fork = current.filter(|current| current.fork_of() == Some(change.id()));
     let current = current.map(Change::id);
     if change.workspace().symlink_metadata().is_err() {
         return Standing::WorkspaceGone;
+    }
+    if let Some(fork) = fork {
+        return Standing::Forked(fork.id());
     }
     match change.beside() {
         _ if current == Some(change.id()) => Standing::Current,
