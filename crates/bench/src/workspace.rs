@@ -135,7 +135,8 @@ fn starts(request: &WorkspaceRequest) -> Result<Vec<StartIn>, BenchError> {
     let mut measured = Vec::new();
     for files in [0, FILES.min(request.files), request.files] {
         let scratch = Scratch::new()?;
-        fill(scratch.work(), files)?;
+        // Empty ones: nothing reads them, and some disks take long to let go of what was in them.
+        fill(scratch.work(), files, |_| String::new())?;
         let mut arms = Vec::new();
         for mode in ["direct", "cow"] {
             let arguments = caged(mode, &["/bin/true".into()]);
@@ -185,16 +186,15 @@ fn failed(arm: &str, reason: String) -> BenchError {
     }
 }
 
-/// So many small files, a hundred in each directory.
-fn fill(work: &Path, files: usize) -> Result<(), BenchError> {
+/// So many files, a hundred in each directory, with what each is to hold.
+fn fill(work: &Path, files: usize, text: fn(usize) -> String) -> Result<(), BenchError> {
     for number in 0..files {
         let directory = work.join(format!("d{:05}", number / PER_DIRECTORY));
         if number % PER_DIRECTORY == 0 {
             std::fs::create_dir(&directory).map_err(BenchError::file("make", &directory))?;
         }
         let path = directory.join(format!("f{number}.txt"));
-        let text = format!("file {number}\nneedle {} here\n", number % PER_DIRECTORY);
-        std::fs::write(&path, text).map_err(BenchError::file("write", &path))?;
+        std::fs::write(&path, text(number)).map_err(BenchError::file("write", &path))?;
     }
     Ok(())
 }
@@ -208,7 +208,9 @@ struct Worker {
 fn tasks(request: &WorkspaceRequest) -> Result<Vec<Task>, BenchError> {
     let scratch = Scratch::new()?;
     let work = scratch.work().to_owned();
-    fill(&work, FILES)?;
+    fill(&work, FILES, |number| {
+        format!("file {number}\nneedle {} here\n", number % PER_DIRECTORY)
+    })?;
     let program = work.join("program.c");
     std::fs::write(&program, PROGRAM).map_err(BenchError::file("write", &program))?;
     prepare(&work, &scratch)?;
