@@ -163,6 +163,7 @@ mod tests {
             kind: EventKind::Exit {
                 ending: Ending::Exited { code: 0 },
                 milliseconds: 1,
+                usage: None,
             },
         }
     }

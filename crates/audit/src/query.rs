@@ -155,10 +155,12 @@ fn add(sum: &mut Summary, record: Record) {
         | EventKind::IntentUnread { .. }
         | EventKind::Drift { .. }
         | EventKind::Resumed
-        | EventKind::PeerRefused { .. } => {}
+        | EventKind::PeerRefused { .. }
+        | EventKind::Observed(_) => {}
         EventKind::Exit {
             ending,
             milliseconds,
+            ..
         } => {
             sum.ending = Some(ending);
             sum.milliseconds = Some(milliseconds);

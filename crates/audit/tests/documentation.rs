@@ -172,6 +172,7 @@ fn events(cage: &CageId) -> Vec<Event> {
         EventKind::Exit {
             ending: Ending::Exited { code: 0 },
             milliseconds: 1234,
+            usage: None,
         },
     ];
     (0..)

@@ -81,6 +81,7 @@ fn exit() -> impl Strategy<Value = EventKind> {
     (ending, any::<u64>()).prop_map(|(ending, milliseconds)| EventKind::Exit {
         ending,
         milliseconds,
+        usage: None,
     })
 }
 
@@ -279,6 +280,7 @@ fn finished() -> Vec<Event> {
     let exit = EventKind::Exit {
         ending: Ending::Exited { code: 0 },
         milliseconds: 3,
+        usage: None,
     };
     let denied = EventKind::Denied(Denial {
         syscall: "mount".into(),

@@ -13,6 +13,7 @@ fn record(dir: &Path, cage: &str, age: u64) -> (CageId, Log) {
     let kind = EventKind::Exit {
         ending: Ending::Exited { code: 0 },
         milliseconds: 1,
+        usage: None,
     };
     let (time, cage) = (1, id.clone());
     log.append(&Event { time, cage, kind }).unwrap();

@@ -32,6 +32,7 @@ fn record(dir: &Path, cage: &str, time: u64, name: Option<&str>) {
         EventKind::Exit {
             ending: Ending::Exited { code: 4 },
             milliseconds: 5,
+            usage: None,
         },
     ];
     for kind in kinds {

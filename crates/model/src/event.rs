@@ -93,6 +93,86 @@ pub struct Traffic {
     pub received: u64,
 }
 
+/// How something was used that is observed.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Use {
+    /// Opened to read, or looked at.
+    Read,
+    /// Opened to write, made, renamed or removed.
+    Write,
+    /// Executed.
+    Execute,
+    /// Connected to: a Unix socket by its path.
+    Connect,
+    /// Called: a system call of a group that the policy gives.
+    Call,
+}
+
+impl Use {
+    /// As it is shown.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Use::Read => "read",
+            Use::Write => "write",
+            Use::Execute => "execute",
+            Use::Connect => "connect",
+            Use::Call => "call",
+        }
+    }
+}
+
+/// What was seen to be used where a run is observed; the first time only.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Observation {
+    /// How.
+    pub how: Use,
+    /// The path in the cage, without links; or the system call. Bytes that are not UTF-8 are
+    /// replaced.
+    pub what: String,
+    /// The program, as the kernel names it (fifteen bytes at most).
+    pub program: String,
+    /// Whether it was there; what is to be made counts by the directory that it is made in.
+    pub found: bool,
+    /// Whether it stands for everything below the path, because too much was seen to be told one
+    /// by one.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub below: bool,
+}
+
+/// Something that the policy of a run gave.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// The key of the policy, such as `network.allow`.
+    pub key: String,
+    /// Its value, as a policy writes it.
+    pub value: String,
+    /// Where that came from.
+    pub origin: String,
+}
+
+/// What a run was given and the most that it used, for who wants to give it less.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Most bytes of memory at once, as far as somebody counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<u64>,
+    /// Most processes and threads at once, as far as somebody looked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pids: Option<u64>,
+    /// Whether files, programs and calls of groups were observed.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub observed: bool,
+    /// What the policy gave.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub granted: Vec<Grant>,
+    /// Whether it gave more than is told here.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub more: bool,
+}
+
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
@@ -265,6 +345,8 @@ pub enum EventKind {
         /// Why.
         reason: String,
     },
+    /// Something was used, in a run that is observed.
+    Observed(Observation),
     /// The cage is gone.
     Exit {
         /// How it ended.
@@ -272,6 +354,9 @@ pub enum EventKind {
         ending: Ending,
         /// How long it lived.
         milliseconds: u64,
+        /// What it was given and used; not there in records of versions that did not write it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        usage: Option<Box<Usage>>,
     },
 }
 

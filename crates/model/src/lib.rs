@@ -26,7 +26,9 @@ mod secret;
 mod switch;
 
 pub use enforcement::{Enforcement, LayerReport};
-pub use event::{Denial, Event, EventKind, NetworkVerdict, Protocol, Traffic};
+pub use event::{
+    Denial, Event, EventKind, Grant, NetworkVerdict, Observation, Protocol, Traffic, Usage, Use,
+};
 pub use extent::{Extent, InvalidPortPattern, PortPattern};
 pub use id::{CageId, InvalidCageId};
 pub use in_full::in_full;

@@ -49,6 +49,11 @@ pub enum PlanError {
         /// Why not.
         why: &'static str,
     },
+    /// What a run uses is to be observed, and the kernel cannot report it.
+    #[error(
+        "what the command uses cannot be observed: this kernel does not report system calls to a supervisor (seccomp user notification, Linux 5.5); `ironcage run` works without"
+    )]
+    CannotObserve,
     /// TLS is to be opened, and there is nothing to know servers by.
     #[error(
         "rules over requests and secrets need certificate authorities to know servers by, and this host has none: install ca-certificates, or name a file of them in SSL_CERT_FILE"

@@ -1,10 +1,10 @@
 //! From lists of system calls to the filter of a plan.
 
 use crate::seccomp::{Action, Comparison, Filter, FilterRule, Instruction, Refusal, compile};
-use crate::{PlanError, bounds, filter_leased, filter_shared};
+use crate::{PlanError, bounds, filter_leased, filter_shared, observed};
 use ironcage_host::HostCaps;
 use ironcage_model::Isolation;
-use ironcage_policy::syscalls::{self, Condition, SyscallAction, SyscallList};
+use ironcage_policy::syscalls::{self, Condition, SyscallAction, SyscallList, SyscallRule};
 use ironcage_policy::{Policy, SideChannels};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,8 +14,20 @@ const KNOWN: u32 = 470;
 
 const SET_PROCESSORS: &str = "sched_setaffinity";
 
-/// Where `leased`, files may be leased to the running cage.
-pub(crate) fn make(policy: &Policy, host: &HostCaps, leased: bool) -> Result<Filter, PlanError> {
+/// What besides the policy makes the filter.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted {
+    /// Whether files may be leased to the running cage.
+    pub(crate) leased: bool,
+    /// Whether what the command uses is observed.
+    pub(crate) observed: bool,
+}
+
+pub(crate) fn make(policy: &Policy, host: &HostCaps, wanted: Wanted) -> Result<Filter, PlanError> {
+    let Wanted { leased, observed } = wanted;
+    if observed && !host.seccomp_notify {
+        return Err(PlanError::CannotObserve);
+    }
     let unknown = |name: &str, origin: &dyn std::fmt::Display| PlanError::UnknownSyscalls {
         name: name.to_owned(),
         origin: origin.to_string(),
@@ -46,12 +58,44 @@ pub(crate) fn make(policy: &Policy, host: &HostCaps, leased: bool) -> Result<Fil
         processors_fixed,
         shared,
         leased,
+        observed: Vec::new(),
         program: Vec::new(),
         refusal,
         one_exec: list.rule("execve").is_none(),
     };
+    if observed {
+        filter.observed = observable(&filter, list, &groups);
+    }
     filter.program = program(&filter, list, &groups);
     Ok(filter)
+}
+
+/// What can be reported and then carried out: calls that are let through by their number alone,
+/// that say what is used, or come from a group.
+fn observable(
+    filter: &Filter,
+    list: &'static SyscallList,
+    groups: &[&'static SyscallList],
+) -> Vec<u32> {
+    let in_group = |name: &str| groups.iter().any(|group| group.rule(name).is_some());
+    rules(filter, list, groups)
+        .filter(|rule| matches!(rule.action, SyscallAction::Allow))
+        .filter(|rule| observed::call(rule.number).is_some() || in_group(rule.name))
+        .map(|rule| rule.number)
+        .collect()
+}
+
+/// The rules as they are in this filter.
+fn rules<'a>(
+    filter: &'a Filter,
+    list: &'static SyscallList,
+    groups: &[&'static SyscallList],
+) -> impl Iterator<Item = SyscallRule> + use<'a> {
+    syscalls::compose(list, groups)
+        .into_iter()
+        .filter(|rule| !(filter.processors_fixed && rule.name == SET_PROCESSORS))
+        .map(|rule| filter_shared::narrowed(filter.shared, *rule))
+        .map(|rule| filter_leased::narrowed(filter.leased, rule))
 }
 
 fn program(
@@ -59,12 +103,11 @@ fn program(
     list: &'static SyscallList,
     groups: &[&'static SyscallList],
 ) -> Vec<Instruction> {
-    let actions: BTreeMap<u32, Action> = syscalls::compose(list, groups)
-        .into_iter()
-        .filter(|rule| !(filter.processors_fixed && rule.name == SET_PROCESSORS))
-        .map(|rule| filter_shared::narrowed(filter.shared, *rule))
-        .map(|rule| filter_leased::narrowed(filter.leased, rule))
-        .map(|rule| (rule.number, action(&rule.action)))
+    let actions: BTreeMap<u32, Action> = rules(filter, list, groups)
+        .map(|rule| match filter.observed.contains(&rule.number) {
+            true => (rule.number, Action::Notify),
+            false => (rule.number, action(&rule.action)),
+        })
         .collect();
     compile(&actions, filter.refusal, KNOWN)
 }
@@ -79,6 +122,9 @@ pub(crate) fn with_group(filter: &Filter, name: &str) -> Option<Filter> {
     }
     let groups = wider.groups.iter().map(|name| syscalls::group(name));
     let groups = groups.collect::<Option<Vec<_>>>()?;
+    if !wider.observed.is_empty() {
+        wider.observed = observable(&wider, list, &groups);
+    }
     wider.program = program(&wider, list, &groups);
     Some(wider)
 }
@@ -112,11 +158,7 @@ pub(crate) fn describe(filter: &Filter) -> Vec<FilterRule> {
     let Some(list) = syscalls::list(filter.list) else {
         return Vec::new();
     };
-    syscalls::compose(list, &groups)
-        .into_iter()
-        .filter(|rule| !(filter.processors_fixed && rule.name == SET_PROCESSORS))
-        .map(|rule| filter_shared::narrowed(filter.shared, *rule))
-        .map(|rule| filter_leased::narrowed(filter.leased, rule))
+    rules(filter, list, &groups)
         .map(|rule| FilterRule {
             syscall: rule.name,
             number: rule.number,

@@ -23,6 +23,7 @@ mod login;
 mod make;
 mod network;
 mod network_notes;
+pub mod observed;
 mod plan;
 mod request;
 mod rung;

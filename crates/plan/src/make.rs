@@ -144,9 +144,12 @@ pub fn make(
         seccomp: filter::make(
             policy,
             host,
-            leases
-                .as_ref()
-                .is_some_and(|leases| !leases.paths.is_empty()),
+            filter::Wanted {
+                leased: leases
+                    .as_ref()
+                    .is_some_and(|leases| !leases.paths.is_empty()),
+                observed: request.observed,
+            },
         )?,
         leases,
         bounds,

@@ -94,6 +94,8 @@ pub struct Request {
     pub argv: Vec<OsString>,
     /// Whether the cage outlives its first command.
     pub sticky: bool,
+    /// Whether every file, program and call of a group that is used goes on record.
+    pub observed: bool,
     /// Working directory, outside and inside.
     pub cwd: PathBuf,
     /// The workspace, real path.

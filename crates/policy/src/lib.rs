@@ -16,6 +16,7 @@ mod error;
 mod file;
 mod flags;
 mod fragment;
+mod granted;
 mod hide;
 pub mod import;
 mod lint;
@@ -47,6 +48,7 @@ pub use file::{
     PolicyFile, ProcessSection, QuestionsSection, StateSection, SyscallsSection, WorkspaceSection,
 };
 pub use flags::FlagLayer;
+pub use granted::granted;
 pub use hide::{HidePattern, Progress};
 pub use listed::{
     Class, Executed, Fixed, GitKey, Listed, Masked, credentials, executed, git, guarded, is_like,

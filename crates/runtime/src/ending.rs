@@ -6,8 +6,10 @@ use crate::limits;
 use crate::run::exit;
 use crate::supervise::{SIGKILL, Supervision};
 use ironcage_host::{HostFiles as _, SystemFiles};
-use ironcage_layers::cgroup::sweep;
-use ironcage_model::{Ending, EventKind, LeaseEnd, LimitHit, LimitKind, Outcome, bytes_as_written};
+use ironcage_layers::cgroup::{Cgroup, sweep};
+use ironcage_model::{
+    Ending, EventKind, Grant, LeaseEnd, LimitHit, LimitKind, Outcome, Usage, bytes_as_written,
+};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -45,11 +47,25 @@ impl Supervision<'_> {
         }
     }
 
+    /// What was given, and the most that was used of what somebody counts.
+    pub(crate) fn usage(&self, (granted, more): (Vec<Grant>, bool)) -> Usage {
+        let counted = self.cage.cgroup().map(Cgroup::peaks).unwrap_or_default();
+        let sampled = self.limits.peaks();
+        Usage {
+            memory: counted.memory.or(sampled.memory),
+            pids: counted.pids.or(sampled.pids),
+            observed: self.refusals.observes(),
+            granted,
+            more,
+        }
+    }
+
     /// Writes the end of the record and removes what is left of the cage.
     pub(crate) fn close(
         mut self,
         mut ending: Ending,
         born: Instant,
+        usage: Usage,
     ) -> Result<(Outcome, Farewell), RunError> {
         let plan = self.plan;
         let mut hits = limits::counted(plan, &self.cage);
@@ -113,7 +129,8 @@ impl Supervision<'_> {
             self.recorder.write(EventKind::Planted { paths })?;
         }
         self.finish_execs(&Ending::Signalled { signal: SIGKILL })?;
-        self.recorder.write(exit(ending.clone(), born))?;
+        let usage = Some(Box::new(usage));
+        self.recorder.write(exit(ending.clone(), born, usage))?;
         let door_narrowed = self.cage.per_port().map(str::to_owned);
         // Here at the latest all of it is gone.
         self.cage.bury()?;

@@ -23,6 +23,7 @@ mod live_network;
 mod log;
 mod named;
 mod needed;
+mod observe;
 mod output;
 mod prompting;
 mod publish;

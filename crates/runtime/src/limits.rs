@@ -6,7 +6,7 @@ use crate::watchdog::{
     processor_ticks, tasks,
 };
 use ironcage_backend::Cage;
-use ironcage_layers::cgroup::Cgroup;
+use ironcage_layers::cgroup::{Cgroup, Peaks};
 use ironcage_model::{LimitHit, LimitKind, bytes_as_written};
 use ironcage_plan::{Plan, Resource};
 use ironcage_sys::rustix::fs::{Mode, OFlags, fstatfs, open, openat};
@@ -25,6 +25,8 @@ pub(crate) struct Limits {
     next_look: Option<Instant>,
     proc: ProcMount,
     tasks: Option<TaskWatch>,
+    sampled: Peaks,
+    next_sample: Instant,
 }
 
 /// What a cage's processes use.
@@ -139,6 +141,8 @@ impl Limits {
         let idle = plan.bounds.idle.what.value;
         let proc = ProcMount::new(proc, cage.above());
         Ok(Limits {
+            sampled: Peaks::default(),
+            next_sample: now,
             deadline: plan
                 .bounds
                 .time
@@ -196,6 +200,28 @@ impl Limits {
         }
     }
 
+    /// Looks what is used now, where nobody else keeps the most of it; not too often.
+    pub(crate) fn sample(&mut self, cage: &Cage, now: Instant) {
+        if now < self.next_sample {
+            return;
+        }
+        let start = Instant::now();
+        let counted = cage.cgroup().map(Cgroup::stats).unwrap_or_default();
+        let look = match counted.memory.and(counted.pids) {
+            Some(_) => Usage::default(),
+            None => self.usage(),
+        };
+        let most = &mut self.sampled;
+        most.memory = most.memory.max(counted.memory.or(look.memory));
+        most.pids = most.pids.max(counted.pids.or(look.tasks));
+        self.next_sample = now + SAMPLES.max(start.elapsed() * 10);
+    }
+
+    /// The most that was seen.
+    pub(crate) fn peaks(&self) -> Peaks {
+        self.sampled
+    }
+
     /// Whether PID 1 is the only process.
     pub(crate) fn is_empty(&self) -> bool {
         self.proc.pids().is_ok_and(|pids| pids.len() <= 1)
@@ -238,6 +264,8 @@ impl Limits {
     }
 }
 
+/// How often it is looked what an observed run uses.
+const SAMPLES: Duration = Duration::from_millis(20);
 const FIRST_LOOK: Duration = Duration::from_millis(20);
 
 fn seconds(duration: Duration) -> String {

@@ -15,8 +15,9 @@ use crate::terminal::chord::Chord;
 use ironcage_backend::{StartError, StreamKind};
 use ironcage_control::{Description, Examination, Listener, RuntimeDir, State};
 use ironcage_layers::weakened::{weaken, without};
-use ironcage_model::{CageId, Ending, EventKind, Layer, Outcome};
+use ironcage_model::{CageId, Ending, EventKind, Layer, Outcome, Usage};
 use ironcage_plan::Plan;
+use ironcage_policy::{Policy, granted};
 use ironcage_sys::rustix::rand::{GetRandomFlags, getrandom};
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -27,6 +28,8 @@ use std::time::Instant;
 pub struct Job<'a> {
     /// The plan.
     pub plan: &'a Plan,
+    /// The policy that it was made from: what it gives goes on record with the end.
+    pub policy: &'a Policy,
     /// A name for the record, if the user gave one.
     pub name: Option<String>,
     /// Whether the command gets a terminal of the cage's own.
@@ -166,7 +169,8 @@ pub fn run(mut job: Job<'_>) -> Result<Finished, RunError> {
         // Its caller has been told why it did not start; nobody will look for its output.
         let _ = Archive::in_state(&state).remove(&id);
     }
-    let (outcome, farewell) = supervision.close(ending, born)?;
+    let usage = supervision.usage(granted(job.policy));
+    let (outcome, farewell) = supervision.close(ending, born, usage)?;
     drop(cores);
     Ok(Finished {
         id,
@@ -214,7 +218,7 @@ fn prepare(
 /// Records that the cage did not start, and why.
 fn not_started(recorder: &mut Recorder, error: StartError, born: Instant) -> RunError {
     let reason = error.to_string();
-    let written = recorder.write(exit(Ending::Failed { reason }, born));
+    let written = recorder.write(exit(Ending::Failed { reason }, born, None));
     written.err().unwrap_or(RunError::Start(error))
 }
 
@@ -269,8 +273,9 @@ fn start_event(job: &Job<'_>) -> EventKind {
     }
 }
 
-pub(crate) fn exit(ending: Ending, born: Instant) -> EventKind {
+pub(crate) fn exit(ending: Ending, born: Instant, usage: Option<Box<Usage>>) -> EventKind {
     EventKind::Exit {
+        usage,
         ending,
         milliseconds: born.elapsed().as_millis() as u64,
     }

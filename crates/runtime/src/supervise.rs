@@ -165,7 +165,7 @@ impl<'a> Supervision<'a> {
             scopes: Scopes::default(),
             scope,
             signals,
-            refusals: Refusals::new(init, plan.seccomp.one_exec, now),
+            refusals: Refusals::new(init, plan, now),
             traffic: Pace::new(now),
             network: LiveNetwork::default(),
             sockets,
@@ -415,7 +415,7 @@ impl<'a> Supervision<'a> {
                 while !self.hear(now)? {}
                 return Ok(true);
             }
-            Source::Listener => self.refuse()?,
+            Source::Listener => self.answer_calls(now)?,
             Source::Network => self.hear_door(now)?,
             Source::Signals => self.take_signals(now)?,
             Source::Input => {
@@ -571,16 +571,19 @@ impl<'a> Supervision<'a> {
         self.let_go_on();
     }
 
-    fn refuse(&mut self) -> Result<(), RunError> {
+    fn answer_calls(&mut self, now: Instant) -> Result<(), RunError> {
         let Some(listener) = self.cage.listener() else {
             return Ok(());
         };
-        let denial = self
+        let events = self
             .refusals
-            .answer(listener)
-            .map_err(failed("answer a refused system call"))?;
-        if let Some(denial) = denial {
-            self.recorder.write(EventKind::Denied(denial))?;
+            .answer(listener, self.plan)
+            .map_err(failed("answer a reported system call"))?;
+        for event in events {
+            self.recorder.write(event)?;
+        }
+        if self.refusals.observes() {
+            self.limits.sample(&self.cage, now);
         }
         Ok(())
     }

@@ -94,6 +94,7 @@ pub enum Answer {
 }
 
 const NOTIF_RECV: libc::Ioctl = 0xc050_2100_u32 as libc::Ioctl;
+const NOTIF_ID_VALID: libc::Ioctl = 0x4008_2102_u32 as libc::Ioctl;
 const NOTIF_SEND: libc::Ioctl = 0xc018_2101_u32 as libc::Ioctl;
 
 /// Takes the next notification, if its caller is still there.
@@ -116,6 +117,19 @@ pub fn receive(listener: BorrowedFd<'_>) -> io::Result<Option<Notification>> {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Whether the caller of a notification still waits: until then its process id is its own.
+pub fn still_waits(listener: BorrowedFd<'_>, id: u64) -> bool {
+    // SAFETY: the kernel reads eight bytes from the address, which live across the call.
+    let result = unsafe {
+        libc::ioctl(
+            listener.as_raw_fd(),
+            NOTIF_ID_VALID,
+            std::ptr::from_ref(&id),
+        )
+    };
+    result == 0
 }
 
 /// Answers a notification. A caller that is gone by now is no error.

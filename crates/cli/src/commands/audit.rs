@@ -381,9 +381,21 @@ fn print_record(out: &mut dyn Write, record: &Record) -> io::Result<()> {
         EventKind::PeerRefused { reason } => {
             writeln!(out, "refused a connection: {}", Printable::new(reason))
         }
+        EventKind::Observed(seen) => {
+            let there = if seen.found { "" } else { ", which was not there" };
+            let below = if seen.below { ", and more below it" } else { "" };
+            writeln!(
+                out,
+                "seen    {} {}{below}, by {}{there}",
+                seen.how.name(),
+                Printable::new(&seen.what),
+                Printable::new(&seen.program)
+            )
+        }
         EventKind::Exit {
             ending,
             milliseconds,
+            ..
         } => writeln!(
             out,
             "exit    {} after {}.{:03} s",

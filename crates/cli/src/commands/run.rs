@@ -122,6 +122,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let interactive = !args.detach && !args.no_tty;
     let job = Job {
         plan: &prepared.plan,
+        policy: &prepared.resolved.policy,
         name: args.name,
         terminal: args.tty || (interactive && ironcage_runtime::terminal::is_interactive()),
         raw_terminal: args.raw_terminal,

@@ -113,7 +113,8 @@ impl Refusals {
             | EventKind::IntentUnread { .. }
             | EventKind::Drift { .. }
             | EventKind::Resumed
-            | EventKind::PeerRefused { .. } => {}
+            | EventKind::PeerRefused { .. }
+            | EventKind::Observed(_) => {}
             EventKind::Exit { ending, .. } => {
                 if let Ending::Limit { hit } = &ending {
                     self.add_limit(hit.clone());
@@ -369,6 +370,7 @@ mod tests {
             EventKind::Exit {
                 ending: Ending::Limit { hit },
                 milliseconds: 1,
+                usage: None,
             },
         ]);
         assert_eq!(text.matches("limit reached: memory 512M").count(), 1);
@@ -381,6 +383,7 @@ mod tests {
             told(vec![EventKind::Exit {
                 ending,
                 milliseconds: 1,
+                usage: None,
             }])
         };
         assert!(exit(Ending::NotExecuted { errno: 2 }).contains("-r PATH"));

@@ -147,6 +147,15 @@ pub struct CgroupHit {
     pub count: u64,
 }
 
+/// The most that a group used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Peaks {
+    /// Bytes of memory.
+    pub memory: Option<u64>,
+    /// Processes and threads.
+    pub pids: Option<u64>,
+}
+
 /// What the group used; `None` where the host does not count it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CgroupStats {
@@ -296,6 +305,22 @@ impl Cgroup {
             }
         }
         Ok(hits)
+    }
+
+    /// The most that the group ever used, as far as the kernel counts it.
+    pub fn peaks(&self) -> Peaks {
+        let number = |controller: &str, file: &str| {
+            let text = self.group(controller)?.read(file).ok()?;
+            text.trim().parse::<u64>().ok()
+        };
+        let memory = match &self.tree {
+            Tree::V2(_) => "memory.peak",
+            Tree::V1 { .. } => "memory.max_usage_in_bytes",
+        };
+        Peaks {
+            memory: number("memory", memory),
+            pids: number("pids", "pids.peak"),
+        }
     }
 
     /// What the group uses and used.

@@ -45,6 +45,8 @@ pub enum Comparison {
 pub enum Action {
     /// It is let through.
     Allow,
+    /// It is reported, and let through by whoever it is reported to.
+    Notify,
     /// It fails with this error number, without a notification.
     Errno(u16),
     /// It is let through if all conditions of one alternative hold.
@@ -139,6 +141,7 @@ fn ranges(actions: &BTreeMap<u32, Action>, refused: u32, known: u32) -> Vec<(u32
             match actions.get(&number) {
                 None => Leaf::Return(refused),
                 Some(Action::Allow) => Leaf::Return(ALLOW),
+                Some(Action::Notify) => Leaf::Return(NOTIFY),
                 Some(Action::Errno(errno)) => Leaf::Return(ERRNO | u32::from(*errno)),
                 Some(Action::AllowIf { .. }) => Leaf::Check(number),
             },

@@ -64,6 +64,10 @@ pub struct Filter {
     /// its mount.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub leased: bool,
+    /// System calls that are reported and then carried out, because the run is observed: only
+    /// those that the filter lets through by their number alone.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub observed: Vec<u32>,
     /// What happens to the rest.
     pub refusal: Refusal,
     /// Whether execve is refused after the first.

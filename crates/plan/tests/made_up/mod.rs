@@ -145,6 +145,7 @@ pub(crate) fn request() -> Request {
     Request {
         asked_hosts: Vec::new(),
         sticky: false,
+        observed: false,
         argv: vec!["make".into(), "test".into()],
         cwd: "/home/ann/project/src".into(),
         workspace: "/home/ann/project".into(),

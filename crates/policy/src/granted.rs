@@ -1,0 +1,102 @@
+//! What a policy gives, entry by entry, as it goes on record with a run: for who later wants to
+//! give less. Values of secrets are not among it.
+
+use crate::{EnvRule, Origin, Policy, Sourced};
+use ironcage_model::{Grant, Printable};
+use std::path::PathBuf;
+
+/// More entries are not told.
+const MOST: usize = 512;
+/// A longer value is not told: what cannot be told in full is not told at all.
+const LONGEST: usize = 4096;
+
+/// Entries of a policy; `true` where there are more than are told.
+pub fn granted(policy: &Policy) -> (Vec<Grant>, bool) {
+    let mut list = List::default();
+    list.one("workspace.mode", policy.workspace_mode.value.name(), {
+        &policy.workspace_mode.origin
+    });
+    for (key, paths) in [
+        ("workspace.unprotect", &policy.unprotect),
+        ("files.read", &policy.read),
+        ("files.write", &policy.write),
+        ("files.write-direct", &policy.write_direct),
+        ("state.keep", &policy.keep),
+        ("network.sockets", &policy.network.sockets),
+    ] {
+        list.paths(key, paths);
+    }
+    for (key, switch) in [
+        ("files.toolchains", &policy.toolchains),
+        ("state.host-caches", &policy.host_caches),
+        ("process.root-inside", &policy.root_inside),
+        ("process.git-identity", &policy.git_identity),
+        ("network.open", &policy.network.open),
+    ] {
+        if switch.value {
+            list.one(key, "true", &switch.origin);
+        }
+    }
+    let network = &policy.network;
+    list.all("state.caches", &policy.caches);
+    list.all("process.capabilities", &policy.capabilities);
+    list.all("syscalls.groups", &policy.syscall_groups);
+    list.all("network.allow", &network.allow);
+    list.all("network.http", &network.http);
+    list.all("network.bundles", &network.bundles);
+    list.all("network.host-ports", &network.host_ports);
+    list.all("network.publish", &network.publish);
+    for secret in &network.secrets {
+        list.one("network.secrets", &secret.value.name, &secret.origin);
+    }
+    for login in &network.logins {
+        list.one("network.logins", &login.value.name, &login.origin);
+    }
+    for rule in &policy.env {
+        if let EnvRule::Pass { name } = &rule.value {
+            list.one("env.pass", name, &rule.origin);
+        }
+    }
+    let limits = &policy.limits;
+    list.one("limits.memory", &limits.memory.value.to_string(), {
+        &limits.memory.origin
+    });
+    list.one("limits.pids", &limits.pids.value.to_string(), {
+        &limits.pids.origin
+    });
+    (list.grants, list.more)
+}
+
+#[derive(Default)]
+struct List {
+    grants: Vec<Grant>,
+    more: bool,
+}
+
+impl List {
+    fn one(&mut self, key: &str, value: &str, origin: &Origin) {
+        if self.grants.len() >= MOST || value.len() > LONGEST {
+            self.more = true;
+            return;
+        }
+        self.grants.push(Grant {
+            key: key.to_owned(),
+            value: value.to_owned(),
+            origin: origin.to_string(),
+        });
+    }
+
+    fn all<T: ToString>(&mut self, key: &str, values: &[Sourced<T>]) {
+        for value in values {
+            self.one(key, &value.value.to_string(), &value.origin);
+        }
+    }
+
+    fn paths(&mut self, key: &str, paths: &[Sourced<PathBuf>]) {
+        for path in paths {
+            // Escaped where it is not text: it is compared with what is told, and shown.
+            let shown = Printable::new(&path.value).to_string();
+            self.one(key, &shown, &path.origin);
+        }
+    }
+}
