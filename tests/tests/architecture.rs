@@ -18,6 +18,7 @@ const ORDER: &[&[&str]] = &[
     &["lease"],
     &["intent"],
     &["layers", "workspace", "egress"],
+    &["learn"],
     &["backend"],
     &["backends"],
     &["runtime"],

@@ -6,13 +6,13 @@ use crate::values::{LayerName, Offered, count};
 use crate::{asked, change, places};
 use clap::{Args, ValueHint};
 use ironcage_host::{HostCaps, SideChannelHost, SystemFiles};
-use ironcage_model::{Isolation, Layer, Publish};
+use ironcage_model::{Destination, Extent, HOST_NAME, Isolation, Layer, Mark, Publish};
 use ironcage_plan::{
     KeptPlaces, NodeKind, Overlaid, OwnDirectories, Plan, PlanError, Request, ViewOp, make,
 };
 use ironcage_policy::{
-    Amount, Cpus, EnvRule, FlagLayer, HidePattern, NetworkLimit, NetworkMode, Resolved,
-    SideChannels, Sources, TimeLimit, WorkspaceMode, resolve,
+    Amount, CeilingWhat, Cpus, EnvRule, FlagLayer, HidePattern, NetworkLimit, NetworkMode, Policy,
+    Resolved, SideChannels, Sources, TimeLimit, WorkspaceMode, resolve,
 };
 use ironcage_state::{StateError, Store, renew_directory};
 use std::ffi::{OsStr, OsString};
@@ -263,12 +263,56 @@ pub(crate) enum Judgement {
     NeedsWord(PlanError),
 }
 
+/// Where a cage is made: real paths.
+struct At {
+    home: PathBuf,
+    cwd: PathBuf,
+    workspace: PathBuf,
+}
+
 impl CageFlags {
+    /// Takes a profile, or a policy file, as what all else stands on.
+    pub(crate) fn set_base(&mut self, profile: Option<String>, file: Option<PathBuf>) {
+        self.profile = profile;
+        self.policy = file;
+    }
+
+    /// Whether a profile or a policy file was named.
+    pub(crate) fn names_policy(&self) -> bool {
+        self.profile.is_some() || self.policy.is_some()
+    }
+
+    /// Opens from the start what leases could open of the network, for a run that is to show
+    /// what it needs.
+    pub(crate) fn open_leasable(&mut self, policy: &Policy) {
+        for part in &policy.ceiling.others {
+            let CeilingWhat::Extent(Extent::Host(rule)) = &part.value.what else {
+                continue;
+            };
+            match (part.value.mark, &rule.to) {
+                (Mark::Deny, _) => {}
+                (_, Destination::Any) if policy.network.never_open.value => {}
+                (_, Destination::Any) => self.network = Some(NetworkMode::Open),
+                (_, Destination::Name(name)) if name.as_str() == HOST_NAME => {}
+                _ => self.allow_host.push(rule.to_string()),
+            }
+        }
+    }
+
     /// A cage with a policy file that is named, and nothing else said.
     pub(crate) fn of_policy(path: &Path, workspace: Option<PathBuf>) -> Self {
         CageFlags {
             policy: Some(path.to_owned()),
             workspace,
+            fresh: true,
+            ..CageFlags::default()
+        }
+    }
+
+    /// A cage in a workspace, and nothing else said.
+    pub(crate) fn in_workspace(workspace: PathBuf) -> Self {
+        CageFlags {
+            workspace: Some(workspace),
             fresh: true,
             ..CageFlags::default()
         }
@@ -296,7 +340,13 @@ impl CageFlags {
         self.attempt(argv)?.map_err(plan_error)
     }
 
-    fn attempt(&self, argv: Vec<OsString>) -> Result<Result<Prepared, PlanError>, CliError> {
+    /// The policy that flags and files come to, whatever the command. Changes nothing.
+    pub(crate) fn resolve(&self) -> Result<Resolved, CliError> {
+        self.resolve_at(&self.at()?, None)
+    }
+
+    /// Where the cage is made.
+    fn at(&self) -> Result<At, CliError> {
         let home = places::home()?;
         let cwd = match &self.cwd {
             Some(path) => real(path, "--cwd")?,
@@ -324,17 +374,40 @@ impl CageFlags {
         } else {
             cwd
         };
-        let resolved = resolve(&Sources {
+        Ok(At {
+            home,
+            cwd,
+            workspace,
+        })
+    }
+
+    fn resolve_at(&self, at: &At, command: Option<OsString>) -> Result<Resolved, CliError> {
+        let At {
+            home,
+            cwd,
+            workspace,
+        } = at;
+        resolve(&Sources {
             profile: self.profile.clone(),
             policy_file: self.policy.clone(),
             workspace: workspace.clone(),
-            command: argv.first().cloned(),
-            user_config_dir: Some(places::config_dir(&home)),
-            state_dir: Some(places::state_dir(&home)),
+            command,
+            user_config_dir: Some(places::config_dir(home)),
+            state_dir: Some(places::state_dir(home)),
             home: home.clone(),
-            flags: self.layer(&cwd)?,
+            flags: self.layer(cwd)?,
         })
-        .map_err(|error| CliError::from_error(&error))?;
+        .map_err(|error| CliError::from_error(&error))
+    }
+
+    fn attempt(&self, argv: Vec<OsString>) -> Result<Result<Prepared, PlanError>, CliError> {
+        let at = self.at()?;
+        let resolved = self.resolve_at(&at, argv.first().cloned())?;
+        let At {
+            home,
+            cwd,
+            workspace,
+        } = at;
         let mut host = HostCaps::quick().map_err(|error| CliError::from_error(&error))?;
         if resolved.policy.side_channels.value == SideChannels::Hardened {
             host.side_channels = Some(SideChannelHost::examine());

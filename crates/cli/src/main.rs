@@ -18,6 +18,7 @@ mod question;
 mod running;
 mod values;
 mod version;
+mod written;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
@@ -57,6 +58,7 @@ enum Command {
     Wait(commands::wait::Args),
     Rm(commands::rm::Args),
     Plan(commands::plan::Args),
+    Learn(commands::learn::Args),
     Policy(commands::policy::Args),
     Profile(commands::profile::Args),
     Trust(commands::trust::Args),
@@ -114,6 +116,7 @@ impl Command {
             Command::Wait(args) => commands::wait::run(args),
             Command::Rm(args) => commands::rm::run(args),
             Command::Plan(args) => commands::plan::run(args),
+            Command::Learn(args) => commands::learn::run(args),
             Command::Policy(args) => commands::policy::run(args),
             Command::Profile(args) => commands::profile::run(args),
             Command::Trust(args) => commands::trust::run(args),
@@ -207,7 +210,7 @@ fn parse() -> Result<Command, clap::Error> {
 fn missing_dashes(error: &clap::Error, args: impl Iterator<Item = OsString>) -> Option<String> {
     let words: Vec<OsString> = args.collect();
     let verb = words.first()?.to_str()?;
-    let takes_command = ["run", "plan", "exec"].contains(&verb);
+    let takes_command = ["run", "plan", "exec", "learn"].contains(&verb);
     // `exec` has the cage first.
     let before = match verb {
         "exec" => "exec ID",

@@ -16,6 +16,7 @@ mod connection;
 mod decide;
 mod dns;
 mod door;
+mod foretold;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 mod hello;
@@ -40,5 +41,6 @@ mod wire;
 
 pub use confine::{DoorIds, confine_as_door};
 pub use door::Door;
+pub use foretold::foretold;
 pub use order::{Order, SecretUses};
 pub use wire::{FromDoor, give_failure, give_sockets};

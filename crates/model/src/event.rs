@@ -99,7 +99,9 @@ pub struct Traffic {
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Use {
-    /// Opened to read, or looked at.
+    /// Looked at: whether it is there, its size and times.
+    Look,
+    /// Opened to read.
     Read,
     /// Opened to write, made, renamed or removed.
     Write,
@@ -115,6 +117,7 @@ impl Use {
     /// As it is shown.
     pub const fn name(self) -> &'static str {
         match self {
+            Use::Look => "look at",
             Use::Read => "read",
             Use::Write => "write",
             Use::Execute => "execute",
@@ -134,7 +137,8 @@ pub struct Observation {
     pub what: String,
     /// The program, as the kernel names it (fifteen bytes at most).
     pub program: String,
-    /// Whether it was there; what is to be made counts by the directory that it is made in.
+    /// Whether it was there and could be used so, as far as the view says; what is to be made
+    /// counts by the directory that it is made in.
     pub found: bool,
     /// Whether it stands for everything below the path, because too much was seen to be told one
     /// by one.
@@ -159,9 +163,15 @@ pub struct Usage {
     /// Most bytes of memory at once, as far as somebody counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<u64>,
+    /// The limit on it, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_limit: Option<u64>,
     /// Most processes and threads at once, as far as somebody looked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pids: Option<u64>,
+    /// The limit on them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pids_limit: Option<u64>,
     /// Whether files, programs and calls of groups were observed.
     #[serde(default, skip_serializing_if = "is_false")]
     pub observed: bool,

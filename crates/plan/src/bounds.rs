@@ -145,3 +145,13 @@ pub(crate) fn counters(host: &HostCaps) -> Vec<Item<Counter>> {
         })
         .collect()
 }
+
+/// Limits as numbers of this host, to compare those that are shares with those that are not.
+pub fn amounts(limits: &Limits, host: &HostCaps) -> ironcage_policy::Amounts {
+    let bounds = make(limits, host);
+    ironcage_policy::Amounts {
+        memory: bounds.memory.what.value,
+        cpu: bounds.cpu.what.value,
+        disk: bounds.disk.what.value,
+    }
+}

@@ -36,6 +36,7 @@ mod trust;
 mod view;
 mod workspace;
 
+pub use bounds::amounts;
 pub use error::PlanError;
 pub use explain::{Detail, explain};
 pub use filter::door as door_filter;

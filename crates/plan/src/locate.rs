@@ -32,6 +32,25 @@ pub enum Standing {
     Kernel,
 }
 
+impl Standing {
+    /// Whether what is written there goes anywhere.
+    pub fn is_writable(&self) -> bool {
+        match self {
+            Standing::Ephemeral
+            | Standing::Writable(_)
+            | Standing::CopyOnWrite(_)
+            | Standing::Device
+            | Standing::Kernel => true,
+            Standing::Absent
+            | Standing::Leads
+            | Standing::Made
+            | Standing::ReadOnly(_)
+            | Standing::Protected
+            | Standing::Hidden => false,
+        }
+    }
+}
+
 /// What a path is in a cage, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Located {

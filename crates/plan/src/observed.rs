@@ -9,7 +9,9 @@ use ironcage_policy::syscalls;
 /// How a call uses what it names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Touch {
-    /// It looks at it.
+    /// It looks at it: whether it is there, its size and times.
+    Look,
+    /// It reads it.
     Read,
     /// It makes, changes or removes it.
     Write,
@@ -51,8 +53,8 @@ const fn at(directory: u8, touch: Touch) -> Named {
     }
 }
 
-const READ: &[Named] = &[here(0, Touch::Read)];
-const READ_AT: &[Named] = &[at(0, Touch::Read)];
+const LOOK: &[Named] = &[here(0, Touch::Look)];
+const LOOK_AT: &[Named] = &[at(0, Touch::Look)];
 const WRITE: &[Named] = &[here(0, Touch::Write)];
 const WRITE_AT: &[Named] = &[at(0, Touch::Write)];
 
@@ -63,19 +65,19 @@ const CALLS: &[(&str, &[Named])] = &[
     ("creat", WRITE),
     ("execve", &[here(0, Touch::Execute)]),
     ("execveat", &[at(0, Touch::Execute)]),
-    ("stat", READ),
-    ("lstat", READ),
-    ("access", READ),
-    ("chdir", READ),
-    ("readlink", READ),
-    ("statfs", READ),
-    ("getxattr", READ),
-    ("listxattr", READ),
-    ("newfstatat", READ_AT),
-    ("statx", READ_AT),
-    ("faccessat", READ_AT),
-    ("faccessat2", READ_AT),
-    ("readlinkat", READ_AT),
+    ("stat", LOOK),
+    ("lstat", LOOK),
+    ("access", LOOK),
+    ("chdir", LOOK),
+    ("readlink", LOOK),
+    ("statfs", LOOK),
+    ("getxattr", LOOK),
+    ("listxattr", LOOK),
+    ("newfstatat", LOOK_AT),
+    ("statx", LOOK_AT),
+    ("faccessat", LOOK_AT),
+    ("faccessat2", LOOK_AT),
+    ("readlinkat", LOOK_AT),
     ("inotify_add_watch", &[here(1, Touch::Read)]),
     ("mkdir", WRITE),
     ("rmdir", WRITE),

@@ -47,7 +47,10 @@ pub fn granted(policy: &Policy) -> (Vec<Grant>, bool) {
     list.all("network.host-ports", &network.host_ports);
     list.all("network.publish", &network.publish);
     for secret in &network.secrets {
-        list.one("network.secrets", &secret.value.name, &secret.origin);
+        let hosts = secret.value.hosts.iter().map(ToString::to_string);
+        let hosts: Vec<String> = hosts.collect();
+        let value = format!("{}@{}", secret.value.name, hosts.join(","));
+        list.one("network.secrets", &value, &secret.origin);
     }
     for login in &network.logins {
         list.one("network.logins", &login.value.name, &login.origin);

@@ -31,6 +31,8 @@ mod policy;
 mod profiles;
 mod quantity;
 mod questions;
+mod quoted;
+mod reach;
 mod resolve;
 pub mod schema;
 mod search;
@@ -61,6 +63,8 @@ pub use network::{
     requests, secret,
 };
 pub use origin::Origin;
+pub use quoted::quoted;
+pub use reach::{Amounts, Reach};
 pub use parse::parse;
 pub use policy::{
     Amount, Cpus, EnvRule, InvalidEnvRule, InvalidMode, InvalidSideChannels, Limits, Policy,

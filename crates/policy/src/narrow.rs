@@ -16,7 +16,7 @@ fn all_in<T: PartialEq>(inner: &[Sourced<T>], outer: &[Sourced<T>]) -> bool {
         .all(|a| outer.iter().any(|b| a.value == b.value))
 }
 
-fn time_within(a: Option<Duration>, b: Option<Duration>) -> bool {
+pub(crate) fn time_within(a: Option<Duration>, b: Option<Duration>) -> bool {
     match (a, b) {
         (_, None) => true,
         (Some(a), Some(b)) => a <= b,
@@ -25,7 +25,7 @@ fn time_within(a: Option<Duration>, b: Option<Duration>) -> bool {
 }
 
 /// `minimal` is a part of `standard`; a test of the lists holds that.
-fn list_within(a: &str, b: &str) -> bool {
+pub(crate) fn list_within(a: &str, b: &str) -> bool {
     a == b || a == "minimal"
 }
 

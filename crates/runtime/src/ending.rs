@@ -53,7 +53,9 @@ impl Supervision<'_> {
         let sampled = self.limits.peaks();
         Usage {
             memory: counted.memory.or(sampled.memory),
+            memory_limit: Some(self.plan.bounds.memory.what.value),
             pids: counted.pids.or(sampled.pids),
+            pids_limit: Some(self.plan.bounds.pids.what.value),
             observed: self.refusals.observes(),
             granted,
             more,

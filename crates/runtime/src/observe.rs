@@ -103,8 +103,11 @@ impl Observer {
             self.known.insert(mark);
         }
         let (real, found, handle) = caller.resolve(&path);
-        let found = found || how == Use::Write && handle.is_some();
         let located = locate(plan, &real);
+        let found = match how {
+            Use::Write => handle.is_some() && located.standing.is_writable(),
+            _ => found && located.standing != Standing::Hidden,
+        };
         // Reading a file of the kernel's can do anything.
         let kernels = matches!(located.standing, Standing::Kernel | Standing::Device);
         let script = handle.filter(|_| how == Use::Execute && found && !kernels);
@@ -240,6 +243,7 @@ impl Caller {
             _ => self.text(address)?,
         };
         let how = match named.touch {
+            Touch::Look => Use::Look,
             Touch::Read => Use::Read,
             Touch::Write => Use::Write,
             Touch::Execute => Use::Execute,

@@ -17,6 +17,7 @@ pub(crate) mod exec;
 pub(crate) mod grant;
 pub(crate) mod inspect;
 pub(crate) mod intent;
+pub(crate) mod learn;
 pub(crate) mod leases;
 pub(crate) mod logs;
 pub(crate) mod man;

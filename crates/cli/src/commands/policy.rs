@@ -1,5 +1,10 @@
-//! `ironcage policy`: policy files made from the settings of other sandboxes.
+//! `ironcage policy`: policy files checked, made from the settings of other sandboxes, tightened
+//! by what a run used, and tried against what a run did.
 
+mod tighten;
+mod try_out;
+
+use crate::cage_flags::{CageFlags, Judgement};
 use crate::error::{CliError, CommandResult};
 use crate::places;
 use clap::Subcommand;
@@ -9,7 +14,7 @@ use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-/// Make policy files from other sandboxes' settings.
+/// Check, import, tighten and try policy files.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -18,6 +23,14 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
+    /// Say whether a policy file is valid and could start a cage here
+    Check {
+        /// The file
+        #[arg(value_hint = clap::ValueHint::FilePath)]
+        file: PathBuf,
+    },
+    Tighten(tighten::Args),
+    Test(try_out::Args),
     /// Make a policy file from the settings of another sandbox
     Import {
         #[command(subcommand)]
@@ -51,10 +64,28 @@ struct Srt {
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
-    let Action::Import {
-        from: From::Srt(srt),
-    } = args.action;
-    import_srt(&srt)
+    match args.action {
+        Action::Check { file } => check(&file),
+        Action::Tighten(args) => tighten::run(&args),
+        Action::Test(args) => try_out::run(&args),
+        Action::Import {
+            from: From::Srt(srt),
+        } => import_srt(&srt),
+    }
+}
+
+fn check(file: &Path) -> CommandResult {
+    let flags = CageFlags::of_policy(file, None);
+    let resolved = flags.resolve()?;
+    let shown = Printable::new(file);
+    match flags.judge() {
+        Ok(()) => anstream::println!("{shown} is valid: {}", resolved.profile_choice),
+        Err(Judgement::NeedsWord(error)) => {
+            anstream::println!("{shown} is valid, and needs --i-know at each start: {error}");
+        }
+        Err(Judgement::Refused(error)) => return Err(error),
+    }
+    Ok(0)
 }
 
 fn import_srt(args: &Srt) -> CommandResult {

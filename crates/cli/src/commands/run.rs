@@ -5,7 +5,7 @@ use crate::change;
 use crate::error::{CliError, CommandResult, without_numbers};
 use ironcage_backend::{COPY_ON_WRITE, MAP_OWNER, StartError};
 use ironcage_host::HostCaps;
-use ironcage_model::{Ending, Lent, LimitHit, Outcome, Printable};
+use ironcage_model::{CageId, Ending, Lent, LimitHit, Outcome, Printable};
 use ironcage_runtime::{Awaited, Job, RunError, Side, detach};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -78,8 +78,25 @@ impl Args {
             [word] if word == "-q" || word == "--quiet" => true,
             _ => return None,
         };
-        Some(Args {
-            flags: CageFlags::default(),
+        Some(Args::of(CageFlags::default(), command.to_vec(), quiet))
+    }
+}
+
+/// A run that is over, and what it was made from.
+pub(crate) struct Ended {
+    /// The exit status for the caller.
+    pub(crate) code: u8,
+    /// The cage.
+    pub(crate) id: CageId,
+    /// Its plan and policy.
+    pub(crate) prepared: Prepared,
+}
+
+impl Args {
+    /// In the foreground, with the terminal as it is.
+    pub(crate) fn of(flags: CageFlags, command: Vec<OsString>, quiet: bool) -> Args {
+        Args {
+            flags,
             name: None,
             detach: false,
             interactive: false,
@@ -87,12 +104,31 @@ impl Args {
             no_tty: false,
             raw_terminal: false,
             quiet,
-            command: command.to_vec(),
-        })
+            command,
+        }
     }
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
+    let ended = match to_the_end(args)? {
+        Run::Ended(ended) => ended,
+        Run::InBackground(code) => return Ok(code),
+    };
+    // This process ends: the kernel takes all of its memory at once, sooner than piece by piece.
+    std::mem::forget(ended.prepared);
+    Ok(ended.code)
+}
+
+/// What became of a run.
+pub(crate) enum Run {
+    /// It is over.
+    Ended(Box<Ended>),
+    /// It goes on in the background, or did not start; this is the exit status for who asked.
+    InBackground(u8),
+}
+
+/// Runs it.
+pub(crate) fn to_the_end(args: Args) -> Result<Run, CliError> {
     if args.flags.sticky && !args.detach {
         return Err(CliError::new("--sticky is for cages in the background")
             .hint("add -d; `ironcage exec` then runs commands in it"));
@@ -103,7 +139,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
         false => None,
         true => match detach().map_err(CliError::new)? {
             Side::Supervisor(background) => Some(background),
-            Side::Caller(awaited) => return await_start(awaited),
+            Side::Caller(awaited) => return await_start(awaited).map(Run::InBackground),
         },
     };
     let program = args.command.first().cloned().unwrap_or_default();
@@ -159,10 +195,9 @@ pub(crate) fn run(args: Args) -> CommandResult {
     }
     // Who waits for the cage hears of its end now: what it changed is in its place.
     let code = finished.outcome.ending.exit_code();
+    let id = finished.id.clone();
     drop(finished);
-    // This process ends: the kernel takes all of its memory at once, sooner than piece by piece.
-    std::mem::forget(prepared);
-    Ok(code)
+    Ok(Run::Ended(Box::new(Ended { code, id, prepared })))
 }
 
 /// The caller's side of a start in the background.

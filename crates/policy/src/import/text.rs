@@ -3,6 +3,7 @@
 use super::judge::{Draft, Line};
 use super::settings::Rule;
 use super::{ImportError, Place};
+use crate::quoted;
 use ironcage_model::Printable;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -101,23 +102,4 @@ fn written(path: &Path, place: &Place) -> Result<String, ImportError> {
         Ok(rest) => Ok(format!("~/{}", as_text(rest)?)),
         Err(_) => as_text(path),
     }
-}
-
-/// A basic string of TOML.
-fn quoted(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => {
-                quoted.push('\\');
-                quoted.push(c);
-            }
-            c if c.is_control() => {
-                let _ = write!(quoted, "\\u{:04X}", u32::from(c));
-            }
-            c => quoted.push(c),
-        }
-    }
-    quoted.push('"');
-    quoted
 }

@@ -152,7 +152,7 @@ fn of(limits: &[Sourced<NetworkLimit>], name: NetworkLimitName) -> Option<u64> {
 }
 
 /// Whether no bound is wider.
-pub(super) fn is_no_wider(
+pub(crate) fn is_no_wider(
     inner: &[Sourced<NetworkLimit>],
     outer: &[Sourced<NetworkLimit>],
 ) -> bool {

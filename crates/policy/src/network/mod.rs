@@ -15,6 +15,8 @@ pub(crate) use secret::{
     aws_source, model_host, secret_host, secret_name, secret_place, secret_source,
 };
 
+pub(crate) use limits::is_no_wider as limits_within;
+
 use crate::narrow::Dropped;
 use crate::{PolicyError, Sourced};
 use ironcage_model::{
