@@ -1,13 +1,11 @@
 //! The least policy for what a run was seen to use.
 
+mod network;
+
 use crate::files::{Cover, Used};
-use crate::hosts::{Needs, needs};
 use crate::record::Record;
 use crate::text::{self, Section};
-use ironcage_model::{
-    HOST_NAME, Isolation, Mark, NetworkVerdict, Observation, Resource, Right, SecretRule, Use,
-    bytes_as_written,
-};
+use ironcage_model::{Isolation, Mark, Observation, Right, Use, bytes_as_written};
 use ironcage_plan::{NodeKind, Plan, Standing, guard, locate};
 use ironcage_policy::{EnvRule, Policy, Reach, SideChannels, WorkspaceMode, quoted, syscalls};
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,8 +66,8 @@ pub fn learn(source: &Source<'_>) -> Learned {
         layers(source),
     ];
     let mut all: Vec<Section> = sections.into();
-    all.extend(network(source));
-    all.extend(ceiling(source));
+    all.extend(network::network(source));
+    all.extend(network::ceiling(source));
     let mut learned = Learned {
         text: String::new(),
         given: 0,
@@ -93,15 +91,14 @@ fn by(programs: &BTreeSet<String>) -> String {
 }
 
 fn is_file_use(seen: &Observation) -> bool {
-    matches!(
-        seen.how,
-        Use::Look | Use::Read | Use::Write | Use::Execute
-    )
+    matches!(seen.how, Use::Look | Use::Read | Use::Write | Use::Execute)
 }
 
 fn workspace(source: &Source<'_>) -> Section {
     let mut section = Section::new("workspace");
-    let Source { record, max, plan, .. } = source;
+    let Source {
+        record, max, plan, ..
+    } = source;
     let mode = max.workspace_mode.value;
     let mut writes = record.seen.iter().filter(|seen| {
         seen.how == Use::Write && Path::new(&seen.what).starts_with(&plan.workspace)
@@ -122,8 +119,8 @@ fn workspace(source: &Source<'_>) -> Section {
     for path in &max.unprotect {
         let whole = plan.workspace.join(&path.value);
         let mut uses = record.seen.iter();
-        let used = uses
-            .any(|seen| seen.how == Use::Write && Path::new(&seen.what).starts_with(&whole));
+        let used =
+            uses.any(|seen| seen.how == Use::Write && Path::new(&seen.what).starts_with(&whole));
         if let (true, Some(text)) = (used, path.value.to_str()) {
             section.add("unprotect", quoted(text), "written");
         }
@@ -156,7 +153,9 @@ fn existing(source: &Source<'_>, path: &Path, top: &Path) -> PathBuf {
 
 fn files(source: &Source<'_>) -> Section {
     let mut section = Section::new("files");
-    let Source { record, max, plan, .. } = source;
+    let Source {
+        record, max, plan, ..
+    } = source;
     let mut used: BTreeMap<(&'static str, PathBuf), Used> = BTreeMap::new();
     let mut toolchain = None;
     for seen in record.seen.iter().filter(|seen| is_file_use(seen)) {
@@ -214,7 +213,11 @@ fn files(source: &Source<'_>) -> Section {
     }
     for pattern in &max.hide_matching {
         let text = quoted(&pattern.value.to_string());
-        section.add("hide", text, format!("hidden in the run ({})", pattern.origin));
+        section.add(
+            "hide",
+            text,
+            format!("hidden in the run ({})", pattern.origin),
+        );
     }
     match toolchain {
         Some(seen) if max.toolchains.value => section.set(
@@ -281,7 +284,9 @@ fn tried(source: &Source<'_>) -> Vec<(PathBuf, Right, String)> {
 
 fn state(source: &Source<'_>) -> Section {
     let mut section = Section::new("state");
-    let Source { record, max, plan, .. } = source;
+    let Source {
+        record, max, plan, ..
+    } = source;
     let seen = || record.seen.iter().filter(|seen| is_file_use(seen));
     for kept in &max.keep {
         let place = source.home.join(&kept.value);
@@ -431,9 +436,10 @@ fn limits(source: &Source<'_>) -> Section {
             let why = format!("twice the most that were seen at once, {peak}");
             Some((value, why))
         }
-        None if max.pids.value != base.pids.value => {
-            Some((max.pids.value.into(), "as in the run: nobody counted".into()))
-        }
+        None if max.pids.value != base.pids.value => Some((
+            max.pids.value.into(),
+            "as in the run: nobody counted".into(),
+        )),
         None => None,
     };
     if let Some((value, why)) = pids {
@@ -450,8 +456,18 @@ fn limits(source: &Source<'_>) -> Section {
     let is_share = cpus(max).ends_with('%');
     same("cpus", cpus(max), cpus(base), is_share);
     same("disk", disk(max), disk(base), true);
-    same("inodes", max.inodes.value.to_string(), base.inodes.value.to_string(), false);
-    same("files", max.files.value.to_string(), base.files.value.to_string(), false);
+    same(
+        "inodes",
+        max.inodes.value.to_string(),
+        base.inodes.value.to_string(),
+        false,
+    );
+    same(
+        "files",
+        max.files.value.to_string(),
+        base.files.value.to_string(),
+        false,
+    );
     let time = |time: Option<std::time::Duration>| match time {
         Some(time) => format!("{}s", time.as_secs()),
         None => "none".into(),
@@ -465,166 +481,19 @@ fn layers(source: &Source<'_>) -> Section {
     let mut section = Section::new("layers");
     for layer in &source.max.require {
         let known = source.base.require.iter();
-        if known.map(|known| known.value).all(|known| known != layer.value) {
+        if known
+            .map(|known| known.value)
+            .all(|known| known != layer.value)
+        {
             section.add("require", quoted(layer.value.name()), "as in the run");
         }
     }
     for layer in &source.max.allow_degraded {
-        section.add("allow-degraded", quoted(layer.value.name()), "as in the run");
+        section.add(
+            "allow-degraded",
+            quoted(layer.value.name()),
+            "as in the run",
+        );
     }
     section
-}
-
-fn network(source: &Source<'_>) -> Vec<Section> {
-    let mut section = Section::new("network");
-    let Source { record, max, plan, .. } = source;
-    let reach = Reach::through(max, &plan.workspace, Mark::Ask);
-    let made = needs(record.connections(NetworkVerdict::Allowed), Some(max));
-    let refused = needs(record.connections(NetworkVerdict::Denied), None);
-    let rest = add_network(&mut section, &reach, &made);
-    let mut proposed = rest;
-    proposed.hosts.extend(refused.hosts);
-    proposed.host_ports.extend(refused.host_ports);
-    proposed.sockets.extend(refused.sockets);
-    for needed in &proposed.hosts {
-        let wanted = Resource::Host {
-            rule: needed.rule.clone(),
-        };
-        // What the bound's ceiling has is there, to be asked for.
-        if !reach.gives(&wanted) {
-            let why = format!("beyond the bound of the run; {}", needed.why);
-            section.propose("allow", quoted(&needed.rule.to_string()), why);
-        }
-    }
-    for needed in &proposed.host_ports {
-        let why = format!("beyond the bound of the run; {}", needed.why);
-        section.propose("host-ports", needed.rule.to_string(), why);
-    }
-    let connected = record.seen.iter().filter(|seen| seen.how == Use::Connect);
-    for seen in connected.filter(|seen| !seen.found) {
-        if source.host.kind(Path::new(&seen.what)).is_some() {
-            let why = format!("{} tried to connect to it", seen.program);
-            section.propose("sockets", quoted(&seen.what), why);
-        }
-    }
-    for publish in &max.network.publish {
-        section.add("publish", quoted(&publish.value.to_string()), UNSEEN);
-    }
-    for rule in &max.network.deny {
-        section.add("deny", quoted(&rule.value.to_string()), "denied in the run");
-    }
-    if max.network.never_open.value {
-        section.set("never-open", "true", "as in the run");
-    }
-    let mut sections = vec![section];
-    let contacted = |rule: &SecretRule| {
-        record.connections(NetworkVerdict::Allowed).any(|traffic| {
-            let name = ironcage_model::HostName::from_ascii(traffic.host.as_bytes());
-            name.is_ok_and(|name| rule.hosts.iter().any(|host| host.names(&name, traffic.port)))
-        })
-    };
-    let mut secrets = Section::new("network.secrets");
-    for secret in max.network.secrets.iter().map(|secret| &secret.value) {
-        if !secret.leased && contacted(secret) {
-            let why = "its host was contacted; a record does not show whether it was used";
-            secrets.set(&quoted(&secret.name), secret_table(secret), why);
-        }
-    }
-    sections.push(secrets);
-    let mut resolve = Section::new("network.resolve");
-    for fixed in max.network.resolve.iter().map(|fixed| &fixed.value) {
-        let mut made = record.connections(NetworkVerdict::Allowed);
-        if made.any(|traffic| traffic.host == fixed.name.as_str()) {
-            let name = quoted(fixed.name.as_str());
-            resolve.set(&name, quoted(&fixed.address.to_string()), "as in the run");
-        }
-    }
-    sections.push(resolve);
-    let mut limits = Section::new("network.limits");
-    for limit in &max.network.limits {
-        let value = limit.value.to_string();
-        let is_number = value.bytes().all(|byte| byte.is_ascii_digit());
-        let value = if is_number { value } else { quoted(&value) };
-        limits.set(limit.value.name.name(), value, "as in the run");
-    }
-    sections.push(limits);
-    sections
-}
-
-fn secret_table(secret: &SecretRule) -> String {
-    let hosts = secret.hosts.iter().map(|host| quoted(&host.to_string()));
-    let hosts: Vec<String> = hosts.collect();
-    let places = secret.places.iter().map(|place| quoted(&place.to_string()));
-    let places: Vec<String> = places.collect();
-    format!(
-        "{{ hosts = [{}], from = {}, in = [{}] }}",
-        hosts.join(", "),
-        quoted(&secret.from.to_string()),
-        places.join(", ")
-    )
-}
-
-/// Adds what is within reach; returns the rest.
-fn add_network(section: &mut Section, reach: &Reach<'_>, made: &Needs) -> Needs {
-    let mut rest = Needs::default();
-    for needed in &made.hosts {
-        let wanted = Resource::Host {
-            rule: needed.rule.clone(),
-        };
-        match reach.gives(&wanted) {
-            true => section.add("allow", quoted(&needed.rule.to_string()), &*needed.why),
-            false => rest.hosts.push(needed.clone()),
-        }
-    }
-    for needed in &made.requests {
-        let wanted = Resource::Http {
-            rule: needed.rule.clone(),
-        };
-        if reach.gives(&wanted) {
-            section.add("http", quoted(&needed.rule.to_string()), &*needed.why);
-        }
-    }
-    for needed in &made.host_ports {
-        let rule = format!("{HOST_NAME}:{}", needed.rule).parse();
-        match rule.is_ok_and(|rule| reach.gives(&Resource::Host { rule })) {
-            true => section.add("host-ports", needed.rule.to_string(), &*needed.why),
-            false => rest.host_ports.push(needed.clone()),
-        }
-    }
-    for needed in &made.sockets {
-        let path = needed.rule.clone();
-        match reach.gives(&Resource::Socket { path }) {
-            true => section.add("sockets", quoted(&needed.rule), &*needed.why),
-            false => rest.sockets.push(needed.clone()),
-        }
-    }
-    rest
-}
-
-/// What was tried in vain and the bound's own ceiling would give, by asking.
-fn ceiling(source: &Source<'_>) -> Vec<Section> {
-    let Source { record, max, plan, .. } = source;
-    let reach = Reach::through(max, &plan.workspace, Mark::Ask);
-    let mut files = Section::new("ceiling.ask.files");
-    for (path, right, program) in tried(source) {
-        let guarded = guard(source.home, &path, right == Right::Write).is_some();
-        if let (false, true, Some(text)) = (
-            guarded,
-            reach.path(&path, right),
-            text::path(&path, source.home),
-        ) {
-            let why = format!("{program} tried it; the bound gives it by asking");
-            files.add(right.name(), text, why);
-        }
-    }
-    let mut network = Section::new("ceiling.ask.network");
-    for needed in needs(record.connections(NetworkVerdict::Denied), None).hosts {
-        let text = quoted(&needed.rule.to_string());
-        let wanted = Resource::Host { rule: needed.rule };
-        if reach.gives(&wanted) {
-            let why = format!("refused in the run; the bound gives it by asking; {}", needed.why);
-            network.add("allow", text, why);
-        }
-    }
-    vec![files, network]
 }

@@ -2,7 +2,7 @@
 
 use ironcage_model::{
     Destination, HOST_NAME, HostName, HostRule, HttpRule, NetworkVerdict, PathPattern, Ports,
-    Protocol, Traffic,
+    Protocol, Traffic, special,
 };
 use ironcage_policy::Policy;
 use std::collections::{BTreeMap, BTreeSet};
@@ -73,6 +73,16 @@ pub(crate) fn needs<'a>(
                 let name = HostName::from_ascii(one.host.as_bytes());
                 name.is_ok_and(|name| rules.any(|rule| rule.value.is_about(&name, one.port)))
             });
+            // A name that leads to a special address needs a rule that names that too.
+            let led = one.address.as_deref();
+            let led = led.and_then(|led| led.parse::<IpAddr>().ok());
+            if let Some(led) = led.filter(|led| special(*led).is_some())
+                && let Some(rule) = self::rule(&led.to_string(), one.port)
+            {
+                hosts
+                    .entry((led.to_string(), one.port))
+                    .or_insert((rule, 1));
+            }
             let key = (one.host.clone(), one.port);
             if by_requests {
                 requests.entry(key).or_default().push(one);

@@ -1,5 +1,6 @@
 //! A recorded run against another policy: what would be refused now, allowed, or asked.
 
+use crate::draft::Host;
 use crate::record::Record;
 use ironcage_egress::foretold;
 use ironcage_lease::{Asked, Decision, History, Wanted, decide};
@@ -75,13 +76,13 @@ impl Replayed {
 }
 
 /// Replays a record against a policy and the plan that it makes of the same command.
-pub fn replay(record: &Record, policy: &Policy, plan: &Plan) -> Replayed {
+pub fn replay(record: &Record, policy: &Policy, plan: &Plan, host: &dyn Host) -> Replayed {
     let mut replayed = Replayed::default();
     for seen in &record.seen {
         match seen.how {
             Use::Call => call(seen, plan, &mut replayed),
             Use::Connect => {}
-            _ => path(record, seen, (policy, plan), &mut replayed),
+            _ => path(record, seen, (policy, plan, host), &mut replayed),
         }
     }
     for traffic in &record.traffic {
@@ -139,7 +140,7 @@ fn call(seen: &Observation, plan: &Plan, replayed: &mut Replayed) {
 fn path(
     record: &Record,
     seen: &Observation,
-    (policy, plan): (&Policy, &Plan),
+    (policy, plan, host): (&Policy, &Plan, &dyn Host),
     replayed: &mut Replayed,
 ) {
     let path = Path::new(&seen.what);
@@ -164,8 +165,8 @@ fn path(
         true => Verdict::Allowed,
         false => Verdict::Refused,
     };
-    // That a file is missing in a directory that is given says nothing of the policy.
-    let missing = !seen.found && right == Right::Read && given;
+    // What is not there at all is missing with every policy.
+    let missing = !seen.found && right == Right::Read && host.kind(path).is_none();
     let reach = |mark| Reach::through(policy, &plan.workspace, mark).path(path, right);
     let now = match given {
         _ if missing => was,
@@ -213,7 +214,11 @@ fn connection(traffic: &Traffic, policy: &Policy, plan: &Plan, replayed: &mut Re
     let what = match traffic.protocol {
         Protocol::Dns => format!("ask for the name {}", shown(&traffic.host)),
         Protocol::Unix => format!("connect to {}", shown(&traffic.host)),
-        _ => format!("connect to {}:{}{request}", shown(&traffic.host), traffic.port),
+        _ => format!(
+            "connect to {}:{}{request}",
+            shown(&traffic.host),
+            traffic.port
+        ),
     };
     replayed.look(what, was, now, why);
 }

@@ -53,13 +53,7 @@ impl Section {
         self.push(key, value, why, true);
     }
 
-    fn push(
-        &mut self,
-        key: &'static str,
-        value: String,
-        why: impl Into<String>,
-        proposed: bool,
-    ) {
+    fn push(&mut self, key: &'static str, value: String, why: impl Into<String>, proposed: bool) {
         let entry = Entry {
             value,
             why: why.into(),

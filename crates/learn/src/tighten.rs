@@ -35,7 +35,10 @@ pub fn tighten(record: &Record, home: &Path) -> (Vec<Excess>, Vec<String>) {
     let mut notes = Vec::new();
     let mut excess = Vec::new();
     if usage.more {
-        notes.push("the policy gave more than the record tells; what it does not tell is not judged".into());
+        notes.push(
+            "the policy gave more than the record tells; what it does not tell is not judged"
+                .into(),
+        );
     }
     let judge = Judge {
         record,
@@ -120,8 +123,14 @@ impl Judge<'_> {
     fn grant(&self, grant: &Grant) -> Finding {
         let value = grant.value.as_str();
         match grant.key.as_str() {
-            "workspace.mode" | "files.read" | "files.write" | "files.write-direct"
-            | "workspace.unprotect" | "files.toolchains" | "state.keep" | "syscalls.groups"
+            "workspace.mode"
+            | "files.read"
+            | "files.write"
+            | "files.write-direct"
+            | "workspace.unprotect"
+            | "files.toolchains"
+            | "state.keep"
+            | "syscalls.groups"
                 if !self.observed =>
             {
                 Finding::Unknown(NOT_OBSERVED)
@@ -140,13 +149,16 @@ impl Judge<'_> {
             "files.toolchains" => used_if(self.toolchain(), "no toolchain was used"),
             "state.keep" => {
                 let place = self.home.join(value);
-                used_if(self.below(&place).next().is_some(), "nothing in it was used")
+                used_if(
+                    self.below(&place).next().is_some(),
+                    "nothing in it was used",
+                )
             }
             "syscalls.groups" => {
                 let list = syscalls::group(value);
                 let mut calls = self.record.calls();
-                let called = calls
-                    .any(|seen| list.is_some_and(|list| list.rule(&seen.what).is_some()));
+                let called =
+                    calls.any(|seen| list.is_some_and(|list| list.rule(&seen.what).is_some()));
                 used_if(called, "none of its calls was made")
             }
             "network.open" => self.open(),
@@ -175,20 +187,28 @@ impl Judge<'_> {
             "network.secrets" => self.secret(value),
             "limits.memory" => self.limit(
                 self.record.usage.as_ref().and_then(|usage| usage.memory),
-                self.record.usage.as_ref().and_then(|usage| usage.memory_limit),
+                self.record
+                    .usage
+                    .as_ref()
+                    .and_then(|usage| usage.memory_limit),
                 (LEAST_MEMORY, MEMORY_STEP),
                 bytes_as_written,
             ),
             "limits.pids" => self.limit(
                 self.record.usage.as_ref().and_then(|usage| usage.pids),
-                self.record.usage.as_ref().and_then(|usage| usage.pids_limit),
+                self.record
+                    .usage
+                    .as_ref()
+                    .and_then(|usage| usage.pids_limit),
                 (LEAST_PIDS, 1),
                 |value| value.to_string(),
             ),
             "state.caches" | "state.host-caches" => {
                 Finding::Unknown("whether a cache was used is not judged: it only saves time")
             }
-            "network.publish" => Finding::Unknown("who connected to a published port is not on record"),
+            "network.publish" => {
+                Finding::Unknown("who connected to a published port is not on record")
+            }
             "network.logins" => Finding::Unknown("whether a login was used is not on record"),
             "env.pass" => Finding::Unknown("which variables a program reads is not on record"),
             "process.capabilities" | "process.root-inside" => {
@@ -234,7 +254,9 @@ impl Judge<'_> {
                 _ => false,
             });
             let cache = [".cache", ".cargo/registry", ".cargo/git", ".npm", "go/pkg"];
-            let cache = cache.iter().any(|name| path.starts_with(self.home.join(name)));
+            let cache = cache
+                .iter()
+                .any(|name| path.starts_with(self.home.join(name)));
             seen.below && !given && !cache && !path.starts_with(&self.record.workspace)
         })
     }
@@ -278,7 +300,9 @@ impl Judge<'_> {
             name.is_ok_and(|name| rules.iter().any(|rule| rule.names(&name, traffic.port)))
         });
         match contacted {
-            true => Finding::Unknown("whether a secret was put on a request is not on record; its hosts were contacted"),
+            true => Finding::Unknown(
+                "whether a secret was put on a request is not on record; its hosts were contacted",
+            ),
             false => unused("none of its hosts was contacted"),
         }
     }

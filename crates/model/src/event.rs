@@ -94,9 +94,7 @@ pub struct Traffic {
 }
 
 /// How something was used that is observed.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Use {
     /// Looked at: whether it is there, its size and times.

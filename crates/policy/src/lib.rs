@@ -63,8 +63,6 @@ pub use network::{
     requests, secret,
 };
 pub use origin::Origin;
-pub use quoted::quoted;
-pub use reach::{Amounts, Reach};
 pub use parse::parse;
 pub use policy::{
     Amount, Cpus, EnvRule, InvalidEnvRule, InvalidMode, InvalidSideChannels, Limits, Policy,
@@ -73,6 +71,8 @@ pub use policy::{
 pub use profiles::{Profile, defaults_text, profile, profiles, template};
 pub use quantity::{InvalidQuantity, TimeLimit};
 pub use questions::{ControlKey, InvalidKey, Questions};
+pub use quoted::quoted;
+pub use reach::{Amounts, Reach};
 pub use resolve::{Examined, Resolved, Sources, examine, resolve, resolve_profile};
 pub use search::{FILE_NAME, find_policy_file};
 pub use trust::{TrustDigest, TrustError, TrustStore, Trusted};

@@ -8,7 +8,7 @@
 use crate::narrow::list_within;
 use crate::{CeilingWhat, EnvRule, Limits, Policy, WorkspaceMode, bundles};
 use ironcage_model::{
-    Destination, Extent, HOST_NAME, HostRule, Mark, Ports, PortPattern, Printable, Resource, Right,
+    Destination, Extent, HOST_NAME, HostRule, Mark, PortPattern, Ports, Printable, Resource, Right,
 };
 use std::path::Path;
 
@@ -304,12 +304,7 @@ impl<'a> Reach<'a> {
         }
     }
 
-    fn limits(
-        &self,
-        inner: &Policy,
-        amounts: impl Fn(&Limits) -> Amounts,
-        beyond: &mut Beyond,
-    ) {
+    fn limits(&self, inner: &Policy, amounts: impl Fn(&Limits) -> Amounts, beyond: &mut Beyond) {
         let (own, most) = (amounts(&inner.limits), amounts(&self.policy.limits));
         let (l, m) = (&inner.limits, &self.policy.limits);
         for (key, within, value) in [
@@ -318,11 +313,7 @@ impl<'a> Reach<'a> {
                 own.memory <= most.memory,
                 l.memory.value.to_string(),
             ),
-            (
-                "limits.cpus",
-                own.cpu <= most.cpu,
-                l.cpus.value.to_string(),
-            ),
+            ("limits.cpus", own.cpu <= most.cpu, l.cpus.value.to_string()),
             (
                 "limits.disk",
                 own.disk <= most.disk,
@@ -475,9 +466,8 @@ impl<'a> Reach<'a> {
                 let denied = part.mark != Mark::Deny || kept.any(|own| own.value == *part);
                 // A part that gives what contains it would bring it along.
                 let mut given = own.paths.iter().map(|own| &own.value);
-                let apart = given.all(|own| {
-                    own.mark == Mark::Deny || !part.path.starts_with(&own.path)
-                });
+                let apart =
+                    given.all(|own| own.mark == Mark::Deny || !part.path.starts_with(&own.path));
                 beyond.unless(denied || apart, "without ceiling.deny", {
                     Printable::new(&part.path)
                 });

@@ -92,6 +92,7 @@ fn every_profile_resolves_and_requires_the_layers_that_make_a_cage() {
         [
             "coding-agent",
             "data",
+            "learning",
             "node",
             "python",
             "rust",

@@ -170,7 +170,8 @@ fn telling(plan: &Plan, located: &Located, path: &Path, found: bool) -> Telling 
     let begins = |words: &[&str]| words.iter().any(|word| origin.starts_with(word));
     let told = match &located.standing {
         Standing::Kernel | Standing::Device | Standing::Made | Standing::Leads => false,
-        Standing::Ephemeral => in_home,
+        // What is looked for in vain may be there on the host.
+        Standing::Ephemeral => in_home || !found,
         Standing::Absent => {
             let mut system = ["/proc", "/sys", "/dev", "/usr"].iter();
             system.all(|place| !path.starts_with(place))
@@ -375,7 +376,10 @@ mod tests {
     #[test]
     fn paths_lose_their_dots_and_never_leave_the_root() {
         assert_eq!(normal(Path::new("/a/./b/../../../c")), Path::new("/c"));
-        assert_eq!(top(Path::new("/srv/data/deep/file")), Path::new("/srv/data"));
+        assert_eq!(
+            top(Path::new("/srv/data/deep/file")),
+            Path::new("/srv/data")
+        );
     }
 
     #[test]

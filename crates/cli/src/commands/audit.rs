@@ -382,8 +382,16 @@ fn print_record(out: &mut dyn Write, record: &Record) -> io::Result<()> {
             writeln!(out, "refused a connection: {}", Printable::new(reason))
         }
         EventKind::Observed(seen) => {
-            let there = if seen.found { "" } else { ", which was not there" };
-            let below = if seen.below { ", and more below it" } else { "" };
+            let there = if seen.found {
+                ""
+            } else {
+                ", which was not there"
+            };
+            let below = if seen.below {
+                ", and more below it"
+            } else {
+                ""
+            };
             writeln!(
                 out,
                 "seen    {} {}{below}, by {}{there}",

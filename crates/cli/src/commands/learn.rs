@@ -100,14 +100,15 @@ fn bound(max: Option<&std::ffi::OsStr>) -> (Option<String>, Option<PathBuf>) {
     let Some(max) = max else {
         return (Some(BOUND.to_owned()), None);
     };
-    let mut profiles = ironcage_policy::profiles().into_iter();
+    let mut profiles = ironcage_policy::profiles();
     match profiles.find(|profile| max == profile.name) {
         Some(profile) => (Some(profile.name.to_owned()), None),
         None => (None, Some(max.into())),
     }
 }
 
-struct OnHost;
+/// Looks at the host itself.
+pub(super) struct OnHost;
 
 impl Host for OnHost {
     fn kind(&self, path: &Path) -> Option<NodeKind> {

@@ -46,7 +46,11 @@ pub(super) fn run(args: &Args) -> CommandResult {
         }
     }
     print(|out| {
-        writeln!(out, "cage {id}: {} entries that it did not need", excess.len())?;
+        writeln!(
+            out,
+            "cage {id}: {} entries that it did not need",
+            excess.len()
+        )?;
         for one in &excess {
             let grant = &one.grant;
             write!(
@@ -65,7 +69,10 @@ pub(super) fn run(args: &Args) -> CommandResult {
             let origin = Printable::new(&one.grant.origin).to_string();
             let value = Printable::new(&one.grant.value);
             if origin.starts_with("--") {
-                writeln!(out, "  to do: leave out {origin} {value}, or give less by it")?;
+                writeln!(
+                    out,
+                    "  to do: leave out {origin} {value}, or give less by it"
+                )?;
             } else if origin.starts_with("profile") || origin == "built in" {
                 let key = Printable::new(&one.grant.key);
                 let can = match &one.instead {
@@ -127,7 +134,11 @@ fn edited<'a>(
             _ => left.push(*excess),
         }
     }
-    let mut new: String = lines.into_iter().flatten().flat_map(|line| [line, "\n".into()]).collect();
+    let mut new: String = lines
+        .into_iter()
+        .flatten()
+        .flat_map(|line| [line, "\n".into()])
+        .collect();
     if !text.ends_with('\n') && new.ends_with('\n') {
         new.pop();
     }
@@ -160,7 +171,10 @@ fn without(line: &str, excess: &Excess, file: &Path, home: &Path) -> Option<Opti
             let rest = line.get(close + 1..)?;
             let rest = rest.strip_prefix(',').map_or(rest, str::trim_start);
             let new = format!("{}{rest}", line.get(..open)?);
-            let empty = new.split('#').next().is_some_and(|new| new.trim().is_empty());
+            let empty = new
+                .split('#')
+                .next()
+                .is_some_and(|new| new.trim().is_empty());
             return Some((!empty).then_some(new));
         }
         from = close + 1;
@@ -181,8 +195,12 @@ fn means(text: &str, excess: &Excess, file: &Path, home: &Path) -> bool {
             let plain: PathBuf = path.components().collect();
             plain == Path::new(value)
         }
-        "network.allow" => ironcage_policy::allowed(text).is_ok_and(|rule| rule.to_string() == value),
-        "network.http" => ironcage_policy::requests(text).is_ok_and(|rule| rule.to_string() == value),
+        "network.allow" => {
+            ironcage_policy::allowed(text).is_ok_and(|rule| rule.to_string() == value)
+        }
+        "network.http" => {
+            ironcage_policy::requests(text).is_ok_and(|rule| rule.to_string() == value)
+        }
         _ => text == value,
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::cage_flags::CageFlags;
 use crate::commands::audit::{find, logs, print};
-use crate::commands::learn::record;
+use crate::commands::learn::{OnHost, record};
 use crate::completed::recorded_cages;
 use crate::error::{CliError, CommandResult};
 use ironcage_learn::{Replayed, replay};
@@ -47,7 +47,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
     flags.observe = false;
     let command: Vec<OsString> = record.command.iter().map(Into::into).collect();
     let prepared = flags.prepare(command)?;
-    let replayed = replay(&record, &prepared.resolved.policy, &prepared.plan);
+    let replayed = replay(&record, &prepared.resolved.policy, &prepared.plan, &OnHost);
     let observed = record.is_observed();
     print(|out| {
         writeln!(

@@ -1,0 +1,207 @@
+//! What lies in the reach of a policy, and that nothing else does.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use ironcage_model::{Mark, Resource, Right};
+use ironcage_policy::{
+    Amounts, Limits, Policy, Reach, Sources, profiles, resolve, resolve_profile,
+};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
+
+const WORKSPACE: &str = "/w";
+const PATHS: [&str; 6] = [
+    "/srv/a",
+    "/srv/a/x",
+    "/srv/a/x/1",
+    "/srv/b",
+    "/srv/b/y",
+    "/srv/ab",
+];
+const HOSTS: [&str; 6] = [
+    "a.test",
+    "*.a.test",
+    "**.a.test",
+    "x.a.test:443",
+    "b.test:22",
+    "192.0.2.0/24:443",
+];
+const GROUPS: [&str; 2] = ["debug", "perf"];
+
+fn amounts(limits: &Limits) -> Amounts {
+    let share = |text: String| match text.strip_suffix('%') {
+        Some(percent) => percent.parse::<u64>().unwrap() << 20,
+        None => 1 << 20,
+    };
+    Amounts {
+        memory: share(limits.memory.value.to_string()),
+        cpu: 1,
+        disk: 1,
+    }
+}
+
+fn policy(text: &str) -> Policy {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("p.toml");
+    std::fs::write(&file, format!("extends = \"shell\"\n{text}")).unwrap();
+    let sources = Sources {
+        policy_file: Some(file),
+        workspace: WORKSPACE.into(),
+        home: "/home/u".into(),
+        ..Sources::default()
+    };
+    resolve(&sources).unwrap().policy
+}
+
+/// A policy from a small vocabulary, so that two of them often have to do with each other: what
+/// it allows, denies and leases, one bit for each entry. Paths of the base would have to exist.
+type Bits = [u8; 8];
+
+fn list(items: &[&str], bits: u8) -> String {
+    let chosen = items.iter().enumerate();
+    let chosen = chosen.filter(|(at, _)| bits >> at & 1 == 1);
+    let texts: Vec<String> = chosen.map(|(_, item)| format!("\"{item}\"")).collect();
+    texts.join(", ")
+}
+
+fn made([allow, deny, groups, ask, auto, denied, hosts, leased]: Bits) -> Policy {
+    policy(&format!(
+        "[network]\nallow = [{}]\ndeny = [{}]\n[syscalls]\ngroups = [{}]\n\
+         [ceiling.ask.files]\nread = [{}]\n[ceiling.auto.files]\nwrite = [{}]\n[ceiling.deny.files]\nread = [{}]\n\
+         [ceiling.ask.network]\nallow = [{}]\n[ceiling.ask.syscalls]\ngroups = [{}]\n",
+        list(&HOSTS, allow),
+        list(&HOSTS[3..], deny & deny >> 4),
+        list(&GROUPS, groups),
+        list(&PATHS, ask),
+        list(&PATHS, auto & auto >> 2),
+        list(&PATHS[2..3], denied),
+        list(&HOSTS, hosts),
+        list(&GROUPS, leased),
+    ))
+}
+
+/// Two policies: any two, or one that was made of the other by leaving things out.
+fn two() -> impl Strategy<Value = (Policy, Policy)> {
+    (any::<Bits>(), any::<Bits>(), any::<bool>()).prop_map(|(outer, other, any)| {
+        let mut inner = other;
+        if !any {
+            for (at, bits) in inner.iter_mut().enumerate() {
+                // What is denied stays so, and `auto` is not left for a moment.
+                *bits = match at {
+                    1 | 4 | 5 => outer[at],
+                    _ => *bits & outer[at],
+                };
+            }
+        }
+        (made(inner), made(outer))
+    })
+}
+
+/// Single things that can be asked for, not rules.
+fn things() -> Vec<Resource> {
+    let hosts = [
+        "a.test:443",
+        "a.test:80",
+        "x.a.test:443",
+        "y.x.a.test:80",
+        "b.test:22",
+        "b.test:443",
+        "192.0.2.7:443",
+        "ba.test:443",
+    ];
+    let hosts = hosts.map(|text| Resource::Host {
+        rule: text.parse().unwrap(),
+    });
+    let groups = GROUPS.map(|group| Resource::Syscalls {
+        group: group.into(),
+    });
+    hosts.into_iter().chain(groups).collect()
+}
+
+#[test]
+fn what_is_within_reaches_nothing_that_the_other_does_not() {
+    let workspace = Path::new(WORKSPACE);
+    let mut runner = TestRunner::new_with_rng(
+        Config::with_cases(400),
+        TestRng::deterministic_rng(RngAlgorithm::ChaCha),
+    );
+    let within = Cell::new(0);
+    let run = runner.run(&two(), |(inner, outer)| {
+        let bound = Reach::through(&outer, workspace, Mark::Ask);
+        if !bound.lacks(&inner, amounts).is_empty() {
+            return Ok(());
+        }
+        within.set(within.get() + 1);
+        for mark in [Mark::Auto, Mark::Ask] {
+            let own = Reach::through(&inner, workspace, mark);
+            for thing in things() {
+                prop_assert!(!own.gives(&thing) || bound.gives(&thing), "{thing}");
+            }
+            for path in PATHS.iter().map(|path| PathBuf::from(path).join("deep")) {
+                for right in [Right::Read, Right::Write] {
+                    let within = !own.path(&path, right) || bound.path(&path, right);
+                    prop_assert!(within, "{path:?}");
+                }
+            }
+        }
+        Ok(())
+    });
+    run.unwrap();
+    assert!(
+        within.get() > 20,
+        "only {} pairs said anything",
+        within.get()
+    );
+}
+
+#[test]
+fn every_profile_is_within_itself() {
+    for profile in profiles() {
+        let policy = resolve_profile(profile.name, Path::new("/home/u")).unwrap();
+        let bound = Reach::through(&policy, Path::new(WORKSPACE), Mark::Ask);
+        assert_eq!(
+            bound.lacks(&policy, amounts),
+            Vec::<String>::new(),
+            "{}",
+            profile.name
+        );
+    }
+}
+
+#[test]
+fn the_base_alone_reaches_less_than_with_the_ceiling() {
+    let policy = policy(
+        "[ceiling.ask.network]\nallow = [\"a.test\"]\n[ceiling.auto.syscalls]\ngroups = [\"debug\"]\n",
+    );
+    let workspace = Path::new(WORKSPACE);
+    let host = Resource::Host {
+        rule: "a.test:443".parse().unwrap(),
+    };
+    let group = Resource::Syscalls {
+        group: "debug".into(),
+    };
+    assert!(!Reach::of_base(&policy, workspace).gives(&host));
+    assert!(!Reach::through(&policy, workspace, Mark::Auto).gives(&host));
+    assert!(Reach::through(&policy, workspace, Mark::Ask).gives(&host));
+    assert!(Reach::through(&policy, workspace, Mark::Auto).gives(&group));
+}
+
+#[test]
+fn what_is_beyond_is_named() {
+    let outer = policy("[limits]\nmemory = \"10%\"\n[files]\nhide = [\"/usr\"]\n");
+    let inner = policy(
+        "[limits]\nmemory = \"20%\"\n[network]\nallow = [\"a.test\"]\n[syscalls]\ngroups = [\"debug\"]\n",
+    );
+    let bound = Reach::through(&outer, Path::new(WORKSPACE), Mark::Ask);
+    let beyond = bound.lacks(&inner, amounts);
+    for part in [
+        "limits.memory: 20%",
+        "network.allow: a.test",
+        "syscalls.groups: debug",
+        "without files.hide: /usr",
+    ] {
+        assert!(beyond.iter().any(|one| one == part), "{part}: {beyond:?}");
+    }
+    assert_eq!(beyond.len(), 4, "{beyond:?}");
+}

@@ -1,0 +1,204 @@
+//! What a run uses is put on record, becomes the least policy, and is tried against another one.
+#![forbid(unsafe_code)]
+
+use ironcage_tests::web::Web;
+use ironcage_tests::{Ran, Running, Stage, both};
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[track_caller]
+fn ironcage(stage: &Stage, args: &[&str]) -> Ran {
+    Running::start(&mut stage.ironcage(args)).finish(Duration::from_secs(60))
+}
+
+fn text(path: PathBuf) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+/// Two directories beside the project, with a file in each and a file that nobody reads.
+fn data(stage: &Stage) -> (String, String) {
+    stage.write(stage.aside().join("used/rows"), "rows\n");
+    stage.write(stage.aside().join("used/other"), "other\n");
+    stage.write(stage.aside().join("unused/secret"), "secret\n");
+    (
+        text(stage.aside().join("used")),
+        text(stage.aside().join("unused")),
+    )
+}
+
+/// The policy without the lines that hold a text.
+fn without(stage: &Stage, policy: &str, part: &str) -> String {
+    let whole = std::fs::read_to_string(policy).expect("the policy");
+    let lines: Vec<&str> = whole.lines().filter(|line| !line.contains(part)).collect();
+    assert!(lines.len() < whole.lines().count(), "{part}: {whole}");
+    let path = stage.aside().join("less.toml");
+    stage.write(&path, lines.join("\n"));
+    text(path)
+}
+
+both! {
+    fn what_was_learned_is_enough_and_not_more_than_that(stage) {
+        let (used, unused) = data(stage);
+        let policy = text(stage.aside().join("learned.toml"));
+        let script = "cat \"$1/rows\" && echo done > answer";
+        let command = ["--", "/bin/sh", "-c", script, "sh", &used];
+        let learn = ["learn", "-o", &policy, "-r", &used, "-r", &unused];
+        let learned = ironcage(stage, &[&learn[..], &command[..]].concat()).ok();
+        assert_eq!(learned.stdout(), "rows\n");
+        let written = std::fs::read_to_string(&policy).expect("the policy");
+        for part in ["used/rows\"", "read by cat", "mode = \"cow\"", "# Made by `ironcage learn`"] {
+            assert!(written.contains(part), "{part}: {written}");
+        }
+        for part in ["unused", "used/other", "network"] {
+            assert!(!written.contains(part), "{part}: {written}");
+        }
+        ironcage(stage, &["policy", "check", &policy]).ok();
+        let run = |policy: &str| {
+            let flags = ["run", "-q", "--fresh", "--policy", policy];
+            ironcage(stage, &[&flags[..], &command[..]].concat())
+        };
+        assert_eq!(run(&policy).ok().stdout(), "rows\n");
+        // Each entry is needed: without one of them it does not work.
+        assert_ne!(run(&without(stage, &policy, "used/rows\"")).code(), 0);
+        let less = without(stage, &policy, "mode = \"cow\"");
+        let read_only = std::fs::read_to_string(&less).expect("a policy");
+        stage.write(&less, read_only.replace("[workspace]", "[workspace]\nmode = \"read-only\""));
+        assert_ne!(run(&less).code(), 0);
+        // The real tree is as it was.
+        assert_eq!(stage.read("answer"), None);
+    }
+
+    fn a_file_is_never_replaced_without_a_word(stage) {
+        let policy = stage.aside().join("mine.toml");
+        stage.write(&policy, "# mine\n");
+        let shown = text(policy.clone());
+        let learn = |flags: &[&str]| {
+            let begin = ["learn", "-q", "-o", &shown];
+            let marker = ["--", "/bin/sh", "-c", "echo ran"];
+            ironcage(stage, &[&begin[..], flags, &marker[..]].concat())
+        };
+        let refused = learn(&[]).ended(125).says("--force");
+        // It is said before the run, not after it.
+        assert_eq!(refused.stdout(), "");
+        assert_eq!(std::fs::read_to_string(&policy).expect("mine"), "# mine\n");
+        assert_eq!(learn(&["--force"]).ok().stdout(), "ran\n");
+        assert!(std::fs::read_to_string(&policy).expect("learned").contains("extends"));
+        let mut left = std::fs::read_dir(stage.aside()).expect("a directory");
+        assert!(left.all(|entry| entry.expect("an entry").path() == policy));
+    }
+
+    fn nothing_beyond_the_bound_is_given_and_what_was_tried_is_a_comment(stage) {
+        let (used, _) = data(stage);
+        stage.write(stage.home().join(".ssh/id_rsa"), "key\n");
+        let bound = text(stage.aside().join("bound.toml"));
+        let asked = text(stage.aside().join("asked"));
+        stage.write(stage.aside().join("asked/x"), "x\n");
+        stage.write(&bound, format!(
+            "extends = \"shell\"\n[limits]\nmemory = \"300M\"\n[ceiling.ask.files]\nread = [\"{asked}\"]\n"
+        ));
+        let policy = text(stage.aside().join("learned.toml"));
+        let script = "cat \"$1/rows\"; cat \"$2/x\"; cat ~/.ssh/id_rsa; unshare -U true; cat a; exit 5";
+        let learn = ["learn", "-q", "-o", &policy, "--max", &bound, "--"];
+        let command = ["/bin/sh", "-c", script, "sh", &used, &asked];
+        ironcage(stage, &[&learn[..], &command[..]].concat()).ended(5);
+        let written = std::fs::read_to_string(&policy).expect("the policy");
+        let line = |part: &str| {
+            let found = written.lines().find(|line| line.contains(part));
+            found.unwrap_or_else(|| panic!("{part}: {written}")).trim().to_owned()
+        };
+        assert!(line("used/rows\"").starts_with("# "), "{written}");
+        assert!(line("id_rsa, which").starts_with("# cat tried"));
+        assert!(line("unshare was").starts_with("# "));
+        assert!(line("asked/x\"").starts_with('"'));
+        assert!(written.contains("[ceiling.ask.files]"), "{written}");
+        // Less than twice the most would have been too much: the bound is less.
+        assert!(line("memory = ").contains("300M"), "{written}");
+        ironcage(stage, &["policy", "check", &policy]).ok();
+    }
+
+    fn hosts_that_were_contacted_are_learned_and_no_others(stage) {
+        let web = Web::start(0);
+        let (address, port) = (web.address.ip().to_string(), web.address.port().to_string());
+        let resolve = format!("web.test={address}");
+        let (host, here) = (format!("web.test:{port}"), format!("{address}:{port}"));
+        let flags = ["--allow-host", &host, "--allow-host", &here, "--allow-host", "idle.test", "--resolve", &resolve];
+        let policy = text(stage.aside().join("learned.toml"));
+        let url = format!("http://web.test:{port}/");
+        let command = ["--", "curl", "-sS", "-o", "/dev/null", &url];
+        let learn = ["learn", "-q", "-o", &policy, "--max", "shell"];
+        ironcage(stage, &[&learn[..], &flags[..], &command[..]].concat()).ok();
+        let written = std::fs::read_to_string(&policy).expect("the policy");
+        assert!(written.contains(&format!("\"{host}\"")), "{written}");
+        assert!(!written.contains("idle.test"), "{written}");
+        // The name leads to the host's own loopback, which a rule has to name too.
+        assert!(written.contains(&format!("\"{here}\"")), "{written}");
+        let run = |policy: &str| {
+            let run = ["run", "-q", "--policy", policy];
+            ironcage(stage, &[&run[..], &command[..]].concat())
+        };
+        run(&policy).ok();
+        assert_ne!(run(&without(stage, &policy, &host)).code(), 0);
+        assert_eq!(web.heard().len(), 2);
+    }
+
+    fn what_was_given_and_never_used_is_told_as_a_change_of_the_policy(stage) {
+        let (used, unused) = data(stage);
+        let policy = stage.aside().join("wide.toml");
+        stage.write(&policy, format!(
+            "extends = \"shell\"\n[files]\nread = [\n  \"{used}\",\n  \"{unused}\",\n]\n[syscalls]\ngroups = [\"debug\"]\n[network]\nallow = [\"idle.test\"]\n"
+        ));
+        let shown = text(policy.clone());
+        let script = format!("cat {used}/rows; echo x > made");
+        let run = ["run", "-q", "--observe", "--policy", &shown, "--", "/bin/sh", "-c", &script];
+        ironcage(stage, &run).ok();
+        let told = ironcage(stage, &["policy", "tighten"]).ok().stdout();
+        for part in [&*format!("-  \"{unused}\","), "-groups = [\"debug\"]", "+groups = []", "-allow = [\"idle.test\"]"] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
+        assert!(!told.contains(&format!("-  \"{used}\",")), "{told}");
+        assert!(told.contains("one run shows what it did"), "{told}");
+        // Nothing was written, and the change is one that `patch` takes.
+        assert!(std::fs::read_to_string(&policy).expect("it").contains("unused"));
+        // Without observing, nothing is claimed of files.
+        let run = ["run", "-q", "--policy", &shown, "--", "/bin/sh", "-c", "true"];
+        ironcage(stage, &run).ok();
+        let told = ironcage(stage, &["policy", "tighten"]).ok().stdout();
+        assert!(told.contains("were not observed") && !told.contains(&format!("-  \"{unused}\"")), "{told}");
+        assert!(told.contains("-allow = [\"idle.test\"]"), "{told}");
+    }
+
+    fn a_policy_is_tried_against_a_run_that_is_over(stage) {
+        let (used, unused) = data(stage);
+        let script = format!("cat {used}/rows; cat {unused}/secret; echo x > made");
+        let run = ["run", "-q", "--observe", "-r", &used, "--", "/bin/sh", "-c", &script];
+        ironcage(stage, &run);
+        let with = |content: String| {
+            let path = stage.aside().join("try.toml");
+            stage.write(&path, content);
+            ironcage(stage, &["policy", "test", "last", "--policy", &text(path)])
+        };
+        let same = with(format!("[files]\nread = [\"{used}\"]\n")).ok();
+        assert!(same.stdout().contains("all as it was"), "{same:?}");
+        let wider = with(format!("[files]\nread = [\"{used}\", \"{unused}\"]\n")).ok();
+        assert!(wider.stdout().contains("allowed  (was refused)"), "{wider:?}");
+        let less = with("[files]\nread = []\n".into()).ended(1);
+        assert!(less.stdout().contains("refused  (was allowed)"), "{less:?}");
+        let asks = with(format!("[ceiling.ask.files]\nread = [\"{used}\"]\n")).ended(1);
+        assert!(asks.stdout().contains("asked    (was allowed)"), "{asks:?}");
+        let read_only = with(format!("[workspace]\nmode = \"read-only\"\n[files]\nread = [\"{used}\"]\n")).ended(1);
+        assert!(read_only.stdout().contains("write") && read_only.stdout().contains("made"), "{read_only:?}");
+    }
+
+    fn what_is_observed_is_bounded_and_an_unobserved_run_leaves_none_of_it(stage) {
+        let script = "i=0; while [ $i -lt 2300 ]; do : > ~/f$i; i=$((i+1)); done";
+        stage.sh_with(&["--observe"], script).ok();
+        let shown = ironcage(stage, &["audit", "show"]).ok().stdout();
+        let seen = shown.lines().filter(|line| line.contains(" seen ")).count();
+        assert!((2000..2200).contains(&seen), "{seen}");
+        assert!(shown.contains("and more below it"));
+        ironcage(stage, &["audit", "verify"]).ok();
+        stage.sh("cat /etc/hosts").ok();
+        let shown = ironcage(stage, &["audit", "show"]).ok().stdout();
+        assert!(!shown.contains(" seen "), "{shown}");
+    }
+}
