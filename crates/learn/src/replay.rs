@@ -244,6 +244,7 @@ fn lease_now(
         uses: None,
         scope,
         origin: LeaseOrigin::ToolCall,
+        approved: false,
     };
     match decide(plan, &asked, &History::default()) {
         Decision::Give { reason, .. } | Decision::Base { reason } => (Verdict::Allowed, reason),
