@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 /// More entries are not told.
 const MOST: usize = 512;
-/// A longer value is not told: what cannot be told in full is not told at all.
-const LONGEST: usize = 4096;
+/// More bytes are not told: the line of a record is bounded, and escaped a byte becomes six.
+const MOST_BYTES: usize = 96 << 10;
 
 /// Entries of a policy; `true` where there are more than are told.
 pub fn granted(policy: &Policy) -> (Vec<Grant>, bool) {
@@ -73,19 +73,24 @@ pub fn granted(policy: &Policy) -> (Vec<Grant>, bool) {
 #[derive(Default)]
 struct List {
     grants: Vec<Grant>,
+    bytes: usize,
     more: bool,
 }
 
 impl List {
     fn one(&mut self, key: &str, value: &str, origin: &Origin) {
-        if self.grants.len() >= MOST || value.len() > LONGEST {
+        let origin = origin.to_string();
+        let bytes = self.bytes + value.len() + origin.len();
+        // What cannot be told in full is not told at all.
+        if self.grants.len() >= MOST || bytes > MOST_BYTES {
             self.more = true;
             return;
         }
+        self.bytes = bytes;
         self.grants.push(Grant {
             key: key.to_owned(),
             value: value.to_owned(),
-            origin: origin.to_string(),
+            origin,
         });
     }
 

@@ -25,6 +25,8 @@ use std::path::{Component, Path, PathBuf};
 
 /// Different uses that are told one by one; then what they lie in is told.
 const KINDS: usize = 2048;
+/// A longer path is told by what it lies in: the record is bounded in bytes too.
+const LONG: usize = 512;
 /// Different uses that are remembered as known.
 const KNOWN: usize = 1 << 16;
 /// How far scripts that are interpreters of scripts are followed, as by the kernel.
@@ -113,7 +115,8 @@ impl Observer {
         let script = handle.filter(|_| how == Use::Execute && found && !kernels);
         let interpreter = script.as_ref().and_then(interpreter);
         let mut telling = telling(plan, &located, &real, found);
-        if telling == Telling::Itself && self.told.len() >= KINDS {
+        let long = real.as_os_str().len() > LONG;
+        if telling == Telling::Itself && (long || self.told.len() >= KINDS) {
             telling = Telling::Around;
         }
         let what = match telling {
