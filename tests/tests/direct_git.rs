@@ -41,6 +41,13 @@ both! {
         assert_eq!(stage.read("file").as_deref(), Some("second\n"));
     }
 
+    fn a_branch_that_was_deleted_is_named(stage) {
+        repository(stage, ".");
+        stage.sh_outside("git branch precious").ok();
+        stage.sh_direct("git branch -q -D precious").ok().says("branch precious DELETED (was ");
+        assert_eq!(stage.sh_outside("git branch --format='%(refname:short)'").ok().stdout(), "main\n");
+    }
+
     fn what_was_committed_comes_over_although_the_command_failed(stage) {
         repository(stage, ".");
         stage.sh_direct(&format!("{COMMIT}; exit 3")).ended(3);

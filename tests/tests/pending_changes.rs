@@ -52,6 +52,30 @@ both! {
         ironcage(stage, &["diff"]).ended(125).says("nothing is pending");
     }
 
+    fn branches_and_tags_that_are_lost_or_moved_are_named(stage) {
+        git(stage, "git init -q -b main; echo 1 >file; git add .; git commit -qm first; git branch precious; git tag v1; git commit -q --allow-empty -m second");
+        let hash = |name: &str| stage.sh_outside(&format!("git rev-parse {name}")).ok().stdout().trim().to_owned();
+        let (first, second) = (hash("precious"), hash("main"));
+        let gone = format!("branch precious DELETED (was {})", &first[..7]);
+        stage.sh_with(&COW[1..], "git branch -D precious; git reset -q --hard HEAD~1; git -c user.name=a -c user.email=a@b commit -q --allow-empty -m x; \
+            git tag -f v1; git checkout -qb feat; echo 2 >>file").ok().says(&gone).says("HEAD main -> feat");
+        for shape in [&["diff"][..], &["diff", "--stat"]] {
+            let told = ironcage(stage, shape).ok().stdout();
+            for line in [&*gone, "tag v1 moved", &format!("branch main moved {}..", &second[..7]), "branch feat new at"] {
+                assert!(told.contains(line), "no {line} in {told}");
+            }
+        }
+        assert_eq!(ironcage(stage, &["diff", "--name-only"]).ok().stdout(), "file\n");
+        let json = ironcage(stage, &["diff", "--json"]).ok().stdout();
+        let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+        let lost = &json["references"][0];
+        assert_eq!((&lost["name"], &lost["change"]), (&"refs/heads/precious".into(), &"deleted".into()), "{json}");
+        assert_eq!((&lost["before"], &lost["after"]), (&first.as_str().into(), &serde_json::Value::Null), "{json}");
+        let told = ironcage(stage, &["apply"]).ok().stdout();
+        assert!(told.starts_with("1 applied, 5 references, ") && told.contains(&gone), "{told}");
+        stage.sh_outside("set -e; ! git rev-parse -q --verify precious; test \"$(git symbolic-ref HEAD)\" = refs/heads/feat; git fsck --strict").ok();
+    }
+
     fn planted_files_stay_aside_at_any_depth(stage) {
         git(stage, "git init -q -b main; echo 1 >file; git add .; git commit -qm first");
         stage.sh_with(COW, "echo evil >.envrc; mkdir -p sub/.vscode .claude; echo '{}' >sub/.vscode/tasks.json; echo '{}' >.claude/settings.json; \

@@ -7,8 +7,8 @@ use ironcage_model::CageId;
 use ironcage_plan::{ChangeLayer, ChangePlace, Overlaid, Plan, ViewOp};
 use ironcage_policy::{Policy, WorkspaceMode};
 use ironcage_workspace::{
-    ApplyOptions, Change, Draft, LayerRequest, LayerRole, Lock, Selection, Store, WorkspaceError,
-    take_owners_rights,
+    ApplyOptions, Change, Draft, HowMoved, LayerRequest, LayerRole, Lock, Selection, Store,
+    WorkspaceError, take_owners_rights,
 };
 use std::io::{BufRead as _, IsTerminal as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -389,14 +389,19 @@ impl Open {
     }
 
     /// Brings over what was committed, however the command ended: the files that belong to it
-    /// are real already. Only what stays aside is told.
+    /// are real already. Only what stays aside
+    /// or is lost is told.
     fn commit(self, options: &ApplyOptions, quiet: bool) -> Result<(), CliError> {
         let everything = Selection::everything();
         let applied = self
             .store
             .apply_locked(&self.change, &self.lock, &everything, options)
             .map_err(shown)?;
-        let to_tell = !applied.finished || !applied.flagged.is_empty();
+        let lost = applied
+            .references
+            .iter()
+            .any(|reference| reference.how == HowMoved::Deleted);
+        let to_tell = !applied.finished || !applied.flagged.is_empty() || lost;
         if !quiet && to_tell {
             anstream::eprintln!("ironcage: in the git directory: {applied}");
         }

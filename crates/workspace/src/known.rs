@@ -53,6 +53,11 @@ impl Known {
             .is_some_and(|known| *known == (node.place, node.changed))
     }
 
+    /// Takes note of what this apply left, as long as it lasts.
+    pub(crate) fn note(&mut self, layer: usize, path: PathBuf, node: &Node) {
+        self.0.insert((layer, path), (node.place, node.changed));
+    }
+
     /// Writes down what an apply left.
     pub(crate) fn add(
         change: &Change,

@@ -39,6 +39,7 @@ pub use change::{Applying, Change, ChangeId, InvalidChangeId, Layer, LayerRole, 
 pub use differences::{Difference, Roots, Versions, differences};
 pub use error::WorkspaceError;
 pub use executed::Note;
+pub use git::{HowMoved, ReferenceChange};
 pub use reading::{Entry, IgnoredTree, Reading, Status};
 pub use rights::take_owners_rights;
 pub use selection::Selection;

@@ -4,7 +4,7 @@ use crate::differences::{Roots, differences};
 use crate::error::WorkspaceError;
 use crate::reading::{IgnoredTree, Reading, Status};
 use crate::unified::quoted;
-use crate::{Change, Selection};
+use crate::{Change, ReferenceChange, Selection};
 use ironcage_policy::Class;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -39,6 +39,8 @@ pub struct Summary {
     pub lines_removed: usize,
     /// Differences in git directories.
     pub git: usize,
+    /// Branches, tags and HEADs that are new, moved or deleted.
+    pub references: Vec<ReferenceChange>,
     /// What stays aside until it is named.
     pub withheld: Vec<Told>,
     /// What is applied, and told.
@@ -108,6 +110,7 @@ impl Change {
         summary.withheld = withheld.into_iter().collect();
         summary.flagged = flagged.into_iter().collect();
         summary.ignored = reading.ignored.clone();
+        summary.references = crate::git::references(change, roots, reading);
         summary
     }
 
@@ -161,6 +164,18 @@ impl fmt::Display for Summary {
         )?;
         if self.git > 0 {
             write!(f, "; {} in the git directory", self.git)?;
+        }
+        // All of them, where all files are listed.
+        let most = if f.alternate() {
+            usize::MAX
+        } else {
+            MOST_LISTED
+        };
+        for reference in self.references.iter().take(most) {
+            write!(f, "\n  reference {reference}")?;
+        }
+        if !f.alternate() {
+            more(f, "reference", self.references.len())?;
         }
         told(f, "withheld", &self.withheld)?;
         told(f, "flagged", &self.flagged)?;

@@ -4,7 +4,7 @@
 mod bed;
 
 use bed::Bed;
-use ironcage_workspace::{Applied, ApplyOptions, Change, Selection};
+use ironcage_workspace::{Applied, ApplyOptions, Change, ReferenceChange, Selection};
 use std::path::PathBuf;
 
 const INIT: &str = "git config --global user.email a@example.org; git config --global user.name A; git config --global init.defaultBranch main; \
@@ -51,6 +51,59 @@ fn commits_branches_and_tags_come_over_and_nothing_is_left() {
     );
     assert_eq!(bed.say("git tag"), "v0\nv1\nv2\n");
     bed.host("git fsck --strict; git reflog | grep -q third; test -z \"$(find . -name '*.lock' -o -name '.ironcage*')\"");
+}
+
+#[test]
+fn branches_tags_and_head_are_told_before_they_come_over_and_when_they_did() {
+    let bed = Bed::new();
+    bed.host(INIT);
+    bed.host("git commit -q --allow-empty -m second; git branch packed; git tag gone; git branch topic/y; git pack-refs --all; git branch stays");
+    bed.host("git branch loose/z");
+    let short = |name: &str| {
+        let said = bed.say(&format!("git rev-parse --short=7 {name}"));
+        said.trim().to_owned()
+    };
+    let (old, main) = (short("old"), short("main"));
+    let change = bed.begin();
+    bed.agent_over(
+        &change,
+        "git branch -D old packed topic/y loose/z; git tag -d gone; git reset -q --hard HEAD~1; git commit -q --allow-empty -m x; \
+         git tag -f v0; git checkout -qb feat",
+    );
+    let summary = change.summary().expect("a summary");
+    let told = |list: &mut dyn Iterator<Item = &ReferenceChange>| -> Vec<String> {
+        list.map(ToString::to_string).collect()
+    };
+    let before = told(&mut summary.references.iter());
+    for line in &before {
+        let line = format!("\n  reference {line}");
+        assert!(summary.to_string().contains(&line), "{summary}");
+    }
+    let applied = apply(&bed, &change);
+    let new = short("feat");
+    let wanted = [
+        format!("branch loose/z DELETED (was {main})"),
+        format!("branch old DELETED (was {old})"),
+        format!("branch packed DELETED (was {main})"),
+        format!("branch topic/y DELETED (was {main})"),
+        format!("tag gone DELETED (was {main})"),
+        "HEAD main -> feat".to_owned(),
+        format!("branch main moved {main}..{new}"),
+        format!("tag v0 moved {old}..{new}"),
+        format!("branch feat new at {new}"),
+    ];
+    assert_eq!(before, wanted);
+    assert_eq!(told(&mut applied.references.iter()), wanted);
+    // The tree's files are counted apart.
+    let count = applied.to_string();
+    assert!(
+        count.starts_with("0 applied, 9 references, 1 object, "),
+        "{count}"
+    );
+    assert_eq!(
+        bed.say("git branch --format='%(refname:short)'"),
+        "feat\nmain\nstays\n"
+    );
 }
 
 #[test]

@@ -11,7 +11,8 @@ use std::process::{Child, Command, Stdio};
 /// Show what a pending change holds, as git shows it.
 ///
 /// What git ignores is told in one line each and shown when it is named. What the host would
-/// execute or trust is told at the end, with the reason.
+/// execute or trust is told at the end, with the reason, as are branches, tags and HEAD that
+/// are new, moved or deleted.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -88,7 +89,7 @@ fn print(change: &Change, selection: &Selection, args: Shape) -> CommandResult {
             }
         }
         if !args.name_only && !args.raw {
-            writeln!(out, "{summary}")?;
+            writeln!(out, "{summary:#}")?;
         }
         out.flush()
     };
@@ -181,10 +182,24 @@ fn json(
             })
         })
         .collect();
+    let references: Vec<_> = summary
+        .references
+        .iter()
+        .map(|reference| {
+            serde_json::json!({
+                "name": reference.name,
+                "change": reference.how.name(),
+                "before": reference.before,
+                "after": reference.after,
+                "repository": reference.repository.as_deref().map(text),
+            })
+        })
+        .collect();
     serde_json::json!({
         "id": change.id(),
         "workspace": text(change.workspace()),
         "files": files,
+        "references": references,
         "withheld": told(&summary.withheld),
         "flagged": told(&summary.flagged),
         "obstacles": told(&summary.obstacles),

@@ -17,7 +17,7 @@ use crate::reading::Reading;
 use crate::summary::Told;
 use crate::tree::{self, Node};
 use crate::unified::quoted;
-use crate::{Applying, Change, Lock, Moment, Selection, Status, Store, upper};
+use crate::{Applying, Change, Lock, Moment, ReferenceChange, Selection, Status, Store, upper};
 use ironcage_sys::faults::step;
 use ironcage_sys::rustix::fs::syncfs;
 use journal::{Action, Journal, Phase};
@@ -60,8 +60,15 @@ pub struct ApplyOptions {
 /// What became of a change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Applied {
-    /// How many files, links and directories were put, changed or removed.
+    /// How many files, links and directories were put, changed or removed, but for those that
+    /// came over by the rules of git.
     pub done: usize,
+    /// Branches, tags and HEADs that were made, moved or deleted.
+    pub references: BTreeSet<ReferenceChange>,
+    /// How many files of objects came over.
+    pub objects: usize,
+    /// How many other files of git directories did: indexes, logs, settings.
+    pub of_git: usize,
     /// What stays aside, and why.
     pub held: Vec<Told>,
     /// What the host changed meanwhile: both versions are kept.
@@ -75,6 +82,15 @@ pub struct Applied {
 impl fmt::Display for Applied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} applied", self.done)?;
+        let of_git = [
+            (self.references.len(), "reference", "references"),
+            (self.objects, "object", "objects"),
+            (self.of_git, "other file of git", "other files of git"),
+        ];
+        for (count, one, several) in of_git.iter().filter(|(count, ..)| *count > 0) {
+            let what = if *count == 1 { one } else { several };
+            write!(f, ", {count} {what}")?;
+        }
         if !self.held.is_empty() {
             write!(f, ", {} kept aside", self.held.len())?;
         }
@@ -84,6 +100,13 @@ impl fmt::Display for Applied {
         }
         match self.held.len().checked_sub(MOST_LISTED) {
             Some(rest) if rest > 0 => write!(f, "\n  aside     and {rest} more")?,
+            _ => {}
+        }
+        for reference in self.references.iter().take(MOST_LISTED) {
+            write!(f, "\n  applied   {reference}")?;
+        }
+        match self.references.len().checked_sub(MOST_LISTED) {
+            Some(rest) if rest > 0 => write!(f, "\n  applied   and {rest} more references")?,
             _ => {}
         }
         for told in self.flagged.iter().take(MOST_LISTED) {

@@ -3,6 +3,7 @@
 //! it is the same.
 
 use super::lock::Locks;
+use super::moved::{self, ReferenceChange};
 use super::objects::{self, ObjectFile};
 use super::part::{Part, Sorted, sort};
 use super::refs;
@@ -170,6 +171,9 @@ impl Bringing<'_> {
                 self.hold(path, obstacle);
             } else if let (Part::Object(file), Some(_)) = (&sorted.part, &entry.after) {
                 let brought = self.object(path, file);
+                if matches!(brought, Ok(Done::Brought)) {
+                    self.applied.objects += 1;
+                }
                 self.note(path, brought);
             }
         }
@@ -207,12 +211,15 @@ impl Bringing<'_> {
         }
         for (path, sorted, entry) in &sorted {
             let done = match &sorted.part {
-                Part::Head => self.head(path),
+                Part::Head => self.head(&sorted.base, path),
                 Part::Index => self.index(path, entry),
                 Part::Text => self.text(path, entry),
                 Part::Config => self.config(path, entry),
                 _ => continue,
             };
+            if matches!(done, Ok(Done::Brought)) && sorted.part != Part::Head {
+                self.applied.of_git += 1;
+            }
             self.note(path, done);
         }
         Ok(())
@@ -246,7 +253,6 @@ impl Bringing<'_> {
         match result {
             Ok(Done::Nothing) => {}
             Ok(Done::Brought) => {
-                self.applied.done += 1;
                 self.is_ours(path);
             }
             // Perhaps by an apply that was killed before it could write that down.
@@ -384,20 +390,42 @@ impl Bringing<'_> {
             lock.release();
             return Ok(Done::Held(MOVED_ON.into()));
         }
-        match wanted {
+        match &wanted {
             Some(value) => lock.replace(format!("{value}\n").as_bytes())?,
             None => {
-                if let Err(error) = self.view.drop_packed(base, name, self.locks) {
+                if let Err(error) = self.drop_packed(base, name) {
                     lock.release();
                     return Err(error);
                 }
                 lock.remove()?;
             }
         }
+        self.moved((base, name), real, wanted);
         Ok(Done::Brought)
     }
 
-    fn head(&mut self, path: &Path) -> io::Result<Done> {
+    /// Takes a name out of the real packed references. If only we changed them, they are none
+    /// that the host changed for the names that follow.
+    fn drop_packed(&mut self, base: &Path, name: &str) -> io::Result<()> {
+        let path = base.join("packed-refs");
+        let untouched = !self.moved_on(&path)?;
+        self.view.drop_packed(base, name, self.locks)?;
+        if untouched && let Some(node) = self.view.real_node(&path)? {
+            self.known.note(self.layer, self.git.join(&path), &node);
+            self.is_ours(&path);
+        }
+        Ok(())
+    }
+
+    /// Takes note of a reference that came over.
+    fn moved(&mut self, (base, name): (&Path, &str), from: Option<String>, to: Option<String>) {
+        let own = self.own.as_deref();
+        let repository = moved::repository(self.change, (self.layer, self.git), (base, own));
+        let moved = ReferenceChange::new((repository, name), from, to);
+        self.applied.references.extend(moved);
+    }
+
+    fn head(&mut self, base: &Path, path: &Path) -> io::Result<Done> {
         let wanted = refs::loose(self.view.upper.as_fd(), path)?;
         let real = refs::loose(self.view.real.as_fd(), path)?;
         let Some(value) = wanted else {
@@ -415,6 +443,7 @@ impl Bringing<'_> {
             return Ok(Done::Held(MOVED_ON.into()));
         }
         lock.replace(format!("{value}\n").as_bytes())?;
+        self.moved((base, "HEAD"), real, Some(value));
         Ok(Done::Brought)
     }
 
@@ -513,7 +542,7 @@ impl Bringing<'_> {
             };
             let text = format!("{real}{end}{}", config::addition(&change.taken));
             lock.replace(text.as_bytes())?;
-            self.applied.done += 1;
+            self.applied.of_git += 1;
             let path = self.change.shown(self.layer, &self.git.join(path));
             let told = told.map(|why| Told { path, why });
             self.applied.flagged.extend(told);

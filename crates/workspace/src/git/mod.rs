@@ -7,6 +7,7 @@ mod bring;
 mod config;
 mod index;
 mod lock;
+mod moved;
 mod objects;
 mod part;
 mod refs;
@@ -16,6 +17,8 @@ pub(crate) use bring::{NO_SETTINGS, bring_over, own_worktree, withheld_settings}
 pub(crate) use config::{parse as parse_settings, told as told_settings};
 pub(crate) use index::{Tracked, object_in_index};
 pub(crate) use lock::recover as recover_lock;
+pub(crate) use moved::references;
+pub use moved::{HowMoved, ReferenceChange};
 pub(crate) use part::{Part, sort};
 
 /// What an agent's configuration has that the real one, of a git directory, has not. `None` when

@@ -4,7 +4,7 @@ use super::lock::Locks;
 use super::refs;
 use crate::content::read_bounded;
 use crate::tree::{self, DEEPEST, Kind, Node};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,6 +18,9 @@ pub(crate) struct View {
     pub(crate) upper: OwnedFd,
     pub(crate) real: OwnedFd,
 }
+
+/// Packed references, by their names.
+type Packed = BTreeMap<String, String>;
 
 /// Where the agent's view of a path comes from.
 enum From {
@@ -82,21 +85,44 @@ impl View {
 
     /// The value of a reference as the agent sees it.
     pub(crate) fn inside(&self, base: &Path, name: &str) -> io::Result<Option<String>> {
-        let path = base.join(name);
-        let loose = match self.from(&path)? {
-            From::Upper => refs::loose(self.upper.as_fd(), &path)?,
-            From::Real => refs::loose(self.real.as_fd(), &path)?,
-            From::Nowhere => None,
-        };
+        let loose = self.inside_loose(&base.join(name))?;
         if loose.is_some() {
             return Ok(loose);
         }
-        let side = match self.from(&base.join("packed-refs"))? {
-            From::Upper => self.upper.as_fd(),
-            From::Real => self.real.as_fd(),
-            From::Nowhere => return Ok(None),
+        match self.side_of_packed(base)? {
+            Some(side) => packed(side, base, name),
+            None => Ok(None),
+        }
+    }
+
+    /// The value of a loose reference as the agent sees it.
+    pub(crate) fn inside_loose(&self, path: &Path) -> io::Result<Option<String>> {
+        match self.from(path)? {
+            From::Upper => refs::loose(self.upper.as_fd(), path),
+            From::Real => refs::loose(self.real.as_fd(), path),
+            From::Nowhere => Ok(None),
+        }
+    }
+
+    /// From which side the agent sees the packed references.
+    fn side_of_packed(&self, base: &Path) -> io::Result<Option<BorrowedFd<'_>>> {
+        Ok(match self.from(&base.join("packed-refs"))? {
+            From::Upper => Some(self.upper.as_fd()),
+            From::Real => Some(self.real.as_fd()),
+            From::Nowhere => None,
+        })
+    }
+
+    /// The packed references as the agent sees them, and as they really are; none where they
+    /// cannot be read.
+    pub(crate) fn both_packed(&self, base: &Path) -> (Packed, Packed) {
+        let read = |side: BorrowedFd<'_>| {
+            let git = tree::open_below(side, base).ok()?;
+            refs::packed(git.as_fd()).ok().flatten()
         };
-        packed(side, base, name)
+        let agents = self.side_of_packed(base).ok().flatten().and_then(read);
+        let real = read(self.real.as_fd());
+        (agents.unwrap_or_default(), real.unwrap_or_default())
     }
 
     /// The value of a reference as it really is.
