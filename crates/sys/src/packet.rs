@@ -41,11 +41,14 @@ pub fn receive(
     } else {
         RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT
     };
+    let mut cut_off = false;
     let message = loop {
         let mut slices = [IoSliceMut::new(&mut buffer)];
         match recvmsg(socket, &mut slices, &mut ancillary, flags) {
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => return Ok(None),
+            // The peer is gone and had not read all: told once, before what it said last.
+            Err(Errno::CONNRESET) if !cut_off => cut_off = true,
             Err(Errno::CONNRESET) => return Ok(Some(Packet::default())),
             other => break other?,
         }
