@@ -14,6 +14,9 @@ use std::rc::Rc;
 /// Longest path in the record.
 const LONGEST_PATH: usize = 160;
 
+/// What somebody can do about a refusal.
+const ASK: &str = "the cage refused this, not the server: ask the user, or run `ironcage ask --host NAME --reason TEXT` where the cage has a ceiling";
+
 /// Fields of intermediaries that say for which host or path a request was.
 const FORWARDED: [&str; 8] = [
     "host", "method", "path", "prefix", "server", "uri", "url", "query",
@@ -354,7 +357,13 @@ impl Judge {
 
 /// The words of a refusal, which a program can read.
 pub(crate) fn refusal(refused: &Refused) -> String {
-    let mut body = serde_json::json!({ "error": "ironcage", "reason": refused.reason }).to_string();
+    let (error, reason) = ("ironcage", &refused.reason);
+    // Who reads it is often a model: it is told what to do instead of trying on.
+    let said = match refused.status {
+        403 => serde_json::json!({ "error": error, "reason": reason, "ask": ASK }),
+        _ => serde_json::json!({ "error": error, "reason": reason }),
+    };
+    let mut body = said.to_string();
     body.push('\n');
     body
 }
