@@ -408,7 +408,8 @@ impl CageFlags {
             cwd,
             workspace,
         } = at;
-        let mut host = HostCaps::quick().map_err(|error| CliError::from_error(&error))?;
+        let mut host = HostCaps::quick(&places::state_dir(&home))
+            .map_err(|error| CliError::from_error(&error))?;
         if resolved.policy.side_channels.value == SideChannels::Hardened {
             host.side_channels = Some(SideChannelHost::examine());
         }

@@ -98,6 +98,8 @@ pub struct HostCaps {
     pub seccomp_notify: bool,
     /// Memory of the host in bytes.
     pub memory: u64,
+    /// Bytes of the file system on which changes are kept, taken or free.
+    pub disk: u64,
     /// Processors usable.
     pub cpus: u32,
     /// Limits by cgroup.

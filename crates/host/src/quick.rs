@@ -27,10 +27,11 @@ pub const LEAST_KERNEL: Kernel = Kernel {
 const IDS_FOR_RANGES: u64 = 1 << 31;
 
 impl HostCaps {
-    /// Gathers what can be known without trying anything.
-    pub fn quick() -> Result<HostCaps, HostError> {
+    /// Gathers what can be known without trying anything. `state` is where changes are kept, or
+    /// will be.
+    pub fn quick(state: &Path) -> Result<HostCaps, HostError> {
         let facts = gather()?;
-        Ok(from_facts(facts))
+        Ok(from_facts(facts, disk(state)?))
     }
 
     /// What most likely made the kernel refuse a user namespace, and what would mend it: for the
@@ -83,7 +84,19 @@ pub(crate) fn gather() -> Result<Facts, HostError> {
     })
 }
 
-pub(crate) fn from_facts(facts: Facts) -> HostCaps {
+/// The size of the file system that a path is on, or will be.
+fn disk(path: &Path) -> Result<u64, HostError> {
+    let there = path
+        .ancestors()
+        .find_map(|path| rustix::fs::statvfs(path).ok());
+    let found = there.ok_or_else(|| HostError::Call {
+        call: "statfs",
+        source: std::io::ErrorKind::NotFound.into(),
+    })?;
+    Ok(found.f_frsize.saturating_mul(found.f_blocks))
+}
+
+pub(crate) fn from_facts(facts: Facts, disk: u64) -> HostCaps {
     let layers = assess::layers(&facts);
     HostCaps {
         kernel: facts.kernel,
@@ -93,6 +106,7 @@ pub(crate) fn from_facts(facts: Facts) -> HostCaps {
         landlock_abi: facts.landlock_abi,
         seccomp_notify: facts.seccomp_notify,
         memory: facts.memory,
+        disk,
         cpus: facts.cpus,
         cgroup: facts.cgroup,
         inotify: inotify(),
@@ -243,7 +257,7 @@ mod tests {
 
     #[test]
     fn this_host_has_an_entry_for_every_layer() {
-        let caps = HostCaps::quick().unwrap();
+        let caps = HostCaps::quick(Path::new("/")).unwrap();
         assert!(
             Layer::ALL
                 .iter()

@@ -8,17 +8,16 @@ use std::time::Duration;
 
 /// Resolves shares of what the host has.
 pub(crate) fn make(limits: &Limits, host: &HostCaps) -> Bounds {
-    // Ephemeral storage is memory, so a share of "disk" is a share of memory.
-    let memory = |amount: &Sourced<Amount>| item(amount, |amount| bytes(*amount, host.memory));
+    let share = |amount: &Sourced<Amount>, of: u64| item(amount, |amount| bytes(*amount, of));
     let time = |limit: &Sourced<Option<Duration>>| Item {
         what: TimeBound { value: limit.value },
         origin: limit.origin.to_string(),
     };
     Bounds {
-        memory: memory(&limits.memory),
+        memory: share(&limits.memory, host.memory),
         cpu: item(&limits.cpus, |cpus| milli_cpus(*cpus, host.cpus)),
         pids: item(&limits.pids, |pids| u64::from(*pids)),
-        disk: memory(&limits.disk),
+        disk: share(&limits.disk, host.disk),
         inodes: item(&limits.inodes, |inodes| *inodes),
         files: item(&limits.files, |files| *files),
         time: time(&limits.time),

@@ -294,7 +294,7 @@ pub(crate) fn counted(plan: &Plan, cage: &Cage) -> Vec<LimitHit> {
         let mut full = |limit, value: u64| {
             hits.push(LimitHit {
                 limit,
-                value: if limit == LimitKind::Disk {
+                value: if matches!(limit, LimitKind::Disk | LimitKind::Memory) {
                     bytes_as_written(value)
                 } else {
                     value.to_string()
@@ -303,7 +303,12 @@ pub(crate) fn counted(plan: &Plan, cage: &Cage) -> Vec<LimitHit> {
             });
         };
         if storage.f_bavail == 0 {
-            full(LimitKind::Disk, plan.bounds.disk.what.value);
+            let (disk, memory) = (plan.bounds.disk.what.value, plan.bounds.memory.what.value);
+            // It is memory, and so never more than that.
+            match memory < disk {
+                true => full(LimitKind::Memory, memory),
+                false => full(LimitKind::Disk, disk),
+            }
         }
         if storage.f_ffree == 0 {
             full(LimitKind::Inodes, plan.bounds.inodes.what.value);

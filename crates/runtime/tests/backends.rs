@@ -28,6 +28,7 @@ fn host() -> HostCaps {
         landlock_abi: 7,
         seccomp_notify: true,
         memory: 16 << 30,
+        disk: 200 << 30,
         cpus: 8,
         cgroup: CgroupHost::V2 {
             parent: "/sys/fs/cgroup/user.slice".into(),

@@ -16,7 +16,7 @@ fn cage_id() -> CageId {
 
 /// The version 1 hierarchies of this host, or `None` with the reason printed.
 fn version_one() -> Option<(CgroupHost, CgroupV1)> {
-    let caps = HostCaps::quick().unwrap();
+    let caps = HostCaps::quick(std::path::Path::new("/")).unwrap();
     match &caps.cgroup {
         CgroupHost::V1(v1) if caps.privilege == Privilege::Root => {
             Some((caps.cgroup.clone(), v1.clone()))
@@ -34,7 +34,7 @@ fn version_two() -> Option<CgroupHost> {
         .map(PathBuf::from)
         .into_iter()
         .find(|path| path.join("cgroup.subtree_control").exists());
-    let privilege = HostCaps::quick().unwrap().privilege;
+    let privilege = HostCaps::quick(std::path::Path::new("/")).unwrap().privilege;
     match parent {
         Some(parent) if privilege == Privilege::Root => Some(CgroupHost::V2 {
             parent,

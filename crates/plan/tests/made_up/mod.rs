@@ -128,6 +128,7 @@ pub(crate) fn host(privilege: Privilege) -> HostCaps {
         landlock_abi: 7,
         seccomp_notify: true,
         memory: 8 << 30,
+        disk: 200 << 30,
         cpus: 4,
         cgroup: CgroupHost::None {
             why: "a made-up host".into(),
