@@ -64,6 +64,11 @@ impl<'a> Cage<'a> {
         Running::start(&mut self.exec(&["/bin/sh", "-c", script])).finish(PATIENCE)
     }
 
+    /// A question of its own, as the one who says yes to it names it.
+    fn question(&self, number: u32) -> String {
+        format!("{}/{number}", self.id)
+    }
+
     /// Asks inside.
     #[track_caller]
     fn ask(&self, args: &[&str]) -> Ran {
@@ -128,7 +133,10 @@ both! {
         // The same is not asked twice.
         cage.ask_for("--read", "data").ended(2).tells("question 1");
         assert!(cage.pending().contains("asked 2 times"));
-        cage.outside(&["approve", "1", "--for", "10m"]).ok().tells("for 600.000 s, by the operator");
+        // A number alone may be another cage's by now; and an answer that cannot be carried out is none.
+        cage.outside(&["approve", "1"]).ended(125).says("does not say whose question");
+        cage.outside(&["approve", &cage.question(1), "--once"]).ended(125).says("name a time instead");
+        cage.outside(&["approve", &cage.question(1), "--for", "10m"]).ok().tells("for 600.000 s, by the operator");
         cage.sh(&format!("cat {}/file", cage.aside("data"))).ok();
         cage.ask_for("--read", "data").ended(0);
         assert_eq!(cage.pending(), "no question waits for an answer\n");
@@ -148,13 +156,13 @@ both! {
 
     fn who_waits_is_told_what_the_person_says(stage) {
         let cage = Cage::start(stage);
-        for (number, verb, status, said) in [("1", "approve", 0, "granted"), ("2", "deny", 1, "denied")] {
+        for (number, verb, status, said) in [(1, "approve", 0, "granted"), (2, "deny", 1, "denied")] {
             let path = cage.aside(if verb == "approve" { "data/deep" } else { "data/file" });
             let mut exec = cage.exec(&[ASK, "ask", "--write", &path, "--wait", "600"]);
             let waits = Running::start(&mut exec);
             let is_asked = || cage.pending().contains(&path);
             assert!(wait_until(PATIENCE, is_asked), "nobody was asked");
-            cage.outside(&[verb, number]).ok();
+            cage.outside(&[verb, &cage.question(number)]).ok();
             waits.finish(PATIENCE).ended(status).tells(said);
         }
         // Who went away has asked all the same, and can ask again.
@@ -164,7 +172,7 @@ both! {
             "import socket, json\ns = socket.socket(socket.AF_UNIX)\ns.connect('/.ironcage/ask')\ns.sendall(json.dumps({{'read': '{path}', 'wait': 600}}).encode() + b'\\n')\ns.close()\n"
         )).ok();
         assert!(wait_until(PATIENCE, || cage.pending().contains(&path)), "nobody was asked");
-        cage.outside(&["approve", "3"]).ok();
+        cage.outside(&["approve", &cage.question(3)]).ok();
         cage.sh(&format!("cat {path}")).ok();
     }
 
@@ -175,7 +183,7 @@ both! {
         cage.ask_for("--read", "data/deep").ended(2).tells("question 1");
         std::fs::rename(aside.join("data/deep"), aside.join("data/away")).expect("renamed");
         std::os::unix::fs::symlink(aside.join("secret"), aside.join("data/deep")).expect("linked");
-        cage.outside(&["approve", "1"]).ended(125).says("moved, or replaced");
+        cage.outside(&["approve", &cage.question(1)]).ended(125).says("moved, or replaced");
         cage.sh(&format!("cat {}/file", cage.aside("data/deep"))).ended(1);
         cage.sh(&format!("cat {}/file", cage.aside("secret"))).ended(1);
         // What leads out of the ceiling cannot even be asked for.
@@ -185,7 +193,7 @@ both! {
         cage.ask_for("--read", "data/around/inner").ended(2).tells("question 2");
         std::fs::rename(aside.join("data/around"), aside.join("data/elsewhere")).expect("renamed");
         stage.write(aside.join("data/around/inner/file"), "another\n");
-        cage.outside(&["approve", "2"]).ended(125).says("moved, or replaced");
+        cage.outside(&["approve", &cage.question(2)]).ended(125).says("moved, or replaced");
         // Another of the same name is another question, and the old one is over.
         cage.ask_for("--read", "data/around/inner").ended(2).tells("question 3");
         std::fs::remove_dir_all(aside.join("data/around")).expect("removed");
@@ -193,7 +201,7 @@ both! {
         cage.ask_for("--read", "data/around/inner").ended(2).tells("question 4");
         assert!(!cage.pending().contains("/3 "));
         // Left alone, it opens.
-        cage.outside(&["approve", "4"]).ok();
+        cage.outside(&["approve", &cage.question(4)]).ok();
         let read = cage.sh(&format!("cat {}/file", cage.aside("data/around/inner"))).ok();
         assert_eq!(read.stdout(), "a third\n");
         let record = cage.record();
@@ -206,7 +214,7 @@ both! {
         stage.write(&config, "# mine\n[limits]\npids = 400 # enough\n");
         let cage = Cage::start(stage);
         cage.ask_for("--read", "data/deep").ended(2).tells("question 1");
-        let said = cage.outside(&["approve", "1", "--always"]).ok().stdout();
+        let said = cage.outside(&["approve", &cage.question(1), "--always"]).ok().stdout();
         assert!(said.contains("ceiling.always.files.read += "), "{said}");
         let text = std::fs::read_to_string(&config).expect("the policy");
         for kept in ["# mine\n", "pids = 400 # enough\n", "question 1 of cage ", &cage.aside("data/deep")] {
@@ -340,7 +348,7 @@ for round in range(4):
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("killed");
         let over = || cage.pending() == "no question waits for an answer\n";
         assert!(wait_until(PATIENCE, over), "{}", cage.pending());
-        cage.outside(&["approve", "1"]).ended(125);
+        cage.outside(&["approve", &cage.question(1)]).ended(125);
         assert!(cage.record().contains("question 1: somebody in the cage asks for read"));
     }
 

@@ -11,10 +11,14 @@ pub(crate) struct Waiting {
     pub(crate) cage: CageId,
     pub(crate) name: Option<String>,
     pub(crate) described: QuestionDescription,
-    pub(crate) connection: Connection,
 }
 
 impl Waiting {
+    /// A connection to who answers for the cage.
+    pub(crate) fn connect(&self) -> Result<Connection, CliError> {
+        running::cages()?.connect(&self.cage).map_err(running::said)
+    }
+
     /// The cage as people call it.
     pub(crate) fn shown(&self) -> String {
         match &self.name {
@@ -36,9 +40,9 @@ pub(crate) fn waiting(cage: Option<&str>) -> Result<Vec<Waiting>, CliError> {
         if only.as_ref().is_some_and(|only| *only != description.id) {
             continue;
         }
-        let connect = || cages.connect(&description.id);
         // One that ends at this moment has no questions.
-        let Ok(list) = connect().and_then(|connection| questions(&connection)) else {
+        let connection = cages.connect(&description.id);
+        let Ok(list) = connection.and_then(|connection| questions(&connection)) else {
             continue;
         };
         for described in list {
@@ -46,11 +50,23 @@ pub(crate) fn waiting(cage: Option<&str>) -> Result<Vec<Waiting>, CliError> {
                 cage: description.id.clone(),
                 name: description.name.clone(),
                 described,
-                connection: connect().map_err(running::said)?,
             });
         }
     }
     Ok(all)
+}
+
+/// The question that a user says yes to, as CAGE/NUMBER: numbers alone are those of another cage as
+/// soon as the one whose question was read has ended.
+pub(crate) fn find_of_cage(text: &str) -> Result<Waiting, CliError> {
+    if text.contains('/') {
+        return find(text);
+    }
+    let shown = Printable::new(text);
+    Err(
+        CliError::new(format!("`{shown}` does not say whose question it is"))
+            .hint("write CAGE/NUMBER, as `ironcage pending` lists it"),
+    )
 }
 
 /// The question that a user means: CAGE/NUMBER, or the number alone where that is clear.

@@ -44,6 +44,17 @@ pub enum PeerRefusal {
     Unknown(#[source] io::Error),
 }
 
+impl PeerRefusal {
+    /// Whether it was gone before it could be looked at, as a client is that has asked nothing.
+    pub fn is_gone(&self) -> bool {
+        let errno = match self {
+            PeerRefusal::Unknown(error) => Errno::from_io_error(error),
+            PeerRefusal::User { .. } | PeerRefusal::Namespace { .. } => None,
+        };
+        matches!(errno, Some(Errno::SRCH | Errno::NOENT))
+    }
+}
+
 impl Examination {
     /// What a peer of this process must have.
     pub fn of_this_process() -> io::Result<Self> {

@@ -2,7 +2,7 @@
 
 use crate::decide::{Asked, NotGiven, Part};
 use ironcage_model::{Mark, Printable, Resource, Right};
-use ironcage_plan::{Item, LeasePath, Leases, Plan, Standing, locate};
+use ironcage_plan::{Item, LeasePath, Leases, Plan, Standing, ViewOp, locate};
 use std::path::{Component, Path};
 
 /// What a path leads to.
@@ -109,6 +109,12 @@ fn by_base(plan: &Plan, leases: &Leases, asked: &AskedPath<'_>) -> Option<NotGiv
     let by = located.origin.as_deref().unwrap_or("built in");
     let by = Printable::new(by).to_string();
     let write = asked.right == Right::Write;
+    if let Some(inside) = laid_out_below(plan, asked) {
+        return Some(NotGiven::refused(format!(
+            "{} lies in it, and the real files would cover what the cage has there; lease a directory beside that",
+            Printable::new(inside)
+        )));
+    }
     match located.standing {
         Standing::Writable(_) | Standing::CopyOnWrite(_) => Some(NotGiven::Base(format!(
             "the cage can {} it anyway ({by})",
@@ -133,6 +139,24 @@ fn by_base(plan: &Plan, leases: &Leases, asked: &AskedPath<'_>) -> Option<NotGiv
         | Standing::Ephemeral
         | Standing::ReadOnly(_) => None,
     }
+}
+
+/// Something that the cage has, other than a directory on the way to it, below a path: a lease would
+/// lay the host's own tree over it, past the change that is kept aside, and past what protects it.
+fn laid_out_below<'a>(plan: &'a Plan, asked: &AskedPath<'_>) -> Option<&'a Path> {
+    let below = |place: &&Path| *place != asked.path && place.starts_with(asked.path);
+    let mut ops = plan.view.iter().map(|item| &item.what);
+    ops.find_map(|op| {
+        // Under another name it would not be covered, but written.
+        let real = match op {
+            ViewOp::Directory { .. } => return None,
+            ViewOp::Overlay { lower, .. } => Some(lower.as_path()),
+            ViewOp::Bind { source, .. } => Some(source.as_path()),
+            _ => None,
+        };
+        let real = real.filter(|_| asked.right == Right::Write);
+        op.target().filter(below).or(real.filter(below))
+    })
 }
 
 /// The part of the ceiling that decides. A part gives what is no more than its own right, and

@@ -113,6 +113,35 @@ const TOOL: LeaseOrigin = LeaseOrigin::ToolCall;
 const OPERATOR: LeaseOrigin = LeaseOrigin::Operator;
 
 #[test]
+fn no_lease_covers_what_the_cage_has() {
+    // The operator's own, too: the real files would be laid over the change that is kept aside.
+    let mut plan = plan(vec![
+        part("/home/ann", WRITE, Mark::Auto),
+        part("/srv", WRITE, Mark::Auto),
+    ]);
+    let leases = plan.leases.as_mut().unwrap();
+    leases.i_know = true;
+    let workspace = plan.workspace.clone();
+    let around = workspace.parent().unwrap().to_str().unwrap().to_owned();
+    assert!(workspace.starts_with("/home/ann"), "{around}");
+    for origin in [LeaseOrigin::Operator, LeaseOrigin::ToolCall] {
+        for right in [READ, WRITE] {
+            assert_eq!(verdict(&plan, &around, right, origin), "refused");
+            assert_eq!(verdict(&plan, "/srv/beside", right, origin), "given");
+        }
+    }
+    let why = decide(
+        &plan,
+        &asked(Path::new(&around), WRITE, LeaseOrigin::Operator),
+        &History::default(),
+    );
+    let Decision::Refuse { reason } = why else {
+        panic!("{why:?}");
+    };
+    assert!(reason.contains("lies in it"), "{reason}");
+}
+
+#[test]
 fn each_mark_does_what_it_says_and_the_strictest_wins() {
     let plan = plan(vec![
         part("/srv/a", READ, Mark::Auto),

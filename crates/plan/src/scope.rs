@@ -52,6 +52,13 @@ impl Plan {
         }
         places
     }
+
+    /// Whether a path lies in such a place, or one lies in it.
+    pub fn is_shared(&self, path: &Path) -> bool {
+        let places = self.shared_places();
+        let mut places = places.iter();
+        places.any(|place| path.starts_with(place) || place.starts_with(path))
+    }
 }
 
 impl ViewOp {

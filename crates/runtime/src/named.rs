@@ -6,7 +6,7 @@
 
 use ironcage_model::{Mark, Right};
 use ironcage_plan::{Plan, Standing, locate};
-use ironcage_sys::rustix::fs::{Mode, OFlags, open};
+use ironcage_sys::rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use ironcage_sys::rustix::io::Errno;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -82,8 +82,19 @@ fn in_ceiling(plan: &Plan, path: &Path) -> bool {
 /// its real path.
 fn find(path: &Path, right: Right) -> Option<(PathBuf, OwnedFd)> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let handle = match open(path, flags, Mode::empty()) {
-        Err(Errno::NOENT) if right == Right::Write => open(path.parent()?, flags, Mode::empty()),
+    // Links of the kernel's own lead to what a process has, wherever that is.
+    let open = |path: &Path, flags: OFlags| {
+        let resolve = ResolveFlags::NO_MAGICLINKS;
+        openat2(CWD, path, flags, Mode::empty(), resolve)
+    };
+    let handle = match open(path, flags) {
+        Err(Errno::NOENT) if right == Right::Write => {
+            // A link whose end is missing is there: whether its end is, is nobody's to know.
+            match open(path, flags | OFlags::NOFOLLOW) {
+                Err(Errno::NOENT) => open(path.parent()?, flags),
+                _ => return None,
+            }
+        }
         other => other,
     };
     let handle = handle.ok()?;

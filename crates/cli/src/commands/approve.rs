@@ -16,7 +16,7 @@ use ironcage_runtime::client::{ClientError, Granted, approve};
 /// is opened is the very file or directory that was asked about, whatever has taken its name since.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The question: CAGE/NUMBER, or its number
+    /// The question: CAGE/NUMBER, as `ironcage pending` lists it
     #[arg(value_name = "QUESTION", add = questions())]
     question: String,
     /// For how long: 30s, 10m, or none for as long as the policy lets it [default: as was asked]
@@ -31,7 +31,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
-    let found = question::find(&args.question)?;
+    let found = question::find_of_cage(&args.question)?;
     let question = &found.described.question;
     let rule = match args.always {
         true => Some(Rule::of(&found.cage, &found.described)?),
@@ -45,7 +45,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
         }),
         uses: args.once.then_some(1),
     };
-    match approve(&found.connection, request) {
+    match approve(&found.connect()?, request) {
         Ok(Granted::Lease(lease)) => anstream::println!("{}", in_words(&lease)),
         Ok(Granted::InBase { reason }) => {
             anstream::println!("no lease is needed: {}", Printable::new(&reason));

@@ -22,7 +22,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> CommandResult {
     let found = question::find(&args.question)?;
     let number = found.described.question.number;
-    deny(&found.connection, number, args.reason).map_err(running::said)?;
+    deny(&found.connect()?, number, args.reason).map_err(running::said)?;
     anstream::println!(
         "question {number}: denied: {}",
         found.described.question.resource

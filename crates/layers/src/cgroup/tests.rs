@@ -34,7 +34,9 @@ fn version_two() -> Option<CgroupHost> {
         .map(PathBuf::from)
         .into_iter()
         .find(|path| path.join("cgroup.subtree_control").exists());
-    let privilege = HostCaps::quick(std::path::Path::new("/")).unwrap().privilege;
+    let privilege = HostCaps::quick(std::path::Path::new("/"))
+        .unwrap()
+        .privilege;
     match parent {
         Some(parent) if privilege == Privilege::Root => Some(CgroupHost::V2 {
             parent,

@@ -5,6 +5,7 @@
 //! anything. It is paced: what comes faster than it reads waits in the socket.
 
 use super::{Came, FromClerk, ToClerk};
+use crate::leases::look;
 use crate::named::{Named, look_up};
 use ironcage_control::{
     Answered, Channel, GrantRequest, InquiredThing, Inquiry, InquiryError, LONGEST_INQUIRY, Packet,
@@ -209,7 +210,14 @@ impl Clerk<'_> {
         let (wanted, descriptor) = match inquiry.what {
             InquiredThing::Host(rule) => (Wanted::Other(Resource::Host { rule }), None),
             InquiredThing::Path { path, right } => match look_up(self.plan, &path, right) {
-                Named::Found { handle, .. } => (Wanted::Path { right }, Some(handle)),
+                // A file system that does not answer is waited for here, and not in the supervisor.
+                Named::Found { handle, .. } => match look(&handle, right) {
+                    Ok(_) => (Wanted::Path { right }, Some(handle)),
+                    Err(_) => {
+                        let reason = "it cannot be looked at".to_owned();
+                        return self.refuse(index, resource, reason);
+                    }
+                },
                 Named::Had { passing: false } => {
                     let reason = format!("the cage can {} it anyway", right.name());
                     return self.answer(index, &Answered::Had { reason });

@@ -158,6 +158,7 @@ impl Control {
             let examined = examine(socket.as_fd(), &self.examination);
             let channel = Channel::new(socket);
             let why = match examined {
+                Err(refusal) if refusal.is_gone() => refusal.to_string(),
                 Err(refusal) => {
                     self.recorded += 1;
                     if self.recorded <= MAX_RECORDED {

@@ -23,6 +23,8 @@ use trust::Trusted;
 
 /// Calls at once, whose results have not come.
 const MOST: usize = 64;
+/// What waits for leases that are ending, of all calls: each is a descriptor of the supervisor's.
+const MOST_LATER: usize = 32;
 /// How long a call is waited for where the policy has no bound.
 const LONGEST: Duration = Duration::from_secs(8 * 3600);
 
@@ -84,9 +86,13 @@ impl Supervision<'_> {
         match overheard {
             Overheard::Call(intent) => self.intend(&intent, now),
             Overheard::Returned(ids) => self.returned(&ids, now),
-            Overheard::NotRead { times, why } => self
-                .recorder
-                .write(EventKind::IntentUnread { times, reason: why }),
+            Overheard::NotRead { times, why } => match self.leases.pace.spend(now) {
+                true => {
+                    let kind = EventKind::IntentUnread { times, reason: why };
+                    self.recorder.write(kind)
+                }
+                false => Ok(()),
+            },
         }
     }
 
@@ -95,6 +101,9 @@ impl Supervision<'_> {
         let Some(leases) = &self.plan.leases else {
             return Ok(());
         };
+        if !self.leases.pace.spend(now) {
+            return Ok(());
+        }
         self.forget_late_calls(now);
         if self.intents.calls.len() >= MOST {
             return self.recorder.write(EventKind::IntentUnread {
@@ -182,6 +191,12 @@ impl Supervision<'_> {
                 return Ok(());
             }
             Meeting::Ending => {
+                let waiting: usize = self.intents.calls.iter().map(|call| call.later.len()).sum();
+                if waiting >= MOST_LATER {
+                    let reason = "too much else waits for leases that are ending".to_owned();
+                    let origin = LeaseOrigin::Answer;
+                    return self.record_refusal(need.resource(), origin, reason, now);
+                }
                 if let Some(call) = self.call(number) {
                     call.later.push(need);
                 }

@@ -2,6 +2,7 @@
 
 use ironcage_layers::live::Identity;
 use ironcage_lease::{Facts, Node};
+use ironcage_model::Right;
 use ironcage_plan::protected_names;
 use ironcage_sys::rustix::fs::{AtFlags, FileType, fstat, readlink, statat};
 use std::ffi::OsString;
@@ -19,8 +20,8 @@ pub(crate) struct Seen {
     pub(crate) facts: Facts,
 }
 
-/// Looks at what a descriptor stands for.
-pub(crate) fn look(handle: &OwnedFd) -> io::Result<Seen> {
+/// Looks at what a descriptor stands for, which is to be read or written.
+pub(crate) fn look(handle: &OwnedFd, right: Right) -> io::Result<Seen> {
     let stat = fstat(handle)?;
     let node = match FileType::from_raw_mode(stat.st_mode) {
         FileType::Directory => Node::Directory,
@@ -34,10 +35,11 @@ pub(crate) fn look(handle: &OwnedFd) -> io::Result<Seen> {
     let path = PathBuf::from(OsString::from_vec(path.into_bytes()));
     let mut names = protected_names();
     let executed = match node {
-        Node::Directory => {
+        // Each is a question to the file system: asked only where the answer matters.
+        Node::Directory if right == Right::Write => {
             names.find(|name| statat(handle, *name, AtFlags::SYMLINK_NOFOLLOW).is_ok())
         }
-        Node::File | Node::Other => None,
+        Node::Directory | Node::File | Node::Other => None,
     };
     Ok(Seen {
         path,
@@ -62,16 +64,16 @@ mod tests {
         std::os::unix::fs::symlink(real.join("a"), real.join("link")).unwrap();
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let handle = open(real.join("link"), flags, Mode::empty()).unwrap();
-        let seen = look(&handle).unwrap();
+        let seen = look(&handle, Right::Write).unwrap();
         assert_eq!(seen.path, real.join("a"));
         assert_eq!(seen.facts.node, Node::Directory);
         assert!(seen.facts.executed.is_some());
         // Renamed meanwhile: the descriptor tells the new name.
         std::fs::rename(real.join("a"), real.join("b")).unwrap();
-        assert_eq!(look(&handle).unwrap().path, real.join("b"));
+        assert_eq!(look(&handle, Right::Read).unwrap().path, real.join("b"));
         let socket = real.join("socket");
         let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
         let handle = open(&socket, flags, Mode::empty()).unwrap();
-        assert_eq!(look(&handle).unwrap().facts.node, Node::Other);
+        assert_eq!(look(&handle, Right::Read).unwrap().facts.node, Node::Other);
     }
 }

@@ -38,18 +38,36 @@ pub(crate) struct Leases {
     last: u32,
     /// When the cage was last stopped for the end of a lease.
     stopped: Option<Instant>,
-    pace: Pace,
+    pub(crate) pace: Pace,
     /// What the model's answers opened, of that which is over.
     pub(crate) lent: Lent,
 }
 
-/// How many requests came within this second.
-#[derive(Debug, Default)]
-struct Pace {
+/// Requests of others than the operator that are looked at and put on record in one go; then one for
+/// each second that has passed. The record is on a disk of the user's that no limit of the cage's holds.
+const MOST_IN_ONE_GO: u32 = 600;
+
+/// How many requests came within this second, and how many can still come.
+#[derive(Debug)]
+pub(crate) struct Pace {
     since: Option<Instant>,
     asked: u32,
-    /// Refusals that have no line of their own on record.
+    /// Requests that have no line of their own on record.
     unrecorded: u64,
+    left: u32,
+    filled: Option<Instant>,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Pace {
+            since: None,
+            asked: 0,
+            unrecorded: 0,
+            left: MOST_IN_ONE_GO,
+            filled: None,
+        }
+    }
 }
 
 impl Pace {
@@ -63,6 +81,28 @@ impl Pace {
         let before = self.asked;
         self.asked = before.saturating_add(1);
         before
+    }
+
+    /// Takes one of the requests that can still come. `false` where there is none: then it is only
+    /// counted.
+    pub(crate) fn spend(&mut self, now: Instant) -> bool {
+        let filled = *self.filled.get_or_insert(now);
+        let seconds = now.saturating_duration_since(filled).as_secs();
+        if seconds > 0 {
+            let more = u32::try_from(seconds).unwrap_or(u32::MAX);
+            self.left = self.left.saturating_add(more).min(MOST_IN_ONE_GO);
+            self.filled = Some(filled + Duration::from_secs(seconds));
+        }
+        match self.left.checked_sub(1) {
+            Some(left) => {
+                self.left = left;
+                true
+            }
+            None => {
+                self.unrecorded = self.unrecorded.saturating_add(1);
+                false
+            }
+        }
     }
 }
 
@@ -305,5 +345,24 @@ impl Supervision<'_> {
         });
         let lease = held.lease.clone();
         self.tell_requester(asked, LeaseOutcome::Open(lease))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_without_end_is_counted_and_not_written_down() {
+        let mut pace = Pace::default();
+        let start = Instant::now();
+        let spent = (0..10_000).filter(|_| pace.spend(start)).count();
+        assert_eq!(spent, MOST_IN_ONE_GO as usize);
+        assert_eq!(pace.unrecorded, 10_000 - u64::from(MOST_IN_ONE_GO));
+        let later = start + Duration::from_secs(5);
+        assert_eq!((0..100).filter(|_| pace.spend(later)).count(), 5);
+        let next_day = start + Duration::from_secs(86_400);
+        let spent = (0..10_000).filter(|_| pace.spend(next_day)).count();
+        assert_eq!(spent, MOST_IN_ONE_GO as usize);
     }
 }

@@ -64,6 +64,23 @@ pub(super) fn covers(open: &Resource, wanted: &Resource) -> bool {
     }
 }
 
+/// Longest name of something refused that is put on record, in characters.
+const LONGEST_NAME: usize = 300;
+
+/// The same with a name that is not longer than a line of the record needs.
+fn shortened(resource: Resource) -> Resource {
+    match resource {
+        Resource::Path { path, right } => {
+            let path = match path.char_indices().nth(LONGEST_NAME) {
+                Some((end, _)) => format!("{}...", path.get(..end).unwrap_or_default()),
+                None => path,
+            };
+            Resource::Path { path, right }
+        }
+        other => other,
+    }
+}
+
 impl Supervision<'_> {
     /// Somebody asks for a lease. Whatever stands against it is told, and is on record.
     pub(crate) fn request_lease(
@@ -79,12 +96,17 @@ impl Supervision<'_> {
         } = request;
         let refused = |reason: String| LeaseOutcome::Refused { reason };
         let before = self.leases.pace.count(now);
+        let wished = origin == LeaseOrigin::Operator || matches!(by, Requester::Question(_));
+        if !wished && !self.leases.pace.spend(now) {
+            let reason = "too much was asked for within a short time; ask again later";
+            return self.tell_requester(by, refused(reason.into()));
+        }
         let seen = match (&grant.wanted, &descriptor) {
             (Wanted::Path { .. }, None) => {
                 let reason = "nothing was named: the path comes as a descriptor";
                 return self.tell_requester(by, refused(reason.into()));
             }
-            (Wanted::Path { .. }, Some(handle)) => match facts::look(handle) {
+            (Wanted::Path { right }, Some(handle)) => match facts::look(handle, *right) {
                 Ok(seen) => Some(seen),
                 Err(error) => {
                     let reason = format!("it cannot be looked at: {error}");
@@ -152,6 +174,14 @@ impl Supervision<'_> {
         if self.control.stopping.is_some() {
             let reason = "the cage is being stopped".to_owned();
             return self.tell_requester(by, refused(reason));
+        }
+        if let Resource::Path { path, .. } = &given.resource
+            && self.scopes.is_one_being_made()
+            && self.plan.is_shared(Path::new(path))
+        {
+            // It would be cloned along, and its end proved without the clone.
+            let reason = "a scope is being made at this moment, which would share it; ask again";
+            return self.refuse_lease(by, named, origin, reason.to_owned());
         }
         let Given {
             resource,
@@ -238,7 +268,10 @@ impl Supervision<'_> {
         now: Instant,
     ) -> Result<(), RunError> {
         self.leases.pace.count(now);
-        self.write_refusal(resource, origin, reason)
+        match self.leases.pace.spend(now) {
+            true => self.write_refusal(resource, origin, reason),
+            false => Ok(()),
+        }
     }
 
     fn write_refusal(
@@ -254,7 +287,7 @@ impl Supervision<'_> {
             return Ok(());
         }
         self.recorder.write(EventKind::LeaseRefused {
-            resource,
+            resource: shortened(resource),
             origin,
             reason,
             unrecorded: std::mem::take(&mut pace.unrecorded),

@@ -271,11 +271,18 @@ impl Supervision<'_> {
         let Some(open) = self.questions.open.get_mut(index) else {
             return Ok(());
         };
+        let of_path = matches!(open.question.resource, Resource::Path { .. });
+        if request.uses.is_some() && of_path {
+            // An answer that cannot be carried out is none: the question stays.
+            let reason = "nobody counts the uses of a path: name a time instead".to_owned();
+            self.tell_answerer(by, LeaseOutcome::Refused { reason });
+            return Ok(());
+        }
         open.approved = Some(by);
         let descriptor = open.descriptor.take();
         let moved = match (&open.question.resource, &descriptor) {
-            (Resource::Path { path, .. }, Some(handle)) => {
-                let seen = look(handle);
+            (Resource::Path { path, right }, Some(handle)) => {
+                let seen = look(handle, *right);
                 !seen.is_ok_and(|seen| {
                     seen.path == Path::new(path) && Some(seen.identity) == open.identity
                 })

@@ -116,7 +116,7 @@ fn decide_one(
             let handle = descriptors
                 .next()
                 .ok_or_else(|| unseen("nothing was named: a path comes as a descriptor".into()))?;
-            let seen = look(&handle)
+            let seen = look(&handle, *right)
                 .map_err(|error| unseen(format!("it cannot be looked at: {error}")))?;
             let path = seen.path.to_string_lossy().into_owned();
             (

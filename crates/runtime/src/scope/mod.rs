@@ -60,7 +60,9 @@ struct Running {
     leases: Vec<Lease>,
     /// Who waits for the end of which.
     waiting: Vec<(u64, u32)>,
-    /// Whether its command is on record, and its end not yet.
+    /// Whether its command is on record: then it has its part of the cage's view.
+    begun: bool,
+    /// The same, and its end is not on record yet.
     executed: bool,
     /// Whether its processes are gone.
     over: bool,
@@ -77,6 +79,12 @@ impl Scopes {
 
     pub(crate) fn is_any(&self) -> bool {
         !self.running.is_empty()
+    }
+
+    /// Whether one is being made: what the cage has at this moment is shared with it.
+    pub(crate) fn is_one_being_made(&self) -> bool {
+        let mut scopes = self.running.iter();
+        scopes.any(|scope| !scope.begun && !scope.over)
     }
 
     /// Whether something in a scope may still write to the workspace.
@@ -205,6 +213,7 @@ impl Supervision<'_> {
                     pidfd,
                     leases: Vec::new(),
                     waiting: Vec::new(),
+                    begun: false,
                     executed: false,
                     over: false,
                     lost: false,
@@ -310,7 +319,7 @@ impl Supervision<'_> {
                     holders: holders.clone(),
                 });
             }
-            EventKind::Exec { .. } => scope.executed = true,
+            EventKind::Exec { .. } => (scope.begun, scope.executed) = (true, true),
             EventKind::ExecExit { .. } => {
                 scope.executed = false;
                 scope.over = true;

@@ -230,8 +230,9 @@ impl Supervision<'_> {
         if let Some(hit) = self.hit.clone() {
             self.recorder.write(EventKind::Limit(hit))?;
         }
-        self.end_scope_leases()?;
+        // First: what a door still carries is not revoked.
         self.close_door()?;
+        self.end_scope_leases()?;
         let ended = self.scope.as_ref().and_then(|side| side.ended.clone());
         let ending = match (ended, &self.hit) {
             (Some(ending), _) => ending,

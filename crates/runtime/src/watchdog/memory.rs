@@ -15,6 +15,7 @@
 use super::pace;
 use super::processes::{Nameless, ProcessFiles, kilobytes, read_all};
 use ironcage_sys::rustix;
+use ironcage_sys::rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -54,6 +55,16 @@ pub(super) struct MemoryWatch {
     hiding: BTreeSet<u32>,
     /// Shared memory of the host when the watch began.
     shared_at_start: Option<u64>,
+}
+
+/// Whether something is not seen for want of means to look: a limit that cannot be watched counts as
+/// passed, whoever used the means up.
+fn is_blind(error: &io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    matches!(
+        errno,
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS)
+    )
 }
 
 impl MemoryWatch {
@@ -100,12 +111,20 @@ impl MemoryWatch {
 
     /// Bytes in use; more than the truth only where that is still below the limit.
     pub(super) fn measure(&mut self, processes: &dyn ProcessFiles) -> u64 {
-        // No list of processes means no processes: the cage's PID 1 is gone.
-        let pids = processes.pids().unwrap_or_default();
-        let resident: Vec<(u32, Resident)> = pids
-            .iter()
-            .filter_map(|pid| Some((*pid, Resident::parse(&processes.read(*pid, "status").ok()?))))
-            .collect();
+        let pids = match processes.pids() {
+            Ok(pids) => pids,
+            Err(error) if is_blind(&error) => return u64::MAX,
+            // No list of processes means no processes: the cage's PID 1 is gone.
+            Err(_) => Vec::new(),
+        };
+        let mut resident: Vec<(u32, Resident)> = Vec::with_capacity(pids.len());
+        for pid in &pids {
+            match processes.read(*pid, "status") {
+                Ok(status) => resident.push((*pid, Resident::parse(&status))),
+                Err(error) if is_blind(&error) => return u64::MAX,
+                Err(_) => {}
+            }
+        }
         let own: u64 = resident.iter().map(|(_, one)| one.anonymous).sum();
         // Where the host cannot be asked, the next step decides.
         let host_shared = self.sources.host_shared().ok();
