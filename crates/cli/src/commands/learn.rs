@@ -177,7 +177,8 @@ fn write(output: &Path, force: bool, max: &Resolved, ended: &Ended) -> Result<Le
 fn check(file: &Path, max: &Policy, workspace: &Path) -> Result<(), CliError> {
     let flags = CageFlags::of_policy(file, Some(workspace.to_owned()));
     let resolved = flags.resolve()?;
-    let host = HostCaps::quick().map_err(|error| CliError::from_error(&error))?;
+    let state = places::state_dir(&places::home()?);
+    let host = HostCaps::quick(&state).map_err(|error| CliError::from_error(&error))?;
     let reach = Reach::through(max, workspace, Mark::Ask);
     let beyond = reach.lacks(&resolved.policy, |limits| amounts(limits, &host));
     if !beyond.is_empty() {
