@@ -5,7 +5,7 @@ const PLAIN: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0
 /// Bytes as text, filled up with `=`.
 pub fn encode(bytes: &[u8]) -> String {
     let mut out = letters(bytes);
-    while out.len() % 4 != 0 {
+    while !out.len().is_multiple_of(4) {
         out.push('=');
     }
     out
