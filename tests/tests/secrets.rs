@@ -149,6 +149,11 @@ both! {
         assert_eq!(out.matches(elsewhere).count(), 4, "{ran:?}");
         assert_eq!(server.log().lines().count(), 3, "{ran:?}");
         assert!(!out.contains(VALUE), "{ran:?}");
+        // Without a network nothing of it is there, which is said.
+        let alone = ["--secret".to_owned(), format!("TOKEN@api.test:{port}")];
+        let ran = server.sh_env(stage, &alone, &[("TOKEN", VALUE)], "echo \"has=$TOKEN\"");
+        assert_eq!(ran.stdout(), "has=\n", "{ran:?}");
+        assert!(ran.stderr.contains("nothing of the secret TOKEN"), "{ran:?}");
         // Without the value there is no cage.
         let missing = flags(&server, "api.test", true);
         let ran = server.sh(stage, &missing, "true");

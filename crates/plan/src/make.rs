@@ -103,6 +103,9 @@ pub fn make(
     let mut notes = view.notes;
     notes.extend(command::not_passed(policy, request));
     notes.extend(network.iter().flat_map(crate::network_notes::of));
+    if network.is_none() {
+        notes.extend(crate::network_notes::without_network(&policy.network));
+    }
     notes.extend(unread.map(str::to_owned));
     Ok(Plan {
         rung: Item {

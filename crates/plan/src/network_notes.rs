@@ -19,6 +19,22 @@ pub(crate) fn of(network: &Network) -> Vec<String> {
     notes
 }
 
+/// What is asked of a network door, where nothing can be reached and so there is none.
+pub(crate) fn without_network(asked: &ironcage_policy::Network) -> Option<String> {
+    let secrets = asked.secrets.iter().map(|secret| &secret.value);
+    let secrets = secrets.map(|secret| format!("the secret {}", secret.name));
+    let logins = asked.logins.iter();
+    let logins = logins.map(|login| format!("the login of {}", login.value.name));
+    let aws = asked.aws.iter().map(|_| "Amazon's keys".to_owned());
+    let all: Vec<String> = secrets.chain(logins).chain(aws).collect();
+    (!all.is_empty()).then(|| {
+        format!(
+            "the cage has no network, and so nothing of {}: --allow-host NAME lets it reach who that is for",
+            all.join(", ")
+        )
+    })
+}
+
 /// A rule about the host's loopback, which is the cage's own inside.
 fn own_loopback(network: &Network, rule: &HostRule, origin: &str) -> Option<String> {
     let loopback = match &rule.to {
