@@ -354,10 +354,12 @@ impl Open {
         if std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
             return self.ask();
         }
-        // Without an id the commands are about another one.
+        // Without an id the commands are about another one, or find none from here.
+        let here =
+            std::env::current_dir().is_ok_and(|cwd| cwd.starts_with(self.change.workspace()));
         let id = match self.change.beside() {
-            Some(_) => format!(" {}", self.change.id()),
-            None => String::new(),
+            None if here => String::new(),
+            _ => format!(" {}", self.change.id()),
         };
         anstream::eprintln!(
             "  hint: `ironcage diff{id}` shows it, `ironcage apply{id}` brings it over, `ironcage discard{id}` lets it go"
