@@ -106,7 +106,7 @@ impl NotGiven {
 pub fn decide(plan: &Plan, asked: &Asked<'_>, history: &History) -> Decision {
     let Some(leases) = &plan.leases else {
         return refuse(
-            "the cage's policy has no ceiling, so nothing can be given to it while it runs; write [ceiling.ask.files] or another part into its policy and start it again",
+            "the cage's policy has no ceiling, so nothing can be given to it while it runs; write [ceiling.ask.files], [ceiling.ask.network] or another part into its policy and start it again",
         );
     };
     if !asked.is_wished() && history.asked >= MOST_ASKED {

@@ -9,7 +9,8 @@ use crate::completed::recorded_cages;
 use crate::error::{CliError, CommandResult};
 use ironcage_audit::{Error, Explanation, Explanations, Reader};
 use ironcage_model::{
-    CageId, Denial, Ending, EventKind, LimitHit, NetworkVerdict, Printable, Traffic,
+    CageId, Denial, Ending, EventKind, LimitHit, NetworkVerdict, Printable, QuestionEnd, Resource,
+    Traffic,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
@@ -35,6 +36,8 @@ const UNREACHED: &str = "cannot connect";
 
 /// Programs can be called anything, so only so many are named.
 const NAMED_PROGRAMS: usize = 5;
+/// Leases that were not given and are told.
+const MOST_NOT_GIVEN: usize = 50;
 
 /// How often a system call was refused, and to whom.
 #[derive(Debug, Default)]
@@ -55,6 +58,10 @@ struct Refusals {
     planted: Vec<String>,
     traffic: Vec<Traffic>,
     door_ended: Option<String>,
+    /// Leases that were not given, why, and how often that was said.
+    not_given: Vec<(Resource, String, u64)>,
+    /// Questions whose end has not been read.
+    asked: BTreeMap<u32, Resource>,
     damaged: u64,
 }
 
@@ -104,10 +111,7 @@ impl Refusals {
             EventKind::Exec { .. }
             | EventKind::ExecExit { .. }
             | EventKind::Lease(_)
-            | EventKind::LeaseRefused { .. }
             | EventKind::LeaseEnd { .. }
-            | EventKind::Question(_)
-            | EventKind::QuestionEnd { .. }
             | EventKind::QuestionUntold { .. }
             | EventKind::Intent(_)
             | EventKind::IntentUnread { .. }
@@ -115,12 +119,44 @@ impl Refusals {
             | EventKind::Resumed
             | EventKind::PeerRefused { .. }
             | EventKind::Observed(_) => {}
+            EventKind::LeaseRefused {
+                resource, reason, ..
+            } => self.add_not_given(resource, reason),
+            EventKind::Question(question) => {
+                self.asked.insert(question.number, question.resource);
+            }
+            EventKind::QuestionEnd {
+                number,
+                end,
+                reason,
+                ..
+            } => {
+                let asked = self.asked.remove(&number);
+                if let Some(resource) = asked.filter(|_| end != QuestionEnd::Approved) {
+                    let reason = match reason.as_str() {
+                        "" => format!("it was asked for, and {}", end.name()),
+                        said => format!("it was asked for, and {}: {said}", end.name()),
+                    };
+                    self.add_not_given(resource, reason);
+                }
+            }
             EventKind::Exit { ending, .. } => {
                 if let Ending::Limit { hit } = &ending {
                     self.add_limit(hit.clone());
                 }
                 self.ending = Some(ending);
             }
+        }
+    }
+
+    fn add_not_given(&mut self, resource: Resource, reason: String) {
+        let mut known = self.not_given.iter_mut();
+        if let Some((_, _, times)) =
+            known.find(|(what, why, _)| *what == resource && *why == reason)
+        {
+            *times = times.saturating_add(1);
+        } else if self.not_given.len() < MOST_NOT_GIVEN {
+            self.not_given.push((resource, reason, 1));
         }
     }
 
@@ -168,6 +204,7 @@ impl Refusals {
             && self.planted.is_empty()
             && self.traffic.is_empty()
             && self.door_ended.is_none()
+            && self.not_given.is_empty()
     }
 }
 
@@ -210,6 +247,19 @@ fn tell(
                 "nothing; it is not what the rule was given for",
             )?,
         }
+    }
+    for (resource, reason, times) in &refusals.not_given {
+        let times = super::audit::times(*times);
+        let reason = Printable::new(reason);
+        writeln!(out, "\nlease refused {times}: {resource}: {reason}")?;
+    }
+    if !refusals.not_given.is_empty() {
+        wrap(
+            out,
+            "  what would allow it: ",
+            "the ceiling of the cage's policy: [ceiling.auto] gives it at once, [ceiling.ask] when you say so \
+             (`ironcage pending`, `ironcage grant`)",
+        )?;
     }
     if let Some(reason) = &refusals.door_ended {
         writeln!(

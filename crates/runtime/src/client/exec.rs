@@ -1,5 +1,6 @@
 //! Another command in a running cage, with the caller's streams.
 
+use super::leases::open_path;
 use super::{ClientError, Connection, system};
 use crate::relay::{self, Relay, Waits};
 use crate::terminal::{self, RawMode};
@@ -8,7 +9,6 @@ use ironcage_control::{
 };
 use ironcage_model::{Ending, LeaseOrigin};
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
-use ironcage_sys::rustix::fs::{Mode, OFlags, open};
 use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::stdio;
 use ironcage_sys::signals;
@@ -59,9 +59,7 @@ fn scope_request(options: ScopeOptions) -> Result<(ScopeRequest, Vec<OwnedFd>), 
     let mut handles = Vec::new();
     for (request, path) in options.leases {
         if let Some(path) = path {
-            let flags = OFlags::PATH | OFlags::CLOEXEC;
-            let handle = open(&path, flags, Mode::empty());
-            handles.push(handle.map_err(system("open what is to be leased"))?);
+            handles.push(open_path(&path)?);
         }
         leases.push(request);
     }

@@ -1,12 +1,12 @@
 //! Leases of a running cage, asked for and taken back from outside.
 
-use super::{ClientError, Connection, system};
+use super::{ClientError, Connection};
 use ironcage_control::{
     ApproveRequest, GrantRequest, LeaseDescription, QuestionDescription, Reply, Request, Wanted,
 };
 use ironcage_model::{Holder, Lease, LeaseEnd, Publish, Resource};
 use ironcage_sys::rustix::fs::{Mode, OFlags, open};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -40,6 +40,15 @@ fn unexpected(reply: &Reply) -> ClientError {
     ClientError::Answer(format!("{reply:?}"))
 }
 
+/// What a path leads to now, for a lease on it.
+pub(super) fn open_path(path: &Path) -> Result<OwnedFd, ClientError> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    open(path, flags, Mode::empty()).map_err(|error| ClientError::Path {
+        path: path.to_owned(),
+        source: error.into(),
+    })
+}
+
 /// Asks for a lease on a path, and waits until it is open. What the path leads to now is what is
 /// asked for, whatever takes its place meanwhile.
 pub fn grant_path(
@@ -47,8 +56,7 @@ pub fn grant_path(
     path: &Path,
     request: GrantRequest,
 ) -> Result<Granted, ClientError> {
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let handle = open(path, flags, Mode::empty()).map_err(system("open what is to be leased"))?;
+    let handle = open_path(path)?;
     grant(connection, request, &[handle.as_fd()])
 }
 

@@ -30,7 +30,7 @@ use ironcage_control::NotGiven;
 use ironcage_control::{
     Channel, Description, Dialled, Entry, Packet, PlaceError, Reply, Request, RuntimeDir,
 };
-use ironcage_model::{CageId, Ending};
+use ironcage_model::{CageId, Ending, Printable};
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ironcage_sys::rustix::io::Errno;
 use std::io;
@@ -70,6 +70,14 @@ pub enum ClientError {
         text: String,
         /// Which cages it fits.
         matches: Vec<CageId>,
+    },
+    /// What is to be leased is not there, or cannot be opened.
+    #[error("cannot open {}, which is to be leased", Printable::new(path))]
+    Path {
+        /// It.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
     },
     /// The cage is over.
     #[error("the cage {id} is not running")]

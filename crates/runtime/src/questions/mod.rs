@@ -400,6 +400,8 @@ impl Supervision<'_> {
         self.record_end(&open, end, reason.to_owned())?;
         let reason = match reason {
             "" => end.name().to_owned(),
+            // That it is a denial is what it is told as.
+            said if end == QuestionEnd::Denied => said.to_owned(),
             said => format!("{}: {said}", end.name()),
         };
         self.tell_waiting(&open, &LeaseOutcome::Refused { reason })
