@@ -86,7 +86,8 @@ pub(crate) struct CageFlags {
     /// any other that the host would execute or trust, such as Makefile (can be repeated)
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath, help_heading = "Files")]
     unprotect: Vec<PathBuf>,
-    /// Working directory [default: the current one]
+    /// Working directory; without --workspace, the workspace is the repository around it
+    /// [default: the current one]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = "Files")]
     cwd: Option<PathBuf>,
 
