@@ -264,9 +264,10 @@ fn attach_at(
     let place = open_below(parent.as_fd(), Path::new(name))?;
     let from = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
     let to = MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    // Asked before: after the move nothing may fail that leaves the mount where it is.
+    let id = mount_id(source.tree.as_fd())?;
     move_mount(&source.tree, "", &place, "", from | to)?;
     step();
-    let id = mount_id(source.tree.as_fd())?;
     Ok((parent, id))
 }
 

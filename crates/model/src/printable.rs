@@ -23,7 +23,25 @@ impl<'a> Printable<'a> {
 
 fn is_harmless(c: char) -> bool {
     // Bidirectional controls and zero-width characters change how a line reads.
-    let deceives = matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+    // Not seen, or seen elsewhere: joiners, marks of direction, fillers, selectors, tags.
+    let deceives = matches!(
+        c,
+        '\u{ad}'
+            | '\u{34f}'
+            | '\u{61c}'
+            | '\u{115f}'..='\u{1160}'
+            | '\u{17b4}'..='\u{17b5}'
+            | '\u{180b}'..='\u{180f}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{3164}'
+            | '\u{fe00}'..='\u{fe0f}'
+            | '\u{feff}'
+            | '\u{ffa0}'
+            | '\u{fff9}'..='\u{fffb}'
+            | '\u{e0000}'..='\u{e0fff}'
+    );
     !c.is_control() && !deceives
 }
 
@@ -53,6 +71,22 @@ mod tests {
     fn escape_sequences_and_foreign_bytes_come_out_as_text() {
         let shown = Printable::bytes(b"a\x1b]52;c;\x07\xffz").to_string();
         assert_eq!(shown, "a\\u{1b}]52;c;\\u{7}\\xffz");
+        for unseen in [
+            '\u{ad}',
+            '\u{61c}',
+            '\u{200d}',
+            '\u{202e}',
+            '\u{3164}',
+            '\u{e0041}',
+        ] {
+            let name = format!("a{unseen}b");
+            let shown = Printable::new(&name).to_string();
+            assert!(
+                shown.starts_with("a\\u{") && shown.ends_with("}b"),
+                "{shown}"
+            );
+        }
+        assert_eq!(Printable::new("größe 数").to_string(), "größe 数");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use ironcage_layers::live::{
 };
 use ironcage_model::{Holder, Right};
 use ironcage_plan::Owner;
+use ironcage_sys::clone::exit_now;
 use ironcage_sys::rustix::fs::{Mode, OFlags, openat};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -146,7 +147,11 @@ impl Service<'_> {
         let mount = LiveMount::attach(source?, inside, storage, place)?;
         step();
         // Which mounts came along is asked in the cage's namespace, where they are.
-        let below = mounts_below(&self.mount_list().map_err(failed)?, mount.id());
+        let Ok(list) = self.mount_list() else {
+            // It is attached, and nobody could prove its end: with the keeper the cage ends.
+            exit_now(1)
+        };
+        let below = mounts_below(&list, mount.id());
         Ok(Open {
             mount,
             below,
