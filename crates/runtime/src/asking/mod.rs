@@ -16,6 +16,7 @@ use ironcage_control::{
 use ironcage_model::{CageId, Lease, LeaseOrigin, Resource};
 use ironcage_plan::{Access, Item, NodeKind, Plan, ViewOp};
 use ironcage_sys::clone::{Forked, Namespaces, fork};
+use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ironcage_sys::rustix::process::{
     Signal, WaitId, WaitIdOptions, getpid, pidfd_send_signal, waitid,
 };
@@ -28,6 +29,12 @@ use std::time::Instant;
 
 /// Clerks that are started: one that dies again and again is not needed.
 const MOST_CLERKS: u32 = 8;
+
+/// How long a clerk that is killed may take to be gone.
+const GONE: Timespec = Timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
+};
 
 /// What the clerk says.
 #[derive(Debug, Serialize, Deserialize)]
@@ -72,7 +79,11 @@ impl Drop for Clerk {
     fn drop(&mut self) {
         // One that is gone already needs no signal.
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
-        let _ = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
+        // A file system that does not answer may hold it for ever, signal or not; not us.
+        let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        let _ = poll(&mut fds, Some(&GONE));
+        let gone = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        let _ = waitid(WaitId::PidFd(self.pidfd.as_fd()), gone);
     }
 }
 
