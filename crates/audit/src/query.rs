@@ -136,27 +136,6 @@ fn add(sum: &mut Summary, record: Record) {
         }
         EventKind::Denied(denial) => sum.denied = sum.denied.saturating_add(denial.count),
         EventKind::Limit(_) => sum.limits += 1,
-        EventKind::Network(_)
-        | EventKind::NetworkRule { .. }
-        | EventKind::NetworkLimits(_)
-        | EventKind::Published { .. }
-        | EventKind::DoorNarrowed { .. }
-        | EventKind::DoorEnded { .. }
-        | EventKind::Planted { .. }
-        | EventKind::Exec { .. }
-        | EventKind::ExecExit { .. }
-        | EventKind::Lease(_)
-        | EventKind::LeaseRefused { .. }
-        | EventKind::LeaseEnd { .. }
-        | EventKind::Question(_)
-        | EventKind::QuestionEnd { .. }
-        | EventKind::QuestionUntold { .. }
-        | EventKind::Intent(_)
-        | EventKind::IntentUnread { .. }
-        | EventKind::Drift { .. }
-        | EventKind::Resumed
-        | EventKind::PeerRefused { .. }
-        | EventKind::Observed(_) => {}
         EventKind::Exit {
             ending,
             milliseconds,
@@ -165,6 +144,8 @@ fn add(sum: &mut Summary, record: Record) {
             sum.ending = Some(ending);
             sum.milliseconds = Some(milliseconds);
         }
+        // A summary counts these alone; `show` has the rest.
+        _ => {}
     }
 }
 
