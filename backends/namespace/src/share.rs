@@ -10,9 +10,9 @@ use ironcage_backend::{Sibling, StartError};
 use ironcage_control::{Channel, Packet, pair};
 use ironcage_layers::view::Shared;
 use ironcage_model::Layer;
-use ironcage_plan::Plan;
+use ironcage_plan::{Access, Plan, ViewOp};
 use ironcage_sys::clone::{Forked, Namespaces, exit_now, fork, unshare};
-use ironcage_sys::mount::{AttributeChange, open_below, set_attributes};
+use ironcage_sys::mount::{AttributeChange, MountAttributes, open_below, set_attributes};
 use ironcage_sys::rustix::fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags, open, statx};
 use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::mount::{OpenTreeFlags, open_tree};
@@ -29,7 +29,11 @@ type Told = Result<(), i32>;
 ///
 /// Preconditions: the calling process has one thread.
 pub(crate) fn trees(plan: &Plan, sibling: &Sibling) -> Result<(Vec<Shared>, Reaped), StartError> {
-    let places = plan.shared_places();
+    let places: Vec<(&Path, bool)> = plan
+        .shared_places()
+        .into_iter()
+        .map(|place| (place, is_read_only(plan, place)))
+        .collect();
     let (ours, theirs) = pair().map_err(StartError::Channel)?;
     let parent = getpid();
     match fork(Namespaces::NONE, None).map_err(StartError::Fork)? {
@@ -47,10 +51,18 @@ pub(crate) fn trees(plan: &Plan, sibling: &Sibling) -> Result<(Vec<Shared>, Reap
             drop(theirs);
             // With it goes a mount namespace, for which nobody has to wait.
             let process = Reaped::new(pidfd);
-            let shared: Result<_, _> = places.iter().map(|place| take(&ours, place)).collect();
+            let shared: Result<_, _> = places.iter().map(|(place, _)| take(&ours, place)).collect();
             Ok((shared?, process))
         }
     }
+}
+
+/// Whether the plan shows a place only: a child may have less of it than its parent.
+fn is_read_only(plan: &Plan, place: &Path) -> bool {
+    plan.view.iter().any(|item| match &item.what {
+        ViewOp::Bind { target, access, .. } => target == place && *access == Access::Read,
+        _ => false,
+    })
 }
 
 fn take(channel: &Channel, place: &Path) -> Result<Shared, StartError> {
@@ -78,14 +90,14 @@ fn take(channel: &Channel, place: &Path) -> Result<Shared, StartError> {
 /// In the process: goes into the cage's mount namespace, and clones each place there.
 fn hand_over(
     channel: &Channel,
-    places: &[&Path],
+    places: &[(&Path, bool)],
     plan: &Plan,
     mounts: BorrowedFd<'_>,
 ) -> io::Result<()> {
     let entered = enter(plan, mounts);
-    for place in places {
+    for (place, read_only) in places {
         let cloned = match &entered {
-            Ok(root) => clone(root.as_fd(), place),
+            Ok(root) => clone(root.as_fd(), place, *read_only),
             Err(error) => Err(io::Error::from_raw_os_error(number(error))),
         };
         match cloned {
@@ -112,7 +124,7 @@ fn enter(plan: &Plan, mounts: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 
 /// Clones what is mounted at a place, with all that is mounted in it: what the cage may not change
 /// or see there stays so, also where somebody in it has renamed a directory around that.
-fn clone(root: BorrowedFd<'_>, place: &Path) -> io::Result<OwnedFd> {
+fn clone(root: BorrowedFd<'_>, place: &Path, read_only: bool) -> io::Result<OwnedFd> {
     let handle = open_below(root, place)?;
     let stat = statx(&handle, "", AtFlags::EMPTY_PATH, StatxFlags::empty())?;
     if !stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
@@ -125,11 +137,14 @@ fn clone(root: BorrowedFd<'_>, place: &Path) -> io::Result<OwnedFd> {
         | OpenTreeFlags::AT_RECURSIVE;
     let tree = open_tree(&handle, "", flags)?;
     // What is mounted in the cage later is not to come here by itself.
-    let change = AttributeChange {
+    let mut change = AttributeChange {
         recursive: true,
         private: true,
         ..AttributeChange::default()
     };
+    if read_only {
+        change.set = MountAttributes::READ_ONLY;
+    }
     set_attributes(tree.as_fd(), change)?;
     Ok(tree)
 }

@@ -223,6 +223,7 @@ mod tests {
             layers: Vec::new(),
             degraded: Vec::new(),
             shared: Vec::new(),
+            parent: None,
         };
         Event {
             time: 1,

@@ -36,6 +36,7 @@ fn events(cage: &CageId) -> Vec<Event> {
             ],
             degraded: Vec::new(),
             shared: vec!["/srv/cache, written, by --write".into()],
+            parent: None,
         },
         EventKind::Denied(Denial {
             syscall: "mount".into(),

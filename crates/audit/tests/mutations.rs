@@ -41,6 +41,7 @@ fn start() -> impl Strategy<Value = EventKind> {
             ],
             degraded: vec!["memory".into()],
             shared: Vec::new(),
+            parent: None,
         }
     })
 }

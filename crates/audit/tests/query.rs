@@ -23,6 +23,7 @@ fn record(dir: &Path, cage: &str, time: u64, name: Option<&str>) {
             layers: Vec::new(),
             degraded: Vec::new(),
             shared: Vec::new(),
+            parent: None,
         },
         EventKind::Denied(Denial {
             syscall: "mount".into(),

@@ -47,6 +47,25 @@ impl Sibling {
         }))
     }
 
+    /// What stands beside a cage that itself stands beside this one: its views, and the ids and
+    /// the cgroup that are common to all.
+    ///
+    /// # Errors
+    /// Where descriptors cannot be had.
+    pub fn with_views_of(&self, cage: &Cage) -> io::Result<Option<Sibling>> {
+        let Some(grounds) = cage.grounds() else {
+            return Ok(None);
+        };
+        let copies = self.entries.iter().map(OwnedFd::try_clone);
+        Ok(Some(Sibling {
+            mounts: grounds.mounts.try_clone()?,
+            proc: cage.proc().try_clone_to_owned()?,
+            first_id: self.first_id,
+            group: self.group.as_ref().map(OwnedFd::try_clone).transpose()?,
+            entries: copies.collect::<Result<_, _>>()?,
+        }))
+    }
+
     /// Every descriptor of it.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         let mut all = vec![self.mounts.as_fd(), self.proc.as_fd()];

@@ -55,6 +55,11 @@ impl CliError {
         self
     }
 
+    /// What happened, without what can be done about it.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// Prints the error on standard error.
     pub(crate) fn print(&self) {
         anstream::eprintln!("ironcage: {}", self.message);

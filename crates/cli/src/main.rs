@@ -12,6 +12,7 @@ mod commands;
 mod completed;
 mod error;
 mod live;
+mod nursery;
 mod pending;
 mod places;
 mod question;
@@ -49,6 +50,7 @@ enum Command {
     Approve(commands::approve::Args),
     Deny(commands::deny::Args),
     Ask(commands::ask::Args),
+    Child(commands::child::Args),
     Logs(commands::logs::Args),
     Attach(commands::attach::Args),
     Inspect(commands::inspect::Args),
@@ -108,6 +110,7 @@ impl Command {
             Command::Approve(args) => commands::approve::run(args),
             Command::Deny(args) => commands::deny::run(args),
             Command::Ask(args) => commands::ask::run(args),
+            Command::Child(args) => commands::child::run(args),
             Command::Logs(args) => commands::logs::run(args),
             Command::Attach(args) => commands::attach::run(args),
             Command::Inspect(args) => commands::inspect::run(args),

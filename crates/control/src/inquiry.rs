@@ -14,13 +14,29 @@ pub const ASK_SOCKET: &str = "/.ironcage/ask";
 pub const ASK_PROGRAM: &str = "/.ironcage/bin/ironcage";
 
 /// Longest line, with its end.
-pub const LONGEST_INQUIRY: usize = 8 * 1024;
+pub const LONGEST_INQUIRY: usize = 64 * 1024;
 /// Longest path.
 const LONGEST_PATH: usize = 4095;
 /// Longest reason, in characters.
 const LONGEST_REASON: usize = 500;
 /// Longest that somebody can wait for an answer.
 const LONGEST_WAIT: u64 = 24 * 3600;
+/// Most words of a command.
+const MOST_WORDS: usize = 1024;
+
+/// A child cage that is wanted. Beside the line come three descriptors: pipes for its standard
+/// input, output and error.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChildLine {
+    /// Its command.
+    pub command: Vec<String>,
+    /// The directory that it starts in.
+    pub cwd: String,
+    /// Its policy, as text; the parent's own where nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+}
 
 /// A line, as it is written.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +51,9 @@ pub struct InquiryLine {
     /// A host to connect to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
+    /// A cage within what this one has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub child: Option<ChildLine>,
     /// What for.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
@@ -58,18 +77,21 @@ pub enum InquiredThing {
     },
     /// Connections.
     Host(HostRule),
+    /// A child cage.
+    Child(ChildLine),
 }
 
 impl InquiredThing {
-    /// As leases name it.
-    pub fn resource(&self) -> Resource {
-        match self {
+    /// As leases name it, where it is something that is leased.
+    pub fn resource(&self) -> Option<Resource> {
+        Some(match self {
             InquiredThing::Path { path, right } => Resource::Path {
                 path: path.to_string_lossy().into_owned(),
                 right: *right,
             },
             InquiredThing::Host(rule) => Resource::Host { rule: rule.clone() },
-        }
+            InquiredThing::Child(_) => return None,
+        })
     }
 }
 
@@ -94,12 +116,15 @@ pub enum InquiryError {
     TooLong,
     /// It is not what it should be.
     #[error(
-        "this is no request: {0}; write {{\"write\": \"/a/path\", \"reason\": \"...\"}}, or `read`, or `host`"
+        "this is no request: {0}; write {{\"write\": \"/a/path\", \"reason\": \"...\"}}, or `read`, `host` or `child`"
     )]
     Garbled(String),
     /// It asks for nothing, or for several things.
-    #[error("a request names one of `read`, `write` and `host`")]
+    #[error("a request names one of `read`, `write`, `host` and `child`")]
     NotOne,
+    /// A child's command is none.
+    #[error("a child's command has 1 to {MOST_WORDS} words without NUL, the first not empty")]
+    Command,
     /// Its path is none.
     #[error("`{0}` is no absolute path without `.` and `..`")]
     Path(String),
@@ -140,13 +165,23 @@ impl Inquiry {
             }
             Ok(InquiredThing::Path { path: whole, right })
         };
-        let what = match (line.read, line.write, line.host) {
-            (Some(text), None, None) => path(text, Right::Read)?,
-            (None, Some(text), None) => path(text, Right::Write)?,
-            (None, None, Some(text)) => match text.parse() {
+        let what = match (line.read, line.write, line.host, line.child) {
+            (Some(text), None, None, None) => path(text, Right::Read)?,
+            (None, Some(text), None, None) => path(text, Right::Write)?,
+            (None, None, Some(text), None) => match text.parse() {
                 Ok(rule) => InquiredThing::Host(rule),
                 Err(_) => return Err(InquiryError::Host(shown(&text))),
             },
+            (None, None, None, Some(child)) => {
+                path(child.cwd.clone(), Right::Read)?;
+                let words = &child.command;
+                let whole = words.iter().all(|word| !word.contains('\0'));
+                let named = words.first().is_some_and(|word| !word.is_empty());
+                if words.len() > MOST_WORDS || !whole || !named {
+                    return Err(InquiryError::Command);
+                }
+                InquiredThing::Child(child)
+            }
             _ => return Err(InquiryError::NotOne),
         };
         if line.seconds == Some(0) {
@@ -198,6 +233,13 @@ pub enum Answered {
         question: u32,
         /// Why a person has to.
         reason: String,
+    },
+    /// The child cage was there, and is gone.
+    Ended {
+        /// Its id.
+        child: String,
+        /// The exit status of its command, as `ironcage run` would give it.
+        status: u8,
     },
     /// The line was no request.
     Invalid {

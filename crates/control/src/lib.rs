@@ -21,8 +21,8 @@ mod place;
 
 pub use channel::{Channel, Packet, pair};
 pub use inquiry::{
-    ASK_PROGRAM, ASK_SOCKET, Answered, InquiredThing, Inquiry, InquiryError, InquiryLine,
-    LONGEST_INQUIRY,
+    ASK_PROGRAM, ASK_SOCKET, Answered, ChildLine, InquiredThing, Inquiry, InquiryError,
+    InquiryLine, LONGEST_INQUIRY,
 };
 pub use message::{
     ApproveRequest, Bytes, Description, ExecDescription, ExecRequest, ExecStreams, GrantRequest,

@@ -342,6 +342,12 @@ pub struct Description {
     pub workspace: String,
     /// The pending change that it works on, if there is one.
     pub change: Option<String>,
+    /// The cage that opened it, where it is a child.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<CageId>,
+    /// Child cages that it opened and that live.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub children: Vec<CageId>,
     /// The profile in force.
     pub profile: String,
     /// SHA-256 of the plan.

@@ -61,7 +61,7 @@ proptest! {
         seconds in any::<Option<u64>>(),
         wait in any::<Option<u64>>(),
     ) {
-        let line = InquiryLine { read, write, host, reason, seconds, wait };
+        let line = InquiryLine { read, write, host, reason, seconds, wait, child: None };
         check(&serde_json::to_vec(&line).unwrap())?;
     }
 }

@@ -210,6 +210,33 @@ pub enum EventKind {
         /// host that it writes to, and what it reaches through the network door.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         shared: Vec<String>,
+        /// The cage that opened it, where it is a child.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        parent: Option<CageId>,
+    },
+    /// The cage opened a child cage, which has a record of its own.
+    ChildOpened {
+        /// The child.
+        child: CageId,
+        /// Its command; bytes that are not UTF-8 are replaced.
+        command: Vec<String>,
+        /// How it has the workspace, which is the same one.
+        workspace: String,
+    },
+    /// A child cage is gone.
+    ChildEnded {
+        /// The child.
+        child: CageId,
+        /// The exit status that was passed on.
+        status: u8,
+        /// How long it lived.
+        milliseconds: u64,
+    },
+    /// Somebody in the cage wanted a child cage and did not get it; the first sixty-four are
+    /// recorded.
+    ChildRefused {
+        /// Why.
+        reason: String,
     },
     /// A system call was refused.
     Denied(Denial),

@@ -148,13 +148,18 @@ pub fn make(
             policy,
             host,
             filter::Wanted {
-                leased: leases
-                    .as_ref()
-                    .is_some_and(|leases| !leases.paths.is_empty()),
+                leased: request.leased_beside
+                    || leases
+                        .as_ref()
+                        .is_some_and(|leases| !leases.paths.is_empty()),
                 observed: request.observed,
             },
         )?,
         leases,
+        children: match isolation {
+            Isolation::Namespace => policy.ceiling.children.value,
+            Isolation::Chroot | Isolation::Landlock => 0,
+        },
         bounds,
         cgroup: host.cgroup.clone(),
         identity,

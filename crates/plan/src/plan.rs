@@ -519,6 +519,9 @@ pub struct Plan {
     /// What leases may give to the running cage; `null` is nothing, and no lease.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leases: Option<Leases>,
+    /// How many child cages may live at once, with theirs.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub children: u32,
     /// The system call filter.
     pub seccomp: Filter,
     /// Bounds in numbers.
@@ -620,6 +623,10 @@ pub struct Hardening {
 pub struct Hostname {
     /// The name.
     pub name: String,
+}
+
+fn is_zero(value: &u32) -> bool {
+    *value == 0
 }
 
 fn is_false(value: &bool) -> bool {

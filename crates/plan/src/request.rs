@@ -96,6 +96,8 @@ pub struct Request {
     pub sticky: bool,
     /// Whether every file, program and call of a group that is used goes on record.
     pub observed: bool,
+    /// Whether it shares its workspace with a cage to which files can be leased.
+    pub leased_beside: bool,
     /// Working directory, outside and inside.
     pub cwd: PathBuf,
     /// The workspace, real path.

@@ -143,6 +143,7 @@ pub(crate) struct CeilingFragment {
     pub(crate) grace: Option<Sourced<TimeLimit>>,
     pub(crate) holders: Option<Sourced<Holders>>,
     pub(crate) call_longest: Option<Sourced<TimeLimit>>,
+    pub(crate) children: Option<Sourced<u32>>,
     /// In the order of [`Drift`]'s fields.
     pub(crate) drift: [Option<Sourced<u32>>; 3],
     pub(crate) paths: Vec<Sourced<CeilingPath>>,
@@ -160,6 +161,8 @@ pub struct Ceiling {
     pub holders: Sourced<Holders>,
     /// How long a lease may live that a model's answer opened; `None` is as long as others.
     pub call_longest: Sourced<Option<Duration>>,
+    /// How many child cages may live at once, with theirs.
+    pub children: Sourced<u32>,
     /// When the cage is trusted less.
     pub drift: Drift,
     /// Files and directories.
@@ -189,6 +192,7 @@ impl Ceiling {
                 .call_longest
                 .map(duration)
                 .ok_or(incomplete("ceiling.call-longest"))?,
+            children: fragment.children.ok_or(incomplete("ceiling.children"))?,
             drift: match fragment.drift {
                 [Some(shorten), Some(ask), Some(freeze)] => Drift {
                     shorten,
@@ -227,6 +231,9 @@ impl Ceiling {
         }
         if let Some(longest) = fragment.call_longest {
             self.call_longest = duration(longest);
+        }
+        if let Some(children) = fragment.children {
+            self.children = children;
         }
         let drift = &mut self.drift;
         let known = [&mut drift.shorten, &mut drift.ask, &mut drift.freeze];
@@ -299,6 +306,7 @@ impl Ceiling {
             && time_within(self.grace.value, other.grace.value)
             && self.holders.value <= other.holders.value
             && time_within(self.call_longest.value, other.call_longest.value)
+            && self.children.value <= other.children.value
             && self.drift.shorten.value <= other.drift.shorten.value
             && self.drift.ask.value <= other.drift.ask.value
             && self.drift.freeze.value <= other.drift.freeze.value
@@ -341,6 +349,12 @@ pub(crate) fn narrow(base: &Ceiling, fragment: &mut CeilingFragment, dropped: &m
             u32::to_string,
         );
     }
+    dropped.keep_if(
+        "ceiling.children",
+        &mut fragment.children,
+        |wanted| *wanted <= base.children.value,
+        u32::to_string,
+    );
     dropped.keep_if(
         "ceiling.holders",
         &mut fragment.holders,

@@ -10,6 +10,7 @@ pub mod caches;
 pub mod capabilities;
 mod ceiling;
 mod chain;
+mod child;
 pub mod commands;
 mod diagnostic;
 mod error;
@@ -41,6 +42,7 @@ pub mod toolchains;
 mod trust;
 
 pub use ceiling::{Ceiling, CeilingLimit, CeilingOther, CeilingPath, CeilingWhat, Drift};
+pub use child::{ChildPolicyError, child_policy};
 pub use diagnostic::Diagnostic;
 pub use error::PolicyError;
 pub use file::{

@@ -3,7 +3,7 @@
 
 use ironcage_model::{Mark, Resource, Right};
 use ironcage_policy::{
-    Amounts, Limits, Policy, Reach, Sources, profiles, resolve, resolve_profile,
+    Amounts, Limits, Policy, Reach, Sources, child_policy, profiles, resolve, resolve_profile,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -65,8 +65,12 @@ fn list(items: &[&str], bits: u8) -> String {
     texts.join(", ")
 }
 
-fn made([allow, deny, groups, ask, auto, denied, hosts, leased]: Bits) -> Policy {
-    policy(&format!(
+fn made(bits: Bits) -> Policy {
+    policy(&text(bits))
+}
+
+fn text([allow, deny, groups, ask, auto, denied, hosts, leased]: Bits) -> String {
+    format!(
         "[network]\nallow = [{}]\ndeny = [{}]\n[syscalls]\ngroups = [{}]\n\
          [ceiling.ask.files]\nread = [{}]\n[ceiling.auto.files]\nwrite = [{}]\n[ceiling.deny.files]\nread = [{}]\n\
          [ceiling.ask.network]\nallow = [{}]\n[ceiling.ask.syscalls]\ngroups = [{}]\n",
@@ -78,7 +82,7 @@ fn made([allow, deny, groups, ask, auto, denied, hosts, leased]: Bits) -> Policy
         list(&PATHS[2..3], denied),
         list(&HOSTS, hosts),
         list(&GROUPS, leased),
-    ))
+    )
 }
 
 /// Two policies: any two, or one that was made of the other by leaving things out.
@@ -204,4 +208,114 @@ fn what_is_beyond_is_named() {
         assert!(beyond.iter().any(|one| one == part), "{part}: {beyond:?}");
     }
     assert_eq!(beyond.len(), 4, "{beyond:?}");
+}
+
+/// The policy of a child, or why there is none.
+fn child(parent: &Policy, text: Option<&str>) -> Result<Policy, String> {
+    let at = (Path::new(WORKSPACE), Path::new("/home/u"));
+    child_policy(parent, text, at, amounts).map_err(|error| error.to_string())
+}
+
+#[test]
+fn a_child_reaches_nothing_that_its_parent_does_not_and_by_no_looser_mark() {
+    let workspace = Path::new(WORKSPACE);
+    let mut runner = TestRunner::new_with_rng(
+        Config::with_cases(400),
+        TestRng::deterministic_rng(RngAlgorithm::ChaCha),
+    );
+    let opened = Cell::new(0);
+    let bits = (any::<Bits>(), any::<Bits>(), any::<bool>());
+    let run = runner.run(&bits, |(outer, mut inner, any)| {
+        if !any {
+            for (own, outer) in inner.iter_mut().zip(outer) {
+                *own &= outer;
+            }
+        }
+        // Leases of paths are never a child's.
+        inner[3] = 0;
+        inner[4] = 0;
+        let outer = policy(&format!("{}[ceiling]\nchildren = 1\n", text(outer)));
+        let Ok(inner) = child(&outer, Some(&text(inner))) else {
+            return Ok(());
+        };
+        opened.set(opened.get() + 1);
+        for mark in [None, Some(Mark::Auto), Some(Mark::Ask)] {
+            let reach = |policy| match mark {
+                None => Reach::of_base(policy, workspace),
+                Some(mark) => Reach::through(policy, workspace, mark),
+            };
+            for thing in things() {
+                let within = !reach(&inner).gives(&thing) || reach(&outer).gives(&thing);
+                prop_assert!(within, "{thing}");
+            }
+            for path in PATHS.iter().map(|path| PathBuf::from(path).join("deep")) {
+                for right in [Right::Read, Right::Write] {
+                    let within =
+                        !reach(&inner).path(&path, right) || reach(&outer).path(&path, right);
+                    prop_assert!(within, "{path:?}");
+                }
+            }
+        }
+        Ok(())
+    });
+    run.unwrap();
+    assert!(opened.get() > 20, "only {} were opened", opened.get());
+}
+
+#[test]
+fn a_child_is_refused_what_its_parent_has_not_and_told_what_that_is() {
+    let parent = policy(
+        "[network]\nallow = [\"a.test\"]\n[network.secrets.TOKEN]\nhosts = [\"a.test\"]\n\
+         [ceiling]\nchildren = 2\n[ceiling.ask.network]\nallow = [\"b.test\"]\n[env]\nset = { A = \"1\" }\n",
+    );
+    for (text, why) in [
+        ("[network]\nallow = [\"c.test\"]\n", "network.allow: c.test"),
+        // To be asked for is not to be had, and not to be had at once.
+        ("[network]\nallow = [\"b.test\"]\n", "network.allow: b.test"),
+        (
+            "[ceiling.auto.network]\nallow = [\"b.test\"]\n",
+            "ceiling.auto.network.allow: b.test",
+        ),
+        ("[files]\nread = [\"/etc\"]\n", "files.read: /etc"),
+        ("[files]\nread = [\"~/.ssh\"]\n", "files.read: /home/u/.ssh"),
+        ("[files]\nhide = [\"/w/x\"]\n", "files.hide: /w/x"),
+        ("[workspace]\nmode = \"direct\"\n", "workspace.mode: direct"),
+        ("[limits]\nmemory = \"99%\"\n", "limits.memory: 99%"),
+        (
+            "[limits]\npids = 3\n",
+            "limits.pids: a child's is counted with",
+        ),
+        ("[ceiling]\nchildren = 2\n", "ceiling.children: 2"),
+        (
+            "[ceiling.ask.files]\nread = [\"/w\"]\n",
+            "leases of paths are the parent's",
+        ),
+        ("[env]\npass = [\"HOME_KEY\"]\n", "env.pass: HOME_KEY"),
+        ("[env]\nset = { A = \"2\" }\n", "env.set: A"),
+        (
+            "[questions]\nnotify = [\"/bin/sh\", \"-c\", \"id\"]\n",
+            "questions: how people are asked",
+        ),
+        (
+            "[network.secrets.TOKEN]\nfrom = \"env:OTHER\"\nhosts = [\"a.test\"]\n",
+            "network.secrets: TOKEN",
+        ),
+        ("isolation = \"chroot\"\n", "isolation: chroot"),
+        ("extends = \"./base.toml\"\n", "and no file"),
+        ("extends = \"/etc/ironcage.toml\"\n", "and no file"),
+        ("[network\n", "policy of the child"),
+    ] {
+        let refused = child(&parent, Some(text)).unwrap_err();
+        assert!(refused.contains(why), "{text}: {refused}");
+    }
+    // What it has, and what may be asked for there, it can have.
+    let text = "[network]\nallow = [\"a.test\"]\n[network.secrets.TOKEN]\nhosts = [\"a.test\"]\n\
+                [ceiling]\nchildren = 1\n[ceiling.ask.network]\nallow = [\"b.test\"]\n";
+    let own = child(&parent, Some(text)).unwrap();
+    assert_eq!(own.network.allow.len(), 1);
+    assert_eq!(own.ceiling.children.value, 1);
+    // Without a word it has what its parent has, but no children.
+    let same = child(&parent, None).unwrap();
+    assert_eq!(same.network, parent.network);
+    assert_eq!(same.ceiling.children.value, 0);
 }

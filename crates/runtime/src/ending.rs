@@ -115,11 +115,14 @@ impl Supervision<'_> {
             || self.cage.door().is_some()
             || !self.control.execs.is_empty()
             || self.leases.is_any()
-            || self.scopes.is_any();
+            || self.scopes.is_any()
+            || self.children.is_any();
         if somebody_asks {
             // Nobody is left to plant anything after the look, or to send anything.
             self.cage.kill();
         }
+        // Before the leases: what is open of one may have been handed to them.
+        self.finish_children()?;
         self.finish_scopes()?;
         self.finish_leases(LeaseEnd::CageEnded)?;
         self.finish_questions()?;

@@ -76,6 +76,9 @@ pub enum RunError {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// It was to be the child of a cage that does not let it.
+    #[error("{0}")]
+    NoChild(String),
     /// The cage did not start.
     #[error("the cage did not start")]
     Start(#[from] StartError),

@@ -55,6 +55,12 @@ impl LiveNetwork {
     pub(crate) fn last_serial(&self) -> u32 {
         self.last_serial
     }
+
+    /// Whether the operator has taken something away since the start.
+    pub(crate) fn is_narrowed(&self) -> bool {
+        let denied = |rule: &LiveRule| rule.verdict == NetworkVerdict::Denied;
+        self.limits.is_some() || self.rules.iter().any(denied)
+    }
 }
 
 impl Supervision<'_> {

@@ -6,6 +6,7 @@ use crate::backends::backend;
 use crate::background::Background;
 use crate::control::{Control, Farewell};
 use crate::cores::Cores;
+use crate::family::{Kin, Maker};
 use crate::log::OutputLog;
 use crate::recorder::{Recorder, microseconds_since_the_epoch};
 use crate::streams::{join, join_log};
@@ -15,7 +16,7 @@ use crate::terminal::chord::Chord;
 use ironcage_backend::{StartError, StreamKind};
 use ironcage_control::{Description, Examination, Listener, RuntimeDir, State};
 use ironcage_layers::weakened::{weaken, without};
-use ironcage_model::{CageId, Ending, EventKind, Layer, Outcome, Usage};
+use ironcage_model::{CageId, Ending, EventKind, Layer, Outcome, Usage, in_full};
 use ironcage_plan::Plan;
 use ironcage_policy::{Policy, granted};
 use ironcage_sys::rustix::rand::{GetRandomFlags, getrandom};
@@ -24,7 +25,6 @@ use std::path::Path;
 use std::time::Instant;
 
 /// What is run.
-#[derive(Debug)]
 pub struct Job<'a> {
     /// The plan.
     pub plan: &'a Plan,
@@ -42,6 +42,10 @@ pub struct Job<'a> {
     pub change: Option<String>,
     /// Whether the input of a background cage is kept open for those who attach.
     pub keep_input: bool,
+    /// Who makes the children that somebody in the cage may open.
+    pub children: Option<&'a Maker<'a>>,
+    /// What it has of its parent, where it is a child.
+    pub kin: Option<Kin>,
 }
 
 /// A run that is over.
@@ -61,6 +65,14 @@ pub struct Finished {
 ///
 /// Preconditions: the calling process has one thread.
 pub fn run(mut job: Job<'_>) -> Result<Finished, RunError> {
+    let finished = begin(&mut job);
+    if let (Err(error), Some(kin)) = (&finished, &job.kin) {
+        kin.refuse(in_full(error));
+    }
+    finished
+}
+
+fn begin(job: &mut Job<'_>) -> Result<Finished, RunError> {
     let born = Instant::now();
     let state = ironcage_audit::state_dir()?;
     let runtime = RuntimeDir::of_user(&state);
@@ -94,7 +106,12 @@ pub fn run(mut job: Job<'_>) -> Result<Finished, RunError> {
     let sockets = crate::sockets::stand_in(&mut plan, &runtime, &id)?;
     let asking = crate::asking::furnish(&mut plan, (&runtime, &id), sockets.len())?;
     let listening = crate::publish::listen_for(&plan)?;
-    let mut birth = match backend(plan.rung.what.isolation).start(&plan, &id, kind) {
+    let backend = backend(plan.rung.what.isolation);
+    let started = match &job.kin {
+        Some(kin) => backend.scope(&plan, &id, kin.sibling()),
+        None => backend.start(&plan, &id, kind),
+    };
+    let mut birth = match started {
         Ok(birth) => birth,
         Err(error) => return Err(not_started(&mut Recorder::new(id)?, error, born)),
     };
@@ -103,7 +120,7 @@ pub fn run(mut job: Job<'_>) -> Result<Finished, RunError> {
     // `attend` does: the command does not run unless its start is on record.
     let helped = birth.await_helper();
     let background = job.background.take();
-    let prepared = prepare(&job, &id, &state, &runtime, background.is_some());
+    let prepared = prepare(job, &id, &state, &runtime, background.is_some());
     let Prepared {
         mut recorder,
         mut description,
@@ -116,6 +133,17 @@ pub fn run(mut job: Job<'_>) -> Result<Finished, RunError> {
             return Err(error);
         }
     };
+    if let Some(Err(reason)) = job.kin.as_ref().map(|kin| {
+        let mode = job.policy.workspace_mode.value.name();
+        kin.announce(&id, description.command.clone(), mode, plan.children)
+    }) {
+        birth.abandon();
+        let ending = Ending::Failed {
+            reason: reason.clone(),
+        };
+        recorder.write(exit(ending, born, None))?;
+        return Err(RunError::NoChild(reason));
+    }
     let attended = match helped {
         Ok(()) => birth.attend(&plan),
         Err(error) => {
@@ -162,6 +190,8 @@ pub fn run(mut job: Job<'_>) -> Result<Finished, RunError> {
         sockets,
         asking,
         scope: None,
+        maker: job.children,
+        kin: job.kin.take(),
     })?;
     supervision.publish_all(listening)?;
     let ending = supervision.watch()?;
@@ -238,6 +268,8 @@ fn describe(job: &Job<'_>, id: &CageId, event: &EventKind, background: bool) -> 
         command,
         workspace,
         change: job.change.clone(),
+        parent: job.kin.as_ref().map(|kin| kin.parent.clone()),
+        children: Vec::new(),
         plan,
         profile: job.plan.profile.clone(),
         started: microseconds_since_the_epoch(),
@@ -270,6 +302,7 @@ fn start_event(job: &Job<'_>) -> EventKind {
         layers: plan.layers.clone(),
         degraded: plan.degraded.iter().map(ToString::to_string).collect(),
         shared: plan.shared(),
+        parent: job.kin.as_ref().map(|kin| kin.parent.clone()),
     }
 }
 

@@ -5,6 +5,7 @@ use crate::asking::Asking;
 use crate::background::Background;
 use crate::control::Control;
 use crate::door::Pace;
+use crate::family::{Children, Kin, Maker};
 use crate::intents::Intents;
 use crate::leases::Leases;
 use crate::limits::Limits;
@@ -77,6 +78,11 @@ pub(crate) struct Supervision<'a> {
     pub(crate) scopes: Scopes,
     /// What there is besides where this is a scope's supervisor.
     pub(crate) scope: Option<Side>,
+    pub(crate) children: Children,
+    /// Who makes them.
+    pub(crate) maker: Option<&'a Maker<'a>>,
+    /// What it has of its parent, where this is a child's supervisor.
+    pub(crate) kin: Option<Kin>,
     signals: OwnedFd,
     pub(crate) input: Option<Relay<'static>>,
     pub(crate) outputs: Vec<Relay<'static>>,
@@ -108,6 +114,9 @@ enum Source {
     Clerk,
     Messenger(u32),
     Prompt,
+    Child(u64),
+    ChildGone(u64),
+    Parent,
 }
 
 pub(crate) fn failed(action: &'static str) -> impl FnOnce(std::io::Error) -> RunError {
@@ -126,6 +135,8 @@ pub(crate) struct Beginning<'a> {
     pub(crate) sockets: Vec<StandIn>,
     pub(crate) asking: Asking,
     pub(crate) scope: Option<Side>,
+    pub(crate) maker: Option<&'a Maker<'a>>,
+    pub(crate) kin: Option<Kin>,
 }
 
 impl<'a> Supervision<'a> {
@@ -142,6 +153,8 @@ impl<'a> Supervision<'a> {
             sockets,
             asking,
             scope,
+            maker,
+            kin,
         } = beginning;
         let init = cage.pid().as_raw_nonzero().get().unsigned_abs();
         let limits = Limits::new(plan, &cage, now)?;
@@ -164,6 +177,9 @@ impl<'a> Supervision<'a> {
             prompting: Prompting::default(),
             scopes: Scopes::default(),
             scope,
+            children: Children::default(),
+            maker,
+            kin,
             signals,
             refusals: Refusals::new(init, plan, now),
             traffic: Pace::new(now),
@@ -259,7 +275,7 @@ impl<'a> Supervision<'a> {
                 return true;
             }
         }
-        if self.scopes.writes() {
+        if self.scopes.writes() || self.children.is_any() {
             // Somebody is at work beside the cage.
             self.limits.sign_of_life(now);
         }
@@ -371,6 +387,15 @@ impl<'a> Supervision<'a> {
         for (number, reports) in self.scopes.reports() {
             add(Source::Scope(number), reports, PollFlags::IN);
         }
+        for (ticket, link) in self.children.links() {
+            add(Source::Child(ticket), link, PollFlags::IN);
+        }
+        for (ticket, pidfd) in self.children.ends() {
+            add(Source::ChildGone(ticket), pidfd, PollFlags::IN);
+        }
+        if let Some(link) = self.kin.as_ref().filter(|_| !gone).and_then(Kin::link) {
+            add(Source::Parent, link, PollFlags::IN);
+        }
         if let Some(side) = self.scope.as_ref().filter(|_| !gone) {
             add(Source::Link, side.link.as_fd(), PollFlags::IN);
         }
@@ -452,6 +477,9 @@ impl<'a> Supervision<'a> {
             Source::Messenger(serial) => self.hear_messenger(serial)?,
             Source::Prompt => self.hear_prompt(now)?,
             Source::Clerk => self.hear_clerk(now)?,
+            Source::Child(ticket) => self.hear_child(ticket)?,
+            Source::ChildGone(ticket) => self.end_child(ticket)?,
+            Source::Parent => self.hear_parent(now),
             Source::Link => {
                 if let Some(side) = &self.scope {
                     side.link.hear();

@@ -6,7 +6,8 @@ use crate::{asked, change, places};
 use ironcage_host::{HostCaps, SideChannelHost, SystemFiles};
 use ironcage_model::Isolation;
 use ironcage_plan::{
-    KeptPlaces, NodeKind, Overlaid, OwnDirectories, Plan, PlanError, Request, ViewOp, make,
+    ChangePlace, KeptPlaces, NodeKind, Overlaid, OwnDirectories, Plan, PlanError, Request, ViewOp,
+    make,
 };
 use ironcage_policy::{Resolved, SideChannels, Sources, resolve};
 use ironcage_state::{StateError, Store, renew_directory};
@@ -88,6 +89,24 @@ struct At {
     home: PathBuf,
     cwd: PathBuf,
     workspace: PathBuf,
+}
+
+/// What a cage works on beside its policy.
+struct Beside {
+    change: change::Choice,
+    place: ChangePlace,
+    /// Whether files can be leased to another cage on the same workspace.
+    leased: bool,
+}
+
+impl Beside {
+    fn change(change: change::Choice) -> Beside {
+        Beside {
+            place: change.place(),
+            change,
+            leased: false,
+        }
+    }
 }
 
 impl CageFlags {
@@ -176,6 +195,44 @@ impl CageFlags {
     fn attempt(&self, argv: Vec<OsString>) -> Result<Result<Prepared, PlanError>, CliError> {
         let at = self.at()?;
         let resolved = self.resolve_at(&at, argv.first().cloned())?;
+        let change = change::Choice::make(&at.home, &at.workspace, &resolved.policy, self.fresh)?;
+        self.lay_out(at, resolved, argv, Beside::change(change))
+    }
+
+    /// The plan of a child of a cage with these flags: the same workspace, and a policy that has
+    /// been checked.
+    pub(crate) fn prepare_child(
+        &self,
+        resolved: Resolved,
+        (workspace, cwd): (PathBuf, PathBuf),
+        argv: Vec<OsString>,
+        (place, leased): (ChangePlace, bool),
+    ) -> Result<Prepared, CliError> {
+        let at = At {
+            home: places::home()?,
+            cwd,
+            workspace,
+        };
+        let beside = Beside {
+            change: change::Choice::None,
+            place,
+            leased,
+        };
+        let prepared = self.lay_out(at, resolved, argv, beside)?;
+        let mut prepared = prepared.map_err(plan_error)?;
+        // Both are looked after by the parent, whose they are.
+        prepared.plan.writable.clear();
+        prepared.plan.absent.clear();
+        Ok(prepared)
+    }
+
+    fn lay_out(
+        &self,
+        at: At,
+        resolved: Resolved,
+        argv: Vec<OsString>,
+        beside: Beside,
+    ) -> Result<Result<Prepared, PlanError>, CliError> {
         let At {
             home,
             cwd,
@@ -199,7 +256,6 @@ impl CageFlags {
                 home: place.home,
             }
         };
-        let change = change::Choice::make(&home, &workspace, policy, self.fresh)?;
         let own = places::own(&home);
         if self.i_know {
             places::make_own_in(&workspace, &own)?;
@@ -220,7 +276,7 @@ impl CageFlags {
                 Vec::new()
             },
             kept,
-            change: change.place(),
+            change: beside.place,
             git_directory: places::git_directory(&workspace),
             known_hosts: if resolved.policy.network.is_given() {
                 places::known_hosts(&home)
@@ -230,6 +286,7 @@ impl CageFlags {
             // Without a command there is none whose end could be the cage's.
             sticky: self.sticky || argv.is_empty(),
             observed: self.observe,
+            leased_beside: beside.leased,
             argv,
             cwd,
             workspace,
@@ -257,7 +314,7 @@ impl CageFlags {
             plan,
             layers: request.kept.layers,
             resolved,
-            change,
+            change: beside.change,
         }))
     }
 }

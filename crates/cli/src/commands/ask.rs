@@ -78,6 +78,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
         read: path(args.read.as_ref())?,
         write: path(args.write.as_ref())?,
         host: args.host,
+        child: None,
         reason: args.reason,
         seconds: args.time.and_then(|time| time.0).map(|time| time.as_secs()),
         wait: Some(args.wait).filter(|wait| *wait > 0),
@@ -105,6 +106,9 @@ pub(crate) fn run(args: Args) -> CommandResult {
             ),
             PENDING,
         ),
+        Answered::Ended { .. } => {
+            return Err(CliError::new("the cage answered something else"));
+        }
         Answered::Invalid { reason } => {
             return Err(CliError::new(format!(
                 "the cage did not take the request: {}",
@@ -119,7 +123,20 @@ pub(crate) fn run(args: Args) -> CommandResult {
 }
 
 fn ask(line: &InquiryLine) -> Result<Answered, CliError> {
-    let mut socket = UnixStream::connect(ASK_SOCKET).map_err(|error| {
+    let mut socket = connect()?;
+    let mut text = serde_json::to_vec(line).map_err(CliError::new)?;
+    text.push(b'\n');
+    socket.write_all(&text).map_err(lost)?;
+    answered(socket)
+}
+
+fn lost(error: std::io::Error) -> CliError {
+    CliError::new(format!("the cage did not answer: {error}"))
+}
+
+/// Connects to the socket at which one asks.
+pub(super) fn connect() -> Result<UnixStream, CliError> {
+    UnixStream::connect(ASK_SOCKET).map_err(|error| {
         let missing = error.kind() == std::io::ErrorKind::NotFound;
         match (missing, std::env::var_os("IRONCAGE").is_some()) {
             (true, true) => CliError::new("nothing can be asked for in this cage: its policy has no ceiling, or this is a command in a scope")
@@ -128,11 +145,11 @@ fn ask(line: &InquiryLine) -> Result<Answered, CliError> {
                 .hint("`ironcage grant` gives a running cage a permission, from outside"),
             (false, _) => CliError::new(format!("cannot ask at {ASK_SOCKET}: {error}")),
         }
-    })?;
-    let lost = |error: std::io::Error| CliError::new(format!("the cage did not answer: {error}"));
-    let mut text = serde_json::to_vec(line).map_err(CliError::new)?;
-    text.push(b'\n');
-    socket.write_all(&text).map_err(lost)?;
+    })
+}
+
+/// Takes the answer.
+pub(super) fn answered(socket: UnixStream) -> Result<Answered, CliError> {
     let mut answer = String::new();
     let mut reader = BufReader::new(socket).take(2 * LONGEST_INQUIRY as u64);
     reader.read_line(&mut answer).map_err(lost)?;

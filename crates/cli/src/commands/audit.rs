@@ -277,8 +277,12 @@ fn print_record(out: &mut dyn Write, record: &Record) -> io::Result<()> {
             layers,
             degraded,
             shared,
+            parent,
         } => {
             writeln!(out, "start   {}", words(command))?;
+            if let Some(parent) = parent {
+                writeln!(out, "{INDENT}child of {parent}")?;
+            }
             if let Some(name) = name {
                 writeln!(out, "{INDENT}name {}", Printable::new(name))?;
             }
@@ -378,6 +382,9 @@ fn print_record(out: &mut dyn Write, record: &Record) -> io::Result<()> {
         | EventKind::IntentUnread { .. }
         | EventKind::Drift { .. }
         | EventKind::Resumed => super::leases::line(out, &event.kind),
+        EventKind::ChildOpened { .. }
+        | EventKind::ChildEnded { .. }
+        | EventKind::ChildRefused { .. } => super::family::line(out, &event.kind),
         EventKind::PeerRefused { reason } => {
             writeln!(out, "refused a connection: {}", Printable::new(reason))
         }

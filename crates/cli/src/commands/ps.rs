@@ -41,6 +41,9 @@ struct Line {
     supervisor: Option<u32>,
     command: Vec<String>,
     workspace: Option<String>,
+    /// The cage that opened it, where it is a child.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent: Option<CageId>,
     execs: usize,
 }
 
@@ -91,6 +94,7 @@ fn living(found: Found, cages: &Cages) -> Line {
                 background,
                 state,
                 execs,
+                parent,
                 ..
             } = *description;
             Line {
@@ -103,6 +107,7 @@ fn living(found: Found, cages: &Cages) -> Line {
                 supervisor: Some(supervisor),
                 command,
                 workspace: Some(workspace),
+                parent,
                 execs: execs.len(),
             }
         }
@@ -117,6 +122,7 @@ fn living(found: Found, cages: &Cages) -> Line {
                 supervisor: Some(supervisor),
                 command: summary.command,
                 workspace: None,
+                parent: None,
                 execs: 0,
                 id,
             }
@@ -139,6 +145,7 @@ fn over(id: CageId, cages: &Cages) -> Line {
         supervisor: None,
         command: summary.command,
         workspace: None,
+        parent: None,
         execs: 0,
         id,
     }
@@ -153,14 +160,18 @@ fn print(lines: &[Line]) {
     let rows: Vec<[String; 5]> = lines
         .iter()
         .map(|line| {
-            let name = line.name.as_deref().unwrap_or("-");
+            let name = match (&line.name, &line.parent) {
+                (Some(name), _) => name.clone(),
+                (None, Some(parent)) => format!("(child of {parent})"),
+                (None, None) => "-".to_owned(),
+            };
             let command = match line.command.is_empty() {
                 true => "-".to_owned(),
                 false => line.command.join(" "),
             };
             [
                 line.id.to_string(),
-                Printable::new(name).to_string(),
+                Printable::new(&name).to_string(),
                 line.status.clone(),
                 line.started.map_or_else(|| "-".into(), age),
                 shortened(&Printable::new(&command).to_string()),

@@ -3,6 +3,7 @@
 use crate::cage_flags::{CageFlags, Prepared};
 use crate::change;
 use crate::error::{CliError, CommandResult, without_numbers};
+use crate::nursery::Nursery;
 use ironcage_backend::{COPY_ON_WRITE, MAP_OWNER, StartError};
 use ironcage_host::HostCaps;
 use ironcage_model::{CageId, Ending, Lent, LimitHit, Outcome, Printable};
@@ -151,12 +152,22 @@ pub(crate) fn to_the_end(args: Args) -> Result<Run, CliError> {
     let mode = prepared.resolved.policy.workspace_mode.value;
     let unprotected = prepared.resolved.policy.unprotect.iter();
     let allowed: Vec<PathBuf> = unprotected.map(|path| path.value.clone()).collect();
+    let place = prepared.change.place();
     let change = std::mem::take(&mut prepared.change).open(&prepared.plan, mode, &allowed)?;
     if let Some(change) = change.as_ref().filter(|_| !args.quiet) {
         change.announce();
     }
     let interactive = !args.detach && !args.no_tty;
+    let nursery = Nursery {
+        flags: &args.flags,
+        parent: &prepared,
+        place,
+        change: change.as_ref().map(change::Open::id),
+    };
+    let maker = |birthright| nursery.make(birthright);
     let job = Job {
+        children: Some(&maker),
+        kin: None,
         plan: &prepared.plan,
         policy: &prepared.resolved.policy,
         name: args.name,
@@ -312,6 +323,9 @@ fn on_host(program: &OsString) -> Option<std::path::PathBuf> {
 
 fn run_error(error: RunError) -> CliError {
     let shown = CliError::from_error(&error);
+    if Path::new(ironcage_control::ASK_SOCKET).exists() {
+        return shown.hint("this is inside of a cage: `ironcage child` opens one within it");
+    }
     match &error {
         RunError::Start(StartError::Fork(source)) => shown
             .hint(HostCaps::diagnose_userns_failure(

@@ -60,6 +60,8 @@ struct Refusals {
     door_ended: Option<String>,
     /// Leases that were not given, why, and how often that was said.
     not_given: Vec<(Resource, String, u64)>,
+    /// Why child cages were not opened.
+    no_child: Vec<String>,
     /// Questions whose end has not been read.
     asked: BTreeMap<u32, Resource>,
     damaged: u64,
@@ -118,7 +120,14 @@ impl Refusals {
             | EventKind::Drift { .. }
             | EventKind::Resumed
             | EventKind::PeerRefused { .. }
+            | EventKind::ChildOpened { .. }
+            | EventKind::ChildEnded { .. }
             | EventKind::Observed(_) => {}
+            EventKind::ChildRefused { reason } => {
+                if self.no_child.len() < MOST_NOT_GIVEN && !self.no_child.contains(&reason) {
+                    self.no_child.push(reason);
+                }
+            }
             EventKind::LeaseRefused {
                 resource, reason, ..
             } => self.add_not_given(resource, reason),
@@ -205,6 +214,7 @@ impl Refusals {
             && self.traffic.is_empty()
             && self.door_ended.is_none()
             && self.not_given.is_empty()
+            && self.no_child.is_empty()
     }
 }
 
@@ -259,6 +269,13 @@ fn tell(
             "  what would allow it: ",
             "the ceiling of the cage's policy: [ceiling.auto] gives it at once, [ceiling.ask] when you say so \
              (`ironcage pending`, `ironcage grant`)",
+        )?;
+    }
+    for reason in &refusals.no_child {
+        writeln!(
+            out,
+            "\nno child cage was opened: {}",
+            Printable::new(reason)
         )?;
     }
     if let Some(reason) = &refusals.door_ended {

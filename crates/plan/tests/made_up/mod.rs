@@ -147,6 +147,7 @@ pub(crate) fn request() -> Request {
         asked_hosts: Vec::new(),
         sticky: false,
         observed: false,
+        leased_beside: false,
         argv: vec!["make".into(), "test".into()],
         cwd: "/home/ann/project/src".into(),
         workspace: "/home/ann/project".into(),

@@ -64,6 +64,9 @@ impl Check<'_> {
                 self.differences(&section.drift.ask)?,
                 self.differences(&section.drift.freeze)?,
             ],
+            children: self
+                .number(&section.children, 0..=64)?
+                .map(|said| Sourced::new(u32::try_from(said.value).unwrap_or(64), said.origin)),
             holders: self.one(&section.holders, |this, text| {
                 let kinds = [Holders::Kill, Holders::Keep];
                 let name = this.name_of(text, "way with holders", &kinds.map(Holders::name))?;

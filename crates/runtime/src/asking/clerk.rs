@@ -8,18 +8,25 @@ use super::{Came, FromClerk, ToClerk};
 use crate::leases::look;
 use crate::named::{Named, look_up};
 use ironcage_control::{
-    Answered, Channel, GrantRequest, InquiredThing, Inquiry, InquiryError, LONGEST_INQUIRY, Packet,
-    Wanted,
+    Answered, Channel, ChildLine, GrantRequest, InquiredThing, Inquiry, InquiryError,
+    LONGEST_INQUIRY, Packet, Wanted,
 };
 use ironcage_model::{Lease, Resource, Right, Term};
 use ironcage_plan::Plan;
 use ironcage_sys::clone::exit_now;
 use ironcage_sys::process::close_all_but;
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
+use ironcage_sys::rustix::fs::{FileType, fstat};
 use ironcage_sys::rustix::io::Errno;
-use ironcage_sys::rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
+use ironcage_sys::rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketFlags, accept_with,
+    recvmsg, send,
+};
+use ironcage_sys::rustix::pipe::{PipeFlags, pipe_with};
 use ironcage_sys::rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use ironcage_sys::rustix::thread::set_name;
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -29,6 +36,11 @@ const MOST: usize = 8;
 const MOST_READ: u32 = 32;
 /// How long somebody may be connected without asking anything.
 const IDLE: Duration = Duration::from_secs(60);
+
+/// Descriptors that may come with a line.
+const MOST_GIVEN: usize = 3;
+/// Room for one more, so that too many are noticed.
+const ANCILLARY: usize = 16 + 8 + (MOST_GIVEN + 1) * 8;
 
 /// What the clerk is given.
 pub(super) struct Given<'a> {
@@ -45,6 +57,8 @@ struct Asker {
     socket: OwnedFd,
     /// What has come of a line that is not whole yet.
     heard: Vec<u8>,
+    /// Descriptors that came with it.
+    given: Vec<OwnedFd>,
     state: State,
 }
 
@@ -58,6 +72,8 @@ enum State {
         until: Instant,
         /// What is said when that is over.
         pending: Option<Answered>,
+        /// Whether it is for a child, which ends with who waits for it.
+        child: bool,
     },
     Gone,
 }
@@ -131,7 +147,9 @@ impl Clerk<'_> {
         if paused {
             until.push(self.second + Duration::from_secs(1));
         } else {
-            let open = match self.askers.len() < MOST {
+            // Who waits for a child does so as long as that lives.
+            let most = MOST + self.plan.children as usize;
+            let open = match self.askers.len() < most {
                 true => PollFlags::IN,
                 false => PollFlags::empty(),
             };
@@ -168,6 +186,7 @@ impl Clerk<'_> {
             self.askers.push(Asker {
                 socket,
                 heard: Vec::new(),
+                given: Vec::new(),
                 state: State::Idle(Instant::now() + IDLE),
             });
         }
@@ -190,11 +209,28 @@ impl Clerk<'_> {
         let Some(asker) = self.askers.get_mut(index) else {
             return;
         };
+        let child = match asker.state {
+            State::Waiting {
+                ticket,
+                child: true,
+                ..
+            } => Some(ticket),
+            _ => None,
+        };
         let Some(line) = asker.hear() else {
+            if let Some(ticket) = child {
+                // A supervisor who is gone is noticed later.
+                let _ = self.link.send(&FromClerk::Left { ticket }, &[]);
+            }
             return;
         };
+        let given = std::mem::take(&mut asker.given);
         self.read += 1;
         match line.and_then(|line| Inquiry::read(&line)) {
+            Ok(Inquiry {
+                what: InquiredThing::Child(child),
+                ..
+            }) => self.ask_for_child(index, child, &given),
             Ok(inquiry) => self.ask(index, inquiry),
             Err(error) => {
                 let reason = error.to_string();
@@ -206,8 +242,11 @@ impl Clerk<'_> {
 
     /// Asks the supervisor, if there is anything to ask.
     fn ask(&mut self, index: usize, inquiry: Inquiry) {
-        let resource = inquiry.what.resource();
+        let Some(resource) = inquiry.what.resource() else {
+            return;
+        };
         let (wanted, descriptor) = match inquiry.what {
+            InquiredThing::Child(_) => return,
             InquiredThing::Host(rule) => (Wanted::Other(Resource::Host { rule }), None),
             InquiredThing::Path { path, right } => match look_up(self.plan, &path, right) {
                 // A file system that does not answer is waited for here, and not in the supervisor.
@@ -263,6 +302,32 @@ impl Clerk<'_> {
                 ticket: self.last,
                 until: Instant::now() + Duration::from_secs(inquiry.wait),
                 pending: None,
+                child: false,
+            };
+        }
+    }
+
+    /// Asks the supervisor for a child.
+    fn ask_for_child(&mut self, index: usize, child: ChildLine, streams: &[OwnedFd]) {
+        if streams.len() != 3 || !streams.iter().all(is_pipe) {
+            let reason = "beside the request come three pipes, for standard input, output and error; `/.ironcage/bin/ironcage child` does so";
+            let reason = reason.to_owned();
+            return self.answer(index, &Answered::Invalid { reason });
+        }
+        self.last += 1;
+        let ticket = self.last;
+        let descriptors: Vec<BorrowedFd<'_>> = streams.iter().map(AsFd::as_fd).collect();
+        let asks = FromClerk::Child { ticket, child };
+        if self.link.send(&asks, &descriptors).is_err() {
+            let reason = "the cage is busy; ask again later".to_owned();
+            return self.answer(index, &Answered::Denied { reason });
+        }
+        if let Some(asker) = self.askers.get_mut(index) {
+            asker.state = State::Waiting {
+                ticket,
+                until: Instant::now(),
+                pending: None,
+                child: true,
             };
         }
     }
@@ -308,12 +373,12 @@ impl Asker {
         let mut part = [0; 2048];
         let room = LONGEST_INQUIRY + 1 - self.heard.len();
         let room = part.get_mut(..room.min(2048)).unwrap_or_default();
-        match recv(&self.socket, room, RecvFlags::DONTWAIT) {
-            Ok((0, _)) => {
+        match receive(&self.socket, room, &mut self.given) {
+            Ok(count) if count == 0 || self.given.len() > MOST_GIVEN => {
                 self.state = State::Gone;
                 return None;
             }
-            Ok((count, _)) => {
+            Ok(count) => {
                 let came = part.get(..count).unwrap_or_default();
                 self.heard.extend_from_slice(came);
             }
@@ -337,6 +402,10 @@ impl Asker {
     fn told(&mut self, came: Came) {
         let answer = match came {
             Came::Open(lease) => granted(&lease),
+            Came::Ended { child, status } => Answered::Ended {
+                child: child.to_string(),
+                status,
+            },
             Came::Had { reason } => Answered::Had { reason },
             Came::Refused { reason } => Answered::Denied { reason },
             Came::Asked { question, because } => {
@@ -375,6 +444,35 @@ impl Asker {
             Ok(count) if count == line.len() => State::Idle(Instant::now() + IDLE),
             _ => State::Gone,
         };
+    }
+}
+
+/// Takes bytes, and descriptors that come with them.
+fn receive(socket: &OwnedFd, room: &mut [u8], given: &mut Vec<OwnedFd>) -> Result<usize, Errno> {
+    let mut space = [MaybeUninit::uninit(); ANCILLARY];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let mut slices = [IoSliceMut::new(room)];
+    let message = recvmsg(socket, &mut slices, &mut ancillary, flags)?;
+    for part in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = part {
+            given.extend(descriptors);
+        }
+    }
+    Ok(message.bytes)
+}
+
+/// Whether a descriptor is an end of a pipe without a name: one with a name lies in a mount, which
+/// it would hold.
+fn is_pipe(descriptor: &OwnedFd) -> bool {
+    let Ok((own, _)) = pipe_with(PipeFlags::CLOEXEC) else {
+        return false;
+    };
+    match (fstat(descriptor), fstat(&own)) {
+        (Ok(given), Ok(own)) => {
+            FileType::from_raw_mode(given.st_mode) == FileType::Fifo && given.st_dev == own.st_dev
+        }
+        _ => false,
     }
 }
 

@@ -11,7 +11,7 @@ use crate::leases::{LeaseOutcome, LeaseRequest, Requester};
 use crate::supervise::Supervision;
 use ironcage_backend::{Ability, Answer};
 use ironcage_control::{
-    ASK_PROGRAM, ASK_SOCKET, Channel, GrantRequest, Listener, Packet, RuntimeDir, pair,
+    ASK_PROGRAM, ASK_SOCKET, Channel, ChildLine, GrantRequest, Listener, Packet, RuntimeDir, pair,
 };
 use ironcage_model::{CageId, Lease, LeaseOrigin, Resource};
 use ironcage_plan::{Access, Item, NodeKind, Plan, ViewOp};
@@ -41,6 +41,10 @@ const GONE: Timespec = Timespec {
 enum FromClerk {
     /// Somebody asks for a lease. A path's descriptor is beside it.
     Asks { ticket: u64, grant: GrantRequest },
+    /// Somebody wants a child cage. Pipes for its three streams are beside it.
+    Child { ticket: u64, child: ChildLine },
+    /// Who wanted a child does not wait for it any more.
+    Left { ticket: u64 },
     /// Somebody asked for what cannot even be asked for, and was told so.
     Refused { resource: Resource, reason: String },
 }
@@ -54,8 +58,9 @@ struct ToClerk {
 
 /// What came of a request.
 #[derive(Debug, Serialize, Deserialize)]
-enum Came {
+pub(crate) enum Came {
     Open(Lease),
+    Ended { child: CageId, status: u8 },
     Had { reason: String },
     Asked { question: u32, because: String },
     Refused { reason: String },
@@ -95,7 +100,8 @@ pub(crate) fn furnish(
     index: usize,
 ) -> Result<Asking, RunError> {
     let can = crate::backend(plan.rung.what.isolation).can(Ability::Lease);
-    if plan.leases.is_none() || !matches!(can, Answer::Yes(_)) {
+    let anything = plan.leases.is_some() || plan.children > 0;
+    if !anything || !matches!(can, Answer::Yes(_)) {
         return Ok(Asking::default());
     }
     let (listener, source) = runtime.listen_for_cage(id, index)?;
@@ -203,6 +209,13 @@ impl Supervision<'_> {
                     },
                     now,
                 ),
+            Ok(Some(Packet::Message(FromClerk::Child { ticket, child }, streams))) => {
+                self.open_child(ticket, child, streams, now)
+            }
+            Ok(Some(Packet::Message(FromClerk::Left { ticket }, _))) => {
+                self.leave_child(ticket);
+                Ok(())
+            }
             Ok(Some(Packet::Message(FromClerk::Refused { resource, reason }, _))) => {
                 self.record_refusal(resource, LeaseOrigin::Ask, reason, now)
             }
@@ -221,6 +234,11 @@ impl Supervision<'_> {
             LeaseOutcome::Asked { question, because } => Came::Asked { question, because },
             LeaseOutcome::Refused { reason } => Came::Refused { reason },
         };
+        self.tell_clerk(ticket, came);
+    }
+
+    /// Tells the clerk what came of something.
+    pub(crate) fn tell_clerk(&mut self, ticket: u64, came: Came) {
         if let Some(clerk) = &self.asking.clerk
             && clerk.channel.send(&ToClerk { ticket, came }, &[]).is_err()
         {

@@ -86,6 +86,10 @@ impl Supervision<'_> {
             Some("the cage is being stopped; try again when it is gone")
         } else if self.scopes.writes() {
             Some("a command runs in a scope of it; try again when that has ended")
+        } else if self.children.is_any() {
+            Some("a child cage works on it; try again when that has ended")
+        } else if self.kin.is_some() {
+            Some("its change is its parent's; name that cage")
         } else {
             self.cage.cannot_hold()
         };

@@ -18,7 +18,7 @@ use crate::supervise::failed;
 use ironcage_control::{
     Channel, Description, Examination, Listener, NameClaim, Reply, State, Stats, examine,
 };
-use ironcage_model::Ending;
+use ironcage_model::{CageId, Ending};
 use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::net::{SocketFlags, accept_with};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -213,8 +213,9 @@ impl Control {
     }
 
     /// What the cage is, now.
-    fn describe(&self, command_over: bool, scopes: &Scopes) -> Description {
+    fn describe(&self, command_over: bool, scopes: &Scopes, children: Vec<CageId>) -> Description {
         Description {
+            children,
             state: match (self.stopping, command_over) {
                 (Some(_), _) => State::Stopping,
                 (None, true) => State::Waiting,

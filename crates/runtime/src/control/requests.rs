@@ -51,8 +51,9 @@ impl Supervision<'_> {
         }
         match request {
             Request::Describe => {
-                let description =
-                    Box::new(self.control.describe(self.command_is_over(), &self.scopes));
+                let children = self.children.ids();
+                let over = self.command_is_over();
+                let description = Box::new(self.control.describe(over, &self.scopes, children));
                 self.control
                     .reply(key, &Reply::Description(description), &[]);
             }

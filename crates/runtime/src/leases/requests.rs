@@ -176,11 +176,12 @@ impl Supervision<'_> {
             return self.tell_requester(by, refused(reason));
         }
         if let Resource::Path { path, .. } = &given.resource
-            && self.scopes.is_one_being_made()
+            && (self.scopes.is_one_being_made() || self.children.is_one_being_made())
             && self.plan.is_shared(Path::new(path))
         {
             // It would be cloned along, and its end proved without the clone.
-            let reason = "a scope is being made at this moment, which would share it; ask again";
+            let reason =
+                "a scope or a child is being made at this moment, which would share it; ask again";
             return self.refuse_lease(by, named, origin, reason.to_owned());
         }
         let Given {

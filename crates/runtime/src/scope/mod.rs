@@ -260,7 +260,7 @@ impl Supervision<'_> {
     }
 
     fn prepare_scope(&self) -> Result<(Sibling, Channel, Channel), String> {
-        let sibling = Sibling::of(&self.cage).map_err(|error| error.to_string())?;
+        let sibling = self.sibling().map_err(|error| error.to_string())?;
         let sibling = sibling.ok_or("this cage has nothing that a scope could share")?;
         let (ours, theirs) = pair().map_err(|error| error.to_string())?;
         Ok((sibling, ours, theirs))

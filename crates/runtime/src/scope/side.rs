@@ -188,6 +188,8 @@ fn supervise(given: Given<'_>) -> Result<(), RunError> {
             keeper: None,
             open: Vec::new(),
         }),
+        maker: None,
+        kin: None,
     })?;
     supervision.run_scope(request, wishes)?;
     supervision.close_scope()

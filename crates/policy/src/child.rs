@@ -1,0 +1,343 @@
+//! The policy of a child cage: what somebody in a cage wants for it, checked against the cage's own.
+//!
+//! The text comes from the agent. It names no file that would be read, and nothing in it is
+//! taken for granted: what it asks for has to lie in what the parent has, part by part, and what
+//! the parent is forbidden is forbidden to the child whatever it says.
+
+use crate::diagnostic::Document;
+use crate::fragment::{self, Base, Source};
+use crate::parse::parse_document;
+use crate::{
+    Amounts, Ceiling, CeilingWhat, Limits, Policy, PolicyError, Reach, Sourced, WorkspaceMode,
+    merge, profiles, resolve_profile,
+};
+use ironcage_model::{Mark, Printable};
+use std::path::Path;
+
+/// The profile below a child's policy that names none.
+const BASE: &str = "strict";
+/// What a child's policy is called in messages.
+const NAME: &str = "policy of the child";
+
+/// Why there is no policy for a child.
+#[derive(Debug, thiserror::Error)]
+pub enum ChildPolicyError {
+    /// Its text is no policy.
+    #[error("{0}")]
+    Policy(#[from] PolicyError),
+    /// It names a file.
+    #[error("the policy of a child extends a profile by its name, and no file")]
+    Extends,
+    /// It asks for more than its parent has, or in a way that a child cannot have it.
+    #[error("beyond what its parent has: {}", .0.join("; "))]
+    Beyond(Vec<String>),
+}
+
+/// Makes the policy of a child from its text; without one, the parent's own, as far as a child
+/// can have it. `amounts` turns limits into numbers of the host.
+///
+/// # Errors
+/// Where the text is no policy, or asks for anything that the parent does not have.
+pub fn child_policy(
+    parent: &Policy,
+    text: Option<&str>,
+    (workspace, home): (&Path, &Path),
+    amounts: impl Fn(&Limits) -> Amounts,
+) -> Result<Policy, ChildPolicyError> {
+    let (child, mut beyond) = match text {
+        None => (same(parent), Vec::new()),
+        Some(text) => {
+            let child = written(parent, text, (workspace, home), &amounts)?;
+            let beyond = Reach::of_base(parent, workspace).lacks(&child, amounts);
+            (child, beyond)
+        }
+    };
+    shared(parent, &child, workspace, &mut beyond);
+    if beyond.is_empty() {
+        Ok(child)
+    } else {
+        Err(ChildPolicyError::Beyond(beyond))
+    }
+}
+
+/// What the parent has, without what is the parent's alone.
+fn same(parent: &Policy) -> Policy {
+    let mut child = parent.clone();
+    child.ceiling.children.value = 0;
+    // A port of the host's is taken once.
+    child.network.publish.clear();
+    child
+        .ceiling
+        .paths
+        .retain(|part| part.value.mark == Mark::Deny);
+    let others = &mut child.ceiling.others;
+    others.retain(|part| !matches!(part.value.what, CeilingWhat::Limit(_)));
+    child
+}
+
+fn written(
+    parent: &Policy,
+    text: &str,
+    (workspace, home): (&Path, &Path),
+    amounts: &impl Fn(&Limits) -> Amounts,
+) -> Result<Policy, ChildPolicyError> {
+    let document = Document {
+        path: workspace.join(NAME),
+        text: text.into(),
+    };
+    let invalid = |diagnostic| ChildPolicyError::Policy(PolicyError::Invalid(diagnostic));
+    let file = parse_document(&document).map_err(invalid)?;
+    if file.profile.is_some() {
+        return Err(ChildPolicyError::Extends);
+    }
+    let profile = match &file.extends {
+        None => BASE,
+        Some(extends) if profiles::find(extends.get_ref()).is_none() => {
+            return Err(ChildPolicyError::Extends);
+        }
+        Some(extends) => match fragment::base(&document, extends, home).map_err(invalid)? {
+            Base::Profile(profile) => profile.name,
+            Base::File(_) => return Err(ChildPolicyError::Extends),
+        },
+    };
+    let mut child = resolve_profile(profile, home)?;
+    inherit(parent, &mut child, amounts);
+    let questions = child.questions.clone();
+    let said = fragment::from_file(&file, &document, &Source::File, home).map_err(invalid)?;
+    merge::apply(&mut child, said);
+    merge::add_capability_groups(&mut child);
+    merge::add_leased_secrets(&mut child);
+    if child.questions != questions {
+        let whose = "questions: how people are asked is the parent's to say".to_owned();
+        return Err(ChildPolicyError::Beyond(vec![whose]));
+    }
+    Ok(child)
+}
+
+/// What holds for the child whatever its policy says, and bounds where the profile alone would be
+/// wider.
+fn inherit(parent: &Policy, child: &mut Policy, amounts: &impl Fn(&Limits) -> Amounts) {
+    child.isolation = parent.isolation.clone();
+    child.in_memory = parent.in_memory.clone();
+    child.unprotect = parent.unprotect.clone();
+    child.questions = parent.questions.clone();
+    child.allow_degraded = parent.allow_degraded.clone();
+    child.side_channels = parent.side_channels.clone();
+    child.hostname = parent.hostname.clone();
+    union(&mut child.require, &parent.require);
+    union(&mut child.hide, &parent.hide);
+    union(&mut child.hide_matching, &parent.hide_matching);
+    union(&mut child.network.deny, &parent.network.deny);
+    // What the profile sets alike for everybody, and the parent may have been denied.
+    child.env.retain(|rule| {
+        let mut known = parent.env.iter();
+        known.any(|known| known.value == rule.value)
+    });
+    if parent.network.never_open.value {
+        child.network.never_open = parent.network.never_open.clone();
+    }
+    let (own, outer) = (&mut child.ceiling, &parent.ceiling);
+    for part in outer.paths.iter().filter(|p| p.value.mark == Mark::Deny) {
+        own.paths.push(part.clone());
+    }
+    for part in outer.others.iter().filter(|p| p.value.mark == Mark::Deny) {
+        own.others.push(part.clone());
+    }
+    own.longest = outer.longest.clone();
+    own.grace = outer.grace.clone();
+    own.holders = outer.holders.clone();
+    own.call_longest = outer.call_longest.clone();
+    own.drift = outer.drift.clone();
+    if child.workspace_mode.value.width() > parent.workspace_mode.value.width()
+        || child.workspace_mode.value.is_copy_on_write()
+    {
+        child.workspace_mode = parent.workspace_mode.clone();
+    }
+    // One cgroup holds both.
+    child.limits.memory = parent.limits.memory.clone();
+    child.limits.cpus = parent.limits.cpus.clone();
+    child.limits.pids = parent.limits.pids.clone();
+    let (l, m) = (&mut child.limits, &parent.limits);
+    if amounts(l).disk > amounts(m).disk {
+        l.disk = m.disk.clone();
+    }
+    narrower(&mut l.inodes, &m.inodes);
+    narrower(&mut l.files, &m.files);
+    for (own, most) in [(&mut l.time, &m.time), (&mut l.idle, &m.idle)] {
+        if !crate::narrow::time_within(own.value, most.value) {
+            *own = most.clone();
+        }
+    }
+    child.network.limits = parent.network.limits.clone();
+}
+
+fn union<T: PartialEq + Clone>(list: &mut Vec<Sourced<T>>, more: &[Sourced<T>]) {
+    for item in more {
+        if list.iter().all(|known| known.value != item.value) {
+            list.push(item.clone());
+        }
+    }
+}
+
+fn narrower<T: PartialOrd + Clone>(own: &mut Sourced<T>, most: &Sourced<T>) {
+    if own.value > most.value {
+        *own = most.clone();
+    }
+}
+
+/// What a child cannot have because it shares its parent's workspace, cgroup and ids.
+fn shared(parent: &Policy, child: &Policy, workspace: &Path, beyond: &mut Vec<String>) {
+    let mut unless = |holds: bool, what: String| {
+        if !holds {
+            beyond.push(what);
+        }
+    };
+    unless(
+        child.isolation.value == parent.isolation.value,
+        format!(
+            "isolation: {} (a child has its parent's)",
+            child.isolation.value
+        ),
+    );
+    let (own, outer) = (child.workspace_mode.value, parent.workspace_mode.value);
+    let alike = own == outer
+        || own.is_copy_on_write() && outer.is_copy_on_write()
+        || own == WorkspaceMode::Scratch
+        || own == WorkspaceMode::ReadOnly && outer != WorkspaceMode::Scratch;
+    unless(
+        alike,
+        format!(
+            "workspace.mode: {} (the workspace is shared: {}, read-only or scratch)",
+            own.name(),
+            outer.name()
+        ),
+    );
+    for hidden in &child.hide {
+        let known = parent.hide.iter().any(|own| own.value == hidden.value);
+        unless(
+            known || !hidden.value.starts_with(workspace),
+            format!(
+                "files.hide: {} (the workspace is shared as the parent has it)",
+                Printable::new(&hidden.value)
+            ),
+        );
+    }
+    let patterns = child.hide_matching.iter();
+    let known = patterns
+        .clone()
+        .all(|own| parent.hide_matching.iter().any(|p| p.value == own.value));
+    unless(
+        known,
+        "files.hide: a pattern (the workspace is shared as the parent has it)".into(),
+    );
+    for (key, list) in [
+        ("files.read", &child.read),
+        ("files.write", &child.write),
+        ("files.write-direct", &child.write_direct),
+    ] {
+        for path in list {
+            unless(
+                !path.value.starts_with(workspace),
+                format!(
+                    "{key}: {} (the workspace is shared as a whole)",
+                    Printable::new(&path.value)
+                ),
+            );
+        }
+    }
+    for path in &child.write {
+        let same = parent.write.iter().any(|own| own.value == path.value);
+        unless(
+            same,
+            format!(
+                "files.write: {} (a copy-on-write view is shared as the parent has it)",
+                Printable::new(&path.value)
+            ),
+        );
+    }
+    // What the parent writes as it is, it can put links into while the child starts.
+    let direct = parent.write_direct.iter().map(|path| path.value.as_path());
+    let replaced: Vec<&Path> = direct.collect();
+    for path in child
+        .read
+        .iter()
+        .chain(&child.write)
+        .chain(&child.write_direct)
+    {
+        let below = |root: &&Path| path.value.starts_with(root) && path.value != **root;
+        unless(
+            !replaced.iter().any(below),
+            format!(
+                "files: {} (it lies in what the parent writes, who could exchange it)",
+                Printable::new(&path.value)
+            ),
+        );
+    }
+    for (key, same) in [
+        (
+            "limits.memory",
+            child.limits.memory.value == parent.limits.memory.value,
+        ),
+        (
+            "limits.cpus",
+            child.limits.cpus.value == parent.limits.cpus.value,
+        ),
+        (
+            "limits.pids",
+            child.limits.pids.value == parent.limits.pids.value,
+        ),
+    ] {
+        let told = beyond_told(key);
+        unless(same, told);
+    }
+    ceiling(&parent.ceiling, &child.ceiling, &mut unless);
+    let models = &child.network.models;
+    let known = |rule: &Sourced<ironcage_model::HostRule>| {
+        let mut own = parent.network.models.iter();
+        own.any(|own| own.value == rule.value)
+    };
+    unless(
+        models.iter().all(known),
+        "network.models: others than the parent's".into(),
+    );
+}
+
+fn beyond_told(key: &str) -> String {
+    format!("{key}: a child's is counted with its parent's; leave it out")
+}
+
+fn ceiling(parent: &Ceiling, child: &Ceiling, unless: &mut impl FnMut(bool, String)) {
+    unless(
+        child.children.value < parent.children.value.max(1),
+        format!(
+            "ceiling.children: {} (less than the parent's {})",
+            child.children.value, parent.children.value
+        ),
+    );
+    for part in &child.paths {
+        unless(
+            part.value.mark == Mark::Deny,
+            format!(
+                "{}: {} (leases of paths are the parent's: what is open could be handed over in the shared workspace)",
+                part.value.key(),
+                Printable::new(&part.value.path)
+            ),
+        );
+    }
+    for part in &child.others {
+        let limit = matches!(part.value.what, CeilingWhat::Limit(_));
+        unless(
+            !limit || part.value.mark == Mark::Deny,
+            format!("{}: limits are the parent's", part.value.key()),
+        );
+    }
+    unless(
+        crate::narrow::time_within(child.call_longest.value, parent.call_longest.value),
+        "ceiling.call-longest: longer".into(),
+    );
+    let (own, outer) = (&child.drift, &parent.drift);
+    let within = own.shorten.value <= outer.shorten.value
+        && own.ask.value <= outer.ask.value
+        && own.freeze.value <= outer.freeze.value;
+    unless(within, "ceiling.drift: later than the parent's".into());
+}

@@ -1,0 +1,168 @@
+//! A child's side: what its supervisor has of its parent, and what the two say to each other.
+
+use ironcage_backend::Sibling;
+use ironcage_control::{Channel, ChildLine, Packet};
+use ironcage_model::CageId;
+use ironcage_sys::clone::exit_now;
+use ironcage_sys::process::close_all_but;
+use ironcage_sys::rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+use ironcage_sys::rustix::stdio;
+use ironcage_sys::rustix::thread::set_name;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// How long a child may take to end when nobody waits for it any more.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// What a child's supervisor says.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum FromChild {
+    /// It is about to run: to be put on record. Answered by [`ToChild::Done`] or [`ToChild::No`].
+    Born(Born),
+    /// It does not start.
+    Refused { reason: String },
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Born {
+    pub(super) id: CageId,
+    pub(super) command: Vec<String>,
+    pub(super) workspace: String,
+    pub(super) children: u32,
+}
+
+/// What its parent's supervisor says.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum ToChild {
+    /// It is on record, and may run.
+    Done,
+    /// It may not.
+    No { reason: String },
+    /// It is to end.
+    End,
+}
+
+/// What a child has of its parent.
+#[derive(Debug)]
+pub struct Kin {
+    /// The parent.
+    pub parent: CageId,
+    pub(super) sibling: Sibling,
+    link: Channel,
+    over: bool,
+}
+
+/// What a child is to be made from. Its words are the agent's.
+#[derive(Debug)]
+pub struct Birthright {
+    /// What is wanted.
+    pub wanted: ChildLine,
+    /// What it has of its parent.
+    pub kin: Kin,
+}
+
+/// Who makes the policy and the plan of a child, in a process that is its supervisor, and runs it.
+/// Returns the exit status of that process.
+pub type Maker<'a> = dyn Fn(Birthright) -> u8 + 'a;
+
+impl Kin {
+    pub(super) fn new(parent: CageId, link: Channel, sibling: Sibling) -> Kin {
+        Kin {
+            parent,
+            sibling,
+            link,
+            over: false,
+        }
+    }
+
+    /// What the child shares with its parent.
+    pub(crate) fn sibling(&self) -> &Sibling {
+        &self.sibling
+    }
+
+    /// Where the parent's supervisor speaks, until it is gone.
+    pub(crate) fn link(&self) -> Option<BorrowedFd<'_>> {
+        (!self.over).then(|| self.link.as_fd())
+    }
+
+    /// Says that there will be no child, and why.
+    pub fn refuse(&self, reason: String) {
+        // A parent that is gone takes this process along.
+        let _ = self.link.send(&FromChild::Refused { reason }, &[]);
+    }
+
+    /// Has the child put on its parent's record, and waits until it is.
+    ///
+    /// # Errors
+    /// In words, where it may not be.
+    pub(crate) fn announce(
+        &self,
+        id: &CageId,
+        command: Vec<String>,
+        workspace: &str,
+        children: u32,
+    ) -> Result<(), String> {
+        let born = FromChild::Born(Born {
+            id: id.clone(),
+            command,
+            workspace: workspace.to_owned(),
+            children,
+        });
+        let gone = "the cage that opened it is gone";
+        let said = || -> io::Result<_> {
+            self.link.send(&born, &[])?;
+            self.link.receive::<ToChild>(true)
+        };
+        match said() {
+            Ok(Some(Packet::Message(ToChild::Done, _))) => Ok(()),
+            Ok(Some(Packet::Message(ToChild::No { reason }, _))) => Err(reason),
+            Ok(Some(Packet::Message(ToChild::End, _))) => Err("nobody waits for it".into()),
+            Ok(Some(Packet::Garbled(_) | Packet::Closed) | None) | Err(_) => Err(gone.into()),
+        }
+    }
+
+    /// How long the child may still take, where it was told to end or has no parent any more.
+    pub(crate) fn told_to_end(&mut self) -> Option<Duration> {
+        match self.link.receive::<ToChild>(false) {
+            Ok(None | Some(Packet::Message(ToChild::Done | ToChild::No { .. }, _))) => None,
+            Ok(Some(Packet::Message(ToChild::End, _))) => Some(GRACE),
+            Ok(Some(Packet::Garbled(_) | Packet::Closed)) | Err(_) => {
+                self.over = true;
+                Some(Duration::ZERO)
+            }
+        }
+    }
+}
+
+/// In the forked process: becomes the child's supervisor.
+pub(super) fn begin(
+    parent: Pid,
+    birthright: Birthright,
+    streams: &[OwnedFd],
+    maker: &Maker<'_>,
+) -> ! {
+    let tethered = set_parent_process_death_signal(Some(Signal::KILL)).is_ok();
+    if !tethered || getppid() != Some(parent) {
+        exit_now(1);
+    }
+    if settle(&birthright.kin, streams).is_err() {
+        exit_now(1);
+    }
+    let _ = set_name(c"ironcage-child");
+    exit_now(i32::from(maker(birthright)))
+}
+
+/// Takes the streams, and lets go of everything else of the parent's supervisor.
+fn settle(kin: &Kin, streams: &[OwnedFd]) -> io::Result<()> {
+    let [stdin, stdout, stderr] = streams else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    stdio::dup2_stdin(stdin)?;
+    stdio::dup2_stdout(stdout)?;
+    stdio::dup2_stderr(stderr)?;
+    let mut kept = kin.sibling.descriptors();
+    kept.push(kin.link.as_fd());
+    close_all_but(&kept)
+}

@@ -1,0 +1,165 @@
+//! Cages that open cages: a child has no more than its parent, works beside it, and ends with it.
+#![forbid(unsafe_code)]
+
+use ironcage_tests::{Ran, Running, Stage, both, processes_with, wait_until};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const CHILD: &str = "/.ironcage/bin/ironcage child";
+
+/// A cage that may open children, ended when this is dropped.
+struct Cage<'a> {
+    stage: &'a Stage,
+    id: String,
+}
+
+impl<'a> Cage<'a> {
+    #[track_caller]
+    fn start(stage: &'a Stage, policy: &str) -> Self {
+        let path = stage.base().join("family.toml");
+        stage.write(&path, policy);
+        let mut run = stage.ironcage(["run", "-q", "-d", "--policy"]);
+        let ran = Running::start(run.arg(path)).finish(PATIENCE).ok();
+        let id = ran.stdout().trim().to_owned();
+        Cage { stage, id }
+    }
+
+    fn exec(&self, script: &str) -> Running {
+        let args = ["exec", &self.id, "--", "/bin/sh", "-c", script];
+        Running::start(&mut self.stage.ironcage(args))
+    }
+
+    #[track_caller]
+    fn sh(&self, script: &str) -> Ran {
+        self.exec(script).finish(PATIENCE)
+    }
+
+    /// Puts a policy for a child into the cage's workspace.
+    #[track_caller]
+    fn policy(&self, text: &str) {
+        self.sh(&format!("cat > child.toml <<'END'\n{text}\nEND"))
+            .ok();
+    }
+
+    #[track_caller]
+    fn outside(&self, args: &[&str]) -> String {
+        let mut command = self.stage.ironcage(args);
+        Running::start(&mut command).finish(PATIENCE).ok().stdout()
+    }
+
+    /// The children that live, by its own word.
+    fn children(&self) -> Vec<String> {
+        let told = self.outside(&["inspect", &self.id]);
+        let Some((_, rest)) = told.split_once("\"children\": [") else {
+            return Vec::new();
+        };
+        let list = rest.split(']').next().unwrap_or_default();
+        let ids = list.split(',').map(|id| id.trim().trim_matches('"'));
+        ids.map(str::to_owned).collect()
+    }
+}
+
+impl Drop for Cage<'_> {
+    fn drop(&mut self) {
+        let mut stop = self.stage.ironcage(["rm", "--force", &self.id]);
+        Running::start(&mut stop).finish(PATIENCE);
+    }
+}
+
+/// Whether somebody sleeps for so long.
+fn is_asleep(time: &str) -> bool {
+    !processes_with(&format!("sleep\0{time}")).is_empty()
+}
+
+both! {
+    fn a_child_works_beside_its_parent_with_no_more_than_that_has(stage) {
+        let shown = stage.aside().join("shown");
+        let other = stage.aside().join("other");
+        stage.write(shown.join("file"), "shown\n");
+        stage.write(other.join("file"), "other\n");
+        let link = shown.join("link");
+        std::os::unix::fs::symlink(&other, &link).expect("linked");
+        let at = |path: &std::path::Path| path.display().to_string();
+        let cage = Cage::start(stage, &format!(
+            "[files]\nread = [\"{}\"]\n[ceiling]\nchildren = 2\n", at(&shown)
+        ));
+        // The same workspace, both ways, its own processes, its streams and its status.
+        cage.sh("echo parents > p").ok();
+        let script = format!("echo typed | {CHILD} -- sh -c 'cat p; cat; echo childs > c; echo err >&2; exit 7'");
+        let ran = cage.sh(&script).ended(7).says("err");
+        assert_eq!(ran.stdout(), "parents\ntyped\n");
+        assert_eq!(cage.sh("cat c").ok().stdout(), "childs\n");
+        assert_eq!(stage.read("c"), None, "it went past the change");
+        assert_eq!(cage.sh(&format!("{CHILD} -- cat {}/file", at(&shown))).ok().stdout(), "shown\n");
+        // Narrower: by a profile it may only look, and sees nothing that it does not name.
+        cage.sh(&format!("{CHILD} --profile strict -- sh -c 'cat c && ! touch d'")).ok();
+        cage.sh(&format!("{CHILD} --profile strict -- cat {}/file", at(&shown))).ended(1);
+        cage.policy(&format!("[files]\nread = [\"{}\"]", at(&shown)));
+        cage.sh(&format!("{CHILD} --policy child.toml -- cat {}/file", at(&shown))).ok();
+        // More is refused with what was too much; a link that leads out is no way.
+        for (text, why) in [
+            (format!("[files]\nread = [\"{}\"]", at(&other)), "files.read"),
+            (format!("[files]\nread = [\"{}\"]", at(&link)), "leads out of it"),
+            ("[network]\nallow = [\"a.test\"]".to_owned(), "network.allow: a.test"),
+            ("[limits]\npids = 100000".to_owned(), "limits.pids: 100000"),
+            ("[ceiling]\nchildren = 2".to_owned(), "ceiling.children: 2"),
+        ] {
+            cage.policy(&text);
+            cage.sh(&format!("{CHILD} --policy child.toml -- true")).ended(125).says(why);
+        }
+        let record = cage.outside(&["audit", "show", &cage.id]);
+        for said in ["on the same workspace (cow)", "ended with status 7", "refused: beyond what its parent has: network.allow: a.test"] {
+            assert!(record.contains(said), "{said}: {record}");
+        }
+        assert!(cage.outside(&["why", &cage.id]).contains("no child cage was opened"));
+    }
+
+    fn children_are_counted_told_and_end_with_their_parent(stage) {
+        let cage = Cage::start(stage, "[ceiling]\nchildren = 2\n");
+        let word = format!("86400.{}{}", std::process::id(), stage.uid());
+        // One that may have a child itself takes both places.
+        cage.policy("[ceiling]\nchildren = 1\n[workspace]\nmode = \"cow\"");
+        let waits = cage.exec(&format!("{CHILD} --policy child.toml -- sh -c '{CHILD} -- sleep {word}'"));
+        assert!(wait_until(PATIENCE, || cage.children().len() == 1), "no child");
+        cage.sh(&format!("{CHILD} -- true")).ended(125).says("lets 2 live at once");
+        let child = cage.children().remove(0);
+        let is_there = || {
+            let told = cage.outside(&["ps"]);
+            told.contains(&format!("(child of {})", cage.id)) && told.contains(&format!("(child of {child})"))
+        };
+        assert!(wait_until(PATIENCE, is_there), "{}", cage.outside(&["ps"]));
+        assert!(wait_until(PATIENCE, || is_asleep(&word)), "it does not run");
+        assert!(cage.outside(&["audit", "show", &child]).contains(&format!("child of {}", cage.id)));
+        // The parent's end is everybody's.
+        cage.outside(&["stop", "--time", "0", &cage.id]);
+        let _ = waits.finish(PATIENCE);
+        assert!(!is_asleep(&word), "something outlived the parent");
+        let record = cage.outside(&["audit", "show", &child]);
+        assert!(record.contains("exit"), "{record}");
+    }
+
+    fn a_child_ends_with_the_one_who_opened_it_and_with_a_killed_supervisor(stage) {
+        let cage = Cage::start(stage, "[ceiling]\nchildren = 1\n");
+        let word = format!("86400.{}{}1", std::process::id(), stage.uid());
+        let script = format!("{CHILD} -- sleep {word} & echo $! > waits; wait");
+        let waits = cage.exec(&script);
+        assert!(wait_until(PATIENCE, || is_asleep(&word)), "it does not run");
+        cage.sh("kill -9 $(cat waits)").ok();
+        assert!(wait_until(PATIENCE, || !is_asleep(&word)), "it was left");
+        assert!(wait_until(PATIENCE, || cage.children().is_empty()), "it is still told");
+        let _ = waits.finish(PATIENCE);
+        let waits = cage.exec(&script);
+        assert!(wait_until(PATIENCE, || is_asleep(&word)), "it does not run");
+        let told = cage.outside(&["inspect", &cage.id]);
+        let (_, pid) = told.split_once("\"supervisor\": ").expect("a supervisor");
+        let pid = pid.split(',').next().expect("a number").to_owned();
+        stage.sh_outside(&format!("kill -9 {pid}")).ok();
+        assert!(wait_until(PATIENCE, || !is_asleep(&word)), "it outlived its parent");
+        let _ = waits.finish(PATIENCE);
+    }
+
+    fn a_cage_whose_policy_says_nothing_of_children_has_none(stage) {
+        let cage = Cage::start(stage, "[ceiling.auto.network]\nallow = [\"a.test\"]\n");
+        cage.sh(&format!("{CHILD} -- true")).ended(125).says("[ceiling] children = N");
+    }
+}
