@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use ironcage_tests::{Ran, Running, Screen, Stage, both, wait_until, wait_until_still};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -403,6 +404,112 @@ both! {
         stage.write(stage.aside().join("file"), "x");
         cage.grant("--read", &stage.aside().join("file")).ended(125).says("no ceiling");
         cage.grant("--read", &stage.project()).ended(125).says("no ceiling");
+    }
+}
+
+/// A cage whose workspace is leased to write, with a file in it that is hidden.
+fn locked(stage: &Stage) -> Cage<'_> {
+    let project = stage.project();
+    stage.write(project.join("src/file"), "real\n");
+    stage.write(project.join("deep/key"), "secret\n");
+    let policy = stage.base().join("locked.toml");
+    let text = format!(
+        "[workspace]\nmode = \"leased\"\n[files]\nhide = [\"{}\"]\n[ceiling]\ngrace = \"1s\"\n[ceiling.auto.files]\nwrite = [\"@workspace\"]\n",
+        project.join("deep/key").display()
+    );
+    stage.write(&policy, text);
+    let mut start = stage.ironcage(["run", "-q", "-d", "--policy"]);
+    let ran = Running::start(start.arg(&policy)).finish(PATIENCE).ok();
+    let id = ran.stdout().trim().to_owned();
+    Cage { stage, id }
+}
+
+both! {
+    fn in_a_leased_workspace_a_lease_writes_to_the_change_and_never_to_the_real_tree(stage) {
+        let cage = locked(stage);
+        let src = stage.project().join("src");
+        let write = "echo caged > src/file";
+        let refused = |script: &str| cage.sh(script).ended(2).says("Read-only file system");
+        refused(write);
+        assert_eq!(cage.sh("cat src/file").ok().stdout(), "real\n");
+        assert!(cage.grant("--read", &src).ok().stdout().contains("anyway"));
+        cage.grant("--write", &src).ok();
+        cage.sh(write).ok();
+        cage.sh("echo new > src/new && mv src/new src/kept").ok();
+        refused("echo beside > beside");
+        assert_eq!(cage.says("revoke", &["1"]).ok().stdout(), "lease 1: revoked\n");
+        refused(write);
+        refused("echo caged > src/kept");
+        assert_eq!(cage.sh("cat src/file src/kept").ok().stdout(), "caged\nnew\n");
+        // What is hidden stays so in what is leased around it, and is not leased itself.
+        let deep = stage.project().join("deep");
+        cage.grant("--write", &deep.join("key")).ended(125).says("hides");
+        cage.grant("--write", &deep).ok();
+        cage.sh("cat deep/key").ended(1);
+        cage.sh("echo mine > deep/key").ended(2);
+        cage.sh("echo mine > deep/own").ok();
+        assert_eq!(cage.says("revoke", &["2"]).ok().stdout(), "lease 2: revoked\n");
+        refused("echo mine > deep/own");
+        // One command, and a tool's call, have it for themselves, also the whole of it.
+        let scoped = |lease: &str, script: &str| {
+            let flags = ["--lease", lease];
+            Running::start(&mut cage.exec(&flags, &["/bin/sh", "-c", script])).finish(PATIENCE)
+        };
+        scoped("write=src", "echo scoped > src/scoped && ! echo no 2>&- > no").ok();
+        scoped("write=.", "echo top > top").ok();
+        refused("echo caged > top");
+        let call = stage.base().join("call.json");
+        let path = stage.project().join("made/of/words");
+        let text = format!("{{\"type\":\"tool_use\",\"id\":\"a\",\"name\":\"Write\",\"input\":{{\"file_path\":\"{}\",\"content\":\"said\\n\"}}}}", path.display());
+        stage.write(&call, text);
+        cage.says("exec", &["--intent", call.to_str().expect("text")]).ok();
+        assert_eq!(cage.sh("cat src/scoped top made/of/words").ok().stdout(), "scoped\ntop\nsaid\n");
+        Running::start(&mut stage.ironcage(["stop", &cage.id])).finish(PATIENCE).ok();
+        let diff = Running::start(&mut stage.ironcage(["diff", "--stat"])).finish(PATIENCE).ok().stdout();
+        for name in ["src/file", "src/kept", "src/scoped", "top", "made/of/words"] {
+            assert!(diff.contains(name), "{name}: {diff}");
+        }
+        assert_eq!(stage.read("src/file").as_deref(), Some("real\n"));
+        for name in ["src/kept", "src/scoped", "top", "made", "no", "beside"] {
+            assert!(!stage.project().join(name).exists(), "{name} is real");
+        }
+        let record = record(&cage);
+        assert!(!record.contains("closed to new opens") && !record.contains("killing"), "{record}");
+    }
+
+    fn who_writes_on_in_a_leased_workspace_is_killed_and_who_reads_is_not(stage) {
+        let cage = locked(stage);
+        let src = stage.project().join("src");
+        let hold = |what: &str| {
+            let script = format!("import ctypes, mmap, os, time\n{what}\nprint('ready', flush=True)\ntime.sleep(600)\n");
+            let mut held = Running::start(&mut cage.exec(&[], &["/usr/bin/python3", "-c", &script]));
+            let mut said = String::new();
+            let mut out = BufReader::new(held.stdout());
+            out.read_line(&mut said).expect("what it says");
+            assert_eq!(said, "ready\n");
+            held
+        };
+        // The file that only it has open, as its directory is nowhere in the view any more.
+        let reads = || cage.sh("ls -l /proc/[0-9]*/fd 2>/dev/null | grep -c ' -> .*/only-read$'").stdout() == "1\n";
+        cage.grant("--write", &src).ok();
+        cage.sh("echo only > src/only-read").ok();
+        let _reader = hold("os.chdir('src'); f = open('only-read')");
+        assert!(reads(), "it does not read");
+        // The descriptor is closed: only a mapping is left, which the flip alone does not see, and
+        // which can be made writable at any moment.
+        let mapped = "f = os.open('src/file', os.O_RDWR)\nc = ctypes.CDLL(None)\nc.mmap.restype = ctypes.c_void_p\nassert c.mmap(None, ctypes.c_size_t(4096), 1, mmap.MAP_SHARED, f, ctypes.c_long(0)) != ctypes.c_void_p(-1).value\nos.close(f)";
+        let writer = hold(mapped);
+        let said = cage.says("revoke", &["1"]).ok().stdout();
+        assert!(said.starts_with("lease 1: revoked\n") && said.contains("mapping of"), "{said}");
+        assert_eq!(writer.finish(PATIENCE).code(), 137);
+        assert!(reads(), "who only read was killed");
+        // Alone, who has it open to write, too.
+        cage.grant("--write", &src).ok();
+        let writer = hold("f = open('src/file', 'a')");
+        let said = cage.says("revoke", &["2"]).ok().stdout();
+        assert!(said.starts_with("lease 2: revoked\n") && said.contains("descriptor of"), "{said}");
+        assert_eq!(writer.finish(PATIENCE).code(), 137);
+        assert!(reads(), "who only read was killed");
     }
 }
 

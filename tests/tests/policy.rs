@@ -124,7 +124,7 @@ both! {
 
     fn every_profile_runs_a_program(stage) {
         let listed = ironcage(stage, &["profile", "list"]).ok().stdout();
-        for profile in ["strict", "shell", "python", "node", "rust", "coding-agent", "data"] {
+        for profile in ["strict", "shell", "python", "node", "rust", "coding-agent", "coding-agent-locked", "data"] {
             assert!(listed.contains(profile), "{listed}");
             let ran = stage.sh_with(&["--profile", profile], "echo ran").ok();
             assert_eq!(ran.stdout(), "ran\n", "{profile}");

@@ -9,7 +9,7 @@ use ironcage_backend::wire;
 use ironcage_layers::identity::become_agent;
 use ironcage_layers::view::Processes;
 use ironcage_layers::weakened::without;
-use ironcage_layers::{LayerError, network, privileges};
+use ironcage_layers::{LayerError, live, network, privileges};
 use ironcage_model::Layer;
 use ironcage_plan::{IdMap, Plan};
 use ironcage_sys::clone::{Namespaces, exit_now, unshare};
@@ -73,6 +73,9 @@ pub(crate) fn enclose(plan: &Plan, inheritance: &Inheritance) -> Result<Enclosed
         (false, false) => await_maps(inheritance)?,
     }
     step();
+    if !without(Layer::MountNs) {
+        live::lock(plan.locked_places())?;
+    }
     if !without(Layer::UtsNs) {
         network::set_hostname(&plan.hostname.what.name)?;
     }
@@ -83,6 +86,7 @@ pub(crate) fn enclose(plan: &Plan, inheritance: &Inheritance) -> Result<Enclosed
     let grounds = Grounds {
         mounts: own_mounts(proc.as_fd())?,
         storage: open_storage,
+        built: None,
     };
     Ok(Enclosed {
         proc,

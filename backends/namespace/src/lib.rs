@@ -20,6 +20,8 @@ use ironcage_backend::{
 use ironcage_model::{CageId, Holder, Isolation};
 use ironcage_plan::Plan;
 use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
 
 /// The backend.
 #[derive(Debug, Clone, Copy)]
@@ -62,6 +64,10 @@ impl Backend for Namespace {
 
     fn scope(&self, plan: &Plan, _id: &CageId, sibling: &Sibling) -> Result<Birth, StartError> {
         start::scope(plan, sibling)
+    }
+
+    fn part(&self, plan: &Plan, sibling: &Sibling, path: &Path) -> io::Result<OwnedFd> {
+        share::part(plan, sibling, path)
     }
 
     fn seek(&self, plan: &Plan, sibling: &Sibling, sought: &Sought<'_>) -> io::Result<Vec<Holder>> {

@@ -8,6 +8,7 @@ use crate::outer;
 use ironcage_backend::ids::Reaped;
 use ironcage_backend::{Sibling, StartError};
 use ironcage_control::{Channel, Packet, pair};
+use ironcage_layers::live::clone_part;
 use ironcage_layers::view::Shared;
 use ironcage_model::Layer;
 use ironcage_plan::{Access, Plan, ViewOp};
@@ -63,6 +64,56 @@ fn is_read_only(plan: &Plan, place: &Path) -> bool {
         ViewOp::Bind { target, access, .. } => target == place && *access == Access::Read,
         _ => false,
     })
+}
+
+/// Clones a part of a locked view of the cage's, where that was built.
+///
+/// Preconditions: the calling process has one thread.
+pub(crate) fn part(plan: &Plan, sibling: &Sibling, path: &Path) -> io::Result<OwnedFd> {
+    let built = sibling.built.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+    let (ours, theirs) = pair()?;
+    let parent = getpid();
+    match fork(Namespaces::NONE, None)? {
+        Forked::Child => {
+            drop(ours);
+            let tethered = set_parent_process_death_signal(Some(Signal::KILL)).is_ok();
+            if !tethered || getppid() != Some(parent) {
+                exit_now(1);
+            }
+            let told = match clone_where_built(plan, sibling, built.as_fd(), path) {
+                Ok(tree) => theirs.send(&Told::Ok(()), &[tree.as_fd()]),
+                Err(error) => theirs.send(&Told::Err(number(&error)), &[]),
+            };
+            exit_now(i32::from(told.is_err()))
+        }
+        Forked::Parent { pidfd, .. } => {
+            drop(theirs);
+            let _process = Reaped::new(pidfd);
+            match ours.receive::<Told>(true)? {
+                Some(Packet::Message(Ok(()), descriptors)) => {
+                    let tree = descriptors.into_iter().next();
+                    tree.ok_or(io::ErrorKind::UnexpectedEof.into())
+                }
+                Some(Packet::Message(Err(errno), _)) => Err(io::Error::from_raw_os_error(errno)),
+                Some(Packet::Garbled(_) | Packet::Closed) | None => {
+                    Err(io::ErrorKind::UnexpectedEof.into())
+                }
+            }
+        }
+    }
+}
+
+fn clone_where_built(
+    plan: &Plan,
+    sibling: &Sibling,
+    built: BorrowedFd<'_>,
+    path: &Path,
+) -> io::Result<OwnedFd> {
+    outer::enter(plan, sibling.mounts.as_fd())?;
+    move_into_link_name_space(built, Some(LinkNameSpaceType::Mount))?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = open("/", flags, Mode::empty())?;
+    clone_part(root.as_fd(), path).map_err(|error| error.source)
 }
 
 fn take(channel: &Channel, place: &Path) -> Result<Shared, StartError> {

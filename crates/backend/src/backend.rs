@@ -4,6 +4,8 @@ use crate::{Birth, Cage, Keeper, LeaseError, Sibling, StartError, StreamKind};
 use ironcage_model::{CageId, Holder, Isolation};
 use ironcage_plan::Plan;
 use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
 
 /// Something that may be done with a cage, besides starting it and waiting for its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,6 +122,17 @@ pub trait Backend: std::fmt::Debug + Sync {
         Err(StartError::NoScope(match self.can(Ability::Scope) {
             Answer::Yes(reason) | Answer::No(reason) => reason,
         }))
+    }
+
+    /// Clones a part of a view of the cage's that is locked: writable, and attached nowhere.
+    ///
+    /// Preconditions: the calling process has one thread.
+    ///
+    /// # Errors
+    /// Where the backend has no scopes, or nothing is there.
+    fn part(&self, plan: &Plan, sibling: &Sibling, path: &Path) -> io::Result<OwnedFd> {
+        let _ = (plan, sibling, path);
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     /// Looks in a cage for who uses one of these mounts, of which the first is seen at `path` in a

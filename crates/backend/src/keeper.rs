@@ -21,10 +21,8 @@ pub enum Order {
         number: u32,
         /// The real path, outside and inside.
         path: String,
-        /// Its device, as it was decided upon.
-        device: u64,
-        /// Its number there.
-        inode: u64,
+        /// What is mounted there.
+        from: From,
         /// With which right.
         right: Right,
     },
@@ -37,12 +35,30 @@ pub enum Order {
     Expel {
         /// The lease.
         number: u32,
+        /// Whether nobody but the cage's own processes can have anything of it.
+        alone: bool,
     },
     /// End a lease as far as that goes without killing anybody.
     Leave {
         /// The lease.
         number: u32,
     },
+}
+
+/// Where what is leased comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum From {
+    /// The host's own file or directory.
+    Host {
+        /// Its device, as it was decided upon.
+        device: u64,
+        /// Its number there.
+        inode: u64,
+    },
+    /// The cage's own view, which keeps changes aside.
+    View,
+    /// The same, of the cage that a scope is beside: the mount comes with the order.
+    Beside,
 }
 
 /// How far an end came.
@@ -97,6 +113,14 @@ impl Keeper {
         self.channel.send(order, &[])
     }
 
+    /// Gives an order that something comes with.
+    ///
+    /// # Errors
+    /// Where the keeper is gone, or takes nothing.
+    pub fn order_with(&self, order: &Order, what: BorrowedFd<'_>) -> io::Result<()> {
+        self.channel.send(order, &[what])
+    }
+
     /// Takes an answer, if there is one.
     ///
     /// # Errors
@@ -133,6 +157,9 @@ pub struct Grounds {
     /// The storage on which the cage's root is, writable for who holds this, where the plan has
     /// leases.
     pub storage: Option<OwnedFd>,
+    /// The mount namespace in which the cage was built, where the plan locks a view: there it is
+    /// not locked.
+    pub built: Option<OwnedFd>,
 }
 
 /// Why a lease cannot be given at all.

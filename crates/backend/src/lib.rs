@@ -32,6 +32,8 @@ pub use error::StartError;
 pub use helper::Helper;
 pub use ironcage_layers::{COPY_ON_WRITE, MAP_OWNER, weakened};
 pub use ironcage_sys::faults;
-pub use keeper::{Grounds, Keeper, Kept, LeaseError, Order as LeaseOrder, Progress};
+pub use keeper::{
+    From as LeasedFrom, Grounds, Keeper, Kept, LeaseError, Order as LeaseOrder, Progress,
+};
 pub use sibling::Sibling;
 pub use wire::{FromInit, Ready};

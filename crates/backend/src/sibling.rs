@@ -11,6 +11,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 pub struct Sibling {
     /// The cage's mount namespace.
     pub mounts: OwnedFd,
+    /// The one in which it was built, where a view of it is locked.
+    pub built: Option<OwnedFd>,
     /// The process file system that shows the cage's processes.
     pub proc: OwnedFd,
     /// The first of the cage's ids, where root started it.
@@ -40,6 +42,10 @@ impl Sibling {
         };
         Ok(Some(Sibling {
             mounts: grounds.mounts.try_clone()?,
+            built: match &grounds.built {
+                Some(built) => Some(built.try_clone()?),
+                None => None,
+            },
             proc: cage.proc().try_clone_to_owned()?,
             first_id: cage.range().map(|range| range.first),
             group,
@@ -69,6 +75,7 @@ impl Sibling {
     /// Every descriptor of it.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         let mut all = vec![self.mounts.as_fd(), self.proc.as_fd()];
+        all.extend(self.built.iter().map(AsFd::as_fd));
         all.extend(self.group.iter().map(AsFd::as_fd));
         all.extend(self.entries.iter().map(AsFd::as_fd));
         all

@@ -254,6 +254,7 @@ fn parse_ready(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<FromInit> {
                 0 => None,
                 _ => Some(descriptors.next()?),
             },
+            built: None,
         }),
     };
     Some(FromInit::Ready(Ready {

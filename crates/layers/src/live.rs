@@ -23,6 +23,7 @@ use ironcage_sys::rustix::process::fchdir;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 /// Which file or directory was decided upon.
@@ -70,6 +71,42 @@ pub fn open_decided(path: &Path, decided: Identity) -> Result<(OwnedFd, DiskOwne
         return doing(Err(changed), action);
     }
     Ok((handle, (stat.st_uid, stat.st_gid)))
+}
+
+/// Makes views read-only in which only leases write, in the cage's namespace: there this can be
+/// taken back by nobody in the cage, and where the view was built it stays writable.
+pub fn lock<'a>(places: impl Iterator<Item = &'a Path>) -> Result<(), LayerError> {
+    for place in places {
+        let action = || format!("lock {}", shown(place));
+        let root = doing(open_source(Path::new("/")), action)?;
+        let view = doing(open_below(root.as_fd(), place), action)?;
+        let change = AttributeChange {
+            set: MountAttributes::READ_ONLY,
+            ..AttributeChange::default()
+        };
+        doing(set_attributes(view.as_fd(), change), action)?;
+    }
+    Ok(())
+}
+
+/// Clones a part of such a view, with all that is mounted in it, where it was built: in the
+/// namespace of `root`, which is the caller's.
+pub fn clone_part(root: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, LayerError> {
+    let action = || format!("open {} in the view", shown(path));
+    let handle = doing(open_below(root, path), action)?;
+    let source = clone_decided(handle.as_fd(), path, Right::Write, None)?;
+    Ok(source.tree)
+}
+
+impl Source {
+    /// A part of a view that was cloned already.
+    pub fn of_view(tree: OwnedFd) -> Result<Source, LayerError> {
+        let stat = doing(fstat(&tree), || "look at what is leased".into())?;
+        Ok(Source {
+            directory: FileType::from_raw_mode(stat.st_mode) == FileType::Directory,
+            tree,
+        })
+    }
 }
 
 /// Clones it as a mount with just this right, in the outer namespace.
@@ -177,10 +214,15 @@ impl LiveMount {
 
     /// Lets nothing be written or executed through it any more. `false` while somebody has
     /// something open for writing: so when this is `true`, nobody has. In the cage's namespace,
-    /// and before anything is taken off: afterwards it could not be said any more.
-    pub fn flip(&self) -> Result<bool, LayerError> {
+    /// and before anything is taken off: afterwards it could not be said any more. `executes` is
+    /// whether programs in it are had without the lease.
+    pub fn flip(&self, executes: bool) -> Result<bool, LayerError> {
+        let read_only = MountAttributes::READ_ONLY;
         let change = AttributeChange {
-            set: MountAttributes::READ_ONLY.with(MountAttributes::NO_EXEC),
+            set: match executes {
+                true => read_only,
+                false => read_only.with(MountAttributes::NO_EXEC),
+            },
             recursive: true,
             ..AttributeChange::default()
         };
@@ -230,6 +272,35 @@ impl LiveMount {
             id,
             made,
         }))
+    }
+
+    /// Takes off what is mounted below it, where nobody is who could see what that hides. `root` is
+    /// the cage's root, `list` its list of mounts (`mountinfo`). `false` where one is used.
+    pub fn take_apart(
+        &self,
+        root: BorrowedFd<'_>,
+        storage: BorrowedFd<'_>,
+        list: &str,
+    ) -> Result<bool, LayerError> {
+        for id in mounts_below(list, self.id).into_iter().rev() {
+            let Some(place) = place_of(list, id) else {
+                return Ok(false);
+            };
+            let (Some(parent), Some(name)) = (place.parent(), place.file_name()) else {
+                return Ok(false);
+            };
+            let action = || format!("take {} off", shown(&place));
+            let parent = doing(open_below(root, parent), action)?;
+            doing(reopen(parent.as_fd(), name, id), action)?;
+            let taken = fchdir(&parent).and_then(|()| unmount(name, UnmountFlags::NOFOLLOW));
+            doing(fchdir(storage), || "leave a directory".into())?;
+            match taken {
+                Ok(()) => step(),
+                Err(Errno::BUSY) => return Ok(false),
+                Err(error) => return doing(Err(error), action),
+            }
+        }
+        Ok(true)
     }
 
     /// Takes it out of the cage's view, whoever uses it, in the cage's namespace. `links` is the
@@ -365,9 +436,44 @@ pub fn mounts_below(list: &str, id: u64) -> Vec<u64> {
     found.split_off(1)
 }
 
+/// Where a mount is, as the list of a mount namespace has it. Some bytes are written in it as a
+/// backslash and three octal digits.
+fn place_of(list: &str, id: u64) -> Option<PathBuf> {
+    let line = list.lines().find(|line| {
+        let own = line.split(' ').next().and_then(|word| word.parse().ok());
+        own == Some(id)
+    })?;
+    let written = line.split(' ').nth(4)?;
+    let mut place = Vec::new();
+    let mut rest = written.as_bytes();
+    while let Some((byte, after)) = rest.split_first() {
+        let digits = after.get(..3).filter(|_| *byte == b'\\');
+        let octal = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+        match octal.and_then(|octal| u8::from_str_radix(octal, 8).ok()) {
+            Some(meant) => {
+                place.push(meant);
+                rest = after.get(3..)?;
+            }
+            None => {
+                place.push(*byte);
+                rest = after;
+            }
+        }
+    }
+    Some(OsString::from_vec(place).into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mount_is_found_where_the_list_says_whatever_its_name() {
+        let list = "1 0 0:1 / / rw - tmpfs x rw\n5 1 0:2 / /a\\040b/c\\134d rw - tmpfs x rw\n";
+        assert_eq!(place_of(list, 5), Some("/a b/c\\d".into()));
+        assert_eq!(place_of(list, 1), Some("/".into()));
+        assert_eq!(place_of(list, 7), None);
+    }
 
     #[test]
     fn mounts_below_are_found_at_any_depth_and_others_are_not() {

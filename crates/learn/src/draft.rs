@@ -113,7 +113,7 @@ fn workspace(source: &Source<'_>) -> Section {
         None => (mode, "as in the run".to_owned()),
     };
     section.set("mode", quoted(mode.name()), why);
-    if max.in_memory.value && mode.is_writable() {
+    if max.in_memory.value && (mode.is_writable() || mode.is_copy_on_write()) {
         section.set("in-memory", "true", "as in the run");
     }
     for path in &max.unprotect {

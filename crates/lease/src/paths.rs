@@ -64,10 +64,17 @@ pub(crate) fn find(
             "pipes and devices of the host are not given, and a socket is asked for with --socket",
         ));
     }
-    if let Some(why) = leases.never(wanted.path, wanted.right) {
+    // What is written there is kept aside, and what is protected stays so when it is applied.
+    let kept_aside = plan.is_locked(wanted.path);
+    let never = match kept_aside {
+        true => leases.never_in_view(wanted.path),
+        false => leases.never(wanted.path, wanted.right),
+    };
+    if let Some(why) = never {
         return Err(NotGiven::refused(format!("{shown} is never given: {why}")));
     }
     if wanted.right == Right::Write
+        && !kept_aside
         && let Some(name) = &wanted.facts.executed
     {
         return Err(NotGiven::refused(format!(
@@ -78,7 +85,7 @@ pub(crate) fn find(
     if let Some(decided) = by_base(plan, leases, wanted) {
         return Err(decided);
     }
-    let part = strictest(leases, wanted).map_err(NotGiven::Refused)?;
+    let part = strictest(leases, wanted, kept_aside).map_err(NotGiven::Refused)?;
     let resource = Resource::Path {
         path: path.to_owned(),
         right: wanted.right,
@@ -109,7 +116,9 @@ fn by_base(plan: &Plan, leases: &Leases, asked: &AskedPath<'_>) -> Option<NotGiv
     let by = located.origin.as_deref().unwrap_or("built in");
     let by = Printable::new(by).to_string();
     let write = asked.right == Right::Write;
-    if let Some(inside) = laid_out_below(plan, asked) {
+    let locked = matches!(located.standing, Standing::Locked(_));
+    // A part of the view itself has with it what is laid out below.
+    if let Some(inside) = laid_out_below(plan, asked).filter(|_| !locked) {
         return Some(NotGiven::refused(format!(
             "{} lies in it, and the real files would cover what the cage has there; lease a directory beside that",
             Printable::new(inside)
@@ -120,14 +129,14 @@ fn by_base(plan: &Plan, leases: &Leases, asked: &AskedPath<'_>) -> Option<NotGiv
             "the cage can {} it anyway ({by})",
             asked.right.name()
         ))),
-        Standing::ReadOnly(_) if !write => Some(NotGiven::Base(format!(
+        Standing::ReadOnly(_) | Standing::Locked(_) if !write => Some(NotGiven::Base(format!(
             "the cage can read it anyway ({by})"
         ))),
         Standing::ReadOnly(_)
             if asked.path.starts_with(&plan.workspace) && !leases.real_workspace =>
         {
             Some(NotGiven::refused(
-                "the workspace is read-only, and a lease in it would write to the real files; start the cage with --workspace cow or direct",
+                "the workspace is read-only, and a lease in it would write to the real files; start the cage with --workspace-mode leased, which keeps aside what is written",
             ))
         }
         Standing::Protected | Standing::Hidden | Standing::Device | Standing::Kernel => Some(
@@ -137,6 +146,7 @@ fn by_base(plan: &Plan, leases: &Leases, asked: &AskedPath<'_>) -> Option<NotGiv
         | Standing::Leads
         | Standing::Made
         | Standing::Ephemeral
+        | Standing::Locked(_)
         | Standing::ReadOnly(_) => None,
     }
 }
@@ -160,8 +170,13 @@ fn laid_out_below<'a>(plan: &'a Plan, asked: &AskedPath<'_>) -> Option<&'a Path>
 }
 
 /// The part of the ceiling that decides. A part gives what is no more than its own right, and
-/// keeps back what is no less.
-fn strictest<'a>(leases: &'a Leases, asked: &AskedPath<'_>) -> Result<&'a Item<LeasePath>, String> {
+/// keeps back what is no less. Where what is written is kept aside, the cage reads anyway: who asks
+/// about reading around it keeps nothing back there.
+fn strictest<'a>(
+    leases: &'a Leases,
+    asked: &AskedPath<'_>,
+    kept_aside: bool,
+) -> Result<&'a Item<LeasePath>, String> {
     let shown = Printable::new(asked.path);
     let denied = leases.paths.iter().find(|part| {
         // A denied path must not come along with what is around it either; denied for reading
@@ -190,7 +205,10 @@ fn strictest<'a>(leases: &'a Leases, asked: &AskedPath<'_>) -> Result<&'a Item<L
     // To be asked for before as much as that is had, wherever in it.
     let kept_back = marked(Mark::Ask).find(|part| {
         let LeasePath { path, right, .. } = &part.what;
-        *right <= asked.right && (asked.path.starts_with(path) || path.starts_with(asked.path))
+        let heard = !kept_aside || *right == Right::Write;
+        heard
+            && *right <= asked.right
+            && (asked.path.starts_with(path) || path.starts_with(asked.path))
     });
     let found = match (marked(Mark::Auto).find(gives), kept_back) {
         (Some(auto), None) => Some(auto),

@@ -142,6 +142,51 @@ fn no_lease_covers_what_the_cage_has() {
 }
 
 #[test]
+fn a_leased_workspace_is_written_as_its_profile_says_and_nothing_around_it_is() {
+    for (profile, by_a_tool) in [("coding-agent-locked", "given"), ("strict", "asked")] {
+        let (request, host) = (request(), host(Privilege::User));
+        let mut plan = plan_of(profile, FlagLayer::default(), &request, &host).unwrap();
+        let project = plan.workspace.to_str().unwrap().to_owned();
+        // What the host executes is kept aside like everything else.
+        for name in ["", "/src", "/.git/hooks", "/made/of/words"] {
+            let path = format!("{project}{name}");
+            assert_eq!(verdict(&plan, &path, READ, TOOL), "there anyway", "{path}");
+            assert_eq!(verdict(&plan, &path, WRITE, TOOL), by_a_tool, "{path}");
+        }
+        for path in [
+            "/home/ann",
+            "/home/ann/projects",
+            "/home/ann/other",
+            "/etc",
+            "/",
+        ] {
+            assert_eq!(verdict(&plan, path, WRITE, OPERATOR), "refused", "{path}");
+        }
+        let leases = plan.leases.as_mut().unwrap();
+        let mut hidden = closed_for_writing(&format!("{project}/keys"));
+        hidden.what.right = READ;
+        leases.closed.push(hidden);
+        leases
+            .paths
+            .push(part(&format!("{project}/no"), READ, Mark::Deny));
+        let src = format!("{project}/src");
+        for (name, said) in [
+            ("/keys", "refused"),
+            ("/keys/one", "refused"),
+            ("/no", "refused"),
+            ("/no/deeper", "refused"),
+            // It would come along.
+            ("", "refused"),
+        ] {
+            let path = format!("{project}{name}");
+            assert_eq!(verdict(&plan, &path, WRITE, OPERATOR), said, "{path}");
+        }
+        let by_hand = verdict(&plan, &src, WRITE, OPERATOR);
+        assert!(by_hand.starts_with("given"), "{by_hand}");
+    }
+}
+
+#[test]
 fn each_mark_does_what_it_says_and_the_strictest_wins() {
     let plan = plan(vec![
         part("/srv/a", READ, Mark::Auto),

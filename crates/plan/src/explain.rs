@@ -358,9 +358,11 @@ fn view_op(op: &ViewOp, line: &mut String) -> fmt::Result {
             upper,
             owner,
             memory,
+            locked,
             ..
         } => {
-            write!(line, "overlay    {}", Printable::new(target))?;
+            let kind = if *locked { "leased    " } else { "overlay   " };
+            write!(line, "{kind} {}", Printable::new(target))?;
             if lower != target {
                 write!(line, " of {}", Printable::new(lower))?;
             }

@@ -120,7 +120,17 @@ impl QuestionTerms {
 }
 
 impl Leases {
-    /// Why a path is given by no lease, whatever the ceiling says.
+    /// Why a path of a view that keeps changes aside is given by no lease. What is written there
+    /// is looked through before it is applied, and what is hidden below a path stays so.
+    pub fn never_in_view(&self, path: &Path) -> Option<String> {
+        let mut closed = self.closed.iter();
+        let hidden = |item: &&Item<ClosedPlace>| {
+            item.what.right == Right::Read && path.starts_with(&item.what.path)
+        };
+        closed.find(hidden).map(|closed| closed.origin.clone())
+    }
+
+    /// Why a path of the host is given by no lease, whatever the ceiling says.
     pub fn never(&self, path: &Path, right: Right) -> Option<String> {
         for (tree, why) in NEVER {
             let inside_kernel_tree = tree != "/" && path.starts_with(tree);
@@ -195,14 +205,18 @@ pub(crate) fn make(
                 why: "it goes through a symbolic link in the workspace, which may lead anywhere",
             });
         }
-        paths.push(Item {
+        // Where the workspace's repository lies elsewhere, it comes along with the workspace.
+        let whole =
+            path == request.workspace && policy.workspace_mode.value == WorkspaceMode::Leased;
+        let beside = request.git_directory.clone().filter(|_| whole);
+        paths.extend([Some(path), beside].into_iter().flatten().map(|path| Item {
             what: LeasePath {
                 path,
                 right: part.value.right,
                 mark: part.value.mark,
             },
             origin: part.origin.to_string(),
-        });
+        }));
     }
     Ok(Some(Leases {
         paths,
@@ -335,7 +349,10 @@ fn closed(
 pub(crate) fn prepare(leases: &Leases, view: &mut Made) {
     for item in &leases.paths {
         let LeasePath { path, right, mark } = &item.what;
-        let Some(parent) = path.parent().filter(|_| mark.gives()) else {
+        let in_view = view.ops.iter().any(|op| {
+            matches!(&op.what, ViewOp::Overlay { target, locked: true, .. } if path.starts_with(target))
+        });
+        let Some(parent) = path.parent().filter(|_| mark.gives() && !in_view) else {
             continue;
         };
         let covered = view.ops.iter().any(|op| match &op.what {

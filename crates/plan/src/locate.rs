@@ -22,6 +22,8 @@ pub enum Standing {
     Writable(PathBuf),
     /// This directory of the host; what is written is kept aside.
     CopyOnWrite(PathBuf),
+    /// This directory of the host, to read; with a lease what is written is kept aside.
+    Locked(PathBuf),
     /// Read-only in a tree that is writable, because the host would execute or trust it.
     Protected,
     /// There, and cannot be looked into.
@@ -45,6 +47,7 @@ impl Standing {
             | Standing::Leads
             | Standing::Made
             | Standing::ReadOnly(_)
+            | Standing::Locked(_)
             | Standing::Protected
             | Standing::Hidden => false,
         }
@@ -140,8 +143,18 @@ fn standing(op: &ViewOp, path: &Path, below: &Standing) -> Option<(PathBuf, Stan
             };
             (target, standing)
         }
-        ViewOp::Overlay { lower, target, .. } if in_it(target) => {
-            (target, Standing::CopyOnWrite(of_host(lower, target)))
+        ViewOp::Overlay {
+            lower,
+            target,
+            locked,
+            ..
+        } if in_it(target) => {
+            let place = of_host(lower, target);
+            let standing = match locked {
+                true => Standing::Locked(place),
+                false => Standing::CopyOnWrite(place),
+            };
+            (target, standing)
         }
         ViewOp::Pin {
             target,

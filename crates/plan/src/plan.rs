@@ -232,6 +232,9 @@ pub enum ViewOp {
         /// What the kernel needs beside it, on the same file system.
         #[serde(serialize_with = "bytes::path")]
         work: PathBuf,
+        /// Whether it is read-only where no lease lets it be written.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        locked: bool,
         /// Where both are while the cage runs, on its ephemeral storage; `null` is the places above.
         #[serde(skip_serializing_if = "Option::is_none")]
         memory: Option<&'static str>,

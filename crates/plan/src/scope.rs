@@ -53,7 +53,25 @@ impl Plan {
         places
     }
 
-    /// Whether a path lies in such a place, or one lies in it.
+    /// Copy-on-write views that are read-only where no lease lets them be written: a lease in one
+    /// is a part of the same view, and never the real tree.
+    pub fn locked_places(&self) -> impl Iterator<Item = &Path> {
+        self.view.iter().filter_map(|item| match &item.what {
+            ViewOp::Overlay {
+                target,
+                locked: true,
+                ..
+            } => Some(target.as_path()),
+            _ => None,
+        })
+    }
+
+    /// Whether a path lies in such a view.
+    pub fn is_locked(&self, path: &Path) -> bool {
+        self.locked_places().any(|place| path.starts_with(place))
+    }
+
+    /// Whether a path lies in a place that a scope takes over, or one lies in it.
     pub fn is_shared(&self, path: &Path) -> bool {
         let places = self.shared_places();
         let mut places = places.iter();

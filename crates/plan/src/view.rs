@@ -419,6 +419,7 @@ impl Builder<'_> {
             }
             WorkspaceMode::Direct
             | WorkspaceMode::ReadOnly
+            | WorkspaceMode::Leased
             | WorkspaceMode::Cow
             | WorkspaceMode::Apply => {
                 workspace::check(self.request, self.files)?;

@@ -23,6 +23,7 @@ fn every_profile_has_the_plan_that_is_kept() {
         "node",
         "rust",
         "coding-agent",
+        "coding-agent-locked",
         "data",
     ] {
         let plan = plan_of(profile, FlagLayer::default(), &request(), &host).unwrap();

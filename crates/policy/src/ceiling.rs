@@ -10,6 +10,9 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// How a ceiling names the workspace, wherever that is.
+pub(crate) const WORKSPACE: &str = "@workspace";
+
 /// A path in one part of the ceiling.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CeilingPath {
@@ -150,6 +153,23 @@ pub(crate) struct CeilingFragment {
     pub(crate) others: Vec<Sourced<CeilingOther>>,
 }
 
+/// Puts the real workspace where it is named by [`WORKSPACE`].
+fn place(paths: &mut [Sourced<CeilingPath>], workspace: &Path) {
+    for part in paths {
+        if let Ok(rest) = part.value.path.strip_prefix(WORKSPACE) {
+            // Joined with nothing, it would end with a slash.
+            part.value.path = workspace.components().chain(rest.components()).collect();
+        }
+    }
+}
+
+impl CeilingFragment {
+    /// Puts the real workspace where it is named.
+    pub(crate) fn place(&mut self, workspace: &Path) {
+        place(&mut self.paths, workspace);
+    }
+}
+
 /// The bound of all leases, fully merged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Ceiling {
@@ -204,6 +224,11 @@ impl Ceiling {
             paths: fragment.paths,
             others: fragment.others,
         })
+    }
+
+    /// Puts the real workspace where it is named.
+    pub(crate) fn place(&mut self, workspace: &Path) {
+        place(&mut self.paths, workspace);
     }
 
     /// Whether any lease could ever be given.

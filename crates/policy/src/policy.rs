@@ -38,6 +38,8 @@ pub enum WorkspaceMode {
     Apply,
     /// Copy-on-write: the change is kept aside until the user applies it.
     Cow,
+    /// Copy-on-write, and read-only where no lease lets it be written.
+    Leased,
     /// The real files, read-only.
     ReadOnly,
     /// An empty directory of its own, gone at the end; no file of the host.
@@ -46,10 +48,11 @@ pub enum WorkspaceMode {
 
 impl WorkspaceMode {
     /// Every mode, the widest first.
-    pub const ALL: [WorkspaceMode; 5] = [
+    pub const ALL: [WorkspaceMode; 6] = [
         WorkspaceMode::Direct,
         WorkspaceMode::Apply,
         WorkspaceMode::Cow,
+        WorkspaceMode::Leased,
         WorkspaceMode::ReadOnly,
         WorkspaceMode::Scratch,
     ];
@@ -60,6 +63,7 @@ impl WorkspaceMode {
             WorkspaceMode::Direct => "direct",
             WorkspaceMode::Apply => "apply",
             WorkspaceMode::Cow => "cow",
+            WorkspaceMode::Leased => "leased",
             WorkspaceMode::ReadOnly => "read-only",
             WorkspaceMode::Scratch => "scratch",
         }
@@ -70,13 +74,14 @@ impl WorkspaceMode {
         match self {
             WorkspaceMode::Scratch => 0,
             WorkspaceMode::ReadOnly => 1,
-            WorkspaceMode::Cow => 2,
-            WorkspaceMode::Apply => 3,
-            WorkspaceMode::Direct => 4,
+            WorkspaceMode::Leased => 2,
+            WorkspaceMode::Cow => 3,
+            WorkspaceMode::Apply => 4,
+            WorkspaceMode::Direct => 5,
         }
     }
 
-    /// Whether the agent can change the workspace, or its own copy of it.
+    /// Whether the agent can change the workspace, or its own copy of it, without a lease.
     pub const fn is_writable(self) -> bool {
         matches!(
             self,
@@ -86,7 +91,10 @@ impl WorkspaceMode {
 
     /// Whether what the agent changes is kept aside first.
     pub const fn is_copy_on_write(self) -> bool {
-        matches!(self, WorkspaceMode::Apply | WorkspaceMode::Cow)
+        matches!(
+            self,
+            WorkspaceMode::Apply | WorkspaceMode::Cow | WorkspaceMode::Leased
+        )
     }
 }
 
@@ -154,7 +162,7 @@ impl FromStr for SideChannels {
 
 /// Text that is not a workspace mode.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{}` is not a workspace mode; write cow, apply, direct, read-only or scratch", .0.escape_debug())]
+#[error("`{}` is not a workspace mode; write cow, apply, leased, direct, read-only or scratch", .0.escape_debug())]
 pub struct InvalidMode(pub String);
 
 impl FromStr for WorkspaceMode {

@@ -90,18 +90,19 @@ pub fn resolve(sources: &Sources) -> Result<Resolved, PolicyError> {
         .map(|(chain, _)| chain);
     let (profile, profile_choice) = choose_profile(sources, trusted_chain, config.as_ref())?;
     let mut policy = base_policy(profile, &sources.home)?;
+    policy.ceiling.place(&sources.workspace);
     add_command_bundles(&mut policy, sources);
     let mut documents = Vec::new();
     let mut narrowed = Vec::new();
     let (mut file, mut trusted) = (None, false);
     if let Some(chain) = config {
-        apply_chain(&mut policy, chain, &mut documents);
+        apply_chain(&mut policy, chain, sources, &mut documents);
     }
     if let Some((chain, is_trusted)) = found {
         file = chain.links.last().map(|link| link.document.path.clone());
         trusted = is_trusted;
         if is_trusted {
-            apply_chain(&mut policy, chain, &mut documents);
+            apply_chain(&mut policy, chain, sources, &mut documents);
         } else {
             narrowed = apply_untrusted(&mut policy, chain, sources, &mut documents)?;
         }
@@ -150,9 +151,10 @@ pub fn examine(path: &Path, sources: &Sources) -> Result<Examined, PolicyError> 
     let config = load_config(sources)?;
     let (profile, _) = choose_profile(sources, None, config.as_ref())?;
     let mut policy = base_policy(profile, &sources.home)?;
+    policy.ceiling.place(&sources.workspace);
     let mut documents = Vec::new();
     if let Some(chain) = config {
-        apply_chain(&mut policy, chain, &mut documents);
+        apply_chain(&mut policy, chain, sources, &mut documents);
     }
     let weigh = chain
         .links
@@ -251,9 +253,15 @@ fn add_command_bundles(policy: &mut Policy, sources: &Sources) {
     policy.network.bundles.extend(bundles);
 }
 
-fn apply_chain(policy: &mut Policy, chain: Chain, documents: &mut Vec<Document>) {
-    for link in chain.links {
+fn apply_chain(
+    policy: &mut Policy,
+    chain: Chain,
+    sources: &Sources,
+    documents: &mut Vec<Document>,
+) {
+    for mut link in chain.links {
         documents.push(link.document);
+        link.fragment.ceiling.place(&sources.workspace);
         merge::apply(policy, link.fragment);
     }
 }
@@ -267,6 +275,7 @@ fn apply_untrusted(
 ) -> Result<Vec<String>, PolicyError> {
     let mut narrowed = Vec::new();
     let take = |policy: &mut Policy, mut fragment: fragment::Fragment| {
+        fragment.ceiling.place(&sources.workspace);
         let dropped = narrow(policy, &mut fragment, &sources.workspace);
         merge::apply(policy, fragment);
         dropped

@@ -90,6 +90,7 @@ fn every_profile_resolves_and_requires_the_layers_that_make_a_cage() {
     assert_eq!(
         names,
         [
+            "coding-agent-locked",
             "coding-agent",
             "data",
             "learning",
@@ -184,10 +185,34 @@ fn flags_go_over_the_file_which_goes_over_configuration_and_profile() {
 #[test]
 fn a_profile_overrides_the_defaults_and_says_so() {
     let policy = ironcage_policy::resolve_profile("strict", Path::new("/h")).unwrap();
-    assert_eq!(policy.workspace_mode.value, WorkspaceMode::ReadOnly);
+    assert_eq!(policy.workspace_mode.value, WorkspaceMode::Leased);
     assert_eq!(policy.workspace_mode.origin.to_string(), "profile strict");
     let policy = ironcage_policy::resolve_profile("python", Path::new("/h")).unwrap();
     assert_eq!(policy.workspace_mode.origin.to_string(), "profile shell");
+}
+
+#[test]
+fn a_ceiling_names_the_workspace_wherever_that_is_and_nothing_around_it() {
+    let stage = Stage::new();
+    let resolved = stage
+        .with_policy("[ceiling.ask.files]\nwrite = [\"@workspace/src\"]\nread = [\"@workspace\"]\n")
+        .unwrap();
+    let paths = resolved.policy.ceiling.paths.iter();
+    let paths: Vec<_> = paths.map(|part| part.value.path.clone()).collect();
+    let project = stage.path("home/project");
+    assert_eq!(paths, [project.clone(), project.join("src")]);
+    for text in ["@workspace/..", "@workspace/../secret", "@workspaces"] {
+        let policy = format!("[ceiling.ask.files]\nwrite = [\"{text}\"]\n");
+        match stage.with_policy(&policy) {
+            // A name like any other, beside the file.
+            Ok(resolved) => {
+                let mut paths = resolved.policy.ceiling.paths.iter();
+                let named = project.join("@workspaces");
+                assert!(text == "@workspaces" && paths.all(|part| part.value.path == named));
+            }
+            Err(error) => assert!(error.to_string().contains("@workspace/.."), "{error}"),
+        }
+    }
 }
 
 #[test]

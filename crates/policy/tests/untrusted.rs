@@ -217,13 +217,16 @@ fn an_untrusted_file_narrows() {
         policy.profile.value, "shell",
         "the profile itself is not the file's to choose"
     );
-    assert_eq!(policy.workspace_mode.value, WorkspaceMode::ReadOnly);
+    assert_eq!(policy.workspace_mode.value, WorkspaceMode::Leased);
     assert_eq!(policy.hide[0].value, stage.path("home/project/src"));
     assert_eq!(policy.syscalls.value, "minimal");
     assert_eq!(policy.limits.pids.value, 9);
     assert_eq!(policy.limits.memory.value.of(100 << 30), 1 << 30);
     assert_eq!(policy.limits.memory.value.of(2 << 30), (2 << 30) / 4);
-    assert_eq!(resolved.narrowed, Vec::<String>::new());
+    // What that profile has in its ceiling is more than this one gives by leases.
+    assert!(!policy.ceiling.is_given());
+    assert_eq!(resolved.narrowed.len(), 1, "{:?}", resolved.narrowed);
+    assert!(resolved.narrowed[0].starts_with("extends strict, where it is wider"));
 }
 
 #[test]

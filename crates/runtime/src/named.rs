@@ -39,7 +39,7 @@ pub(crate) fn look_up(plan: &Plan, path: &Path, right: Right) -> Named {
         }
         // A place of the cage's own, unless the ceiling speaks of the host's.
         Standing::Ephemeral | Standing::Made => !in_ceiling(plan, path),
-        Standing::ReadOnly(_) => right == Right::Read,
+        Standing::ReadOnly(_) | Standing::Locked(_) => right == Right::Read,
         Standing::Protected | Standing::Hidden | Standing::Absent | Standing::Leads => false,
     };
     if has {
@@ -49,16 +49,23 @@ pub(crate) fn look_up(plan: &Plan, path: &Path, right: Right) -> Named {
     if !in_ceiling(plan, path) {
         return Named::Neither("it is outside of the cage's ceiling".into());
     }
+    let locked = matches!(standing, Standing::Locked(_));
     let never = |path: &Path| {
-        plan.leases
-            .as_ref()
-            .and_then(|leases| leases.never(path, right))
+        let leases = plan.leases.as_ref();
+        leases.and_then(|leases| match plan.is_locked(path) {
+            true => leases.never_in_view(path),
+            false => leases.never(path, right),
+        })
     };
     // Before anything is looked at: else it would tell what lies beside the user's keys.
     if let Some(why) = never(path) {
         return Named::Neither(format!("it is never given: {why}"));
     }
-    match find(path, right) {
+    let found = match locked {
+        true => find_around(path),
+        false => find(path, right),
+    };
+    match found {
         Some((path, handle)) if in_ceiling(plan, &path) && never(&path).is_none() => {
             Named::Found { path, handle }
         }
@@ -76,6 +83,24 @@ fn in_ceiling(plan: &Plan, path: &Path) -> bool {
         parts.any(|part| path.starts_with(&part.what.path))
     };
     covers(Mark::gives) && !covers(|mark| mark == Mark::Deny)
+}
+
+/// Opens the nearest directory around a path of the host that is there, or that directory itself. In
+/// a view that keeps changes aside a lease is on a directory: who saves a file may do so by
+/// renaming another, and what is not there yet may be in the change.
+fn find_around(path: &Path) -> Option<(PathBuf, OwnedFd)> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::NO_SYMLINKS;
+    let mut around = path.ancestors();
+    let found = around.find_map(
+        |part| match openat2(CWD, part, flags, Mode::empty(), resolve) {
+            Ok(handle) => Some(Some((part.to_owned(), handle))),
+            Err(Errno::NOENT | Errno::NOTDIR) => None,
+            // A link: where it leads in the change is nobody's to know here.
+            Err(_) => Some(None),
+        },
+    );
+    found.flatten()
 }
 
 /// Opens what a path of the host leads to, or the directory around it where it is to be made; with

@@ -116,6 +116,14 @@ impl Needed {
                     Need::Host(_) => false,
                 };
                 if !self.needs.iter().any(covered) {
+                    self.needs.retain(|need| match need {
+                        Need::Path {
+                            path: other,
+                            right: has,
+                            ..
+                        } => !(other.starts_with(&path) && *has <= right),
+                        Need::Host(_) => true,
+                    });
                     self.needs.push(Need::Path {
                         path,
                         right,

@@ -36,6 +36,85 @@ pub(crate) fn find(proc: BorrowedFd<'_>, mounts: &[u64], path: &str) -> io::Resu
     examine(proc, |process| mapping(process, path))
 }
 
+/// Whether a path stands in lists of mappings as it is.
+pub(crate) fn is_plain(path: &str) -> bool {
+    !path.chars().any(|char| char.is_control() || char == '\\')
+}
+
+/// Finds who can write through one of these mounts, of which the first is seen at `path` in the
+/// cage. Its processes are stopped, so what is not found is not there, but for descriptors that lie
+/// in a socket: those the kernel tells of.
+pub(crate) fn find_writers(
+    proc: BorrowedFd<'_>,
+    mounts: &[u64],
+    path: &str,
+) -> io::Result<Vec<Found>> {
+    examine(proc, |process| {
+        writes(process, mounts).or_else(|| shares(process, path))
+    })
+}
+
+/// A descriptor for writing on one of these mounts.
+fn writes(process: BorrowedFd<'_>, mounts: &[u64]) -> Option<String> {
+    for task in names(process, c"task").ok()? {
+        let Ok(task) =
+            directory(process, c"task").and_then(|tasks| directory(tasks.as_fd(), &task))
+        else {
+            continue;
+        };
+        let (Ok(table), Ok(facts)) = (
+            directory(task.as_fd(), c"fd"),
+            directory(task.as_fd(), c"fdinfo"),
+        ) else {
+            continue;
+        };
+        for name in names(table.as_fd(), c".").unwrap_or_default() {
+            let there = mount_of(table.as_fd(), &name).is_some_and(|mount| mounts.contains(&mount));
+            if there && opened_to_write(facts.as_fd(), &name) {
+                let led = readlinkat(&table, name.as_c_str(), Vec::new()).unwrap_or_default();
+                let led = String::from_utf8_lossy(led.to_bytes()).into_owned();
+                return Some(format!("descriptor of {}", short(&led)));
+            }
+        }
+    }
+    None
+}
+
+/// Whether a descriptor was opened to write; one of which that is not known counts as such.
+fn opened_to_write(facts: BorrowedFd<'_>, name: &CStr) -> bool {
+    const ACCESS: u32 = 0o3;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let mut text = String::new();
+    let read = openat(facts, name, flags, Mode::empty())
+        .map_err(io::Error::from)
+        .and_then(|file| File::from(file).take(4096).read_to_string(&mut text));
+    let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
+    read.is_err() || flags.is_none_or(|flags| flags & ACCESS != 0)
+}
+
+/// A mapping that is shared with a file below a path, whatever it lets through at this moment: that
+/// can be changed.
+fn shares(process: BorrowedFd<'_>, path: &str) -> Option<String> {
+    const SHARED: usize = 3;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = openat(process, "maps", flags, Mode::empty()).ok()?;
+    for (count, line) in BufReader::new(File::from(file)).split(b'\n').enumerate() {
+        let line = line.ok()?;
+        if count >= MAPPINGS {
+            return Some("more mappings than can be looked through".into());
+        }
+        let mut fields = line.splitn(6, |byte| *byte == b' ');
+        let shared = fields.nth(1).and_then(|rights| rights.get(SHARED)) == Some(&b's');
+        let name = fields.nth(3).unwrap_or_default().trim_ascii_start();
+        let name = Path::new(std::ffi::OsStr::from_bytes(name));
+        if shared && name.starts_with(path) {
+            return Some(format!("mapping of {}", short(&name.to_string_lossy())));
+        }
+    }
+    None
+}
+
 fn examine(
     proc: BorrowedFd<'_>,
     uses: impl Fn(BorrowedFd<'_>) -> Option<String>,

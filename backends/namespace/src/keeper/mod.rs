@@ -42,6 +42,7 @@ pub(crate) fn start(plan: &Plan, cage: &Cage) -> Result<Keeper, LeaseError> {
             let given = Given {
                 mounts: grounds.mounts.as_fd(),
                 storage: storage.as_fd(),
+                built: grounds.built.as_ref().map(AsFd::as_fd),
                 proc: cage.proc(),
                 plan,
                 agent,
@@ -60,6 +61,8 @@ pub(crate) fn start(plan: &Plan, cage: &Cage) -> Result<Keeper, LeaseError> {
 struct Given<'a> {
     mounts: BorrowedFd<'a>,
     storage: BorrowedFd<'a>,
+    /// Where the cage was built, if a view of it is locked.
+    built: Option<BorrowedFd<'a>>,
     proc: BorrowedFd<'a>,
     plan: &'a Plan,
     agent: Option<(u32, u32)>,
@@ -76,7 +79,9 @@ fn enter<'a>(
         exit_now(0);
     }
     // What the supervisor holds is not ours: an end of a stream held here would never end.
-    close_all_but(&[channel.as_fd(), given.mounts, given.storage, given.proc])?;
+    let mut kept = vec![channel.as_fd(), given.mounts, given.storage, given.proc];
+    kept.extend(given.built);
+    close_all_but(&kept)?;
     let _ = set_name(c"ironcage-keeper");
     step();
     outer::enter(given.plan, given.mounts)?;
@@ -105,6 +110,7 @@ fn enter<'a>(
         cage: given.mounts,
         inside,
         storage: given.storage,
+        built: given.built,
         proc: given.proc,
         own,
         links,

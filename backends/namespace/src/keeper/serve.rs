@@ -1,14 +1,15 @@
 //! What the keeper does, order by order.
 
-use super::enter_mounts;
 use super::holders::{self, Found};
+use super::{enter_mounts, open_place};
 use ironcage_backend::faults::lease_step as step;
 use ironcage_backend::ids::{Reaped, owner_map};
-use ironcage_backend::{Kept, LeaseOrder, Progress};
+use ironcage_backend::{Kept, LeaseOrder, LeasedFrom, Progress};
 use ironcage_control::{Channel, Packet};
 use ironcage_layers::LayerError;
 use ironcage_layers::live::{
-    DiskOwner, Identity, LiveMount, Removal, Source, clone_decided, mounts_below, open_decided,
+    DiskOwner, Identity, LiveMount, Removal, Source, clone_decided, clone_part, mounts_below,
+    open_decided,
 };
 use ironcage_model::{Holder, Right};
 use ironcage_plan::Owner;
@@ -39,6 +40,8 @@ pub(super) struct Service<'a> {
     pub(super) inside: OwnedFd,
     /// The storage that this is on, writable.
     pub(super) storage: BorrowedFd<'a>,
+    /// Where the cage was built, if a view of it is locked.
+    pub(super) built: Option<BorrowedFd<'a>>,
     /// The process file system that shows the cage's processes.
     pub(super) proc: BorrowedFd<'a>,
     /// This process in the host's process file system, and its descriptors.
@@ -57,6 +60,10 @@ pub(super) struct Open {
     /// Whether there are mounts of the host below it: then the kernel says less of it.
     below: Vec<u64>,
     path: String,
+    /// Whether it is a part of the cage's own view: then reading is no part of the lease.
+    of_view: bool,
+    /// Whether it is one of a scope's, which ends when nobody is left in there.
+    in_scope: bool,
 }
 
 impl Open {
@@ -71,30 +78,29 @@ impl Service<'_> {
     /// Serves until the supervisor is gone.
     pub(super) fn run(mut self) -> io::Result<()> {
         loop {
-            let order = match self.channel.receive::<LeaseOrder>(true)? {
-                Some(Packet::Message(order, _)) => order,
+            let (order, with) = match self.channel.receive::<LeaseOrder>(true)? {
+                Some(Packet::Message(order, with)) => (order, with),
                 Some(Packet::Closed) => return Ok(()),
                 Some(Packet::Garbled(error)) => return Err(io::Error::other(error)),
                 None => continue,
             };
             step();
-            let answer = self.obey(order)?;
+            let answer = self.obey(order, with)?;
             step();
             self.channel.send(&answer, &[])?;
         }
     }
 
     /// An error means that it is not known what is open, which only the end of the cage mends.
-    fn obey(&mut self, order: LeaseOrder) -> io::Result<Kept> {
+    fn obey(&mut self, order: LeaseOrder, with: Vec<OwnedFd>) -> io::Result<Kept> {
         match order {
             LeaseOrder::Open {
                 number,
                 path,
-                device,
-                inode,
+                from,
                 right,
             } => {
-                let opened = self.open(&path, Identity { device, inode }, right);
+                let opened = self.open(&path, (from, with), right);
                 let failed = match opened {
                     Ok(open) => {
                         self.leases.insert(number, open);
@@ -108,8 +114,8 @@ impl Service<'_> {
                 let progress = self.close(number)?;
                 self.ended(number, progress, Vec::new())
             }
-            LeaseOrder::Expel { number } => {
-                let (progress, holders) = self.expel(number)?;
+            LeaseOrder::Expel { number, alone } => {
+                let (progress, holders) = self.expel(number, alone)?;
                 self.ended(number, progress, holders)
             }
             LeaseOrder::Leave { number } => {
@@ -130,16 +136,38 @@ impl Service<'_> {
         })
     }
 
-    fn open(&mut self, path: &str, decided: Identity, right: Right) -> Result<Open, LayerError> {
+    fn open(
+        &mut self,
+        path: &str,
+        (from, with): (LeasedFrom, Vec<OwnedFd>),
+        right: Right,
+    ) -> Result<Open, LayerError> {
         let failed = |source: io::Error| LayerError {
             layer: ironcage_model::Layer::MountNs,
             action: "change the mount namespace".into(),
             source,
         };
         let place = Path::new(path);
-        enter_mounts(self.outer.as_fd()).map_err(failed)?;
+        let around = match (from, self.built) {
+            (LeasedFrom::View, Some(built)) => built,
+            _ => self.outer.as_fd(),
+        };
+        enter_mounts(around).map_err(failed)?;
         step();
-        let source = self.source(place, decided, right);
+        let source = match from {
+            LeasedFrom::Host { device, inode } => {
+                self.source(place, Identity { device, inode }, right)
+            }
+            LeasedFrom::View => {
+                let root = open_place("/").map_err(failed);
+                root.and_then(|root| Source::of_view(clone_part(root.as_fd(), place)?))
+            }
+            LeasedFrom::Beside => {
+                let none = || failed(io::ErrorKind::InvalidInput.into());
+                let tree = with.into_iter().next().ok_or_else(none);
+                tree.and_then(Source::of_view)
+            }
+        };
         step();
         // Whatever came of it: everything else is done in the cage's.
         enter_mounts(self.cage).map_err(failed)?;
@@ -156,6 +184,8 @@ impl Service<'_> {
             mount,
             below,
             path: path.to_owned(),
+            of_view: !matches!(from, LeasedFrom::Host { .. }),
+            in_scope: from == LeasedFrom::Beside,
         })
     }
 
@@ -207,12 +237,26 @@ impl Service<'_> {
         };
         // First of all, on every mount of it: once it is off, it could not be said any more
         // that nobody writes.
-        if !open.mount.flip().map_err(io::Error::other)? {
+        if !open.mount.flip(open.of_view).map_err(io::Error::other)? {
             self.leases.insert(number, open);
             return Ok(Progress::Busy);
         }
         step();
-        if !open.below.is_empty() {
+        if !open.below.is_empty() && open.of_view {
+            // What is mounted in it hides something, so in a cage it goes with it in one piece; and
+            // then the kernel does not say whether something of it is mapped. Whoever stops the cage
+            // may look. In a scope nobody is left who could see what was hidden.
+            let apart = open.in_scope && {
+                let list = self.mount_list()?;
+                let (inside, storage) = (self.inside.as_fd(), self.storage);
+                let taken = open.mount.take_apart(inside, storage, &list);
+                taken.map_err(io::Error::other)?
+            };
+            if !apart {
+                self.leases.insert(number, open);
+                return Ok(Progress::Busy);
+            }
+        } else if !open.below.is_empty() {
             // The kernel takes no tree off in one piece unless it is told not to look.
             let busy = holders::find(self.proc, &open.ids(), &open.path)?;
             if !busy.is_empty() {
@@ -223,13 +267,25 @@ impl Service<'_> {
             off.map_err(io::Error::other)?;
             return Ok(Progress::Closed);
         }
-        let Open { mount, below, path } = open;
+        let Open {
+            mount,
+            below,
+            path,
+            of_view,
+            in_scope,
+        } = open;
         let removed = mount.remove(self.storage, self.links.as_fd());
         match removed.map_err(io::Error::other)? {
             Removal::Proved => Ok(Progress::Revoked),
             Removal::Detached => Ok(Progress::Closed),
             Removal::Busy(mount) => {
-                let open = Open { mount, below, path };
+                let open = Open {
+                    mount,
+                    below,
+                    path,
+                    of_view,
+                    in_scope,
+                };
                 self.leases.insert(number, open);
                 Ok(Progress::Busy)
             }
@@ -237,7 +293,7 @@ impl Service<'_> {
     }
 
     /// Ends a lease, and kills who uses it: as often as others are found.
-    fn expel(&mut self, number: u32) -> io::Result<(Progress, Vec<Holder>)> {
+    fn expel(&mut self, number: u32, alone: bool) -> io::Result<(Progress, Vec<Holder>)> {
         let mut told: Vec<Holder> = Vec::new();
         for _ in 0..ROUNDS {
             match self.close(number)? {
@@ -247,7 +303,22 @@ impl Service<'_> {
             let Some(open) = self.leases.get(&number) else {
                 break;
             };
-            let found = holders::find(self.proc, &open.ids(), &open.path)?;
+            // Who only reads what the cage can read anyway is left alone.
+            let spared = alone && open.of_view && holders::is_plain(&open.path);
+            let found = match spared {
+                true => holders::find_writers(self.proc, &open.ids(), &open.path)?,
+                false => holders::find(self.proc, &open.ids(), &open.path)?,
+            };
+            let unseen = open.of_view && found.is_empty();
+            let whole = open.below.is_empty();
+            if unseen && (spared || !whole) && self.let_readers_be(number)? {
+                // Of others than the cage's own processes nothing is known.
+                let progress = match spared {
+                    true => Progress::Revoked,
+                    false => Progress::Closed,
+                };
+                return Ok((progress, told));
+            }
             for Found { holder, process } in found {
                 step();
                 holders::kill(process.as_fd());
@@ -263,6 +334,22 @@ impl Service<'_> {
         Ok((Progress::Busy, told))
     }
 
+    /// Takes a part of the cage's own view off in which nobody writes. `false` where the kernel
+    /// says that somebody does.
+    fn let_readers_be(&mut self, number: u32) -> io::Result<bool> {
+        let Some(open) = self.leases.remove(&number) else {
+            return Ok(true);
+        };
+        if !open.mount.flip(true).map_err(io::Error::other)? {
+            self.leases.insert(number, open);
+            return Ok(false);
+        }
+        step();
+        let off = open.mount.detach(self.storage, self.links.as_fd());
+        off.map_err(io::Error::other)?;
+        Ok(true)
+    }
+
     /// Ends a lease for who has nothing of it yet.
     fn leave(&mut self, number: u32) -> io::Result<(Progress, Vec<Holder>)> {
         match self.close(number)? {
@@ -272,10 +359,18 @@ impl Service<'_> {
         let Some(open) = self.leases.remove(&number) else {
             return Ok((Progress::Revoked, Vec::new()));
         };
-        let found = holders::find(self.proc, &open.ids(), &open.path)?;
+        let found = match open.of_view {
+            true => holders::find_writers(self.proc, &open.ids(), &open.path)?,
+            false => holders::find(self.proc, &open.ids(), &open.path)?,
+        };
+        let writes = open.of_view && !found.is_empty();
         let told = found.into_iter().map(|found| found.holder).collect();
+        if writes {
+            self.leases.insert(number, open);
+            return Ok((Progress::Busy, told));
+        }
         // While somebody writes it stays: off the view, nothing could be said of it any more.
-        if !open.mount.flip().map_err(io::Error::other)? {
+        if !open.mount.flip(open.of_view).map_err(io::Error::other)? {
             self.leases.insert(number, open);
             return Ok((Progress::Busy, told));
         }

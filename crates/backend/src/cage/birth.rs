@@ -136,7 +136,12 @@ impl Birth {
             Ok((per_port, self.hear(plan)?))
         });
         match heard {
-            Ok((per_port, ready)) => {
+            Ok((per_port, mut ready)) => {
+                if let Some(grounds) = &mut ready.grounds
+                    && plan.locked_places().next().is_some()
+                {
+                    grounds.built = ready.outgrown.take();
+                }
                 let streams = match (ready.terminal, self.streams.take()) {
                     (Some(terminal), _) => Streams::Terminal(terminal),
                     (None, Some(pipes)) => pipes,

@@ -67,7 +67,7 @@ pub(crate) struct CageFlags {
     /// A directory with a system in it, seen instead of the host's own
     #[arg(long, value_name = "DIR", help_heading = "Files")]
     root: Option<PathBuf>,
-    /// How the workspace appears: cow, apply, direct, read-only or scratch
+    /// How the workspace appears: cow, apply, leased, direct, read-only or scratch
     #[arg(long, value_name = "MODE", help_heading = "Files")]
     workspace_mode: Option<WorkspaceMode>,
     /// Keep what is changed in memory while the cage runs, where --disk bounds it hard; it is

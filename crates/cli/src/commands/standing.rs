@@ -102,6 +102,15 @@ fn answer(located: &Located, workspace: &Path, home: &Path) -> Answer {
                 "To take it away: `--hide {shown}`. To keep the workspace as it is: `--workspace-mode read-only`."
             ),
         ),
+        Standing::Locked(source) => (
+            format!(
+                "to read: the host's {}; with a lease what is written is kept aside until you apply it.",
+                Printable::new(source)
+            ),
+            format!(
+                "To write for a while: `ironcage grant ID --write {shown}`. To write without a lease: `--workspace-mode cow`."
+            ),
+        ),
         Standing::CopyOnWrite(source) => (
             format!(
                 "to read and write: the host's {}; what is written is kept aside until you apply it.",

@@ -304,6 +304,7 @@ impl<'a> View<'a> {
                 memory,
                 owner,
                 of: _,
+                locked: _,
             } => match memory {
                 None => self.overlay(Layers { lower, upper, work }, target, (*owner, Place::Host)),
                 Some(place) => {

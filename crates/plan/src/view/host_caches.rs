@@ -136,6 +136,7 @@ impl Builder<'_> {
         let hidden: Vec<ViewOp> = hidden.collect();
         self.push(
             ViewOp::Overlay {
+                locked: false,
                 of: Overlaid::Cache,
                 lower,
                 target,

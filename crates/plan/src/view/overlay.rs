@@ -31,7 +31,7 @@ impl Builder<'_> {
     pub(super) fn git_directory(&mut self, policy: &Policy, origin: &str) -> Option<Grant> {
         let mode = policy.workspace_mode.value;
         let path = match (mode, &self.request.git_directory) {
-            (WorkspaceMode::Cow | WorkspaceMode::Apply, elsewhere) => elsewhere.clone()?,
+            (mode, elsewhere) if mode.is_copy_on_write() => elsewhere.clone()?,
             (WorkspaceMode::Direct, elsewhere) => {
                 self.direct_git_directory(policy, elsewhere.as_deref())?
             }
@@ -119,8 +119,10 @@ impl Builder<'_> {
             self.made.writable.push(layer.upper.clone());
         }
         self.granted.push(grant.path.clone());
+        let leased = policy.workspace_mode.value == WorkspaceMode::Leased;
         self.push(
             ViewOp::Overlay {
+                locked: leased && matches!(of, Overlaid::Workspace | Overlaid::Git),
                 of,
                 lower: grant.path.clone(),
                 target: grant.path,

@@ -182,7 +182,7 @@ pub(crate) fn request() -> Request {
 }
 
 pub(crate) fn policy_of(profile: &str, flags: FlagLayer) -> Policy {
-    resolve(&Sources {
+    let mut policy = resolve(&Sources {
         profile: Some(profile.into()),
         policy_file: None,
         workspace: "/nonexistent/project".into(),
@@ -193,7 +193,15 @@ pub(crate) fn policy_of(profile: &str, flags: FlagLayer) -> Policy {
         flags,
     })
     .unwrap()
-    .policy
+    .policy;
+    // No real one is looked at for a policy file; what the ceiling names is the request's.
+    for part in &mut policy.ceiling.paths {
+        if let Ok(rest) = part.value.path.strip_prefix("/nonexistent/project") {
+            let workspace = request().workspace;
+            part.value.path = workspace.components().chain(rest.components()).collect();
+        }
+    }
+    policy
 }
 
 pub(crate) fn plan_of(

@@ -1,13 +1,16 @@
 //! The ceiling of one source: the same paths as in the base, in three parts.
 
 use super::{Check, PIDS};
-use crate::ceiling::{CeilingFragment, CeilingLimit, CeilingOther, CeilingPath, CeilingWhat};
+use crate::ceiling::{
+    CeilingFragment, CeilingLimit, CeilingOther, CeilingPath, CeilingWhat, WORKSPACE,
+};
 use crate::file::{CeilingLimits, CeilingNetwork, CeilingPart, CeilingSection};
 use crate::network::{self, InvalidHostRule};
 use crate::{Diagnostic, Sourced, bundles, syscalls};
 use ironcage_model::{
     Destination, Extent, HOST_NAME, Holders, HostRule, InvalidPortPattern, Mark, Ports, Right,
 };
+use std::path::{Component, Path, PathBuf};
 use toml::Spanned;
 
 /// The ports of a rule over every host of the internet: `*`, `*:22`, `*:*`.
@@ -46,7 +49,10 @@ impl Check<'_> {
                 (Right::Write, &part.files.write),
             ] {
                 paths.extend(self.each(list, |this, text| {
-                    let path = this.path(text)?;
+                    let path = match this.in_workspace(text)? {
+                        Some(path) => path,
+                        None => this.path(text)?,
+                    };
                     Ok(CeilingPath { path, right, mark })
                 })?);
             }
@@ -78,6 +84,22 @@ impl Check<'_> {
             paths,
             others,
         })
+    }
+
+    /// A path that is named by its place in the workspace, which is not known here.
+    fn in_workspace(&self, text: &Spanned<String>) -> Result<Option<PathBuf>, Diagnostic> {
+        let path = Path::new(text.get_ref());
+        let Ok(rest) = path.strip_prefix(WORKSPACE) else {
+            return Ok(None);
+        };
+        let plain = |part: Component<'_>| matches!(part, Component::Normal(_));
+        if !rest.components().all(plain) || text.get_ref().contains('\0') {
+            let title = format!("`{}` cannot be a path here", text.get_ref());
+            return Err(self
+                .wrong(text, title, "leads out of the workspace")
+                .remedy("write @workspace, or @workspace/ and the names of directories in it"));
+        }
+        Ok(Some(path.components().collect()))
     }
 
     fn differences(&self, said: &Option<Spanned<u64>>) -> Result<Option<Sourced<u32>>, Diagnostic> {

@@ -5,12 +5,13 @@ use super::{Held, Stage};
 use crate::RunError;
 use crate::live_network::Wanted;
 use crate::supervise::Supervision;
-use ironcage_backend::LeaseOrder;
+use ironcage_backend::{LeaseOrder, LeasedFrom};
 use ironcage_egress::SecretUses;
 use ironcage_layers::live::Identity;
 use ironcage_model::{HostRule, HttpRule, LeaseEnd, LimitKind, NetworkVerdict, Publish, Resource};
 use ironcage_sys::faults::lease_step as step;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How often it is looked whether less of a limit is used.
@@ -140,11 +141,17 @@ impl Supervision<'_> {
                     ..
                 },
             ) => {
+                let from = match self.plan.is_locked(Path::new(path)) {
+                    true => LeasedFrom::View,
+                    false => LeasedFrom::Host {
+                        device: identity.device,
+                        inode: identity.inode,
+                    },
+                };
                 return self.order(&LeaseOrder::Open {
                     number: ready.number,
                     path: path.clone(),
-                    device: identity.device,
-                    inode: identity.inode,
+                    from,
                     right: *right,
                 });
             }

@@ -12,7 +12,7 @@ use crate::backends::backend;
 use crate::leases::{REASON, Seen, look};
 use crate::recorder::Recorder;
 use crate::supervise::{Supervision, failed};
-use ironcage_backend::{Keeper, Kept, LeaseOrder, Progress, Sought};
+use ironcage_backend::{Keeper, Kept, LeaseOrder, LeasedFrom, Progress, Sought};
 use ironcage_control::{GrantRequest, NotGiven, ScopeRequest, Wanted};
 use ironcage_lease::{Asked, AskedPath, Decision, Given, History, decide};
 use ironcage_model::{EventKind, Holder, Holders, Lease, LeaseEnd, Resource, Scope};
@@ -20,7 +20,8 @@ use ironcage_plan::{Capability, Item, NetworkRule, Plan};
 use ironcage_sys::faults::lease_step as step;
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long the keeper may take for an order.
@@ -218,6 +219,10 @@ pub(super) fn none_opened(recorder: &mut Recorder, wishes: &[Wish]) -> Result<()
 /// Gives an order and waits for what came of it.
 fn order(keeper: &Keeper, order: &LeaseOrder) -> io::Result<Kept> {
     keeper.order(order)?;
+    answer(keeper)
+}
+
+fn answer(keeper: &Keeper) -> io::Result<Kept> {
     loop {
         if let Some(answer) = keeper.hear()? {
             return Ok(answer);
@@ -282,17 +287,42 @@ impl Supervision<'_> {
             }
         }
         step();
+        let part = match self.plan.is_locked(Path::new(path)) {
+            false => None,
+            true => {
+                let backend = backend(self.plan.rung.what.isolation);
+                let cloned = backend.part(self.plan, &self.side()?.sibling, Path::new(path));
+                match cloned {
+                    Ok(part) => Some(part),
+                    Err(error) => {
+                        return Ok(Some(format!("it is not in the cage's view: {error}")));
+                    }
+                }
+            }
+        };
+        step();
         let Some(keeper) = &self.side()?.keeper else {
             return Ok(None);
         };
         let opening = LeaseOrder::Open {
             number: wish.lease.number,
             path: path.clone(),
-            device: seen.identity.device,
-            inode: seen.identity.inode,
+            from: match part {
+                Some(_) => LeasedFrom::Beside,
+                None => LeasedFrom::Host {
+                    device: seen.identity.device,
+                    inode: seen.identity.inode,
+                },
+            },
             right: *right,
         };
-        match order(keeper, &opening) {
+        let given = match &part {
+            Some(part) => keeper.order_with(&opening, part.as_fd()),
+            None => keeper.order(&opening),
+        };
+        // Ours would be a user like any other.
+        drop(part);
+        match given.and_then(|()| answer(keeper)) {
             Ok(Kept::Opened { failed, .. }) => Ok(failed),
             Ok(Kept::Ended { .. }) => Ok(Some("the keeper of leases is confused".into())),
             Err(error) => Ok(Some(format!("the keeper of leases is gone: {error}"))),
