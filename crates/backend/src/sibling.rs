@@ -65,6 +65,8 @@ impl Sibling {
         let copies = self.entries.iter().map(OwnedFd::try_clone);
         Ok(Some(Sibling {
             mounts: grounds.mounts.try_clone()?,
+            // Its workspace is another's, who leases it.
+            built: None,
             proc: cage.proc().try_clone_to_owned()?,
             first_id: self.first_id,
             group: self.group.as_ref().map(OwnedFd::try_clone).transpose()?,
