@@ -137,6 +137,9 @@ fn inherit(parent: &Policy, child: &mut Policy, amounts: &impl Fn(&Limits) -> Am
         child.network.never_open = parent.network.never_open.clone();
     }
     let (own, outer) = (&mut child.ceiling, &parent.ceiling);
+    // What the profile alone would have it given: a child's text names what that is to be.
+    own.paths.clear();
+    own.others.clear();
     for part in outer.paths.iter().filter(|p| p.value.mark == Mark::Deny) {
         own.paths.push(part.clone());
     }
@@ -148,6 +151,10 @@ fn inherit(parent: &Policy, child: &mut Policy, amounts: &impl Fn(&Limits) -> Am
     own.holders = outer.holders.clone();
     own.call_longest = outer.call_longest.clone();
     own.drift = outer.drift.clone();
+    if child.workspace_mode.value == WorkspaceMode::Leased {
+        // Leases of paths are the parent's.
+        child.workspace_mode.value = WorkspaceMode::ReadOnly;
+    }
     if child.workspace_mode.value.width() > parent.workspace_mode.value.width()
         || child.workspace_mode.value.is_copy_on_write()
     {
@@ -201,7 +208,7 @@ fn shared(parent: &Policy, child: &Policy, workspace: &Path, beyond: &mut Vec<St
     );
     let (own, outer) = (child.workspace_mode.value, parent.workspace_mode.value);
     let alike = own == outer
-        || own.is_copy_on_write() && outer.is_copy_on_write()
+        || own.is_copy_on_write() && outer.is_copy_on_write() && outer != WorkspaceMode::Leased
         || own == WorkspaceMode::Scratch
         || own == WorkspaceMode::ReadOnly && outer != WorkspaceMode::Scratch;
     unless(
