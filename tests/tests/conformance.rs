@@ -56,6 +56,7 @@ macro_rules! rungs {
 
 rungs! {
     namespace: Namespace,
+    oci: Oci,
     chroot: Chroot,
     landlock: Landlock,
 }
@@ -118,7 +119,7 @@ fn a_start_killed_at_any_step_leaves_no_directory_and_no_process_behind() {
 
 #[test]
 fn a_given_root_is_the_system_inside() {
-    for rung in [Rung::Namespace, Rung::Chroot] {
+    for rung in [Rung::Namespace, Rung::Oci, Rung::Chroot] {
         let Some(scene) = Scene::new(Who::User, rung) else {
             return;
         };

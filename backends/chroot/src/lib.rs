@@ -11,7 +11,7 @@
 
 use ironcage_backend::faults::step;
 use ironcage_backend::ids::{await_maps, map_own};
-use ironcage_backend::init::{Enclosed, Inheritance, failed};
+use ironcage_backend::init::{self, Enclosed, Inheritance, failed};
 use ironcage_backend::root::{self, Root};
 use ironcage_backend::{Ability, Answer, Backend, Birth, StartError, StreamKind, guardian};
 use ironcage_layers::identity::become_agent;
@@ -43,7 +43,9 @@ impl Backend for Chroot {
             IdMap::Own { .. } => Namespaces::MOUNT.with(Namespaces::USER),
             IdMap::Range { .. } => Namespaces::MOUNT,
         };
-        guardian::start(plan, id, kind, namespaces, enclose)
+        guardian::start(plan, id, kind, namespaces, |plan, inheritance| {
+            init::run(plan, inheritance, enclose)
+        })
     }
 }
 

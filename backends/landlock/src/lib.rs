@@ -7,7 +7,7 @@
 //! end.
 #![forbid(unsafe_code)]
 
-use ironcage_backend::init::{Enclosed, Inheritance, failed};
+use ironcage_backend::init::{self, Enclosed, Inheritance, failed};
 use ironcage_backend::{Ability, Answer, Backend, Birth, StartError, StreamKind, guardian};
 use ironcage_layers::identity::become_agent;
 use ironcage_layers::{LayerError, privileges};
@@ -39,7 +39,9 @@ impl Backend for Landlock {
     }
 
     fn start(&self, plan: &Plan, id: &CageId, kind: StreamKind) -> Result<Birth, StartError> {
-        guardian::start(plan, id, kind, Namespaces::NONE, enclose)
+        guardian::start(plan, id, kind, Namespaces::NONE, |plan, inheritance| {
+            init::run(plan, inheritance, enclose)
+        })
     }
 }
 

@@ -219,6 +219,7 @@ mod tests {
             workspace: "/w".into(),
             profile: "shell".into(),
             isolation: None,
+            runtime: None,
             plan: "00".into(),
             layers: Vec::new(),
             degraded: Vec::new(),

@@ -23,6 +23,7 @@ fn events(cage: &CageId) -> Vec<Event> {
             workspace: "/home/user/project".into(),
             profile: "python".into(),
             isolation: Some(Isolation::Namespace),
+            runtime: None,
             plan: "2c".repeat(32),
             layers: vec![
                 LayerReport {

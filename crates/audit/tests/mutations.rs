@@ -28,6 +28,7 @@ fn start() -> impl Strategy<Value = EventKind> {
             workspace,
             profile: "shell".into(),
             isolation: Some(Isolation::Landlock),
+            runtime: None,
             plan: "ab".repeat(32),
             layers: vec![
                 LayerReport {

@@ -19,6 +19,7 @@ fn record(dir: &Path, cage: &str, time: u64, name: Option<&str>) {
             workspace: "/w".into(),
             profile: "shell".into(),
             isolation: Some(Isolation::Namespace),
+            runtime: None,
             plan: String::new(),
             layers: Vec::new(),
             degraded: Vec::new(),

@@ -10,7 +10,7 @@ use crate::cage::{Birth, Guard};
 use crate::descendants::Process;
 use crate::faults::step;
 use crate::ground::{Channels, Ground, pair};
-use crate::init::{self, Enclose, Inheritance, failed};
+use crate::init::{Inheritance, failed};
 use crate::scratch;
 use crate::{Ability, Answer, StartError, StreamKind, descendants, wire};
 use ironcage_layers::LayerError;
@@ -68,7 +68,10 @@ struct Post {
     scratch: Option<PathBuf>,
 }
 
-/// Starts a cage without a pid namespace, below a guardian. `namespaces` are those of the
+/// What the cage's first process does, to its end.
+pub type First = fn(&Plan, Inheritance) -> !;
+
+/// Starts a cage without a pid namespace of ours, below a guardian. `namespaces` are those of the
 /// cage's first process.
 ///
 /// Preconditions: the calling process has one thread.
@@ -77,7 +80,7 @@ pub fn start(
     id: &CageId,
     kind: StreamKind,
     namespaces: Namespaces,
-    enclose: Enclose,
+    first: First,
 ) -> Result<Birth, StartError> {
     let (lifeline, lifeline_inner) = pair()?;
     let ground = Ground::prepare(plan, id, Channels::make(kind)?)?;
@@ -90,7 +93,7 @@ pub fn start(
             };
             let (inheritance, group) = ground.inherit(true, String::new());
             let clone_fd = group.as_ref().and_then(Cgroup::clone_fd);
-            guard(plan, post, namespaces, clone_fd, inheritance, enclose)
+            guard(plan, post, namespaces, clone_fd, inheritance, first)
         }
         Forked::Parent { pid, pidfd } => {
             drop(lifeline_inner);
@@ -169,7 +172,7 @@ fn guard(
     namespaces: Namespaces,
     cgroup: Option<BorrowedFd<'_>>,
     inheritance: Inheritance,
-    enclose: Enclose,
+    first: First,
 ) -> ! {
     let taken_up = take_up().and_then(|proc| {
         post.scratch = scratch::make(plan)?;
@@ -187,7 +190,7 @@ fn guard(
     match fork(namespaces, cgroup) {
         Ok(Forked::Child) => {
             drop((post, proc));
-            init::run(plan, inheritance, enclose)
+            first(plan, inheritance)
         }
         Ok(Forked::Parent { pid, pidfd }) => {
             drop(inheritance);

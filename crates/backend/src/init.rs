@@ -8,7 +8,7 @@
 use crate::Grounds;
 use crate::faults::step;
 use crate::order::Order;
-use crate::spawner::{COMMAND, Given, Spawner, find_program};
+use crate::spawner::{COMMAND, Direct, Given, Spawner, find_program};
 use crate::terminal;
 use crate::wire::{self, Ready, ToInit};
 use ironcage_layers::cgroup::ENTRY;
@@ -25,7 +25,7 @@ use ironcage_sys::rustix::process::{Signal, chdir, set_parent_process_death_sign
 use ironcage_sys::rustix::stdio;
 use ironcage_sys::rustix::termios::Winsize;
 use ironcage_sys::rustix::thread::set_name;
-use ironcage_sys::spawn::Seat;
+use ironcage_sys::spawn::{Image, Seat};
 use std::cell::Cell;
 use std::ffi::CString;
 use std::io;
@@ -165,7 +165,7 @@ fn build<'a>(
     match plan.rung.what.isolation {
         // No namespace in which this process could have any.
         Isolation::Landlock => privileges::give_up_capabilities()?,
-        Isolation::Chroot | Isolation::Namespace => {
+        Isolation::Chroot | Isolation::Oci | Isolation::Namespace => {
             privileges::drop_capabilities(&plan.capabilities)?;
         }
     }
@@ -257,6 +257,7 @@ fn build<'a>(
         command_end,
         plan.sticky,
         inheritance.guarded,
+        Box::new(Direct),
     );
     let (path, order) = match program {
         Ok(Some(program)) => program,
@@ -268,6 +269,17 @@ fn build<'a>(
             exit_now(127)
         }
     };
+    start_command(&mut spawner, inheritance, &order.image(path))?;
+    step();
+    Ok(spawner)
+}
+
+/// Executes the cage's command with the streams that it was given.
+pub(crate) fn start_command(
+    spawner: &mut Spawner<'_>,
+    inheritance: &Inheritance,
+    image: &Image,
+) -> Result<(), LayerError> {
     let end = match &spawner.terminal {
         Some(end) => Some(
             end.try_clone()
@@ -301,10 +313,8 @@ fn build<'a>(
         (InnerStreams::Terminal { .. }, None) => exit_now(125),
     };
     spawner
-        .execute(COMMAND, order, path, given)
-        .map_err(|error| failed(Layer::PidNs, "fork the command", error))?;
-    step();
-    Ok(spawner)
+        .execute(COMMAND, image, given)
+        .map_err(|error| failed(Layer::PidNs, "fork the command", error))
 }
 
 /// The command and where its program is; `None` where the cage starts without one. Found out
@@ -330,7 +340,7 @@ fn shared_memory(plan: &Plan, proc: BorrowedFd<'_>) -> Option<OwnedFd> {
     openat(proc, "sysvipc/shm", flags, Mode::empty()).ok()
 }
 
-fn die_with_parent() -> Result<(), LayerError> {
+pub(crate) fn die_with_parent() -> Result<(), LayerError> {
     if off(Switch::Tether) {
         return Ok(());
     }
@@ -338,7 +348,10 @@ fn die_with_parent() -> Result<(), LayerError> {
         .map_err(|error| failed(Layer::PidNs, "ask to die with the supervisor", error))
 }
 
-fn close_descriptors(inheritance: &Inheritance, more: &[&OwnedFd]) -> Result<(), LayerError> {
+pub(crate) fn close_descriptors(
+    inheritance: &Inheritance,
+    more: &[&OwnedFd],
+) -> Result<(), LayerError> {
     if without(Layer::Descriptors) {
         return Ok(());
     }

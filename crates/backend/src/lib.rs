@@ -9,6 +9,7 @@
 
 mod backend;
 mod cage;
+pub mod conductor;
 pub mod descendants;
 mod error;
 pub mod ground;
@@ -35,5 +36,7 @@ pub use ironcage_sys::faults;
 pub use keeper::{
     From as LeasedFrom, Grounds, Keeper, Kept, LeaseError, Order as LeaseOrder, Progress,
 };
+pub use order::Order as Execution;
 pub use sibling::Sibling;
+pub use spawner::Images;
 pub use wire::{FromInit, Ready};

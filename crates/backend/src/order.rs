@@ -15,15 +15,15 @@ const MAX: usize = 8 * 1024 * 1024;
 
 /// A program to execute.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Order {
+pub struct Order {
     /// Paths to try for the program.
-    pub(crate) candidates: Vec<CString>,
+    pub candidates: Vec<CString>,
     /// Its arguments.
-    pub(crate) argv: Vec<CString>,
+    pub argv: Vec<CString>,
     /// Its environment.
-    pub(crate) envp: Vec<CString>,
+    pub envp: Vec<CString>,
     /// Its working directory; none for PID 1's own.
-    pub(crate) cwd: Vec<CString>,
+    pub cwd: Vec<CString>,
 }
 
 fn strings<'a>(items: impl Iterator<Item = &'a [u8]>) -> io::Result<Vec<CString>> {

@@ -31,23 +31,7 @@ pub fn make(
     inheritance: &Inheritance,
     processes: Processes,
 ) -> Result<Root, LayerError> {
-    let view = View::new(
-        Setting {
-            // Ephemeral storage is memory, and so never more than that.
-            bytes: plan
-                .bounds
-                .disk
-                .what
-                .value
-                .min(plan.bounds.memory.what.value),
-            inodes: plan.bounds.inodes.what.value,
-            agent: inheritance.agent_outside,
-            authority: &inheritance.authority,
-            owner_maps: &inheritance.owner_maps,
-            shared: &inheritance.shared,
-        },
-        processes,
-    )?;
+    let view = begin(plan, inheritance, inheritance.agent_outside, processes)?;
     step();
     let open_storage = match plan.leases {
         Some(_) => Some(view.open_storage()?),
@@ -80,6 +64,27 @@ pub fn make(
         open_storage,
         overlays,
     })
+}
+
+/// The plan's view before anything is in it. `agent` has the agent's ids in the caller's user
+/// namespace.
+pub fn begin<'a>(
+    plan: &Plan,
+    inheritance: &'a Inheritance,
+    agent: (u32, u32),
+    processes: Processes,
+) -> Result<View<'a>, LayerError> {
+    let (bytes, inodes) = (plan.bounds.disk.what.value, plan.bounds.inodes.what.value);
+    let setting = Setting {
+        // Ephemeral storage is memory, and so never more than that.
+        bytes: bytes.min(plan.bounds.memory.what.value),
+        inodes,
+        agent,
+        authority: &inheritance.authority,
+        owner_maps: &inheritance.owner_maps,
+        shared: &inheritance.shared,
+    };
+    View::new(setting, processes)
 }
 
 /// Leaves the root as it is, for a test build that goes without a view. With processes of its

@@ -1,7 +1,8 @@
 //! PID 1 once the cage is built: executes what the supervisor orders, reaps what is orphaned,
 //! passes signals on, and reports.
 //!
-//! Whatever it forks inherits every layer, because PID 1 is under all of them itself.
+//! Whatever it forks inherits every layer, because PID 1 is under all of them itself. Where
+//! another program makes the cage, what is executed is that program ([`Images`]).
 
 use crate::order::Order;
 use crate::stillness::{self, Stillness};
@@ -17,7 +18,7 @@ use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 use ironcage_sys::rustix::pipe::{PipeFlags, pipe_with};
 use ironcage_sys::rustix::process::{Pid, WaitOptions, WaitStatus, setpgid, wait};
-use ironcage_sys::spawn::{Seat, Streams, spawn};
+use ironcage_sys::spawn::{Image, Seat, Streams, spawn};
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
@@ -31,6 +32,28 @@ const STILL_ROUND: Timespec = Timespec {
 
 /// The number of the cage's own command; execs count from one.
 pub(crate) const COMMAND: u32 = 0;
+
+/// From an order to what is executed for it.
+pub trait Images: std::fmt::Debug {
+    /// The image of an order, or the answer that its execution would have got.
+    fn image(&mut self, number: u32, order: Order, terminal: bool) -> Result<Image, Errno>;
+
+    /// What was executed by this number has ended.
+    fn ended(&mut self, number: u32) {
+        let _ = number;
+    }
+}
+
+/// What is ordered is executed as it is, in the cage of which this process is a part.
+#[derive(Debug)]
+pub(crate) struct Direct;
+
+impl Images for Direct {
+    fn image(&mut self, _: u32, order: Order, _: bool) -> Result<Image, Errno> {
+        let path = find_program(&order.candidates)?;
+        Ok(order.image(path))
+    }
+}
 
 /// Something that was executed.
 #[derive(Debug)]
@@ -58,6 +81,7 @@ pub(crate) struct Spawner<'a> {
     held: bool,
     /// Where everything is to stand still.
     still: Option<Stillness>,
+    images: Box<dyn Images>,
     children: Vec<Child>,
 }
 
@@ -78,6 +102,7 @@ impl<'a> Spawner<'a> {
         terminal: Option<OwnedFd>,
         sticky: bool,
         guarded: bool,
+        images: Box<dyn Images>,
     ) -> Self {
         Spawner {
             control,
@@ -87,16 +112,26 @@ impl<'a> Spawner<'a> {
             guarded,
             held: false,
             still: None,
+            images,
             children: Vec::new(),
         }
+    }
+
+    /// What is executed for an order.
+    pub(crate) fn image(
+        &mut self,
+        number: u32,
+        order: Order,
+        terminal: bool,
+    ) -> Result<Image, Errno> {
+        self.images.image(number, order, terminal)
     }
 
     /// Executes a program. An error means that nothing was forked.
     pub(crate) fn execute(
         &mut self,
         number: u32,
-        order: Order,
-        path: CString,
+        image: &Image,
         given: Given<'_>,
     ) -> Result<(), Errno> {
         let (starting, started) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -110,7 +145,7 @@ impl<'a> Spawner<'a> {
             closing: !without(Layer::Descriptors),
         };
         let error = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
-        let pid = spawn(&order.image(path), &streams).map_err(error)?;
+        let pid = spawn(image, &streams).map_err(error)?;
         drop(started);
         if !matches!(given.seat, Seat::Session(_)) {
             // Both sides set the group, so that neither has to wait for the other.
@@ -245,7 +280,8 @@ impl<'a> Spawner<'a> {
     fn exec(&mut self, order: ExecOrder) -> Result<(), Errno> {
         // More descriptors than this process may have did not arrive.
         let program = Order::open(&order.program.ok_or(Errno::MFILE)?)?;
-        let path = find_program(&program.candidates)?;
+        let terminal = order.terminal.is_some();
+        let image = self.images.image(order.number, program, terminal)?;
         match (order.terminal, order.streams) {
             (Some(size), _) => {
                 let pair = terminal::open(size).map_err(|(_, errno)| errno)?;
@@ -258,7 +294,7 @@ impl<'a> Spawner<'a> {
                     stderr: end,
                     seat: Seat::Session(Some(end)),
                 };
-                self.execute(order.number, program, path, given)
+                self.execute(order.number, &image, given)
             }
             (None, Some([stdin, stdout, stderr])) => {
                 let given = Given {
@@ -267,7 +303,7 @@ impl<'a> Spawner<'a> {
                     stderr: stderr.as_fd(),
                     seat: Seat::Session(None),
                 };
-                self.execute(order.number, program, path, given)
+                self.execute(order.number, &image, given)
             }
             (None, None) => Err(Errno::MFILE),
         }
@@ -299,6 +335,7 @@ impl<'a> Spawner<'a> {
             let _ = wire::say_stopped(self.control);
             return;
         }
+        self.images.ended(number);
         if self.children.swap_remove(index).starting.is_some() {
             // Over before anybody looked: that it ran is still told first. Where it could not be
             // executed, it has said so itself.

@@ -86,6 +86,8 @@ enum Command {
     Man(commands::man::Args),
     #[command(name = "__tool", hide = true)]
     Tool(commands::tool::Args),
+    #[command(name = "__container-init", hide = true)]
+    ContainerInit,
     #[command(name = "__bench-floor", hide = true)]
     BenchFloor(commands::bench::FloorArgs),
     #[command(name = "__bench-launcher", hide = true)]
@@ -144,6 +146,7 @@ impl Command {
             Command::Completions(args) => commands::completions::run(args),
             Command::Man(args) => commands::man::run(args),
             Command::Tool(args) => commands::tool::run(args),
+            Command::ContainerInit => ironcage_runtime::run_container_init(),
             Command::BenchFloor(args) => commands::bench::run_floor(args),
             Command::BenchLauncher(args) => commands::bench::run_launcher(args),
             Command::BenchNetwork(args) => commands::bench::run_network_client(args),

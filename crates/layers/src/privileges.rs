@@ -60,21 +60,8 @@ pub fn dumpable() -> Result<(), LayerError> {
 pub fn set_rlimits(rlimits: &[Item<Rlimit>]) -> Result<(), LayerError> {
     for item in rlimits {
         let Rlimit { resource, value } = item.what;
-        let (kernel, layer) = match resource {
-            Resource::Core => (process::Resource::Core, Layer::Disk),
-            Resource::Data => (process::Resource::Data, Layer::Memory),
-            Resource::FileSize => (process::Resource::Fsize, Layer::Disk),
-            Resource::LockedMemory => (process::Resource::Memlock, Layer::Memory),
-            Resource::MessageQueues => (process::Resource::Msgqueue, Layer::Memory),
-            Resource::Nice => (process::Resource::Nice, Layer::Cpu),
-            Resource::OpenFiles => (process::Resource::Nofile, Layer::Files),
-            Resource::Processes => (process::Resource::Nproc, Layer::Pids),
-            Resource::RealTimePriority => (process::Resource::Rtprio, Layer::Cpu),
-            Resource::PendingSignals => (process::Resource::Sigpending, Layer::Memory),
-        };
-        // The caller's own hard limit may be lower: it cannot be raised, and need not be.
-        let hard = process::getrlimit(kernel).maximum;
-        let value = hard.map_or(value, |hard| hard.min(value));
+        let (kernel, layer) = known_as(resource);
+        let value = attainable(Rlimit { resource, value });
         let limit = process::Rlimit {
             current: Some(value),
             maximum: Some(value),
@@ -83,6 +70,30 @@ pub fn set_rlimits(rlimits: &[Item<Rlimit>]) -> Result<(), LayerError> {
             .doing(layer, || format!("set the rlimit {resource:?} to {value}"))?;
     }
     Ok(())
+}
+
+/// What of an rlimit can be had: the caller's own hard limit may be lower, and cannot be raised,
+/// and need not be.
+pub fn attainable(limit: Rlimit) -> u64 {
+    let (kernel, _) = known_as(limit.resource);
+    let hard = process::getrlimit(kernel).maximum;
+    hard.map_or(limit.value, |hard| hard.min(limit.value))
+}
+
+/// What the kernel calls a resource, and the layer that its limit belongs to.
+fn known_as(resource: Resource) -> (process::Resource, Layer) {
+    match resource {
+        Resource::Core => (process::Resource::Core, Layer::Disk),
+        Resource::Data => (process::Resource::Data, Layer::Memory),
+        Resource::FileSize => (process::Resource::Fsize, Layer::Disk),
+        Resource::LockedMemory => (process::Resource::Memlock, Layer::Memory),
+        Resource::MessageQueues => (process::Resource::Msgqueue, Layer::Memory),
+        Resource::Nice => (process::Resource::Nice, Layer::Cpu),
+        Resource::OpenFiles => (process::Resource::Nofile, Layer::Files),
+        Resource::Processes => (process::Resource::Nproc, Layer::Pids),
+        Resource::RealTimePriority => (process::Resource::Rtprio, Layer::Cpu),
+        Resource::PendingSignals => (process::Resource::Sigpending, Layer::Memory),
+    }
 }
 
 /// Keeps this process and its children on the first so many of the processors it may use.

@@ -199,6 +199,9 @@ pub enum EventKind {
         /// How the cage is made; not there in records of versions that did not write it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         isolation: Option<Isolation>,
+        /// The OCI runtime that makes it, where one does.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        runtime: Option<String>,
         /// SHA-256 of the plan.
         plan: String,
         /// What each layer enforces.

@@ -12,19 +12,27 @@ pub enum Isolation {
     Landlock,
     /// A root of its own in a user and mount namespace, and nothing else apart.
     Chroot,
+    /// An OCI runtime of the host's (crun) runs a bundle that is made of the plan.
+    Oci,
     /// Every namespace that the kernel has.
     Namespace,
 }
 
 impl Isolation {
     /// Every rung, the weakest first.
-    pub const ALL: [Isolation; 3] = [Isolation::Landlock, Isolation::Chroot, Isolation::Namespace];
+    pub const ALL: [Isolation; 4] = [
+        Isolation::Landlock,
+        Isolation::Chroot,
+        Isolation::Oci,
+        Isolation::Namespace,
+    ];
 
     /// The name used in policies, flags and reports.
     pub const fn name(self) -> &'static str {
         match self {
             Isolation::Landlock => "landlock",
             Isolation::Chroot => "chroot",
+            Isolation::Oci => "oci",
             Isolation::Namespace => "namespace",
         }
     }

@@ -40,6 +40,9 @@ fn write_all(plan: &Plan, detail: Detail, out: &mut String) -> fmt::Result {
         rung.what.isolation,
         Printable::new(&rung.origin)
     )?;
+    if let Some(runtime) = &rung.what.runtime {
+        writeln!(out, "runtime    {}", Printable::new(&runtime.path))?;
+    }
     writeln!(out, "command    {}", command.join(" "))?;
     writeln!(out, "directory  {}", Printable::new(&plan.command.cwd))?;
     for note in &plan.notes {

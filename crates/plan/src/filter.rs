@@ -46,7 +46,10 @@ pub(crate) fn make(policy: &Policy, host: &HostCaps, wanted: Wanted) -> Result<F
     let limits = bounds::make(&policy.limits, host);
     let processors_fixed = bounds::processors(&limits, host, &mut Vec::new()).is_some()
         || policy.side_channels.value != SideChannels::Off;
-    let shared = policy.isolation.value != Isolation::Namespace;
+    let shared = matches!(
+        policy.isolation.value,
+        Isolation::Chroot | Isolation::Landlock
+    );
     let refusal = if host.seccomp_notify {
         Refusal::Notify
     } else {
@@ -146,6 +149,21 @@ fn own(lists: &'static [SyscallList]) -> Vec<Instruction> {
         .map(|rule| (rule.number, action(&rule.action)))
         .collect();
     compile(&actions, Refusal::Errno, KNOWN)
+}
+
+/// What a filter lets through, by name; what is not there is refused.
+pub(crate) fn actions(filter: &Filter) -> Vec<(&'static str, SyscallAction)> {
+    let groups: Vec<_> = filter
+        .groups
+        .iter()
+        .filter_map(|name| syscalls::group(name))
+        .collect();
+    let Some(list) = syscalls::list(filter.list) else {
+        return Vec::new();
+    };
+    rules(filter, list, &groups)
+        .map(|rule| (rule.name, rule.action))
+        .collect()
 }
 
 /// The rules of a filter in words.

@@ -24,6 +24,7 @@ mod make;
 mod network;
 mod network_notes;
 pub mod observed;
+mod oci;
 mod plan;
 mod request;
 mod rung;
@@ -50,6 +51,7 @@ pub use make::make;
 pub use network::{
     FixedAddress, HostPort, Models, Network, NetworkRule, PlannedAws, PlannedSecret, RequestRule,
 };
+pub use oci::{CONTAINER_INIT, OciRuntime, installed_runtime};
 pub use plan::*;
 pub use request::{AskedHost, ChangeLayer, ChangePlace, KeptPlaces, OwnDirectories, Request};
 pub use rung::enforcement;

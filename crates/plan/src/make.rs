@@ -4,7 +4,7 @@ use crate::plan::{
     AccessRights, AccessRule, Bounds, Hardening, Hostname, IdMap, Identity, Item, Plan, Rung,
     Scratch, Variable,
 };
-use crate::{PlanError, Request, bounds, command, filter, leases, network, rung, trust, view};
+use crate::{PlanError, Request, bounds, command, filter, leases, network, oci, rung, trust, view};
 use ironcage_host::{CgroupHost, HostCaps, HostFiles, Privilege};
 use ironcage_model::{Enforcement, Isolation, Layer, LayerReport};
 use ironcage_policy::{Policy, SideChannels, Sourced, capabilities};
@@ -49,8 +49,14 @@ pub fn make(
         files,
         (&identity, network.as_ref()),
     )?;
-    if isolation == Isolation::Chroot {
-        rung::without_proc(&mut view, files);
+    let mut runtime = None;
+    match isolation {
+        Isolation::Chroot => rung::without_proc(&mut view, files),
+        Isolation::Oci => {
+            runtime = Some(oci::runtime(request, files)?);
+            oci::prepare(&mut view, request);
+        }
+        Isolation::Landlock | Isolation::Namespace => {}
     }
     if policy.in_memory.value && view.writable.is_empty() {
         // All that can be written has a size of its own.
@@ -62,7 +68,7 @@ pub fn make(
     }
     let leases = match isolation {
         Isolation::Namespace => leases::make(policy, request, (host, files), &view.matched)?,
-        Isolation::Chroot | Isolation::Landlock => None,
+        Isolation::Oci | Isolation::Chroot | Isolation::Landlock => None,
     };
     if let Some(leases) = &leases {
         leases::prepare(leases, &mut view);
@@ -109,7 +115,7 @@ pub fn make(
     notes.extend(unread.map(str::to_owned));
     Ok(Plan {
         rung: Item {
-            what: Rung { isolation },
+            what: Rung { isolation, runtime },
             origin: policy.isolation.origin.to_string(),
         },
         access_rules,
@@ -131,8 +137,8 @@ pub fn make(
         view: view.ops,
         capabilities: given_capabilities(policy)?,
         counters: match isolation {
-            Isolation::Landlock => Vec::new(),
-            _ => bounds::counters(host),
+            Isolation::Landlock | Isolation::Oci => Vec::new(),
+            Isolation::Chroot | Isolation::Namespace => bounds::counters(host),
         },
         rlimits: bounds::rlimits(&bounds, host),
         write_rules: if landlock && isolation != Isolation::Landlock {

@@ -6,6 +6,7 @@
 use crate::bytes;
 use crate::leases::Leases;
 use crate::network::Network;
+use crate::oci::OciRuntime;
 use crate::seccomp::Filter;
 use ironcage_host::CgroupHost;
 use ironcage_model::{CageId, Isolation, Layer, LayerReport};
@@ -414,10 +415,13 @@ pub struct TimeBound {
 pub const CAGE: &str = "CAGE";
 
 /// How the cage is made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Rung {
     /// The rung of the ladder.
     pub isolation: Isolation,
+    /// The program that makes the container, where the rung is `oci`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<OciRuntime>,
 }
 
 /// A path that may be opened where Landlock is the first lock.

@@ -115,6 +115,10 @@ pub struct Request {
     pub env: Vec<(OsString, OsString)>,
     /// A directory that stands for the host's system in the view.
     pub root: Option<PathBuf>,
+    /// The OCI runtime to use, by name or absolute path; `None` takes the first that is found.
+    pub oci_runtime: Option<PathBuf>,
+    /// The program of Ironcage itself.
+    pub program: PathBuf,
     /// Where temporary files are made: for a rung that has no storage of its own.
     pub temporary: PathBuf,
     /// The user said that they know what they do.

@@ -8,7 +8,7 @@
 use crate::make::has_controller;
 use crate::plan::{Access, AccessRights, AccessRule, Item, NodeKind, Unenforced, ViewOp};
 use crate::view::Made;
-use crate::{PlanError, Request};
+use crate::{PlanError, Request, oci};
 use ironcage_host::{HostCaps, HostFiles, Privilege};
 use ironcage_model::{Enforcement, Isolation, Layer};
 use ironcage_policy::{Policy, WorkspaceMode};
@@ -43,6 +43,7 @@ pub fn enforcement(isolation: Isolation, host: &HostCaps, layer: Layer) -> Enfor
     };
     match isolation {
         Isolation::Namespace => can(),
+        Isolation::Oci => oci::enforcement(layer).unwrap_or_else(can),
         Isolation::Chroot => without_processes(isolation, host, layer).unwrap_or_else(can),
         Isolation::Landlock => landlock(host, layer)
             .or_else(|| without_processes(isolation, host, layer))
@@ -142,7 +143,10 @@ pub(crate) fn check(policy: &Policy, request: &Request, host: &HostCaps) -> Resu
         return refuse(
             format!("the capability {}", capability.value),
             &capability.origin,
-            "it would hold over more than the cage's own namespaces",
+            match isolation {
+                Isolation::Oci => "the container's first process has none to give",
+                _ => "it would hold over more than the cage's own namespaces",
+            },
         );
     }
     if policy.network.is_given() {
@@ -157,11 +161,18 @@ pub(crate) fn check(policy: &Policy, request: &Request, host: &HostCaps) -> Resu
         return refuse(
             "rules over the network".into(),
             origin,
-            "the network door needs a network namespace; --network off goes without",
+            match isolation {
+                Isolation::Oci => {
+                    "the network door is not brought into what a runtime makes; --network off goes without"
+                }
+                _ => "the network door needs a network namespace; --network off goes without",
+            },
         );
     }
-    if isolation == Isolation::Chroot {
-        return Ok(());
+    match isolation {
+        Isolation::Oci => return oci::check(policy, request),
+        Isolation::Chroot => return Ok(()),
+        Isolation::Landlock | Isolation::Namespace => {}
     }
     if host.landlock_abi < LEAST_ABI {
         return refuse(
@@ -217,7 +228,7 @@ pub(crate) fn agent_on_host(
 
 /// Policy items that both rungs without a UTS namespace leave open.
 pub(crate) fn unenforced(policy: &Policy) -> Vec<Item<Unenforced>> {
-    if policy.isolation.value == Isolation::Namespace {
+    if let Isolation::Namespace | Isolation::Oci = policy.isolation.value {
         return Vec::new();
     }
     vec![Item {

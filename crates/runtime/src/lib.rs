@@ -47,4 +47,5 @@ pub use control::Farewell;
 pub use error::RunError;
 pub use family::{Birthright, Kin, Maker};
 pub use ironcage_layers::network::delivery_messages;
+pub use ironcage_oci::run_init as run_container_init;
 pub use run::{Finished, Job, run};

@@ -298,6 +298,8 @@ fn start_event(job: &Job<'_>) -> EventKind {
         workspace: plan.workspace.to_string_lossy().into_owned(),
         profile: plan.profile.clone(),
         isolation: Some(plan.rung.what.isolation),
+        runtime: (plan.rung.what.runtime.as_ref())
+            .map(|runtime| runtime.path.to_string_lossy().into_owned()),
         plan: plan.digest(),
         layers: plan.layers.clone(),
         degraded: plan.degraded.iter().map(ToString::to_string).collect(),

@@ -4,6 +4,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rung {
     Namespace,
+    Oci,
     Chroot,
     Landlock,
 }
@@ -12,6 +13,7 @@ impl Rung {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Rung::Namespace => "namespace",
+            Rung::Oci => "oci",
             Rung::Chroot => "chroot",
             Rung::Landlock => "landlock",
         }
@@ -20,7 +22,7 @@ impl Rung {
     pub(crate) fn flags(self) -> Vec<&'static str> {
         let mut flags = vec!["--isolation", self.name()];
         match self {
-            Rung::Namespace => {}
+            Rung::Namespace | Rung::Oci => {}
             Rung::Chroot => flags.extend(["--allow-degraded", "pid-ns,uts-ns"]),
             Rung::Landlock => {
                 flags.extend(["--allow-degraded", "user-ns,mount-ns,pid-ns,uts-ns"]);

@@ -25,9 +25,12 @@ pub(crate) struct CageFlags {
     /// Policy file to use instead of looking for ironcage.toml
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Policy")]
     policy: Option<PathBuf>,
-    /// How the cage is made: namespace, chroot or landlock
+    /// How the cage is made: namespace, oci, chroot or landlock
     #[arg(long, value_name = "RUNG", help_heading = "Policy")]
     isolation: Option<Isolation>,
+    /// The runtime of --isolation oci: crun, or an absolute path to one [default: the crun of the system]
+    #[arg(long, value_name = "RUNTIME", help_heading = "Policy")]
+    oci_runtime: Option<PathBuf>,
     /// Let the cage start although these required layers are missing (can be repeated)
     #[arg(long, value_name = "LAYER", value_parser = LayerName, value_delimiter = ',', hide_possible_values = true, help_heading = "Policy")]
     allow_degraded: Vec<Layer>,

@@ -303,6 +303,11 @@ impl CageFlags {
                 .as_deref()
                 .map(|path| real(path, "--root"))
                 .transpose()?,
+            oci_runtime: self.oci_runtime.clone(),
+            program: match resolved.policy.isolation.value {
+                Isolation::Oci => own_program()?,
+                _ => PathBuf::new(),
+            },
             temporary: places::temporary(),
             i_know: self.i_know,
             other_homes,
@@ -331,6 +336,12 @@ fn environment(network: &ironcage_policy::Network) -> Vec<(OsString, OsString)> 
         }
     }
     kept
+}
+
+/// The program that is running, which is also the first process of a container.
+fn own_program() -> Result<PathBuf, CliError> {
+    let own = std::env::current_exe();
+    own.map_err(|error| CliError::new(format!("cannot tell where ironcage itself is: {error}")))
 }
 
 /// What makes the placeholders of one cage different from those of another.

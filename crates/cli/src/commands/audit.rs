@@ -273,6 +273,7 @@ fn print_record(out: &mut dyn Write, record: &Record) -> io::Result<()> {
             workspace,
             profile,
             isolation,
+            runtime,
             plan,
             layers,
             degraded,
@@ -290,6 +291,9 @@ fn print_record(out: &mut dyn Write, record: &Record) -> io::Result<()> {
             writeln!(out, "{INDENT}profile {}", Printable::new(profile))?;
             if let Some(isolation) = isolation {
                 writeln!(out, "{INDENT}isolation {isolation}")?;
+            }
+            if let Some(runtime) = runtime {
+                writeln!(out, "{INDENT}runtime {}", Printable::new(runtime))?;
             }
             writeln!(out, "{INDENT}plan {}", Printable::new(plan))?;
             for line in layers_in_words(layers) {

@@ -5,7 +5,7 @@
 use crate::error::{CliError, CommandResult};
 use crate::places;
 use ironcage_host::doctor::{Examination, Finding, examine};
-use ironcage_host::{HostError, Privilege};
+use ironcage_host::{HostError, Privilege, SystemFiles};
 use ironcage_model::{Enforcement, Layer, Printable};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -117,6 +117,13 @@ fn print_findings(
             extra.name,
             Printable::new(&extra.evidence)
         )?;
+    }
+    match ironcage_plan::installed_runtime(&SystemFiles::default()) {
+        Some(runtime) => {
+            let path = Printable::new(&runtime.path);
+            writeln!(out, "--isolation oci: yes ({path} is installed)")?;
+        }
+        None => writeln!(out, "--isolation oci: no (crun is not installed)")?,
     }
     if missing.is_empty() {
         return writeln!(

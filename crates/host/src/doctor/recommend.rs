@@ -42,10 +42,10 @@ pub(crate) const RECOMMENDATIONS: [Recommendation; 7] = [
         why: "needs no namespaces but Linux 6.12; the view is the host's with denied access, and nothing in a writable directory is protected",
     },
     Recommendation {
-        risk: "images and tools that are built for containers",
+        risk: "a host where an OCI runtime has to make every container",
         backend: "oci",
-        available: false,
-        why: "runs a plan under crun, runsc or kata; not in this version",
+        available: true,
+        why: "the same view and limits, made by crun: where containers have to be made by a runtime that is reviewed; no leases, no network rules, no Landlock",
     },
     Recommendation {
         risk: "small pure functions, by the thousand",

@@ -402,6 +402,20 @@ impl<'a> View<'a> {
         })
     }
 
+    /// Moves the view to a directory of the caller's mount namespace, for a program that makes it
+    /// a root itself.
+    pub fn place_at(self, place: &Path) -> Result<Entered, LayerError> {
+        let from = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+        doing(move_mount(&self.root, "", CWD, place, from), || {
+            format!("move the view to {}", shown(place))
+        })?;
+        Ok(Entered {
+            proc: self.proc,
+            storage: self.root,
+            overlays: self.overlays.into_inner(),
+        })
+    }
+
     fn bind(
         &self,
         source: &Path,

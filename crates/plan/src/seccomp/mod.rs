@@ -8,6 +8,7 @@ mod compile;
 
 pub use compile::{Action, Comparison, compile};
 
+use ironcage_policy::syscalls::SyscallAction;
 use serde::Serialize;
 
 /// One instruction of the program, as the kernel takes it.
@@ -82,6 +83,12 @@ impl Filter {
     /// to a cage.
     pub fn rules(&self) -> Vec<FilterRule> {
         crate::filter::describe(self)
+    }
+
+    /// What happens on each system call that the filter names, for a filter that another program
+    /// makes; all others are refused.
+    pub fn actions(&self) -> Vec<(&'static str, SyscallAction)> {
+        crate::filter::actions(self)
     }
 
     /// The same with one group of system calls more, for a scope that has it as a lease; `None`

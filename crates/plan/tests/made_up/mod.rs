@@ -159,6 +159,8 @@ pub(crate) fn request() -> Request {
         ],
         i_know: false,
         root: None,
+        oci_runtime: None,
+        program: "/usr/bin/ironcage".into(),
         temporary: "/tmp".into(),
         other_homes: Vec::new(),
         policy_documents: Vec::new(),

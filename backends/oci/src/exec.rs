@@ -1,0 +1,143 @@
+//! The command and every exec: what is ordered is the runtime's `exec` of it.
+
+use crate::bundle::{Locks, Program, ROOT};
+use ironcage_backend::{Execution, Images};
+use ironcage_plan::OciRuntime;
+use ironcage_sys::rustix::fs::{
+    CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2, unlink,
+};
+use ironcage_sys::rustix::io::Errno;
+use ironcage_sys::spawn::Image;
+use std::ffi::CString;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+
+/// The container's name: there is no other where it is kept.
+pub(crate) const NAME: &str = "cage";
+/// Where the runtime looks for programs and keeps its own things: nothing of the caller's.
+pub(crate) const ENVIRONMENT: [(&str, &str); 3] = [
+    (
+        "PATH",
+        "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    ),
+    ("HOME", "/tmp"),
+    ("XDG_RUNTIME_DIR", "/tmp"),
+];
+
+/// Options before the verb. The conductor is in the cage's cgroup, and what it starts stays there:
+/// the runtime leaves cgroups alone.
+pub(crate) const OPTIONS: [&str; 3] = [
+    "--root=/tmp/state",
+    "--cgroup-manager=disabled",
+    // Not to the streams: they are the command's, and a warning among them would be a lie.
+    "--log=/tmp/log",
+];
+
+/// From orders to calls of the runtime.
+#[derive(Debug)]
+pub(crate) struct Calls {
+    program: CString,
+    options: Vec<CString>,
+    env: Vec<CString>,
+    locks: Locks,
+    root: OwnedFd,
+}
+
+impl Calls {
+    pub(crate) fn new(runtime: &OciRuntime, locks: Locks) -> Result<Calls, Errno> {
+        let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| Errno::INVAL);
+        let env = ENVIRONMENT.map(|(name, value)| format!("{name}={value}"));
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Calls {
+            program: text(runtime.path.as_os_str().as_bytes())?,
+            options: OPTIONS
+                .iter()
+                .map(|word| text(word.as_bytes()))
+                .collect::<Result<_, _>>()?,
+            env: env
+                .iter()
+                .map(|word| text(word.as_bytes()))
+                .collect::<Result<_, _>>()?,
+            locks,
+            root: openat(CWD, ROOT, flags, Mode::empty())?,
+        })
+    }
+
+    /// The first candidate that can be executed in the container, as a search in PATH finds it.
+    fn find<'a>(&self, candidates: &'a [CString]) -> Result<&'a CString, Errno> {
+        let mut answer = Errno::NOENT;
+        for candidate in candidates {
+            let path = candidate.as_bytes();
+            let below = path.strip_prefix(b"/").unwrap_or(path);
+            let found = openat2(
+                &self.root,
+                below,
+                OFlags::PATH | OFlags::CLOEXEC,
+                Mode::empty(),
+                ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
+            )
+            .and_then(fstat);
+            match found {
+                Err(Errno::NOENT | Errno::NOTDIR) => {}
+                Err(error) => answer = error,
+                Ok(stat) => {
+                    let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+                    if regular && stat.st_mode & 0o111 != 0 {
+                        return Ok(candidate);
+                    }
+                    // It is there, but is a directory or may not be executed.
+                    answer = Errno::ACCESS;
+                }
+            }
+        }
+        Err(answer)
+    }
+}
+
+fn file(number: u32) -> String {
+    format!("/tmp/process-{number}.json")
+}
+
+/// Words as the runtime's JSON holds them: others than UTF-8 it cannot.
+fn words(bytes: &[CString]) -> Result<Vec<String>, Errno> {
+    let word = |bytes: &CString| bytes.to_str().map(str::to_owned).map_err(|_| Errno::ILSEQ);
+    bytes.iter().map(word).collect()
+}
+
+impl Images for Calls {
+    fn image(&mut self, number: u32, order: Execution, terminal: bool) -> Result<Image, Errno> {
+        let path = self.find(&order.candidates)?;
+        let mut args = words(&order.argv)?;
+        let program = path.to_str().map_err(|_| Errno::ILSEQ)?.to_owned();
+        match args.first_mut() {
+            Some(first) => *first = program,
+            None => args.push(program),
+        }
+        let cwd = words(&order.cwd)?;
+        let process = self.locks.process(&Program {
+            args: &args,
+            env: &words(&order.envp)?,
+            cwd: cwd.first().map_or("/", String::as_str),
+            terminal,
+        });
+        let file = file(number);
+        std::fs::write(&file, process.to_string())
+            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        let mut argv = vec![self.program.clone()];
+        argv.extend(self.options.iter().cloned());
+        for word in ["exec", "--process", &file, NAME] {
+            argv.push(CString::new(word).map_err(|_| Errno::INVAL)?);
+        }
+        Ok(Image {
+            path: self.program.clone(),
+            argv,
+            envp: self.env.clone(),
+            cwd: None,
+        })
+    }
+
+    fn ended(&mut self, number: u32) {
+        // It holds the environment of the program: not kept longer than needed.
+        let _ = unlink(file(number));
+    }
+}

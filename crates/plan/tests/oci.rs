@@ -1,0 +1,126 @@
+//! The rung `oci` in plans: which runtime, what it leaves open and says so, what it refuses.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod made_up;
+
+use ironcage_host::{NodeType, Privilege};
+use ironcage_model::{Enforcement, Isolation, Layer};
+use ironcage_plan::{CONTAINER_INIT, Plan, PlanError, Request, ViewOp, make};
+use ironcage_policy::FlagLayer;
+use made_up::{Tree, compare, host, policy_of, request};
+use std::path::Path;
+
+fn flags() -> FlagLayer {
+    FlagLayer {
+        isolation: Some(Isolation::Oci),
+        ..FlagLayer::default()
+    }
+}
+
+fn with_crun() -> Tree {
+    let mut tree = Tree::new();
+    tree.add("/usr/bin/crun", NodeType::File);
+    tree.add("/opt/crun", NodeType::File);
+    tree.add("/usr/bin/runsc", NodeType::File);
+    tree
+}
+
+fn attempt(
+    profile: &str,
+    flags: FlagLayer,
+    request: &Request,
+    tree: &Tree,
+) -> Result<Plan, PlanError> {
+    make(
+        &policy_of(profile, flags),
+        request,
+        &host(Privilege::User),
+        tree,
+    )
+}
+
+fn named(runtime: &str) -> Request {
+    Request {
+        oci_runtime: Some(runtime.into()),
+        ..request()
+    }
+}
+
+#[test]
+fn the_plan_is_the_one_that_is_kept_and_names_the_runtime_and_its_first_process() {
+    let plan = attempt("shell", flags(), &request(), &with_crun()).unwrap();
+    compare("rung-oci", &plan);
+    let runtime = plan.rung.what.runtime.as_ref().unwrap();
+    assert_eq!(runtime.path, Path::new("/usr/bin/crun"));
+    assert!(plan.view.iter().any(|item| matches!(
+        &item.what,
+        ViewOp::Bind { target, .. } if target == Path::new(CONTAINER_INIT)
+    )));
+    let off = |layer: Layer| {
+        let report = plan.layers.iter().find(|report| report.layer == layer);
+        matches!(report.unwrap().enforcement, Enforcement::Off(_))
+    };
+    assert!(off(Layer::Landlock) && off(Layer::Counters) && off(Layer::TimeNs));
+    assert!(!plan.landlock && plan.counters.is_empty() && plan.leases.is_none());
+}
+
+#[test]
+fn a_runtime_is_taken_by_name_or_path_and_others_are_refused_with_the_reason() {
+    let tree = with_crun();
+    for (asked, path) in [("crun", "/usr/bin/crun"), ("/opt/crun", "/opt/crun")] {
+        let plan = attempt("shell", flags(), &named(asked), &tree).unwrap();
+        assert_eq!(plan.rung.what.runtime.unwrap().path, Path::new(path));
+    }
+    for (asked, why) in [
+        ("runsc", "as root of the host"),
+        ("/usr/bin/runsc", "as root of the host"),
+        ("runc", "cgroup"),
+        ("bin/crun", "absolute"),
+        ("/nowhere/crun", "no such program"),
+        ("/bin/sh", "crun is the one"),
+    ] {
+        let error = attempt("shell", flags(), &named(asked), &tree).unwrap_err();
+        assert!(error.to_string().contains(why), "{asked}: {error}");
+    }
+    let error = attempt("shell", flags(), &request(), &Tree::new()).unwrap_err();
+    assert!(error.to_string().contains("apt install crun"), "{error}");
+}
+
+#[test]
+fn what_a_runtime_cannot_do_is_refused() {
+    let tree = with_crun();
+    let refused = |flags: FlagLayer, request: &Request| {
+        let error = attempt("shell", flags, request, &tree).unwrap_err();
+        error.to_string()
+    };
+    let capability = FlagLayer {
+        capabilities: vec!["CAP_CHOWN".into()],
+        ..flags()
+    };
+    assert!(refused(capability, &request()).contains("CAP_CHOWN"));
+    let minimal = FlagLayer {
+        syscalls: Some("minimal".into()),
+        ..flags()
+    };
+    assert!(refused(minimal, &request()).contains("`minimal`"));
+    let observed = Request {
+        observed: true,
+        ..request()
+    };
+    assert!(refused(flags(), &observed).contains("observing"));
+}
+
+#[test]
+fn a_profile_that_requires_what_it_lacks_needs_that_named() {
+    let tree = with_crun();
+    let error = attempt("strict", flags(), &request(), &tree).unwrap_err();
+    let PlanError::MissingLayer { missing, .. } = error else {
+        panic!("{error}");
+    };
+    assert_eq!(missing, [Layer::Landlock, Layer::Counters]);
+    let named = FlagLayer {
+        allow_degraded: missing,
+        ..flags()
+    };
+    attempt("strict", named, &request(), &tree).unwrap();
+}
