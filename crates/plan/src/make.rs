@@ -164,7 +164,7 @@ pub fn make(
         leases,
         children: match isolation {
             Isolation::Namespace => policy.ceiling.children.value,
-            Isolation::Chroot | Isolation::Landlock => 0,
+            Isolation::Oci | Isolation::Chroot | Isolation::Landlock => 0,
         },
         bounds,
         cgroup: host.cgroup.clone(),

@@ -318,7 +318,7 @@ impl Cage {
     /// Why the cage cannot be held, if it cannot.
     pub fn cannot_hold(&self) -> Option<&'static str> {
         if self.guard.is_some() {
-            return Some("without a pid namespace of its own it cannot be stopped as a whole");
+            return Some("below a guardian it cannot be stopped as a whole");
         }
         let none = self.overlays.is_empty();
         none.then_some("it has no copy-on-write view that could be renewed")
