@@ -332,8 +332,7 @@ impl Open {
         // Refused on hosts without user namespaces: what cannot be read there is told.
         let _ = take_owners_rights();
         self.lock.unshare(&self.change).map_err(shown)?;
-        let summary = self.change.summary().map_err(shown)?;
-        if summary.is_empty() {
+        if !self.change.differs().map_err(shown)? {
             return self.remove();
         }
         let options = ApplyOptions {
@@ -350,6 +349,7 @@ impl Open {
         if end.quiet {
             return Ok(());
         }
+        let summary = self.change.summary().map_err(shown)?;
         anstream::eprintln!("ironcage: kept aside as {}: {summary}", self.change.id());
         if std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
             return self.ask();

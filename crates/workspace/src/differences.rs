@@ -6,7 +6,6 @@ use crate::tree::{self, DEEPEST, Kind, Node};
 use crate::{Change, content};
 use similar::{Algorithm, TextDiff};
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -77,12 +76,6 @@ impl Roots {
             .get(layer)
             .ok_or_else(|| io::ErrorKind::NotFound.into())
     }
-}
-
-/// Opens a file below a root.
-pub(crate) fn open(root: BorrowedFd<'_>, path: &Path) -> io::Result<File> {
-    let above = tree::open_below(root, path.parent().unwrap_or(Path::new("")))?;
-    tree::open_file(above.as_fd(), path.file_name().unwrap_or_default())
 }
 
 /// The differences of a change, without what only times tell apart; of a git directory's only
@@ -217,6 +210,8 @@ impl Difference {
     /// Lines added and removed; `None` where there are no lines to count.
     pub fn lines(&self, roots: &Roots) -> Option<(usize, usize)> {
         match self.versions(roots) {
+            Ok(Versions::Text(old, new)) if old.is_empty() => Some((count_lines(&new), 0)),
+            Ok(Versions::Text(old, new)) if new.is_empty() => Some((0, count_lines(&old))),
             Ok(Versions::Text(old, new)) => {
                 let (mut added, mut removed) = (0, 0);
                 for change in compare(&old, &new).iter_all_changes() {
@@ -244,7 +239,7 @@ pub(crate) fn compare<'a>(old: &'a [u8], new: &'a [u8]) -> TextDiff<'a, 'a, [u8]
 fn side(root: BorrowedFd<'_>, path: &Path, node: &Node) -> io::Result<Option<Vec<u8>>> {
     match node.kind {
         Kind::File if node.size > LARGEST_TEXT => Ok(None),
-        Kind::File => content::read_bounded(&open(root, path)?, LARGEST_TEXT),
+        Kind::File => content::read_bounded(&tree::open_file_below(root, path)?, LARGEST_TEXT),
         Kind::Link => {
             use std::os::unix::ffi::OsStrExt as _;
             let target = node.target.as_deref().unwrap_or(Path::new(""));
@@ -252,6 +247,12 @@ fn side(root: BorrowedFd<'_>, path: &Path, node: &Node) -> io::Result<Option<Vec
         }
         _ => Ok(Some(Vec::new())),
     }
+}
+
+/// As many as a comparison with nothing would tell.
+fn count_lines(bytes: &[u8]) -> usize {
+    let ended = bytes.iter().filter(|byte| **byte == b'\n').count();
+    ended + usize::from(!bytes.ends_with(b"\n"))
 }
 
 fn is_binary(bytes: &[u8]) -> bool {

@@ -3,7 +3,7 @@
 use crate::git::{self, Part};
 use crate::reading::Entry;
 use crate::tree::{self, Kind, Node};
-use crate::{Change, content, differences};
+use crate::{Change, content};
 use ironcage_policy::{Class, Executed, executed, is_like};
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -168,7 +168,7 @@ fn of_git_directory(
         Part::Config => {
             let read = |root: &Path, path: &Path| {
                 let root = tree::open_root(root).ok()?;
-                let file = differences::open(root.as_fd(), path).ok()?;
+                let file = tree::open_file_below(root.as_fd(), path).ok()?;
                 let bytes = content::read_bounded(&file, CONFIG_SIZE).ok().flatten()?;
                 String::from_utf8(bytes).ok()
             };

@@ -5,7 +5,7 @@
 
 use crate::apply::staging::{self, Dress};
 use crate::content;
-use crate::differences::{Roots, open};
+use crate::differences::Roots;
 use crate::error::WorkspaceError;
 use crate::git::object_in_index;
 use crate::ignored::git_directory;
@@ -65,9 +65,9 @@ fn merge(change: &Change, roots: &Roots, entry: &Entry) -> io::Result<Option<Nod
     let Some(base) = base(change, &layer.real, &entry.path)? else {
         return Ok(None);
     };
-    let host = open(roots.real(entry.layer)?, &entry.path)?;
+    let host = tree::open_file_below(roots.real(entry.layer)?, &entry.path)?;
     let node = Node::of(&host)?;
-    let agents = open(roots.upper(entry.layer)?, &entry.path)?;
+    let agents = tree::open_file_below(roots.upper(entry.layer)?, &entry.path)?;
     let (Some(ours), Some(theirs)) = (
         content::read_bounded(&host, LARGEST)?,
         content::read_bounded(&agents, LARGEST)?,

@@ -82,6 +82,12 @@ pub struct Reading {
     pub ignored: Vec<IgnoredTree>,
 }
 
+impl Reading {
+    fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.ignored.is_empty()
+    }
+}
+
 impl Change {
     /// Reads the part of the change that is selected.
     ///
@@ -96,6 +102,20 @@ impl Change {
     /// The same, as far as names tell: links of the real tree, which take a walk to find, are not
     /// looked at.
     pub(crate) fn read_names(&self, selection: &Selection) -> Result<Reading, WorkspaceError> {
+        let mut reading = self.walk(selection, false)?;
+        crate::executed::annotate(self, &mut reading.entries);
+        Ok(reading)
+    }
+
+    /// Whether anything differs from the real tree but times: the walk ends at the first that does.
+    ///
+    /// # Errors
+    /// As [`Change::read_entries`].
+    pub fn differs(&self) -> Result<bool, WorkspaceError> {
+        Ok(!self.walk(&Selection::everything(), true)?.is_empty())
+    }
+
+    fn walk(&self, selection: &Selection, first_only: bool) -> Result<Reading, WorkspaceError> {
         if self.in_memory() {
             return Err(WorkspaceError::InMemory {
                 id: self.id().clone(),
@@ -113,11 +133,11 @@ impl Change {
                 landed: &landed,
                 selection,
                 rules: (layer.role != LayerRole::Git).then(|| Rules::new(&layer.real)),
+                first_only,
                 out: &mut reading,
             };
             walk.root(layer, upper.as_fd(), real.as_fd())?;
         }
-        crate::executed::annotate(self, &mut reading.entries);
         Ok(reading)
     }
 
@@ -179,6 +199,8 @@ struct Walk<'a> {
     landed: &'a Landed,
     selection: &'a Selection,
     rules: Option<Rules>,
+    /// Whether one difference is enough, and no other is kept.
+    first_only: bool,
     out: &'a mut Reading,
 }
 
@@ -243,6 +265,9 @@ impl Walk<'_> {
     }
 
     fn push(&mut self, entry: Entry) {
+        if self.first_only && entry.status == Status::Touched && entry.obstacle.is_none() {
+            return;
+        }
         if self.selection.covers(self.layer, &entry.path)
             // Directories on the way to what was named are needed to make it.
             || (entry.after.as_ref().is_some_and(|node| node.kind == Kind::Directory)
@@ -269,6 +294,9 @@ impl Walk<'_> {
         }
         for name in names {
             self.name(place, &name)?;
+            if self.first_only && !self.out.is_empty() {
+                break;
+            }
         }
         if let Some(rules) = &mut self.rules {
             rules.leave();

@@ -3,9 +3,9 @@
 //! Only a way of telling: nothing depends on what is found here.
 
 use crate::content;
-use crate::differences::{Difference, Roots, open};
+use crate::differences::{Difference, Roots};
 use crate::reading::Status;
-use crate::tree::Kind;
+use crate::tree::{self, Kind, Node};
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -30,12 +30,17 @@ struct File {
 
 /// Joins removals and additions that are moves. The addition stays, and says where from.
 pub(crate) fn pair(roots: &Roots, differences: &mut Vec<Difference>) {
+    // Nothing is read that has no other to be compared with.
+    let [gone, new] = [Status::Removed, Status::Added].map(|status| {
+        let of_it = |difference: &&Difference| candidate(difference, status).is_some();
+        differences.iter().filter(of_it).count()
+    });
+    if gone == 0 || new == 0 || gone.saturating_mul(new) > MOST_PAIRS {
+        return;
+    }
     let mut budget = MOST_BYTES;
     let gone = files(roots, differences, Status::Removed, &mut budget);
     let new = files(roots, differences, Status::Added, &mut budget);
-    if gone.is_empty() || new.is_empty() || gone.len().saturating_mul(new.len()) > MOST_PAIRS {
-        return;
-    }
     let mut pairs = Vec::new();
     for from in &gone {
         for to in &new {
@@ -70,28 +75,28 @@ pub(crate) fn pair(roots: &Roots, differences: &mut Vec<Difference>) {
     });
 }
 
+/// The file that a difference is about, if it can be one half of a move.
+fn candidate(difference: &Difference, status: Status) -> Option<&Node> {
+    let node = match status {
+        Status::Removed => difference.before.as_ref()?,
+        _ => difference.after.as_ref()?,
+    };
+    let fits = node.kind == Kind::File && (1..=LARGEST).contains(&node.size);
+    (difference.status == status && fits).then_some(node)
+}
+
 fn files(roots: &Roots, all: &[Difference], status: Status, budget: &mut u64) -> Vec<File> {
     let mut found = Vec::new();
     for (place, difference) in all.iter().enumerate() {
-        let node = match status {
-            Status::Removed => &difference.before,
-            _ => &difference.after,
-        };
-        let Some(node) = node
-            .as_ref()
-            .filter(|node| difference.status == status && node.kind == Kind::File && node.size > 0)
-        else {
+        let Some(node) = candidate(difference, status).filter(|node| node.size <= *budget) else {
             continue;
         };
-        if node.size > LARGEST || node.size > *budget {
-            continue;
-        }
         let root = match status {
             Status::Removed => roots.real(difference.layer),
             _ => roots.upper(difference.layer),
         };
         let bytes = root
-            .and_then(|root| open(root, &difference.path))
+            .and_then(|root| tree::open_file_below(root, &difference.path))
             .and_then(|file| content::read_bounded(&file, LARGEST));
         if let Ok(Some(bytes)) = bytes {
             *budget -= node.size.min(*budget);

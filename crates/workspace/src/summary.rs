@@ -130,15 +130,6 @@ impl Change {
     }
 }
 
-impl Summary {
-    /// Whether nothing differs but times.
-    pub fn is_empty(&self) -> bool {
-        self.added + self.changed + self.removed + self.moved + self.git == 0
-            && self.obstacles.is_empty()
-            && self.ignored.is_empty()
-    }
-}
-
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counts = [

@@ -3,8 +3,8 @@
 
 use crate::Moment;
 use ironcage_sys::rustix::fs::{
-    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fgetxattr, fstat, openat2,
-    readlinkat, statat,
+    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fgetxattr, flistxattr, fstat,
+    openat2, readlinkat, statat,
 };
 use ironcage_sys::rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
@@ -16,6 +16,9 @@ use std::path::{Component, Path, PathBuf};
 
 /// Beyond this many levels a tree is not read: two descriptors are open for each.
 pub(crate) const DEEPEST: usize = 200;
+
+/// So long a path is taken by the kernel at once; its own bound is `PATH_MAX`.
+const LONGEST_AT_ONCE: usize = 4000;
 
 /// What something in a tree is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,19 +129,26 @@ pub(crate) fn open_below(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedF
     if path.as_os_str().is_empty() {
         return open_directory(root, OsStr::new("."));
     }
-    if !path
-        .components()
-        .all(|part| matches!(part, Component::Normal(_)))
-    {
-        return Err(Errno::INVAL.into());
+    names_only(path)?;
+    if path.as_os_str().len() <= LONGEST_AT_ONCE {
+        return open_directory(root, path.as_os_str());
     }
-    // Name by name: a path may be longer than the kernel takes at once.
+    // Name by name, where a path is longer than the kernel takes at once.
     let mut at: Option<OwnedFd> = None;
     for part in path.components() {
         let above = at.as_ref().map_or(root, AsFd::as_fd);
         at = Some(open_directory(above, part.as_os_str())?);
     }
     at.ok_or_else(|| Errno::INVAL.into())
+}
+
+/// A path of the agent's may hold `..` or begin at the root: no file of a tree is called so.
+fn names_only(path: &Path) -> io::Result<()> {
+    let mut parts = path.components();
+    match parts.all(|part| matches!(part, Component::Normal(_))) {
+        true => Ok(()),
+        false => Err(Errno::INVAL.into()),
+    }
 }
 
 /// Opens the root of a tree by its path, of which the last part must be no link.
@@ -161,6 +171,16 @@ pub(crate) fn open_file(above: BorrowedFd<'_>, name: &OsStr) -> io::Result<File>
         return Err(io::Error::other("it is no regular file any more"));
     }
     Ok(File::from(file))
+}
+
+/// Opens a regular file below an open directory to read it, without any link on the way.
+pub(crate) fn open_file_below(root: BorrowedFd<'_>, path: &Path) -> io::Result<File> {
+    names_only(path)?;
+    if path.as_os_str().len() <= LONGEST_AT_ONCE {
+        return open_file(root, path.as_os_str());
+    }
+    let above = open_below(root, path.parent().unwrap_or(Path::new("")))?;
+    open_file(above.as_fd(), path.file_name().unwrap_or_default())
 }
 
 /// Names in a directory, in order.
@@ -196,6 +216,13 @@ pub(crate) fn is_opaque(directory: BorrowedFd<'_>) -> io::Result<bool> {
 /// An attribute that would make an overlay show something else than what lies there. No
 /// overlay of ours writes one, and an agent inside cannot: it is a sign of something wrong.
 pub(crate) fn foreign_attribute(file: BorrowedFd<'_>) -> io::Result<Option<&'static str>> {
+    // One call tells of most files that they have no attribute at all.
+    let mut nothing: [u8; 0] = [];
+    match flistxattr(file, &mut nothing) {
+        Ok(0) | Err(Errno::NOTSUP) => return Ok(None),
+        Ok(_) => {}
+        Err(error) => return Err(error.into()),
+    }
     for name in [
         "user.overlay.redirect",
         "user.overlay.metacopy",

@@ -4,7 +4,7 @@ use super::journal::{Action, Judged, Step};
 use super::landing::see;
 use super::staging::Dress;
 use super::{Applied, ApplyOptions, OnConflict, staging};
-use crate::differences::{Roots, open};
+use crate::differences::Roots;
 use crate::error::{Doing as _, WorkspaceError};
 use crate::executed::Note;
 use crate::landed::Left;
@@ -261,8 +261,8 @@ fn is_the_same(roots: &Roots, entry: &Entry) -> io::Result<bool> {
         return Ok(false);
     }
     let (ours, theirs) = (
-        open(roots.real(entry.layer)?, &entry.path)?,
-        open(roots.upper(entry.layer)?, &entry.path)?,
+        tree::open_file_below(roots.real(entry.layer)?, &entry.path)?,
+        tree::open_file_below(roots.upper(entry.layer)?, &entry.path)?,
     );
     staging::same_attributes(ours.as_fd(), theirs.as_fd())
 }

@@ -4,7 +4,7 @@
 use super::access;
 use super::journal::{Action, Journal, Judged};
 use crate::change::ChangeId;
-use crate::differences::{self, Roots};
+use crate::differences::Roots;
 use crate::error::{Doing as _, WorkspaceError};
 use crate::tree::{self, Kind, Node};
 use crate::{Change, Moment, content};
@@ -180,7 +180,7 @@ impl One<'_> {
         if node.kind == Kind::File && self.judged.same {
             // Only then nobody asked whether the host's version may be replaced.
             let staged = tree::open_file(staging.as_fd(), OsStr::new(&to))?;
-            if !content::same(&staged, &differences::open(real, self.path)?)? {
+            if !content::same(&staged, &tree::open_file_below(real, self.path)?)? {
                 return Err(io::Error::other(
                     "it was written meanwhile; apply once more",
                 ));

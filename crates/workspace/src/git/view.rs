@@ -43,11 +43,11 @@ impl View {
     }
 
     pub(crate) fn open_upper(&self, path: &Path) -> io::Result<File> {
-        crate::differences::open(self.upper.as_fd(), path)
+        tree::open_file_below(self.upper.as_fd(), path)
     }
 
     pub(crate) fn open_real(&self, path: &Path) -> io::Result<File> {
-        crate::differences::open(self.real.as_fd(), path)
+        tree::open_file_below(self.real.as_fd(), path)
     }
 
     pub(crate) fn real_text(&self, path: &Path) -> io::Result<String> {
