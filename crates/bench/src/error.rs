@@ -6,9 +6,6 @@ use std::path::PathBuf;
 /// Why a bench gave no numbers.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// What a run left could not be removed.
-    #[error("cannot remove what a run left")]
-    Left(#[source] ironcage_state::StateError),
     /// A file or directory of the bench's own could not be used.
     #[error("cannot {action} {}", path.display())]
     File {

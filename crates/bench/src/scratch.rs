@@ -3,7 +3,9 @@
 
 use crate::BenchError;
 use ironcage_model::Printable;
-use std::ffi::OsString;
+use ironcage_state::remove_tree;
+use std::cell::Cell;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::os::fd::OwnedFd;
@@ -15,7 +17,12 @@ use tempfile::TempDir;
 pub(crate) struct Scratch {
     directory: TempDir,
     work: PathBuf,
+    /// How many trees were put aside.
+    aside: Cell<usize>,
 }
+
+/// Where trees are put that a run left.
+const ASIDE: &str = "aside";
 
 impl Scratch {
     pub(crate) fn new() -> Result<Scratch, BenchError> {
@@ -27,10 +34,12 @@ impl Scratch {
         let mut scratch = Scratch {
             directory,
             work: PathBuf::new(),
+            aside: Cell::new(0),
         };
         scratch.work = scratch.folder("work")?;
         scratch.folder("state")?;
         scratch.folder("config")?;
+        scratch.folder(ASIDE)?;
         Ok(scratch)
     }
 
@@ -48,6 +57,21 @@ impl Scratch {
         let path = self.path(name);
         std::fs::create_dir_all(&path).map_err(BenchError::file("make", &path))?;
         Ok(path)
+    }
+
+    /// Takes a tree out of the way, if it is there, until the bench ends. It is not removed between
+    /// two runs: ext4 looks in vain at every inode that became free within the last seconds before
+    /// it makes a file, and whoever runs next would pay for what the one before it had made.
+    pub(crate) fn put_aside(&self, path: &Path) -> Result<(), BenchError> {
+        let to = self.path(ASIDE).join(self.aside.get().to_string());
+        match std::fs::rename(path, &to) {
+            Ok(()) => {
+                self.aside.set(self.aside.get() + 1);
+                Ok(())
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(BenchError::file("move", path)(error)),
+        }
     }
 
     /// The environment of every arm: short, the same for all, with Ironcage's state and
@@ -85,6 +109,16 @@ impl Scratch {
             .open(&path)
             .map_err(BenchError::file("open", &path))?;
         Ok(Complaints { path, file })
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What overlayfs works in is closed to everybody, and standard removal stops at it. What
+        // cannot be removed is left to the directory's own removal, and to the user.
+        for name in [ASIDE, "state"] {
+            let _ = remove_tree(self.directory.path(), OsStr::new(name));
+        }
     }
 }
 

@@ -57,22 +57,27 @@ pub struct TaskReport {
 }
 
 #[derive(Debug, Clone, Serialize)]
-struct TaskArm {
-    name: &'static str,
+pub(crate) struct TaskArm {
+    pub(crate) name: &'static str,
     about: String,
     milliseconds: Summary,
     /// Of its time to bare's in the same round: the median of the rounds.
-    ratio: f64,
+    pub(crate) ratio: f64,
     /// Where the true median lies, in 95 of 100 benches.
     ratio_interval: (f64, f64),
-    ratio_min: f64,
+    pub(crate) ratio_min: f64,
 }
+
+/// The arms as a table.
+pub(crate) struct Arms<'a>(pub(crate) &'a [TaskArm]);
 
 /// One that does the task.
 pub(crate) struct Worker {
     name: &'static str,
     about: String,
     arm: Arm,
+    /// What brings the result over from where the arm keeps it aside; not timed.
+    fetch: Option<Arm>,
     times: Vec<Duration>,
 }
 
@@ -82,9 +87,67 @@ impl Worker {
             name,
             about,
             arm,
+            fetch: None,
             times: Vec::new(),
         }
     }
+
+    /// The task in a cage whose workspace is in some mode.
+    pub(crate) fn caged(
+        name: &'static str,
+        mode: &str,
+        ironcage: &Path,
+        scratch: &Scratch,
+    ) -> Result<Worker, BenchError> {
+        // A change of its own each time, so that none finds what the one before it left.
+        let words = ["run", "-q", "--fresh", "--workspace-mode", mode, "--"];
+        let words = words.into_iter().chain(["/bin/sh", "task.sh"]);
+        let arguments: Vec<OsString> = words.map(OsString::from).collect();
+        let arm = Arm::spawned(name, ironcage, &arguments, scratch.work(), scratch)?;
+        let about = format!("run -q --workspace-mode {mode}, all layers");
+        let fetch = ["apply", "result"].map(OsString::from);
+        Ok(Worker {
+            fetch: match mode {
+                "direct" => None,
+                _ => Some(Arm::spawned(
+                    "fetch",
+                    ironcage,
+                    &fetch,
+                    scratch.work(),
+                    scratch,
+                )?),
+            },
+            ..Worker::new(name, about, arm)
+        })
+    }
+
+    /// The task without any cage.
+    pub(crate) fn bare(scratch: &Scratch) -> Result<Worker, BenchError> {
+        let (shell, script) = (Path::new("/bin/sh"), [OsString::from("task.sh")]);
+        let arm = Arm::spawned("bare", shell, &script, scratch.work(), scratch)?;
+        Ok(Worker::new("bare", "sh task.sh".into(), arm))
+    }
+}
+
+/// The task by each arm in turns, so many rounds, compared with the arm `bare`.
+pub(crate) fn in_turns(
+    mut workers: Vec<Worker>,
+    rounds: usize,
+    scratch: &Scratch,
+) -> Result<Vec<TaskArm>, BenchError> {
+    let mut expected = None;
+    let mut shuffle = Shuffle::new();
+    // The first round fills the caches and is not counted.
+    for round in 0..=rounds {
+        for index in shuffle.order(workers.len()) {
+            let worker = &mut workers[index];
+            let elapsed = work_once(worker, scratch, &mut expected)?;
+            if round > 0 {
+                worker.times.push(elapsed);
+            }
+        }
+    }
+    Ok(summarise(workers))
 }
 
 /// Fails if something is not installed that the task calls.
@@ -112,20 +175,8 @@ pub fn bench_task(request: &TaskRequest) -> Result<TaskReport, BenchError> {
     let host = HostFacts::now();
     let scratch = Scratch::new()?;
     let mut notes = Vec::new();
-    let mut workers = workers(request, &scratch, &mut notes)?;
-    let mut expected = None;
-    let mut shuffle = Shuffle::new();
-    // The first round fills the caches and is not counted.
-    for round in 0..=request.runs {
-        for index in shuffle.order(workers.len()) {
-            let worker = &mut workers[index];
-            let elapsed = work_once(worker, &scratch, &mut expected)?;
-            if round > 0 {
-                worker.times.push(elapsed);
-            }
-        }
-    }
-    let arms = summarise(workers);
+    let workers = workers(request, &scratch, &mut notes)?;
+    let arms = in_turns(workers, request.runs, &scratch)?;
     let verdicts = arms
         .iter()
         .filter(|arm| arm.name == "ironcage")
@@ -168,12 +219,7 @@ fn workers(
         let arm = Arm::spawned(name, program, arguments, work, scratch)?;
         Ok::<_, BenchError>(Worker::new(name, about, arm))
     };
-    let mut workers = vec![worker(
-        "bare",
-        "sh task.sh".into(),
-        shell,
-        &["task.sh".into()],
-    )?];
+    let mut workers = vec![Worker::bare(scratch)?];
     match find_program("bwrap") {
         Some(program) => {
             let mut arguments = bwrap_arguments(BwrapView {
@@ -186,23 +232,22 @@ fn workers(
         None => notes.push("bwrap: not measured: not installed (package bubblewrap)".to_owned()),
     }
     // On the real files, like the others; `bench workspace` measures the copy-on-write view.
-    let mut arguments: Vec<OsString> = ["run", "-q", "--workspace-mode", "direct", "--"]
-        .map(OsString::from)
-        .to_vec();
-    arguments.extend(script());
-    workers.push(worker(
+    workers.push(Worker::caged(
         "ironcage",
-        "run -q --workspace-mode direct, all layers".into(),
+        "direct",
         &request.ironcage,
-        &arguments,
+        scratch,
     )?);
     if !request.side_channels {
         return Ok(workers);
     }
     for (name, means) in [("cores", "cores"), ("hardened", "hardened")] {
-        let mut arguments = arguments.clone();
-        let flags = ["--side-channels", means].map(OsString::from);
-        arguments.splice(2..2, flags);
+        let flags = ["run", "-q", "--side-channels", means];
+        let flags = flags
+            .into_iter()
+            .chain(["--workspace-mode", "direct", "--"]);
+        let mut arguments: Vec<OsString> = flags.map(OsString::from).collect();
+        arguments.extend(script());
         let mut tried = std::process::Command::new(&request.ironcage);
         let tried = tried
             .args(["run", "-q", "--side-channels", means, "--", "/bin/true"])
@@ -231,7 +276,7 @@ pub(crate) fn work_once(
     expected: &mut Option<String>,
 ) -> Result<Duration, BenchError> {
     let work = scratch.work();
-    std::fs::remove_dir_all(work).map_err(BenchError::file("empty", work))?;
+    scratch.put_aside(work)?;
     std::fs::create_dir(work).map_err(BenchError::file("make", work))?;
     for (name, text) in FILES {
         let path = work.join(name);
@@ -242,6 +287,9 @@ pub(crate) fn work_once(
         reason,
     };
     let elapsed = worker.arm.measure()?.map_err(failed)?;
+    if let Some(fetch) = &mut worker.fetch {
+        fetch.measure()?.map_err(failed)?;
+    }
     let path = work.join("result");
     let result = std::fs::read_to_string(&path).map_err(BenchError::file("read", &path))?;
     let expected = expected.get_or_insert_with(|| result.clone());
@@ -287,6 +335,20 @@ impl fmt::Display for TaskReport {
         )?;
         write!(f, "{}", self.host)?;
         writeln!(f, "command: {}\n", self.reproduce)?;
+        write!(f, "{}", Arms(&self.arms))?;
+        for note in &self.notes {
+            writeln!(f, "{note}")?;
+        }
+        writeln!(f)?;
+        for verdict in &self.verdicts {
+            writeln!(f, "{verdict}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Arms<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut table = Table::new([
             "",
             "median",
@@ -296,7 +358,7 @@ impl fmt::Display for TaskReport {
             "95 %",
             "ratio (min)",
         ]);
-        for arm in &self.arms {
+        for arm in self.0 {
             table.row([
                 arm.name.to_owned(),
                 number(arm.milliseconds.median, 1),
@@ -312,19 +374,12 @@ impl fmt::Display for TaskReport {
             ]);
         }
         writeln!(f, "{table}")?;
-        for arm in &self.arms {
+        for arm in self.0 {
             writeln!(
                 f,
                 "{}: {} ({} runs)",
                 arm.name, arm.about, arm.milliseconds.runs
             )?;
-        }
-        for note in &self.notes {
-            writeln!(f, "{note}")?;
-        }
-        writeln!(f)?;
-        for verdict in &self.verdicts {
-            writeln!(f, "{verdict}")?;
         }
         Ok(())
     }
@@ -337,12 +392,8 @@ mod tests {
     fn worker(arguments: &[&str], scratch: &Scratch) -> Worker {
         let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
         let shell = Path::new("/bin/sh");
-        Worker {
-            name: "bare",
-            about: String::new(),
-            arm: Arm::spawned("bare", shell, &arguments, scratch.work(), scratch).unwrap(),
-            times: Vec::new(),
-        }
+        let arm = Arm::spawned("bare", shell, &arguments, scratch.work(), scratch).unwrap();
+        Worker::new("bare", String::new(), arm)
     }
 
     #[test]

@@ -6,11 +6,11 @@ use crate::arm::Arm;
 use crate::scratch::Scratch;
 use crate::statistics::{Shuffle, Summary};
 use crate::table::{Table, number};
+use crate::task::{self, Arms, TaskArm, Worker};
 use crate::verdict::{Target, Verdict};
 use crate::{BenchError, HostFacts};
-use ironcage_state::remove_tree;
 use serde::Serialize;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,18 +20,20 @@ const FLAT: Target = Target {
     at_most: 10.0,
     unit: "%",
 };
-/// How much longer work may take copy-on-write than on the real files without a cage.
-const WORK: Target = Target {
+/// How much longer the agent's task may take copy-on-write than bare.
+const TASK: Target = Target {
     at_most: 5.0,
     unit: "%",
 };
+/// How often the agent's task is done for each run of the others, which spread less.
+const ROUNDS: usize = 5;
 /// Files of the tree that work is done in, and of the archive that is unpacked in it.
 const FILES: usize = 10_000;
 const PER_DIRECTORY: usize = 100;
 const PROGRAM: &str = include_str!("../task/program.c");
 
 /// Work on the tree: a name, and a script that fails where the result is not the right one.
-const TASKS: [(&str, &str); 4] = [
+const WORK: [(&str, &str); 4] = [
     ("git status", "test -z \"$(git status --porcelain)\""),
     (
         "untar 10,000 files",
@@ -67,7 +69,8 @@ pub struct WorkspaceReport {
     host: HostFacts,
     reproduce: String,
     starts: Vec<StartIn>,
-    tasks: Vec<Task>,
+    work: Vec<Work>,
+    task: Vec<TaskArm>,
     verdicts: Vec<Verdict>,
 }
 
@@ -79,8 +82,8 @@ struct StartIn {
 }
 
 #[derive(Debug, Clone, Serialize)]
-struct Task {
-    task: &'static str,
+struct Work {
+    work: &'static str,
     name: &'static str,
     milliseconds: Summary,
     ratio_median: f64,
@@ -93,17 +96,11 @@ pub fn bench_workspace(request: &WorkspaceRequest) -> Result<WorkspaceReport, Be
         let why = "bench workspace needs at least one start and one run";
         return Err(BenchError::Request(why.to_owned()));
     }
-    let missing: Vec<String> = [("/usr/bin/git", "git"), ("/usr/bin/gcc", "gcc")]
-        .into_iter()
-        .filter(|(path, _)| !Path::new(path).exists())
-        .map(|(path, package)| format!("{path} (package {package})"))
-        .collect();
-    if !missing.is_empty() {
-        return Err(BenchError::Missing { names: missing });
-    }
+    task::check_needs()?;
     let host = HostFacts::now();
     let starts = starts(request)?;
-    let tasks = tasks(request)?;
+    let work = work(request)?;
+    let task = agents_task(request)?;
     Ok(WorkspaceReport {
         bench: "workspace",
         host,
@@ -111,24 +108,40 @@ pub fn bench_workspace(request: &WorkspaceRequest) -> Result<WorkspaceReport, Be
             "ironcage bench workspace --starts {} --runs {} --files {}",
             request.starts, request.runs, request.files
         ),
-        verdicts: verdicts(&starts, &tasks),
+        verdicts: verdicts(&starts, &task),
         starts,
-        tasks,
+        work,
+        task,
     })
 }
 
-fn verdicts(starts: &[StartIn], tasks: &[Task]) -> Vec<Verdict> {
+fn verdicts(starts: &[StartIn], task: &[TaskArm]) -> Vec<Verdict> {
     let mut cow = starts.iter().filter(|start| start.name == "cow");
     let flat = cow.next().zip(cow.next_back()).map(|(empty, largest)| {
         let ratio = largest.milliseconds.median / empty.milliseconds.median;
         let what = format!("added to a start by {} files, by median", largest.files);
         Verdict::new(what, (ratio - 1.0) * 100.0, FLAT)
     });
-    let work = tasks.iter().filter(|task| task.name == "cow").map(|task| {
-        let what = format!("added to `{}` by cow, by median", task.task);
-        Verdict::new(what, (task.ratio_median - 1.0) * 100.0, WORK)
-    });
-    flat.into_iter().chain(work).collect()
+    let added = task
+        .iter()
+        .filter(|arm| arm.name == "cow")
+        .flat_map(|arm| [("by round", arm.ratio), ("by min", arm.ratio_min)])
+        .map(|(by, ratio)| {
+            let what = format!("added to the task by cow, {by}");
+            Verdict::new(what, (ratio - 1.0) * 100.0, TASK)
+        });
+    flat.into_iter().chain(added).collect()
+}
+
+/// The mixed task of `bench task`, in a workspace made anew for each run.
+fn agents_task(request: &WorkspaceRequest) -> Result<Vec<TaskArm>, BenchError> {
+    let scratch = Scratch::new()?;
+    let workers = vec![
+        Worker::bare(&scratch)?,
+        Worker::caged("direct", "direct", &request.ironcage, &scratch)?,
+        Worker::caged("cow", "cow", &request.ironcage, &scratch)?,
+    ];
+    task::in_turns(workers, request.runs * ROUNDS, &scratch)
 }
 
 fn starts(request: &WorkspaceRequest) -> Result<Vec<StartIn>, BenchError> {
@@ -199,13 +212,13 @@ fn fill(work: &Path, files: usize, text: fn(usize) -> String) -> Result<(), Benc
     Ok(())
 }
 
-struct Worker {
+struct Doer {
     name: &'static str,
     arm: Arm,
     times: Vec<Duration>,
 }
 
-fn tasks(request: &WorkspaceRequest) -> Result<Vec<Task>, BenchError> {
+fn work(request: &WorkspaceRequest) -> Result<Vec<Work>, BenchError> {
     let scratch = Scratch::new()?;
     let work = scratch.work().to_owned();
     fill(&work, FILES, |number| {
@@ -215,8 +228,8 @@ fn tasks(request: &WorkspaceRequest) -> Result<Vec<Task>, BenchError> {
     std::fs::write(&program, PROGRAM).map_err(BenchError::file("write", &program))?;
     prepare(&work, &scratch)?;
     let mut measured = Vec::new();
-    for (task, script) in TASKS {
-        let mut workers = workers(request, &scratch, script)?;
+    for (name, script) in WORK {
+        let mut workers = doers(request, &scratch, script)?;
         let mut shuffle = Shuffle::new();
         for round in 0..=request.runs {
             for index in shuffle.order(workers.len()) {
@@ -230,7 +243,7 @@ fn tasks(request: &WorkspaceRequest) -> Result<Vec<Task>, BenchError> {
             }
         }
         clean(&scratch)?;
-        measured.extend(summarise(task, workers));
+        measured.extend(summarise(name, workers));
     }
     Ok(measured)
 }
@@ -246,11 +259,11 @@ fn prepare(work: &Path, scratch: &Scratch) -> Result<(), BenchError> {
     Ok(())
 }
 
-fn workers(
+fn doers(
     request: &WorkspaceRequest,
     scratch: &Scratch,
     script: &str,
-) -> Result<Vec<Worker>, BenchError> {
+) -> Result<Vec<Doer>, BenchError> {
     let shell = Path::new("/bin/sh");
     let plain = ["-c".into(), OsString::from(script)];
     let copied = format!("cp -a . ../copy && cd ../copy && {script}");
@@ -263,7 +276,7 @@ fn workers(
     ];
     arms.into_iter()
         .map(|(name, program, arguments)| {
-            Ok(Worker {
+            Ok(Doer {
                 name,
                 arm: Arm::spawned(name, program, &arguments, scratch.work(), scratch)?,
                 times: Vec::new(),
@@ -274,15 +287,12 @@ fn workers(
 
 /// Takes away what a run left: in the tree, beside it, and in Ironcage's state.
 fn clean(scratch: &Scratch) -> Result<(), BenchError> {
-    // What overlayfs works in is closed to everybody, and standard removal stops at it.
-    remove_tree(scratch.work(), OsStr::new("out")).map_err(BenchError::Left)?;
-    for name in ["copy", "state"] {
-        remove_tree(&scratch.path(""), OsStr::new(name)).map_err(BenchError::Left)?;
-    }
-    Ok(())
+    scratch.put_aside(&scratch.work().join("out"))?;
+    scratch.put_aside(&scratch.path("copy"))?;
+    scratch.put_aside(&scratch.path("state"))
 }
 
-fn summarise(task: &'static str, workers: Vec<Worker>) -> Vec<Task> {
+fn summarise(work: &'static str, workers: Vec<Doer>) -> Vec<Work> {
     let bare = workers
         .first()
         .and_then(|bare| Summary::of_times(&bare.times));
@@ -291,8 +301,8 @@ fn summarise(task: &'static str, workers: Vec<Worker>) -> Vec<Task> {
         .filter_map(|worker| {
             let milliseconds = Summary::of_times(&worker.times)?;
             let bare = bare?;
-            Some(Task {
-                task,
+            Some(Work {
+                work,
                 name: worker.name,
                 milliseconds,
                 ratio_median: milliseconds.median / bare.median,
@@ -318,20 +328,22 @@ impl fmt::Display for WorkspaceReport {
         }
         writeln!(f, "{table}")?;
         let mut table = Table::new(["work", "median", "min", "ratio (median)", "ratio (min)"]);
-        for task in &self.tasks {
+        for work in &self.work {
             table.row([
-                format!("{}, {}", task.task, task.name),
-                number(task.milliseconds.median, 1),
-                number(task.milliseconds.min, 1),
-                number(task.ratio_median, 3),
-                number(task.ratio_min, 3),
+                format!("{}, {}", work.work, work.name),
+                number(work.milliseconds.median, 1),
+                number(work.milliseconds.min, 1),
+                number(work.ratio_median, 3),
+                number(work.ratio_min, 3),
             ]);
         }
         writeln!(f, "{table}")?;
         writeln!(
             f,
-            "direct: on the real files in a cage; cow: the default; copy: `cp -a` first, then bare"
+            "direct: on the real files in a cage; cow: the default; copy: `cp -a` first, then bare\n"
         )?;
+        writeln!(f, "the agent's task, as in `ironcage bench task`")?;
+        writeln!(f, "{}", Arms(&self.task))?;
         for verdict in &self.verdicts {
             writeln!(f, "{verdict}")?;
         }

@@ -1,8 +1,9 @@
 #!/bin/sh
-# A mixed agent task, the same for every arm: write 200 files, search them, keep them in
-# git, change some, compile and run a program, run a Python script. Everything stays below
-# the current directory, temporary files too, so that each arm works on the same file
-# system. The last line leaves a checksum of all that was found, for the bench to compare.
+# A mixed agent task, the same for every arm: write 200 files, keep them in git, then ten times
+# what an agent does all day: search them, change some, commit, compile and run a program, run
+# a Python script. Everything stays below the current directory, temporary files too, so that
+# each arm works on the same file system. The last line leaves a checksum of all that was
+# found, for the bench to compare.
 set -eu
 PATH=/usr/bin:/bin
 LC_ALL=C
@@ -34,20 +35,23 @@ while [ "$i" -lt 200 ]; do
     i=$((i + 1))
 done
 
-grep -rn needle src | sort > ../found
-
 git init -q .
 git add .
 git commit -q -m 'The files'
-sed -i 's/return/return 1 +/' src/part3/*.c src/part7/*.c
-git diff --stat > ../changed
-git add -u
-git commit -q -m 'A change'
-git log --format=%H > ../history
 
-gcc -O2 -Wall -o ../program ../program.c
-../program > ../computed
-python3 ../summary.py src > ../summary
+round=0
+while [ "$round" -lt 10 ]; do
+    grep -rn needle src | sort >> ../found
+    sed -i "s/return/return $round +/" src/part3/*.c src/part7/*.c
+    git diff --stat >> ../changed
+    git add -u
+    git commit -q -m "Change $round"
+    gcc -O2 -Wall -o ../program ../program.c
+    ../program >> ../computed
+    python3 ../summary.py src >> ../summary
+    round=$((round + 1))
+done
+git log --format=%H > ../history
 
 cd ..
 cat found changed history computed summary | cksum > result
