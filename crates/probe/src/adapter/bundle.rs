@@ -4,13 +4,15 @@
 //! The directory has the host's system read-only, /etc, and the workspace at its own path: what
 //! a user of these tools would put into an image. Everything else is the peer's own default.
 
-use super::Launch;
+use super::{Launch, docker};
+use crate::stage::sweep;
 use ironcage_sys::attack;
 use ironcage_sys::rustix::mount::{MountPropagationFlags, mount_change};
 use ironcage_sys::rustix::process::{getegid, geteuid};
 use serde_json::{Value, json};
 use std::ffi::{CString, OsString};
-use std::io;
+use std::fs::File;
+use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -22,6 +24,7 @@ pub(super) const CRUN: &str = "crun";
 pub(super) const RUNC: &str = "runc";
 pub(super) const RUNSC: &str = "runsc";
 pub(super) const PODMAN: &str = "podman";
+pub(super) const DOCKER: &str = "docker";
 pub(super) const SRT: &str = "srt";
 pub(super) const LANDLOCK: &str = "landlock";
 
@@ -56,6 +59,7 @@ fn prepare(kind: &str, workspace: &Path, command: &[OsString]) -> io::Result<Com
     let place = runtime.join(format!("peer-{}", std::process::id()));
     std::fs::create_dir_all(&place)?;
     let root = place.join("rootfs");
+    tell_group()?;
     match kind {
         CHROOT => {
             make_root(&root, workspace)?;
@@ -78,16 +82,22 @@ fn prepare(kind: &str, workspace: &Path, command: &[OsString]) -> io::Result<Com
                 .args(command);
             Ok(peer)
         }
+        DOCKER => {
+            make_root(&root, workspace)?;
+            let daemon = docker::daemon(&runtime.join("docker"), &root)?;
+            let mut peer = Command::new("docker");
+            peer.arg("--host").arg(daemon);
+            peer.args(["run", "--rm", "--network=none", "--log-driver=none"]);
+            peer.arg("--cgroup-parent").arg(group()).arg("--volume");
+            peer.arg(volume(Path::new("/usr"), ":ro")).arg("--volume");
+            peer.arg(volume(Path::new("/etc"), ":ro")).arg("--volume");
+            peer.arg(volume(workspace, ":rw")).arg("--workdir");
+            peer.arg(workspace).arg(docker::IMAGE).args(command);
+            Ok(peer)
+        }
         PODMAN => {
             make_root(&root, workspace)?;
             show_one_cgroup_tree()?;
-            let volume = |path: &Path, mode: &str| {
-                let mut text = path.as_os_str().to_owned();
-                text.push(":");
-                text.push(path);
-                text.push(mode);
-                text
-            };
             // One store for all runs: each takes megabytes of the stage.
             let store = runtime.join("podman");
             let mut peer = Command::new("podman");
@@ -135,11 +145,36 @@ fn prepare(kind: &str, workspace: &Path, command: &[OsString]) -> io::Result<Com
                 _ => &mut peer,
             };
             peer.args(["run", "--bundle"]).arg(&place);
-            peer.arg(format!("peer-{}", std::process::id()));
+            peer.arg(group());
             Ok(peer)
         }
         other => Err(io::Error::other(format!("there is no peer `{other}`"))),
     }
+}
+
+/// What the peer's control group is called, where it makes one.
+fn group() -> String {
+    format!("peer-{}", std::process::id())
+}
+
+/// Lets the stage remove that group when it ends: a killed peer does not.
+fn tell_group() -> io::Result<()> {
+    let home = std::env::var_os("HOME").unwrap_or_default();
+    let path = Path::new(&home).join(sweep::PEER_GROUPS);
+    if let Some(above) = path.parent() {
+        std::fs::create_dir_all(above)?;
+    }
+    let mut file = File::options().create(true).append(true).open(path)?;
+    file.write_all(format!("{}\n", group()).as_bytes())
+}
+
+/// A directory of the host's, at its own path inside.
+fn volume(path: &Path, mode: &str) -> OsString {
+    let mut text = path.as_os_str().to_owned();
+    text.push(":");
+    text.push(path);
+    text.push(mode);
+    text
 }
 
 /// What a plain runner of Landlock does: the system can be read, the workspace, /tmp and devices
@@ -188,7 +223,7 @@ fn own_mounts() -> io::Result<()> {
 
 /// crun refuses to start where version 1 and 2 of cgroups are mounted side by side: it is shown
 /// version 2 alone.
-fn show_one_cgroup_tree() -> io::Result<()> {
+pub(super) fn show_one_cgroup_tree() -> io::Result<()> {
     let (all, second) = (c"/sys/fs/cgroup", c"/sys/fs/cgroup/unified");
     if !geteuid().is_root() || !Path::new("/sys/fs/cgroup/unified").is_dir() {
         return Ok(());

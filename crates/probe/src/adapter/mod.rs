@@ -1,6 +1,7 @@
 //! Sandboxes under test: one value each, started as their users start them.
 
 pub(crate) mod bundle;
+mod docker;
 mod network;
 mod peers;
 
@@ -56,14 +57,6 @@ pub enum AdapterError {
     /// Only root can start it.
     #[error("`{0}` cannot be used without root: run the suite as root")]
     NeedsRoot(&'static str),
-    /// It does not work on a stage of namespaces.
-    #[error("`{name}` cannot be put on the stage: {why}")]
-    NotOnStage {
-        /// Its name.
-        name: &'static str,
-        /// The reason, and what to take instead.
-        why: &'static str,
-    },
     /// The command line lacks a placeholder.
     #[error("`{0}` lacks {{command}}, which stands for the program to hold")]
     NoCommand(String),
@@ -246,7 +239,6 @@ impl Adapter {
         ];
         own.into_iter()
             .chain(peers::PEERS.iter().map(|peer| peer.name))
-            .chain(peers::NOT_ON_STAGE.iter().map(|(name, ..)| *name))
             .collect()
     }
 

@@ -111,6 +111,15 @@ pub(super) const PEERS: &[Peer] = &[
         ..PEER
     },
     Peer {
+        name: "docker",
+        title: "docker run --network none",
+        program: "dockerd",
+        package: "docker.io",
+        line: |launch| bundle::line(bundle::DOCKER, launch),
+        root_only: true,
+        ..PEER
+    },
+    Peer {
         name: "runsc",
         title: "runsc (gVisor) with its default specification",
         program: "runsc",
@@ -129,19 +138,8 @@ pub(super) const PEERS: &[Peer] = &[
     },
 ];
 
-/// Peers that the suite cannot test, the package that has them, and why.
-pub(super) const NOT_ON_STAGE: &[(&str, &str, &str)] = &[(
-    "docker",
-    "docker.io",
-    "its daemon makes containers outside of it, where no canary is; its runtime can: --against runc",
-)];
-
 /// The adapter of the peer with this name.
 pub(super) fn named(name: &str) -> Result<Adapter, AdapterError> {
-    if let Some((name, package, why)) = NOT_ON_STAGE.iter().find(|(entry, ..)| *entry == name) {
-        system_program(name, package)?;
-        return Err(AdapterError::NotOnStage { name, why });
-    }
     let Some(peer) = PEERS.iter().find(|peer| peer.name == name) else {
         return Err(AdapterError::Unknown {
             name: name.to_owned(),
@@ -291,11 +289,5 @@ mod tests {
     fn an_unknown_name_is_answered_with_those_there_are() {
         let error = named("nosuch").unwrap_err().to_string();
         assert!(error.contains("bwrap-hard") && error.contains("ironcage-root-inside"));
-        // Its package where it is not there, and what to take instead where it is.
-        let docker = named("docker").unwrap_err().to_string();
-        assert!(
-            docker.contains("docker.io") || docker.contains("runc"),
-            "{docker}"
-        );
     }
 }

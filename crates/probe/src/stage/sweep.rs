@@ -7,6 +7,15 @@ use std::time::Duration;
 /// Where Ironcage keeps its records, below the home directory.
 pub(crate) const AUDIT: &str = ".local/state/ironcage/audit";
 
+/// Where peers leave the names of their control groups, below the home directory.
+pub(crate) const PEER_GROUPS: &str = ".local/state/peer-groups";
+
+/// Names of the control groups of peers that were started on a stage.
+fn peers(home: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(home.join(PEER_GROUPS)).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
 /// Ids of the cages that were started on a stage, by their records.
 pub(crate) fn cages(home: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(home.join(AUDIT))
@@ -41,10 +50,11 @@ fn remove(group: &Path) -> bool {
     std::fs::remove_dir(group).is_ok()
 }
 
-/// Removes the control groups of the cages that were started on a stage, once its processes
-/// are gone.
+/// Removes the control groups of the cages and peers that were started on a stage, once its
+/// processes are gone.
 pub(crate) fn remove_groups(home: &Path) {
-    let cages = cages(home);
+    let mut cages = cages(home);
+    cages.extend(peers(home));
     if cages.is_empty() {
         return;
     }
