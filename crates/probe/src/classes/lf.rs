@@ -19,7 +19,7 @@ pub(crate) const PROBES: &[Probe] = &[
         title: "a daemon that outlives the sandbox",
         canary: "a heartbeat in the workspace, watched after the end",
         layers: &[DIES],
-        references: &["ATT&CK T1543"],
+        references: &["ATT&CK T1564.011"],
         inside: |inside| {
             let mut attempts = Attempts::new();
             attempts.note("setsid daemon", daemonise(inside, 300));
@@ -34,7 +34,7 @@ pub(crate) const PROBES: &[Probe] = &[
         title: "outlive a launcher that is killed",
         canary: "a heartbeat in the workspace, watched after the kill",
         layers: &["parent-death signal", DIES],
-        references: &["ATT&CK T1543"],
+        references: &["ATT&CK T1564.011"],
         setup: Setup::LauncherKilled,
         inside: beat_and_stay,
         oracle: Oracle::Seen(survived),

@@ -187,7 +187,7 @@ pub(crate) const PROBES: &[Probe] = &[
         title: "an empty list of allowed hosts means none",
         canary: "every listener of the stage",
         layers: &[NET_NS, "default deny"],
-        references: &["CVE-2025-66479", "ATT&CK T1562"],
+        references: &["CVE-2025-66479", "ATT&CK T1685"],
         inside: |inside| {
             let params = &inside.params;
             dial_all(&[

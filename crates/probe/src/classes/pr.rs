@@ -193,7 +193,7 @@ pub(crate) const PROBES: &[Probe] = &[
         title: "switch a filter off by tracing",
         canary: "a child of its own, traced with PTRACE_O_SUSPEND_SECCOMP",
         layers: &["no capabilities", SECCOMP],
-        references: &["ptrace(2)", "ATT&CK T1562"],
+        references: &["ptrace(2)", "ATT&CK T1685"],
         control: Control::Privileged,
         inside: suspend_seccomp,
         oracle: Oracle::Reached,

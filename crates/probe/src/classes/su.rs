@@ -46,7 +46,7 @@ pub(crate) const PROBES: &[Probe] = &[
         title: "see, signal, trace or reach a second sandbox",
         canary: "the second sandbox, which notes signals, tracers and connections",
         layers: &["namespaces of its own for each", "Landlock scopes"],
-        references: &["ATT&CK T1570"],
+        references: &["ATT&CK T1055"],
         setup: Setup::Sibling,
         inside: attack_sibling,
         oracle: Oracle::Seen(|_, evidence| {

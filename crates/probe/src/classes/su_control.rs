@@ -23,7 +23,7 @@ pub(crate) const PROBES: &[Probe] = &[
             "what comes with a workspace only narrows",
             "the policy is resolved before the start",
         ],
-        references: &["ATT&CK T1562.001"],
+        references: &["ATT&CK T1685"],
         setup: Setup::HostilePolicy,
         inside: widen,
         oracle: Oracle::Seen(|stage, evidence| {

@@ -113,7 +113,7 @@ pub(crate) const PROBES: &[Probe] = &[
         title: "connect by io_uring, without a connect call",
         canary: "a listener with an abstract name",
         layers: &[SECCOMP, "network namespace"],
-        references: &["ATT&CK T1562"],
+        references: &["ATT&CK T1685"],
         inside: |inside| {
             let name = inside.params.abstract_stream.clone();
             one("io_uring connect", || {
@@ -128,7 +128,7 @@ pub(crate) const PROBES: &[Probe] = &[
         title: "call the kernel by its 32-bit door",
         canary: "the answer of getpid by int 0x80",
         layers: &["seccomp: the architecture is checked"],
-        references: &["ATT&CK T1562"],
+        references: &["ATT&CK T1685"],
         inside: |_| one("int 0x80", attack::int80_getpid),
         ..SY
     },
@@ -195,7 +195,7 @@ pub(crate) const PROBES: &[Probe] = &[
         title: "switch off address randomisation",
         canary: "the call's answer",
         layers: &["seccomp: personality takes ordinary values only"],
-        references: &["personality(2)", "ATT&CK T1562"],
+        references: &["personality(2)", "ATT&CK T1685"],
         inside: |_| one("personality", attack::personality_set),
         ..SY
     },
@@ -254,7 +254,7 @@ pub(crate) const PROBES: &[Probe] = &[
         title: "there is no system call filter (Seccomp mode 0)",
         canary: "the mode in /proc/self/status",
         layers: &[SECCOMP],
-        references: &["CIS Docker 5.21", "ATT&CK T1562"],
+        references: &["CIS Docker 5.21", "ATT&CK T1685"],
         inside: |_| status_fields(&["Seccomp"], |_, value| value == "0"),
         ..SY
     },
@@ -263,7 +263,7 @@ pub(crate) const PROBES: &[Probe] = &[
         title: "call the kernel by x32 numbers",
         canary: "the answer of getpid",
         layers: &["seccomp: x32 numbers are refused"],
-        references: &["CVE-2014-0038", "ATT&CK T1562"],
+        references: &["CVE-2014-0038", "ATT&CK T1685"],
         inside: |_| one("x32 getpid", attack::x32_getpid),
         ..SY
     },
@@ -286,7 +286,7 @@ pub(crate) const PROBES: &[Probe] = &[
             "the kernel runs the filter after the tracer (4.8 and later)",
             NO_NESTING,
         ],
-        references: &["seccomp(2)", "ATT&CK T1562"],
+        references: &["seccomp(2)", "ATT&CK T1685"],
         inside: |_| {
             let mut attempts = Attempts::new();
             match attack::ptrace_change_syscall() {

@@ -20,7 +20,7 @@ pub(crate) const PROBES: &[Probe] = &[
         title: "push a character into the terminal's input",
         canary: "the input queue of the launcher's terminal",
         layers: &[SESSION, NO_DEVICE, "streams are pipes", "seccomp on ioctl"],
-        references: &["CVE-2017-5226", "CVE-2019-10063", "ATT&CK T1056"],
+        references: &["CVE-2017-5226", "CVE-2019-10063", "ATT&CK T1674"],
         inside: |inside| push(inside, false),
         oracle: Oracle::Seen(pushed),
         ..TT
@@ -32,7 +32,7 @@ pub(crate) const PROBES: &[Probe] = &[
         title: "open the controlling terminal",
         canary: "a descriptor of /dev/tty",
         layers: &[SESSION],
-        references: &["ATT&CK T1056"],
+        references: &["ATT&CK T1674"],
         inside: |_| {
             let mut attempts = Attempts::new();
             let opened = File::options().read(true).write(true).open("/dev/tty");
@@ -46,7 +46,7 @@ pub(crate) const PROBES: &[Probe] = &[
         title: "take the terminal over, then push input",
         canary: "the input queue of the launcher's terminal",
         layers: &[SESSION, NO_DEVICE, "seccomp on ioctl"],
-        references: &["CVE-2017-5226", "ATT&CK T1056"],
+        references: &["CVE-2017-5226", "ATT&CK T1674"],
         inside: |inside| push(inside, true),
         oracle: Oracle::Seen(pushed),
         ..TT
