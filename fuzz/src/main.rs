@@ -1,7 +1,7 @@
 //! One parser under libFuzzer, chosen by the variable IRONCAGE_FUZZ; `scripts/fuzz` runs them.
 #![no_main]
 
-use ironcage_control::{Inquiry, Reply, Request, frame};
+use ironcage_control::{Said, Reply, Request, frame};
 use ironcage_intent::{Answer, Encoding, Format, results};
 use std::path::Path;
 use std::sync::OnceLock;
@@ -48,8 +48,9 @@ fn control_frame(bytes: &[u8]) {
 
 /// A line of somebody in the cage who asks for something.
 fn inquiry(bytes: &[u8]) {
-    match Inquiry::read(bytes) {
-        Ok(inquiry) => drop(inquiry.what.resource().map(|what| what.to_string())),
+    match Said::read(bytes) {
+        Ok(Said::Asks(inquiry)) => drop(inquiry.what.resource().map(|what| what.to_string())),
+        Ok(Said::Runs(shell)) => assert!(shell.reads.iter().all(|path| path.is_absolute())),
         Err(error) => assert!(!error.to_string().contains(char::is_control)),
     }
 }

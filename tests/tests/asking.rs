@@ -33,6 +33,12 @@ impl<'a> Cage<'a> {
     /// file each.
     #[track_caller]
     fn start(stage: &'a Stage) -> Self {
+        Cage::start_with(stage, "plain")
+    }
+
+    /// The same, with this way with shells.
+    #[track_caller]
+    fn start_with(stage: &'a Stage, shell: &str) -> Self {
         let at = |name: &str| stage.aside().join(name).display().to_string();
         stage.write(stage.aside().join("auto/file"), "automatic\n");
         stage.write(stage.aside().join("data/file"), "asked for\n");
@@ -48,7 +54,8 @@ impl<'a> Cage<'a> {
         let policy = policy.to_str().expect("text");
         let args = ["run", "-q", "-d", "--workspace-mode", "direct", "--policy"];
         let mut run = stage.ironcage(args);
-        let ran = Running::start(run.arg(policy)).finish(PATIENCE).ok();
+        let run = run.args([policy, "--shell", shell]);
+        let ran = Running::start(run).finish(PATIENCE).ok();
         let id = ran.stdout().trim().to_owned();
         Cage { stage, id }
     }
@@ -356,5 +363,99 @@ for round in range(4):
         Running::start(&mut stage.ironcage(["ask", "--read", "/etc"])).finish(PATIENCE)
             .ended(125).says("not inside of a cage");
         stage.sh("ls -d /.ironcage").ended(2);
+    }
+
+    fn a_command_of_the_shell_has_its_lease_while_it_runs_and_nobody_else_has(stage) {
+        let cage = Cage::start_with(stage, "scoped");
+        let file = format!("{}/file", cage.aside("auto"));
+        let until = |file: &str| format!("until [ -e /tmp/{file} ]; do sleep 0.02; done");
+        let script = format!(
+            "$SHELL -c 'cat {file}; : > /tmp/ready; {}; cat {file}' & {}; cat {file} 2>&1; : > /tmp/go; wait $!; echo status $?; cat {file} 2>&1",
+            until("go"),
+            until("ready"),
+        );
+        let ran = cage.sh(&script).ended(1);
+        let said = ran.stdout();
+        // Beside it there is a place where something is mounted for others, and nothing in it.
+        assert_eq!(said.matches("automatic").count(), 2, "{ran:?}");
+        assert_eq!(said.matches("No such file").count(), 1, "{ran:?}");
+        assert!(said.contains("status 0"), "{ran:?}");
+        let record = cage.record();
+        for said in ["a command of bash: read", "(in a scope)", "revoked after"] {
+            assert!(record.contains(said), "{said}: {record}");
+        }
+        // Without the shell that stands ahead there is no lease.
+        cage.sh(&format!("/bin/bash -c 'cat {file}'")).ended(1);
+    }
+
+    fn status_streams_place_and_variables_of_a_scoped_command_are_the_shells_own(stage) {
+        let cage = Cage::start_with(stage, "scoped");
+        let file = format!("{}/file", cage.aside("auto"));
+        // What is left running would hold the pipe: it ends with the scope.
+        let ran = cage.sh(&format!(
+            "mkdir -p ~/sub && cd ~/sub && echo kept > here && out=$(echo piped | FOO='b a r' $SHELL -c 'cat {file} - here; echo \"$FOO $PWD $1\"; echo errors >&2; sleep 1000 & exit 7' zero one); echo \"$out\"; echo status $?; \
+             out=$(echo piped | $SHELL -lc 'cat {file}; exit 7'); echo then $?; \
+             $SHELL -c 'cat {file} >/dev/null; kill -9 $$'; echo killed $?"
+        )).ok().says("errors");
+        let home = stage.home().display().to_string();
+        for said in ["automatic\npiped\nkept\n", &format!("b a r {home}/sub one\n"), "then 7", "killed 137"] {
+            assert!(ran.stdout().contains(said), "{said:?}: {ran:?}");
+        }
+        // A signal for the shell is one for its command.
+        let ran = cage.sh(&format!(
+            "$SHELL -c 'trap \"echo caught; exit 3\" TERM; cat {file}; : > /tmp/up; while :; do sleep 0.02; done' & \
+             until [ -e /tmp/up ]; do sleep 0.02; done; kill -TERM $!; wait $!; echo status $?"
+        )).ok();
+        assert!(ran.stdout().contains("caught\nstatus 3"), "{ran:?}");
+    }
+
+    fn a_scoped_command_that_is_denied_says_why_and_one_that_is_asked_about_waits(stage) {
+        let cage = Cage::start_with(stage, "scoped");
+        let shell = |path: &str| format!("$SHELL -c 'cat {}/file; echo ran'", cage.aside(path));
+        // What nobody can give: it runs without, as every command in a cage.
+        cage.sh(&format!("$SHELL -c 'cat ~/keys {}/file'", cage.aside("auto"))).ended(1)
+            .tells("automatic").says("keys: the user's is outside of the cage's ceiling").says("ask --read");
+        cage.sh("$SHELL -c 'cat ~/keys'").ended(1).says("outside of the cage's ceiling");
+        for (number, verb) in [(1, "approve"), (2, "deny")] {
+            let script = shell("data");
+            let waits = Running::start(&mut cage.exec(&["/bin/sh", "-c", &script]));
+            assert!(wait_until(PATIENCE, || cage.pending().contains("data")), "nobody was asked");
+            cage.outside(&[verb, &cage.question(number)]).ok();
+            let ran = waits.finish(PATIENCE);
+            match verb {
+                "approve" => drop(ran.ok().tells("asked for\nran")),
+                _ => drop(ran.ended(126).says("the command was not run").says("denied")),
+            }
+            // A yes was for that command alone.
+            cage.sh(&format!("cat {}/file", cage.aside("data"))).ended(1);
+        }
+        let record = cage.record();
+        for said in ["question 1: approved", "question 2: denied", "by the operator: a command of bash"] {
+            assert!(record.contains(said), "{said}: {record}");
+        }
+    }
+
+    fn whoever_speaks_for_a_shell_and_makes_no_sense_is_refused(stage) {
+        let cage = Cage::start_with(stage, "scoped");
+        let path = cage.aside("auto/file");
+        let script = format!(
+            "import socket, json, array, os, struct\n\
+             def scope():\n\
+             \x20   s = socket.socket(socket.AF_UNIX); s.connect('/.ironcage/ask')\n\
+             \x20   s.sendall(json.dumps({{'shell': {{'name': 'bash', 'reads': ['{path}']}}}}).encode() + b'\\n')\n\
+             \x20   _, fds, _, _ = socket.recv_fds(s, 65536, 1)\n\
+             \x20   return socket.socket(fileno=fds[0])\n\
+             def told(argv, fds, streams='given'):\n\
+             \x20   c = scope()\n\
+             \x20   body = json.dumps({{'exec': {{'argv': argv, 'env': [], 'cwd': '/', 'streams': streams}}}}).encode()\n\
+             \x20   socket.send_fds(c, [b'IC' + struct.pack('<H', 1) + struct.pack('<I', 0)[:4] + body], fds)\n\
+             \x20   print(c.recv(65536).decode(errors='replace'))\n\
+             told(['cat'], [0, 1, 2]); told([], [0, 1, 2]); told(['/bin/cat'], [0, 1]); told(['/bin/cat'], [0, 1, 2], 'detached')\n\
+             c = scope(); c.send(b'x' * 9000); print(c.recv(65536)); c = scope(); c.close(); [scope() for _ in range(3)]\n"
+        );
+        let ran = cage.python(&script).ok();
+        assert_eq!(ran.stdout().matches("refused").count(), 5, "{ran:?}");
+        // The cage goes on, and so do its shells.
+        cage.sh(&format!("$SHELL -c 'cat {path}'")).ok().tells("automatic");
     }
 }

@@ -72,6 +72,14 @@ impl<'a> Cage<'a> {
         Running::start(&mut exec).finish(PATIENCE)
     }
 
+    /// Says yes to a question.
+    #[track_caller]
+    fn approve(&self, question: u32) {
+        let question = format!("{}/{question}", self.id);
+        let mut approve = self.stage.ironcage(["approve", &question]);
+        Running::start(&mut approve).finish(PATIENCE).ok();
+    }
+
     fn record(&self) -> String {
         let mut show = self.stage.ironcage(["audit", "show", &self.id]);
         Running::start(&mut show).finish(PATIENCE).stdout()
@@ -142,7 +150,13 @@ both! {
         let aside = stage.aside();
         let asked = cage.refused("Read", json!({"file_path": shown(&aside.join("asked/file"))}));
         assert_eq!(asked["ask"], true, "{asked}");
-        assert!(asked["how"].as_str().is_some_and(|how| how.contains("ironcage grant")), "{asked}");
+        assert!(asked["how"].as_str().is_some_and(|how| how.contains("ironcage approve")), "{asked}");
+        // A yes is for the next call that needs the same, and for that one.
+        cage.approve(1);
+        let (error, said) = cage.tool("Read", json!({"file_path": shown(&aside.join("asked/file"))}));
+        assert!(!error, "{said}");
+        let again = cage.refused("Read", json!({"file_path": shown(&aside.join("asked/file"))}));
+        assert!(again["why"].as_str().is_some_and(|why| why.contains("question 2")), "{again}");
         // What the ceiling does not give is not there: the scope's own /tmp is empty.
         for (name, input) in [
             ("Read", json!({"file_path": shown(&aside.join("outside/file"))})),

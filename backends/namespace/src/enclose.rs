@@ -87,6 +87,7 @@ pub(crate) fn enclose(plan: &Plan, inheritance: &Inheritance) -> Result<Enclosed
         mounts: own_mounts(proc.as_fd())?,
         storage: open_storage,
         built: None,
+        beside: None,
     };
     Ok(Enclosed {
         proc,

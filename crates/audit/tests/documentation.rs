@@ -153,6 +153,7 @@ fn events(cage: &CageId) -> Vec<Event> {
                 right: Right::Write,
             }],
             open: false,
+            shell: false,
         }),
         EventKind::IntentUnread {
             times: 1,

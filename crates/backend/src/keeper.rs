@@ -160,6 +160,8 @@ pub struct Grounds {
     /// The mount namespace in which the cage was built, where the plan locks a view: there it is
     /// not locked.
     pub built: Option<OwnedFd>,
+    /// In a scope, the same of its cage, where both share that.
+    pub beside: Option<OwnedFd>,
 }
 
 /// Why a lease cannot be given at all.

@@ -15,6 +15,8 @@ pub struct Sibling {
     pub built: Option<OwnedFd>,
     /// The process file system that shows the cage's processes.
     pub proc: OwnedFd,
+    /// The cage's own storage, writable for who holds this, where scopes share it.
+    pub(crate) storage: Option<OwnedFd>,
     /// The first of the cage's ids, where root started it.
     pub(crate) first_id: Option<u32>,
     /// Its cgroup, where processes are forked into one.
@@ -47,6 +49,10 @@ impl Sibling {
                 None => None,
             },
             proc: cage.proc().try_clone_to_owned()?,
+            storage: match &grounds.storage {
+                Some(storage) => Some(storage.try_clone()?),
+                None => None,
+            },
             first_id: cage.range().map(|range| range.first),
             group,
             entries,
@@ -68,6 +74,10 @@ impl Sibling {
             // Its workspace is another's, who leases it.
             built: None,
             proc: cage.proc().try_clone_to_owned()?,
+            storage: match &grounds.storage {
+                Some(storage) => Some(storage.try_clone()?),
+                None => None,
+            },
             first_id: self.first_id,
             group: self.group.as_ref().map(OwnedFd::try_clone).transpose()?,
             entries: copies.collect::<Result<_, _>>()?,
@@ -78,6 +88,7 @@ impl Sibling {
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         let mut all = vec![self.mounts.as_fd(), self.proc.as_fd()];
         all.extend(self.built.iter().map(AsFd::as_fd));
+        all.extend(self.storage.iter().map(AsFd::as_fd));
         all.extend(self.group.iter().map(AsFd::as_fd));
         all.extend(self.entries.iter().map(AsFd::as_fd));
         all

@@ -255,6 +255,7 @@ fn parse_ready(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<FromInit> {
                 _ => Some(descriptors.next()?),
             },
             built: None,
+            beside: None,
         }),
     };
     Some(FromInit::Ready(Ready {

@@ -17,6 +17,7 @@ mod pending;
 mod places;
 mod question;
 mod running;
+mod shim;
 mod values;
 mod version;
 mod written;
@@ -258,6 +259,9 @@ fn commands_below(error: &clap::Error, args: impl Iterator<Item = OsString>) -> 
 }
 
 fn main() -> ExitCode {
+    if let Some(name) = shim::invoked_as() {
+        return shim::run(name);
+    }
     let command = match parse() {
         Ok(command) => command,
         Err(error) => {

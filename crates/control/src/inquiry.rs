@@ -4,7 +4,7 @@
 //! speaks here is the agent, or whoever the agent listened to. So it is small and strict: one
 //! thing in a line, no key that is not known, none twice, and a bound on everything.
 
-use ironcage_model::{HostRule, Printable, Resource, Right};
+use ironcage_model::{Contact, HostRule, Printable, Resource, Right};
 use serde::{Deserialize, Serialize};
 use std::path::{Component, Path, PathBuf};
 
@@ -15,6 +15,8 @@ pub const ASK_PROGRAM: &str = "/.ironcage/bin/ironcage";
 
 /// Longest line, with its end.
 pub const LONGEST_INQUIRY: usize = 64 * 1024;
+/// Things that a command of a shell may name.
+pub const MOST_NAMED: usize = 64;
 /// Longest path.
 const LONGEST_PATH: usize = 4095;
 /// Longest reason, in characters.
@@ -63,6 +65,29 @@ pub struct InquiryLine {
     /// How many seconds to wait for a person's answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait: Option<u64>,
+    /// A command of a shell, to be run in a scope.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shell: Option<ShellLine>,
+}
+
+/// What a command of a shell names.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShellLine {
+    /// The shell, by its name.
+    pub name: String,
+    /// Absolute paths that it reads.
+    #[serde(default)]
+    pub reads: Vec<String>,
+    /// Absolute paths that it writes.
+    #[serde(default)]
+    pub writes: Vec<String>,
+    /// Where it connects to.
+    #[serde(default)]
+    pub contacts: Vec<Contact>,
+    /// Whether it may do more than it names.
+    #[serde(default)]
+    pub open: bool,
 }
 
 /// What is asked for.
@@ -79,6 +104,32 @@ pub enum InquiredThing {
     Host(HostRule),
     /// A child cage.
     Child(ChildLine),
+}
+
+/// A command of a shell in the cage that is to run in a scope.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShellInquiry {
+    /// The shell, by its name.
+    pub name: String,
+    /// Absolute paths that it reads.
+    pub reads: Vec<PathBuf>,
+    /// Absolute paths that it writes.
+    pub writes: Vec<PathBuf>,
+    /// Where it connects to.
+    pub contacts: Vec<Contact>,
+    /// Whether it may do more than it names.
+    pub open: bool,
+    /// How many seconds a person's answer is waited for.
+    pub wait: u64,
+}
+
+/// A line that makes sense.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Said {
+    /// Something is asked for.
+    Asks(Inquiry),
+    /// A command is to run in a scope.
+    Runs(ShellInquiry),
 }
 
 impl InquiredThing {
@@ -142,28 +193,82 @@ fn shown(text: &str) -> String {
     Printable::new(&short).to_string()
 }
 
-impl Inquiry {
+/// A path as it may be named: whole, absolute, without `.` and `..`.
+fn whole(text: &str) -> Result<PathBuf, InquiryError> {
+    let path = Path::new(text);
+    let plain = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
+    let whole = path.components().collect::<PathBuf>();
+    if !path.is_absolute()
+        || text.len() > LONGEST_PATH
+        || text.contains('\0')
+        || !path.components().all(plain)
+        || whole.as_os_str() != path.as_os_str()
+    {
+        return Err(InquiryError::Path(shown(text)));
+    }
+    Ok(whole)
+}
+
+fn wait(line: &InquiryLine) -> Result<u64, InquiryError> {
+    let wait = line.wait.unwrap_or(0);
+    match wait > LONGEST_WAIT {
+        true => Err(InquiryError::Range("`wait`")),
+        false => Ok(wait),
+    }
+}
+
+impl Said {
     /// Reads a line, without its end.
     pub fn read(line: &[u8]) -> Result<Self, InquiryError> {
         if line.len() > LONGEST_INQUIRY {
             return Err(InquiryError::TooLong);
         }
-        let line: InquiryLine = serde_json::from_slice(line)
+        let mut line: InquiryLine = serde_json::from_slice(line)
             .map_err(|error| InquiryError::Garbled(shown(&error.to_string())))?;
+        match line.shell.take() {
+            None => Inquiry::of(line).map(Said::Asks),
+            Some(shell) => ShellInquiry::of(shell, &line).map(Said::Runs),
+        }
+    }
+}
+
+impl ShellInquiry {
+    fn of(shell: ShellLine, line: &InquiryLine) -> Result<Self, InquiryError> {
+        let others = line.read.is_some() || line.write.is_some() || line.host.is_some();
+        if others || line.child.is_some() {
+            return Err(InquiryError::NotOne);
+        }
+        let named = shell.reads.len() + shell.writes.len() + shell.contacts.len();
+        if named > MOST_NAMED {
+            return Err(InquiryError::Range("the number of things that are named"));
+        }
+        let name = shell.name;
+        if name.is_empty() || name.len() > 32 || !name.bytes().all(|b| b.is_ascii_alphanumeric()) {
+            return Err(InquiryError::Range("`name`"));
+        }
+        let paths = |texts: &[String]| {
+            texts
+                .iter()
+                .map(|text| whole(text))
+                .collect::<Result<_, _>>()
+        };
+        Ok(ShellInquiry {
+            name,
+            reads: paths(&shell.reads)?,
+            writes: paths(&shell.writes)?,
+            contacts: shell.contacts,
+            open: shell.open,
+            wait: wait(line)?,
+        })
+    }
+}
+
+impl Inquiry {
+    fn of(line: InquiryLine) -> Result<Self, InquiryError> {
+        let wait = wait(&line)?;
         let path = |text: String, right| {
-            let path = Path::new(&text);
-            let plain =
-                |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
-            let whole = path.components().collect::<PathBuf>();
-            if !path.is_absolute()
-                || text.len() > LONGEST_PATH
-                || text.contains('\0')
-                || !path.components().all(plain)
-                || whole.as_os_str() != path.as_os_str()
-            {
-                return Err(InquiryError::Path(shown(&text)));
-            }
-            Ok(InquiredThing::Path { path: whole, right })
+            let path = whole(&text)?;
+            Ok(InquiredThing::Path { path, right })
         };
         let what = match (line.read, line.write, line.host, line.child) {
             (Some(text), None, None, None) => path(text, Right::Read)?,
@@ -186,10 +291,6 @@ impl Inquiry {
         };
         if line.seconds == Some(0) {
             return Err(InquiryError::Range("`seconds`"));
-        }
-        let wait = line.wait.unwrap_or(0);
-        if wait > LONGEST_WAIT {
-            return Err(InquiryError::Range("`wait`"));
         }
         if line.reason.chars().count() > LONGEST_REASON {
             return Err(InquiryError::Range("the length of `reason`"));
@@ -240,6 +341,13 @@ pub enum Answered {
         child: String,
         /// The exit status of its command, as `ironcage run` would give it.
         status: u8,
+    },
+    /// A scope is being made; its connection is beside this line.
+    Scope,
+    /// Nothing of it needs a lease that there is: the command is to run in the cage.
+    InCage {
+        /// What it will not have, one line each.
+        lacks: Vec<String>,
     },
     /// The line was no request.
     Invalid {

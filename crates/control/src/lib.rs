@@ -22,12 +22,12 @@ mod place;
 pub use channel::{Channel, Packet, pair};
 pub use inquiry::{
     ASK_PROGRAM, ASK_SOCKET, Answered, ChildLine, InquiredThing, Inquiry, InquiryError,
-    InquiryLine, LONGEST_INQUIRY,
+    InquiryLine, LONGEST_INQUIRY, MOST_NAMED, Said, ShellInquiry, ShellLine,
 };
 pub use message::{
     ApproveRequest, Bytes, Description, ExecDescription, ExecRequest, ExecStreams, GrantRequest,
     LeaseDescription, LeaseState, NotGiven, QuestionDescription, Reply, Request, ScopeRequest,
-    Size, State, Stats, Wanted,
+    ShellIntent, Size, State, Stats, Wanted,
 };
 pub use network::{NetworkRequest, NetworkRules};
 pub use peer::{Examination, PeerRefusal, examine};

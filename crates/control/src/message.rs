@@ -193,6 +193,23 @@ pub struct ScopeRequest {
     /// those that the call needs.
     #[serde(default)]
     pub call: Option<String>,
+    /// A command of a shell in the cage, which says itself what is to be executed.
+    #[serde(default)]
+    pub shell: Option<ShellIntent>,
+    /// For how many seconds a person's answer is waited for.
+    #[serde(default)]
+    pub wait: u64,
+}
+
+/// A command of a shell in the cage, as the record has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShellIntent {
+    /// The shell.
+    pub shell: String,
+    /// What the command names that cannot even be asked for.
+    pub refused: Vec<NotGiven>,
+    /// Whether it may do more than it names.
+    pub open: bool,
 }
 
 impl Default for ScopeRequest {
@@ -201,6 +218,8 @@ impl Default for ScopeRequest {
             leases: Vec::new(),
             origin: LeaseOrigin::Operator,
             call: None,
+            shell: None,
+            wait: 0,
         }
     }
 }
@@ -216,6 +235,12 @@ pub struct NotGiven {
     pub ask: bool,
 }
 
+impl fmt::Display for NotGiven {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.resource, self.reason)
+    }
+}
+
 /// What the streams of an exec are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -229,6 +254,8 @@ pub enum ExecStreams {
     Terminal(Size),
     /// No input, and the output goes where the cage's own goes.
     Detached,
+    /// Those whose descriptors are beside the message: a shell's in the cage, for a scope.
+    Given,
 }
 
 /// The size of a terminal.
@@ -303,10 +330,23 @@ pub enum Reply {
     },
     /// A scope was not started, because it was not given all that it was to have.
     NotGiven(Vec<NotGiven>),
+    /// A person was asked about something that a scope is to have; the answer is waited for.
+    Asked {
+        /// The question's number.
+        question: u32,
+        /// What it is about.
+        resource: Resource,
+    },
+    /// What a shell's command will not have. It runs without.
+    Lacks(Vec<NotGiven>),
+    /// A shell's command is given nothing: it is to run in the cage.
+    InCage,
     /// The leases of the cage.
     Leases(Vec<LeaseDescription>),
     /// The questions that wait for an answer.
     Questions(Vec<QuestionDescription>),
+    /// A question of a scope's was approved: the scope opens what it was about.
+    Approved,
     /// A question was denied.
     Denied {
         /// Which.

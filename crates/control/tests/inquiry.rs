@@ -1,14 +1,54 @@
 //! The words of the ask socket, read from whoever writes them.
 #![forbid(unsafe_code)]
 
-use ironcage_control::{InquiredThing, Inquiry, InquiryLine};
+use ironcage_control::{
+    InquiredThing, Inquiry, InquiryError, InquiryLine, MOST_NAMED, Said, ShellLine,
+};
 use ironcage_model::Right;
 use proptest::prelude::*;
 use std::path::Component;
 
+fn inquiry(line: &[u8]) -> Result<Inquiry, InquiryError> {
+    match Said::read(line)? {
+        Said::Asks(inquiry) => Ok(inquiry),
+        Said::Runs(_) => Err(InquiryError::NotOne),
+    }
+}
+
+#[test]
+fn a_shell_names_what_its_command_names_and_no_more() {
+    let read = |line: &str| Said::read(line.as_bytes());
+    let good = r#"{"shell": {"name": "bash", "reads": ["/a"], "writes": ["/b"], "contacts": [{"host": "a.com"}]}, "wait": 9}"#;
+    let Ok(Said::Runs(shell)) = read(good) else {
+        panic!("it makes sense");
+    };
+    assert_eq!((shell.wait, shell.reads.len(), shell.open), (9, 1, false));
+    for line in [
+        r#"{"shell": {"name": "bash", "reads": ["a"]}}"#,
+        r#"{"shell": {"name": "bash", "reads": ["/a/../b"]}}"#,
+        r#"{"shell": {"name": "", "reads": ["/a"]}}"#,
+        r#"{"shell": {"name": "../x"}}"#,
+        r#"{"shell": {"name": "bash", "argv": []}}"#,
+        r#"{"shell": {"name": "bash"}, "read": "/a"}"#,
+        r#"{"shell": {"name": "bash"}, "wait": 99999999}"#,
+        r#"{"shell": {"name": "bash"}, "shell": {"name": "bash"}}"#,
+    ] {
+        assert!(read(line).is_err(), "{line}");
+    }
+    let many = InquiryLine {
+        shell: Some(ShellLine {
+            name: "sh".into(),
+            reads: vec!["/a".into(); MOST_NAMED + 1],
+            ..ShellLine::default()
+        }),
+        ..InquiryLine::default()
+    };
+    assert!(Said::read(&serde_json::to_vec(&many).unwrap()).is_err());
+}
+
 #[test]
 fn a_line_names_one_thing_and_nothing_that_is_not_known() {
-    let read = |line: &str| Inquiry::read(line.as_bytes());
+    let read = |line: &str| inquiry(line.as_bytes());
     let inquiry = read(r#"{"write": "/srv/a b", "reason": "x", "seconds": 5, "wait": 7}"#).unwrap();
     assert_eq!(inquiry.wait, 7);
     assert_eq!(inquiry.seconds, Some(5));
@@ -61,13 +101,13 @@ proptest! {
         seconds in any::<Option<u64>>(),
         wait in any::<Option<u64>>(),
     ) {
-        let line = InquiryLine { read, write, host, reason, seconds, wait, child: None };
+        let line = InquiryLine { read, write, host, reason, seconds, wait, child: None, shell: None };
         check(&serde_json::to_vec(&line).unwrap())?;
     }
 }
 
 fn check(line: &[u8]) -> Result<(), TestCaseError> {
-    match Inquiry::read(line) {
+    match inquiry(line) {
         Err(error) => prop_assert!(!error.to_string().contains(char::is_control)),
         Ok(inquiry) => {
             prop_assert!(inquiry.wait <= 86_400 && inquiry.reason.chars().count() <= 500);

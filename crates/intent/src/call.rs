@@ -155,6 +155,12 @@ impl Calls {
         entries.find(|entry| entry.names.iter().any(|known| known == name))
     }
 
+    /// Whether a call is of a shell: a command is what it brings.
+    pub fn is_shell(&self, call: &Call) -> bool {
+        let entry = self.entry(&call.name);
+        entry.is_some_and(|entry| !entry.commands.is_empty())
+    }
+
     /// What a call needs.
     pub fn needs(&self, call: &Call, tools: &Table, context: &Context) -> Needs {
         let mut needs = Needs::default();

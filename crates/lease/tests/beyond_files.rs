@@ -61,6 +61,7 @@ fn plan(others: Vec<Item<LeasePart>>) -> Plan {
         longest: Some(Duration::from_secs(60)),
         grace: Duration::ZERO,
         holders: Holders::Kill,
+        shell: ironcage_model::ShellMode::Plain,
         call_longest: None,
         drift: ironcage_plan::Drift {
             shorten: 3,

@@ -45,6 +45,7 @@ fn leases(paths: Vec<Item<LeasePath>>) -> Leases {
         longest: Some(Duration::from_secs(60)),
         grace: Duration::ZERO,
         holders: Holders::Kill,
+        shell: ironcage_model::ShellMode::Plain,
         call_longest: None,
         drift: ironcage_plan::Drift {
             shorten: 3,

@@ -41,6 +41,12 @@ pub struct Intent {
     pub contacts: Vec<Contact>,
     /// Whether it may do more than it names, or names more than is told.
     pub open: bool,
+    /// Whether it is of a shell.
+    pub shell: bool,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// Where a call connects to.
@@ -67,6 +73,9 @@ pub struct IntentRecord {
     pub needs: Vec<Resource>,
     /// Whether it may do more than it names.
     pub open: bool,
+    /// Whether it is a command that a shell in the cage is about to run, and no call.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub shell: bool,
 }
 
 /// How far a cage is trusted to do what its model says.

@@ -80,6 +80,55 @@ impl Holders {
     }
 }
 
+/// Where the commands of the agent's shell run, the narrower way first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ShellMode {
+    /// Each that needs a lease runs in a scope of its own, which alone has it.
+    Scoped,
+    /// All of them in the cage.
+    Plain,
+}
+
+impl ShellMode {
+    /// Both.
+    pub const ALL: [ShellMode; 2] = [ShellMode::Scoped, ShellMode::Plain];
+
+    /// As it is written in policies.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ShellMode::Scoped => "scoped",
+            ShellMode::Plain => "plain",
+        }
+    }
+}
+
+/// Text that names no such way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownShellMode(pub String);
+
+impl fmt::Display for UnknownShellMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = self.0.escape_debug();
+        write!(f, "`{text}` is no way with shells; write scoped or plain")
+    }
+}
+
+impl std::error::Error for UnknownShellMode {}
+
+impl std::str::FromStr for ShellMode {
+    type Err = UnknownShellMode;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut all = ShellMode::ALL.into_iter();
+        all.find(|mode| mode.name() == text)
+            .ok_or_else(|| UnknownShellMode(text.to_owned()))
+    }
+}
+
+/// Where programs stand in a cage that are named like shells and bring each command to a scope.
+pub const SHELL_PLACE: &str = "/.ironcage/shell";
+
 /// What a lease is about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
@@ -221,6 +270,8 @@ pub enum LeaseOrigin {
     Ask,
     /// What the model answered, read at the network door.
     Answer,
+    /// A command of a shell in the cage, which is to run in a scope.
+    Shell,
 }
 
 impl LeaseOrigin {
@@ -231,6 +282,7 @@ impl LeaseOrigin {
             LeaseOrigin::ToolCall => "a tool call",
             LeaseOrigin::Ask => "somebody in the cage",
             LeaseOrigin::Answer => "the model's answer",
+            LeaseOrigin::Shell => "a shell command",
         }
     }
 }

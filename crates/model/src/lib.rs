@@ -36,7 +36,8 @@ pub use intent::{Contact, Intent, IntentRecord, MOST_INTENDED, Overheard, Trust}
 pub use isolation::{Isolation, UnknownIsolation};
 pub use layer::{Layer, UnknownLayer};
 pub use lease::{
-    Approver, Holder, Holders, Lease, LeaseEnd, LeaseOrigin, Mark, Resource, Right, Scope, Term,
+    Approver, Holder, Holders, Lease, LeaseEnd, LeaseOrigin, Mark, Resource, Right, SHELL_PLACE,
+    Scope, ShellMode, Term, UnknownShellMode,
 };
 pub use limit::{LimitHit, LimitKind, bytes_as_written};
 pub use live::{

@@ -64,6 +64,13 @@ pub(crate) fn not_passed(policy: &Policy, request: &Request) -> Vec<String> {
 }
 
 impl Plan {
+    /// The home directory of the agent, where it has one.
+    pub fn home(&self) -> Option<&Path> {
+        let mut variables = self.command.env.iter();
+        let home = variables.find(|item| item.what.name == "HOME");
+        home.map(|item| Path::new(&item.what.value))
+    }
+
     /// Another command in the planned cage: the cage's own environment with `env` on top, and
     /// its working directory unless another is given. The view decides what is there.
     pub fn another(
@@ -204,6 +211,7 @@ fn candidates(program: &OsString, cwd: &Path, env: &[Item<Variable>]) -> Vec<Pat
         .filter(|item| item.what.name == "PATH")
         .flat_map(|item| item.what.value.as_bytes().split(|byte| *byte == b':'))
         .filter(|directory| directory.starts_with(b"/"))
+        .filter(|directory| !crate::shell::is_stand_in(directory))
         .map(|directory| PathBuf::from(OsString::from_vec(directory.to_vec())).join(program))
         .collect()
 }

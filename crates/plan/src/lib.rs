@@ -31,6 +31,7 @@ mod rung;
 mod scope;
 pub mod seccomp;
 mod shared;
+mod shell;
 mod sockets;
 mod toolchains;
 mod trust;

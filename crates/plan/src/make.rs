@@ -6,7 +6,7 @@ use crate::plan::{
 };
 use crate::{PlanError, Request, bounds, command, filter, leases, network, oci, rung, trust, view};
 use ironcage_host::{CgroupHost, HostCaps, HostFiles, Privilege};
-use ironcage_model::{Enforcement, Isolation, Layer, LayerReport};
+use ironcage_model::{Enforcement, Isolation, Layer, LayerReport, ShellMode};
 use ironcage_policy::{Policy, SideChannels, Sourced, capabilities};
 
 /// Ids in the range of a cage that root starts.
@@ -78,6 +78,14 @@ pub fn make(
     }
     let bounds = bounds::make(&policy.limits, host);
     let mut command = command::make(policy, request, &identity, &view)?;
+    match &leases {
+        Some(leases) => crate::shell::stand_in(leases, files, &mut view.ops, &mut command),
+        None if policy.ceiling.shell.value == ShellMode::Scoped => view.notes.push(
+            "the agent's shell has no scopes here: there is no ceiling whose leases they could have"
+                .into(),
+        ),
+        None => {}
+    }
     if let Some(models) = network.as_mut().and_then(|network| network.models.as_mut()) {
         models.belong_to(&command);
     }
@@ -124,6 +132,7 @@ pub fn make(
         profile: policy.profile.value.clone(),
         command,
         sticky: request.sticky,
+        of_scope: false,
         workspace: request.workspace.clone(),
         writable: view.writable,
         kept: view.kept,

@@ -485,6 +485,9 @@ pub struct Plan {
     /// Whether the cage outlives its command: it then ends when it is stopped, or by a limit.
     #[serde(skip_serializing_if = "is_false")]
     pub sticky: bool,
+    /// Whether it is the plan of a scope, made of its cage's.
+    #[serde(skip)]
+    pub of_scope: bool,
     /// The workspace's path, outside and inside.
     #[serde(serialize_with = "bytes::path")]
     pub workspace: PathBuf,

@@ -1,6 +1,7 @@
 //! The plan of a scope: the cage's own, for one command beside it.
 
-use crate::{Plan, ViewOp};
+use crate::{Plan, Standing, ViewOp, locate};
+use ironcage_model::ShellMode;
 use std::path::Path;
 
 impl Plan {
@@ -12,6 +13,7 @@ impl Plan {
         plan.command.argv.clear();
         plan.command.candidates.clear();
         plan.sticky = true;
+        plan.of_scope = true;
         plan.writable.clear();
         plan.absent.clear();
         plan.bounds.time.what.value = None;
@@ -34,13 +36,24 @@ impl Plan {
         plan
     }
 
-    /// Places of the view that a scope takes over from its cage as they are: the workspace, and
-    /// every copy-on-write view, which cannot be made a second time. None lies in another.
+    /// Places of the view that whoever stands beside a cage takes over from it as they are: the
+    /// workspace, and every copy-on-write view, which cannot be made a second time; a scope also
+    /// the cage's own storage where they share it. None lies in another.
     pub fn shared_places(&self) -> Vec<&Path> {
+        self.places_beside(self.of_scope && self.shares_storage())
+    }
+
+    /// The same of a scope of this cage.
+    pub fn scope_places(&self) -> Vec<&Path> {
+        self.places_beside(self.shares_storage())
+    }
+
+    fn places_beside(&self, own: bool) -> Vec<&Path> {
         let mut places: Vec<&Path> = Vec::new();
         let all = self.view.iter().filter_map(|item| match &item.what {
             ViewOp::Overlay { target, .. } => Some(target.as_path()),
             ViewOp::Bind { target, .. } if *target == self.workspace => Some(target.as_path()),
+            ViewOp::Ephemeral { target, .. } if own => Some(target.as_path()),
             _ => None,
         });
         for place in all {
@@ -71,9 +84,21 @@ impl Plan {
         self.locked_places().any(|place| path.starts_with(place))
     }
 
+    /// Whether scopes have the cage's own storage too, its home and `/tmp`: where each command of
+    /// the agent's shell may be in another scope, one finds there what the one before has left.
+    pub fn shares_storage(&self) -> bool {
+        let leases = self.leases.as_ref();
+        leases.is_some_and(|leases| leases.shell == ShellMode::Scoped)
+    }
+
+    /// Whether a path lies in the cage's own storage, as far as scopes share it.
+    pub fn is_shared_storage(&self, path: &Path) -> bool {
+        self.shares_storage() && matches!(locate(self, path).standing, Standing::Ephemeral)
+    }
+
     /// Whether a path lies in a place that a scope takes over, or one lies in it.
     pub fn is_shared(&self, path: &Path) -> bool {
-        let places = self.shared_places();
+        let places = self.scope_places();
         let mut places = places.iter();
         places.any(|place| path.starts_with(place) || place.starts_with(path))
     }

@@ -5,7 +5,7 @@
 
 use crate::narrow::Dropped;
 use crate::{Amount, Cpus, PolicyError, Sourced, TimeLimit};
-use ironcage_model::{Extent, HOST_NAME, Holders, Mark, Printable, Right, SecretRule};
+use ironcage_model::{Extent, HOST_NAME, Holders, Mark, Printable, Right, SecretRule, ShellMode};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -145,6 +145,7 @@ pub(crate) struct CeilingFragment {
     pub(crate) longest: Option<Sourced<TimeLimit>>,
     pub(crate) grace: Option<Sourced<TimeLimit>>,
     pub(crate) holders: Option<Sourced<Holders>>,
+    pub(crate) shell: Option<Sourced<ShellMode>>,
     pub(crate) call_longest: Option<Sourced<TimeLimit>>,
     pub(crate) children: Option<Sourced<u32>>,
     /// In the order of [`Drift`]'s fields.
@@ -179,6 +180,8 @@ pub struct Ceiling {
     pub grace: Sourced<Option<Duration>>,
     /// What becomes of those who do not.
     pub holders: Sourced<Holders>,
+    /// Where the commands of the agent's shell run.
+    pub shell: Sourced<ShellMode>,
     /// How long a lease may live that a model's answer opened; `None` is as long as others.
     pub call_longest: Sourced<Option<Duration>>,
     /// How many child cages may live at once, with theirs.
@@ -208,6 +211,7 @@ impl Ceiling {
                 .map(duration)
                 .ok_or(incomplete("ceiling.grace"))?,
             holders: fragment.holders.ok_or(incomplete("ceiling.holders"))?,
+            shell: fragment.shell.ok_or(incomplete("ceiling.shell"))?,
             call_longest: fragment
                 .call_longest
                 .map(duration)
@@ -253,6 +257,9 @@ impl Ceiling {
         }
         if let Some(holders) = fragment.holders {
             self.holders = holders;
+        }
+        if let Some(shell) = fragment.shell {
+            self.shell = shell;
         }
         if let Some(longest) = fragment.call_longest {
             self.call_longest = duration(longest);
@@ -330,6 +337,7 @@ impl Ceiling {
             && time_within(self.longest.value, other.longest.value)
             && time_within(self.grace.value, other.grace.value)
             && self.holders.value <= other.holders.value
+            && self.shell.value <= other.shell.value
             && time_within(self.call_longest.value, other.call_longest.value)
             && self.children.value <= other.children.value
             && self.drift.shorten.value <= other.drift.shorten.value
@@ -384,6 +392,12 @@ pub(crate) fn narrow(base: &Ceiling, fragment: &mut CeilingFragment, dropped: &m
         "ceiling.holders",
         &mut fragment.holders,
         |wanted| *wanted <= base.holders.value,
+        |wanted| wanted.name().to_owned(),
+    );
+    dropped.keep_if(
+        "ceiling.shell",
+        &mut fragment.shell,
+        |wanted| *wanted <= base.shell.value,
         |wanted| wanted.name().to_owned(),
     );
     fragment.paths.retain(|part| {

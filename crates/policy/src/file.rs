@@ -270,6 +270,9 @@ pub struct CeilingSection {
     /// What becomes of those who do not let go: `kill` ends them, and the cage where they cannot be found; `keep` lets them keep what they have open, and the lease is not on record as revoked.
     #[schemars(with = "Option<crate::schema::HoldersName>")]
     pub holders: Option<Spanned<String>>,
+    /// Where the commands of the agent's shell run: with `scoped` each that needs a lease runs in a scope of its own, which alone has it; with `plain` in the cage.
+    #[schemars(with = "Option<crate::schema::ShellModeName>")]
+    pub shell: Option<Spanned<String>>,
     /// Given at once, although another part asks first: what `ironcage approve --always` writes.
     pub always: CeilingAlways,
     /// Given at once, to whoever asks.

@@ -10,7 +10,7 @@ use crate::{
     Amount, Cpus, EnvRule, HidePattern, Origin, PolicyError, SideChannels, Sourced, TimeLimit,
     WorkspaceMode, bundles, logins, syscalls,
 };
-use ironcage_model::{Isolation, Layer, Publish};
+use ironcage_model::{Isolation, Layer, Publish, ShellMode};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
@@ -19,6 +19,8 @@ use std::path::{Path, PathBuf};
 pub struct FlagLayer {
     /// `--isolation`.
     pub isolation: Option<Isolation>,
+    /// `--shell`.
+    pub shell: Option<ShellMode>,
     /// `--workspace-mode`.
     pub workspace_mode: Option<WorkspaceMode>,
     /// `--in-memory`.
@@ -235,7 +237,10 @@ impl FlagLayer {
             syscalls: one("--syscalls", self.syscalls.clone()),
             syscall_groups: each("--syscall-group", self.syscall_groups.iter().cloned()),
             network: self.network()?,
-            ceiling: CeilingFragment::default(),
+            ceiling: CeilingFragment {
+                shell: one("--shell", self.shell),
+                ..CeilingFragment::default()
+            },
             questions: QuestionsFragment::default(),
             limits: LimitsFragment {
                 memory: one("--memory", self.memory),

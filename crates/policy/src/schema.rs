@@ -2,7 +2,7 @@
 //! against it by a test.
 
 use crate::{capabilities, syscalls};
-use ironcage_model::{Holders, Isolation, Layer};
+use ironcage_model::{Holders, Isolation, Layer, ShellMode};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::Value;
 use std::borrow::Cow;
@@ -81,6 +81,10 @@ described!(
 described!(
     HoldersName,
     json_schema!({"type": "string", "enum": [Holders::Kill.name(), Holders::Keep.name()]})
+);
+described!(
+    ShellModeName,
+    json_schema!({"type": "string", "enum": ShellMode::ALL.map(ShellMode::name)})
 );
 described!(
     IsolationName,

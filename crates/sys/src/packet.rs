@@ -4,8 +4,11 @@
 //! longest that it expects, and looks at whether the packet was whole.
 
 use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
-use std::io::{self, IoSliceMut};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -23,6 +26,24 @@ pub struct Packet {
 /// Room for headers and this many descriptors; the kernel cuts what does not fit.
 pub const fn ancillary_space(descriptors: usize) -> usize {
     64 + descriptors * 8
+}
+
+/// Sends bytes with a descriptor beside them, if that goes at once and whole.
+pub fn send_with(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    descriptor: BorrowedFd<'_>,
+) -> io::Result<()> {
+    let mut space = vec![MaybeUninit::uninit(); ancillary_space(1)];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [descriptor];
+    ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let sent = sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, flags)?;
+    match sent == bytes.len() {
+        true => Ok(()),
+        false => Err(io::ErrorKind::WriteZero.into()),
+    }
 }
 
 /// Takes the next packet of at most so many bytes and descriptors. `None` when there is none and

@@ -96,6 +96,17 @@ pub(crate) fn reset_for_exec() {
     };
 }
 
+/// Ends this process as a signal ends one that does nothing about it: who waits for it sees that
+/// signal. Returns where the signal ends nobody.
+pub fn end_by(signal: i32) -> std::process::ExitCode {
+    reset_for_exec();
+    if let Ok(own) = i32::try_from(std::process::id()) {
+        // What cannot be sent does not end us.
+        let _ = crate::process::signal_one(own, signal);
+    }
+    std::process::ExitCode::from(u8::try_from(128 + (signal & 127)).unwrap_or(255))
+}
+
 /// A descriptor's owner wants to know this: is anything to be read?
 pub fn pending(fd: BorrowedFd<'_>) -> bool {
     let mut poll = libc::pollfd {

@@ -43,6 +43,7 @@ pub(crate) fn start(plan: &Plan, cage: &Cage) -> Result<Keeper, LeaseError> {
                 mounts: grounds.mounts.as_fd(),
                 storage: storage.as_fd(),
                 built: grounds.built.as_ref().map(AsFd::as_fd),
+                beside: grounds.beside.as_ref().map(AsFd::as_fd),
                 proc: cage.proc(),
                 plan,
                 agent,
@@ -63,6 +64,8 @@ struct Given<'a> {
     storage: BorrowedFd<'a>,
     /// Where the cage was built, if a view of it is locked.
     built: Option<BorrowedFd<'a>>,
+    /// In a scope, that of the cage, which both share.
+    beside: Option<BorrowedFd<'a>>,
     proc: BorrowedFd<'a>,
     plan: &'a Plan,
     agent: Option<(u32, u32)>,
@@ -81,6 +84,7 @@ fn enter<'a>(
     // What the supervisor holds is not ours: an end of a stream held here would never end.
     let mut kept = vec![channel.as_fd(), given.mounts, given.storage, given.proc];
     kept.extend(given.built);
+    kept.extend(given.beside);
     close_all_but(&kept)?;
     let _ = set_name(c"ironcage-keeper");
     step();
@@ -111,6 +115,7 @@ fn enter<'a>(
         inside,
         storage: given.storage,
         built: given.built,
+        beside: given.beside.map(|storage| (storage, given.plan)),
         proc: given.proc,
         own,
         links,

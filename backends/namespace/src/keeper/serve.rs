@@ -12,7 +12,7 @@ use ironcage_layers::live::{
     open_decided,
 };
 use ironcage_model::{Holder, Right};
-use ironcage_plan::Owner;
+use ironcage_plan::{Owner, Plan};
 use ironcage_sys::clone::exit_now;
 use ironcage_sys::rustix::fs::{Mode, OFlags, openat};
 use std::collections::BTreeMap;
@@ -42,6 +42,8 @@ pub(super) struct Service<'a> {
     pub(super) storage: BorrowedFd<'a>,
     /// Where the cage was built, if a view of it is locked.
     pub(super) built: Option<BorrowedFd<'a>>,
+    /// In a scope: the storage of its cage, and the plan that says which places are on it.
+    pub(super) beside: Option<(BorrowedFd<'a>, &'a Plan)>,
     /// The process file system that shows the cage's processes.
     pub(super) proc: BorrowedFd<'a>,
     /// This process in the host's process file system, and its descriptors.
@@ -74,7 +76,7 @@ impl Open {
     }
 }
 
-impl Service<'_> {
+impl<'a> Service<'a> {
     /// Serves until the supervisor is gone.
     pub(super) fn run(mut self) -> io::Result<()> {
         loop {
@@ -136,6 +138,14 @@ impl Service<'_> {
         })
     }
 
+    /// On which storage the mount points of a path are made.
+    fn storage_at(&self, path: &Path) -> BorrowedFd<'a> {
+        match self.beside {
+            Some((storage, plan)) if plan.is_shared_storage(path) => storage,
+            _ => self.storage,
+        }
+    }
+
     fn open(
         &mut self,
         path: &str,
@@ -171,7 +181,7 @@ impl Service<'_> {
         step();
         // Whatever came of it: everything else is done in the cage's.
         enter_mounts(self.cage).map_err(failed)?;
-        let (inside, storage) = (self.inside.as_fd(), self.storage);
+        let (inside, storage) = (self.inside.as_fd(), self.storage_at(place));
         let mount = LiveMount::attach(source?, inside, storage, place)?;
         step();
         // Which mounts came along is asked in the cage's namespace, where they are.
@@ -263,7 +273,8 @@ impl Service<'_> {
                 self.leases.insert(number, open);
                 return Ok(Progress::Busy);
             }
-            let off = open.mount.detach(self.storage, self.links.as_fd());
+            let storage = self.storage_at(Path::new(&open.path));
+            let off = open.mount.detach(storage, self.links.as_fd());
             off.map_err(io::Error::other)?;
             return Ok(Progress::Closed);
         }
@@ -274,7 +285,8 @@ impl Service<'_> {
             of_view,
             in_scope,
         } = open;
-        let removed = mount.remove(self.storage, self.links.as_fd());
+        let storage = self.storage_at(Path::new(&path));
+        let removed = mount.remove(storage, self.links.as_fd());
         match removed.map_err(io::Error::other)? {
             Removal::Proved => Ok(Progress::Revoked),
             Removal::Detached => Ok(Progress::Closed),
@@ -374,7 +386,8 @@ impl Service<'_> {
             self.leases.insert(number, open);
             return Ok((Progress::Busy, told));
         }
-        let off = open.mount.detach(self.storage, self.links.as_fd());
+        let storage = self.storage_at(Path::new(&open.path));
+        let off = open.mount.detach(storage, self.links.as_fd());
         off.map_err(io::Error::other)?;
         Ok((Progress::Closed, told))
     }

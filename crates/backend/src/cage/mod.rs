@@ -10,7 +10,7 @@ use crate::init::InnerStreams;
 use crate::order::Order;
 use crate::spawner::COMMAND;
 use crate::wire::{self, ExecOrder, FromInit, ToInit};
-use crate::{Grounds, StartError, descendants};
+use crate::{Grounds, Sibling, StartError, descendants};
 use ironcage_egress::Door;
 use ironcage_layers::cgroup::{Cgroup, CgroupLimits};
 use ironcage_layers::overlay::renew;
@@ -218,6 +218,17 @@ impl Cage {
         self.grounds.as_ref()
     }
 
+    /// In a scope: what it has of its cage's storage, where both share that.
+    ///
+    /// # Errors
+    /// Where there is no descriptor to be had.
+    pub fn stand_beside(&mut self, sibling: &Sibling) -> io::Result<()> {
+        if let (Some(grounds), Some(storage)) = (&mut self.grounds, &sibling.storage) {
+            grounds.beside = Some(storage.try_clone()?);
+        }
+        Ok(())
+    }
+
     /// The agent's ids outside, where they are not the caller's own.
     pub fn agent(&self) -> Option<(u32, u32)> {
         self.agent
@@ -300,6 +311,24 @@ impl Cage {
             streams,
         }))?;
         Ok(ends.outer)
+    }
+
+    /// Starts another command with streams that are there already.
+    ///
+    /// # Errors
+    /// Where PID 1 cannot be told.
+    pub fn exec_with(
+        &self,
+        number: u32,
+        command: &Command,
+        streams: [OwnedFd; 3],
+    ) -> io::Result<()> {
+        self.tell(&ToInit::Exec(ExecOrder {
+            number,
+            program: Some(Order::there(command)?.seal()?),
+            terminal: None,
+            streams: Some(streams),
+        }))
     }
 
     /// Begins a connection to a port of the cage's own loopback. PID 1 answers by the ticket.

@@ -7,7 +7,7 @@ pub(crate) use prepare::{Judgement, Prepared};
 use crate::error::CliError;
 use crate::values::{LayerName, Offered, count};
 use clap::{Args, ValueHint};
-use ironcage_model::{Destination, Extent, HOST_NAME, Isolation, Layer, Mark, Publish};
+use ironcage_model::{Destination, Extent, HOST_NAME, Isolation, Layer, Mark, Publish, ShellMode};
 use ironcage_policy::{
     Amount, CeilingWhat, Cpus, EnvRule, FlagLayer, HidePattern, NetworkLimit, NetworkMode, Policy,
     SideChannels, TimeLimit, WorkspaceMode,
@@ -105,6 +105,10 @@ pub(crate) struct CageFlags {
     /// Be user 0 inside; outside that is still nobody
     #[arg(long, help_heading = "Process")]
     root_inside: bool,
+    /// Where commands of the agent's shell run: plain, in the cage, or scoped, each that needs a
+    /// lease beside it, with that lease alone
+    #[arg(long, value_name = "WAY", help_heading = "Process")]
+    shell: Option<ShellMode>,
     /// Against what agents learn of each other by sharing a processor: off, cores or hardened
     #[arg(long, value_name = "MEANS", help_heading = "Process")]
     side_channels: Option<SideChannels>,
@@ -249,6 +253,7 @@ impl CageFlags {
         let absolute = |paths: &[PathBuf]| paths.iter().map(|path| cwd.join(path)).collect();
         Ok(FlagLayer {
             isolation: self.isolation,
+            shell: self.shell,
             workspace_mode: self.workspace_mode,
             in_memory: self.in_memory,
             unprotect: self.unprotect.clone(),

@@ -47,6 +47,9 @@ pub(crate) fn run(args: Args) -> CommandResult {
     };
     match approve(&found.connect()?, request) {
         Ok(Granted::Lease(lease)) => anstream::println!("{}", in_words(&lease)),
+        Ok(Granted::ToCommand) => {
+            anstream::println!("the command that needs it gets it, and it alone");
+        }
         Ok(Granted::InBase { reason }) => {
             anstream::println!("no lease is needed: {}", Printable::new(&reason));
         }

@@ -82,6 +82,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
         reason: args.reason,
         seconds: args.time.and_then(|time| time.0).map(|time| time.as_secs()),
         wait: Some(args.wait).filter(|wait| *wait > 0),
+        shell: None,
     };
     let answer = ask(&line)?;
     if args.json {
@@ -106,7 +107,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
             ),
             PENDING,
         ),
-        Answered::Ended { .. } => {
+        Answered::Ended { .. } | Answered::Scope | Answered::InCage { .. } => {
             return Err(CliError::new("the cage answered something else"));
         }
         Answered::Invalid { reason } => {

@@ -13,13 +13,21 @@ use std::path::Path;
 
 /// Carries out the call in a file, or on the standard input, and prints its result in the shape of
 /// the call.
-pub(super) fn run(id: &str, path: &Path) -> CommandResult {
+pub(super) fn run(id: &str, path: &Path, wait: u64) -> CommandResult {
     let text = contents(path)?;
     let (read, shape) =
         Call::read_with_shape(&text).map_err(|error| CliError::from_error(&error))?;
     let text = String::from_utf8(text).map_err(|_| CliError::new("the tool call is not text"))?;
     let connection = running::connect(id)?;
-    let (said, error, code) = match call(&connection, &text).map_err(running::said)? {
+    let asked = |question: u32, resource: &Resource| {
+        if wait > 0 {
+            anstream::eprintln!(
+                "ironcage: waiting for an answer to question {question}: {resource}; `ironcage approve {id}/{question}` or `ironcage deny {id}/{question}`"
+            );
+        }
+    };
+    let called = call(&connection, &text, wait, asked);
+    let (said, error, code) = match called.map_err(running::said)? {
         Called::Done {
             ending,
             stdout,
@@ -60,13 +68,11 @@ fn output(ending: &Ending, stdout: &[u8], stderr: &[u8], cut: bool) -> String {
 /// What was not given, why, and what can be done about it: JSON, for a model.
 fn refusal(id: &str, refused: &[NotGiven]) -> String {
     let each = |one: &NotGiven| {
-        let how = match (one.ask, &one.resource) {
-            (true, Resource::Path { path, right }) => format!(
-                "ask the user, who can give it: ironcage grant {id} --{} '{path}'",
-                right.name()
+        let how = match one.ask {
+            true => format!(
+                "the user was asked; call again when they have answered (ironcage pending, ironcage approve {id}/NUMBER)"
             ),
-            (true, _) => "ask the user, who can give it: ironcage grant".to_owned(),
-            (false, _) => "nobody can give it while the cage runs; do without it".to_owned(),
+            false => "nobody can give it while the cage runs; do without it".to_owned(),
         };
         json!({
             "what": one.resource.to_string(), "why": one.reason, "ask": one.ask, "how": how,

@@ -68,6 +68,9 @@ pub(crate) struct Args {
         conflicts_with_all = ["command", "interactive", "tty", "detach", "env", "cwd", "raw_terminal", "scope", "lease", "reason", "commit_on_success"]
     )]
     intent: Option<PathBuf>,
+    /// How many seconds to wait for a person's answer to what a tool call needs
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, requires = "intent")]
+    wait: u64,
     /// Id of the cage, its beginning, or the cage's name
     #[arg(value_name = "ID", add = running_cages())]
     id: String,
@@ -101,6 +104,7 @@ impl Args {
             reason: String::new(),
             commit_on_success: false,
             intent: None,
+            wait: 0,
             id: id.to_owned(),
             command: command.to_vec(),
         })
@@ -109,7 +113,7 @@ impl Args {
 
 pub(crate) fn run(args: Args) -> CommandResult {
     if let Some(path) = &args.intent {
-        return super::call::run(&args.id, path);
+        return super::call::run(&args.id, path, args.wait);
     }
     let program = args.command.first().cloned().unwrap_or_default();
     let mut env = args

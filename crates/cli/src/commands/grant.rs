@@ -157,6 +157,9 @@ fn tell(
 ) -> Result<(), CliError> {
     match granted {
         Ok(Granted::Lease(lease)) => anstream::println!("{}", in_words(&lease)),
+        Ok(Granted::ToCommand) => {
+            anstream::println!("the command that needs it gets it, and it alone");
+        }
         Ok(Granted::InBase { reason }) => {
             let reason = Printable::new(&reason);
             anstream::println!("no lease is needed: {reason}");

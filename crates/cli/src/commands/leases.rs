@@ -197,9 +197,13 @@ pub(super) fn line(out: &mut dyn Write, kind: &EventKind) -> io::Result<()> {
                 true => ", and may do more",
                 false => "",
             };
+            let who = match intent.shell {
+                true => "a command of",
+                false => "the model calls",
+            };
             writeln!(
                 out,
-                "the model calls {}: {}{more}",
+                "{who} {}: {}{more}",
                 Printable::new(&intent.tool),
                 needs.join(", ")
             )

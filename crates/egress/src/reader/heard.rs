@@ -83,6 +83,7 @@ mod tests {
             writes: Vec::new(),
             contacts: Vec::new(),
             open: false,
+            shell: false,
         };
         let bytes = written(&Overheard::Call(intent));
         assert!(Heard::default().take(&bytes).is_err());

@@ -182,7 +182,7 @@ impl Reading {
         }
         let Tables { calls, tools } = self.tables.as_ref()?;
         let needs = calls.needs(call, tools, &self.context);
-        let intent = intent(call, &needs);
+        let intent = intent(call, &needs, calls.is_shell(call));
         if let Some(id) = &intent.id {
             if self.told.len() >= CALLS {
                 self.told.pop_front();
@@ -206,7 +206,7 @@ fn cut(text: &mut String, longest: usize) {
 }
 
 /// What a call needs, in few words. What does not fit makes it one that may do more.
-fn intent(call: &Call, needs: &Needs) -> Intent {
+fn intent(call: &Call, needs: &Needs, shell: bool) -> Intent {
     let mut open = needs.may_do_more();
     let mut fit = |texts: Vec<Option<String>>| -> Vec<String> {
         let many = texts.len();
@@ -239,6 +239,7 @@ fn intent(call: &Call, needs: &Needs) -> Intent {
         writes,
         contacts,
         open,
+        shell,
     };
     let is_long = |intent: &Intent| {
         let text = serde_json::to_vec(&Overheard::Call(intent.clone()));

@@ -260,7 +260,8 @@ impl<'a> View<'a> {
     /// Carries out one operation.
     pub fn mount(&self, op: &ViewOp) -> Result<(), LayerError> {
         if let Some(shared) = self.taken_over(op) {
-            let first = op.from_host().is_some() && op.target() == Some(&shared.target);
+            let its_own = op.from_host().is_some() || matches!(op, ViewOp::Ephemeral { .. });
+            let first = its_own && op.target() == Some(&shared.target);
             return match first {
                 true => self.take_over(shared),
                 false => Ok(()),

@@ -9,6 +9,7 @@ use crate::network::{self, InvalidHostRule};
 use crate::{Diagnostic, Sourced, bundles, syscalls};
 use ironcage_model::{
     Destination, Extent, HOST_NAME, Holders, HostRule, InvalidPortPattern, Mark, Ports, Right,
+    ShellMode,
 };
 use std::path::{Component, Path, PathBuf};
 use toml::Spanned;
@@ -79,6 +80,17 @@ impl Check<'_> {
                 Ok(match name.as_str() {
                     "keep" => Holders::Keep,
                     _ => Holders::Kill,
+                })
+            })?,
+            shell: self.one(&section.shell, |this, text| {
+                let name = this.name_of(
+                    text,
+                    "way with shells",
+                    &ShellMode::ALL.map(ShellMode::name),
+                )?;
+                Ok(match name.as_str() {
+                    "scoped" => ShellMode::Scoped,
+                    _ => ShellMode::Plain,
                 })
             })?,
             paths,

@@ -5,15 +5,18 @@
 //! anything. It is paced: what comes faster than it reads waits in the socket.
 
 use super::{Came, FromClerk, ToClerk};
+use crate::intents::in_base;
 use crate::leases::look;
 use crate::named::{Named, look_up};
+use crate::needed::{Names, Need, Needed};
 use ironcage_control::{
     Answered, Channel, ChildLine, GrantRequest, InquiredThing, Inquiry, InquiryError,
-    LONGEST_INQUIRY, Packet, Wanted,
+    LONGEST_INQUIRY, NotGiven, Packet, Said, ShellInquiry, ShellIntent, Wanted, pair,
 };
 use ironcage_model::{Lease, Resource, Right, Term};
 use ironcage_plan::Plan;
 use ironcage_sys::clone::exit_now;
+use ironcage_sys::packet;
 use ironcage_sys::process::close_all_but;
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ironcage_sys::rustix::fs::{FileType, fstat};
@@ -28,6 +31,7 @@ use ironcage_sys::rustix::thread::set_name;
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Connections at once; others wait in the socket.
@@ -41,6 +45,8 @@ const IDLE: Duration = Duration::from_secs(60);
 const MOST_GIVEN: usize = 3;
 /// Room for one more, so that too many are noticed.
 const ANCILLARY: usize = 16 + 8 + (MOST_GIVEN + 1) * 8;
+/// Paths that a shell's command can have leases on: each is a descriptor beside one message.
+const MOST_PATHS: usize = 12;
 
 /// What the clerk is given.
 pub(super) struct Given<'a> {
@@ -226,12 +232,13 @@ impl Clerk<'_> {
         };
         let given = std::mem::take(&mut asker.given);
         self.read += 1;
-        match line.and_then(|line| Inquiry::read(&line)) {
-            Ok(Inquiry {
+        match line.and_then(|line| Said::read(&line)) {
+            Ok(Said::Asks(Inquiry {
                 what: InquiredThing::Child(child),
                 ..
-            }) => self.ask_for_child(index, child, &given),
-            Ok(inquiry) => self.ask(index, inquiry),
+            })) => self.ask_for_child(index, child, &given),
+            Ok(Said::Asks(inquiry)) => self.ask(index, inquiry),
+            Ok(Said::Runs(inquiry)) => self.run_shell(index, inquiry),
             Err(error) => {
                 let reason = error.to_string();
                 asker.answer(&Answered::Invalid { reason });
@@ -329,6 +336,97 @@ impl Clerk<'_> {
                 pending: None,
                 child: true,
             };
+        }
+    }
+
+    /// A command of a shell: where anything that it names could be given, a scope is asked for.
+    /// What is to be executed goes to the scope's supervisor, and not through here.
+    fn run_shell(&mut self, index: usize, inquiry: ShellInquiry) {
+        let names = Names {
+            reads: inquiry.reads,
+            writes: inquiry.writes,
+            contacts: inquiry.contacts,
+        };
+        let mut needed = Needed::of(self.plan, &names);
+        let plan = self.plan;
+        needed
+            .needs
+            .retain(|need| !matches!(need, Need::Host(rule) if in_base(plan, rule)));
+        let mut refused = needed.refused;
+        let in_home = |path: &&PathBuf| self.plan.home().is_some_and(|home| path.starts_with(home));
+        for path in names.reads.iter().filter(in_home) {
+            // What is read and not there: most likely the user's own was meant.
+            if let Named::Had { passing: true } = look_up(self.plan, path, Right::Read) {
+                refused.push(NotGiven {
+                    resource: Resource::Path {
+                        path: path.to_string_lossy().into_owned(),
+                        right: Right::Read,
+                    },
+                    reason: "the user's is outside of the cage's ceiling; the cage has a home of its own"
+                        .into(),
+                    ask: false,
+                });
+            }
+        }
+        let (mut leases, mut descriptors) = (Vec::new(), Vec::new());
+        for need in needed.needs {
+            let resource = need.resource();
+            let wanted = match need {
+                // A file system that does not answer is waited for here, and not in the supervisor.
+                Need::Path { right, handle, .. }
+                    if descriptors.len() < MOST_PATHS && look(&handle, right).is_ok() =>
+                {
+                    descriptors.push(handle);
+                    Wanted::Path { right }
+                }
+                Need::Path { .. } => {
+                    refused.push(NotGiven {
+                        resource,
+                        reason: "it cannot be looked at, or too many paths are named".into(),
+                        ask: false,
+                    });
+                    continue;
+                }
+                Need::Host(rule) => Wanted::Other(Resource::Host { rule }),
+            };
+            leases.push(GrantRequest {
+                wanted,
+                term: Term::UntilRevoked,
+                uses: None,
+                reason: format!("a command of {}", inquiry.name),
+            });
+        }
+        let lacks = refused.iter().map(NotGiven::to_string).collect();
+        if leases.is_empty() {
+            for one in refused {
+                let (resource, reason) = (one.resource, one.reason);
+                let _ = self
+                    .link
+                    .send(&FromClerk::Refused { resource, reason }, &[]);
+            }
+            return self.answer(index, &Answered::InCage { lacks });
+        }
+        let runs = FromClerk::Runs {
+            shell: ShellIntent {
+                shell: inquiry.name,
+                refused,
+                open: inquiry.open,
+            },
+            leases,
+            wait: inquiry.wait,
+        };
+        let Ok((ours, theirs)) = pair() else {
+            let reason = "the cage has no descriptors left; try again".to_owned();
+            return self.answer(index, &Answered::Denied { reason });
+        };
+        let mut beside = vec![theirs.as_fd()];
+        beside.extend(descriptors.iter().map(AsFd::as_fd));
+        if self.link.send(&runs, &beside).is_err() {
+            let reason = "the cage is busy; try again later".to_owned();
+            return self.answer(index, &Answered::Denied { reason });
+        }
+        if let Some(asker) = self.askers.get_mut(index) {
+            asker.hand_over(ours.as_fd());
         }
     }
 
@@ -433,6 +531,15 @@ impl Asker {
             }
             _ => {}
         }
+    }
+
+    /// Gives the connection to a scope's supervisor; there is nothing more to say here.
+    fn hand_over(&mut self, connection: BorrowedFd<'_>) {
+        let mut line = serde_json::to_vec(&Answered::Scope).unwrap_or_default();
+        line.push(b'\n');
+        // Whether it went or not: who does not take it has given the scope up.
+        let _ = packet::send_with(self.socket.as_fd(), &line, connection);
+        self.state = State::Gone;
     }
 
     fn answer(&mut self, answer: &Answered) {

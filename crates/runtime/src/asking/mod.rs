@@ -11,7 +11,8 @@ use crate::leases::{LeaseOutcome, LeaseRequest, Requester};
 use crate::supervise::Supervision;
 use ironcage_backend::{Ability, Answer};
 use ironcage_control::{
-    ASK_PROGRAM, ASK_SOCKET, Channel, ChildLine, GrantRequest, Listener, Packet, RuntimeDir, pair,
+    ASK_PROGRAM, ASK_SOCKET, Channel, ChildLine, GrantRequest, Listener, Packet, RuntimeDir,
+    ScopeRequest, ShellIntent, pair,
 };
 use ironcage_model::{CageId, Lease, LeaseOrigin, Resource};
 use ironcage_plan::{Access, Item, NodeKind, Plan, ViewOp};
@@ -47,6 +48,13 @@ enum FromClerk {
     Left { ticket: u64 },
     /// Somebody asked for what cannot even be asked for, and was told so.
     Refused { resource: Resource, reason: String },
+    /// A shell wants to run a command in a scope with these leases. The end of its connection is
+    /// beside it, then the descriptors of paths.
+    Runs {
+        shell: ShellIntent,
+        leases: Vec<GrantRequest>,
+        wait: u64,
+    },
 }
 
 /// What the clerk is told.
@@ -219,6 +227,27 @@ impl Supervision<'_> {
             Ok(Some(Packet::Message(FromClerk::Refused { resource, reason }, _))) => {
                 self.record_refusal(resource, LeaseOrigin::Ask, reason, now)
             }
+            Ok(Some(Packet::Message(
+                FromClerk::Runs {
+                    shell,
+                    leases,
+                    wait,
+                },
+                mut descriptors,
+            ))) => {
+                if descriptors.is_empty() {
+                    return Ok(());
+                }
+                let client = Channel::new(descriptors.remove(0));
+                let asked = ScopeRequest {
+                    leases,
+                    origin: LeaseOrigin::Shell,
+                    call: None,
+                    shell: Some(shell),
+                    wait,
+                };
+                self.run_for_shell(client, asked, descriptors, now)
+            }
             Ok(Some(Packet::Garbled(_) | Packet::Closed)) | Err(_) => {
                 self.asking.clerk = None;
                 Ok(())
@@ -232,6 +261,8 @@ impl Supervision<'_> {
             LeaseOutcome::Open(lease) => Came::Open(lease),
             LeaseOutcome::InBase { reason } => Came::Had { reason },
             LeaseOutcome::Asked { question, because } => Came::Asked { question, because },
+            // Said of scopes only, and they are not told here.
+            LeaseOutcome::Approved { .. } => return,
             LeaseOutcome::Refused { reason } => Came::Refused { reason },
         };
         self.tell_clerk(ticket, came);

@@ -2,7 +2,7 @@
 
 use super::{ClientError, Connection, system};
 use ironcage_control::{ExecRequest, ExecStreams, NotGiven, Reply, Request, ScopeRequest};
-use ironcage_model::{Ending, LeaseOrigin};
+use ironcage_model::{Ending, LeaseOrigin, Resource};
 use ironcage_sys::rustix::event::{PollFd, PollFlags, poll};
 use ironcage_sys::rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use ironcage_sys::rustix::io::{Errno, read};
@@ -32,8 +32,16 @@ pub enum Called {
 }
 
 /// Has a tool call carried out, in a scope with what it needs. `text` is the call as the model
-/// wrote it.
-pub fn call(connection: &Connection, text: &str) -> Result<Called, ClientError> {
+/// wrote it. A person's answer is waited for so many seconds; `asked` is told of each question.
+///
+/// # Errors
+/// Where the cage cannot be spoken to.
+pub fn call(
+    connection: &Connection,
+    text: &str,
+    wait: u64,
+    mut asked: impl FnMut(u32, &Resource),
+) -> Result<Called, ClientError> {
     connection.send(&Request::Exec(ExecRequest {
         argv: Vec::new(),
         env: Vec::new(),
@@ -43,9 +51,17 @@ pub fn call(connection: &Connection, text: &str) -> Result<Called, ClientError> 
             leases: Vec::new(),
             origin: LeaseOrigin::ToolCall,
             call: Some(text.to_owned()),
+            shell: None,
+            wait,
         }),
     }))?;
-    let descriptors = match connection.receive(None) {
+    let first = loop {
+        match connection.receive(None) {
+            Ok((Reply::Asked { question, resource }, _)) => asked(question, &resource),
+            other => break other,
+        }
+    };
+    let descriptors = match first {
         Ok((Reply::Started { .. }, descriptors)) => descriptors,
         Ok((Reply::ExecEnded(ending), _)) => {
             return Ok(done(ending, [Vec::new(), Vec::new()], false));

@@ -67,7 +67,7 @@ fn scope_request(options: ScopeOptions) -> Result<(ScopeRequest, Vec<OwnedFd>), 
     let request = ScopeRequest {
         leases,
         origin,
-        call: None,
+        ..ScopeRequest::default()
     };
     Ok((request, handles))
 }

@@ -23,6 +23,8 @@ pub enum Granted {
         /// Why.
         reason: String,
     },
+    /// The command that needs it has it, in its scope.
+    ToCommand,
 }
 
 /// A lease that is over.
@@ -94,6 +96,7 @@ fn granted(connection: &Connection) -> Result<Granted, ClientError> {
     match connection.receive(Some(Instant::now() + PATIENCE))?.0 {
         Reply::Granted(lease) => Ok(Granted::Lease(lease)),
         Reply::InBase { reason } => Ok(Granted::InBase { reason }),
+        Reply::Approved => Ok(Granted::ToCommand),
         other => Err(unexpected(&other)),
     }
 }

@@ -49,6 +49,7 @@ impl Supervision<'_> {
         &mut self,
         key: u64,
         request: ExecRequest,
+        given: Option<[OwnedFd; 3]>,
         now: Instant,
     ) -> Result<(), RunError> {
         let against = if self.control.execs.len() >= MAX_EXECS {
@@ -65,6 +66,8 @@ impl Supervision<'_> {
             .is_none_or(|client| client.exec.is_some())
         {
             Some("this connection has started a command already")
+        } else if request.streams == ExecStreams::Given && given.is_none() {
+            Some("descriptors of the host's do not go into a cage")
         } else {
             None
         };
@@ -102,10 +105,19 @@ impl Supervision<'_> {
                     ws_ypixel: 0,
                 },
             },
-            ExecStreams::Pipes { .. } | ExecStreams::Detached => StreamKind::Pipes,
+            ExecStreams::Pipes { .. } | ExecStreams::Detached | ExecStreams::Given => {
+                StreamKind::Pipes
+            }
         };
         let number = self.control.next_exec;
-        let streams = match self.cage.exec(number, &planned, kind) {
+        let started = match given {
+            Some(streams) => self
+                .cage
+                .exec_with(number, &planned, streams)
+                .map(|()| None),
+            None => self.cage.exec(number, &planned, kind),
+        };
+        let streams = match started {
             Ok(streams) => streams,
             Err(error) => {
                 let reason = format!("the cage cannot start it: {error}");
@@ -118,7 +130,10 @@ impl Supervision<'_> {
         if let Some(client) = self.control.client(key) {
             client.exec = Some(number);
         }
-        self.hand_over(key, number, streams, request.streams)?;
+        match request.streams {
+            ExecStreams::Given => self.control.reply(key, &Reply::Started { number }, &[]),
+            wanted => self.hand_over(key, number, streams, wanted)?,
+        }
         self.recorder.write(EventKind::Exec {
             number,
             command: command.clone(),
@@ -170,7 +185,7 @@ impl Supervision<'_> {
                 }
                 self.control.reply(key, &started, &ends);
             }
-            ExecStreams::Terminal(_) => {}
+            ExecStreams::Terminal(_) | ExecStreams::Given => {}
         }
         Ok(())
     }

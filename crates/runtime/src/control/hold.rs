@@ -146,7 +146,7 @@ impl Supervision<'_> {
             let _ = self.cage.resume();
         }
         for (client, request) in hold.waiting {
-            self.exec(client, request, now)?;
+            self.exec(client, request, None, now)?;
         }
         Ok(())
     }

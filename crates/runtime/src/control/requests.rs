@@ -78,7 +78,7 @@ impl Supervision<'_> {
             }
             Request::Exec(request) => {
                 if let Some(request) = self.put_off(key, request) {
-                    self.exec(key, request, now)?;
+                    self.exec(key, request, None, now)?;
                 }
             }
             Request::Signal { signal } => {

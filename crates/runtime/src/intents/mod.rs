@@ -73,7 +73,7 @@ fn plain(text: &str) -> Option<PathBuf> {
 }
 
 /// Whether the cage reaches a host without a lease.
-fn in_base(plan: &Plan, rule: &HostRule) -> bool {
+pub(crate) fn in_base(plan: &Plan, rule: &HostRule) -> bool {
     let wanted = Extent::Host(rule.clone());
     let network = plan.network.iter();
     let mut allowed = network.flat_map(|network| &network.allow);
@@ -150,7 +150,9 @@ impl Supervision<'_> {
             later: Vec::new(),
             until: now.checked_add(term).unwrap_or(now),
         });
-        if needed.needs.is_empty() && needed.refused.is_empty() {
+        // Where the shell has scopes, its command asks for itself, and alone has what it gets.
+        let asks_itself = intent.shell && plan.shares_storage();
+        if asks_itself || (needed.needs.is_empty() && needed.refused.is_empty()) {
             return Ok(());
         }
         let wanted = needed.needs.iter().map(Need::resource);
@@ -163,6 +165,7 @@ impl Supervision<'_> {
             call: intent.id.clone(),
             needs: wanted.chain(refused).collect(),
             open: intent.open,
+            shell: false,
         }))?;
         for refused in needed.refused {
             let origin = LeaseOrigin::Answer;

@@ -8,7 +8,7 @@ use crate::questions::Raised;
 use crate::supervise::Supervision;
 use ironcage_control::{GrantRequest, Reply, Wanted};
 use ironcage_lease::{Asked, AskedPath, Decision, Given, History, MOST_ASKED, decide};
-use ironcage_model::{EventKind, Lease, LeaseOrigin, Resource, Scope};
+use ironcage_model::{EventKind, Lease, LeaseOrigin, Resource, Scope, Term};
 use ironcage_sys::faults::lease_step as step;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -25,6 +25,8 @@ pub(crate) enum Requester {
     Asker(u64),
     /// A call in a model's answer, by its number.
     Call(u32),
+    /// A scope, whose supervisor opens by itself what a person says yes to.
+    Scope { number: u32, ticket: u32 },
 }
 
 /// A request for a lease of the cage's own.
@@ -46,6 +48,8 @@ pub(crate) enum LeaseOutcome {
     InBase { reason: String },
     /// A person is asked; what they say is told later.
     Asked { question: u32, because: String },
+    /// A person has said yes, for a scope: what it is, opens the scope itself.
+    Approved { term: Term, uses: Option<u32> },
     /// It was not given.
     Refused { reason: String },
 }
@@ -240,6 +244,27 @@ impl Supervision<'_> {
         self.open_lease(&asked, now)
     }
 
+    /// Whether open leases of the cage's give all that is asked for.
+    pub(crate) fn has_leases_for(&self, wanted: &[GrantRequest], descriptors: &[OwnedFd]) -> bool {
+        let mut descriptors = descriptors.iter();
+        wanted.iter().all(|grant| {
+            let resource = match &grant.wanted {
+                Wanted::Other(resource) => resource.clone(),
+                Wanted::Path { right } => {
+                    let handle = descriptors.next();
+                    let seen = handle.and_then(|handle| facts::look(handle, *right).ok());
+                    let Some(seen) = seen else { return false };
+                    let path = seen.path.to_string_lossy().into_owned();
+                    Resource::Path {
+                        path,
+                        right: *right,
+                    }
+                }
+            };
+            self.open_lease_for(&resource).is_some()
+        })
+    }
+
     /// The open lease that gives what is asked for.
     fn open_lease_for(&self, wanted: &Resource) -> Option<&Lease> {
         let mut held = self.leases.held.iter();
@@ -300,6 +325,7 @@ impl Supervision<'_> {
         let reply = match outcome {
             LeaseOutcome::Open(lease) => Reply::Granted(lease),
             LeaseOutcome::InBase { reason } => Reply::InBase { reason },
+            LeaseOutcome::Approved { .. } => Reply::Approved,
             LeaseOutcome::Asked { question, because } => Reply::Refused {
                 reason: format!("{because}: this is question {question}"),
             },
@@ -325,6 +351,10 @@ impl Supervision<'_> {
                 Ok(())
             }
             Requester::Call(number) => self.call_answered(number, outcome, Instant::now()),
+            Requester::Scope { number, ticket } => {
+                self.tell_scope(number, ticket, outcome);
+                Ok(())
+            }
         }
     }
 }

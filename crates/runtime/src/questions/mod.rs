@@ -12,7 +12,7 @@ use crate::leases::{LeaseOutcome, LeaseRequest, REASON, Requester, look};
 use crate::supervise::Supervision;
 use ironcage_control::{ApproveRequest, GrantRequest, QuestionDescription, Reply};
 use ironcage_layers::live::Identity;
-use ironcage_model::{EventKind, LeaseOrigin, Question, QuestionEnd, Resource, Scope};
+use ironcage_model::{EventKind, LeaseOrigin, Question, QuestionEnd, Resource, Scope, Term};
 use messenger::Messenger;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -28,6 +28,8 @@ const MOST_AN_HOUR: usize = 60;
 const MOST_WAITING: usize = 16;
 /// Denials that are remembered.
 const MOST_REMEMBERED: usize = 64;
+/// How long a yes holds for a scope that does not wait for it any more.
+const APPROVED: Duration = Duration::from_secs(600);
 /// As good as for ever.
 const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
@@ -40,6 +42,18 @@ pub(crate) struct Questions {
     /// When those of the last hour were asked.
     recent: Vec<Instant>,
     messengers: Vec<Messenger>,
+    /// What scopes may have because a person said so.
+    approved: Vec<Approved>,
+}
+
+/// Something that scopes may have, until when, and how many of them.
+#[derive(Debug)]
+struct Approved {
+    resource: Resource,
+    identity: Option<Identity>,
+    until: Instant,
+    left: Option<u32>,
+    term: Term,
 }
 
 /// A question that is open.
@@ -142,6 +156,36 @@ impl Questions {
         });
     }
 
+    /// Whether a person has said that a scope may have this.
+    fn take_approval(
+        &mut self,
+        resource: &Resource,
+        identity: Option<Identity>,
+        now: Instant,
+    ) -> Option<LeaseOutcome> {
+        let fits = |known: &&mut Approved| {
+            known.resource == *resource
+                && known.identity == identity
+                && known.until > now
+                && known.left != Some(0)
+        };
+        let found = self.approved.iter_mut().find(fits)?;
+        found.left = found.left.map(|left| left.saturating_sub(1));
+        Some(LeaseOutcome::Approved {
+            term: found.term,
+            uses: None,
+        })
+    }
+
+    /// A scope is gone, and waits for nothing any more.
+    pub(crate) fn forget_scope(&mut self, number: u32) {
+        let gone =
+            |by: &Requester| matches!(by, Requester::Scope { number: of, .. } if *of == number);
+        for open in &mut self.open {
+            open.waiting.retain(|by| !gone(by));
+        }
+    }
+
     fn was_denied(&self, resource: &Resource, now: Instant) -> Option<&Denied> {
         let mut denied = self.denied.iter();
         denied.find(|denied| denied.resource == *resource && denied.until > now)
@@ -167,7 +211,14 @@ impl Supervision<'_> {
             };
             return self.refuse_lease(by, resource, origin, reason);
         }
-        let same = |open: &Open| open.question.resource == resource;
+        let for_scope = matches!(by, Requester::Scope { .. });
+        if for_scope && let Some(yes) = self.questions.take_approval(&resource, identity, now) {
+            return self.tell_requester(by, yes);
+        }
+        let same = |open: &Open| {
+            let scopes = matches!(open.question.scope, Scope::Exec { .. });
+            open.question.resource == resource && scopes == for_scope
+        };
         if let Some(index) = self.questions.open.iter().position(same) {
             let unchanged = |open: &Open| open.identity == identity;
             if let Some(open) = self.questions.open.get_mut(index).filter(|o| unchanged(o)) {
@@ -204,7 +255,10 @@ impl Supervision<'_> {
         let question = Question {
             number,
             resource,
-            scope: Scope::Cage,
+            scope: match by {
+                Requester::Scope { number, .. } => Scope::Exec { number },
+                _ => Scope::Cage,
+            },
             term: grant.term,
             uses: grant.uses,
             reason: grant.reason.chars().take(REASON).collect(),
@@ -271,6 +325,10 @@ impl Supervision<'_> {
         let Some(open) = self.questions.open.get_mut(index) else {
             return Ok(());
         };
+        if matches!(open.question.scope, Scope::Exec { .. }) {
+            open.approved = Some(by);
+            return self.approve_for_scope(index, request, now);
+        }
         let of_path = matches!(open.question.resource, Resource::Path { .. });
         if request.uses.is_some() && of_path {
             // An answer that cannot be carried out is none: the question stays.
@@ -312,6 +370,55 @@ impl Supervision<'_> {
         )
     }
 
+    /// A person says yes to a question of a scope's. Where no scope waits for it any more, the next
+    /// that needs the same has it; where a time was named, each within that time.
+    fn approve_for_scope(
+        &mut self,
+        index: usize,
+        request: &ApproveRequest,
+        now: Instant,
+    ) -> Result<(), RunError> {
+        let Some(open) = self.questions.open.get(index) else {
+            return Ok(());
+        };
+        let term = request.term.unwrap_or(open.grant.term);
+        let waits = open
+            .waiting
+            .iter()
+            .any(|by| matches!(by, Requester::Scope { .. }));
+        let (until, left) = match (request.term.and_then(Term::duration), request.uses) {
+            (Some(time), None) => (after(now, time), None),
+            (time, uses) => {
+                let time = time.unwrap_or(APPROVED);
+                let uses = uses.unwrap_or(1);
+                (
+                    after(now, time),
+                    Some(uses.saturating_sub(u32::from(waits))),
+                )
+            }
+        };
+        let approved = Approved {
+            resource: open.question.resource.clone(),
+            identity: open.identity,
+            until,
+            left,
+            term,
+        };
+        let questions = &mut self.questions;
+        questions
+            .approved
+            .retain(|known| known.until > now && known.left != Some(0));
+        if questions.approved.len() >= MOST_REMEMBERED {
+            questions.approved.remove(0);
+        }
+        questions.approved.push(approved);
+        let outcome = LeaseOutcome::Approved {
+            term,
+            uses: request.uses,
+        };
+        self.question_opened(request.number, outcome)
+    }
+
     /// What came of an approved question.
     pub(crate) fn question_opened(
         &mut self,
@@ -323,7 +430,7 @@ impl Supervision<'_> {
         };
         let open = self.questions.open.remove(index);
         let (end, reason) = match &outcome {
-            LeaseOutcome::Open(_) | LeaseOutcome::InBase { .. } => {
+            LeaseOutcome::Open(_) | LeaseOutcome::InBase { .. } | LeaseOutcome::Approved { .. } => {
                 (QuestionEnd::Approved, String::new())
             }
             LeaseOutcome::Asked { because: why, .. } | LeaseOutcome::Refused { reason: why } => {

@@ -12,7 +12,7 @@ use ironcage_model::{Contact, LeaseOrigin, Resource, Right, Term};
 use ironcage_plan::{Access, Item, NodeKind, Plan, ViewOp};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::Path;
 
 /// Where this program is seen in a scope that works on a file with it.
 const TOOL: &str = "/.ironcage/tool";
@@ -49,14 +49,9 @@ pub(super) fn read(plan: &Plan, text: &str) -> Result<Planned, String> {
     let call = Call::read(text.as_bytes()).map_err(|error| error.to_string())?;
     let calls = Calls::shipped().map_err(|error| error.to_string())?;
     let tools = Table::shipped().map_err(|error| error.to_string())?;
-    let home = plan
-        .command
-        .env
-        .iter()
-        .find(|item| item.what.name == "HOME");
     let context = Context {
         cwd: plan.command.cwd.clone(),
-        home: home.map(|item| PathBuf::from(&item.what.value)),
+        home: plan.home().map(Path::to_owned),
     };
     let Some(action) = calls.action(&call, &context) else {
         return Err(format!(
@@ -93,6 +88,8 @@ pub(super) fn read(plan: &Plan, text: &str) -> Result<Planned, String> {
             leases: Vec::new(),
             origin: LeaseOrigin::ToolCall,
             call: None,
+            shell: None,
+            wait: 0,
         },
         descriptors: Vec::new(),
         refused: Vec::new(),

@@ -5,7 +5,7 @@
 //! socket of the shared workspace. The kernel tells that somebody does; who, is looked for in the
 //! cage.
 
-use super::link::Report;
+use super::link::{Report, Said};
 use super::side::Side;
 use crate::RunError;
 use crate::backends::backend;
@@ -13,9 +13,9 @@ use crate::leases::{REASON, Seen, look};
 use crate::recorder::Recorder;
 use crate::supervise::{Supervision, failed};
 use ironcage_backend::{Keeper, Kept, LeaseOrder, LeasedFrom, Progress, Sought};
-use ironcage_control::{GrantRequest, NotGiven, ScopeRequest, Wanted};
+use ironcage_control::{GrantRequest, NotGiven, Wanted};
 use ironcage_lease::{Asked, AskedPath, Decision, Given, History, decide};
-use ironcage_model::{EventKind, Holder, Holders, Lease, LeaseEnd, Resource, Scope};
+use ironcage_model::{EventKind, Holder, Holders, Lease, LeaseEnd, LeaseOrigin, Resource, Scope};
 use ironcage_plan::{Capability, Item, NetworkRule, Plan};
 use ironcage_sys::faults::lease_step as step;
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -52,118 +52,168 @@ pub(super) struct Opened {
     kept: bool,
 }
 
-/// Decides what a scope gets. Where one lease is refused, nothing is given, and all that was
-/// refused is told.
+/// What a scope's leases are decided by.
+pub(super) struct Deciding<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) origin: LeaseOrigin,
+    pub(super) exec: u32,
+    /// The number of its first lease.
+    pub(super) first: u32,
+    /// Whether nothing is given at once in this cage any more.
+    pub(super) distrusted: bool,
+}
+
+/// Decides what a scope gets: what is given, and what is not. `ask` has a person asked about what
+/// is given only then.
 pub(super) fn decide_all(
-    plan: &Plan,
-    asked: &ScopeRequest,
+    deciding: &Deciding<'_>,
+    asked: &[GrantRequest],
     descriptors: Vec<OwnedFd>,
-    (exec, first, distrusted): (u32, u32, bool),
-) -> Result<Vec<Wish>, Vec<NotGiven>> {
+    mut ask: impl FnMut(&NotGiven, &GrantRequest, Option<&Seen>) -> Result<Said, RunError>,
+) -> Result<(Vec<Wish>, Vec<NotGiven>), RunError> {
     let mut descriptors = descriptors.into_iter();
     let mut wishes: Vec<Wish> = Vec::new();
     let mut refused = Vec::new();
-    for request in &asked.leases {
-        let number = first.wrapping_add(wishes.len() as u32);
-        match decide_one(
-            plan,
-            asked,
-            request,
-            &mut descriptors,
-            &wishes,
-            (exec, distrusted),
-        ) {
-            Ok(None) => {}
-            Ok(Some((given, seen))) => {
+    for request in asked {
+        let number = deciding.first.wrapping_add(wishes.len() as u32);
+        let handle = match request.wanted {
+            Wanted::Path { .. } => descriptors.next(),
+            Wanted::Other(_) => None,
+        };
+        let mut request = request.clone();
+        let mut decided = deciding.decide_one(&request, handle.as_ref(), &wishes, false);
+        if let Decided::Ask(not_given, seen) = decided {
+            decided = match ask(&not_given, &request, seen.as_ref())? {
+                Said::Yes { term, .. } => {
+                    request.term = term;
+                    let again = deciding.decide_one(&request, handle.as_ref(), &wishes, true);
+                    same(again, seen.as_ref())
+                }
+                Said::No { reason } => Decided::Refuse(NotGiven {
+                    reason,
+                    ..not_given
+                }),
+            };
+        }
+        match decided {
+            Decided::Base => {}
+            Decided::Give(given, seen) => {
                 let lease = Lease {
                     number,
                     resource: given.resource,
-                    scope: Scope::Exec { number: exec },
+                    scope: Scope::Exec {
+                        number: deciding.exec,
+                    },
                     term: given.term,
                     uses: given.uses,
                     reason: request.reason.chars().take(REASON).collect(),
-                    origin: asked.origin,
+                    origin: deciding.origin,
                     approver: given.approver,
                 };
                 wishes.push(Wish { lease, seen });
             }
-            Err(not_given) => refused.push(not_given),
+            Decided::Ask(not_given, _) | Decided::Refuse(not_given) => refused.push(not_given),
         }
     }
-    match refused.is_empty() {
-        true => Ok(wishes),
-        false => Err(refused),
+    Ok((wishes, refused))
+}
+
+/// What was decided of one.
+enum Decided {
+    Base,
+    Give(Given, Option<Seen>),
+    Ask(NotGiven, Option<Seen>),
+    Refuse(NotGiven),
+}
+
+/// A yes holds for what the person read.
+fn same(decided: Decided, before: Option<&Seen>) -> Decided {
+    match decided {
+        Decided::Give(given, seen)
+            if seen.as_ref().map(|seen| (&seen.path, seen.identity))
+                != before.map(|seen| (&seen.path, seen.identity)) =>
+        {
+            Decided::Refuse(NotGiven {
+                resource: given.resource,
+                reason: "what was asked about is not there any more: it was moved, or replaced"
+                    .into(),
+                ask: false,
+            })
+        }
+        other => other,
     }
 }
 
-fn decide_one(
-    plan: &Plan,
-    scope: &ScopeRequest,
-    request: &GrantRequest,
-    descriptors: &mut impl Iterator<Item = OwnedFd>,
-    wishes: &[Wish],
-    (exec, distrusted): (u32, bool),
-) -> Result<Option<(Given, Option<Seen>)>, NotGiven> {
-    let (seen, resource) = match &request.wanted {
-        Wanted::Path { right } => {
-            let unseen = |reason: String| NotGiven {
-                resource: Resource::Path {
-                    path: String::new(),
-                    right: *right,
-                },
-                reason,
-                ask: false,
-            };
-            let handle = descriptors
-                .next()
-                .ok_or_else(|| unseen("nothing was named: a path comes as a descriptor".into()))?;
-            let seen = look(&handle, *right)
-                .map_err(|error| unseen(format!("it cannot be looked at: {error}")))?;
-            let path = seen.path.to_string_lossy().into_owned();
-            (
-                Some(seen),
-                Resource::Path {
-                    path,
-                    right: *right,
-                },
-            )
+impl Deciding<'_> {
+    fn decide_one(
+        &self,
+        request: &GrantRequest,
+        handle: Option<&OwnedFd>,
+        wishes: &[Wish],
+        approved: bool,
+    ) -> Decided {
+        let (seen, resource) = match &request.wanted {
+            Wanted::Path { right } => {
+                let unseen = |reason: String| {
+                    Decided::Refuse(NotGiven {
+                        resource: Resource::Path {
+                            path: String::new(),
+                            right: *right,
+                        },
+                        reason,
+                        ask: false,
+                    })
+                };
+                let Some(handle) = handle else {
+                    return unseen("nothing was named: a path comes as a descriptor".into());
+                };
+                let seen = match look(handle, *right) {
+                    Ok(seen) => seen,
+                    Err(error) => return unseen(format!("it cannot be looked at: {error}")),
+                };
+                let path = seen.path.to_string_lossy().into_owned();
+                (
+                    Some(seen),
+                    Resource::Path {
+                        path,
+                        right: *right,
+                    },
+                )
+            }
+            Wanted::Other(resource) => (None, resource.clone()),
+        };
+        let what = match (&request.wanted, &seen) {
+            (Wanted::Path { right }, Some(seen)) => ironcage_lease::Wanted::Path(AskedPath {
+                path: &seen.path,
+                right: *right,
+                facts: seen.facts.clone(),
+            }),
+            _ => ironcage_lease::Wanted::Other(&resource),
+        };
+        let asked = Asked {
+            what,
+            term: request.term,
+            uses: request.uses,
+            scope: Scope::Exec { number: self.exec },
+            origin: self.origin,
+            approved,
+        };
+        let history = History {
+            open: wishes.iter().map(|wish| wish.lease.clone()).collect(),
+            asked: 0,
+            distrusted: self.distrusted,
+        };
+        let not_given = |reason, ask| NotGiven {
+            resource: resource.clone(),
+            reason,
+            ask,
+        };
+        match decide(self.plan, &asked, &history) {
+            Decision::Give { given, .. } => Decided::Give(given, seen),
+            Decision::Base { .. } => Decided::Base,
+            Decision::Ask { reason } => Decided::Ask(not_given(reason, true), seen),
+            Decision::Refuse { reason } => Decided::Refuse(not_given(reason, false)),
         }
-        Wanted::Other(resource) => (None, resource.clone()),
-    };
-    let what = match (&request.wanted, &seen) {
-        (Wanted::Path { right }, Some(seen)) => ironcage_lease::Wanted::Path(AskedPath {
-            path: &seen.path,
-            right: *right,
-            facts: seen.facts.clone(),
-        }),
-        _ => ironcage_lease::Wanted::Other(&resource),
-    };
-    let asked = Asked {
-        what,
-        term: request.term,
-        uses: request.uses,
-        scope: Scope::Exec { number: exec },
-        origin: scope.origin,
-        approved: false,
-    };
-    let history = History {
-        open: wishes.iter().map(|wish| wish.lease.clone()).collect(),
-        asked: 0,
-        distrusted,
-    };
-    match decide(plan, &asked, &history) {
-        Decision::Give { given, .. } => Ok(Some((given, seen))),
-        Decision::Base { .. } => Ok(None),
-        Decision::Ask { reason } => Err(NotGiven {
-            resource,
-            reason,
-            ask: true,
-        }),
-        Decision::Refuse { reason } => Err(NotGiven {
-            resource,
-            reason,
-            ask: false,
-        }),
     }
 }
 

@@ -1,8 +1,8 @@
 //! What a scope's supervisor and the cage's say to each other. The record has one writer, so what
 //! happens in a scope is written by the cage's supervisor, and the scope's waits until it is.
 
-use ironcage_control::{Channel, Packet};
-use ironcage_model::EventKind;
+use ironcage_control::{Channel, GrantRequest, Packet};
+use ironcage_model::{EventKind, LeaseOrigin, Resource, Term};
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
 use std::io;
@@ -19,6 +19,24 @@ pub(super) enum Report {
     Resume,
     /// It was not found: only the end of the cage is an end of the lease.
     EndCage,
+    /// The scope is about to be made: from now on it has what the cage has.
+    Make,
+    /// A person is to be asked. Answered by [`Word::Asked`], or at once by [`Word::Answered`].
+    Ask(Box<Asks>),
+}
+
+/// What a person is to be asked for a scope.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Asks {
+    /// By which the scope knows it.
+    pub(super) ticket: u32,
+    pub(super) resource: Resource,
+    /// Device and number, where it is a path.
+    pub(super) identity: Option<(u64, u64)>,
+    pub(super) grant: GrantRequest,
+    pub(super) origin: LeaseOrigin,
+    /// Why it is not given without asking.
+    pub(super) because: String,
 }
 
 /// What the cage's supervisor says.
@@ -28,6 +46,19 @@ pub(super) enum Word {
     Done,
     /// The scope is to end.
     End,
+    /// It cannot be done, and why.
+    Against(String),
+    /// A person is asked, by the question of this number.
+    Asked { ticket: u32, question: u32 },
+    /// What they said, or why nobody was asked.
+    Answered { ticket: u32, said: Said },
+}
+
+/// What a person said to a scope's having something.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) enum Said {
+    Yes { term: Term, uses: Option<u32> },
+    No { reason: String },
 }
 
 /// The scope's end of the connection.
@@ -53,9 +84,10 @@ impl Link {
     /// Takes what was said without being asked.
     pub(crate) fn hear(&self) {
         match self.channel.receive::<Word>(false) {
-            Ok(None | Some(Packet::Message(Word::Done, _))) => {}
             Ok(Some(Packet::Message(Word::End, _) | Packet::Garbled(_) | Packet::Closed))
             | Err(_) => self.ended.set(true),
+            // What is answered too late is not waited for any more.
+            Ok(None | Some(Packet::Message(_, _))) => {}
         }
     }
 
@@ -67,13 +99,32 @@ impl Link {
         self.ask(&Report::Record(Box::new(kind)))
     }
 
+    /// The next word, if there is one.
+    pub(super) fn word(&self) -> io::Result<Option<Word>> {
+        match self.channel.receive::<Word>(false)? {
+            None => Ok(None),
+            Some(Packet::Message(word, _)) => Ok(Some(word)),
+            Some(Packet::Garbled(_) | Packet::Closed) => {
+                self.ended.set(true);
+                Err(io::ErrorKind::UnexpectedEof.into())
+            }
+        }
+    }
+
+    pub(super) fn say(&self, report: &Report) -> io::Result<()> {
+        self.channel.send(report, &[])
+    }
+
     pub(super) fn ask(&self, report: &Report) -> io::Result<()> {
-        self.channel.send(report, &[])?;
+        self.say(report)?;
         loop {
             match self.channel.receive::<Word>(true)? {
                 Some(Packet::Message(Word::Done, _)) => return Ok(()),
+                Some(Packet::Message(Word::Against(reason), _)) => {
+                    return Err(io::Error::other(reason));
+                }
                 Some(Packet::Message(Word::End, _)) => self.ended.set(true),
-                None => {}
+                None | Some(Packet::Message(Word::Asked { .. } | Word::Answered { .. }, _)) => {}
                 Some(Packet::Garbled(_) | Packet::Closed) => {
                     self.ended.set(true);
                     return Err(io::ErrorKind::UnexpectedEof.into());

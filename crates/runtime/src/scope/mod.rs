@@ -4,9 +4,11 @@
 //! client and ends it. Here it is known by its number, its leases are kept account of, and what
 //! happens in it is put on record. Nothing here waits for a scope, but at the end of the cage.
 
+mod asking;
 mod call;
 mod leases;
 mod link;
+mod shell;
 mod side;
 
 pub(crate) use link::Link;
@@ -18,7 +20,7 @@ use crate::supervise::{SIGKILL, Supervision};
 use ironcage_backend::Sibling;
 use ironcage_control::{
     Channel, ExecDescription, ExecRequest, ExecStreams, LeaseDescription, LeaseState, Packet,
-    Reply, pair,
+    Reply, ScopeRequest, pair,
 };
 use ironcage_model::{Ending, EventKind, Lease, LeaseEnd};
 use ironcage_sys::clone::{Forked, Namespaces, fork};
@@ -42,6 +44,9 @@ const PATIENCE: Timespec = Timespec {
 /// Leases that a tool call can have.
 pub(super) const MOST_OF_A_CALL: usize = 64;
 
+/// Scopes at once that shells in the cage asked for: the rest are the user's own.
+const MOST_SHELLS: usize = 16;
+
 /// The scopes of one cage.
 #[derive(Debug, Default)]
 pub(crate) struct Scopes {
@@ -53,6 +58,8 @@ pub(crate) struct Scopes {
 struct Running {
     number: u32,
     command: Vec<String>,
+    /// Whether a shell in the cage asked for it.
+    shell: bool,
     born: Instant,
     channel: Channel,
     pidfd: OwnedFd,
@@ -60,6 +67,8 @@ struct Running {
     leases: Vec<Lease>,
     /// Who waits for the end of which.
     waiting: Vec<(u64, u32)>,
+    /// Whether it has begun to be made.
+    made: bool,
     /// Whether its command is on record: then it has its part of the cage's view.
     begun: bool,
     /// The same, and its end is not on record yet.
@@ -84,12 +93,19 @@ impl Scopes {
     /// Whether one is being made: what the cage has at this moment is shared with it.
     pub(crate) fn is_one_being_made(&self) -> bool {
         let mut scopes = self.running.iter();
-        scopes.any(|scope| !scope.begun && !scope.over)
+        scopes.any(|scope| scope.made && !scope.begun && !scope.over)
     }
 
     /// Whether something in a scope may still write to the workspace.
     pub(crate) fn writes(&self) -> bool {
         self.running.iter().any(|scope| !scope.over)
+    }
+
+    /// Says something to a scope's supervisor. One that is gone shows when it is looked at next.
+    fn tell(&self, number: u32, word: &Word) {
+        if let Some(scope) = self.running.iter().find(|scope| scope.number == number) {
+            let _ = scope.channel.send(word, &[]);
+        }
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -153,21 +169,87 @@ impl Supervision<'_> {
         descriptors: Vec<OwnedFd>,
         now: Instant,
     ) -> Result<(), RunError> {
-        if let Some(reason) = self.against_scope(key, &request) {
+        let against = match request.streams {
+            ExecStreams::Detached => Some(
+                "a scope ends with its command: what is to stay in the background belongs to the cage; leave --scope or -d out"
+                    .to_owned(),
+            ),
+            _ if request.scope.iter().any(|scope| scope.shell.is_some()) => {
+                Some("only a shell in the cage speaks for itself".into())
+            }
+            ExecStreams::Given => Some("descriptors of the host's do not go into a cage".into()),
+            _ if self.control.has_exec(key) => {
+                Some("this connection has started a command already".into())
+            }
+            _ => self.against_scope(),
+        };
+        if let Some(reason) = against {
             self.control.refuse(key, reason);
             return Ok(());
         }
-        let (sibling, ours, theirs) = match self.prepare_scope() {
-            Ok(prepared) => prepared,
-            Err(reason) => {
-                self.control.refuse(key, reason);
-                return Ok(());
-            }
-        };
         let Some(client) = self.control.give_away(key) else {
             return Ok(());
         };
+        self.begin_scope(client, request, descriptors, now)
+    }
+
+    /// A shell in the cage wants to run a command in a scope. What it is, the shell says to the
+    /// scope's own supervisor.
+    pub(crate) fn run_for_shell(
+        &mut self,
+        client: Channel,
+        asked: ScopeRequest,
+        descriptors: Vec<OwnedFd>,
+        now: Instant,
+    ) -> Result<(), RunError> {
+        let shells = self.scopes.running.iter().filter(|scope| scope.shell);
+        let against = match () {
+            () if !self.plan.shares_storage() => {
+                Some("the shell of this cage has no scopes".to_owned())
+            }
+            () if !self.leases.pace.spend(now) => {
+                Some("too much was asked for within a short time; try again later".into())
+            }
+            () if shells.count() >= MOST_SHELLS => Some(format!(
+                "{MOST_SHELLS} other commands run in scopes of their own; try again later"
+            )),
+            () => self.against_scope(),
+        };
+        if let Some(reason) = against {
+            // Who does not take it learns by the end of the connection.
+            let _ = client.send(&Reply::Refused { reason }, &[]);
+            return Ok(());
+        }
+        if self.has_leases_for(&asked.leases, &descriptors) {
+            let _ = client.send(&Reply::InCage, &[]);
+            return Ok(());
+        }
+        let request = ExecRequest {
+            argv: Vec::new(),
+            env: Vec::new(),
+            cwd: None,
+            streams: ExecStreams::Given,
+            scope: Some(asked),
+        };
+        self.begin_scope(client, request, descriptors, now)
+    }
+
+    fn begin_scope(
+        &mut self,
+        client: Channel,
+        request: ExecRequest,
+        descriptors: Vec<OwnedFd>,
+        now: Instant,
+    ) -> Result<(), RunError> {
+        let (sibling, ours, theirs) = match self.prepare_scope() {
+            Ok(prepared) => prepared,
+            Err(reason) => {
+                let _ = client.send(&Reply::Refused { reason }, &[]);
+                return Ok(());
+            }
+        };
         let number = self.control.draw_exec();
+        let shell = request.scope.iter().any(|scope| scope.shell.is_some());
         let count = match &request.scope {
             // How many it needs is read later, and not here.
             Some(scope) if scope.call.is_some() => MOST_OF_A_CALL,
@@ -181,7 +263,10 @@ impl Supervision<'_> {
             .map(|word| String::from_utf8_lossy(&word.0).into_owned())
             .collect();
         if command.is_empty() {
-            command.push("(a tool call)".into());
+            command.push(match shell {
+                true => "(a command of the shell)".into(),
+                false => "(a tool call)".into(),
+            });
         }
         let supervisor = getpid();
         step();
@@ -208,11 +293,13 @@ impl Supervision<'_> {
                 self.scopes.running.push(Running {
                     number,
                     command,
+                    shell,
                     born: now,
                     channel: ours,
                     pidfd,
                     leases: Vec::new(),
                     waiting: Vec::new(),
+                    made: false,
                     begun: false,
                     executed: false,
                     over: false,
@@ -224,7 +311,7 @@ impl Supervision<'_> {
         }
     }
 
-    fn against_scope(&mut self, key: u64, request: &ExecRequest) -> Option<String> {
+    fn against_scope(&self) -> Option<String> {
         use ironcage_backend::{Ability, Answer};
         let isolation = self.plan.rung.what.isolation;
         if let Answer::No(reason) = crate::backend(isolation).can(Ability::Scope) {
@@ -234,22 +321,18 @@ impl Supervision<'_> {
             let many = "64 other commands were started in this cage and still run; try again later";
             return Some(many.into());
         }
+        self.against_scope_now()
+    }
+
+    /// What stands against a scope at the moment when it is made.
+    fn against_scope_now(&self) -> Option<String> {
         if self.control.stopping.is_some() {
             return Some("the cage is being stopped".into());
         }
         if self.is_held() {
             return Some("its change is being applied at this moment; try again".into());
         }
-        if request.streams == ExecStreams::Detached {
-            return Some(
-                "a scope ends with its command: what is to stay in the background belongs to the cage; leave --scope or -d out"
-                    .into(),
-            );
-        }
-        if self.control.has_exec(key) {
-            return Some("this connection has started a command already".into());
-        }
-        let places = self.plan.shared_places();
+        let places = self.plan.scope_places();
         if let Some(lease) = self.leases.in_places(&places) {
             return Some(format!(
                 "lease {} ({}) is open in the part of the cage's view that a scope shares; revoke it first",
@@ -274,7 +357,13 @@ impl Supervision<'_> {
         let Some(scope) = self.scopes.running.get_mut(index) else {
             return Ok(());
         };
-        match scope.channel.receive::<Report>(false) {
+        let report = scope.channel.receive::<Report>(false);
+        if !matches!(report, Ok(None)) {
+            // Who says something else does not wait for an answer any more; and says it before
+            // its own client is told.
+            self.questions.forget_scope(number);
+        }
+        match report {
             Ok(None) => return Ok(()),
             Ok(Some(Packet::Message(Report::Record(kind), _))) => {
                 self.record_of_scope(index, *kind)?;
@@ -285,6 +374,18 @@ impl Supervision<'_> {
                 scope.lost = true;
                 self.cage.kill();
                 self.control.stopping = Some(now);
+            }
+            Ok(Some(Packet::Message(Report::Make, _))) => {
+                if let Some(reason) = self.against_scope_now() {
+                    self.scopes.tell(number, &Word::Against(reason));
+                    return Ok(());
+                }
+                if let Some(scope) = self.scopes.running.get_mut(index) {
+                    scope.made = true;
+                }
+            }
+            Ok(Some(Packet::Message(Report::Ask(asks), _))) => {
+                return self.ask_for_scope(number, *asks, now);
             }
             Ok(Some(Packet::Garbled(_) | Packet::Closed)) | Err(_) => {
                 let scope = self.scopes.running.swap_remove(index);
@@ -319,7 +420,10 @@ impl Supervision<'_> {
                     holders: holders.clone(),
                 });
             }
-            EventKind::Exec { .. } => (scope.begun, scope.executed) = (true, true),
+            EventKind::Exec { command, .. } => {
+                (scope.begun, scope.executed) = (true, true);
+                scope.command.clone_from(command);
+            }
             EventKind::ExecExit { .. } => {
                 scope.executed = false;
                 scope.over = true;

@@ -3,20 +3,23 @@
 //!
 //! It may wait where the cage's supervisor may not. It dies with that one, and the scope with it.
 
-use super::call;
-use super::leases::{self, Opened, Wish};
-use super::link::Link;
+use super::leases::{self, Deciding, Opened, Wish};
+use super::link::{Asks, Link, Report};
+use super::{asking, call, shell};
 use crate::RunError;
 use crate::asking::Asking;
 use crate::backends::backend;
 use crate::control::Control;
+use crate::leases::Seen;
 use crate::output::Output;
 use crate::recorder::Recorder;
 use crate::streams::Joined;
-use crate::supervise::{Beginning, SIGKILL, Supervision};
+use crate::supervise::{Beginning, SIGKILL, Supervision, failed};
 use ironcage_backend::{Keeper, Sibling};
-use ironcage_control::{Channel, Description, ExecRequest, Reply, RuntimeDir};
-use ironcage_model::{Ending, EventKind, in_full};
+use ironcage_control::{
+    Channel, Description, ExecRequest, GrantRequest, NotGiven, Reply, RuntimeDir,
+};
+use ironcage_model::{Ending, EventKind, IntentRecord, in_full};
 use ironcage_plan::Plan;
 use ironcage_sys::clone::exit_now;
 use ironcage_sys::faults::lease_step as step;
@@ -25,7 +28,7 @@ use ironcage_sys::rustix::process::{Pid, Signal, getppid, set_parent_process_dea
 use ironcage_sys::rustix::thread::set_name;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// By which the one client of a scope is known.
 pub(crate) const CLIENT: u64 = 1;
@@ -104,7 +107,9 @@ fn supervise(given: Given<'_>) -> Result<(), RunError> {
     crate::asking::without(&mut plan);
     let mut asked = request.scope.take().unwrap_or_default();
     let mut refused = Vec::new();
+    let mut streams = None;
     if let Some(text) = asked.call.take() {
+        let wait = asked.wait;
         let planned = match call::read(&plan, &text) {
             Ok(planned) => planned,
             Err(reason) => {
@@ -119,29 +124,82 @@ fn supervise(given: Given<'_>) -> Result<(), RunError> {
         request.argv = planned.argv;
         request.cwd = planned.cwd;
         (asked, descriptors, refused) = (planned.asked, planned.descriptors, planned.refused);
+        asked.wait = wait;
     }
-    let decided = leases::decide_all(
-        &plan,
-        &asked,
-        descriptors,
-        (number, first_lease, distrusted),
-    );
-    let wishes = match decided {
-        Ok(wishes) if refused.is_empty() => wishes,
-        other => {
-            refused.extend(other.err().unwrap_or_default());
-            for one in &refused {
-                recorder.write(EventKind::LeaseRefused {
-                    resource: one.resource.clone(),
-                    origin: asked.origin,
-                    reason: one.reason.clone(),
-                    unrecorded: 0,
-                })?;
+    let shell = asked.shell.take();
+    if shell.is_some() {
+        match shell::hear(&client) {
+            Ok(told) => (request, streams) = (told.request, Some(told.streams)),
+            Err(reason) => {
+                refuse(reason);
+                return Ok(());
             }
-            let _ = client.send(&Reply::NotGiven(refused), &[]);
+        }
+        // A shell says all of them.
+        plan.command.env.clear();
+    }
+    let mut ticket = 0;
+    let have_asked = |not_given: &NotGiven, grant: &GrantRequest, seen: Option<&Seen>| {
+        ticket += 1;
+        let asks = Asks {
+            ticket,
+            resource: not_given.resource.clone(),
+            identity: seen.map(|seen| asking::numbers(seen.identity)),
+            grant: grant.clone(),
+            origin: asked.origin,
+            because: not_given.reason.clone(),
+        };
+        asking::ask(&link, &client, asks, Duration::from_secs(asked.wait))
+    };
+    let deciding = Deciding {
+        plan: &plan,
+        origin: asked.origin,
+        exec: number,
+        first: first_lease,
+        distrusted,
+    };
+    let (wishes, not_given) =
+        leases::decide_all(&deciding, &asked.leases, descriptors, have_asked)?;
+    refused.extend(not_given);
+    if let Some(shell) = shell {
+        let wanted = wishes.iter().map(|wish| wish.lease.resource.clone());
+        let lacking = refused.iter().chain(&shell.refused);
+        recorder.write(EventKind::Intent(IntentRecord {
+            tool: shell.shell,
+            call: None,
+            needs: wanted
+                .chain(lacking.map(|one| one.resource.clone()))
+                .collect(),
+            open: shell.open,
+            shell: true,
+        }))?;
+        refused.extend(shell.refused);
+    }
+    for one in &refused {
+        recorder.write(EventKind::LeaseRefused {
+            resource: one.resource.clone(),
+            origin: asked.origin,
+            reason: one.reason.clone(),
+            unrecorded: 0,
+        })?;
+    }
+    // A shell's command does without what nobody could give it, as every command in a cage does.
+    let fatal = |one: &NotGiven| streams.is_none() || one.ask;
+    if refused.iter().any(fatal) {
+        let _ = client.send(&Reply::NotGiven(refused), &[]);
+        return Ok(());
+    }
+    if streams.is_some() {
+        let _ = client.send(&Reply::Lacks(refused), &[]);
+        if wishes.is_empty() {
+            let _ = client.send(&Reply::InCage, &[]);
             return Ok(());
         }
-    };
+    }
+    if let Err(error) = link.ask(&Report::Make) {
+        refuse(error.to_string());
+        return Ok(());
+    }
     if let Err(reason) = leases::plan_for(&mut plan, &wishes) {
         refuse(reason);
         return Ok(());
@@ -155,7 +213,7 @@ fn supervise(given: Given<'_>) -> Result<(), RunError> {
     let backend = backend(plan.rung.what.isolation);
     let birth = backend.scope(&plan, &description.id, &sibling);
     step();
-    let cage = match birth.and_then(|birth| birth.attend(&plan)) {
+    let mut cage = match birth.and_then(|birth| birth.attend(&plan)) {
         // Its command comes later, and brings its own streams.
         Ok((cage, _)) => cage,
         Err(error) => {
@@ -164,6 +222,10 @@ fn supervise(given: Given<'_>) -> Result<(), RunError> {
             return Ok(());
         }
     };
+    if plan.shares_storage() {
+        let beside = cage.stand_beside(&sibling);
+        beside.map_err(failed("keep a handle of the cage's storage"))?;
+    }
     step();
     let mut supervision = Supervision::new(Beginning {
         plan: &plan,
@@ -191,18 +253,23 @@ fn supervise(given: Given<'_>) -> Result<(), RunError> {
         maker: None,
         kin: None,
     })?;
-    supervision.run_scope(request, wishes)?;
+    supervision.run_scope(request, streams, wishes)?;
     supervision.close_scope()
 }
 
 impl Supervision<'_> {
-    fn run_scope(&mut self, request: ExecRequest, wishes: Vec<Wish>) -> Result<(), RunError> {
+    fn run_scope(
+        &mut self,
+        request: ExecRequest,
+        streams: Option<[OwnedFd; 3]>,
+        wishes: Vec<Wish>,
+    ) -> Result<(), RunError> {
         if let Some(reason) = self.open_scope_leases(wishes)? {
             self.control.refuse(CLIENT, reason);
             return Ok(());
         }
         step();
-        self.exec(CLIENT, request, Instant::now())?;
+        self.exec(CLIENT, request, streams, Instant::now())?;
         if self.control.execs.is_empty() {
             // Refused, and told so.
             return Ok(());
