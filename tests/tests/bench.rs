@@ -50,6 +50,19 @@ fn says_where_and_how(report: &Value, command: &str) {
 }
 
 both! {
+    fn intent_measures_a_run_the_reading_and_the_questions(stage) {
+        let report = bench(stage, &["intent", "--runs", "1"]);
+        says_where_and_how(&report, "ironcage bench intent --runs 1");
+        assert_eq!(names(&report["arms"]), ["bare", "static", "intent"]);
+        for arm in report["arms"].as_array().unwrap() {
+            holds_together(&arm["milliseconds"], 1);
+        }
+        let questions = &report["questions"];
+        let of = |key: &str| questions[key].as_u64().unwrap_or_else(|| panic!("{key}: {report}"));
+        assert!(of("commands") >= 300 && of("plain") > 0 && of("asked") > 0, "{report}");
+        assert!(of("asked") <= of("asked_each_time"), "{report}");
+    }
+
     fn leases_measures_each_kind_and_what_is_left(stage) {
         let report = bench(stage, &["leases", "--runs", "5"]);
         says_where_and_how(&report, "ironcage bench leases --runs 5");

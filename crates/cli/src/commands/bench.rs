@@ -1,12 +1,16 @@
 //! `ironcage bench`: what a cage costs, measured on this host.
 
+use crate::cage_flags::CageFlags;
 use crate::error::{CliError, CommandResult};
 use clap::Subcommand;
 use ironcage_bench as bench;
+use ironcage_intent::{Context, Destination, Shell, Table};
+use ironcage_model::{Contact, Resource};
+use ironcage_runtime::forecast;
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fmt::Display;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Exit status of a bench whose checks failed; a missed target is not one of them.
 const CHECK_FAILED: u8 = 1;
@@ -45,6 +49,13 @@ enum Bench {
     Leases {
         /// How many of each kind.
         #[arg(long, default_value_t = 500)]
+        runs: usize,
+    },
+    /// Leases that follow what the agent is about to do: a whole run of a scripted agent beside bare and
+    /// static, reading its model's answer, and how often a person would be asked.
+    Intent {
+        /// How many runs of each.
+        #[arg(long, default_value_t = 20)]
         runs: usize,
     },
     /// Single system calls, bare and in the cage.
@@ -137,6 +148,15 @@ pub(crate) fn run(args: Args) -> CommandResult {
             let report = bench::bench_leases(&request).map_err(failed)?;
             print(&report, json)
         }
+        Bench::Intent { runs } => {
+            let request = bench::IntentRequest {
+                ironcage,
+                runs,
+                questions: count_questions()?,
+            };
+            let report = bench::bench_intent(&request).map_err(failed)?;
+            print(&report, json)
+        }
         Bench::Syscalls { rounds } => {
             let request = bench::SyscallsRequest { ironcage, rounds };
             let report = bench::bench_syscalls(&request).map_err(failed)?;
@@ -203,6 +223,61 @@ pub(crate) fn run(args: Args) -> CommandResult {
             Ok(if report.is_sound() { 0 } else { CHECK_FAILED })
         }
     }
+}
+
+/// Commands as agents write them, one to a paragraph, with what they need below.
+const CORPUS: &str = include_str!("../../../intent/tests/corpus.txt");
+/// The profile by which they are judged.
+const JUDGED_BY: &str = "coding-agent";
+
+/// How often a person would be asked if an agent ran the commands of the corpus here.
+fn count_questions() -> Result<bench::Questions, CliError> {
+    // An empty project: what is not in it is outside.
+    let place = std::env::temp_dir().join(format!("ironcage-corpus-{}", std::process::id()));
+    std::fs::create_dir(&place)
+        .map_err(|error| CliError::new(format!("{}: {error}", place.display())))?;
+    let mut flags = CageFlags::in_workspace(place.clone());
+    flags.set_base(Some(JUDGED_BY.to_owned()), None);
+    let prepared = flags.prepare(vec!["/bin/true".into()]);
+    // Nothing was put into it.
+    let _ = std::fs::remove_dir(&place);
+    let plan = prepared?.plan;
+    let tools = Table::shipped().map_err(|error| CliError::from_error(&error))?;
+    let context = Context {
+        cwd: plan.workspace.clone(),
+        home: plan.home().map(Path::to_owned),
+    };
+    let mut questions = bench::Questions {
+        policy: JUDGED_BY.to_owned(),
+        ..bench::Questions::default()
+    };
+    let mut known: Vec<Resource> = Vec::new();
+    let commands = CORPUS
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with(' ') && !line.starts_with('#'));
+    for command in commands {
+        let needs = Shell::new(&tools).read(&command.replace("\\n", "\n"), &context);
+        let contacts = needs.destinations.iter().map(|to| match to {
+            Destination::Host { .. } => Contact::Host(to.to_string()),
+            Destination::Bundle(name) => Contact::Bundle(name.clone()),
+            Destination::Remote(name) => Contact::Remote(name.clone()),
+        });
+        let (reads, writes) = (needs.reads.iter().cloned(), needs.writes.iter().cloned());
+        let told = forecast(&plan, reads.collect(), writes.collect(), contacts.collect());
+        questions.commands += 1;
+        questions.given += told.given.len();
+        questions.refused += told.refused.len();
+        questions.asked_each_time += told.asked.len();
+        let nothing = told.given.is_empty() && told.asked.is_empty() && told.refused.is_empty();
+        questions.plain += usize::from(nothing);
+        for resource in told.asked {
+            if !known.contains(&resource) {
+                questions.asked += 1;
+                known.push(resource);
+            }
+        }
+    }
+    Ok(questions)
 }
 
 /// Points the containment suite at each sandbox of the table.
