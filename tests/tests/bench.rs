@@ -71,6 +71,18 @@ both! {
             holds_together(&arm["microseconds"], 5);
         }
         assert_eq!(report["before"]["descriptors"], report["after"]["descriptors"], "{report}");
+        assert!(report["soak"].is_null(), "{report}");
+    }
+
+    fn a_soak_of_leases_leaves_no_descriptor_and_no_mount(stage) {
+        let report = bench(stage, &["leases", "--runs", "1", "--soak", "1s", "--rate", "6000/min"]);
+        says_where_and_how(&report, "ironcage bench leases --runs 1 --soak 1s --rate 6000/min");
+        let soak = &report["soak"];
+        assert!(soak["leases"].as_u64().unwrap() > 0, "{report}");
+        for of in ["descriptors", "mounts"] {
+            assert_eq!(soak["held"][0][of], soak["held"][2][of], "{of}: {report}");
+        }
+        assert!(soak["held"][0]["mounts"].as_u64().unwrap() > 0, "{report}");
     }
 
     fn start_measures_each_arm_or_says_why_not(stage) {

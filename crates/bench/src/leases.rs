@@ -14,7 +14,7 @@ use serde::Serialize;
 use std::fmt;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Leases of each kind that are thrown away first: the keeper is started, caches fill, and both
 /// processes come to the end of the memory for their first moments (`sys/src/arena.rs`).
@@ -27,6 +27,17 @@ pub struct LeasesRequest {
     pub ironcage: PathBuf,
     /// How many leases of each kind.
     pub runs: usize,
+    /// How long leases are opened and revoked at a steady pace afterwards, if at all.
+    pub soak: Option<Soak>,
+}
+
+/// Leases at a steady pace, for a while.
+#[derive(Debug, Clone, Copy)]
+pub struct Soak {
+    /// For how long.
+    pub time: Duration,
+    /// How many a minute.
+    pub per_minute: u32,
 }
 
 /// What was measured.
@@ -40,6 +51,19 @@ pub struct LeasesReport {
     before: Held,
     after: Held,
     leases_per_minute: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    soak: Option<SoakReport>,
+}
+
+/// What a steady pace left behind.
+#[derive(Debug, Clone, Serialize)]
+struct SoakReport {
+    seconds: u64,
+    wanted_per_minute: u32,
+    leases: u64,
+    leases_per_minute: f64,
+    /// At the start, when a tenth was done, and at the end.
+    held: [Held; 3],
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -53,6 +77,8 @@ struct ArmReport {
 struct Held {
     descriptors: usize,
     private_bytes: u64,
+    /// Mounts in the cage.
+    mounts: usize,
 }
 
 fn failed(reason: impl fmt::Display) -> BenchError {
@@ -80,6 +106,8 @@ fn held(channel: &Channel) -> Result<Held, BenchError> {
     let mut held = Held {
         descriptors: 0,
         private_bytes: 0,
+        mounts: std::fs::read_to_string(format!("/proc/{init}/mountinfo"))
+            .map_or(0, |mounts| mounts.lines().count()),
     };
     for pid in beside {
         // The keeper may be in another user namespace, which keeps a user from looking at it.
@@ -165,6 +193,10 @@ pub fn bench_leases(request: &LeasesRequest) -> Result<LeasesReport, BenchError>
     }
     let minutes = start.elapsed().as_secs_f64() / 60.0;
     let after = held(&channel)?;
+    let soak = match request.soak {
+        Some(soak) => Some(steadily(&channel, &data, soak)?),
+        None => None,
+    };
     let names = [
         "grant --read",
         "revoke (read)",
@@ -180,11 +212,58 @@ pub fn bench_leases(request: &LeasesRequest) -> Result<LeasesReport, BenchError>
     Ok(LeasesReport {
         bench: "leases",
         host,
-        reproduce: format!("ironcage bench leases --runs {}", request.runs),
+        reproduce: reproduce(request),
         arms,
         before,
         after,
         leases_per_minute: 2.0 * request.runs as f64 / minutes,
+        soak,
+    })
+}
+
+fn reproduce(request: &LeasesRequest) -> String {
+    let runs = request.runs;
+    match request.soak {
+        None => format!("ironcage bench leases --runs {runs}"),
+        Some(Soak { time, per_minute }) => format!(
+            "ironcage bench leases --runs {runs} --soak {}s --rate {per_minute}/min",
+            time.as_secs()
+        ),
+    }
+}
+
+/// Opens and revokes leases at a steady pace, reading and writing in turn.
+fn steadily(channel: &Channel, data: &Path, soak: Soak) -> Result<SoakReport, BenchError> {
+    if soak.per_minute == 0 {
+        let why = "--rate needs at least one lease a minute";
+        return Err(BenchError::Request(why.to_owned()));
+    }
+    let pause = Duration::from_secs(60) / soak.per_minute;
+    let first = held(channel)?;
+    let mut early = first;
+    let start = Instant::now();
+    let mut leases = 0_u64;
+    while start.elapsed() < soak.time {
+        let right = match leases % 2 {
+            0 => Right::Read,
+            _ => Right::Write,
+        };
+        one(channel, data, right)?;
+        leases += 1;
+        if early == first && start.elapsed() * 10 > soak.time {
+            early = held(channel)?;
+        }
+        // From the beginning, not from the last one: a slow one is caught up with.
+        let due = pause.mul_f64(leases as f64);
+        std::thread::sleep(due.saturating_sub(start.elapsed()));
+    }
+    let taken = start.elapsed();
+    Ok(SoakReport {
+        seconds: taken.as_secs(),
+        wanted_per_minute: soak.per_minute,
+        leases,
+        leases_per_minute: leases as f64 * 60.0 / taken.as_secs_f64(),
+        held: [first, early, held(channel)?],
     })
 }
 
@@ -218,6 +297,27 @@ impl fmt::Display for LeasesReport {
             self.before.private_bytes / 1024,
             self.after.descriptors,
             self.after.private_bytes / 1024
-        )
+        )?;
+        let Some(soak) = &self.soak else {
+            return Ok(());
+        };
+        writeln!(
+            f,
+            "\nat a steady pace: {} leases in {} s, {:.0} a minute (wanted {})",
+            soak.leases, soak.seconds, soak.leases_per_minute, soak.wanted_per_minute
+        )?;
+        let mut table = Table::new(["", "descriptors", "private KiB", "mounts of the cage"]);
+        for (when, held) in ["at its start", "after a tenth", "at its end"]
+            .iter()
+            .zip(soak.held)
+        {
+            table.row([
+                (*when).to_owned(),
+                held.descriptors.to_string(),
+                (held.private_bytes / 1024).to_string(),
+                held.mounts.to_string(),
+            ]);
+        }
+        write!(f, "{table}")
     }
 }

@@ -35,7 +35,7 @@ pub use facts::HostFacts;
 pub use field::{Escapes, FieldReport, FieldRequest, Suspect, bench_field};
 pub use floor::{FloorRequest, serve_floor};
 pub use intent::{IntentReport, IntentRequest, Questions, bench_intent};
-pub use leases::{LeasesReport, LeasesRequest, bench_leases};
+pub use leases::{LeasesReport, LeasesRequest, Soak, bench_leases};
 pub use memory::{MemoryReport, MemoryRequest, bench_memory};
 pub use network::{NetworkBenchRequest, NetworkReport, bench_network, measure_network};
 pub use resident::{PrivateCgroupLaunch, serve_launches};

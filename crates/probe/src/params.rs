@@ -77,6 +77,8 @@ pub(crate) struct Params {
     pub(crate) outside: PathBuf,
     /// Granted for reading with `Setup::ReadGrant`.
     pub(crate) granted: PathBuf,
+    /// Leased for writing with `Setup::Leased`.
+    pub(crate) leased: PathBuf,
     /// In the workspace; hidden with `Setup::Mask`.
     pub(crate) masked: PathBuf,
     pub(crate) tmp_secret: PathBuf,

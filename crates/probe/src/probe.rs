@@ -35,11 +35,13 @@ pub enum Class {
     Lf,
     /// The supervisor and other cages.
     Su,
+    /// Permissions for a while, and their end.
+    Le,
 }
 
 impl Class {
     /// Every class, in the order of the report.
-    pub const ALL: [Class; 13] = [
+    pub const ALL: [Class; 14] = [
         Class::Fs,
         Class::Fd,
         Class::Pr,
@@ -53,6 +55,7 @@ impl Class {
         Class::Rs,
         Class::Lf,
         Class::Su,
+        Class::Le,
     ];
 
     /// The two letters that begin its probes' ids.
@@ -71,6 +74,7 @@ impl Class {
             Class::Rs => "RS",
             Class::Lf => "LF",
             Class::Su => "SU",
+            Class::Le => "LE",
         }
     }
 
@@ -90,6 +94,7 @@ impl Class {
             Class::Rs => "resources",
             Class::Lf => "start, end and what stays behind",
             Class::Su => "supervisor and other cages",
+            Class::Le => "permissions for a while, and their end",
         }
     }
 }
@@ -193,6 +198,10 @@ pub(crate) enum Setup {
     Recorded,
     /// What the run changed is applied to the real files, where the sandbox keeps it aside.
     Applied,
+    /// With a lease on a directory outside, which is ended while the probe holds it.
+    Leased,
+    /// Beside a scope that has such a lease.
+    Scoped,
 }
 
 /// What the policy of a run with a network allows of [`crate::stage::allowed::NAME`].

@@ -132,6 +132,7 @@ pub fn play(name: &str, rest: &[OsString]) -> u8 {
         ("canary", _) => victim::run(),
         ("inside", [id, params]) => run_inside(id, Path::new(params)),
         ("as-door", [id, params]) => run_as_door(id, Path::new(params)),
+        ("scope", [params]) => crate::classes::le::scope(Path::new(params)),
         ("works", [item]) => return mustwork::run(item),
         ("sibling", [abstract_name, port]) => crate::classes::su::sibling(abstract_name, port),
         ("privileged", [mask, grant, _, ..]) => privileged(mask, grant, &rest[2..]),

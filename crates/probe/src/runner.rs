@@ -1,6 +1,7 @@
 //! Runs a probe, uncaged and caged, and says what was found.
 
 mod launch;
+mod leased;
 mod leftovers;
 mod settings;
 
@@ -223,6 +224,7 @@ impl Runner {
             Setup::ReadGrant if !adapter.grants => lacks("read-only grants"),
             Setup::Limits | Setup::CpuShare if !adapter.limits => lacks("limits"),
             Setup::Door(_) if !adapter.network => lacks("a network with rules"),
+            Setup::Leased | Setup::Scoped if !adapter.network => lacks("leases"),
             Setup::Exchanged if !adapter.commands => lacks("approval"),
             _ => None,
         }

@@ -11,6 +11,7 @@ use serde::Serialize;
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Exit status of a bench whose checks failed; a missed target is not one of them.
 const CHECK_FAILED: u8 = 1;
@@ -50,6 +51,12 @@ enum Bench {
         /// How many of each kind.
         #[arg(long, default_value_t = 500)]
         runs: usize,
+        /// Open and revoke them at a steady pace for so long afterwards, such as 10m, and say what that leaves.
+        #[arg(long, value_name = "TIME", value_parser = soak_time)]
+        soak: Option<Duration>,
+        /// The pace of --soak.
+        #[arg(long, value_name = "NUMBER/min", value_parser = per_minute, default_value = "10000/min", requires = "soak")]
+        rate: u32,
     },
     /// Leases that follow what the agent is about to do: a whole run of a scripted agent beside bare and
     /// static, reading its model's answer, and how often a person would be asked.
@@ -143,8 +150,16 @@ pub(crate) fn run(args: Args) -> CommandResult {
             let report = bench::bench_exec(&request).map_err(failed)?;
             print(&report, json)
         }
-        Bench::Leases { runs } => {
-            let request = bench::LeasesRequest { ironcage, runs };
+        Bench::Leases { runs, soak, rate } => {
+            let soak = soak.map(|time| bench::Soak {
+                time,
+                per_minute: rate,
+            });
+            let request = bench::LeasesRequest {
+                ironcage,
+                runs,
+                soak,
+            };
             let report = bench::bench_leases(&request).map_err(failed)?;
             print(&report, json)
         }
@@ -386,4 +401,25 @@ pub(crate) fn run_launcher(args: LauncherArgs) -> CommandResult {
 pub(crate) fn run_syscalls() -> CommandResult {
     bench::time_syscalls().map_err(failed)?;
     Ok(0)
+}
+
+/// How long a soak is.
+fn soak_time(text: &str) -> Result<Duration, String> {
+    let limit: ironcage_policy::TimeLimit = text.parse().map_err(|error| format!("{error}"))?;
+    let why = "a soak ends: give it a time, such as 10m";
+    limit
+        .0
+        .filter(|time| !time.is_zero())
+        .ok_or_else(|| why.into())
+}
+
+/// A pace, `10000/min`.
+fn per_minute(text: &str) -> Result<u32, String> {
+    let number = text
+        .strip_suffix("/min")
+        .and_then(|number| number.parse().ok());
+    let why = "a pace is a number of leases a minute, such as 10000/min";
+    number
+        .filter(|number| *number > 0)
+        .ok_or_else(|| why.into())
 }

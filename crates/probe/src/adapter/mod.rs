@@ -29,6 +29,8 @@ pub(crate) struct Launch<'a> {
     pub(crate) outside: bool,
     /// A network with these rules.
     pub(crate) network: Option<DoorRules>,
+    /// A name, and a policy by which it can be given leases.
+    pub(crate) ceiling: Option<(&'a str, &'a Path)>,
     /// What runs inside.
     pub(crate) command: Vec<OsString>,
 }
@@ -149,6 +151,10 @@ fn ironcage_with(flags: &[&str], launch: &Launch<'_>) -> Vec<OsString> {
     }
     if let Some(path) = launch.hide {
         flag("--hide", path.as_os_str());
+    }
+    if let Some((name, policy)) = launch.ceiling {
+        flag("--name", OsStr::new(name));
+        flag("--policy", policy.as_os_str());
     }
     if let Some(limits) = launch.limits {
         let values = [

@@ -6,6 +6,8 @@ mod fs_mounts;
 mod hello;
 mod ip;
 mod ki;
+pub(crate) mod le;
+mod le_asked;
 mod lf;
 mod ne;
 mod ne_door;
@@ -43,6 +45,8 @@ pub(crate) const ALL: &[&[Probe]] = &[
     lf::PROBES,
     su::PROBES,
     su_control::PROBES,
+    le::PROBES,
+    le_asked::PROBES,
 ];
 
 pub(crate) use crate::inside::{Attempts, Inside, Observation};

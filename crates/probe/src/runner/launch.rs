@@ -1,6 +1,7 @@
 //! One run: the sandbox is started, watched, and ended.
 
 use super::Runner;
+use super::leased::NAME;
 use super::leftovers::Inventory;
 use crate::adapter::Launch;
 use crate::mustwork;
@@ -98,6 +99,24 @@ impl Collected {
     }
 }
 
+/// A run that has begun.
+pub(super) struct Begun {
+    pub(super) child: Child,
+    output: Option<Collected>,
+    errors: Option<Collected>,
+}
+
+impl Begun {
+    /// Waits for its end.
+    pub(super) fn end(mut self, runner: &Runner, evidence: &mut Evidence) {
+        runner.finish(&mut self.child, PATIENCE, evidence);
+        let taken = |stream: Option<Collected>| stream.map(|stream| stream.take());
+        evidence.output = taken(self.output).unwrap_or_default();
+        let said = taken(self.errors).unwrap_or_default();
+        evidence.errors.extend(said);
+    }
+}
+
 fn outcome(status: ExitStatus) -> i32 {
     status
         .code()
@@ -123,7 +142,7 @@ fn kill(pid: u32, signal: Signal) {
     }
 }
 
-fn resident_mib(pid: u32) -> u64 {
+pub(super) fn resident_mib(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
@@ -187,6 +206,8 @@ impl Runner {
                         Setup::Door(rules) => Some(rules),
                         _ => None,
                     },
+                    ceiling: matches!(setup, Setup::Leased | Setup::Scoped)
+                        .then_some((NAME, self.stage.layout.ceiling.as_path())),
                     command,
                 })
             }
@@ -242,8 +263,18 @@ impl Runner {
         command.spawn().map_err(wrong)
     }
 
+    /// A run that the caller ends itself.
+    pub(super) fn begin(&self, line: &[OsString], mode: Mode) -> Result<Begun, RunError> {
+        let mut child = self.spawn(line, Setup::Plain, mode)?;
+        Ok(Begun {
+            output: child.stdout.take().map(Collected::start),
+            errors: child.stderr.take().map(Collected::start),
+            child,
+        })
+    }
+
     /// Waits for the end, stopping what is overdue.
-    fn finish(&self, child: &mut Child, patience: Duration, evidence: &mut Evidence) {
+    pub(super) fn finish(&self, child: &mut Child, patience: Duration, evidence: &mut Evidence) {
         let started = Instant::now();
         loop {
             match child.try_wait() {
@@ -326,6 +357,7 @@ impl Runner {
             Setup::Repeated(times) => self.repeat(times, &line, mode, &mut evidence)?,
             Setup::LauncherKilledCounted => self.kill_and_count(&line, mode, &mut evidence)?,
             Setup::Again => self.again(&line, mode, &mut evidence)?,
+            Setup::Leased | Setup::Scoped => self.leased(setup, &line, mode, &mut evidence)?,
             _ => self.once(setup, &line, mode, &mut evidence)?,
         }
         if let Some((mut child, output)) = sibling {
@@ -497,6 +529,7 @@ impl Runner {
                 seconds: None,
                 outside: true,
                 network: None,
+                ceiling: None,
                 command: words.to_vec(),
             }),
             _ => words.to_vec(),

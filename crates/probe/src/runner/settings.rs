@@ -53,7 +53,7 @@ impl Runner {
     }
 
     /// Another command of the sandbox's own, as its user calls it.
-    fn own_command(&self, words: &[&str]) -> Result<Output, RunError> {
+    pub(super) fn own_command(&self, words: &[&str]) -> Result<Output, RunError> {
         let environment = self.stage.environment();
         let mut path = self.stage.params.workspace.join(ON_PATH).into_os_string();
         path.push(":");

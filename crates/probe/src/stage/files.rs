@@ -29,6 +29,9 @@ pub(crate) struct Layout {
     workspace: PathBuf,
     outside: PathBuf,
     granted: PathBuf,
+    leased: PathBuf,
+    /// The policy of a cage that can have leases.
+    pub(crate) ceiling: PathBuf,
     tmp_plant: PathBuf,
     /// The suite's own directory in the workspace.
     pub(crate) suite: PathBuf,
@@ -92,6 +95,7 @@ impl Layout {
         params.workspace.clone_from(&workspace);
         params.outside = home.join("outside");
         params.granted = home.join("granted");
+        params.leased = home.join("leased");
         params.masked = workspace.join("masked");
         params.tmp_secret = PathBuf::from(format!("/tmp/report-{tag}.txt"));
         params.tmp_plant = PathBuf::from(format!("/tmp/plant-{tag}"));
@@ -102,6 +106,8 @@ impl Layout {
             directories: Vec::new(),
             outside: params.outside.clone(),
             granted: params.granted.clone(),
+            leased: params.leased.clone(),
+            ceiling: home.join("ceiling.toml"),
             tmp_plant: params.tmp_plant.clone(),
             program: suite.join("program"),
             params: suite.join("params.json"),
@@ -137,6 +143,16 @@ impl Layout {
             b"readable\n".to_vec(),
             0o644,
         );
+        layout.keep(
+            params.leased.join("file"),
+            crate::classes::le::CONTENT.to_vec(),
+            0o644,
+        );
+        let ceiling = format!(
+            "[ceiling]\ngrace = \"1s\"\n[ceiling.auto.files]\nwrite = [\"{}\"]\n",
+            params.leased.display()
+        );
+        layout.keep(layout.ceiling.clone(), ceiling.into_bytes(), 0o644);
         layout.keep(
             workspace.join("main.c"),
             b"int main(void) { return 0; }\n".to_vec(),
@@ -261,6 +277,7 @@ impl Layout {
             &self.workspace,
             &self.outside,
             &self.granted,
+            &self.leased,
             &git,
             &git.join("hooks"),
             &git.join("objects"),

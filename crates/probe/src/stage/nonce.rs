@@ -34,9 +34,11 @@ pub(crate) enum Canary {
     State,
     /// The secret that the network door holds.
     DoorSecret,
+    /// What comes into a leased directory when the lease has ended.
+    Leased,
 }
 
-const COUNT: usize = Canary::DoorSecret as usize + 1;
+const COUNT: usize = Canary::Leased as usize + 1;
 
 /// One secret for each place.
 pub(crate) struct Nonces([String; COUNT]);

@@ -34,7 +34,7 @@ pub use process::{
 };
 pub use ring::{io_uring_connect_abstract, io_uring_setup};
 pub use surface::{
-    bpf_map_create, clone3_user_namespace, enter_namespace, kernel_log_size,
+    SharedMapping, bpf_map_create, clone3_user_namespace, enter_namespace, kernel_log_size,
     keyctl_session_keyring, modify_ldt_read, nice_raise, perf_event_open_self, personality_set,
     realtime_schedule, run_from_memfd, share_nothing, touch_memory, userfault_descriptor,
     write_through_mapping,

@@ -186,6 +186,32 @@ pub fn write_through_mapping(file: BorrowedFd<'_>, content: &[u8]) -> Result<(),
     checked(unsafe { libc::munmap(memory.cast(), count) }.into()).map(drop)
 }
 
+/// A shared, writable mapping of a file's first bytes; it stays until the process ends.
+#[derive(Debug)]
+pub struct SharedMapping {
+    memory: *mut u8,
+    length: usize,
+}
+
+impl SharedMapping {
+    /// Maps a file that is not empty. The file can be closed afterwards.
+    pub fn of(file: BorrowedFd<'_>) -> Result<SharedMapping, Errno> {
+        let length = usize::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or(0);
+        if length == 0 {
+            return Err(Errno::INVAL);
+        }
+        let memory = map(length, libc::MAP_SHARED, file.as_raw_fd())?;
+        Ok(SharedMapping { memory, length })
+    }
+
+    /// Writes at the start of the mapping; where the file is shorter by now, the process dies.
+    pub fn write(&mut self, content: &[u8]) {
+        let count = content.len().min(self.length);
+        // SAFETY: the mapping is `length` bytes long, at least `count`, and is never unmapped.
+        unsafe { std::ptr::copy_nonoverlapping(content.as_ptr(), self.memory, count) };
+    }
+}
+
 /// Takes `length` bytes of memory and touches every page, in the file if one is given (it is
 /// grown to that length) and anonymous otherwise. Calls `step` after each megabyte; the memory
 /// stays until the process ends.
