@@ -360,6 +360,7 @@ mod tests {
             seconds: None,
             outside: false,
             network: None,
+            ceiling: None,
             command: command.iter().map(OsString::from).collect(),
         }
     }
