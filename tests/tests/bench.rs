@@ -49,6 +49,14 @@ fn says_where_and_how(report: &Value, command: &str) {
     assert!(report["host"]["cpus"].as_u64().is_some_and(|cpus| cpus > 0));
 }
 
+/// One that leaks has one more for each of ten leases at least; a supervisor that is looked at while it works may just
+/// have one or two open.
+#[track_caller]
+fn no_more_descriptors(before: &Value, after: &Value) {
+    let count = |held: &Value| held["descriptors"].as_u64().unwrap();
+    assert!(count(after) <= count(before) + 2, "{before} {after}");
+}
+
 both! {
     fn intent_measures_a_run_the_reading_and_the_questions(stage) {
         let report = bench(stage, &["intent", "--runs", "1"]);
@@ -70,7 +78,7 @@ both! {
         for arm in report["arms"].as_array().unwrap() {
             holds_together(&arm["microseconds"], 5);
         }
-        assert_eq!(report["before"]["descriptors"], report["after"]["descriptors"], "{report}");
+        no_more_descriptors(&report["before"], &report["after"]);
         assert!(report["soak"].is_null(), "{report}");
     }
 
@@ -79,9 +87,8 @@ both! {
         says_where_and_how(&report, "ironcage bench leases --runs 1 --soak 1s --rate 6000/min");
         let soak = &report["soak"];
         assert!(soak["leases"].as_u64().unwrap() > 0, "{report}");
-        for of in ["descriptors", "mounts"] {
-            assert_eq!(soak["held"][0][of], soak["held"][2][of], "{of}: {report}");
-        }
+        no_more_descriptors(&soak["held"][0], &soak["held"][2]);
+        assert_eq!(soak["held"][0]["mounts"], soak["held"][2]["mounts"], "{report}");
         assert!(soak["held"][0]["mounts"].as_u64().unwrap() > 0, "{report}");
     }
 
