@@ -1,7 +1,7 @@
 //! One parser under libFuzzer, chosen by the variable IRONCAGE_FUZZ; `scripts/fuzz` runs them.
 #![no_main]
 
-use ironcage_control::{Said, Reply, Request, frame};
+use ironcage_control::{Reply, Request, Said, frame};
 use ironcage_intent::{Answer, Encoding, Format, results};
 use std::path::Path;
 use std::sync::OnceLock;
