@@ -1,10 +1,12 @@
-//! Cages that open cages: a child has no more than its parent, works beside it, and ends with it.
+//! Cages that work together: a child has no more than its parent, works beside it and ends with it;
+//! a channel carries what it was opened for.
 #![forbid(unsafe_code)]
 
 use ironcage_tests::{Ran, Running, Stage, both, processes_with, wait_until};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
+const ASK: &str = "/.ironcage/bin/ironcage";
 const CHILD: &str = "/.ironcage/bin/ironcage child";
 
 /// A cage that may open children, ended when this is dropped.
@@ -156,6 +158,57 @@ both! {
         stage.sh_outside(&format!("kill -9 {pid}")).ok();
         assert!(wait_until(PATIENCE, || !is_asleep(&word)), "it outlived its parent");
         let _ = waits.finish(PATIENCE);
+    }
+
+    fn a_channel_carries_messages_of_its_type_within_its_limits_and_puts_them_on_record(stage) {
+        let policy = "[ceiling]\nchannels = 2\n";
+        let (one, other) = (Cage::start(stage, policy), Cage::start(stage, policy));
+        let schema = stage.base().join("task.json");
+        stage.write(&schema, r#"{"type": "object", "required": ["do"], "additionalProperties": false, "properties": {"do": {"type": "string"}}}"#);
+        let at = schema.display().to_string();
+        let open = ["channel", "open", "tasks", &one.id, &other.id, "--schema", &at, "--size", "40", "--queue", "2"];
+        one.outside(&open);
+        stage.ironcage(open).output().map(|ran| assert!(!ran.status.success(), "twice")).expect("asked");
+        let send = |message: &str| one.sh(&format!("{ASK} send tasks '{message}'"));
+        let take = |wait: u32| other.sh(&format!("{ASK} receive tasks --wait {wait}"));
+        take(0).ended(2);
+        send(r#"{"do": "this"}"#).ok();
+        send(r#"{"do": 1}"#).ended(1).says("not of the channel's type: at the top/do");
+        send(r#"{"do": "x", "else": 2}"#).ended(1).says("is not allowed");
+        send(&format!(r#"{{"do": "{}"}}"#, "x".repeat(64))).ended(1).says("carries 40 at once");
+        send(r#"{"do": "that"}"#).ok();
+        send(r#"{"do": "more"}"#).ended(1).says("2 messages wait to be received");
+        assert_eq!(take(60).ok().stdout(), "{\"do\":\"this\"}\n");
+        assert_eq!(take(60).ok().stdout(), "{\"do\":\"that\"}\n");
+        take(1).ended(2);
+        // Who waits gets what comes.
+        let waits = other.exec(&format!("{ASK} receive tasks --wait 600"));
+        send(r#"{"do": "late"}"#).ok();
+        assert_eq!(waits.finish(PATIENCE).ok().stdout(), "{\"do\":\"late\"}\n");
+        send(r#"{"do": "last"}"#).ok();
+        assert!(wait_until(PATIENCE, || other.outside(&["inspect", &other.id]).contains("\"queued\": 1")), "it did not come");
+        // Only this way, by this name, and not by everybody.
+        other.sh(&format!("{ASK} send tasks '{{}}'")).ended(1).says("leads out of this cage");
+        one.sh(&format!("{ASK} receive tasks")).ended(1).says("leads into this cage");
+        one.sh(&format!("{ASK} send other 1")).ended(1);
+        // What has come stays when the one who sent it is gone.
+        one.outside(&["stop", "--time", "0", &one.id]);
+        assert_eq!(take(60).ok().stdout(), "{\"do\":\"last\"}\n");
+        take(0).ended(1);
+        for (cage, all) in [
+            (&one, ["message sent, 13 bytes by tasks from", "message refused", "channel tasks to"]),
+            (&other, ["message received, 13 bytes by tasks from", "channel tasks from", "closed: the other end is gone"]),
+        ] {
+            let record = cage.outside(&["audit", "show", &cage.id]);
+            for said in all {
+                assert!(record.contains(said), "{said}: {record}");
+            }
+        }
+        let record = other.outside(&["audit", "show", &other.id]);
+        assert!(!record.contains("late"), "contents are on record: {record}");
+        let without = Cage::start(stage, "[ceiling]\nchildren = 1\n");
+        let open = ["channel", "open", "tasks", &other.id, &without.id, "--schema", &at];
+        Running::start(&mut stage.ironcage(open)).finish(PATIENCE).ended(125).says("[ceiling] channels = N");
     }
 
     fn a_cage_whose_policy_says_nothing_of_children_has_none(stage) {

@@ -17,6 +17,8 @@ pub const ASK_PROGRAM: &str = "/.ironcage/bin/ironcage";
 pub const LONGEST_INQUIRY: usize = 64 * 1024;
 /// Things that a command of a shell may name.
 pub const MOST_NAMED: usize = 64;
+/// Longest message of a channel, as it is written.
+pub const LONGEST_MESSAGE: usize = 48 * 1024;
 /// Longest path.
 const LONGEST_PATH: usize = 4095;
 /// Longest reason, in characters.
@@ -56,6 +58,15 @@ pub struct InquiryLine {
     /// A cage within what this one has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub child: Option<ChildLine>,
+    /// The name of a channel to send `message` through.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub send: Option<String>,
+    /// The name of a channel whose next message is wanted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receive: Option<String>,
+    /// What is sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<serde_json::Value>,
     /// What for.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
@@ -104,6 +115,18 @@ pub enum InquiredThing {
     Host(HostRule),
     /// A child cage.
     Child(ChildLine),
+    /// A message for a channel.
+    Send {
+        /// The channel's name.
+        channel: String,
+        /// What is sent.
+        message: serde_json::Value,
+    },
+    /// The next message of a channel.
+    Receive {
+        /// The channel's name.
+        channel: String,
+    },
 }
 
 /// A command of a shell in the cage that is to run in a scope.
@@ -141,7 +164,9 @@ impl InquiredThing {
                 right: *right,
             },
             InquiredThing::Host(rule) => Resource::Host { rule: rule.clone() },
-            InquiredThing::Child(_) => return None,
+            InquiredThing::Child(_)
+            | InquiredThing::Send { .. }
+            | InquiredThing::Receive { .. } => return None,
         })
     }
 }
@@ -167,12 +192,17 @@ pub enum InquiryError {
     TooLong,
     /// It is not what it should be.
     #[error(
-        "this is no request: {0}; write {{\"write\": \"/a/path\", \"reason\": \"...\"}}, or `read`, `host` or `child`"
+        "this is no request: {0}; write {{\"write\": \"/a/path\", \"reason\": \"...\"}}, or `read`, `host`, `child`, `send` or `receive`"
     )]
     Garbled(String),
     /// It asks for nothing, or for several things.
-    #[error("a request names one of `read`, `write`, `host` and `child`")]
+    #[error(
+        "a request names one of `read`, `write`, `host`, `child`, `send` (with `message`) and `receive`"
+    )]
     NotOne,
+    /// Its channel has no name.
+    #[error("`{0}` is no name of a channel")]
+    Channel(String),
     /// A child's command is none.
     #[error("a child's command has 1 to {MOST_WORDS} words without NUL, the first not empty")]
     Command,
@@ -235,7 +265,8 @@ impl Said {
 impl ShellInquiry {
     fn of(shell: ShellLine, line: &InquiryLine) -> Result<Self, InquiryError> {
         let others = line.read.is_some() || line.write.is_some() || line.host.is_some();
-        if others || line.child.is_some() {
+        let messages = line.send.is_some() || line.receive.is_some() || line.message.is_some();
+        if others || messages || line.child.is_some() {
             return Err(InquiryError::NotOne);
         }
         let named = shell.reads.len() + shell.writes.len() + shell.contacts.len();
@@ -270,14 +301,39 @@ impl Inquiry {
             let path = whole(&text)?;
             Ok(InquiredThing::Path { path, right })
         };
-        let what = match (line.read, line.write, line.host, line.child) {
-            (Some(text), None, None, None) => path(text, Right::Read)?,
-            (None, Some(text), None, None) => path(text, Right::Write)?,
-            (None, None, Some(text), None) => match text.parse() {
+        let (seconds, reason) = (line.seconds, line.reason.clone());
+        let asked = [
+            line.read.is_some(),
+            line.write.is_some(),
+            line.host.is_some(),
+            line.child.is_some(),
+            line.send.is_some(),
+            line.receive.is_some(),
+        ];
+        let one = asked.iter().filter(|asked| **asked).count() == 1;
+        if !one || line.message.is_some() != line.send.is_some() {
+            return Err(InquiryError::NotOne);
+        }
+        let channel = |name: String| match crate::check_name(&name) {
+            Ok(()) => Ok(name),
+            Err(_) => Err(InquiryError::Channel(shown(&name))),
+        };
+        let what = match line {
+            InquiryLine {
+                read: Some(text), ..
+            } => path(text, Right::Read)?,
+            InquiryLine {
+                write: Some(text), ..
+            } => path(text, Right::Write)?,
+            InquiryLine {
+                host: Some(text), ..
+            } => match text.parse() {
                 Ok(rule) => InquiredThing::Host(rule),
                 Err(_) => return Err(InquiryError::Host(shown(&text))),
             },
-            (None, None, None, Some(child)) => {
+            InquiryLine {
+                child: Some(child), ..
+            } => {
                 path(child.cwd.clone(), Right::Read)?;
                 let words = &child.command;
                 let whole = words.iter().all(|word| !word.contains('\0'));
@@ -287,18 +343,32 @@ impl Inquiry {
                 }
                 InquiredThing::Child(child)
             }
+            InquiryLine {
+                send: Some(name),
+                message: Some(message),
+                ..
+            } => InquiredThing::Send {
+                channel: channel(name)?,
+                message,
+            },
+            InquiryLine {
+                receive: Some(name),
+                ..
+            } => InquiredThing::Receive {
+                channel: channel(name)?,
+            },
             _ => return Err(InquiryError::NotOne),
         };
-        if line.seconds == Some(0) {
+        if seconds == Some(0) {
             return Err(InquiryError::Range("`seconds`"));
         }
-        if line.reason.chars().count() > LONGEST_REASON {
+        if reason.chars().count() > LONGEST_REASON {
             return Err(InquiryError::Range("the length of `reason`"));
         }
         Ok(Inquiry {
             what,
-            reason: line.reason,
-            seconds: line.seconds,
+            reason,
+            seconds,
             wait,
         })
     }
@@ -349,6 +419,15 @@ pub enum Answered {
         /// What it will not have, one line each.
         lacks: Vec<String>,
     },
+    /// The message is on its way.
+    Sent,
+    /// A message.
+    Message {
+        /// It.
+        message: serde_json::Value,
+    },
+    /// There is no message.
+    Empty,
     /// The line was no request.
     Invalid {
         /// Why.

@@ -18,19 +18,22 @@ mod message;
 mod network;
 mod peer;
 mod place;
+mod typed;
 
 pub use channel::{Channel, Packet, pair};
 pub use inquiry::{
     ASK_PROGRAM, ASK_SOCKET, Answered, ChildLine, InquiredThing, Inquiry, InquiryError,
-    InquiryLine, LONGEST_INQUIRY, MOST_NAMED, Said, ShellInquiry, ShellLine,
+    InquiryLine, LONGEST_INQUIRY, LONGEST_MESSAGE, MOST_NAMED, Said, ShellInquiry, ShellLine,
 };
 pub use message::{
-    ApproveRequest, Bytes, Description, ExecDescription, ExecRequest, ExecStreams, GrantRequest,
-    LeaseDescription, LeaseState, NotGiven, QuestionDescription, Reply, Request, ScopeRequest,
-    ShellIntent, Size, State, Stats, Wanted,
+    ApproveRequest, Bytes, ChannelDescription, ChannelRequest, ChannelRole, Description,
+    ExecDescription, ExecRequest, ExecStreams, GrantRequest, LeaseDescription, LeaseState,
+    NotGiven, QuestionDescription, Reply, Request, ScopeRequest, ShellIntent, Size, State, Stats,
+    Wanted,
 };
 pub use network::{NetworkRequest, NetworkRules};
 pub use peer::{Examination, PeerRefusal, examine};
 pub use place::{
     Dialled, Entry, InvalidName, Listener, NameClaim, PlaceError, RuntimeDir, check_name,
 };
+pub use typed::{Mismatch, Schema, SchemaError};

@@ -52,6 +52,13 @@ pub enum Request {
     },
     /// Which leases are open. Answered by [`Reply::Leases`].
     Leases,
+    /// Takes an end of a channel, a socket beside it. Answered by [`Reply::ChannelChanged`].
+    OpenChannel(ChannelRequest),
+    /// Takes a channel away. Answered by [`Reply::ChannelChanged`].
+    CloseChannel {
+        /// Its name.
+        name: String,
+    },
     /// Which questions wait for an answer. Answered by [`Reply::Questions`].
     Questions,
     /// Says yes to a question. Answered by [`Reply::Granted`] when the lease is open.
@@ -343,6 +350,8 @@ pub enum Reply {
     InCage,
     /// The leases of the cage.
     Leases(Vec<LeaseDescription>),
+    /// A channel was opened or closed.
+    ChannelChanged,
     /// The questions that wait for an answer.
     Questions(Vec<QuestionDescription>),
     /// A question of a scope's was approved: the scope opens what it was about.
@@ -369,6 +378,48 @@ pub enum Reply {
     },
 }
 
+/// In which direction a cage has a channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ChannelRole {
+    /// Out of it.
+    Send,
+    /// Into it.
+    Receive,
+}
+
+/// An end of a channel for a cage.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChannelRequest {
+    /// Its name.
+    pub name: String,
+    /// Which end.
+    pub role: ChannelRole,
+    /// The cage at the other end.
+    pub peer: CageId,
+    /// What messages look like, as [`crate::Schema`] reads it.
+    pub schema: String,
+    /// Most bytes of a message.
+    pub size: u32,
+    /// Most messages in a minute.
+    pub rate: u32,
+    /// Most messages that nobody has received yet.
+    pub queue: u32,
+}
+
+/// A channel that a cage has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChannelDescription {
+    /// Its name.
+    pub name: String,
+    /// In which direction.
+    pub role: ChannelRole,
+    /// The cage at the other end.
+    pub peer: CageId,
+    /// Messages that nobody has received yet.
+    pub queued: u32,
+}
+
 /// What a cage is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
@@ -388,6 +439,9 @@ pub struct Description {
     /// Child cages that it opened and that live.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub children: Vec<CageId>,
+    /// Channels to and from other cages.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub channels: Vec<ChannelDescription>,
     /// The profile in force.
     pub profile: String,
     /// SHA-256 of the plan.

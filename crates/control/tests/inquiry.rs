@@ -101,7 +101,7 @@ proptest! {
         seconds in any::<Option<u64>>(),
         wait in any::<Option<u64>>(),
     ) {
-        let line = InquiryLine { read, write, host, reason, seconds, wait, child: None, shell: None };
+        let line = InquiryLine { read, write, host, reason, seconds, wait, ..InquiryLine::default() };
         check(&serde_json::to_vec(&line).unwrap())?;
     }
 }

@@ -27,6 +27,18 @@ pub enum NetworkVerdict {
     Denied,
 }
 
+/// What became of a message in a channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MessageVerdict {
+    /// It is on its way.
+    Sent,
+    /// Somebody has it.
+    Received,
+    /// It was not carried.
+    Refused,
+}
+
 /// As what the network door carried a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -240,6 +252,47 @@ pub enum EventKind {
     ChildRefused {
         /// Why.
         reason: String,
+    },
+    /// The operator opened a channel to another cage, or from one.
+    ChannelOpened {
+        /// Its name.
+        channel: String,
+        /// The other cage.
+        peer: CageId,
+        /// Whether this cage sends.
+        sends: bool,
+        /// Most bytes of a message.
+        size: u32,
+        /// Most messages in a minute.
+        rate: u32,
+        /// Most messages that nobody has received yet.
+        queue: u32,
+    },
+    /// A message was sent, received or refused; refused ones are recorded 64 times.
+    Message {
+        /// The channel's name.
+        channel: String,
+        /// Who sends.
+        from: CageId,
+        /// Who receives.
+        to: CageId,
+        /// How long it is.
+        bytes: u32,
+        /// What became of it.
+        verdict: MessageVerdict,
+        /// Why, where it was refused.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        reason: String,
+    },
+    /// A channel is gone.
+    ChannelClosed {
+        /// Its name.
+        channel: String,
+        /// Why.
+        reason: String,
+        /// Messages that nobody has received.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        unread: u64,
     },
     /// A system call was refused.
     Denied(Denial),

@@ -27,7 +27,8 @@ mod switch;
 
 pub use enforcement::{Enforcement, LayerReport};
 pub use event::{
-    Denial, Event, EventKind, Grant, NetworkVerdict, Observation, Protocol, Traffic, Usage, Use,
+    Denial, Event, EventKind, Grant, MessageVerdict, NetworkVerdict, Observation, Protocol,
+    Traffic, Usage, Use,
 };
 pub use extent::{Extent, InvalidPortPattern, PortPattern};
 pub use id::{CageId, InvalidCageId};

@@ -175,6 +175,10 @@ pub fn make(
             Isolation::Namespace => policy.ceiling.children.value,
             Isolation::Oci | Isolation::Chroot | Isolation::Landlock => 0,
         },
+        channels: match isolation {
+            Isolation::Namespace => policy.ceiling.channels.value,
+            Isolation::Chroot | Isolation::Landlock => 0,
+        },
         bounds,
         cgroup: host.cgroup.clone(),
         identity,

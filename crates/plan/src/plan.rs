@@ -532,6 +532,9 @@ pub struct Plan {
     /// How many child cages may live at once, with theirs.
     #[serde(skip_serializing_if = "is_zero")]
     pub children: u32,
+    /// How many channels to and from other cages there may be.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub channels: u32,
     /// The system call filter.
     pub seccomp: Filter,
     /// Bounds in numbers.

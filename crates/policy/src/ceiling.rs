@@ -148,6 +148,7 @@ pub(crate) struct CeilingFragment {
     pub(crate) shell: Option<Sourced<ShellMode>>,
     pub(crate) call_longest: Option<Sourced<TimeLimit>>,
     pub(crate) children: Option<Sourced<u32>>,
+    pub(crate) channels: Option<Sourced<u32>>,
     /// In the order of [`Drift`]'s fields.
     pub(crate) drift: [Option<Sourced<u32>>; 3],
     pub(crate) paths: Vec<Sourced<CeilingPath>>,
@@ -186,6 +187,8 @@ pub struct Ceiling {
     pub call_longest: Sourced<Option<Duration>>,
     /// How many child cages may live at once, with theirs.
     pub children: Sourced<u32>,
+    /// How many channels the operator may open.
+    pub channels: Sourced<u32>,
     /// When the cage is trusted less.
     pub drift: Drift,
     /// Files and directories.
@@ -217,6 +220,7 @@ impl Ceiling {
                 .map(duration)
                 .ok_or(incomplete("ceiling.call-longest"))?,
             children: fragment.children.ok_or(incomplete("ceiling.children"))?,
+            channels: fragment.channels.ok_or(incomplete("ceiling.channels"))?,
             drift: match fragment.drift {
                 [Some(shorten), Some(ask), Some(freeze)] => Drift {
                     shorten,
@@ -266,6 +270,9 @@ impl Ceiling {
         }
         if let Some(children) = fragment.children {
             self.children = children;
+        }
+        if let Some(channels) = fragment.channels {
+            self.channels = channels;
         }
         let drift = &mut self.drift;
         let known = [&mut drift.shorten, &mut drift.ask, &mut drift.freeze];
@@ -340,6 +347,7 @@ impl Ceiling {
             && self.shell.value <= other.shell.value
             && time_within(self.call_longest.value, other.call_longest.value)
             && self.children.value <= other.children.value
+            && self.channels.value <= other.channels.value
             && self.drift.shorten.value <= other.drift.shorten.value
             && self.drift.ask.value <= other.drift.ask.value
             && self.drift.freeze.value <= other.drift.freeze.value
@@ -382,12 +390,20 @@ pub(crate) fn narrow(base: &Ceiling, fragment: &mut CeilingFragment, dropped: &m
             u32::to_string,
         );
     }
-    dropped.keep_if(
-        "ceiling.children",
-        &mut fragment.children,
-        |wanted| *wanted <= base.children.value,
-        u32::to_string,
-    );
+    for (what, slot, most) in [
+        (
+            "ceiling.children",
+            &mut fragment.children,
+            base.children.value,
+        ),
+        (
+            "ceiling.channels",
+            &mut fragment.channels,
+            base.channels.value,
+        ),
+    ] {
+        dropped.keep_if(what, slot, |wanted| *wanted <= most, u32::to_string);
+    }
     dropped.keep_if(
         "ceiling.holders",
         &mut fragment.holders,

@@ -321,6 +321,10 @@ fn ceiling(parent: &Ceiling, child: &Ceiling, unless: &mut impl FnMut(bool, Stri
             child.children.value, parent.children.value
         ),
     );
+    unless(
+        child.channels.value <= parent.channels.value,
+        format!("ceiling.channels: {}", child.channels.value),
+    );
     for part in &child.paths {
         unless(
             part.value.mark == Mark::Deny,

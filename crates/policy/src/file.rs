@@ -267,6 +267,9 @@ pub struct CeilingSection {
     /// How many child cages may live at once that somebody in the cage opened, with those that they open: 0 to 64.
     #[schemars(with = "Option<u64>", range(max = 64))]
     pub children: Option<Spanned<u64>>,
+    /// How many channels to and from other cages the operator may open: 0 to 64.
+    #[schemars(with = "Option<u64>", range(max = 64))]
+    pub channels: Option<Spanned<u64>>,
     /// What becomes of those who do not let go: `kill` ends them, and the cage where they cannot be found; `keep` lets them keep what they have open, and the lease is not on record as revoked.
     #[schemars(with = "Option<crate::schema::HoldersName>")]
     pub holders: Option<Spanned<String>>,

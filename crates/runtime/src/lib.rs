@@ -10,6 +10,7 @@ mod archive;
 mod asking;
 mod backends;
 mod background;
+mod channels;
 pub mod client;
 mod control;
 mod cores;

@@ -270,6 +270,7 @@ fn describe(job: &Job<'_>, id: &CageId, event: &EventKind, background: bool) -> 
         change: job.change.clone(),
         parent: job.kin.as_ref().map(|kin| kin.parent.clone()),
         children: Vec::new(),
+        channels: Vec::new(),
         plan,
         profile: job.plan.profile.clone(),
         started: microseconds_since_the_epoch(),

@@ -3,6 +3,7 @@
 use crate::RunError;
 use crate::asking::Asking;
 use crate::background::Background;
+use crate::channels::Channels;
 use crate::control::Control;
 use crate::door::Pace;
 use crate::family::{Children, Kin, Maker};
@@ -78,6 +79,7 @@ pub(crate) struct Supervision<'a> {
     pub(crate) scopes: Scopes,
     /// What there is besides where this is a scope's supervisor.
     pub(crate) scope: Option<Side>,
+    pub(crate) channels: Channels,
     pub(crate) children: Children,
     /// Who makes them.
     pub(crate) maker: Option<&'a Maker<'a>>,
@@ -117,6 +119,7 @@ enum Source {
     Child(u64),
     ChildGone(u64),
     Parent,
+    Channel(u32),
 }
 
 pub(crate) fn failed(action: &'static str) -> impl FnOnce(std::io::Error) -> RunError {
@@ -177,6 +180,7 @@ impl<'a> Supervision<'a> {
             prompting: Prompting::default(),
             scopes: Scopes::default(),
             scope,
+            channels: Channels::default(),
             children: Children::default(),
             maker,
             kin,
@@ -387,6 +391,9 @@ impl<'a> Supervision<'a> {
         for (number, reports) in self.scopes.reports() {
             add(Source::Scope(number), reports, PollFlags::IN);
         }
+        for (serial, socket) in self.channels.sockets() {
+            add(Source::Channel(serial), socket, PollFlags::IN);
+        }
         for (ticket, link) in self.children.links() {
             add(Source::Child(ticket), link, PollFlags::IN);
         }
@@ -480,6 +487,7 @@ impl<'a> Supervision<'a> {
             Source::Child(ticket) => self.hear_child(ticket)?,
             Source::ChildGone(ticket) => self.end_child(ticket)?,
             Source::Parent => self.hear_parent(now),
+            Source::Channel(serial) => self.hear_channel(serial)?,
             Source::Link => {
                 if let Some(side) = &self.scope {
                     side.link.hear();

@@ -78,11 +78,10 @@ pub(crate) fn run(args: Args) -> CommandResult {
         read: path(args.read.as_ref())?,
         write: path(args.write.as_ref())?,
         host: args.host,
-        child: None,
         reason: args.reason,
         seconds: args.time.and_then(|time| time.0).map(|time| time.as_secs()),
         wait: Some(args.wait).filter(|wait| *wait > 0),
-        shell: None,
+        ..InquiryLine::default()
     };
     let answer = ask(&line)?;
     if args.json {
@@ -107,7 +106,12 @@ pub(crate) fn run(args: Args) -> CommandResult {
             ),
             PENDING,
         ),
-        Answered::Ended { .. } | Answered::Scope | Answered::InCage { .. } => {
+        Answered::Ended { .. }
+        | Answered::Scope
+        | Answered::InCage { .. }
+        | Answered::Sent
+        | Answered::Message { .. }
+        | Answered::Empty => {
             return Err(CliError::new("the cage answered something else"));
         }
         Answered::Invalid { reason } => {
@@ -123,7 +127,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     Ok(status)
 }
 
-fn ask(line: &InquiryLine) -> Result<Answered, CliError> {
+pub(super) fn ask(line: &InquiryLine) -> Result<Answered, CliError> {
     let mut socket = connect()?;
     let mut text = serde_json::to_vec(line).map_err(CliError::new)?;
     text.push(b'\n');

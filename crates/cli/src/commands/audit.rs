@@ -388,7 +388,10 @@ fn print_record(out: &mut dyn Write, record: &Record) -> io::Result<()> {
         | EventKind::Resumed => super::leases::line(out, &event.kind),
         EventKind::ChildOpened { .. }
         | EventKind::ChildEnded { .. }
-        | EventKind::ChildRefused { .. } => super::family::line(out, &event.kind),
+        | EventKind::ChildRefused { .. }
+        | EventKind::ChannelOpened { .. }
+        | EventKind::Message { .. }
+        | EventKind::ChannelClosed { .. } => super::family::line(out, &event.kind),
         EventKind::PeerRefused { reason } => {
             writeln!(out, "refused a connection: {}", Printable::new(reason))
         }

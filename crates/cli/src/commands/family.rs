@@ -1,6 +1,6 @@
 //! What happened between cages, in words.
 
-use ironcage_model::{EventKind, Printable};
+use ironcage_model::{EventKind, MessageVerdict, Printable};
 use std::io::{self, Write};
 
 /// One line for an event of a family.
@@ -28,6 +28,60 @@ pub(super) fn line(out: &mut dyn Write, kind: &EventKind) -> io::Result<()> {
         ),
         EventKind::ChildRefused { reason } => {
             writeln!(out, "child   refused: {}", Printable::new(reason))
+        }
+        EventKind::ChannelOpened {
+            channel,
+            peer,
+            sends,
+            size,
+            rate,
+            queue,
+        } => {
+            let way = if *sends { "to" } else { "from" };
+            writeln!(
+                out,
+                "channel {} {way} {peer}: {size} bytes at once, {rate} messages in a minute, {queue} unread",
+                Printable::new(channel)
+            )
+        }
+        EventKind::Message {
+            channel,
+            from,
+            to,
+            bytes,
+            verdict,
+            reason,
+        } => {
+            let what = match verdict {
+                MessageVerdict::Sent => "sent",
+                MessageVerdict::Received => "received",
+                MessageVerdict::Refused => "refused",
+            };
+            let why = match reason.as_str() {
+                "" => String::new(),
+                why => format!(": {}", Printable::new(why)),
+            };
+            writeln!(
+                out,
+                "message {what}, {bytes} bytes by {} from {from} to {to}{why}",
+                Printable::new(channel)
+            )
+        }
+        EventKind::ChannelClosed {
+            channel,
+            reason,
+            unread,
+        } => {
+            let unread = match unread {
+                0 => String::new(),
+                unread => format!(", {unread} messages unread"),
+            };
+            writeln!(
+                out,
+                "channel {} closed: {}{unread}",
+                Printable::new(channel),
+                Printable::new(reason)
+            )
         }
         _ => Ok(()),
     }

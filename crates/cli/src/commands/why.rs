@@ -122,6 +122,9 @@ impl Refusals {
             | EventKind::PeerRefused { .. }
             | EventKind::ChildOpened { .. }
             | EventKind::ChildEnded { .. }
+            | EventKind::ChannelOpened { .. }
+            | EventKind::Message { .. }
+            | EventKind::ChannelClosed { .. }
             | EventKind::Observed(_) => {}
             EventKind::ChildRefused { reason } => {
                 if self.no_child.len() < MOST_NOT_GIVEN && !self.no_child.contains(&reason) {

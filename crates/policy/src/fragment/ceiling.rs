@@ -71,9 +71,8 @@ impl Check<'_> {
                 self.differences(&section.drift.ask)?,
                 self.differences(&section.drift.freeze)?,
             ],
-            children: self
-                .number(&section.children, 0..=64)?
-                .map(|said| Sourced::new(u32::try_from(said.value).unwrap_or(64), said.origin)),
+            children: self.cages(&section.children)?,
+            channels: self.cages(&section.channels)?,
             holders: self.one(&section.holders, |this, text| {
                 let kinds = [Holders::Kill, Holders::Keep];
                 let name = this.name_of(text, "way with holders", &kinds.map(Holders::name))?;
@@ -112,6 +111,15 @@ impl Check<'_> {
                 .remedy("write @workspace, or @workspace/ and the names of directories in it"));
         }
         Ok(Some(path.components().collect()))
+    }
+
+    /// How many of something that is between cages.
+    fn cages(&self, said: &Option<Spanned<u64>>) -> Result<Option<Sourced<u32>>, Diagnostic> {
+        let said = self.number(said, 0..=64)?;
+        Ok(said.map(|said| {
+            let value = u32::try_from(said.value).unwrap_or_default();
+            Sourced::new(value, said.origin)
+        }))
     }
 
     fn differences(&self, said: &Option<Spanned<u64>>) -> Result<Option<Sourced<u32>>, Diagnostic> {

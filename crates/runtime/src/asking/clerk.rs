@@ -4,6 +4,9 @@
 //! hang: both are no matter of the process that holds the cage. The clerk has no way to give
 //! anything. It is paced: what comes faster than it reads waits in the socket.
 
+mod messages;
+
+use super::given::{MOST_GIVEN, is_pipe, receive};
 use super::{Came, FromClerk, ToClerk};
 use crate::intents::in_base;
 use crate::leases::look;
@@ -11,7 +14,7 @@ use crate::named::{Named, look_up};
 use crate::needed::{Names, Need, Needed};
 use ironcage_control::{
     Answered, Channel, ChildLine, GrantRequest, InquiredThing, Inquiry, InquiryError,
-    LONGEST_INQUIRY, NotGiven, Packet, Said, ShellInquiry, ShellIntent, Wanted, pair,
+    LONGEST_INQUIRY, NotGiven, Packet, Said, Schema, ShellInquiry, ShellIntent, Wanted, pair,
 };
 use ironcage_model::{Lease, Resource, Right, Term};
 use ironcage_plan::Plan;
@@ -19,17 +22,10 @@ use ironcage_sys::clone::exit_now;
 use ironcage_sys::packet;
 use ironcage_sys::process::close_all_but;
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
-use ironcage_sys::rustix::fs::{FileType, fstat};
 use ironcage_sys::rustix::io::Errno;
-use ironcage_sys::rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketFlags, accept_with,
-    recvmsg, send,
-};
-use ironcage_sys::rustix::pipe::{PipeFlags, pipe_with};
+use ironcage_sys::rustix::net::{SendFlags, SocketFlags, accept_with, send};
 use ironcage_sys::rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use ironcage_sys::rustix::thread::set_name;
-use std::io::IoSliceMut;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -41,10 +37,6 @@ const MOST_READ: u32 = 32;
 /// How long somebody may be connected without asking anything.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Descriptors that may come with a line.
-const MOST_GIVEN: usize = 3;
-/// Room for one more, so that too many are noticed.
-const ANCILLARY: usize = 16 + 8 + (MOST_GIVEN + 1) * 8;
 /// Paths that a shell's command can have leases on: each is a descriptor beside one message.
 const MOST_PATHS: usize = 12;
 
@@ -56,6 +48,8 @@ pub(super) struct Given<'a> {
     pub(super) supervisor: Pid,
     /// The number before its first request's.
     pub(super) first: u64,
+    /// Channels, and what their messages look like.
+    pub(super) schemas: Vec<(String, String)>,
 }
 
 /// Somebody who is connected.
@@ -78,10 +72,21 @@ enum State {
         until: Instant,
         /// What is said when that is over.
         pending: Option<Answered>,
-        /// Whether it is for a child, which ends with who waits for it.
-        child: bool,
+        what: Awaited,
     },
     Gone,
+}
+
+/// What somebody waits for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Awaited {
+    Lease,
+    /// The end of a child, which ends with who waits for it.
+    Child,
+    /// A message; whether the supervisor was told that it took too long.
+    Message {
+        told: bool,
+    },
 }
 
 /// Reads the socket until the supervisor is gone.
@@ -102,7 +107,11 @@ pub(super) fn run(given: Given<'_>) -> ! {
         last: given.first,
         second: Instant::now(),
         read: 0,
+        schemas: Vec::new(),
     };
+    for (channel, schema) in given.schemas {
+        clerk.learn(channel, &schema);
+    }
     while clerk.turn().is_some() {}
     exit_now(0)
 }
@@ -116,6 +125,7 @@ struct Clerk<'a> {
     /// When this second began, and how much was read in it.
     second: Instant,
     read: u32,
+    schemas: Vec<(String, Schema)>,
 }
 
 impl Clerk<'_> {
@@ -140,7 +150,10 @@ impl Clerk<'_> {
         }
         let now = Instant::now();
         for asker in &mut self.askers {
-            asker.look(now);
+            if let Some(ticket) = asker.look(now) {
+                // Answered all the same: what comes meanwhile is not lost.
+                self.link.send(&FromClerk::Left { ticket }, &[]).ok()?;
+            }
         }
         self.askers
             .retain(|asker| !matches!(asker.state, State::Gone));
@@ -204,9 +217,22 @@ impl Clerk<'_> {
             Ok(Some(Packet::Message(said, _))) => said,
             Ok(Some(Packet::Garbled(_) | Packet::Closed)) | Err(_) => return None,
         };
-        let waits = |asker: &&mut Asker| matches!(asker.state, State::Waiting { ticket, .. } if ticket == said.ticket);
+        let (ticket, came) = match said {
+            ToClerk::Came { ticket, came } => (ticket, came),
+            ToClerk::Type { channel, schema } => {
+                self.learn(channel, &schema);
+                return Some(());
+            }
+        };
+        let waits = |asker: &&mut Asker| matches!(asker.state, State::Waiting { ticket: own, .. } if own == ticket);
         if let Some(asker) = self.askers.iter_mut().find(waits) {
-            asker.told(said.came);
+            match came {
+                Came::Message { channel, text } => {
+                    let answer = messages::understood(&self.schemas, &channel, &text);
+                    asker.answer(&answer);
+                }
+                came => asker.told(came),
+            }
         }
         Some(())
     }
@@ -215,16 +241,12 @@ impl Clerk<'_> {
         let Some(asker) = self.askers.get_mut(index) else {
             return;
         };
-        let child = match asker.state {
-            State::Waiting {
-                ticket,
-                child: true,
-                ..
-            } => Some(ticket),
+        let awaited = match asker.state {
+            State::Waiting { ticket, what, .. } if what != Awaited::Lease => Some(ticket),
             _ => None,
         };
         let Some(line) = asker.hear() else {
-            if let Some(ticket) = child {
+            if let Some(ticket) = awaited {
                 // A supervisor who is gone is noticed later.
                 let _ = self.link.send(&FromClerk::Left { ticket }, &[]);
             }
@@ -237,6 +259,15 @@ impl Clerk<'_> {
                 what: InquiredThing::Child(child),
                 ..
             })) => self.ask_for_child(index, child, &given),
+            Ok(Said::Asks(Inquiry {
+                what: InquiredThing::Send { channel, message },
+                ..
+            })) => self.ask_to_send(index, channel, &message),
+            Ok(Said::Asks(Inquiry {
+                what: InquiredThing::Receive { channel },
+                wait,
+                ..
+            })) => self.ask_for_message(index, channel, wait),
             Ok(Said::Asks(inquiry)) => self.ask(index, inquiry),
             Ok(Said::Runs(inquiry)) => self.run_shell(index, inquiry),
             Err(error) => {
@@ -253,7 +284,9 @@ impl Clerk<'_> {
             return;
         };
         let (wanted, descriptor) = match inquiry.what {
-            InquiredThing::Child(_) => return,
+            InquiredThing::Child(_)
+            | InquiredThing::Send { .. }
+            | InquiredThing::Receive { .. } => return,
             InquiredThing::Host(rule) => (Wanted::Other(Resource::Host { rule }), None),
             InquiredThing::Path { path, right } => match look_up(self.plan, &path, right) {
                 // A file system that does not answer is waited for here, and not in the supervisor.
@@ -300,16 +333,27 @@ impl Clerk<'_> {
             },
         };
         let descriptors: Vec<BorrowedFd<'_>> = descriptor.iter().map(AsFd::as_fd).collect();
-        if self.link.send(&asks, &descriptors).is_err() {
+        self.pass_on(index, &asks, &descriptors, (inquiry.wait, Awaited::Lease));
+    }
+
+    /// Asks the supervisor, by the last ticket, and lets who asked wait for the answer.
+    fn pass_on(
+        &mut self,
+        index: usize,
+        asks: &FromClerk,
+        descriptors: &[BorrowedFd<'_>],
+        (wait, what): (u64, Awaited),
+    ) {
+        if self.link.send(asks, descriptors).is_err() {
             let reason = "the cage is busy; ask again later".to_owned();
             return self.answer(index, &Answered::Denied { reason });
         }
         if let Some(asker) = self.askers.get_mut(index) {
             asker.state = State::Waiting {
                 ticket: self.last,
-                until: Instant::now() + Duration::from_secs(inquiry.wait),
+                until: Instant::now() + Duration::from_secs(wait),
                 pending: None,
-                child: false,
+                what,
             };
         }
     }
@@ -325,18 +369,7 @@ impl Clerk<'_> {
         let ticket = self.last;
         let descriptors: Vec<BorrowedFd<'_>> = streams.iter().map(AsFd::as_fd).collect();
         let asks = FromClerk::Child { ticket, child };
-        if self.link.send(&asks, &descriptors).is_err() {
-            let reason = "the cage is busy; ask again later".to_owned();
-            return self.answer(index, &Answered::Denied { reason });
-        }
-        if let Some(asker) = self.askers.get_mut(index) {
-            asker.state = State::Waiting {
-                ticket,
-                until: Instant::now(),
-                pending: None,
-                child: true,
-            };
-        }
+        self.pass_on(index, &asks, &descriptors, (0, Awaited::Child));
     }
 
     /// A command of a shell: where anything that it names could be given, a scope is asked for.
@@ -456,6 +489,11 @@ impl Asker {
                 until,
                 pending: Some(_),
                 ..
+            }
+            | State::Waiting {
+                until,
+                what: Awaited::Message { told: false },
+                ..
             } => Some(*until),
             State::Waiting { .. } | State::Gone => None,
         }
@@ -504,6 +542,10 @@ impl Asker {
                 child: child.to_string(),
                 status,
             },
+            Came::Sent => Answered::Sent,
+            Came::Empty => Answered::Empty,
+            // Its type is looked at first.
+            Came::Message { .. } => return,
             Came::Had { reason } => Answered::Had { reason },
             Came::Refused { reason } => Answered::Denied { reason },
             Came::Asked { question, because } => {
@@ -520,10 +562,20 @@ impl Asker {
         self.answer(&answer);
     }
 
-    /// Says that a person has not answered, when that was waited for long enough.
-    fn look(&mut self, now: Instant) {
+    /// Says that a person has not answered, when that was waited for long enough. Returns the
+    /// ticket of who has waited long enough for a message.
+    fn look(&mut self, now: Instant) -> Option<u64> {
         match &mut self.state {
             State::Idle(until) if now >= *until => self.state = State::Gone,
+            State::Waiting {
+                ticket,
+                until,
+                what: Awaited::Message { told },
+                ..
+            } if now >= *until && !*told => {
+                *told = true;
+                return Some(*ticket);
+            }
             State::Waiting { until, pending, .. } if now >= *until => {
                 if let Some(said) = pending.take() {
                     self.answer(&said);
@@ -531,6 +583,7 @@ impl Asker {
             }
             _ => {}
         }
+        None
     }
 
     /// Gives the connection to a scope's supervisor; there is nothing more to say here.
@@ -551,35 +604,6 @@ impl Asker {
             Ok(count) if count == line.len() => State::Idle(Instant::now() + IDLE),
             _ => State::Gone,
         };
-    }
-}
-
-/// Takes bytes, and descriptors that come with them.
-fn receive(socket: &OwnedFd, room: &mut [u8], given: &mut Vec<OwnedFd>) -> Result<usize, Errno> {
-    let mut space = [MaybeUninit::uninit(); ANCILLARY];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let mut slices = [IoSliceMut::new(room)];
-    let message = recvmsg(socket, &mut slices, &mut ancillary, flags)?;
-    for part in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(descriptors) = part {
-            given.extend(descriptors);
-        }
-    }
-    Ok(message.bytes)
-}
-
-/// Whether a descriptor is an end of a pipe without a name: one with a name lies in a mount, which
-/// it would hold.
-fn is_pipe(descriptor: &OwnedFd) -> bool {
-    let Ok((own, _)) = pipe_with(PipeFlags::CLOEXEC) else {
-        return false;
-    };
-    match (fstat(descriptor), fstat(&own)) {
-        (Ok(given), Ok(own)) => {
-            FileType::from_raw_mode(given.st_mode) == FileType::Fifo && given.st_dev == own.st_dev
-        }
-        _ => false,
     }
 }
 

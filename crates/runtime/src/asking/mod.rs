@@ -5,6 +5,7 @@
 //! by a descriptor, in the name of somebody who is not trusted.
 
 mod clerk;
+mod given;
 
 use crate::RunError;
 use crate::leases::{LeaseOutcome, LeaseRequest, Requester};
@@ -44,8 +45,21 @@ enum FromClerk {
     Asks { ticket: u64, grant: GrantRequest },
     /// Somebody wants a child cage. Pipes for its three streams are beside it.
     Child { ticket: u64, child: ChildLine },
-    /// Who wanted a child does not wait for it any more.
+    /// Who wanted a child or a message does not wait for it any more.
     Left { ticket: u64 },
+    /// A message for a channel: its text where it is of the channel's type, else where it is not.
+    Send {
+        ticket: u64,
+        channel: String,
+        bytes: u32,
+        message: Result<String, String>,
+    },
+    /// Somebody wants the next message of a channel.
+    Receive {
+        ticket: u64,
+        channel: String,
+        waits: bool,
+    },
     /// Somebody asked for what cannot even be asked for, and was told so.
     Refused { resource: Resource, reason: String },
     /// A shell wants to run a command in a scope with these leases. The end of its connection is
@@ -59,9 +73,11 @@ enum FromClerk {
 
 /// What the clerk is told.
 #[derive(Debug, Serialize, Deserialize)]
-struct ToClerk {
-    ticket: u64,
-    came: Came,
+enum ToClerk {
+    /// What came of something.
+    Came { ticket: u64, came: Came },
+    /// What the messages of a channel look like.
+    Type { channel: String, schema: String },
 }
 
 /// What came of a request.
@@ -69,6 +85,9 @@ struct ToClerk {
 pub(crate) enum Came {
     Open(Lease),
     Ended { child: CageId, status: u8 },
+    Sent,
+    Message { channel: String, text: String },
+    Empty,
     Had { reason: String },
     Asked { question: u32, because: String },
     Refused { reason: String },
@@ -108,7 +127,7 @@ pub(crate) fn furnish(
     index: usize,
 ) -> Result<Asking, RunError> {
     let can = crate::backend(plan.rung.what.isolation).can(Ability::Lease);
-    let anything = plan.leases.is_some() || plan.children > 0;
+    let anything = plan.leases.is_some() || plan.children > 0 || plan.channels > 0;
     if !anything || !matches!(can, Answer::Yes(_)) {
         return Ok(Asking::default());
     }
@@ -190,6 +209,7 @@ impl Supervision<'_> {
                 link: theirs,
                 supervisor,
                 first,
+                schemas: self.channels.schemas(),
             }),
             Ok(Forked::Parent { pidfd, .. }) => {
                 self.asking.clerk = Some(Clerk {
@@ -222,8 +242,26 @@ impl Supervision<'_> {
             }
             Ok(Some(Packet::Message(FromClerk::Left { ticket }, _))) => {
                 self.leave_child(ticket);
+                self.leave_channels(ticket);
                 Ok(())
             }
+            Ok(Some(Packet::Message(
+                FromClerk::Send {
+                    ticket,
+                    channel,
+                    bytes,
+                    message,
+                },
+                _,
+            ))) => self.send_message((ticket, channel), bytes, message, now),
+            Ok(Some(Packet::Message(
+                FromClerk::Receive {
+                    ticket,
+                    channel,
+                    waits,
+                },
+                _,
+            ))) => self.receive_message(ticket, &channel, waits),
             Ok(Some(Packet::Message(FromClerk::Refused { resource, reason }, _))) => {
                 self.record_refusal(resource, LeaseOrigin::Ask, reason, now)
             }
@@ -270,8 +308,17 @@ impl Supervision<'_> {
 
     /// Tells the clerk what came of something.
     pub(crate) fn tell_clerk(&mut self, ticket: u64, came: Came) {
+        self.say(&ToClerk::Came { ticket, came });
+    }
+
+    /// Tells the clerk what the messages of a channel look like.
+    pub(crate) fn tell_type(&mut self, channel: String, schema: String) {
+        self.say(&ToClerk::Type { channel, schema });
+    }
+
+    fn say(&mut self, word: &ToClerk) {
         if let Some(clerk) = &self.asking.clerk
-            && clerk.channel.send(&ToClerk { ticket, came }, &[]).is_err()
+            && clerk.channel.send(word, &[]).is_err()
         {
             self.asking.clerk = None;
         }

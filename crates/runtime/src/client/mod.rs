@@ -358,6 +358,16 @@ impl Connection {
         Ok(self.receive(Some(Instant::now() + PATIENCE))?.0)
     }
 
+    /// Asks with descriptors beside the request, and waits for the answer.
+    pub fn ask_with(
+        &self,
+        request: &Request,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<Reply, ClientError> {
+        self.send_with(request, descriptors)?;
+        Ok(self.receive(Some(Instant::now() + PATIENCE))?.0)
+    }
+
     /// Waits until the cage is gone.
     pub fn await_end(&self) -> Result<Ending, ClientError> {
         loop {

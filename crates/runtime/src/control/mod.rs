@@ -16,7 +16,8 @@ use crate::RunError;
 use crate::scope::{CLIENT, Scopes};
 use crate::supervise::failed;
 use ironcage_control::{
-    Channel, Description, Examination, Listener, NameClaim, Reply, State, Stats, examine,
+    Channel, ChannelDescription, Description, Examination, Listener, NameClaim, Reply, State,
+    Stats, examine,
 };
 use ironcage_model::{CageId, Ending};
 use ironcage_sys::rustix::io::Errno;
@@ -213,9 +214,15 @@ impl Control {
     }
 
     /// What the cage is, now.
-    fn describe(&self, command_over: bool, scopes: &Scopes, children: Vec<CageId>) -> Description {
+    fn describe(
+        &self,
+        command_over: bool,
+        scopes: &Scopes,
+        (children, channels): (Vec<CageId>, Vec<ChannelDescription>),
+    ) -> Description {
         Description {
             children,
+            channels,
             state: match (self.stopping, command_over) {
                 (Some(_), _) => State::Stopping,
                 (None, true) => State::Waiting,

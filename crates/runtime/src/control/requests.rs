@@ -51,9 +51,9 @@ impl Supervision<'_> {
         }
         match request {
             Request::Describe => {
-                let children = self.children.ids();
+                let family = (self.children.ids(), self.channels.describe());
                 let over = self.command_is_over();
-                let description = Box::new(self.control.describe(over, &self.scopes, children));
+                let description = Box::new(self.control.describe(over, &self.scopes, family));
                 self.control
                     .reply(key, &Reply::Description(description), &[]);
             }
@@ -105,6 +105,8 @@ impl Supervision<'_> {
                 },
                 now,
             )?,
+            Request::OpenChannel(what) => self.open_channel(key, what, descriptors)?,
+            Request::CloseChannel { name } => self.close_channel(key, &name)?,
             Request::Questions => self.list_questions(key, now),
             Request::Approve(request) => self.approve(Answerer::Client(key), &request, now)?,
             Request::Deny { number, reason } => {
