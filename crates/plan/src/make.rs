@@ -177,7 +177,7 @@ pub fn make(
         },
         channels: match isolation {
             Isolation::Namespace => policy.ceiling.channels.value,
-            Isolation::Chroot | Isolation::Landlock => 0,
+            Isolation::Chroot | Isolation::Landlock | Isolation::Oci => 0,
         },
         bounds,
         cgroup: host.cgroup.clone(),
