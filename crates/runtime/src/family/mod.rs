@@ -278,6 +278,13 @@ impl Supervision<'_> {
         }
     }
 
+    /// Ends the cage and its children: what was leased may have been handed to them through the
+    /// workspace, so only then it is over.
+    pub(crate) fn end_family(&mut self) -> Result<(), RunError> {
+        self.cage.kill();
+        self.finish_children()
+    }
+
     /// Ends every child, and waits until they are gone.
     pub(crate) fn finish_children(&mut self) -> Result<(), RunError> {
         for child in &self.children.living {

@@ -270,7 +270,7 @@ impl Supervision<'_> {
 
     /// Ends the cage, because a lease cannot be ended otherwise.
     pub(super) fn kill_for_leases(&mut self) -> Result<(), RunError> {
-        self.cage.kill();
+        self.end_family()?;
         self.control.stopping = Some(Instant::now());
         self.finish_leases(LeaseEnd::CageKilled)
     }

@@ -372,7 +372,7 @@ impl Supervision<'_> {
             Ok(Some(Packet::Message(Report::Resume, _))) => self.resume_after_a_lease(now),
             Ok(Some(Packet::Message(Report::EndCage, _))) => {
                 scope.lost = true;
-                self.cage.kill();
+                self.end_family()?;
                 self.control.stopping = Some(now);
             }
             Ok(Some(Packet::Message(Report::Make, _))) => {
@@ -455,7 +455,7 @@ impl Supervision<'_> {
         let _ = pidfd_send_signal(&scope.pidfd, Signal::KILL);
         let _ = waitid(WaitId::PidFd(scope.pidfd.as_fd()), WaitIdOptions::EXITED);
         if !scope.leases.is_empty() {
-            self.cage.kill();
+            self.end_family()?;
             self.control.stopping = Some(Instant::now());
         }
         self.finish_scope(scope, &LeaseEnd::CageKilled)
