@@ -309,6 +309,120 @@ both! {
     }
 }
 
+both! {
+    fn a_command_has_a_host_of_its_own_and_a_tool_that_fetches_has_one_too(stage) {
+        let web = Web::start(0);
+        let host = format!("web.test:{}", web.address.port());
+        let ceiling = format!("[ceiling.auto.network]\nallow = [\"{host}\"]\n");
+        let cage = Cage::start(stage, &ceiling, &led(&web, "web.test"));
+        let get = format!("curl -sS -m 60 http://{host}/ 2>/dev/null || echo no");
+        assert_eq!(cage.sh(&get), "no\n");
+        let scoped = cage.says("exec", &["--lease", &format!("host={host}"), "--", "/bin/sh", "-c", &get]).ok();
+        assert_eq!(scoped.stdout(), format!("hello {host}\n"));
+        assert_eq!(cage.sh(&get), "no\n");
+        cage.says("exec", &["--lease", "host=other.test", "--", "/bin/sh", "-c", "echo ran"])
+            .ended(125)
+            .says("outside of the cage's ceiling");
+        let fetch = |url: &str| {
+            let call = stage.base().join("call.json");
+            let text = format!("{{\"type\":\"tool_use\",\"id\":\"a\",\"name\":\"WebFetch\",\"input\":{{\"url\":\"{url}\"}}}}");
+            stage.write(&call, text);
+            cage.says("exec", &["--intent", call.to_str().expect("text")])
+        };
+        let got = fetch(&format!("http://{host}/")).ok().stdout();
+        assert!(got.contains(&format!("hello {host}")), "{got}");
+        let refused = fetch("http://other.test/");
+        assert_ne!(refused.code(), 0);
+        assert!(refused.stdout().contains("outside of the cage's ceiling"), "{refused:?}");
+        assert_eq!(cage.sh(&get), "no\n");
+        let record = cage.record();
+        assert_eq!(record.matches(": revoked").count(), 2, "{record}");
+    }
+
+    fn a_command_has_calls_and_a_capability_and_the_next_has_neither(stage) {
+        let ceiling = "[ceiling.ask.syscalls]\ngroups = [\"debug\"]\n[ceiling.ask.process]\ncapabilities = [\"CAP_KILL\"]\n";
+        let cage = Cage::start(stage, ceiling, &[]);
+        let traced = "import ctypes, sys; sys.exit(ctypes.CDLL(None).ptrace(0, 0, 0, 0) != 0)";
+        // Kept over the start of a program, and so of use.
+        let capable = "import sys; sys.exit('CapEff:\\t0000000000000020' not in open('/proc/self/status').read())";
+        for (lease, script) in [("syscalls=debug", traced), ("capability=CAP_KILL", capable)] {
+            let run = |flags: &[&str]| {
+                let command = ["--", "/usr/bin/python3", "-c", script];
+                cage.says("exec", &[flags, &command[..]].concat()).code()
+            };
+            assert_eq!(run(&["--scope"]), 1, "{lease}");
+            assert_eq!(run(&["--lease", lease]), 0, "{lease}");
+            assert_eq!(run(&["--scope"]), 1, "{lease}");
+        }
+        for lease in ["syscalls=perf", "capability=CAP_CHOWN"] {
+            let refused = cage.says("exec", &["--lease", lease, "--", "/bin/sh", "-c", "echo ran"]).ended(125);
+            assert_eq!(refused.stdout(), "");
+        }
+        // What holds for the cage and its scopes together cannot be one command's.
+        cage.says("exec", &["--lease", "memory=1G", "--", "/bin/true"]).ended(125).says("ironcage grant");
+        let record = cage.record();
+        assert!(record.contains("lease 1: revoked") && record.contains("lease 2: revoked"), "{record}");
+    }
+
+    fn a_command_has_requests_a_secret_a_socket_and_a_port_of_its_own(stage) {
+        let value = "real-value-of-the-token-0123456789";
+        let Some(server) = TlsWeb::start(stage, "api.test") else { return };
+        let port = server.port;
+        let given = stage.aside().join("given");
+        serve(&given);
+        let given = given.display().to_string();
+        let ceiling = format!(
+            "[ceiling.ask.network]\nhttp = [\"GET api.test:{port}/reflect/**\"]\nsockets = [\"{given}\"]\npublish = [\"*:3000\"]\n\
+             [ceiling.ask.network.secrets.TOKEN]\nhosts = [\"api.test:{port}\"]\n"
+        );
+        let authority = server.authority.display().to_string();
+        let env = [("TOKEN", value), ("SSL_CERT_FILE", authority.as_str())];
+        let cage = Cage::start_with(stage, &ceiling, &server.place("api.test"), &env);
+        let get = |path: &str, header: &str| format!("curl -sS -m 60 -o /dev/null -w '%{{http_code}}\\n' {header} https://api.test:{port}{path} 2>/dev/null || echo no");
+        let bearer = "-H \"Authorization: Bearer $TOKEN\"";
+        let scoped = |leases: &[&str], script: &str| {
+            let flags = leases.iter().flat_map(|lease| ["--lease", lease]);
+            let args: Vec<&str> = flags.chain(["--", "/bin/sh", "-c", script]).collect();
+            cage.says("exec", &args).stdout()
+        };
+        let requests = format!("http=GET api.test:{port}/reflect/a/**");
+        let both = format!("{}; {}", get("/reflect/a/x", ""), get("/reflect/b", ""));
+        assert_eq!(scoped(&[&requests], &both), "200\n403\n");
+        // The placeholder alone goes nowhere; with the secret's own lease it is the value.
+        assert_eq!(scoped(&[&requests], &get("/reflect/a/x", bearer)), "403\n");
+        assert_eq!(scoped(&[&requests, "secret=TOKEN"], &get("/reflect/a/x", bearer)), "200\n");
+        assert!(cage.sh(&get("/reflect/a/x", "")).ends_with("no\n"));
+        let log = server.log();
+        assert_eq!(log.matches(&format!("Bearer {value}")).count(), 1, "{log}");
+        let ask = format!("python3 ask.py {given}");
+        assert_eq!(scoped(&[&format!("socket={given}")], &ask), "got hello\n");
+        assert_eq!(cage.sh(&ask), "no\n");
+        let serving = ["exec", &cage.id, "--lease", "publish=0:3000", "--", "/usr/bin/python3", "-m", "http.server", "3000"];
+        let serving = Running::start(&mut stage.ironcage(serving));
+        let outer = || {
+            let listed = cage.says("leases", &[]).ok().stdout();
+            let (_, after) = listed.split_once("port ")?;
+            after.split(':').next()?.parse::<u16>().ok()
+        };
+        assert!(wait_until(PATIENCE, || outer().is_some()), "no port is leased");
+        let outer = outer().expect("a port");
+        let get = || {
+            let mut stream = std::net::TcpStream::connect(("127.0.0.1", outer)).ok()?;
+            stream.write_all(b"GET /ask.py HTTP/1.0\r\n\r\n").ok()?;
+            let mut text = String::new();
+            stream.read_to_string(&mut text).ok()?;
+            Some(text.contains("hello"))
+        };
+        assert!(wait_until(PATIENCE, || get() == Some(true)), "nobody answers at {outer}");
+        assert!(cage.says("revoke", &["--all"]).ok().stdout().contains("revoked"));
+        serving.finish(PATIENCE).ended(137);
+        assert_eq!(get(), None);
+        let record = cage.record();
+        assert_eq!(record.matches(": revoked").count(), 6, "{record}");
+        assert!(!record.contains(value));
+    }
+}
+
 /// Kills the supervisor, or the door, at each step of opening a host and closing it again.
 fn killed_at_every_step(stage: &Stage, series: &str) {
     let web = Web::start(0);

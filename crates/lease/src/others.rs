@@ -29,6 +29,9 @@ pub(crate) fn find(
 fn check_uses(wanted: &Resource, asked: &Asked<'_>) -> Result<(), NotGiven> {
     match (asked.uses, wanted) {
         (Some(0), _) => Err(NotGiven::refused("a lease for no use at all is none")),
+        (Some(_), _) if matches!(asked.scope, Scope::Exec { .. }) => Err(NotGiven::refused(
+            "nobody counts the uses of one command: its leases end with it",
+        )),
         (
             Some(_),
             Resource::Limit { .. } | Resource::Syscalls { .. } | Resource::Capability { .. },
@@ -48,6 +51,9 @@ fn check_scope(wanted: &Resource, asked: &Asked<'_>) -> Result<(), NotGiven> {
                 wanted.kind()
             )))
         }
+        (Resource::Limit { limit, .. }, Scope::Exec { .. }) => Err(NotGiven::refused(format!(
+            "{limit} is bounded for the cage and its scopes together, so one command alone cannot have more of it; raise it for all of them with `ironcage grant`"
+        ))),
         _ => Ok(()),
     }
 }

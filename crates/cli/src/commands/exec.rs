@@ -6,11 +6,12 @@ use crate::live::Live;
 use crate::{places, running};
 use ironcage_control::{GrantRequest, Wanted};
 use ironcage_model::{Ending, LeaseOrigin, Printable, Resource, Right, Term};
+use ironcage_policy::requests;
 use ironcage_runtime::client::{Connection, ExecOptions, ScopeOptions, exec};
 use ironcage_workspace::{ApplyOptions, Change, Selection, Store, take_owners_rights};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Run another command in a running cage
 ///
@@ -48,8 +49,8 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "detach")]
     scope: bool,
     /// Give it a lease of its own, within the cage's ceiling: read=PATH or write=PATH (several
-    /// with `:` between them), host=NAME[:PORT], syscalls=GROUP, capability=NAME (can be repeated;
-    /// implies --scope)
+    /// with `:` between them), host=NAME[:PORT], 'http=GET NAME/PATH', secret=NAME, socket=PATH,
+    /// publish=OUTER:INNER, syscalls=GROUP, capability=NAME (can be repeated; implies --scope)
     #[arg(long, value_name = "WHAT", conflicts_with = "detach")]
     lease: Vec<OsString>,
     /// What its leases are for; it is put on record
@@ -220,7 +221,7 @@ fn scope_of(
     for word in words {
         let wrong = || {
             CliError::new(format!(
-                "--lease takes read=PATH, write=PATH, host=NAME, syscalls=GROUP or capability=NAME, not `{}`",
+                "--lease takes read=PATH, write=PATH, host=NAME, http=REQUESTS, secret=NAME, socket=PATH, publish=OUTER:INNER, syscalls=GROUP or capability=NAME, not `{}`",
                 Printable::new(word)
             ))
         };
@@ -243,6 +244,25 @@ fn scope_of(
                     b"host" => Resource::Host {
                         rule: name()?.parse().map_err(|_| wrong())?,
                     },
+                    b"http" => Resource::Http {
+                        rule: requests(name()?).map_err(|_| wrong())?,
+                    },
+                    b"secret" => Resource::Secret {
+                        name: name()?.to_owned(),
+                    },
+                    b"socket" => Resource::Socket {
+                        path: super::grant::socket(Path::new(OsStr::from_bytes(paths)))?,
+                    },
+                    b"publish" => Resource::Port {
+                        publish: name()?.parse().map_err(|_| wrong())?,
+                    },
+                    b"memory" | b"cpus" | b"pids" => {
+                        return Err(CliError::new(format!(
+                            "{} is bounded for the cage and its scopes together, so one command alone cannot have more of it",
+                            Printable::new(OsStr::from_bytes(kind))
+                        ))
+                        .hint("`ironcage grant` raises it for all of them, for a while"));
+                    }
                     b"syscalls" => Resource::Syscalls {
                         group: name()?.to_owned(),
                     },

@@ -10,7 +10,7 @@ use ironcage_model::{
 };
 use ironcage_policy::{Amount, Cpus, TimeLimit, allowed, requests};
 use ironcage_runtime::client::{ClientError, Connection, Granted, grant, grant_path, grant_port};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Give a running cage a permission, for a while
 ///
@@ -108,6 +108,15 @@ fn one(
     }
 }
 
+/// The real path of a socket.
+pub(super) fn socket(path: &Path) -> Result<String, CliError> {
+    let real = path.canonicalize().map_err(|error| {
+        CliError::new(format!("{} cannot be found: {error}", Printable::new(path)))
+    })?;
+    let path = real.into_os_string().into_string();
+    path.map_err(|_| CliError::new("the name of a leased socket is text"))
+}
+
 /// Everything that is asked for but paths.
 fn others(args: &Args) -> Result<Vec<Resource>, CliError> {
     let mut all = Vec::new();
@@ -121,11 +130,7 @@ fn others(args: &Args) -> Result<Vec<Resource>, CliError> {
         all.push(Resource::Secret { name: name.clone() });
     }
     for path in &args.socket {
-        let real = path.canonicalize().map_err(|error| {
-            CliError::new(format!("{} cannot be found: {error}", Printable::new(path)))
-        })?;
-        let path = real.into_os_string().into_string();
-        let path = path.map_err(|_| CliError::new("the name of a leased socket is text"))?;
+        let path = socket(path)?;
         all.push(Resource::Socket { path });
     }
     for publish in &args.publish {

@@ -1,13 +1,13 @@
 //! Another command in a running cage, with the caller's streams.
 
-use super::leases::open_path;
+use super::leases::{listen, open_path};
 use super::{ClientError, Connection, system};
 use crate::relay::{self, Relay, Waits};
 use crate::terminal::{self, RawMode};
 use ironcage_control::{
     Bytes, ExecRequest, ExecStreams, GrantRequest, Reply, Request, ScopeRequest, Size,
 };
-use ironcage_model::{Ending, LeaseOrigin};
+use ironcage_model::{Ending, LeaseOrigin, Resource};
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::stdio;
@@ -57,9 +57,14 @@ pub struct ScopeOptions {
 fn scope_request(options: ScopeOptions) -> Result<(ScopeRequest, Vec<OwnedFd>), ClientError> {
     let mut leases = Vec::new();
     let mut handles = Vec::new();
-    for (request, path) in options.leases {
+    for (mut request, path) in options.leases {
         if let Some(path) = path {
             handles.push(open_path(&path)?);
+        }
+        if let ironcage_control::Wanted::Other(Resource::Port { publish }) = &mut request.wanted {
+            let (found, listener) = listen(*publish)?;
+            *publish = found;
+            handles.push(listener);
         }
         leases.push(request);
     }

@@ -62,6 +62,14 @@ pub fn grant_path(
     grant(connection, request, &[handle.as_fd()])
 }
 
+/// Listens for a port inside, at any of the host's loopback that is free where none is named.
+pub(super) fn listen(publish: Publish) -> Result<(Publish, OwnedFd), ClientError> {
+    crate::publish::listen(publish).map_err(|source| ClientError::System {
+        action: "listen on the host's loopback",
+        source,
+    })
+}
+
 /// Asks for a lease on a port, which is listened on here, at any that is free where none is
 /// named.
 pub fn grant_port(
@@ -69,11 +77,7 @@ pub fn grant_port(
     publish: Publish,
     request: GrantRequest,
 ) -> Result<Granted, ClientError> {
-    let (publish, listener) =
-        crate::publish::listen(publish).map_err(|source| ClientError::System {
-            action: "listen on the host's loopback",
-            source,
-        })?;
+    let (publish, listener) = listen(publish)?;
     let wanted = Wanted::Other(Resource::Port { publish });
     grant(
         connection,

@@ -16,7 +16,7 @@ use ironcage_backend::{Keeper, Kept, LeaseOrder, LeasedFrom, Progress, Sought};
 use ironcage_control::{GrantRequest, NotGiven, Wanted};
 use ironcage_lease::{Asked, AskedPath, Decision, Given, History, decide};
 use ironcage_model::{EventKind, Holder, Holders, Lease, LeaseEnd, LeaseOrigin, Resource, Scope};
-use ironcage_plan::{Capability, Item, NetworkRule, Plan};
+use ironcage_plan::{Capability, Item, NetworkRule, Plan, RequestRule};
 use ironcage_sys::faults::lease_step as step;
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
@@ -41,6 +41,8 @@ pub(super) struct Wish {
     pub(super) lease: Lease,
     /// What was seen, where it is a path.
     seen: Option<Seen>,
+    /// The listening socket, where it is a port.
+    listener: Option<OwnedFd>,
 }
 
 /// A lease that is open.
@@ -77,7 +79,7 @@ pub(super) fn decide_all(
     for request in asked {
         let number = deciding.first.wrapping_add(wishes.len() as u32);
         let handle = match request.wanted {
-            Wanted::Path { .. } => descriptors.next(),
+            Wanted::Path { .. } | Wanted::Other(Resource::Port { .. }) => descriptors.next(),
             Wanted::Other(_) => None,
         };
         let mut request = request.clone();
@@ -110,7 +112,11 @@ pub(super) fn decide_all(
                     origin: deciding.origin,
                     approver: given.approver,
                 };
-                wishes.push(Wish { lease, seen });
+                wishes.push(Wish {
+                    lease,
+                    listener: handle.filter(|_| seen.is_none()),
+                    seen,
+                });
             }
             Decided::Ask(not_given, _) | Decided::Refuse(not_given) => refused.push(not_given),
         }
@@ -217,14 +223,15 @@ impl Deciding<'_> {
     }
 }
 
-/// Puts into a scope's plan what is not a path: it holds from the scope's start to its end.
-pub(super) fn plan_for(plan: &mut Plan, wishes: &[Wish]) -> Result<(), String> {
+/// Puts into a scope's plan what is not a path: it holds from the scope's start to its end. `cage`
+/// is the plan of its cage.
+pub(super) fn plan_for(plan: &mut Plan, wishes: &[Wish], cage: &Plan) -> Result<(), String> {
+    let none = "the cage has no network door; start it with a ceiling that names hosts";
     for wish in wishes {
         let origin = format!("lease {}", wish.lease.number);
         match &wish.lease.resource {
             Resource::Path { .. } => {}
             Resource::Host { rule } => {
-                let none = "the cage has no network door; start it with a ceiling that names hosts";
                 let network = plan.network.as_mut().ok_or(none)?;
                 let what = NetworkRule {
                     rule: rule.clone(),
@@ -246,7 +253,36 @@ pub(super) fn plan_for(plan: &mut Plan, wishes: &[Wish]) -> Result<(), String> {
                 };
                 plan.capabilities.push(Item { what, origin });
             }
-            other => return Err(format!("{other}: a scope is not given this kind yet")),
+            Resource::Http { rule } => {
+                let network = plan.network.as_mut().ok_or(none)?;
+                if !network.opens_tls() {
+                    return Err("the cage's door opens no TLS: this host has no certificate authorities to know servers by; install ca-certificates and start the cage again".into());
+                }
+                let what = RequestRule { rule: rule.clone() };
+                network.http.push(Item { what, origin });
+            }
+            Resource::Secret { name } => {
+                let network = plan.network.as_mut().ok_or(none)?;
+                let mut secrets = network.secrets.iter_mut();
+                let known = secrets.find(|item| item.what.rule.name == *name);
+                let known = known.ok_or("the cage has no such secret")?;
+                known.what.rule.leased = false;
+            }
+            Resource::Socket { path } => {
+                let outer = cage.network.iter().flat_map(|network| &network.sockets);
+                let mut outer = outer.filter(|item| item.what.path.as_os_str() == path.as_str());
+                let gone = "it was not there when the cage started; start the cage again";
+                let mut socket = outer.next().ok_or(gone)?.clone();
+                socket.what.leased = false;
+                let network = plan.network.as_mut().ok_or(none)?;
+                network.sockets.push(socket);
+            }
+            // By a listener of the scope's own door, when that is there.
+            Resource::Port { .. } => {
+                plan.network.as_ref().ok_or(none)?;
+            }
+            // Refused by the decision: they are the cage's.
+            Resource::Limit { .. } => return Err("limits are the cage's".into()),
         }
     }
     Ok(())
@@ -301,6 +337,10 @@ impl Supervision<'_> {
         while let Some(wish) = wishes.next() {
             let failure = match (&wish.lease.resource, &wish.seen) {
                 (Resource::Path { .. }, Some(_)) => self.open_path(&wish)?,
+                (Resource::Port { publish }, _) => match &wish.listener {
+                    Some(listener) => self.publish(None, *publish, listener).err(),
+                    None => Some("a port comes with its listening socket".into()),
+                },
                 _ => None,
             };
             if let Some(reason) = failure {

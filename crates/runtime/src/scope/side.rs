@@ -13,6 +13,7 @@ use crate::control::Control;
 use crate::leases::Seen;
 use crate::output::Output;
 use crate::recorder::Recorder;
+use crate::sockets;
 use crate::streams::Joined;
 use crate::supervise::{Beginning, SIGKILL, Supervision, failed};
 use ironcage_backend::{Keeper, Sibling};
@@ -26,6 +27,7 @@ use ironcage_sys::faults::lease_step as step;
 use ironcage_sys::process::close_all_but;
 use ironcage_sys::rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use ironcage_sys::rustix::thread::set_name;
+use std::borrow::Cow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -103,6 +105,7 @@ fn supervise(given: Given<'_>) -> Result<(), RunError> {
     };
     let link = Rc::new(Link::new(link));
     let mut recorder = Recorder::of_scope(link.clone());
+    let cage_plan = plan;
     let mut plan = plan.scoped();
     crate::asking::without(&mut plan);
     let mut asked = request.scope.take().unwrap_or_default();
@@ -200,10 +203,23 @@ fn supervise(given: Given<'_>) -> Result<(), RunError> {
         refuse(error.to_string());
         return Ok(());
     }
-    if let Err(reason) = leases::plan_for(&mut plan, &wishes) {
-        refuse(reason);
-        return Ok(());
-    }
+    let runtime = RuntimeDir::of_user(&ironcage_audit::state_dir()?);
+    let sockets = leases::plan_for(&mut plan, &wishes, cage_plan).and_then(|()| {
+        let mut view = Cow::Borrowed(&plan);
+        let made = sockets::stand_in(&mut view, &runtime, &description.id);
+        let made = made.map_err(|error| in_full(&error))?;
+        Ok((made, view.into_owned()))
+    });
+    let sockets = match sockets {
+        Ok((sockets, view)) => {
+            plan = view;
+            sockets
+        }
+        Err(reason) => {
+            refuse(reason);
+            return Ok(());
+        }
+    };
     for wish in &wishes {
         // On record before anything is open: whoever kills us now leaves no lease that the record
         // does not know.
@@ -227,6 +243,7 @@ fn supervise(given: Given<'_>) -> Result<(), RunError> {
         beside.map_err(failed("keep a handle of the cage's storage"))?;
     }
     step();
+    sockets::hide(&sockets);
     let mut supervision = Supervision::new(Beginning {
         plan: &plan,
         cage,
@@ -237,10 +254,10 @@ fn supervise(given: Given<'_>) -> Result<(), RunError> {
             output: Output::default(),
         },
         control: Control::of_scope(client, description, number)?,
-        runtime: RuntimeDir::of_user(&ironcage_audit::state_dir()?),
+        runtime,
         background: None,
         recorder,
-        sockets: Vec::new(),
+        sockets,
         asking: Asking::default(),
         scope: Some(Side {
             link,
