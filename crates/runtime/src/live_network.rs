@@ -372,7 +372,10 @@ impl Supervision<'_> {
                 self.control.refuse(key, reason);
             }
         }
-        self.leases_without_door()
+        self.leases_without_door()?;
+        // Nobody carries anything any more: who connects is refused, and does not wait.
+        self.sockets.clear();
+        Ok(())
     }
 }
 
