@@ -499,7 +499,11 @@ fn killed_with<'a>(series: &str, start: &dyn Fn(&str) -> Cage<'a>, kinds: &[Kind
         assert!(over, "{fault}: {}", cage.record());
         let record = cage.record();
         let running = record.contains("the cage is running");
-        for ((flag, _, had), said) in kinds.iter().zip(&said) {
+        let whole = running && !record.contains("the network door ended");
+        // Without a door nobody answers for names, and each waits in vain.
+        let named = kinds.iter().any(|(flag, ..)| *flag == "--http");
+        let looked_at = if named && !whole { 1 } else { kinds.len() };
+        for ((flag, _, had), said) in kinds.iter().zip(&said).take(looked_at) {
             // Who is gone without a word may still be about to go.
             let closed = || !had(&cage, said);
             let held = if running {
@@ -509,7 +513,6 @@ fn killed_with<'a>(series: &str, start: &dyn Fn(&str) -> Cage<'a>, kinds: &[Kind
             };
             assert!(held, "{fault}: {flag} is had: {record}");
         }
-        let whole = running && !record.contains("the network door ended");
         match steps {
             Some(_) if revoked && whole => break,
             None => assert!(revoked && whole, "{ended}{record}"),
@@ -610,7 +613,7 @@ fn killed_beside_hosts(stage: &Stage, series: &str) {
     };
     let get = |header: &str| {
         format!(
-            "curl -sS -m 5 -o /dev/null -w '%{{http_code}}\\n' {header} https://api.test:{port}/reflect/a 2>/dev/null"
+            "curl -sS --connect-timeout 2 -m 20 -o /dev/null -w '%{{http_code}}\\n' {header} https://api.test:{port}/reflect/a 2>/dev/null"
         )
     };
     let (plain, bearer) = (get(""), get("-H \"Authorization: Bearer $TOKEN\""));

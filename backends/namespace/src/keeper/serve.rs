@@ -324,12 +324,9 @@ impl<'a> Service<'a> {
             let unseen = open.of_view && found.is_empty();
             let whole = open.below.is_empty();
             if unseen && (spared || !whole) && self.let_readers_be(number)? {
-                // Of others than the cage's own processes nothing is known.
-                let progress = match spared {
-                    true => Progress::Revoked,
-                    false => Progress::Closed,
-                };
-                return Ok((progress, told));
+                // Nobody in the cage writes. That nobody at all does, only the plain end would say:
+                // what was handed to somebody elsewhere keeps it from that as a reader does.
+                return Ok((Progress::Closed, told));
             }
             for Found { holder, process } in found {
                 step();

@@ -173,7 +173,7 @@ impl Supervision<'_> {
                 // Stopped, so that nobody hands on what others are killed for.
                 let _ = self.cage.freeze();
                 self.leases.stopped = Some(now);
-                let alone = !self.scopes.is_any();
+                let alone = !self.scopes.is_any() && !self.children.is_any();
                 self.order(&LeaseOrder::Expel { number, alone })
             }
             Stage::Leaving { .. } => self.order(&LeaseOrder::Leave { number }),
