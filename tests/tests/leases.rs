@@ -509,7 +509,7 @@ both! {
         cage.grant("--write", &src).ok();
         let writer = hold("f = open('src/file', 'a')");
         let said = cage.says("revoke", &["2"]).ok().stdout();
-        assert!(said.starts_with("lease 2: closed to new opens\n") && said.contains("descriptor of"), "{said}");
+        assert!(said.starts_with("lease 2: revoked\n") && said.contains("descriptor of"), "{said}");
         assert_eq!(writer.finish(PATIENCE).code(), 137);
         assert!(reads(), "who only read was killed");
     }
