@@ -534,10 +534,8 @@ fn killed_beside_hosts(stage: &Stage, series: &str) {
         let given = stage.aside().join("given");
         serve(&given);
         let given = given.display().to_string();
-        let ceiling = format!(
-            "[limits]\npids = 40\n[ceiling.ask.limits]\npids = 80\n\
-             [ceiling.ask.network]\nsockets = [\"{given}\"]\npublish = [\"*:3000\"]\n"
-        );
+        let ceiling =
+            format!("[ceiling.ask.network]\nsockets = [\"{given}\"]\npublish = [\"*:3000\"]\n");
         let start = |fault: &str| {
             let cage = Cage::start_with(stage, &ceiling, &[], &[("IRONCAGE_FAULT", fault)]);
             let mut server = stage.ironcage([
@@ -572,7 +570,7 @@ fn killed_beside_hosts(stage: &Stage, series: &str) {
             };
             port.and_then(get) == Some(true)
         };
-        let mut kinds: Vec<Kind<'_>> = vec![
+        let kinds: [Kind<'_>; 2] = [
             (
                 "--socket",
                 given.clone(),
@@ -580,18 +578,6 @@ fn killed_beside_hosts(stage: &Stage, series: &str) {
             ),
             ("--publish", "0:3000".into(), Box::new(answers)),
         ];
-        let pids = |cage: &Cage<'_>| {
-            let find = format!(
-                "find /sys/fs/cgroup -path '*{}*' -name pids.max -exec cat {{}} + 2>/dev/null",
-                cage.id
-            );
-            stage.sh_outside(&find).stdout()
-        };
-        // Only where a cgroup holds it can it be raised; the door has nothing to do with it.
-        if series == "lease" && pids(&start("none")) == "40\n" {
-            let raised = move |cage: &Cage<'_>, _: &str| pids(cage) == "80\n";
-            kinds.push(("--pids", "80".into(), Box::new(raised)));
-        }
         return killed_with(series, &start, &kinds);
     }
     let Some(server) = TlsWeb::start(stage, "api.test") else {
