@@ -106,6 +106,9 @@ fn words(bytes: &[CString]) -> Result<Vec<String>, Errno> {
 
 impl Images for Calls {
     fn image(&mut self, number: u32, order: Execution, terminal: bool) -> Result<Image, Errno> {
+        if terminal {
+            return Err(Errno::NOTTY);
+        }
         let path = self.find(&order.candidates)?;
         let mut args = words(&order.argv)?;
         let program = path.to_str().map_err(|_| Errno::ILSEQ)?.to_owned();

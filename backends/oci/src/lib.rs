@@ -26,6 +26,9 @@ use ironcage_model::{CageId, Isolation};
 use ironcage_plan::{IdMap, Plan};
 use ironcage_sys::clone::Namespaces;
 
+/// Why there is none.
+const NO_TERMINAL: &str = "crun can lose the last words of a program on a terminal; --no-tty starts with pipes, and namespace has one";
+
 /// The backend.
 #[derive(Debug, Clone, Copy)]
 pub struct Oci;
@@ -38,7 +41,7 @@ impl Backend for Oci {
     fn can(&self, ability: Ability) -> Answer {
         const FIXED: &str = "a bundle is fixed once it runs: start again with `-r`, `-w` or another policy, or use namespace";
         match ability {
-            Ability::Terminal => Answer::Yes("the runtime's, from a devpts of the cage's own"),
+            Ability::Terminal => Answer::No(NO_TERMINAL),
             Ability::Signal => Answer::Yes("by the runtime, to the command"),
             Ability::Kill => Answer::Yes(
                 "a guardian to whom orphans come stops and kills all below it, the container's first process among them",
@@ -53,6 +56,9 @@ impl Backend for Oci {
     }
 
     fn start(&self, plan: &Plan, id: &CageId, kind: StreamKind) -> Result<Birth, StartError> {
+        if matches!(kind, StreamKind::Terminal { .. }) {
+            return Err(StartError::NoTerminal(NO_TERMINAL));
+        }
         let namespaces = match plan.identity.map {
             IdMap::Own { .. } => Namespaces::MOUNT.with(Namespaces::USER),
             IdMap::Range { .. } => Namespaces::MOUNT,

@@ -46,6 +46,9 @@ pub enum StartError {
     /// The network door could not be had.
     #[error("the network door cannot be opened")]
     Door(#[source] io::Error),
+    /// The backend gives no terminal.
+    #[error("this isolation has no terminal: {0}")]
+    NoTerminal(&'static str),
     /// The backend makes no scopes.
     #[error("this isolation has no scopes: {0}")]
     NoScope(&'static str),

@@ -85,6 +85,16 @@ pub(crate) const EXCEPTIONS: &[(Rung, &str, &str)] = &[
         "the view is the host's",
     ),
     (
+        Rung::Oci,
+        "a_terminal_of_its_own",
+        "crun can lose the last words of a program on a terminal, so there is none",
+    ),
+    (
+        Rung::Oci,
+        "an_exec_has_a_terminal",
+        "crun can lose the last words of a program on a terminal, so there is none",
+    ),
+    (
         Rung::Landlock,
         "an_exec_has_a_terminal",
         "opening a terminal would open the user's own",
