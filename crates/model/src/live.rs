@@ -69,6 +69,20 @@ pub struct NetworkLimits {
     pub body: Option<u64>,
 }
 
+impl NetworkLimits {
+    /// Whether anything is summed up over all connections of a cage.
+    pub fn count_together(&self) -> bool {
+        let sums = [
+            self.connections,
+            self.requests_per_second,
+            self.bytes_out_per_host,
+            self.bytes_out,
+            self.new_hosts_per_minute,
+        ];
+        sums.iter().any(Option::is_some)
+    }
+}
+
 /// What happened to one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

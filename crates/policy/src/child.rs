@@ -8,8 +8,8 @@ use crate::diagnostic::Document;
 use crate::fragment::{self, Base, Source};
 use crate::parse::parse_document;
 use crate::{
-    Amounts, Ceiling, CeilingWhat, Limits, Policy, PolicyError, Reach, Sourced, WorkspaceMode,
-    merge, profiles, resolve_profile,
+    Amounts, Ceiling, CeilingWhat, Limits, NetworkLimitName, Policy, PolicyError, Reach, Sourced,
+    WorkspaceMode, merge, profiles, resolve_profile,
 };
 use ironcage_model::{Mark, Printable};
 use std::path::Path;
@@ -117,6 +117,9 @@ fn written(
 /// What holds for the child whatever its policy says, and bounds where the profile alone would be
 /// wider.
 fn inherit(parent: &Policy, child: &mut Policy, amounts: &impl Fn(&Limits) -> Amounts) {
+    // What is kept is kept apart by profile: a child has its parent's caches, and none that
+    // another profile's cages execute from.
+    child.profile = parent.profile.clone();
     child.isolation = parent.isolation.clone();
     child.in_memory = parent.in_memory.clone();
     child.unprotect = parent.unprotect.clone();
@@ -298,6 +301,20 @@ fn shared(parent: &Policy, child: &Policy, workspace: &Path, beyond: &mut Vec<St
         unless(same, told);
     }
     ceiling(&parent.ceiling, &child.ceiling, &mut unless);
+    let own = &child.network;
+    let leased = child.ceiling.others.iter();
+    let leased = leased.filter(|part| part.value.mark != Mark::Deny);
+    // All of them but the size of a body are sums.
+    let mut limits = parent.network.limits.iter();
+    let summed = limits.any(|limit| limit.value.name != NetworkLimitName::Body);
+    let outbound = own.open.value
+        || !(own.allow.is_empty() && own.http.is_empty() && own.bundles.is_empty())
+        || !(own.host_ports.is_empty() && own.sockets.is_empty())
+        || leased.count() > 0;
+    unless(
+        !outbound || !summed,
+        "network: what a child sends would not be counted with what its parent sends (network.limits)".into(),
+    );
     let models = &child.network.models;
     let known = |rule: &Sourced<ironcage_model::HostRule>| {
         let mut own = parent.network.models.iter();

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use std::fmt;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
 /// The most parts of a pattern: as many as a set of places in it has bits, but one.
@@ -115,6 +116,20 @@ impl HidePattern {
     /// Whether a path that has come so far is hidden.
     pub fn is_hidden(&self, at: Progress) -> bool {
         at.0 & (1 << self.parts.len()) != 0
+    }
+
+    /// Whether a path is hidden, or lies in what is, wherever the tree begins that it is given
+    /// with.
+    pub fn hides(&self, path: &Path) -> bool {
+        let below = self.below.as_deref().unwrap_or(Path::new("/"));
+        let Ok(rest) = path.strip_prefix(below) else {
+            return false;
+        };
+        let mut at = self.begin();
+        rest.iter().any(|name| {
+            at = self.step(at, name.as_bytes());
+            self.is_hidden(at)
+        })
     }
 
     /// `**` stands for no directory as well, but at the end.

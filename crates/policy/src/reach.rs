@@ -56,7 +56,8 @@ impl<'a> Reach<'a> {
         let below = |list: &[crate::Sourced<std::path::PathBuf>]| {
             list.iter().any(|given| path.starts_with(&given.value))
         };
-        if below(&policy.hide) {
+        let mut patterns = policy.hide_matching.iter();
+        if below(&policy.hide) || patterns.any(|pattern| pattern.value.hides(path)) {
             return false;
         }
         let mode = policy.workspace_mode.value;
@@ -378,6 +379,13 @@ impl<'a> Reach<'a> {
                 rule: rule.value.clone(),
             };
             beyond.unless(self.gives(&wanted), "network.http", &rule.value);
+        }
+        // What reaches a host as a whole goes past a rule about its requests.
+        let whole = own.open.value || !own.bundles.is_empty();
+        for rule in outer.http.iter().filter(|_| whole) {
+            let mut ruled = own.http.iter();
+            let ruled = ruled.any(|own| own.value.host == rule.value.host);
+            beyond.unless(ruled, "without network.http", &rule.value);
         }
         for bundle in &own.bundles {
             // What a tool names when it is asked is not known here.

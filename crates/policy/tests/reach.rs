@@ -319,3 +319,29 @@ fn a_child_is_refused_what_its_parent_has_not_and_told_what_that_is() {
     assert_eq!(same.network, parent.network);
     assert_eq!(same.ceiling.children.value, 0);
 }
+
+#[test]
+fn a_child_goes_past_no_rule_over_requests_and_sees_nothing_that_a_pattern_hides() {
+    let parent = policy(
+        "[files]\nread = [\"/usr\"]\nhide = [\"/usr/**/*.pem\"]\n\
+         [network]\nmode = \"open\"\nhttp = [\"GET api.test/ok/**\"]\n[ceiling]\nchildren = 1\n",
+    );
+    let open = "extends = \"shell\"\n[network]\nmode = \"open\"\n";
+    let refused = child(&parent, Some(open)).unwrap_err();
+    assert!(refused.contains("without network.http"), "{refused}");
+    for rule in ["GET api.test/ok/**", "GET api.test/ok/one"] {
+        let ruled = format!("{open}http = [\"{rule}\"]\n");
+        child(&parent, Some(&ruled)).unwrap();
+    }
+    let reach = Reach::of_base(&parent, Path::new(WORKSPACE));
+    for (path, seen) in [
+        ("/usr/share/key.pem", false),
+        ("/usr/share/dir.pem/below", false),
+        ("/usr/share/key.txt", true),
+    ] {
+        assert_eq!(reach.path(Path::new(path), Right::Read), seen, "{path}");
+    }
+    // Whose caches it has is not its own to say.
+    let other = child(&parent, Some("extends = \"strict\"\n"));
+    assert_eq!(other.unwrap().profile.value, parent.profile.value);
+}

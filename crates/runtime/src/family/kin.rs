@@ -5,12 +5,13 @@ use ironcage_control::{Channel, ChildLine, Packet};
 use ironcage_model::CageId;
 use ironcage_sys::clone::exit_now;
 use ironcage_sys::process::close_all_but;
+use ironcage_sys::rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use ironcage_sys::rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use ironcage_sys::rustix::stdio;
 use ironcage_sys::rustix::thread::set_name;
 use serde::{Deserialize, Serialize};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 /// How long a child may take to end when nobody waits for it any more.
@@ -147,11 +148,24 @@ pub(super) fn begin(
     if !tethered || getppid() != Some(parent) {
         exit_now(1);
     }
-    if settle(&birthright.kin, streams).is_err() {
+    if let Err(error) = settle(&birthright.kin, streams) {
+        birthright.kin.refuse(format!("its streams: {error}"));
         exit_now(1);
     }
     let _ = set_name(c"ironcage-child");
     exit_now(i32::from(maker(birthright)))
+}
+
+/// A pipe of the agent's, opened anew so that it never blocks us. That it does not block belongs to
+/// the open file: what we were handed the agent shares, and could let block again at any time, with
+/// the child's supervisor in the middle of a read.
+fn never_blocking(fd: &OwnedFd, how: OFlags) -> io::Result<OwnedFd> {
+    if FileType::from_raw_mode(fstat(fd)?.st_mode) != FileType::Fifo {
+        return Err(io::Error::other("a child's streams are pipes"));
+    }
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let flags = how | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    Ok(open(path, flags, Mode::empty())?)
 }
 
 /// Takes the streams, and lets go of everything else of the parent's supervisor.
@@ -159,9 +173,9 @@ fn settle(kin: &Kin, streams: &[OwnedFd]) -> io::Result<()> {
     let [stdin, stdout, stderr] = streams else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
-    stdio::dup2_stdin(stdin)?;
-    stdio::dup2_stdout(stdout)?;
-    stdio::dup2_stderr(stderr)?;
+    stdio::dup2_stdin(never_blocking(stdin, OFlags::RDONLY)?)?;
+    stdio::dup2_stdout(never_blocking(stdout, OFlags::WRONLY)?)?;
+    stdio::dup2_stderr(never_blocking(stderr, OFlags::WRONLY)?)?;
     let mut kept = kin.sibling.descriptors();
     kept.push(kin.link.as_fd());
     close_all_but(&kept)
