@@ -7,6 +7,52 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Sockets that linger for an hour, put where a supervisor would close them: into what a shell is
+/// handed while its request is refused, and beside a message to the supervisor of its scope. The
+/// first argument is a file that can be leased.
+const LINGERING: &str = r#"
+import json, os, socket, struct, sys, time
+def lingering():
+    l = socket.socket(); l.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    l.bind(('127.0.0.1', 0)); l.listen(1)
+    c = socket.create_connection(l.getsockname()); a, _ = l.accept(); c.setblocking(False)
+    try:
+        while True: c.send(bytes(65536))
+    except BlockingIOError: pass
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 3600))
+    return c, a
+def scope():
+    s = socket.socket(socket.AF_UNIX); s.connect('/.ironcage/ask')
+    s.sendall(json.dumps({'shell': {'name': 'sh', 'reads': [sys.argv[1]]}}).encode() + bytes([10]))
+    _, fds, _, _ = socket.recv_fds(s, 4096, 1)
+    return socket.socket(fileno=fds[0]) if fds else None
+def say(to, what, fds):
+    socket.send_fds(to, [b'IC' + bytes([1, 0, 0, 0, 0, 0]) + json.dumps(what).encode()], fds)
+handed = scope()
+assert handed, 'no scope was handed out'
+r, w = os.pipe(); n = os.open('/dev/null', os.O_RDWR)
+loop = 'while :; do cat %s; sleep 0.1; done' % sys.argv[1]
+say(handed, {'exec': {'argv': ['/bin/sh', '-c', loop], 'env': [['PATH', '/usr/bin:/bin']],
+    'cwd': os.getcwd(), 'streams': 'given'}}, [n, w, w])
+os.close(w)
+print('read:', os.read(r, 4096).decode().split()[0], flush=True)
+def attack(to, what):
+    # By somebody else: where the supervisor was quicker, it is the sender who waits.
+    if os.fork() == 0:
+        c, a = lingering()
+        try: say(to, what, [c.fileno()])
+        except OSError: os._exit(0)
+        c.close(); time.sleep(1000)
+attack(handed, 'leave')
+while os.read(r, 4096): pass
+print('the scope ended', flush=True)
+sent = 0
+for _ in range(20):
+    handed = scope()
+    if handed: attack(handed, 'x'); handed.close(); sent += 1
+print('sent:', sent > 0, flush=True)
+"#;
+
 /// A copy-on-write workspace whose surroundings can be leased for writing at once.
 struct Cage<'a> {
     stage: &'a Stage,
@@ -104,5 +150,27 @@ both! {
         // What is really not there can be made.
         let made = cage.say("beside/new");
         assert!(made.contains("granted"), "{made}");
+    }
+
+    fn sockets_that_linger_stop_no_supervisor(stage) {
+        let leased = stage.aside().join("leased/file");
+        stage.write(&leased, "leased\n");
+        let policy = stage.base().join("shell.toml");
+        let around = stage.aside().join("leased");
+        let text = format!(
+            "[ceiling]\nshell = \"scoped\"\nlongest = \"2s\"\n[ceiling.auto.files]\nread = [\"{}\"]\n",
+            around.display()
+        );
+        stage.write(&policy, text);
+        let mut run = stage.ironcage(["run", "-q", "-d", "--policy"]);
+        let id = Running::start(run.arg(&policy)).finish(PATIENCE).ok().stdout();
+        let cage = Cage { stage, id: id.trim().to_owned(), code: around };
+        let file = leased.display().to_string();
+        let ran = cage.exec(&["/usr/bin/python3", "-c", LINGERING, &file]).ok();
+        assert_eq!(ran.stdout(), "read: leased\nthe scope ended\nsent: True\n", "{ran:?}");
+        let mut inspect = stage.ironcage(["inspect", &cage.id]);
+        Running::start(&mut inspect).finish(PATIENCE).ok();
+        let mut stop = stage.ironcage(["stop", &cage.id]);
+        Running::start(&mut stop).finish(PATIENCE).ok();
     }
 }

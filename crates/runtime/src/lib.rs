@@ -37,6 +37,7 @@ mod relay;
 mod run;
 mod scope;
 mod sockets;
+mod strangers;
 mod streams;
 mod supervise;
 pub mod terminal;

@@ -117,6 +117,11 @@ impl Supervision<'_> {
         if let Err(reason) = done {
             self.control.refuse(key, reason);
         }
+        if self.network.is_narrowed() {
+            // They have doors of their own, by the rules of the start, and the agent opened them.
+            self.scopes.end_those_of_shells();
+            self.children.ask_to_end();
+        }
     }
 
     fn network_rules(&self) -> Result<NetworkRules, String> {

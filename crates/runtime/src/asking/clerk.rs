@@ -375,6 +375,10 @@ impl Clerk<'_> {
     /// A command of a shell: where anything that it names could be given, a scope is asked for.
     /// What is to be executed goes to the scope's supervisor, and not through here.
     fn run_shell(&mut self, index: usize, inquiry: ShellInquiry) {
+        if !self.plan.shares_storage() {
+            let lacks = Vec::new();
+            return self.answer(index, &Answered::InCage { lacks });
+        }
         let names = Names {
             reads: inquiry.reads,
             writes: inquiry.writes,

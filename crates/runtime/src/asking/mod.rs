@@ -276,7 +276,7 @@ impl Supervision<'_> {
                 if descriptors.is_empty() {
                     return Ok(());
                 }
-                let client = Channel::new(descriptors.remove(0));
+                let client = descriptors.remove(0);
                 let asked = ScopeRequest {
                     leases,
                     origin: LeaseOrigin::Shell,

@@ -11,6 +11,7 @@ pub use kin::{Birthright, Kin, Maker};
 
 use crate::RunError;
 use crate::asking::Came;
+use crate::strangers::let_go;
 use crate::supervise::Supervision;
 use ironcage_backend::{Ability, Answer, Sibling};
 use ironcage_control::{Channel, ChildLine, Packet, pair};
@@ -78,6 +79,14 @@ impl Children {
         ids.collect()
     }
 
+    /// Asks every one to end.
+    pub(crate) fn ask_to_end(&self) {
+        for child in &self.living {
+            // One that is gone has ended.
+            let _ = child.channel.send(&ToChild::End, &[]);
+        }
+    }
+
     fn taken(&self) -> u32 {
         self.living.iter().map(|child| child.takes).sum()
     }
@@ -94,6 +103,18 @@ impl Supervision<'_> {
         ticket: u64,
         wanted: ChildLine,
         streams: Vec<OwnedFd>,
+        now: Instant,
+    ) -> Result<(), RunError> {
+        let made = self.make_child(ticket, wanted, &streams, now);
+        let_go(streams);
+        made
+    }
+
+    fn make_child(
+        &mut self,
+        ticket: u64,
+        wanted: ChildLine,
+        streams: &[OwnedFd],
         now: Instant,
     ) -> Result<(), RunError> {
         if let Some(reason) = self.against_child() {
@@ -121,7 +142,7 @@ impl Supervision<'_> {
                 let reason = format!("the child's supervisor cannot be started: {error}");
                 self.refuse_child(ticket, reason)
             }
-            Ok(Forked::Child) => kin::begin(supervisor, birthright, &streams, maker),
+            Ok(Forked::Child) => kin::begin(supervisor, birthright, streams, maker),
             Ok(Forked::Parent { pidfd, .. }) => {
                 self.children.living.push(Child {
                     ticket,

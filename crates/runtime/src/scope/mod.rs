@@ -16,6 +16,7 @@ pub(crate) use side::{CLIENT, Side};
 
 use crate::RunError;
 use crate::control::MAX_EXECS;
+use crate::strangers::let_go;
 use crate::supervise::{SIGKILL, Supervision};
 use ironcage_backend::Sibling;
 use ironcage_control::{
@@ -160,6 +161,16 @@ impl Scopes {
     }
 }
 
+impl Scopes {
+    /// Asks those to end that shells in the cage opened.
+    pub(crate) fn end_those_of_shells(&self) {
+        for scope in self.running.iter().filter(|scope| scope.shell) {
+            // One that is gone has ended.
+            let _ = scope.channel.send(&Word::End, &[]);
+        }
+    }
+}
+
 impl Supervision<'_> {
     /// Starts a command in a scope. What stands against it later is told by the scope's supervisor.
     pub(crate) fn start_scope(
@@ -197,6 +208,23 @@ impl Supervision<'_> {
     /// scope's own supervisor.
     pub(crate) fn run_for_shell(
         &mut self,
+        client: OwnedFd,
+        asked: ScopeRequest,
+        descriptors: Vec<OwnedFd>,
+        now: Instant,
+    ) -> Result<(), RunError> {
+        let Ok(another) = client.try_clone() else {
+            let_go(vec![client]);
+            return Ok(());
+        };
+        let answered = self.answer_shell(Channel::new(another), asked, descriptors, now);
+        // The agent may have put descriptors into it, and closes them with it.
+        let_go(vec![client]);
+        answered
+    }
+
+    fn answer_shell(
+        &mut self,
         client: Channel,
         asked: ScopeRequest,
         descriptors: Vec<OwnedFd>,
@@ -213,6 +241,14 @@ impl Supervision<'_> {
             () if shells.count() >= MOST_SHELLS => Some(format!(
                 "{MOST_SHELLS} other commands run in scopes of their own; try again later"
             )),
+            () if self.counts_together() => Some(
+                "what a scope sends would not be counted with what the cage sends (network.limits)"
+                    .into(),
+            ),
+            () if self.network.is_narrowed() => Some(
+                "the cage's network was narrowed while it ran, and a scope would not know of it"
+                    .into(),
+            ),
             () => self.against_scope(),
         };
         if let Some(reason) = against {
@@ -309,6 +345,12 @@ impl Supervision<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// Whether the cage's network has limits that are counted over all of its connections.
+    fn counts_together(&self) -> bool {
+        let network = self.plan.network.as_ref();
+        network.is_some_and(|network| network.limits.count_together())
     }
 
     fn against_scope(&self) -> Option<String> {

@@ -14,6 +14,7 @@ use crate::leases::Seen;
 use crate::output::Output;
 use crate::recorder::Recorder;
 use crate::sockets;
+use crate::strangers::{let_go, words_only};
 use crate::streams::Joined;
 use crate::supervise::{Beginning, SIGKILL, Supervision, failed};
 use ironcage_backend::{Keeper, Sibling};
@@ -28,6 +29,7 @@ use ironcage_sys::process::close_all_but;
 use ironcage_sys::rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use ironcage_sys::rustix::thread::set_name;
 use std::borrow::Cow;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -90,7 +92,7 @@ fn supervise(given: Given<'_>) -> Result<(), RunError> {
         plan,
         description,
         link,
-        client,
+        mut client,
         sibling,
         mut request,
         mut descriptors,
@@ -99,10 +101,6 @@ fn supervise(given: Given<'_>) -> Result<(), RunError> {
         distrusted,
         ..
     } = given;
-    let refuse = |reason: String| {
-        // Who does not take it learns by the end of the connection.
-        let _ = client.send(&Reply::Refused { reason }, &[]);
-    };
     let link = Rc::new(Link::new(link));
     let mut recorder = Recorder::of_scope(link.clone());
     let cage_plan = plan;
@@ -116,12 +114,12 @@ fn supervise(given: Given<'_>) -> Result<(), RunError> {
         let planned = match call::read(&plan, &text) {
             Ok(planned) => planned,
             Err(reason) => {
-                refuse(reason);
+                refuse(&client, reason);
                 return Ok(());
             }
         };
         if let Err(reason) = planned.furnish(&mut plan, &text) {
-            refuse(reason);
+            refuse(&client, reason);
             return Ok(());
         }
         request.argv = planned.argv;
@@ -134,10 +132,12 @@ fn supervise(given: Given<'_>) -> Result<(), RunError> {
         match shell::hear(&client) {
             Ok(told) => (request, streams) = (told.request, Some(told.streams)),
             Err(reason) => {
-                refuse(reason);
+                refuse(&client, reason);
                 return Ok(());
             }
         }
+        // Nothing is open yet; from here on no descriptor of the agent's comes to this process.
+        client = words_only(client).map_err(failed("put somebody between us and the shell"))?;
         // A shell says all of them.
         plan.command.env.clear();
     }
@@ -200,7 +200,7 @@ fn supervise(given: Given<'_>) -> Result<(), RunError> {
         }
     }
     if let Err(error) = link.ask(&Report::Make) {
-        refuse(error.to_string());
+        refuse(&client, error.to_string());
         return Ok(());
     }
     let runtime = RuntimeDir::of_user(&ironcage_audit::state_dir()?);
@@ -216,7 +216,7 @@ fn supervise(given: Given<'_>) -> Result<(), RunError> {
             sockets
         }
         Err(reason) => {
-            refuse(reason);
+            refuse(&client, reason);
             return Ok(());
         }
     };
@@ -234,7 +234,10 @@ fn supervise(given: Given<'_>) -> Result<(), RunError> {
         Ok((cage, _)) => cage,
         Err(error) => {
             leases::none_opened(&mut recorder, &wishes)?;
-            refuse(format!("the scope did not start: {}", in_full(&error)));
+            refuse(
+                &client,
+                format!("the scope did not start: {}", in_full(&error)),
+            );
             return Ok(());
         }
     };
@@ -274,6 +277,11 @@ fn supervise(given: Given<'_>) -> Result<(), RunError> {
     supervision.close_scope()
 }
 
+/// Says why not. Who does not take it learns by the end of the connection.
+fn refuse(client: &Channel, reason: String) {
+    let _ = client.send(&Reply::Refused { reason }, &[]);
+}
+
 impl Supervision<'_> {
     fn run_scope(
         &mut self,
@@ -286,7 +294,14 @@ impl Supervision<'_> {
             return Ok(());
         }
         step();
-        self.exec(CLIENT, request, streams, Instant::now())?;
+        let held = streams
+            .as_ref()
+            .map(|streams| streams.each_ref().map(OwnedFd::try_clone));
+        let held = held.into_iter().flatten().collect::<io::Result<Vec<_>>>();
+        let held = held.map_err(failed("hold the streams"))?;
+        let executed = self.exec(CLIENT, request, streams, Instant::now());
+        let_go(held);
+        executed?;
         if self.control.execs.is_empty() {
             // Refused, and told so.
             return Ok(());
