@@ -5,6 +5,7 @@ use crate::confine::{self, DoorIds};
 use crate::decide::Rules;
 use crate::order::{self, Order};
 use crate::reader;
+use crate::relay;
 use crate::resolve::Resolver;
 use crate::secret::Vault;
 use crate::serve::{self, Service};
@@ -245,6 +246,7 @@ fn prepare(
     let sockets = wire::take_sockets(control.as_fd())
         .map_err(|error| Some(error.to_string()))?
         .ok_or(None)?;
+    relay::prepare().map_err(|error| Some(format!("a pipe for the door: {error}")))?;
     let files = confine::confine(network, ids).map_err(|error| Some(error.in_full()))?;
     Ok(Prepared {
         rules,
