@@ -92,6 +92,11 @@ impl Worker {
         }
     }
 
+    /// The same, with what brings its result over.
+    pub(crate) fn with_fetch(self, fetch: Option<Arm>) -> Worker {
+        Worker { fetch, ..self }
+    }
+
     /// The task in a cage whose workspace is in some mode.
     pub(crate) fn caged(
         name: &'static str,
@@ -105,20 +110,18 @@ impl Worker {
         let arguments: Vec<OsString> = words.map(OsString::from).collect();
         let arm = Arm::spawned(name, ironcage, &arguments, scratch.work(), scratch)?;
         let about = format!("run -q --workspace-mode {mode}, all layers");
-        let fetch = ["apply", "result"].map(OsString::from);
-        Ok(Worker {
-            fetch: match mode {
-                "direct" => None,
-                _ => Some(Arm::spawned(
-                    "fetch",
-                    ironcage,
-                    &fetch,
-                    scratch.work(),
-                    scratch,
-                )?),
-            },
-            ..Worker::new(name, about, arm)
-        })
+        let apply = ["apply", "result"].map(OsString::from);
+        let fetch = match mode {
+            "direct" => None,
+            _ => Some(Arm::spawned(
+                "fetch",
+                ironcage,
+                &apply,
+                scratch.work(),
+                scratch,
+            )?),
+        };
+        Ok(Worker::new(name, about, arm).with_fetch(fetch))
     }
 
     /// The task without any cage.

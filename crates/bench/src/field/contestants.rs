@@ -27,6 +27,7 @@ enum Kind {
     Namespaces,
     Oci(&'static str),
     Ironcage,
+    Leases,
 }
 
 /// One sandbox.
@@ -40,7 +41,7 @@ pub(super) struct Contestant {
     private_cgroup: bool,
 }
 
-const ALL: [(&str, Kind, &str, &str); 9] = [
+const ALL: [(&str, Kind, &str, &str); 10] = [
     ("none", Kind::None, "sh", "dash"),
     ("chroot", Kind::Chroot, "chroot", "coreutils"),
     ("bwrap", Kind::Bwrap, "bwrap", "bubblewrap"),
@@ -55,6 +56,7 @@ const ALL: [(&str, Kind, &str, &str); 9] = [
     ("runc", Kind::Oci("runc"), "runc", "runc"),
     ("gVisor", Kind::Oci("runsc"), "runsc", "runsc"),
     ("Ironcage", Kind::Ironcage, "ironcage", "ironcage"),
+    ("Ironcage, leases", Kind::Leases, "ironcage", "ironcage"),
 ];
 
 const UNSHARE: [&str; 10] = [
@@ -76,7 +78,7 @@ pub(super) fn all(ironcage: &Path) -> (Vec<Contestant>, Vec<(&'static str, Strin
     let mut absent = Vec::new();
     for (name, kind, program, package) in ALL {
         let found = match kind {
-            Kind::Ironcage => Some(ironcage.to_owned()),
+            Kind::Ironcage | Kind::Leases => Some(ironcage.to_owned()),
             _ => find_program(program),
         };
         let needs_root = matches!(kind, Kind::Chroot | Kind::Nspawn | Kind::Oci("runsc"));
@@ -101,6 +103,11 @@ fn about(kind: Kind, program: &Path) -> String {
     let flags = match kind {
         Kind::None => return "the bare command".to_owned(),
         Kind::Ironcage => return "ironcage run, every layer, no leases".to_owned(),
+        Kind::Leases => {
+            return "ironcage run --profile coding-agent-locked, writing in the workspace leased by \
+                    `ironcage grant` while it runs, what is written kept aside"
+                .to_owned();
+        }
         Kind::Chroot => "the system read-only and the workspace bound into a directory",
         Kind::Bwrap => "--unshare-all and the usual binds",
         Kind::Nspawn => "-D, the system and the workspace bound",
@@ -116,11 +123,21 @@ impl Contestant {
         matches!(self.kind, Kind::None | Kind::Ironcage)
     }
 
+    /// What brings a file over from where it is kept aside, where it is.
+    pub(super) fn fetch(&self, scratch: &Scratch, file: &str) -> Result<Option<Arm>, BenchError> {
+        if self.kind != Kind::Leases {
+            return Ok(None);
+        }
+        let arguments = ["apply", file].map(OsString::from);
+        let work = scratch.work();
+        Arm::spawned("fetch", &self.program, &arguments, work, scratch).map(Some)
+    }
+
     /// Where the workspace is inside.
     pub(super) fn work(&self, scratch: &Scratch) -> PathBuf {
         match self.kind {
             Kind::Chroot | Kind::Nspawn | Kind::Oci(_) => PathBuf::from("/work"),
-            Kind::None | Kind::Bwrap | Kind::Namespaces | Kind::Ironcage => {
+            Kind::None | Kind::Bwrap | Kind::Namespaces | Kind::Ironcage | Kind::Leases => {
                 scratch.work().to_owned()
             }
         }
@@ -147,6 +164,13 @@ impl Contestant {
             Kind::Ironcage => {
                 let flags = ["run", "-q", "--workspace-mode", "direct", "--"];
                 (program, with(flags.map(OsString::from).to_vec()))
+            }
+            Kind::Leases => {
+                let mut arguments: Vec<OsString> = ["probe", "role", "peer", "ironcage-leases"]
+                    .map(OsString::from)
+                    .to_vec();
+                arguments.extend([scratch.work().into(), "--".into()]);
+                (program, with(arguments))
             }
             Kind::Bwrap => {
                 let view = BwrapView {
@@ -273,6 +297,7 @@ impl Contestant {
             Kind::Nspawn => Suspect::Named("systemd-nspawn"),
             Kind::Oci(runtime) => Suspect::Named(runtime),
             Kind::Ironcage => Suspect::Named("ironcage"),
+            Kind::Leases => Suspect::Named("ironcage-leases"),
             Kind::Namespaces => line(UNSHARE.map(OsString::from).to_vec()),
             Kind::Bwrap => line(bwrap_arguments(BwrapView {
                 workspace: Path::new("{workspace}"),

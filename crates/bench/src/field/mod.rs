@@ -233,11 +233,9 @@ fn time_tasks(
         let contestant = &runner.contestant;
         let command = ["/bin/sh", "task.sh"].map(OsString::from);
         let arm = contestant.arm(scratch, &request.ironcage, "task", &command)?;
-        workers.push(task::Worker::new(
-            contestant.name,
-            contestant.about.clone(),
-            arm,
-        ));
+        let (name, about) = (contestant.name, contestant.about.clone());
+        let fetch = contestant.fetch(scratch, "result")?;
+        workers.push(task::Worker::new(name, about, arm).with_fetch(fetch));
     }
     let mut expected = None;
     let mut shuffle = Shuffle::new();

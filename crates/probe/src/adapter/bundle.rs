@@ -25,6 +25,7 @@ pub(super) const RUNC: &str = "runc";
 pub(super) const RUNSC: &str = "runsc";
 pub(super) const PODMAN: &str = "podman";
 pub(super) const DOCKER: &str = "docker";
+pub(super) const LEASES: &str = "ironcage-leases";
 pub(super) const SRT: &str = "srt";
 pub(super) const LANDLOCK: &str = "landlock";
 
@@ -55,6 +56,9 @@ pub(crate) fn become_peer(kind: &str, workspace: &Path, command: &[OsString]) ->
 }
 
 fn prepare(kind: &str, workspace: &Path, command: &[OsString]) -> io::Result<Command> {
+    if kind == LEASES {
+        return leased(workspace, command);
+    }
     let runtime = PathBuf::from(format!("/run/user/{}", geteuid().as_raw()));
     let place = runtime.join(format!("peer-{}", std::process::id()));
     std::fs::create_dir_all(&place)?;
@@ -150,6 +154,31 @@ fn prepare(kind: &str, workspace: &Path, command: &[OsString]) -> io::Result<Com
         }
         other => Err(io::Error::other(format!("there is no peer `{other}`"))),
     }
+}
+
+/// Waits in the cage for what it has been promised.
+const UNTIL_WRITABLE: &str = r#"until cd "$PWD" && [ -w . ]; do sleep 0.01; done; exec "$@""#;
+/// The operator, who asks until the cage is there, or its launcher is not.
+const GRANT: &str = r#"while [ -d "/proc/$3" ]; do
+"$0" grant "$1" --write "$2" --reason "the task" >/dev/null 2>&1 && exit; sleep 0.01; done"#;
+
+/// Ironcage with a workspace that can only be read, and a lease to write in it that is granted
+/// while the cage runs.
+fn leased(workspace: &Path, command: &[OsString]) -> io::Result<Command> {
+    let program = std::env::current_exe()?;
+    let id = std::process::id().to_string();
+    let name = format!("leased-{id}");
+    let mut operator = Command::new("/bin/sh");
+    operator.args(["-c", GRANT]).arg(&program).arg(&name);
+    let null = std::process::Stdio::null;
+    operator.arg(workspace).arg(&id).stdin(null());
+    operator.stdout(null()).stderr(null()).spawn()?;
+    let mut peer = Command::new(program);
+    peer.args(["run", "-q", "--fresh", "--profile", "coding-agent-locked"]);
+    peer.args(["--name", &name, "--workspace"]).arg(workspace);
+    peer.args(["--i-know", "--", "/bin/sh", "-c", UNTIL_WRITABLE, "sh"]);
+    peer.args(command);
+    Ok(peer)
 }
 
 /// What the peer's control group is called, where it makes one.

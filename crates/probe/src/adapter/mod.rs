@@ -236,6 +236,7 @@ impl Adapter {
         let own = [
             "ironcage",
             "ironcage-direct",
+            "ironcage-leases",
             "ironcage-root-inside",
             "ironcage-chroot",
             "ironcage-landlock",
@@ -260,6 +261,16 @@ impl Adapter {
             "ironcage-direct" => Ok(Adapter {
                 name: "ironcage --workspace-mode direct".to_owned(),
                 line: Line::Built(ironcage_direct_line),
+                ..Adapter::ironcage()
+            }),
+            "ironcage-leases" => Ok(Adapter {
+                name: "ironcage, the workspace leased while the cage runs".to_owned(),
+                line: Line::Built(|launch| bundle::line(bundle::LEASES, launch)),
+                hides: false,
+                grants: false,
+                limits: false,
+                commands: false,
+                network: false,
                 ..Adapter::ironcage()
             }),
             "ironcage-chroot" => Ok(Adapter {
