@@ -155,7 +155,7 @@ async fn pump(
                 // What a connection that failed left in it is for nobody. It is put back only
                 // when it is empty.
                 Some(mut taken) => {
-                    let moved = pass_by_pipe(from, to, &mut taken, &count);
+                    let moved = pass_by_pipe(from, to, &mut taken, count);
                     if taken.empty().is_ok() {
                         *pipe = Some(taken);
                     }
@@ -167,7 +167,7 @@ async fn pump(
         };
         let rest = match moved {
             Some(moved) => moved?,
-            None => SHARED.with_borrow_mut(|buffer| pass(from, to, buffer, &count))?,
+            None => SHARED.with_borrow_mut(|buffer| pass(from, to, buffer, count))?,
         };
         match rest {
             Passed::Nothing => continue,
