@@ -100,6 +100,7 @@ impl Nursery<'_> {
         let leases = self.parent.plan.leases.as_ref();
         let leased = leases.is_some_and(|leases| !leases.paths.is_empty());
         self.flags.prepare_child(
+            self.parent,
             resolved,
             (workspace.clone(), PathBuf::from(cwd)),
             command.into_iter().map(OsString::from).collect(),

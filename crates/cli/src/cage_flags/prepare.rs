@@ -6,8 +6,8 @@ use crate::{asked, change, places};
 use ironcage_host::{HostCaps, SideChannelHost, SystemFiles};
 use ironcage_model::Isolation;
 use ironcage_plan::{
-    ChangePlace, KeptPlaces, NodeKind, Overlaid, OwnDirectories, Plan, PlanError, Request, ViewOp,
-    make,
+    AskedHost, ChangePlace, KeptPlaces, NodeKind, Overlaid, OwnDirectories, Plan, PlanError,
+    Request, ViewOp, make,
 };
 use ironcage_policy::{Resolved, SideChannels, Sources, resolve};
 use ironcage_state::{StateError, Store, renew_directory};
@@ -24,6 +24,8 @@ pub(crate) struct Prepared {
     pub(crate) change: change::Choice,
     /// Where the changes to the user's own caches go.
     layers: Option<PathBuf>,
+    /// What the user's tools named when they were asked.
+    asked_hosts: Vec<AskedHost>,
 }
 
 impl Prepared {
@@ -97,6 +99,8 @@ struct Beside {
     place: ChangePlace,
     /// Whether files can be leased to another cage on the same workspace.
     leased: bool,
+    /// What the user's tools named for another cage, whose words are these.
+    asked_hosts: Option<Vec<AskedHost>>,
 }
 
 impl Beside {
@@ -105,6 +109,7 @@ impl Beside {
             place: change.place(),
             change,
             leased: false,
+            asked_hosts: None,
         }
     }
 }
@@ -200,9 +205,10 @@ impl CageFlags {
     }
 
     /// The plan of a child of a cage with these flags: the same workspace, and a policy that has
-    /// been checked.
+    /// been checked. No tool is asked anew: the parent may have written its settings.
     pub(crate) fn prepare_child(
         &self,
+        parent: &Prepared,
         resolved: Resolved,
         (workspace, cwd): (PathBuf, PathBuf),
         argv: Vec<OsString>,
@@ -217,6 +223,7 @@ impl CageFlags {
             change: change::Choice::None,
             place,
             leased,
+            asked_hosts: Some(parent.asked_hosts.clone()),
         };
         let prepared = self.lay_out(at, resolved, argv, beside)?;
         let mut prepared = prepared.map_err(plan_error)?;
@@ -261,13 +268,16 @@ impl CageFlags {
             places::make_own_in(&workspace, &own)?;
         }
         let other_homes = places::other_homes(&workspace, &home);
-        let asked_hosts = asked::hosts(
-            &resolved.policy.all_bundles(),
-            &asked::Places {
-                home: &home,
-                workspace: &workspace,
-            },
-        );
+        let asked_hosts = match beside.asked_hosts {
+            Some(known) => known,
+            None => asked::hosts(
+                &resolved.policy.all_bundles(),
+                &asked::Places {
+                    home: &home,
+                    workspace: &workspace,
+                },
+            ),
+        };
         let request = Request {
             asked_hosts,
             git: if resolved.policy.git_identity.value {
@@ -318,6 +328,7 @@ impl CageFlags {
         Ok(plan.map(|plan| Prepared {
             plan,
             layers: request.kept.layers,
+            asked_hosts: request.asked_hosts,
             resolved,
             change: beside.change,
         }))
