@@ -377,12 +377,18 @@ both! {
         let memory: u64 = field("RssAnon").trim_end_matches(" kB").parse().expect("a number");
         assert!(memory < 8 * 1024, "{memory} kB");
         if let Ok(files) = std::fs::read_dir(format!("/proc/{door}/fd")) {
+            let mut pipes = std::collections::BTreeSet::new();
             for file in files.flatten() {
                 let what = std::fs::read_link(file.path()).unwrap_or_default();
                 let what = what.to_string_lossy().into_owned();
-                let known = ["socket:", "anon_inode:[event", "/dev/null"];
+                let known = ["socket:", "anon_inode:[event", "/dev/null", "pipe:"];
                 assert!(known.iter().any(|known| what.starts_with(known)), "{what}");
+                if what.starts_with("pipe:") {
+                    pipes.insert(what);
+                }
             }
+            // Its own, through which large streams are moved.
+            assert!(pipes.len() <= 1, "{pipes:?}");
         }
         let pid = rustix::process::Pid::from_raw(door as i32).expect("a process");
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("a signal");
