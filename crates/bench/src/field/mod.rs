@@ -212,6 +212,9 @@ fn time_calls(
         for index in shuffle.order(arms.len()) {
             let runner = &mut runners[index];
             arms[index].measure()?.map_err(failed(&runner.contestant))?;
+            if let Some(mut fetch) = runner.contestant.fetch(scratch, syscalls::RESULT)? {
+                fetch.measure()?.map_err(failed(&runner.contestant))?;
+            }
             let times = syscalls::collect(&scratch.work().join(syscalls::RESULT))?;
             runner.syscall.extend(times.of(SYSCALL));
         }
