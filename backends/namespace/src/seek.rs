@@ -5,13 +5,9 @@
 
 use crate::keeper::holders::{Found, find, kill};
 use crate::outer;
-use ironcage_backend::ids::Reaped;
 use ironcage_backend::{Sibling, Sought};
-use ironcage_control::{Packet, pair};
 use ironcage_model::Holder;
 use ironcage_plan::Plan;
-use ironcage_sys::clone::{Forked, Namespaces, exit_now, fork};
-use ironcage_sys::rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 use std::io;
 use std::os::fd::AsFd;
 
@@ -19,29 +15,8 @@ use std::os::fd::AsFd;
 const NAMED: usize = 16;
 
 pub(crate) fn seek(plan: &Plan, sibling: &Sibling, sought: &Sought<'_>) -> io::Result<Vec<Holder>> {
-    let (ours, theirs) = pair()?;
-    let parent = getpid();
-    match fork(Namespaces::NONE, None)? {
-        Forked::Child => {
-            drop(ours);
-            let tethered = set_parent_process_death_signal(Some(Signal::KILL)).is_ok();
-            if !tethered || getppid() != Some(parent) {
-                exit_now(1);
-            }
-            let told = look(plan, sibling, sought).and_then(|found| theirs.send(&found, &[]));
-            exit_now(i32::from(told.is_err()))
-        }
-        Forked::Parent { pidfd, .. } => {
-            drop(theirs);
-            let _process = Reaped::new(pidfd);
-            match ours.receive(true)? {
-                Some(Packet::Message(holders, _)) => Ok(holders),
-                Some(Packet::Garbled(_) | Packet::Closed) | None => {
-                    Err(io::ErrorKind::UnexpectedEof.into())
-                }
-            }
-        }
-    }
+    let found = outer::ask(|asker| asker.send(&look(plan, sibling, sought)?, &[]));
+    found.map(|(holders, _)| holders)
 }
 
 fn look(plan: &Plan, sibling: &Sibling, sought: &Sought<'_>) -> io::Result<Vec<Holder>> {

@@ -71,36 +71,16 @@ fn is_read_only(plan: &Plan, place: &Path) -> bool {
 /// Preconditions: the calling process has one thread.
 pub(crate) fn part(plan: &Plan, sibling: &Sibling, path: &Path) -> io::Result<OwnedFd> {
     let built = sibling.built.as_ref().ok_or(io::ErrorKind::Unsupported)?;
-    let (ours, theirs) = pair()?;
-    let parent = getpid();
-    match fork(Namespaces::NONE, None)? {
-        Forked::Child => {
-            drop(ours);
-            let tethered = set_parent_process_death_signal(Some(Signal::KILL)).is_ok();
-            if !tethered || getppid() != Some(parent) {
-                exit_now(1);
-            }
-            let told = match clone_where_built(plan, sibling, built.as_fd(), path) {
-                Ok(tree) => theirs.send(&Told::Ok(()), &[tree.as_fd()]),
-                Err(error) => theirs.send(&Told::Err(number(&error)), &[]),
-            };
-            exit_now(i32::from(told.is_err()))
-        }
-        Forked::Parent { pidfd, .. } => {
-            drop(theirs);
-            let _process = Reaped::new(pidfd);
-            match ours.receive::<Told>(true)? {
-                Some(Packet::Message(Ok(()), descriptors)) => {
-                    let tree = descriptors.into_iter().next();
-                    tree.ok_or(io::ErrorKind::UnexpectedEof.into())
-                }
-                Some(Packet::Message(Err(errno), _)) => Err(io::Error::from_raw_os_error(errno)),
-                Some(Packet::Garbled(_) | Packet::Closed) | None => {
-                    Err(io::ErrorKind::UnexpectedEof.into())
-                }
-            }
-        }
-    }
+    let (told, descriptors) =
+        outer::ask::<Told>(
+            |asker| match clone_where_built(plan, sibling, built.as_fd(), path) {
+                Ok(tree) => asker.send(&Told::Ok(()), &[tree.as_fd()]),
+                Err(error) => asker.send(&Told::Err(number(&error)), &[]),
+            },
+        )?;
+    told.map_err(io::Error::from_raw_os_error)?;
+    let tree = descriptors.into_iter().next();
+    tree.ok_or(io::ErrorKind::UnexpectedEof.into())
 }
 
 fn clone_where_built(

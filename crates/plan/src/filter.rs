@@ -151,14 +151,16 @@ fn own(lists: &'static [SyscallList]) -> Vec<Instruction> {
     compile(&actions, Refusal::Errno, KNOWN)
 }
 
+/// The list and the groups of a filter, by their names.
+fn parts(filter: &Filter) -> Option<(&'static SyscallList, Vec<&'static SyscallList>)> {
+    let groups = filter.groups.iter();
+    let groups = groups.filter_map(|name| syscalls::group(name)).collect();
+    Some((syscalls::list(filter.list)?, groups))
+}
+
 /// What a filter lets through, by name; what is not there is refused.
 pub(crate) fn actions(filter: &Filter) -> Vec<(&'static str, SyscallAction)> {
-    let groups: Vec<_> = filter
-        .groups
-        .iter()
-        .filter_map(|name| syscalls::group(name))
-        .collect();
-    let Some(list) = syscalls::list(filter.list) else {
+    let Some((list, groups)) = parts(filter) else {
         return Vec::new();
     };
     rules(filter, list, &groups)
@@ -168,12 +170,7 @@ pub(crate) fn actions(filter: &Filter) -> Vec<(&'static str, SyscallAction)> {
 
 /// The rules of a filter in words.
 pub(crate) fn describe(filter: &Filter) -> Vec<FilterRule> {
-    let groups: Vec<_> = filter
-        .groups
-        .iter()
-        .filter_map(|name| syscalls::group(name))
-        .collect();
-    let Some(list) = syscalls::list(filter.list) else {
+    let Some((list, groups)) = parts(filter) else {
         return Vec::new();
     };
     rules(filter, list, &groups)

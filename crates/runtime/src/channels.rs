@@ -88,6 +88,20 @@ impl Channels {
 }
 
 impl End {
+    fn new(serial: u32, what: ChannelRequest, socket: Channel) -> End {
+        End {
+            serial,
+            what,
+            socket,
+            on_the_way: 0,
+            minute: None,
+            counted: 0,
+            queue: VecDeque::new(),
+            waiting: VecDeque::new(),
+            over: false,
+        }
+    }
+
     /// Why a message of this length does not go now, if it does not.
     fn against(&mut self, bytes: u32, now: Instant) -> Option<String> {
         let ChannelRequest {
@@ -164,17 +178,8 @@ impl Supervision<'_> {
         })?;
         self.tell_type(what.name.clone(), what.schema.clone());
         self.channels.last += 1;
-        self.channels.ends.push(End {
-            serial: self.channels.last,
-            what,
-            socket: Channel::new(socket),
-            on_the_way: 0,
-            minute: None,
-            counted: 0,
-            queue: VecDeque::new(),
-            waiting: VecDeque::new(),
-            over: false,
-        });
+        let end = End::new(self.channels.last, what, Channel::new(socket));
+        self.channels.ends.push(end);
         self.control.reply(key, &Reply::ChannelChanged, &[]);
         Ok(())
     }
@@ -365,25 +370,16 @@ mod tests {
 
     fn end(size: u32, rate: u32, queue: u32) -> End {
         let (socket, _) = ironcage_control::pair().unwrap();
-        End {
-            serial: 1,
-            what: ChannelRequest {
-                name: "tasks".into(),
-                role: ChannelRole::Send,
-                peer: CageId::from_entropy([7; 12]),
-                schema: "{}".into(),
-                size,
-                rate,
-                queue,
-            },
-            socket,
-            on_the_way: 0,
-            minute: None,
-            counted: 0,
-            queue: VecDeque::new(),
-            waiting: VecDeque::new(),
-            over: false,
-        }
+        let what = ChannelRequest {
+            name: "tasks".into(),
+            role: ChannelRole::Send,
+            peer: CageId::from_entropy([7; 12]),
+            schema: "{}".into(),
+            size,
+            rate,
+            queue,
+        };
+        End::new(1, what, socket)
     }
 
     #[test]

@@ -90,7 +90,7 @@ pub(crate) const PROBES: &[Probe] = &[
         id: "LE-06",
         title: "leave a daemon behind that goes on writing to a leased file",
         canary: "the file, compared after the end",
-        references: &["CWE-672", "ATT&CK T1543"],
+        references: &["CWE-672", "ATT&CK T1564.011"],
         inside: daemon,
         ..LE
     },
