@@ -72,9 +72,12 @@ both! {
     }
 
     fn leases_measures_each_kind_and_what_is_left(stage) {
-        let report = bench(stage, &["leases", "--runs", "5"]);
-        says_where_and_how(&report, "ironcage bench leases --runs 5");
-        assert_eq!(names(&report["arms"]), ["grant --read", "revoke (read)", "grant --write", "revoke (write)"]);
+        let report = bench(stage, &["leases", "--runs", "5", "--tasks", "1"]);
+        says_where_and_how(&report, "ironcage bench leases --runs 5 --tasks 1");
+        let leases = ["grant --read", "revoke (read)", "grant --write", "revoke (write)"];
+        let others = ["exec", "exec in a scope", "kernel: mount", "kernel: flip to read-only", "kernel: take off"];
+        assert_eq!(names(&report["arms"]), [&leases[..], &others[..]].concat());
+        assert_eq!(names(&report["task"]), ["bare", "static", "leases"]);
         for arm in report["arms"].as_array().unwrap() {
             holds_together(&arm["microseconds"], 5);
         }
@@ -83,8 +86,8 @@ both! {
     }
 
     fn a_soak_of_leases_leaves_no_descriptor_and_no_mount(stage) {
-        let report = bench(stage, &["leases", "--runs", "1", "--soak", "1s", "--rate", "6000/min"]);
-        says_where_and_how(&report, "ironcage bench leases --runs 1 --soak 1s --rate 6000/min");
+        let report = bench(stage, &["leases", "--runs", "1", "--tasks", "0", "--soak", "1s", "--rate", "6000/min"]);
+        says_where_and_how(&report, "ironcage bench leases --runs 1 --tasks 0 --soak 1s --rate 6000/min");
         let soak = &report["soak"];
         assert!(soak["leases"].as_u64().unwrap() > 0, "{report}");
         no_more_descriptors(&soak["held"][0], &soak["held"][2]);

@@ -136,7 +136,7 @@ pub(crate) fn dial(place: &RuntimeDir, id: &CageId) -> Result<Channel, String> {
 }
 
 /// One exec over the control socket, from the connection to the exit status.
-fn over_the_socket(
+pub(crate) fn over_the_socket(
     place: &RuntimeDir,
     id: &CageId,
     command: &Path,

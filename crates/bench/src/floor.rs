@@ -53,12 +53,40 @@ struct Floor {
     links: Vec<(CString, CString)>,
     binds: Vec<Bind>,
     program: Program,
+    ids: IdMaps,
+}
+
+/// Who the caller is in a user namespace that it makes.
+#[derive(Debug)]
+pub(crate) struct IdMaps {
     uid_map: String,
     gid_map: String,
 }
 
+impl IdMaps {
+    /// The caller as root; to be asked before the namespace is made.
+    pub(crate) fn of_caller() -> IdMaps {
+        IdMaps {
+            uid_map: format!("0 {} 1\n", geteuid().as_raw()),
+            gid_map: format!("0 {} 1\n", getegid().as_raw()),
+        }
+    }
+
+    /// Writes them, in the namespace.
+    pub(crate) fn write(&self) -> Step {
+        for (file, text) in [
+            ("/proc/self/setgroups", "deny"),
+            ("/proc/self/uid_map", self.uid_map.as_str()),
+            ("/proc/self/gid_map", self.gid_map.as_str()),
+        ] {
+            std::fs::write(file, text).map_err(|error| (file, error))?;
+        }
+        Ok(())
+    }
+}
+
 /// A step of the child's that failed.
-type Step = Result<(), (&'static str, io::Error)>;
+pub(crate) type Step = Result<(), (&'static str, io::Error)>;
 
 fn step<T>(name: &'static str, result: Result<T, Errno>) -> Result<T, (&'static str, io::Error)> {
     result.map_err(|errno| (name, errno.into()))
@@ -121,8 +149,7 @@ impl Floor {
             links,
             binds,
             program: Program::new(&request.command, [""; 0], none)?,
-            uid_map: format!("0 {} 1\n", geteuid().as_raw()),
-            gid_map: format!("0 {} 1\n", getegid().as_raw()),
+            ids: IdMaps::of_caller(),
         })
     }
 
@@ -149,7 +176,7 @@ impl Floor {
     }
 
     fn enter(&self) -> Step {
-        self.map_ids()?;
+        self.ids.write()?;
         let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
         step("mount(/, MS_PRIVATE)", mount_change(c"/", private))?;
         let safe = MountFlags::NOSUID | MountFlags::NODEV;
@@ -178,17 +205,6 @@ impl Floor {
         step("pivot_root", pivot_root(c".", c"."))?;
         step("umount2", unmount(c".", UnmountFlags::DETACH))?;
         step("chdir(/)", chdir(c"/"))
-    }
-
-    fn map_ids(&self) -> Step {
-        for (file, text) in [
-            ("/proc/self/setgroups", "deny"),
-            ("/proc/self/uid_map", self.uid_map.as_str()),
-            ("/proc/self/gid_map", self.gid_map.as_str()),
-        ] {
-            std::fs::write(file, text).map_err(|error| (file, error))?;
-        }
-        Ok(())
     }
 
     fn make_entries(&self) -> Step {

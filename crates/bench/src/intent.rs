@@ -1,21 +1,22 @@
 //! `bench intent`: what it costs that leases follow what the agent is about to do: a whole run of a
 //! scripted agent, the reading of its model's answer, and how often a person would be asked.
 //!
-//! The agent is a script of ten commands, each by its shell, of which three need something outside
-//! of its workspace: bare, in a cage that has all of it from the start, and in one whose shell
+//! The agent does the mixed task of `bench task` in ten commands, each by its shell, of which three
+//! need something outside of its workspace (`task/agent.sh`): bare, in a cage that has all of it from the start, and in one whose shell
 //! has a scope made for each command that needs a lease.
 
+use crate::arm::Arm;
 use crate::scratch::Scratch;
-use crate::statistics::{Shuffle, Summary};
-use crate::table::{Table, number};
+use crate::statistics::Summary;
+use crate::task::{Arms, TaskArm, Worker, check_needs, in_turns};
 use crate::verdict::{Target, Verdict};
 use crate::{BenchError, HostFacts};
 use ironcage_intent::{Answer, Calls, Context, Encoding, Format, Said, Table as Tools};
 use serde::Serialize;
+use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// How much longer the run may take than one with everything from the start.
 const TARGET: Target = Target {
@@ -67,18 +68,11 @@ pub struct IntentReport {
     bench: &'static str,
     host: HostFacts,
     reproduce: String,
-    arms: Vec<ArmReport>,
+    arms: Vec<TaskArm>,
     /// Reading one event of an answer, in microseconds.
     event_microseconds: Summary,
     questions: Questions,
     verdicts: Vec<Verdict>,
-}
-
-#[derive(Debug, Clone, Serialize)]
-struct ArmReport {
-    name: &'static str,
-    about: &'static str,
-    milliseconds: Summary,
 }
 
 fn failed(arm: &'static str) -> impl Fn(String) -> BenchError {
@@ -88,124 +82,50 @@ fn failed(arm: &'static str) -> impl Fn(String) -> BenchError {
     }
 }
 
-/// The agent: ten commands, with the thinking between them left out.
-fn script(data: &Path, reports: &Path) -> String {
-    let (data, reports) = (data.display(), reports.display());
-    let commands = [
-        "for i in $(seq 200); do echo line $i > file-$i; done".to_owned(),
-        "grep -l 7 file-* | wc -l > found".into(),
-        "python3 -c 'print(sum(i * i for i in range(2000000)))' > sum".into(),
-        format!("cat {data}/rows.csv > rows.csv"),
-        "sed -i s/1/one/ rows.csv".into(),
-        format!("sort {data}/rows.csv | uniq -c > counted"),
-        "tar cf all.tar file-* && tar tf all.tar | wc -l > listed".into(),
-        "python3 -c 'import json; json.dump(list(range(200000)), open(\"numbers.json\", \"w\"))'"
-            .into(),
-        "rm -f file-* all.tar numbers.json".into(),
-        format!("cp rows.csv {reports}/rows.csv"),
-    ];
-    let mut text = String::from("set -e\n");
-    for command in commands {
-        text.push_str(&format!(
-            "\"$SHELL\" -c '{}'\n",
-            command.replace('\'', "'\\''")
-        ));
-    }
-    text
-}
-
-struct ArmSetup {
-    name: &'static str,
-    about: &'static str,
-    program: PathBuf,
-    arguments: Vec<String>,
-    times: Vec<f64>,
-}
-
-fn arms(
+/// The agent bare, in a cage that has all of it from the start, and in one that has a lease made
+/// for each command that needs one.
+fn workers(
     request: &IntentRequest,
     scratch: &Scratch,
     (data, reports): (&Path, &Path),
-) -> Result<Vec<ArmSetup>, BenchError> {
+) -> Result<Vec<Worker>, BenchError> {
+    let (data, reports) = (data.display().to_string(), reports.display().to_string());
     let policy = scratch.path("intent.toml");
     let text = format!(
-        "[ceiling]\nshell = \"scoped\"\n[ceiling.auto.files]\nread = [{:?}]\nwrite = [{:?}]\n",
-        data.display().to_string(),
-        reports.display().to_string()
+        "[ceiling]\nshell = \"scoped\"\n[ceiling.auto.files]\nread = [{data:?}]\nwrite = [{reports:?}]\n"
     );
     std::fs::write(&policy, text).map_err(BenchError::file("write", &policy))?;
-    let run = |flags: &[String]| {
-        let mut arguments: Vec<String> = ["run", "-q", "--workspace-mode", "direct"]
-            .map(str::to_owned)
-            .to_vec();
-        arguments.extend_from_slice(flags);
-        arguments.extend(["--", "/bin/sh", "agent.sh"].map(str::to_owned));
-        arguments
+    let policy = policy.display().to_string();
+    let worker = |name, about: &str, program: &Path, words: &[&str]| {
+        let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+        let arm = Arm::spawned(name, program, &words, scratch.work(), scratch)?;
+        Ok::<_, BenchError>(Worker::new(name, about.to_owned(), arm))
     };
-    let arm = |name, about, program: &Path, arguments| ArmSetup {
-        name,
-        about,
-        program: program.to_owned(),
-        arguments,
-        times: Vec::new(),
-    };
+    let run = ["run", "-q", "--workspace-mode", "direct"];
+    let agent = ["--", "/bin/sh", "agent.sh"];
+    let reports = format!("{reports}:direct");
+    let all = ["-r", &data, "-w", &reports, "--env", "SHELL=/bin/sh"];
+    let scoped = ["--policy", policy.as_str()];
     Ok(vec![
-        arm(
+        worker(
             "bare",
             "sh agent.sh",
             Path::new("/bin/sh"),
-            vec!["agent.sh".into()],
-        ),
-        arm(
+            &["-c", "SHELL=/bin/sh exec /bin/sh agent.sh"],
+        )?,
+        worker(
             "static",
             "all of it from the start: -r DATA -w REPORTS:direct",
             &request.ironcage,
-            run(&[
-                "-r".into(),
-                data.display().to_string(),
-                "-w".into(),
-                format!("{}:direct", reports.display()),
-                "--env".into(),
-                "SHELL=/bin/sh".into(),
-            ]),
-        ),
-        arm(
+            &[&run[..], &all, &agent].concat(),
+        )?,
+        worker(
             "intent",
-            "leases for each command: ceiling.auto, --shell scoped",
+            "leases for each command: ceiling.auto, shell = \"scoped\"",
             &request.ironcage,
-            run(&["--policy".into(), policy.display().to_string()]),
-        ),
+            &[&run[..], &scoped, &agent].concat(),
+        )?,
     ])
-}
-
-fn run_once(arm: &ArmSetup, scratch: &Scratch, reports: &Path) -> Result<f64, BenchError> {
-    let failed = failed(arm.name);
-    let written = reports.join("rows.csv");
-    // What was there before is not what this run wrote.
-    let _ = std::fs::remove_file(&written);
-    let mut command = Command::new(&arm.program);
-    command
-        .args(&arm.arguments)
-        .current_dir(scratch.work())
-        .env_clear()
-        .envs(scratch.environment())
-        .env("SHELL", "/bin/sh")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null());
-    let start = Instant::now();
-    let ran = command
-        .output()
-        .map_err(|error| failed(error.to_string()))?;
-    let time = start.elapsed();
-    let said = String::from_utf8_lossy(&ran.stderr);
-    if !ran.status.success() || !written.exists() {
-        return Err(failed(format!("{}: {said}", ran.status)));
-    }
-    Ok(milliseconds(time))
-}
-
-fn milliseconds(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e3
 }
 
 /// Times the reading of an answer, event by event, as the reader does it.
@@ -270,52 +190,33 @@ pub fn bench_intent(request: &IntentRequest) -> Result<IntentReport, BenchError>
         let why = "bench intent needs at least one run";
         return Err(BenchError::Request(why.to_owned()));
     }
+    check_needs()?;
     let host = HostFacts::now();
     let scratch = Scratch::new()?;
     let (data, reports) = (scratch.folder("data")?, scratch.folder("reports")?);
     let rows = data.join("rows.csv");
     std::fs::write(&rows, "1,2\n3,4\n").map_err(BenchError::file("write", &rows))?;
-    let agent = scratch.work().join("agent.sh");
-    std::fs::write(&agent, script(&data, &reports)).map_err(BenchError::file("write", &agent))?;
-    let mut arms = arms(request, &scratch, (&data, &reports))?;
-    let mut shuffle = Shuffle::new();
-    // The first round fills the caches and is not counted.
-    for round in 0..=request.runs {
-        for index in shuffle.order(arms.len()) {
-            let Some(arm) = arms.get_mut(index) else {
-                continue;
-            };
-            let time = run_once(arm, &scratch, &reports)?;
-            if round > 0 {
-                arm.times.push(time);
-            }
-        }
-    }
-    let mut told = Vec::new();
-    for arm in &arms {
-        let none = || failed(arm.name)("no samples".into());
-        told.push(ArmReport {
-            name: arm.name,
-            about: arm.about,
-            milliseconds: Summary::of(&arm.times).ok_or_else(none)?,
-        });
-    }
-    let median = |name: &str| {
-        let arm = told.iter().find(|arm| arm.name == name);
-        arm.map_or(f64::NAN, |arm| arm.milliseconds.median)
+    let arms = in_turns(
+        workers(request, &scratch, (&data, &reports))?,
+        request.runs,
+        &scratch,
+    )?;
+    let ratio = |name: &str| {
+        let arm = arms.iter().find(|arm| arm.name == name);
+        arm.map_or(f64::NAN, |arm| arm.ratio)
     };
-    let more = |than: &str| (median("intent") / median(than) - 1.0) * 100.0;
+    let more = |than: &str| (ratio("intent") / ratio(than) - 1.0) * 100.0;
     let event_microseconds = read_events()?;
     let verdicts = vec![
-        Verdict::new("the run, beside static", more("static"), TARGET),
-        Verdict::new("the run, beside bare", more("bare"), TARGET),
+        Verdict::new("the run, beside static, by round", more("static"), TARGET),
+        Verdict::new("the run, beside bare, by round", more("bare"), TARGET),
         Verdict::new("an event, p99", event_microseconds.p99, EVENT),
     ];
     Ok(IntentReport {
         bench: "intent",
         host,
         reproduce: format!("ironcage bench intent --runs {}", request.runs),
-        arms: told,
+        arms,
         event_microseconds,
         questions: request.questions.clone(),
         verdicts,
@@ -326,20 +227,10 @@ impl fmt::Display for IntentReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.host)?;
         writeln!(f, "{}\n", self.reproduce)?;
-        let mut table = Table::new(["arm", "median ms", "min ms", "p99 ms", "about"]);
-        for arm in &self.arms {
-            table.row([
-                arm.name.to_owned(),
-                number(arm.milliseconds.median, 1),
-                number(arm.milliseconds.min, 1),
-                number(arm.milliseconds.p99, 1),
-                arm.about.to_owned(),
-            ]);
-        }
-        write!(f, "{table}")?;
+        write!(f, "{}", Arms(&self.arms))?;
         writeln!(
             f,
-            "\na run of ten commands, three of which need a lease, without the model's thinking between them"
+            "\nmilliseconds for a run of ten commands, three of which need a lease, without the model's thinking between them"
         )?;
         writeln!(
             f,

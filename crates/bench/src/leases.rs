@@ -1,13 +1,20 @@
 //! `bench leases`: what a lease costs over the control socket of a cage, opened and revoked with
-//! its proof, and whether many of them leave anything behind.
+//! its proof, what a scope of its own costs a command, what leases cost the agent's task, and
+//! whether many of them leave anything behind.
 
-use crate::exec::{Cage, dial, next};
+mod kernel;
+
+use crate::exec::{Cage, dial, next, over_the_socket};
 use crate::process_tree::{ProcessTree, private_memory};
 use crate::scratch::Scratch;
 use crate::statistics::Summary;
 use crate::table::{Table, number};
+use crate::task::{Arms, TaskArm, Worker, check_needs, in_turns};
+use crate::verdict::{Target, Verdict};
 use crate::{BenchError, HostFacts};
-use ironcage_control::{Channel, GrantRequest, Packet, Reply, Request, RuntimeDir, Wanted};
+use ironcage_control::{
+    Channel, GrantRequest, Packet, Reply, Request, RuntimeDir, ScopeRequest, Wanted,
+};
 use ironcage_model::{LeaseEnd, Right, Term};
 use ironcage_sys::rustix::fs::{Mode, OFlags, open};
 use serde::Serialize;
@@ -19,6 +26,13 @@ use std::time::{Duration, Instant};
 /// Leases of each kind that are thrown away first: the keeper is started, caches fill, and both
 /// processes come to the end of the memory for their first moments (`sys/src/arena.rs`).
 const WARM_UP: usize = 150;
+/// What is executed in the cage, and in a scope beside it.
+const COMMAND: &str = "/bin/true";
+/// How much longer the agent's task may take with leases than bare.
+const TARGET: Target = Target {
+    at_most: 5.0,
+    unit: "%",
+};
 
 /// What is to be measured.
 #[derive(Debug, Clone)]
@@ -27,6 +41,8 @@ pub struct LeasesRequest {
     pub ironcage: PathBuf,
     /// How many leases of each kind.
     pub runs: usize,
+    /// How often the agent's task is done bare, in a cage, and in one whose writing is leased.
+    pub tasks: usize,
     /// How long leases are opened and revoked at a steady pace afterwards, if at all.
     pub soak: Option<Soak>,
 }
@@ -51,6 +67,8 @@ pub struct LeasesReport {
     before: Held,
     after: Held,
     leases_per_minute: f64,
+    task: Vec<TaskArm>,
+    verdicts: Vec<Verdict>,
     #[serde(skip_serializing_if = "Option::is_none")]
     soak: Option<SoakReport>,
 }
@@ -182,7 +200,7 @@ pub fn bench_leases(request: &LeasesRequest) -> Result<LeasesReport, BenchError>
         one(&channel, &data, Right::Write)?;
     }
     let before = held(&channel)?;
-    let mut times = [Vec::new(), Vec::new(), Vec::new(), Vec::new()];
+    let mut times: [Vec<f64>; 6] = Default::default();
     let start = Instant::now();
     for _ in 0..request.runs {
         for (first, right) in [(0, Right::Read), (2, Right::Write)] {
@@ -193,6 +211,12 @@ pub fn bench_leases(request: &LeasesRequest) -> Result<LeasesReport, BenchError>
     }
     let minutes = start.elapsed().as_secs_f64() / 60.0;
     let after = held(&channel)?;
+    for _ in 0..request.runs {
+        for (index, scope) in [(4, None), (5, Some(ScopeRequest::default()))] {
+            let took = over_the_socket(&place, &cage.id, Path::new(COMMAND), scope);
+            times[index].push(took.map_err(failed)?.as_secs_f64() * 1e6);
+        }
+    }
     let soak = match request.soak {
         Some(soak) => Some(steadily(&channel, &data, soak)?),
         None => None,
@@ -202,13 +226,29 @@ pub fn bench_leases(request: &LeasesRequest) -> Result<LeasesReport, BenchError>
         "revoke (read)",
         "grant --write",
         "revoke (write)",
+        "exec",
+        "exec in a scope",
     ];
     let none = || BenchError::Request("no samples".to_owned());
     let mut arms = Vec::new();
-    for (name, times) in names.into_iter().zip(&times) {
+    let place = scratch.folder("kernel")?;
+    let kernel = kernel::measure(&data, &place, request.runs)?;
+    let names = names.into_iter().chain(kernel::STEPS);
+    for (name, times) in names.zip(times.iter().chain(&kernel)) {
         let microseconds = Summary::of(times).ok_or_else(none)?;
         arms.push(ArmReport { name, microseconds });
     }
+    drop(cage);
+    let task = task(request, &scratch)?;
+    let verdicts = task
+        .iter()
+        .filter(|arm| arm.name == "leases")
+        .flat_map(|arm| [("by round", arm.ratio), ("by min", arm.ratio_min)])
+        .map(|(by, ratio)| {
+            let what = format!("added to the agent's task with leases, {by}");
+            Verdict::new(what, (ratio - 1.0) * 100.0, TARGET)
+        })
+        .collect();
     Ok(LeasesReport {
         bench: "leases",
         host,
@@ -217,18 +257,39 @@ pub fn bench_leases(request: &LeasesRequest) -> Result<LeasesReport, BenchError>
         before,
         after,
         leases_per_minute: 2.0 * request.runs as f64 / minutes,
+        task,
+        verdicts,
         soak,
     })
 }
 
+/// The agent's task bare, in a cage that may write its workspace from the start, and in one to
+/// which a lease gives that while it runs.
+fn task(request: &LeasesRequest, scratch: &Scratch) -> Result<Vec<TaskArm>, BenchError> {
+    if request.tasks == 0 {
+        return Ok(Vec::new());
+    }
+    check_needs()?;
+    let ironcage = request.ironcage.as_path();
+    let workers = vec![
+        Worker::bare(scratch)?,
+        Worker::caged("static", "cow", ironcage, scratch)?,
+        Worker::leased("leases", ironcage, scratch)?,
+    ];
+    in_turns(workers, request.tasks, scratch)
+}
+
 fn reproduce(request: &LeasesRequest) -> String {
-    let runs = request.runs;
+    let LeasesRequest { runs, tasks, .. } = request;
+    let command = format!("ironcage bench leases --runs {runs} --tasks {tasks}");
     match request.soak {
-        None => format!("ironcage bench leases --runs {runs}"),
-        Some(Soak { time, per_minute }) => format!(
-            "ironcage bench leases --runs {runs} --soak {}s --rate {per_minute}/min",
-            time.as_secs()
-        ),
+        None => command,
+        Some(Soak { time, per_minute }) => {
+            format!(
+                "{command} --soak {}s --rate {per_minute}/min",
+                time.as_secs()
+            )
+        }
     }
 }
 
@@ -283,7 +344,11 @@ impl fmt::Display for LeasesReport {
         write!(f, "{table}")?;
         writeln!(
             f,
-            "\nfrom a request on the control socket to its answer: decided, on record, mounted; and off again, with the proof"
+            "\nleases: from a request on the control socket to its answer: decided, on record, mounted; and off again, with the proof"
+        )?;
+        writeln!(
+            f,
+            "exec: {COMMAND} over the control socket, from the connection to its end\nkernel: the same mounts by three system calls, with no cage, no decision and no record"
         )?;
         writeln!(
             f,
@@ -298,6 +363,13 @@ impl fmt::Display for LeasesReport {
             self.after.descriptors,
             self.after.private_bytes / 1024
         )?;
+        if !self.task.is_empty() {
+            writeln!(f, "\nthe agent's task, milliseconds\n")?;
+            write!(f, "{}", Arms(&self.task))?;
+            for verdict in &self.verdicts {
+                writeln!(f, "{verdict}")?;
+            }
+        }
         let Some(soak) = &self.soak else {
             return Ok(());
         };

@@ -21,8 +21,9 @@ const TARGET: Target = Target {
     at_most: 3.0,
     unit: "%",
 };
-const FILES: [(&str, &str); 3] = [
+const FILES: [(&str, &str); 4] = [
     ("task.sh", include_str!("../task/task.sh")),
+    ("agent.sh", include_str!("../task/agent.sh")),
     ("program.c", include_str!("../task/program.c")),
     ("summary.py", include_str!("../task/summary.py")),
 ];
@@ -110,18 +111,24 @@ impl Worker {
         let arguments: Vec<OsString> = words.map(OsString::from).collect();
         let arm = Arm::spawned(name, ironcage, &arguments, scratch.work(), scratch)?;
         let about = format!("run -q --workspace-mode {mode}, all layers");
-        let apply = ["apply", "result"].map(OsString::from);
         let fetch = match mode {
             "direct" => None,
-            _ => Some(Arm::spawned(
-                "fetch",
-                ironcage,
-                &apply,
-                scratch.work(),
-                scratch,
-            )?),
+            _ => Some(fetch(ironcage, scratch, "result")?),
         };
         Ok(Worker::new(name, about, arm).with_fetch(fetch))
+    }
+
+    /// The task in a cage to which a lease gives its workspace while it runs.
+    pub(crate) fn leased(
+        name: &'static str,
+        ironcage: &Path,
+        scratch: &Scratch,
+    ) -> Result<Worker, BenchError> {
+        let mut arguments = leased_line(scratch.work());
+        arguments.extend(["/bin/sh", "task.sh"].map(OsString::from));
+        let arm = Arm::spawned(name, ironcage, &arguments, scratch.work(), scratch)?;
+        let fetch = fetch(ironcage, scratch, "result")?;
+        Ok(Worker::new(name, LEASED.to_owned(), arm).with_fetch(Some(fetch)))
     }
 
     /// The task without any cage.
@@ -130,6 +137,22 @@ impl Worker {
         let arm = Arm::spawned("bare", shell, &script, scratch.work(), scratch)?;
         Ok(Worker::new("bare", "sh task.sh".into(), arm))
     }
+}
+
+/// What a cage with leases is.
+pub(crate) const LEASED: &str = "ironcage run --profile coding-agent-locked, writing in the workspace leased by `ironcage grant` while it runs, what is written kept aside";
+
+/// The arguments of a cage whose workspace is leased while a command runs, up to that command.
+pub(crate) fn leased_line(work: &Path) -> Vec<OsString> {
+    let words = ["probe", "role", "peer", "ironcage-leases"];
+    let words = words.into_iter().map(OsString::from);
+    words.chain([work.into(), "--".into()]).collect()
+}
+
+/// What brings a file over from where a cage keeps it aside.
+pub(crate) fn fetch(ironcage: &Path, scratch: &Scratch, file: &str) -> Result<Arm, BenchError> {
+    let arguments = ["apply", file].map(OsString::from);
+    Arm::spawned("fetch", ironcage, &arguments, scratch.work(), scratch)
 }
 
 /// The task by each arm in turns, so many rounds, compared with the arm `bare`.

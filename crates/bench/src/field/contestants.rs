@@ -5,6 +5,7 @@ use crate::arm::Arm;
 use crate::peers::{Bundle, BwrapView, bwrap_arguments, find_program, version};
 use crate::resident::{CGROUP, HYBRID, Resident};
 use crate::scratch::Scratch;
+use crate::task::{self, LEASED, leased_line};
 use ironcage_sys::rustix::process::geteuid;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -104,9 +105,7 @@ fn about(kind: Kind, program: &Path) -> String {
         Kind::None => return "the bare command".to_owned(),
         Kind::Ironcage => return "ironcage run, every layer, no leases".to_owned(),
         Kind::Leases => {
-            return "ironcage run --profile coding-agent-locked, writing in the workspace leased by \
-                    `ironcage grant` while it runs, what is written kept aside"
-                .to_owned();
+            return LEASED.to_owned();
         }
         Kind::Chroot => "the system read-only and the workspace bound into a directory",
         Kind::Bwrap => "--unshare-all and the usual binds",
@@ -128,9 +127,7 @@ impl Contestant {
         if self.kind != Kind::Leases {
             return Ok(None);
         }
-        let arguments = ["apply", file].map(OsString::from);
-        let work = scratch.work();
-        Arm::spawned("fetch", &self.program, &arguments, work, scratch).map(Some)
+        task::fetch(&self.program, scratch, file).map(Some)
     }
 
     /// Where the workspace is inside.
@@ -165,13 +162,7 @@ impl Contestant {
                 let flags = ["run", "-q", "--workspace-mode", "direct", "--"];
                 (program, with(flags.map(OsString::from).to_vec()))
             }
-            Kind::Leases => {
-                let mut arguments: Vec<OsString> = ["probe", "role", "peer", "ironcage-leases"]
-                    .map(OsString::from)
-                    .to_vec();
-                arguments.extend([scratch.work().into(), "--".into()]);
-                (program, with(arguments))
-            }
+            Kind::Leases => (program, with(leased_line(scratch.work()))),
             Kind::Bwrap => {
                 let view = BwrapView {
                     workspace: scratch.work(),

@@ -46,11 +46,15 @@ enum Bench {
         #[arg(long, value_name = "PATH", default_value = "/bin/true")]
         command: PathBuf,
     },
-    /// Leases of a running cage, opened and revoked over its control socket, and what they leave behind.
+    /// Leases of a running cage, opened and revoked over its control socket, and what they leave behind;
+    /// a scope beside a plain exec; the agent's task with leases, without, and bare.
     Leases {
         /// How many of each kind.
         #[arg(long, default_value_t = 500)]
         runs: usize,
+        /// How many times each does the agent's task (the one of `bench task`); 0 leaves it out.
+        #[arg(long, default_value_t = 10)]
+        tasks: usize,
         /// Open and revoke them at a steady pace for so long afterwards, such as 10m, and say what that leaves.
         #[arg(long, value_name = "TIME", value_parser = soak_time)]
         soak: Option<Duration>,
@@ -150,7 +154,12 @@ pub(crate) fn run(args: Args) -> CommandResult {
             let report = bench::bench_exec(&request).map_err(failed)?;
             print(&report, json)
         }
-        Bench::Leases { runs, soak, rate } => {
+        Bench::Leases {
+            runs,
+            tasks,
+            soak,
+            rate,
+        } => {
             let soak = soak.map(|time| bench::Soak {
                 time,
                 per_minute: rate,
@@ -158,6 +167,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
             let request = bench::LeasesRequest {
                 ironcage,
                 runs,
+                tasks,
                 soak,
             };
             let report = bench::bench_leases(&request).map_err(failed)?;
