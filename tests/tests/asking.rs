@@ -409,6 +409,17 @@ for round in range(4):
         assert!(ran.stdout().contains("caught\nstatus 3"), "{ran:?}");
     }
 
+    fn what_the_agent_left_in_its_home_is_met_by_its_own_shell_and_not_in_the_operators_scopes(stage) {
+        let cage = Cage::start_with(stage, "scoped");
+        cage.sh("echo planted > ~/.gitconfig; echo planted > /tmp/left").ok();
+        let script = format!("cat {}/file ~/.gitconfig /tmp/left", cage.aside("auto"));
+        cage.sh(&format!("$SHELL -c '{script}'")).ok().tells("automatic\nplanted\nplanted");
+        let lease = format!("read={}", cage.aside("auto"));
+        let args = ["exec", "--lease", &lease, &cage.id, "--", "/bin/sh", "-c", &script];
+        let ran = cage.outside(&args).ended(1).tells("automatic");
+        assert!(!ran.stdout().contains("planted"), "{ran:?}");
+    }
+
     fn a_scoped_command_that_is_denied_says_why_and_one_that_is_asked_about_waits(stage) {
         let cage = Cage::start_with(stage, "scoped");
         let shell = |path: &str| format!("$SHELL -c 'cat {}/file; echo ran'", cage.aside(path));

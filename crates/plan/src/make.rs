@@ -132,7 +132,7 @@ pub fn make(
         profile: policy.profile.value.clone(),
         command,
         sticky: request.sticky,
-        of_scope: false,
+        scope: None,
         workspace: request.workspace.clone(),
         writable: view.writable,
         kept: view.kept,

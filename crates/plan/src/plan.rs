@@ -473,6 +473,15 @@ pub struct Scratch {
     pub files: Vec<(&'static str, String)>,
 }
 
+/// Whose command a scope is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScopeOf {
+    /// The agent's own shell's, which finds there what its commands before have left.
+    Shell,
+    /// Somebody's outside, who obeys nothing that the agent left in its home.
+    Operator,
+}
+
 /// What will be enforced.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Plan {
@@ -485,9 +494,9 @@ pub struct Plan {
     /// Whether the cage outlives its command: it then ends when it is stopped, or by a limit.
     #[serde(skip_serializing_if = "is_false")]
     pub sticky: bool,
-    /// Whether it is the plan of a scope, made of its cage's.
+    /// Whose scope it is the plan of, if it is one's, made of its cage's.
     #[serde(skip)]
-    pub of_scope: bool,
+    pub scope: Option<ScopeOf>,
     /// The workspace's path, outside and inside.
     #[serde(serialize_with = "bytes::path")]
     pub workspace: PathBuf,

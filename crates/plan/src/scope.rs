@@ -1,6 +1,6 @@
 //! The plan of a scope: the cage's own, for one command beside it.
 
-use crate::{Plan, Standing, ViewOp, locate};
+use crate::{Plan, ScopeOf, Standing, ViewOp, locate};
 use ironcage_model::ShellMode;
 use std::path::Path;
 
@@ -8,12 +8,12 @@ impl Plan {
     /// The plan by which a scope of this cage is made. It has every layer of the cage's, and no
     /// command: that is executed when its leases are open. What the cage's own supervisor watches
     /// for both is not watched twice.
-    pub fn scoped(&self) -> Plan {
+    pub fn scoped(&self, of: ScopeOf) -> Plan {
         let mut plan = self.clone();
         plan.command.argv.clear();
         plan.command.candidates.clear();
         plan.sticky = true;
-        plan.of_scope = true;
+        plan.scope = Some(of);
         plan.writable.clear();
         plan.absent.clear();
         plan.bounds.time.what.value = None;
@@ -40,7 +40,7 @@ impl Plan {
     /// workspace, and every copy-on-write view, which cannot be made a second time; a scope also
     /// the cage's own storage where they share it. None lies in another.
     pub fn shared_places(&self) -> Vec<&Path> {
-        self.places_beside(self.of_scope && self.shares_storage())
+        self.places_beside(self.scope.is_some() && self.shares_storage())
     }
 
     /// The same of a scope of this cage.
@@ -84,11 +84,12 @@ impl Plan {
         self.locked_places().any(|place| path.starts_with(place))
     }
 
-    /// Whether scopes have the cage's own storage too, its home and `/tmp`: where each command of
-    /// the agent's shell may be in another scope, one finds there what the one before has left.
+    /// Whether scopes of the agent's shell have the cage's own storage too, its home and `/tmp`:
+    /// where each command may be in another scope, one finds there what the one before has left.
     pub fn shares_storage(&self) -> bool {
         let leases = self.leases.as_ref();
         leases.is_some_and(|leases| leases.shell == ShellMode::Scoped)
+            && self.scope != Some(ScopeOf::Operator)
     }
 
     /// Whether a path lies in the cage's own storage, as far as scopes share it.

@@ -22,7 +22,7 @@ use ironcage_control::{
     Channel, Description, ExecRequest, GrantRequest, NotGiven, Reply, RuntimeDir,
 };
 use ironcage_model::{Ending, EventKind, IntentRecord, in_full};
-use ironcage_plan::Plan;
+use ironcage_plan::{Plan, ScopeOf};
 use ironcage_sys::clone::exit_now;
 use ironcage_sys::faults::lease_step as step;
 use ironcage_sys::process::close_all_but;
@@ -104,9 +104,12 @@ fn supervise(given: Given<'_>) -> Result<(), RunError> {
     let link = Rc::new(Link::new(link));
     let mut recorder = Recorder::of_scope(link.clone());
     let cage_plan = plan;
-    let mut plan = plan.scoped();
-    crate::asking::without(&mut plan);
     let mut asked = request.scope.take().unwrap_or_default();
+    let mut plan = plan.scoped(match asked.shell {
+        Some(_) => ScopeOf::Shell,
+        None => ScopeOf::Operator,
+    });
+    crate::asking::without(&mut plan);
     let mut refused = Vec::new();
     let mut streams = None;
     if let Some(text) = asked.call.take() {
