@@ -184,6 +184,53 @@ both! {
         assert_eq!(calls.count(), 6, "{record}");
     }
 
+    fn a_models_words_stand_beside_a_question_narrow_where_the_policy_says_so_and_open_nothing(stage) {
+        let Some(server) = TlsWeb::of(stage, "model.test", "/usr/bin/python3", SERVER) else { return };
+        let (out, other, data) = (stage.base().join("out"), stage.base().join("other"), stage.base().join("data"));
+        for place in [&out, &other, &data] {
+            stage.write(place.join("there"), "1\n");
+        }
+        let policy = format!(
+            "[ceiling]\nwords = \"narrow\"\n[ceiling.auto.files]\nwrite = [{out:?}, {other:?}]\n[ceiling.ask.files]\nread = [{data:?}]\n"
+        );
+        let cage = Cage::start(stage, &server, &policy);
+        let write = |place: &std::path::Path| format!("echo x > {}/x && echo written; true", place.display());
+        let remove = |id: &str, place: &std::path::Path| bash(id, &format!("rm {}/b", place.display()));
+
+        // Words alone: everything that can be leased is named, and nothing is open or asked.
+        let everything = format!("I write to `{}`, {} and read {}/there.", out.display(), other.display(), data.display());
+        cage.ask(json!({"words": [everything], "pieces": 1}), &[]);
+        cage.ask(json!({"calls": [bash("t0", "cat /no/such/place")]}), &[]);
+        cage.wait_for_record("read /no/such/place");
+        cage.wait_for_leases(0);
+        assert_eq!(cage.sh(&write(&out)), "");
+        assert!(!cage.record().contains("question"), "{}", cage.record());
+
+        // What is asked for later says where it was named.
+        cage.calls("t1", &format!("cat {}/there", data.display()));
+        let named = format!("the model's words named {}/there", data.display());
+        cage.wait_for_record(&named);
+        let pending = Running::start(&mut stage.ironcage(["pending"])).finish(PATIENCE).stdout();
+        assert!(pending.contains("the model's words named it:"), "{pending}");
+        // What they name is given as it would be without them.
+        cage.ask(json!({"calls": [remove("t2", &out)]}), &[]);
+        cage.wait_for_leases(1);
+        cage.returns(&["t2"]);
+        cage.wait_for_leases(0);
+        drop(cage);
+
+        // In another cage they name one place, and the call needs another.
+        let cage = Cage::start(stage, &server, &policy);
+        let said = format!("Now I remove `{}/b`.", out.display());
+        cage.ask(json!({"words": [said], "calls": [remove("t3", &other)]}), &[]);
+        cage.wait_for_record("question 1: the model's answer asks for write");
+        cage.wait_for_leases(0);
+        assert_eq!(cage.sh(&write(&other)), "");
+        cage.ask(json!({"calls": [remove("t4", &out)]}), &["t3"]);
+        cage.wait_for_leases(1);
+        assert_eq!(cage.sh(&write(&out)), "written\n");
+    }
+
     fn a_cage_whose_deeds_are_not_its_models_words_is_trusted_less_and_stopped(stage) {
         let Some(server) = TlsWeb::of(stage, "model.test", "/usr/bin/python3", SERVER) else { return };
         let out = stage.base().join("out");

@@ -137,6 +137,7 @@ fn events(cage: &CageId) -> Vec<Event> {
             reason: "store the table".into(),
             origin: LeaseOrigin::Ask,
             because: "the ceiling asks first for write /home/user/results".into(),
+            announced: Some("/home/user/results/table.csv".into()),
         }),
         EventKind::QuestionEnd {
             number: 1,

@@ -122,7 +122,7 @@ impl Books {
         };
         let more = match &overheard {
             Overheard::NotRead { times, why } => (*times, why.clone()),
-            Overheard::Call(_) | Overheard::Returned(_) => {
+            Overheard::Call(_) | Overheard::Words(_) | Overheard::Returned(_) => {
                 (1, "the supervisor had no room for it".to_owned())
             }
         };

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::expect_used)]
 
-use ironcage_intent::{Context, Needs, Shell, Table, Unsure};
+use ironcage_intent::{Context, Mention, Mentions, Needs, Shell, Table, Unsure};
 use proptest::prelude::*;
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -135,5 +135,34 @@ proptest! {
         };
         let needs = read(&format!("{before}echo a > out{after}"));
         prop_assert!(needs.writes.contains(&PathBuf::from("/w/out")), "{before}");
+    }
+
+    /// What free text names is the same in whatever pieces it comes, bounded, and never relative.
+    #[test]
+    fn words_are_read_to_their_end_in_any_pieces(parts in prop::collection::vec(prop_oneof![
+        prop::sample::select(vec![
+            "/", "..", "~/", "http://", "a.b", "@", ":", ".", " ", "`", "(", ")", "\n", "\u{0}", "é", "/etc/passwd", "x", "://", "?", "#", "-",
+        ]).prop_map(str::to_owned),
+        ".{0,8}",
+    ], 0..80)) {
+        let context = Context { cwd: PathBuf::from("/w"), home: Some(PathBuf::from("/h")) };
+        let found = |pieces: &mut dyn Iterator<Item = String>| {
+            let mut mentions = Mentions::default();
+            for piece in pieces {
+                mentions.read(&piece, &context);
+            }
+            mentions.pause(&context);
+            mentions.take()
+        };
+        let text = parts.concat();
+        let whole = found(&mut std::iter::once(text.clone()));
+        prop_assert_eq!(&whole, &found(&mut text.chars().map(String::from)));
+        prop_assert!(whole.len() <= 64);
+        for mention in whole {
+            match mention {
+                Mention::Path(path) => prop_assert!(path.is_absolute() && !path.ends_with("..")),
+                Mention::Host(name) => prop_assert!(name.len() <= 256 && name.is_ascii()),
+            }
+        }
     }
 }

@@ -147,6 +147,13 @@ pub fn decide(plan: &Plan, asked: &Asked<'_>, history: &History) -> Decision {
                 ),
             };
         }
+        (Mark::Always | Mark::Auto, false) if history.unannounced => {
+            return Decision::Ask {
+                reason: format!(
+                    "the model's words name other places and not this one, so {resource} is asked for first"
+                ),
+            };
+        }
         (Mark::Always | Mark::Auto, _) => Approver::Policy,
         (Mark::Ask, true) => Approver::Operator,
         (Mark::Ask, false) => {

@@ -16,4 +16,7 @@ pub struct History {
     pub asked: u32,
     /// Whether what the cage did differs from what was said of it: then nothing is given at once.
     pub distrusted: bool,
+    /// Whether the model's words named other places, and not this one, and the policy has that
+    /// asked for.
+    pub unannounced: bool,
 }

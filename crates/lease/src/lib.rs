@@ -6,11 +6,13 @@
 //! decision out compares what it finds with the same descriptor once more.
 #![forbid(unsafe_code)]
 
+mod announced;
 mod decide;
 mod history;
 mod others;
 mod paths;
 
+pub use announced::Words;
 pub use decide::{Asked, Decision, Given, Wanted, decide, overlaps};
 pub use history::{History, MOST_ASKED, MOST_OPEN};
 pub use paths::{AskedPath, Facts, Node};

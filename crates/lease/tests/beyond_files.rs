@@ -62,6 +62,7 @@ fn plan(others: Vec<Item<LeasePart>>) -> Plan {
         grace: Duration::ZERO,
         holders: Holders::Kill,
         shell: ironcage_model::ShellMode::Plain,
+        words: ironcage_model::WordsMode::Note,
         call_longest: None,
         drift: ironcage_plan::Drift {
             shorten: 3,

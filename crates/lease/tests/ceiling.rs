@@ -6,15 +6,17 @@ mod made_up;
 
 use ironcage_host::Privilege;
 use ironcage_lease::{
-    Asked, AskedPath, Decision, Facts, History, MOST_ASKED, MOST_OPEN, Node, Wanted, decide,
+    Asked, AskedPath, Decision, Facts, History, MOST_ASKED, MOST_OPEN, Node, Wanted, Words, decide,
 };
-use ironcage_model::{Approver, Holders, Lease, LeaseOrigin, Mark, Resource, Right, Scope, Term};
+use ironcage_model::{
+    Announced, Approver, Holders, Lease, LeaseOrigin, Mark, Resource, Right, Scope, Term,
+};
 use ironcage_plan::{ClosedPlace, Item, LeasePath, Leases, Plan, QuestionTerms};
 use ironcage_policy::FlagLayer;
 use made_up::{host, plan_of, request};
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn part(path: &str, right: Right, mark: Mark) -> Item<LeasePath> {
     Item {
@@ -46,6 +48,7 @@ fn leases(paths: Vec<Item<LeasePath>>) -> Leases {
         grace: Duration::ZERO,
         holders: Holders::Kill,
         shell: ironcage_model::ShellMode::Plain,
+        words: ironcage_model::WordsMode::Note,
         call_longest: None,
         drift: ironcage_plan::Drift {
             shorten: 3,
@@ -287,6 +290,7 @@ fn too_many_requests_and_too_many_leases_are_refused_with_their_reason() {
         open: Vec::new(),
         asked: MOST_ASKED,
         distrusted: false,
+        unannounced: false,
     };
     let decided = |history: &History, origin| decide(&plan, &asked(path, READ, origin), history);
     assert!(matches!(decided(&history, TOOL), Decision::Refuse { .. }));
@@ -424,6 +428,51 @@ fn nothing_is_given_at_once_to_a_cage_that_is_distrusted_but_by_the_operator() {
 }
 
 #[test]
+fn what_strays_from_the_models_words_is_asked_for_and_what_they_name_is_given() {
+    let plan = plan(vec![
+        part("/srv/out", WRITE, Mark::Auto),
+        part("/srv/data", READ, Mark::Auto),
+    ]);
+    let leases = plan.leases.as_ref().unwrap();
+    let now = Instant::now();
+    let write = |path: &str| Resource::Path {
+        path: path.into(),
+        right: WRITE,
+    };
+    let strays = |named: &[&str], wanted: &str| {
+        let mut words = Words::default();
+        words.hear(&announced(named), now);
+        words.stray(&write(wanted), leases, now)
+    };
+    // Nothing that could be leased was named: nothing is contradicted.
+    for quiet in [&[][..], &["/home/ann/project/main.rs"], &["/", "srv"]] {
+        assert!(!strays(quiet, "/srv/out"), "{quiet:?}");
+    }
+    for said in ["/srv/out/table.csv", "/srv/out", "/srv/out/sub/x"] {
+        assert!(!strays(&[said], "/srv/out"), "{said}");
+    }
+    assert!(!strays(&["/srv/out"], "/srv/out/sub"));
+    assert!(strays(&["/srv/data/rows.csv"], "/srv/out"));
+    // Later, the words are forgotten.
+    let mut words = Words::default();
+    words.hear(&announced(&["/srv/data/rows.csv"]), now);
+    let later = now + Duration::from_secs(601);
+    assert!(!words.stray(&write("/srv/out"), leases, later));
+    for number in 0..1000 {
+        words.hear(&announced(&[&format!("/srv/data/{number}")]), now);
+    }
+    assert_eq!(words.naming(&write("/srv/data/1"), now), None);
+    assert!(words.naming(&write("/srv/data/999"), now).is_some());
+}
+
+fn announced(paths: &[&str]) -> Announced {
+    Announced {
+        paths: paths.iter().map(|path| (*path).to_owned()).collect(),
+        hosts: Vec::new(),
+    }
+}
+
+#[test]
 fn what_a_person_approved_is_given_within_the_ceiling_and_not_beyond() {
     let plan = plan(vec![
         part("/srv/asked", READ, Mark::Ask),
@@ -473,7 +522,39 @@ fn what_is_approved_for_good_is_not_asked_for_again_and_denied_all_the_same() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
+#![proptest_config(ProptestConfig::with_cases(500))]
+
+    /// Whatever a model's words name, nothing is given that is not given without them.
+    #[test]
+    fn words_never_add_to_what_is_given(
+        named in prop::collection::vec(any_path(), 0..20),
+        parts in prop::collection::vec(any_part(), 0..8),
+        wanted in prop::collection::vec((any_path(), any_right()), 1..20),
+    ) {
+        let plan = plan(parts);
+        let leases = plan.leases.as_ref().unwrap();
+        let now = Instant::now();
+        let mut words = Words::default();
+        let named: Vec<String> = named.iter().map(|path| path.to_string_lossy().into_owned()).collect();
+        let named: Vec<&str> = named.iter().map(String::as_str).collect();
+        words.hear(&announced(&named), now);
+        for (path, right) in &wanted {
+            let resource = Resource::Path { path: path.to_string_lossy().into_owned(), right: *right };
+            let unannounced = words.stray(&resource, leases, now);
+            let with = History { unannounced, ..History::default() };
+            let request = asked(path, *right, LeaseOrigin::Answer);
+            let with = decide(&plan, &request, &with);
+            let without = decide(&plan, &request, &History::default());
+            match with {
+                Decision::Give { .. } => prop_assert_eq!(with, without),
+                Decision::Ask { .. } => {
+                    let open = matches!(without, Decision::Ask { .. } | Decision::Give { .. });
+                    prop_assert!(open, "{:?}", without);
+                }
+                other => prop_assert_eq!(other, without),
+            }
+        }
+    }
 
     #[test]
     fn no_sequence_of_requests_yields_anything_outside_of_the_ceiling(

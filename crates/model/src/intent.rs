@@ -14,6 +14,8 @@ pub const MOST_INTENDED: usize = 32;
 pub enum Overheard {
     /// A tool is about to be called.
     Call(Intent),
+    /// Places that the model's words name, before what it calls next.
+    Words(Announced),
     /// The results of these calls went to the model: they are over.
     Returned(Vec<String>),
     /// Something could not be read, so often since it was last told.
@@ -23,6 +25,16 @@ pub enum Overheard {
         /// Why, the last time.
         why: String,
     },
+}
+
+/// What a model's words and visible reasoning name. It is no request, and grants nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Announced {
+    /// Absolute paths.
+    pub paths: Vec<String>,
+    /// Hosts, without their ports.
+    pub hosts: Vec<String>,
 }
 
 /// A call of a tool, and what it needs as far as its text tells.

@@ -103,6 +103,29 @@ impl ShellMode {
     }
 }
 
+/// What the words of a model's answer do, besides standing beside questions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WordsMode {
+    /// What a call needs that strays from them is asked for.
+    Narrow,
+    /// Nothing.
+    Note,
+}
+
+impl WordsMode {
+    /// Both.
+    pub const ALL: [WordsMode; 2] = [WordsMode::Narrow, WordsMode::Note];
+
+    /// As it is written in policies.
+    pub const fn name(self) -> &'static str {
+        match self {
+            WordsMode::Narrow => "narrow",
+            WordsMode::Note => "note",
+        }
+    }
+}
+
 /// Text that names no such way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownShellMode(pub String);

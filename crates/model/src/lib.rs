@@ -33,12 +33,12 @@ pub use event::{
 pub use extent::{Extent, InvalidPortPattern, PortPattern};
 pub use id::{CageId, InvalidCageId};
 pub use in_full::in_full;
-pub use intent::{Contact, Intent, IntentRecord, MOST_INTENDED, Overheard, Trust};
+pub use intent::{Announced, Contact, Intent, IntentRecord, MOST_INTENDED, Overheard, Trust};
 pub use isolation::{Isolation, UnknownIsolation};
 pub use layer::{Layer, UnknownLayer};
 pub use lease::{
     Approver, Holder, Holders, Lease, LeaseEnd, LeaseOrigin, Mark, Resource, Right, SHELL_PLACE,
-    Scope, ShellMode, Term, UnknownShellMode,
+    Scope, ShellMode, Term, UnknownShellMode, WordsMode,
 };
 pub use limit::{LimitHit, LimitKind, bytes_as_written};
 pub use live::{

@@ -23,6 +23,9 @@ pub struct Question {
     pub origin: LeaseOrigin,
     /// Why it is not given without asking.
     pub because: String,
+    /// Where the model's words named it before: an attacker may have written them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub announced: Option<String>,
 }
 
 /// What became of a question.

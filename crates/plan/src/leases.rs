@@ -6,7 +6,7 @@ use crate::plan::{Access, Item, NodeKind, ViewOp, WriteRights, WriteRule};
 use crate::view::{Made, NEVER};
 use crate::{PlanError, Request, bytes, guarded, network};
 use ironcage_host::{HostCaps, HostFiles, NodeType};
-use ironcage_model::{Extent, Holders, LimitKind, Mark, Right, ShellMode};
+use ironcage_model::{Extent, Holders, LimitKind, Mark, Right, ShellMode, WordsMode};
 use ironcage_policy::{
     CeilingLimit, CeilingOther, CeilingWhat, ControlKey, Policy, Questions, Sourced, WorkspaceMode,
     credentials, protected,
@@ -76,6 +76,8 @@ pub struct Leases {
     pub holders: Holders,
     /// Where the commands of the agent's shell run.
     pub shell: ShellMode,
+    /// What the words of a model's answer do.
+    pub words: WordsMode,
     /// How long a lease may live that a model's answer opened; `null` is as long as others.
     pub call_longest: Option<Duration>,
     /// When the cage is trusted less.
@@ -228,6 +230,7 @@ pub(crate) fn make(
         grace: ceiling.grace.value.unwrap_or(Duration::MAX),
         holders: ceiling.holders.value,
         shell: ceiling.shell.value,
+        words: ceiling.words.value,
         call_longest: ceiling.call_longest.value,
         drift: Drift {
             shorten: ceiling.drift.shorten.value,

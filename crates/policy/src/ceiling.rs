@@ -5,7 +5,9 @@
 
 use crate::narrow::Dropped;
 use crate::{Amount, Cpus, PolicyError, Sourced, TimeLimit};
-use ironcage_model::{Extent, HOST_NAME, Holders, Mark, Printable, Right, SecretRule, ShellMode};
+use ironcage_model::{
+    Extent, HOST_NAME, Holders, Mark, Printable, Right, SecretRule, ShellMode, WordsMode,
+};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -146,6 +148,7 @@ pub(crate) struct CeilingFragment {
     pub(crate) grace: Option<Sourced<TimeLimit>>,
     pub(crate) holders: Option<Sourced<Holders>>,
     pub(crate) shell: Option<Sourced<ShellMode>>,
+    pub(crate) words: Option<Sourced<WordsMode>>,
     pub(crate) call_longest: Option<Sourced<TimeLimit>>,
     pub(crate) children: Option<Sourced<u32>>,
     pub(crate) channels: Option<Sourced<u32>>,
@@ -183,6 +186,8 @@ pub struct Ceiling {
     pub holders: Sourced<Holders>,
     /// Where the commands of the agent's shell run.
     pub shell: Sourced<ShellMode>,
+    /// What the words of a model's answer do.
+    pub words: Sourced<WordsMode>,
     /// How long a lease may live that a model's answer opened; `None` is as long as others.
     pub call_longest: Sourced<Option<Duration>>,
     /// How many child cages may live at once, with theirs.
@@ -215,6 +220,7 @@ impl Ceiling {
                 .ok_or(incomplete("ceiling.grace"))?,
             holders: fragment.holders.ok_or(incomplete("ceiling.holders"))?,
             shell: fragment.shell.ok_or(incomplete("ceiling.shell"))?,
+            words: fragment.words.ok_or(incomplete("ceiling.words"))?,
             call_longest: fragment
                 .call_longest
                 .map(duration)
@@ -264,6 +270,9 @@ impl Ceiling {
         }
         if let Some(shell) = fragment.shell {
             self.shell = shell;
+        }
+        if let Some(words) = fragment.words {
+            self.words = words;
         }
         if let Some(longest) = fragment.call_longest {
             self.call_longest = duration(longest);
@@ -345,6 +354,7 @@ impl Ceiling {
             && time_within(self.grace.value, other.grace.value)
             && self.holders.value <= other.holders.value
             && self.shell.value <= other.shell.value
+            && self.words.value <= other.words.value
             && time_within(self.call_longest.value, other.call_longest.value)
             && self.children.value <= other.children.value
             && self.channels.value <= other.channels.value
@@ -414,6 +424,12 @@ pub(crate) fn narrow(base: &Ceiling, fragment: &mut CeilingFragment, dropped: &m
         "ceiling.shell",
         &mut fragment.shell,
         |wanted| *wanted <= base.shell.value,
+        |wanted| wanted.name().to_owned(),
+    );
+    dropped.keep_if(
+        "ceiling.words",
+        &mut fragment.words,
+        |wanted| *wanted <= base.words.value,
         |wanted| wanted.name().to_owned(),
     );
     fragment.paths.retain(|part| {

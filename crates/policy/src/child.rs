@@ -154,6 +154,7 @@ fn inherit(parent: &Policy, child: &mut Policy, amounts: &impl Fn(&Limits) -> Am
     own.holders = outer.holders.clone();
     own.call_longest = outer.call_longest.clone();
     own.drift = outer.drift.clone();
+    own.words = outer.words.clone();
     if child.workspace_mode.value == WorkspaceMode::Leased {
         // Leases of paths are the parent's.
         child.workspace_mode.value = WorkspaceMode::ReadOnly;
@@ -362,6 +363,10 @@ fn ceiling(parent: &Ceiling, child: &Ceiling, unless: &mut impl FnMut(bool, Stri
     unless(
         crate::narrow::time_within(child.call_longest.value, parent.call_longest.value),
         "ceiling.call-longest: longer".into(),
+    );
+    unless(
+        child.words.value <= parent.words.value,
+        "ceiling.words: the parent's narrow".into(),
     );
     let (own, outer) = (&child.drift, &parent.drift);
     let within = own.shorten.value <= outer.shorten.value

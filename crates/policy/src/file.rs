@@ -276,6 +276,9 @@ pub struct CeilingSection {
     /// Where the commands of the agent's shell run: with `scoped` each that needs a lease runs in a scope of its own, which alone has it; with `plain` in the cage.
     #[schemars(with = "Option<crate::schema::ShellModeName>")]
     pub shell: Option<Spanned<String>>,
+    /// What the words of a model's answer do: with `narrow`, what its calls need and its words do not name is asked for where they name other places that can be leased; with `note` they stand beside questions, and nothing else.
+    #[schemars(with = "Option<crate::schema::WordsModeName>")]
+    pub words: Option<Spanned<String>>,
     /// Given at once, although another part asks first: what `ironcage approve --always` writes.
     pub always: CeilingAlways,
     /// Given at once, to whoever asks.

@@ -2,7 +2,7 @@
 //! against it by a test.
 
 use crate::{capabilities, syscalls};
-use ironcage_model::{Holders, Isolation, Layer, ShellMode};
+use ironcage_model::{Holders, Isolation, Layer, ShellMode, WordsMode};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::Value;
 use std::borrow::Cow;
@@ -85,6 +85,10 @@ described!(
 described!(
     ShellModeName,
     json_schema!({"type": "string", "enum": ShellMode::ALL.map(ShellMode::name)})
+);
+described!(
+    WordsModeName,
+    json_schema!({"type": "string", "enum": WordsMode::ALL.map(WordsMode::name)})
 );
 described!(
     IsolationName,

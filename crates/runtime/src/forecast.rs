@@ -70,6 +70,7 @@ pub fn forecast(
             open: Vec::new(),
             asked: 0,
             distrusted: false,
+            unannounced: false,
         };
         match decide(plan, &asked, &history) {
             Decision::Give { .. } => forecast.given.push(resource),

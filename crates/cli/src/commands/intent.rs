@@ -146,7 +146,7 @@ fn of_answer(
     for said in said {
         match said {
             Said::Call(call) => readings.push(of_call(call, tools, context)?),
-            Said::Words(_) => {}
+            Said::Words(_) | Said::Pause => {}
             Said::NotRead(why) => not_read.push(why),
         }
     }

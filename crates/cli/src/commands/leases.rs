@@ -157,9 +157,13 @@ pub(super) fn line(out: &mut dyn Write, kind: &EventKind) -> io::Result<()> {
                 "" => String::new(),
                 reason => format!(": {}", Printable::new(reason)),
             };
+            let announced = match &question.announced {
+                Some(named) => format!("; the model's words named {}", Printable::new(named)),
+                None => String::new(),
+            };
             writeln!(
                 out,
-                "question {}: {} asks for {}{reason}",
+                "question {}: {} asks for {}{reason}{announced}",
                 question.number,
                 question.origin.name(),
                 question.resource

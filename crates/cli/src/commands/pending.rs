@@ -82,8 +82,15 @@ fn in_words(one: &Waiting) -> String {
         Some(why) => format!("\n    {}", Printable::new(why)),
         None => String::new(),
     };
+    let announced = match &question.announced {
+        Some(named) => format!(
+            "\n    the model's words named it: {}",
+            Printable::new(named)
+        ),
+        None => String::new(),
+    };
     format!(
-        "{}/{}  {} asks for {}{term}{often}\n    {reason}\n    {} (an answer is waited for {minutes} min){untold}",
+        "{}/{}  {} asks for {}{term}{often}\n    {reason}{announced}\n    {} (an answer is waited for {minutes} min){untold}",
         one.shown(),
         question.number,
         question.origin.name(),

@@ -45,6 +45,9 @@ fn is_bounded(overheard: &Overheard) -> bool {
             ];
             most.iter().all(|count| *count <= MOST_INTENDED)
         }
+        Overheard::Words(words) => {
+            words.paths.len() <= MOST_INTENDED && words.hosts.len() <= MOST_INTENDED
+        }
         Overheard::Returned(_) | Overheard::NotRead { .. } => true,
     }
 }

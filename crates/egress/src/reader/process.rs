@@ -3,9 +3,10 @@
 use super::{ENCODINGS, Frame, HEAD, LONGEST, PART};
 use crate::confine::{self, DoorIds};
 use ironcage_intent::{
-    Answer, Call, Calls, Context, Destination, Encoding, Format, Needs, Results, Said, Table,
+    Answer, Call, Calls, Context, Destination, Encoding, Format, Mention, Mentions, Needs, Results,
+    Said, Table,
 };
-use ironcage_model::{Contact, Intent, MOST_INTENDED, Overheard};
+use ironcage_model::{Announced, Contact, Intent, MOST_INTENDED, Overheard};
 use ironcage_plan::Models;
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read, Write};
@@ -17,6 +18,8 @@ use std::path::PathBuf;
 const TEXT: usize = 1024;
 /// Longest id of a call.
 const ID: usize = 200;
+/// Longest path that is told of words.
+const ANNOUNCED: usize = 400;
 /// Calls whose results are waited for.
 const CALLS: usize = 256;
 
@@ -82,7 +85,7 @@ struct Tables {
 #[derive(Debug)]
 enum Body {
     Request(Box<Results>),
-    Answer(Box<Answer>),
+    Answer(Box<Answer>, Mentions),
 }
 
 /// The bodies that are being read.
@@ -125,22 +128,30 @@ impl Reading {
                     _ => Format::Document,
                 };
                 let answer = Box::new(Answer::new(format, encoding(0)));
-                self.bodies.insert(number, Body::Answer(answer));
+                let body = Body::Answer(answer, Mentions::default());
+                self.bodies.insert(number, body);
                 Vec::new()
             }
-            Frame::More => match self.bodies.get_mut(&number) {
-                Some(Body::Request(results)) => {
+            Frame::More => match self.bodies.remove(&number) {
+                Some(Body::Request(mut results)) => {
                     let ids = results.feed(content);
+                    self.bodies.insert(number, Body::Request(results));
                     self.returned(ids)
                 }
-                Some(Body::Answer(answer)) => {
-                    let said = answer.feed(content);
-                    self.said(said)
+                Some(Body::Answer(mut answer, mut mentions)) => {
+                    let told = self.said(answer.feed(content), &mut mentions);
+                    self.bodies.insert(number, Body::Answer(answer, mentions));
+                    told
                 }
                 None => Vec::new(),
             },
             Frame::End => match self.bodies.remove(&number) {
-                Some(Body::Answer(answer)) => self.said(answer.end()),
+                Some(Body::Answer(answer, mut mentions)) => {
+                    let mut told = self.said(answer.end(), &mut mentions);
+                    mentions.pause(&self.context);
+                    told.extend(announced(&mut mentions));
+                    told
+                }
                 Some(Body::Request(_)) | None => Vec::new(),
             },
             Frame::Lost => {
@@ -160,13 +171,18 @@ impl Reading {
         told.map(|ids| Overheard::Returned(ids.to_vec())).collect()
     }
 
-    fn said(&mut self, said: Vec<Said>) -> Vec<Overheard> {
+    fn said(&mut self, said: Vec<Said>, mentions: &mut Mentions) -> Vec<Overheard> {
         let mut told = Vec::new();
         for said in said {
             match said {
-                Said::Call(call) => told.extend(self.call(&call)),
-                // They grant nothing, and nothing is prepared by them.
-                Said::Words(_) => {}
+                Said::Call(call) => {
+                    // What was announced is known before what is done.
+                    mentions.pause(&self.context);
+                    told.extend(announced(mentions));
+                    told.extend(self.call(&call));
+                }
+                Said::Words(text) => mentions.read(&text, &self.context),
+                Said::Pause => mentions.pause(&self.context),
                 Said::NotRead(why) => told.push(not_read(why)),
             }
         }
@@ -191,6 +207,26 @@ impl Reading {
         }
         Some(Overheard::Call(intent))
     }
+}
+
+/// What words name that was not told yet, in as many messages as it takes.
+fn announced(mentions: &mut Mentions) -> Vec<Overheard> {
+    let new = mentions.take();
+    // Few enough that they fit, however they are escaped.
+    let told = new.chunks(MOST_INTENDED / 4).map(|some| {
+        let mut words = Announced::default();
+        for mention in some {
+            match mention {
+                Mention::Path(path) => {
+                    let short = path.to_str().filter(|path| path.len() <= ANNOUNCED);
+                    words.paths.extend(short.map(str::to_owned));
+                }
+                Mention::Host(name) => words.hosts.push(name.clone()),
+            }
+        }
+        Overheard::Words(words)
+    });
+    told.collect()
 }
 
 fn not_read(mut why: String) -> Overheard {
@@ -320,10 +356,27 @@ mod tests {
     }
 
     #[test]
-    fn words_and_what_is_lost_tell_nothing() {
+    fn words_tell_what_they_name_and_are_no_calls_and_what_is_lost_tells_nothing() {
         let mut reading = reading();
-        let words = serde_json::json!({"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":stream("rm -rf /")}});
-        assert!(fed(&mut reading, &format!("data: {words}\n\n")).is_empty());
+        let words = |text: String| {
+            let event = serde_json::json!({"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":text}});
+            format!("data: {event}\n\n")
+        };
+        assert!(fed(&mut reading, &words(stream("rm -rf /"))).is_empty());
+        let announced = words("I copy it to `../out/b`, from https://x.test/a.".into());
+        let told = fed(&mut reading, &(announced + &stream("cp a ../out/b")));
+        let [Overheard::Words(named), Overheard::Call(_)] = told.as_slice() else {
+            panic!("{told:?}");
+        };
+        assert_eq!(named.paths, ["/out/b"]);
+        assert_eq!(named.hosts, ["x.test"]);
+        // However much is named, what is told of it is short.
+        let many: Vec<String> = (0..500).map(|n| format!("/{n:0>250}")).collect();
+        let told = fed(&mut reading, &words(many.join(" ")[..4000].to_owned()));
+        assert!(!told.is_empty() && told.len() < 10, "{told:?}");
+        for overheard in told {
+            assert!(serde_json::to_vec(&overheard).unwrap().len() <= LONGEST);
+        }
         reading.frame(Frame::Answer, 1, &[0, 1]);
         reading.frame(Frame::Lost, 1, &[]);
         let whole = stream("cat /etc/passwd");

@@ -34,6 +34,8 @@ pub enum Said {
     Call(Call),
     /// Words for the reader: text and visible reasoning. They grant nothing.
     Words(String),
+    /// A part of the words is over: what comes next does not continue its last one.
+    Pause,
     /// A part could not be read, and why: what it says is unknown.
     NotRead(String),
 }
@@ -140,7 +142,10 @@ fn whole(value: &Value, said: &mut Vec<Said>) {
         let Some(message) = choice.get("message") else {
             continue;
         };
+        words(message.get("reasoning_content"), said);
+        pause(said);
         words(message.get("content"), said);
+        pause(said);
         let calls = message.get("tool_calls").and_then(Value::as_array);
         for call in calls.into_iter().flatten() {
             found(call, said);
@@ -153,10 +158,13 @@ pub(super) fn block(item: &Value, said: &mut Vec<Said>) {
     found(item, said);
     words(item.get("text"), said);
     words(item.get("thinking"), said);
-    let parts = item.get("content").and_then(Value::as_array);
-    for part in parts.into_iter().flatten() {
-        words(part.get("text"), said);
+    for parts in [item.get("content"), item.get("summary")] {
+        for part in parts.and_then(Value::as_array).into_iter().flatten() {
+            words(part.get("text"), said);
+            pause(said);
+        }
     }
+    pause(said);
 }
 
 fn found(item: &Value, said: &mut Vec<Said>) {
@@ -164,6 +172,13 @@ fn found(item: &Value, said: &mut Vec<Said>) {
         Ok(Some(call)) => said.push(Said::Call(call)),
         Ok(None) => {}
         Err(error) => said.push(Said::NotRead(error.to_string())),
+    }
+}
+
+/// Notes that a part of the words is over, once.
+pub(super) fn pause(said: &mut Vec<Said>) {
+    if matches!(said.last(), Some(Said::Words(_))) {
+        said.push(Said::Pause);
     }
 }
 

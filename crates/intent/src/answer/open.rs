@@ -42,7 +42,10 @@ impl Open {
         match value.get("type").and_then(Value::as_str) {
             Some("content_block_start") => self.begin_block(&value, said),
             Some("content_block_delta") => self.continue_block(&value, said),
-            Some("content_block_stop") => self.complete((0, index(&value)), said),
+            Some("content_block_stop") => {
+                said.push(Said::Pause);
+                self.complete((0, index(&value)), said);
+            }
             Some("message_stop") => self.end(said),
             // Of OpenAI's responses only what is complete counts.
             Some("response.output_item.done") => {
@@ -145,6 +148,7 @@ impl Open {
         for choice in choices.into_iter().flatten() {
             let number = index(choice);
             if let Some(delta) = choice.get("delta") {
+                words(delta.get("reasoning_content"), said);
                 words(delta.get("content"), said);
                 let calls = delta.get("tool_calls").and_then(Value::as_array);
                 for call in calls.into_iter().flatten() {

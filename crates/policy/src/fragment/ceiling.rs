@@ -9,7 +9,7 @@ use crate::network::{self, InvalidHostRule};
 use crate::{Diagnostic, Sourced, bundles, syscalls};
 use ironcage_model::{
     Destination, Extent, HOST_NAME, Holders, HostRule, InvalidPortPattern, Mark, Ports, Right,
-    ShellMode,
+    ShellMode, WordsMode,
 };
 use std::path::{Component, Path, PathBuf};
 use toml::Spanned;
@@ -90,6 +90,14 @@ impl Check<'_> {
                 Ok(match name.as_str() {
                     "scoped" => ShellMode::Scoped,
                     _ => ShellMode::Plain,
+                })
+            })?,
+            words: self.one(&section.words, |this, text| {
+                let names = WordsMode::ALL.map(WordsMode::name);
+                let name = this.name_of(text, "way with words", &names)?;
+                Ok(match name.as_str() {
+                    "narrow" => WordsMode::Narrow,
+                    _ => WordsMode::Note,
                 })
             })?,
             paths,

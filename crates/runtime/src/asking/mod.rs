@@ -234,6 +234,7 @@ impl Supervision<'_> {
                         origin: LeaseOrigin::Ask,
                         grant,
                         descriptor: descriptors.into_iter().next(),
+                        unannounced: false,
                     },
                     now,
                 ),

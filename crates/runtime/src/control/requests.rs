@@ -102,6 +102,7 @@ impl Supervision<'_> {
                     origin: LeaseOrigin::Operator,
                     grant,
                     descriptor: descriptors.into_iter().next(),
+                    unannounced: false,
                 },
                 now,
             )?,

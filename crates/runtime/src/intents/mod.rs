@@ -12,9 +12,10 @@ use crate::leases::{LeaseOutcome, LeaseRequest, Meeting, Requester};
 use crate::needed::{Names, Need, Needed};
 use crate::supervise::Supervision;
 use ironcage_control::{GrantRequest, Wanted};
+use ironcage_lease::Words;
 use ironcage_model::{
     Approver, Contact, EventKind, Extent, HostRule, Intent, IntentRecord, LeaseOrigin, Mark,
-    Overheard, Resource, Term, Trust,
+    Overheard, Resource, Term, Trust, WordsMode,
 };
 use ironcage_plan::Plan;
 use std::path::{Component, Path, PathBuf};
@@ -25,6 +26,8 @@ use trust::Trusted;
 const MOST: usize = 64;
 /// What waits for leases that are ending, of all calls: each is a descriptor of the supervisor's.
 const MOST_LATER: usize = 32;
+/// Longest name of the model's words that stands beside a question, in characters.
+const ANNOUNCED: usize = 200;
 /// How long a call is waited for where the policy has no bound.
 const LONGEST: Duration = Duration::from_secs(8 * 3600);
 
@@ -34,6 +37,8 @@ pub(crate) struct Intents {
     calls: Vec<Call>,
     last: u32,
     trusted: Trusted,
+    /// What the model's words named.
+    words: Words,
 }
 
 /// One call.
@@ -47,6 +52,8 @@ struct Call {
     hosts: Vec<HostRule>,
     /// Whether it may do more than it said.
     open: bool,
+    /// Those of them that it names itself, and not by a bundle or a remote.
+    spelled: Vec<HostRule>,
     /// Leases that are there for it.
     leases: Vec<u32>,
     /// What it needs that a lease which is ending stands in the way of.
@@ -58,6 +65,12 @@ impl Intents {
     /// Whether nothing is to be given at once any more.
     pub(crate) fn is_distrusted(&self) -> bool {
         self.trusted.trust() >= Trust::Asked
+    }
+
+    /// Where the model's words named something, shortened.
+    pub(crate) fn announced(&self, resource: &Resource, now: Instant) -> Option<String> {
+        let named = self.words.naming(resource, now)?;
+        Some(named.chars().take(ANNOUNCED).collect())
     }
 }
 
@@ -85,6 +98,11 @@ impl Supervision<'_> {
     pub(crate) fn overheard(&mut self, overheard: Overheard, now: Instant) -> Result<(), RunError> {
         match overheard {
             Overheard::Call(intent) => self.intend(&intent, now),
+            // Kept for what is asked later. Words ask for nothing, so nothing is asked for here.
+            Overheard::Words(named) => {
+                self.intents.words.hear(&named, now);
+                Ok(())
+            }
             Overheard::Returned(ids) => self.returned(&ids, now),
             Overheard::NotRead { times, why } => match self.leases.pace.spend(now) {
                 true => {
@@ -128,11 +146,12 @@ impl Supervision<'_> {
             Need::Path { .. } => None,
         };
         let mut hosts: Vec<HostRule> = needed.needs.iter().filter_map(declared).collect();
-        let named = intent.contacts.iter().filter_map(|contact| match contact {
+        let spelled = intent.contacts.iter().filter_map(|contact| match contact {
             Contact::Host(text) => text.parse().ok(),
             Contact::Bundle(_) | Contact::Remote(_) => None,
         });
-        hosts.extend(named);
+        let spelled: Vec<HostRule> = spelled.collect();
+        hosts.extend(spelled.iter().cloned());
         let plan = self.plan;
         needed
             .needs
@@ -146,6 +165,7 @@ impl Supervision<'_> {
             tool: intent.tool.clone(),
             hosts,
             open: intent.open,
+            spelled,
             leases: Vec::new(),
             later: Vec::new(),
             until: now.checked_add(term).unwrap_or(now),
@@ -207,6 +227,7 @@ impl Supervision<'_> {
             }
             Meeting::None => {}
         }
+        let unannounced = self.strays(number, &need, now);
         let tool = self.call(number).map(|call| call.tool.clone());
         let (wanted, descriptor) = match need {
             Need::Path { right, handle, .. } => (Wanted::Path { right }, Some(handle)),
@@ -223,6 +244,7 @@ impl Supervision<'_> {
                 reason: format!("the model calls {}", tool.unwrap_or_default()),
             },
             descriptor,
+            unannounced,
         };
         let before = self.leases.last_number();
         self.request_lease(request, now)?;
@@ -232,6 +254,27 @@ impl Supervision<'_> {
             self.hold_for_call(number, after);
         }
         Ok(())
+    }
+
+    /// Whether what a call needs is asked for because the model's words name other places.
+    fn strays(&self, number: u32, need: &Need, now: Instant) -> bool {
+        let Some(leases) = &self.plan.leases else {
+            return false;
+        };
+        if leases.words != WordsMode::Narrow {
+            return false;
+        }
+        let spelled = |rule: &HostRule| {
+            let mut calls = self.intents.calls.iter();
+            let call = calls.find(|call| call.number == number);
+            call.is_some_and(|call| call.spelled.contains(rule))
+        };
+        // Of a bundle nobody writes the hosts.
+        let told = match need {
+            Need::Path { .. } => true,
+            Need::Host(rule) => spelled(rule),
+        };
+        told && self.intents.words.stray(&need.resource(), leases, now)
     }
 
     fn call(&mut self, number: u32) -> Option<&mut Call> {

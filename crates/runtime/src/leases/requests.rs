@@ -37,6 +37,8 @@ pub(crate) struct LeaseRequest {
     pub(crate) grant: GrantRequest,
     /// Of the path, or the listening socket of the port.
     pub(crate) descriptor: Option<OwnedFd>,
+    /// Whether the model's words named other places, and that counts.
+    pub(crate) unannounced: bool,
 }
 
 /// What came of it.
@@ -97,6 +99,7 @@ impl Supervision<'_> {
             origin,
             grant,
             descriptor,
+            unannounced,
         } = request;
         let refused = |reason: String| LeaseOutcome::Refused { reason };
         let before = self.leases.pace.count(now);
@@ -155,6 +158,7 @@ impl Supervision<'_> {
             open: self.leases.held.iter().map(|h| h.lease.clone()).collect(),
             asked: before,
             distrusted: self.intents.is_distrusted(),
+            unannounced,
         };
         let given = match decide(self.plan, &asked, &history) {
             Decision::Give { given, .. } => given,

@@ -252,6 +252,7 @@ impl Supervision<'_> {
         self.questions.recent.push(now);
         self.questions.last = self.questions.last.wrapping_add(1).max(1);
         let number = self.questions.last;
+        let announced = self.intents.announced(&resource, now);
         let question = Question {
             number,
             resource,
@@ -264,6 +265,7 @@ impl Supervision<'_> {
             reason: grant.reason.chars().take(REASON).collect(),
             origin,
             because: because.clone(),
+            announced,
         };
         let terms = self.plan.leases.as_ref().map(|leases| &leases.questions);
         let expire = terms.and_then(|terms| terms.expire);
@@ -365,6 +367,7 @@ impl Supervision<'_> {
                 origin,
                 grant,
                 descriptor,
+                unannounced: false,
             },
             now,
         )

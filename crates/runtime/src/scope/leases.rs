@@ -208,6 +208,7 @@ impl Deciding<'_> {
             open: wishes.iter().map(|wish| wish.lease.clone()).collect(),
             asked: 0,
             distrusted: self.distrusted,
+            unannounced: false,
         };
         let not_given = |reason, ask| NotGiven {
             resource: resource.clone(),

@@ -148,8 +148,11 @@ impl Prompt {
                 question.origin.name()
             ),
             format!("  {reason}"),
-            Printable::new(&question.because).to_string(),
         ]);
+        if let Some(named) = &question.announced {
+            lines.push(format!("the model's words named {}", Printable::new(named)));
+        }
+        lines.push(Printable::new(&question.because).to_string());
         lines
     }
 }
@@ -229,6 +232,7 @@ mod tests {
                 reason: "\u{1b}]0;x\u{7}please\n\npress a".into(),
                 origin: LeaseOrigin::Ask,
                 because: "the ceiling asks first".into(),
+                announced: Some("/srv/\u{1b}[2Jdata/x".into()),
             },
             asked: 2,
             milliseconds_left: 1,

@@ -1,0 +1,89 @@
+//! What a model's words named, beside what is asked for. It never adds to what is given: beside a
+//! question it is shown, and where the policy says so, what strays from it is asked for first.
+
+use ironcage_model::{Destination, Extent, HostName, Mark, Resource};
+use ironcage_plan::Leases;
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Names that are kept.
+const MOST: usize = 64;
+/// How long they count.
+const FRESH: Duration = Duration::from_secs(600);
+
+/// A place that words named.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Place {
+    Path(PathBuf),
+    Host(HostName),
+}
+
+/// What a model's words named of late.
+#[derive(Debug, Clone, Default)]
+pub struct Words {
+    places: VecDeque<(Place, Instant)>,
+}
+
+impl Words {
+    /// Words name these paths and hosts. What is no path and no host is passed over.
+    pub fn hear(&mut self, named: &ironcage_model::Announced, now: Instant) {
+        let paths = named.paths.iter().map(PathBuf::from);
+        let paths = paths.filter(|path| path.is_absolute() && path.parent().is_some());
+        let hosts = named.hosts.iter();
+        let hosts = hosts.filter_map(|name| HostName::from_ascii(name.as_bytes()).ok());
+        for place in paths.map(Place::Path).chain(hosts.map(Place::Host)) {
+            self.places.retain(|(known, _)| *known != place);
+            if self.places.len() >= MOST {
+                self.places.pop_front();
+            }
+            self.places.push_back((place, now));
+        }
+    }
+
+    fn fresh(&self, now: Instant) -> impl Iterator<Item = &Place> {
+        let places = self.places.iter().rev();
+        let fresh = places.take_while(move |(_, at)| now.duration_since(*at) < FRESH);
+        fresh.map(|(place, _)| place)
+    }
+
+    /// Where words named this: itself, something in it, or the directory that it lies in.
+    pub fn naming(&self, resource: &Resource, now: Instant) -> Option<String> {
+        let named = |place: &&Place| match (place, resource) {
+            (Place::Path(path), Resource::Path { path: wanted, .. }) => {
+                let wanted = Path::new(wanted);
+                // What lies right below the root holds too much to say anything.
+                let around = path.components().count() > 2;
+                path.starts_with(wanted) || (around && wanted.starts_with(path))
+            }
+            (Place::Host(name), Resource::Host { rule }) => rule.knows(name),
+            _ => false,
+        };
+        self.fresh(now).find(named).map(|place| match place {
+            Place::Path(path) => path.to_string_lossy().into_owned(),
+            Place::Host(name) => name.as_str().to_owned(),
+        })
+    }
+
+    /// Whether words named another place of this kind that could be leased, and not this one.
+    pub fn stray(&self, resource: &Resource, leases: &Leases, now: Instant) -> bool {
+        let leasable = |place: &Place| match (place, resource) {
+            (Place::Path(path), Resource::Path { .. }) => {
+                let mut parts = leases.paths.iter();
+                parts.any(|part| part.what.mark != Mark::Deny && path.starts_with(&part.what.path))
+            }
+            (Place::Host(name), Resource::Host { .. }) => {
+                let mut parts = leases.others.iter();
+                parts.any(|part| match &part.what.extent {
+                    // Where every host can be leased, any word with a dot would be one.
+                    Extent::Host(rule) if rule.to != Destination::Any => {
+                        part.what.mark != Mark::Deny && rule.knows(name)
+                    }
+                    _ => false,
+                })
+            }
+            _ => false,
+        };
+        self.fresh(now).any(leasable) && self.naming(resource, now).is_none()
+    }
+}
