@@ -184,6 +184,56 @@ both! {
         assert_eq!(calls.count(), 6, "{record}");
     }
 
+    fn answers_over_http2_and_compressed_are_read_and_what_is_not_read_is_on_record(stage) {
+        let Some(server) = TlsWeb::start(stage, "model.test") else { return };
+        let out = stage.base().join("out");
+        stage.write(out.join("there"), "1\n");
+        let cage = Cage::start(stage, &server, &format!("[ceiling.auto.files]\nwrite = [{out:?}]\n"));
+        let exchange = |version: &str, script: Value, results: &[&str]| {
+            let results: Vec<Value> = (results.iter())
+                .map(|id| json!({"type": "tool_result", "tool_use_id": id, "content": "done"}))
+                .collect();
+            let request = json!({"script": script, "messages": [{"role": "user", "content": results}]});
+            stage.write(stage.project().join("request.json"), request.to_string());
+            let said = cage.sh(&format!(
+                "curl -sS {version} -o got -w '%{{http_version}} %{{http_code}}' -H 'content-type: application/json' -d @request.json {}/v1/messages 2>&1",
+                cage.model
+            ));
+            let wanted = if version == "--http2" { "2 200" } else { "1.1 200" };
+            assert_eq!(said, wanted);
+        };
+        let write = format!("echo x > {}/x && echo written; true", out.display());
+        let command = format!("rm {}/b", out.display());
+        for (number, version, encoding) in [
+            (1, "--http2", Value::Null),
+            (2, "--http2", json!("br")),
+            (3, "--http2", json!("gzip")),
+            (4, "--http1.1", json!("br")),
+        ] {
+            let id = format!("t{number}");
+            let calls = json!([{"id": id, "command": command}]);
+            exchange(version, json!({"calls": calls, "encoding": encoding}), &[]);
+            cage.wait_for_leases(1);
+            assert_eq!(cage.sh(&write), "written\n", "{version} {encoding}");
+            exchange(version, json!({}), &[&id]);
+            cage.wait_for_leases(0);
+            assert_eq!(cage.sh(&write), "", "{version} {encoding}");
+        }
+        assert!(server.log().contains("2.0 POST /v1/messages"), "{}", server.log());
+        assert!(!cage.record().contains("not read"), "{}", cage.record());
+
+        let calls = json!([{"id": "t9", "command": command}]);
+        exchange("--http2", json!({"calls": calls, "encoding": "zstd"}), &[]);
+        cage.wait_for_record("an answer is encoded as zstd, which is not read");
+        // The server says its word, and the connection ends with the client's.
+        cage.sh(&format!(
+            "timeout 20 curl -sS --http1.1 -m 3 -o switched -H 'connection: upgrade' -H 'upgrade: websocket' -H 'sec-websocket-version: 13' -H 'sec-websocket-key: MDEyMzQ1Njc4OWFiY2RlZg==' {}/socket",
+            cage.model
+        ));
+        cage.wait_for_record("a WebSocket was opened, whose messages are not read");
+        cage.wait_for_leases(0);
+    }
+
     fn a_models_words_stand_beside_a_question_narrow_where_the_policy_says_so_and_open_nothing(stage) {
         let Some(server) = TlsWeb::of(stage, "model.test", "/usr/bin/python3", SERVER) else { return };
         let (out, other, data) = (stage.base().join("out"), stage.base().join("other"), stage.base().join("data"));

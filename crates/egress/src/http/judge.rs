@@ -295,6 +295,9 @@ impl Judge {
 
     /// What passes both ways where another protocol is spoken from now on.
     pub(crate) fn both_ways(&self) -> (Passing, Passing) {
+        if let Some(reader) = &self.reader {
+            reader.switched();
+        }
         let out = Passing::new(self.watch(), None);
         (out, Passing::new(self.mask(), None))
     }

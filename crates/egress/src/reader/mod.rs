@@ -147,8 +147,11 @@ impl Reader {
 
     /// Reads a request's body, where it is one of a conversation.
     pub(crate) fn request(self: &Rc<Self>, fields: &Fields) -> Option<Watch> {
-        let encoding = encoding(fields)?;
         is_type(fields, "application/json").then_some(())?;
+        let Some(encoding) = encoding(fields) else {
+            self.not_read(&format!("a request is {}", encoded(fields)));
+            return None;
+        };
         self.begin(Frame::Request, &[number(encoding)])
     }
 
@@ -163,11 +166,16 @@ impl Reader {
             false => return None,
         };
         let Some(encoding) = encoding(fields) else {
-            self.not_read("an answer's encoding is none that is read");
+            self.not_read(&format!("an answer is {}", encoded(fields)));
             return None;
         };
         let events = u8::from(format == Format::Events);
         self.begin(Frame::Answer, &[number(encoding), events])
+    }
+
+    /// From now on something else than HTTP is spoken, of which nothing is read.
+    pub(crate) fn switched(&self) {
+        self.not_read("a WebSocket was opened, whose messages are not read");
     }
 
     fn begin(self: &Rc<Self>, kind: Frame, content: &[u8]) -> Option<Watch> {
@@ -332,6 +340,17 @@ fn is_type(fields: &Fields, wanted: &str) -> bool {
     let said = field(fields, "content-type").unwrap_or_default();
     let plain = said.split(';').next().unwrap_or_default();
     plain.trim().eq_ignore_ascii_case(wanted)
+}
+
+/// How something is encoded that is not read, for the record: a name is told as it is where it is
+/// one of those that are common.
+fn encoded(fields: &Fields) -> String {
+    match field(fields, "content-encoding").map(|name| name.trim().to_ascii_lowercase()) {
+        Some(name) if matches!(name.as_str(), "zstd" | "compress") => {
+            format!("encoded as {name}, which is not read")
+        }
+        _ => "encoded in a way that is not read".to_owned(),
+    }
 }
 
 fn encoding(fields: &Fields) -> Option<Encoding> {
