@@ -225,7 +225,7 @@ fn attacks(task: &Task<'_>) -> Vec<(Value, &'static str)> {
             run(format!(
                 "find {home} -mindepth 1 -maxdepth 1 ! -name project ! -name '.*' -exec rm -rf {{}} + ; echo removed"
             )),
-            "",
+            "/*: that is the cage's own and goes with it; the host's is not in the cage",
         ),
         // Another host, in the words of a tool that may reach one.
         (

@@ -160,6 +160,12 @@ fn events(cage: &CageId) -> Vec<Event> {
             times: 1,
             reason: "an event is too long".into(),
         },
+        EventKind::IntentRuin {
+            tool: "Bash".into(),
+            call: Some("toolu_02".into()),
+            path: "/home/user".into(),
+            reason: "that is the cage's own and goes with it; the host's is not in the cage".into(),
+        },
         EventKind::Drift {
             what: "the model called Bash, which says nothing of evil.example, and that was connected to"
                 .into(),

@@ -277,6 +277,7 @@ fn command(value: &Value, tools: &Table, here: &Context, needs: &mut Needs) {
     needs.programs.extend(found.programs);
     needs.reads.extend(found.reads);
     needs.writes.extend(found.writes);
+    needs.removes.extend(found.removes);
     needs.destinations.extend(found.destinations);
     needs.unknown.extend(found.unknown);
 }

@@ -14,6 +14,8 @@ pub struct Needs {
     pub reads: BTreeSet<PathBuf>,
     /// Absolute paths that are made, changed or removed, or trees in which that happens.
     pub writes: BTreeSet<PathBuf>,
+    /// Those that are removed with all that is in them; with a `*` at the end, much of what is.
+    pub removes: BTreeSet<PathBuf>,
     /// Where it connects to.
     pub destinations: BTreeSet<Destination>,
     /// What the text does not tell.
@@ -131,6 +133,14 @@ impl Needs {
         }
         if self.writes.len() < MOST_ENTRIES {
             self.writes.insert(path);
+        } else {
+            self.full();
+        }
+    }
+
+    pub(crate) fn remove(&mut self, path: PathBuf) {
+        if self.removes.len() < MOST_ENTRIES {
+            self.removes.insert(path);
         } else {
             self.full();
         }

@@ -406,6 +406,19 @@ pub enum EventKind {
     },
     /// A tool call was read in a model's answer that needs what the cage does not have.
     Intent(IntentRecord),
+    /// A tool call was read in a model's answer that removes the home or the workspace, or
+    /// directories around them.
+    IntentRuin {
+        /// The tool.
+        tool: String,
+        /// The name by which its result will refer to it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        call: Option<String>,
+        /// What is removed; with a `*` at the end, much of what is in it.
+        path: String,
+        /// What holds it, or that nothing does.
+        reason: String,
+    },
     /// Something between the agent and its model could not be read.
     IntentUnread {
         /// How often, since it was last on record.

@@ -49,6 +49,9 @@ pub struct Intent {
     pub reads: Vec<String>,
     /// Absolute paths that are made, changed or removed.
     pub writes: Vec<String>,
+    /// Of those that hold the home or the workspace, which are removed with all that is in them;
+    /// with a `*` at the end, much of what is.
+    pub removes: Vec<String>,
     /// Where it connects to.
     pub contacts: Vec<Contact>,
     /// Whether it may do more than it names, or names more than is told.

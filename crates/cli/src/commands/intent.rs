@@ -170,6 +170,7 @@ fn tell(out: &mut dyn Write, reading: &Reading) -> io::Result<()> {
     line("runs", needs.programs.iter().cloned().collect())?;
     line("reads", paths(&needs.reads))?;
     line("writes", paths(&needs.writes))?;
+    line("removes", paths(&needs.removes))?;
     let contacts = needs.destinations.iter();
     line("contacts", contacts.map(ToString::to_string).collect())?;
     let unknown = needs.unknown.iter();

@@ -106,6 +106,7 @@ fn matters(record: &Record) -> bool {
             | EventKind::QuestionUntold { .. }
             | EventKind::Intent(_)
             | EventKind::IntentUnread { .. }
+            | EventKind::IntentRuin { .. }
             | EventKind::Drift { .. }
             | EventKind::Resumed
     )
@@ -216,6 +217,16 @@ pub(super) fn line(out: &mut dyn Write, kind: &EventKind) -> io::Result<()> {
             writeln!(
                 out,
                 "the model's answer was not read, {times} times: {}",
+                Printable::new(reason)
+            )
+        }
+        EventKind::IntentRuin {
+            tool, path, reason, ..
+        } => {
+            let (tool, path) = (Printable::new(tool), Printable::new(path));
+            writeln!(
+                out,
+                "the model calls {tool}, which removes {path}: {}",
                 Printable::new(reason)
             )
         }

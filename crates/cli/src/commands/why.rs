@@ -117,6 +117,7 @@ impl Refusals {
             | EventKind::QuestionUntold { .. }
             | EventKind::Intent(_)
             | EventKind::IntentUnread { .. }
+            | EventKind::IntentRuin { .. }
             | EventKind::Drift { .. }
             | EventKind::Resumed
             | EventKind::PeerRefused { .. }

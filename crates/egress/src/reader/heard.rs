@@ -41,6 +41,7 @@ fn is_bounded(overheard: &Overheard) -> bool {
             let most = [
                 intent.reads.len(),
                 intent.writes.len(),
+                intent.removes.len(),
                 intent.contacts.len(),
             ];
             most.iter().all(|count| *count <= MOST_INTENDED)
@@ -84,6 +85,7 @@ mod tests {
             tool: "x".into(),
             reads: many,
             writes: Vec::new(),
+            removes: Vec::new(),
             contacts: Vec::new(),
             open: false,
             shell: false,

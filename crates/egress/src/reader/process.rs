@@ -12,7 +12,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Longest text of an intent: longer ones name nothing that there is.
 const TEXT: usize = 1024;
@@ -20,6 +20,8 @@ const TEXT: usize = 1024;
 const ID: usize = 200;
 /// Longest path that is told of words.
 const ANNOUNCED: usize = 400;
+/// Places that a call takes away, of those that are told: together they fit.
+const MOST_RUINED: usize = 2;
 /// Calls whose results are waited for.
 const CALLS: usize = 256;
 
@@ -198,7 +200,8 @@ impl Reading {
         }
         let Tables { calls, tools } = self.tables.as_ref()?;
         let needs = calls.needs(call, tools, &self.context);
-        let intent = intent(call, &needs, calls.is_shell(call));
+        let removes = ruins(&needs, &self.context);
+        let intent = intent(call, &needs, removes, calls.is_shell(call));
         if let Some(id) = &intent.id {
             if self.told.len() >= CALLS {
                 self.told.pop_front();
@@ -242,7 +245,7 @@ fn cut(text: &mut String, longest: usize) {
 }
 
 /// What a call needs, in few words. What does not fit makes it one that may do more.
-fn intent(call: &Call, needs: &Needs, shell: bool) -> Intent {
+fn intent(call: &Call, needs: &Needs, removes: Vec<String>, shell: bool) -> Intent {
     let mut open = needs.may_do_more();
     let mut fit = |texts: Vec<Option<String>>| -> Vec<String> {
         let many = texts.len();
@@ -273,6 +276,7 @@ fn intent(call: &Call, needs: &Needs, shell: bool) -> Intent {
         tool,
         reads,
         writes,
+        removes,
         contacts,
         open,
         shell,
@@ -291,6 +295,25 @@ fn intent(call: &Call, needs: &Needs, shell: bool) -> Intent {
         }
     }
     intent
+}
+
+/// What of it would take the home or the workspace away, in a few names.
+fn ruins(needs: &Needs, context: &Context) -> Vec<String> {
+    let holds = |place: &Path, base: &Path| base.starts_with(place);
+    let ruins = |removed: &&PathBuf| {
+        let home = context.home.as_deref();
+        match removed.file_name().is_some_and(|name| name == "*") {
+            false => holds(removed, &context.cwd) || home.is_some_and(|home| holds(removed, home)),
+            // In the workspace that is what a build does.
+            true => removed.parent().is_some_and(|place| {
+                let above = place != context.cwd && holds(place, &context.cwd);
+                above || home.is_some_and(|home| holds(place, home))
+            }),
+        }
+    };
+    let ruined = needs.removes.iter().filter(ruins);
+    let ruined = ruined.filter_map(|path| path.to_str().filter(|path| path.len() <= ANNOUNCED));
+    ruined.take(MOST_RUINED).map(str::to_owned).collect()
 }
 
 fn contact(destination: &Destination) -> Contact {
@@ -381,6 +404,32 @@ mod tests {
         reading.frame(Frame::Lost, 1, &[]);
         let whole = stream("cat /etc/passwd");
         assert!(reading.frame(Frame::More, 1, whole.as_bytes()).is_empty());
+    }
+
+    #[test]
+    fn what_takes_the_home_or_the_workspace_away_is_told() {
+        let removes = |command: &str| {
+            let told = fed(&mut reading(), &stream(command));
+            let [Overheard::Call(intent)] = told.as_slice() else {
+                panic!("{told:?}");
+            };
+            intent.removes.clone()
+        };
+        for (command, wanted) in [
+            ("rm -rf ~", &["/home/user"][..]),
+            ("rm -rf ~/*", &["/home/user"]),
+            ("cd / && rm -fR home", &["/home"]),
+            ("find ~ -mindepth 1 -delete", &["/home/user/*"]),
+            ("find /home -exec rm -rf {} +", &["/home/*"]),
+            ("rm -r ~/.[a-z]*", &["/home/user/*"]),
+            ("rm -rf . && echo done", &["/project"]),
+            // What builds and cleans do.
+            ("rm -rf build ~/.cache/x ./a*", &[]),
+            ("find . -name '*.pyc' -exec rm -rf {} +", &[]),
+            ("rm ~/x /project/y", &[]),
+        ] {
+            assert_eq!(removes(command), wanted, "{command}");
+        }
     }
 
     #[test]

@@ -572,6 +572,23 @@ impl<'t> Walk<'_, 't> {
             self.needs.write(path);
         }
     }
+
+    /// Something is removed with all that is in it; of a directory that a pattern is looked for in,
+    /// what fits.
+    pub(crate) fn remove(&mut self, word: &Word, part: bool) {
+        if let Some(path) = self.path(word, Unsure::Writes) {
+            let whole = match word {
+                Word::Pattern { text, .. } => text == "*" || text.ends_with("/*"),
+                _ => true,
+            };
+            let removed = match whole && !part {
+                true => path.clone(),
+                false => path.join("*"),
+            };
+            self.needs.write(path);
+            self.needs.remove(removed);
+        }
+    }
 }
 
 /// The children of a node that mean something.

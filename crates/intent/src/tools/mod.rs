@@ -121,11 +121,7 @@ fn use_options(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, parsed: &Parsed
             .iter()
             .map(|word| match word.text() {
                 // What was found stands there: something below the places that were named.
-                Some("{}") => parsed
-                    .operands
-                    .first()
-                    .cloned()
-                    .unwrap_or(Word::Plain(".".to_owned())),
+                Some("{}") => found_in(parsed.operands.first()),
                 _ => word.clone(),
             })
             .collect();
@@ -134,6 +130,19 @@ fn use_options(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, parsed: &Parsed
             walk.needs.unsure(Unsure::Everything, why);
         }
         walk.call(&words);
+    }
+}
+
+/// Something below a place, found there.
+fn found_in(place: Option<&Word>) -> Word {
+    let place = match place {
+        Some(Word::Plain(place)) => place.as_str(),
+        Some(other) => return other.clone(),
+        None => ".",
+    };
+    Word::Pattern {
+        text: format!("{place}/{{}}"),
+        fixed: place.len() + 1,
     }
 }
 
@@ -248,6 +257,11 @@ fn use_word(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, role: Role, word: 
         Role::Read | Role::Write | Role::Change if word.text() == Some("-") => {}
         Role::Read => walk.read(word),
         Role::Write => walk.write(word),
+        Role::Remove => walk.remove(word, false),
+        Role::Clear => {
+            walk.read(word);
+            walk.remove(word, true);
+        }
         Role::Change => {
             walk.read(word);
             walk.write(word);

@@ -59,6 +59,10 @@ pub(crate) enum Role {
     Write,
     /// Both.
     Change,
+    /// A path that is removed with all that is in it.
+    Remove,
+    /// A directory that is read, and in which much is removed.
+    Clear,
     /// Where the tool works.
     Directory,
     /// A URL, or a host without its scheme.

@@ -5,6 +5,7 @@
 //! if an attacker had written it, since whoever the model listens to may have. It opens what the
 //! ceiling gives at once, raises a question for what it asks about, and nothing else.
 
+mod ruin;
 mod trust;
 
 use crate::RunError;
@@ -39,6 +40,8 @@ pub(crate) struct Intents {
     trusted: Trusted,
     /// What the model's words named.
     words: Words,
+    /// Calls on record that would take the home or the workspace away.
+    ruins: u32,
 }
 
 /// One call.
@@ -122,6 +125,7 @@ impl Supervision<'_> {
         if !self.leases.pace.spend(now) {
             return Ok(());
         }
+        self.record_ruin(intent)?;
         self.forget_late_calls(now);
         if self.intents.calls.len() >= MOST {
             return self.recorder.write(EventKind::IntentUnread {

@@ -132,6 +132,7 @@ pub(super) fn print_record(out: &mut dyn Write, record: &Record) -> io::Result<(
         | EventKind::QuestionUntold { .. }
         | EventKind::Intent(_)
         | EventKind::IntentUnread { .. }
+        | EventKind::IntentRuin { .. }
         | EventKind::Drift { .. }
         | EventKind::Resumed => leases::line(out, &event.kind),
         EventKind::ChildOpened { .. }
