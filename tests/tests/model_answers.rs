@@ -23,17 +23,32 @@ struct Cage<'a> {
 }
 
 impl<'a> Cage<'a> {
-    fn start(stage: &'a Stage, server: &TlsWeb, policy: &str) -> Self {
+    /// The words of a run whose model this is.
+    fn flags(stage: &Stage, server: &TlsWeb, policy: &str) -> Vec<String> {
         stage.write(stage.project().join("agent.py"), AGENT);
         let file = stage.base().join("policy.toml");
         let models = format!("[network]\nmodels = [\"model.test:{}\"]\n", server.port);
         stage.write(&file, format!("{models}{policy}"));
-        let mut run = stage.ironcage(["run", "-q", "-d", "--workspace-mode", "direct"]);
-        run.arg("--policy")
-            .arg(file)
-            .args(server.place("model.test"));
-        run.arg("--allow-host")
-            .arg(format!("model.test:{}", server.port));
+        let mut flags = server.place("model.test");
+        let model = format!("model.test:{}", server.port);
+        let file = file.display().to_string();
+        flags.extend(
+            [
+                "--workspace-mode",
+                "direct",
+                "--policy",
+                &file,
+                "--allow-host",
+                &model,
+            ]
+            .map(str::to_owned),
+        );
+        flags
+    }
+
+    fn start(stage: &'a Stage, server: &TlsWeb, policy: &str) -> Self {
+        let mut run = stage.ironcage(["run", "-q", "-d"]);
+        run.args(Self::flags(stage, server, policy));
         run.env("SSL_CERT_FILE", &server.authority);
         let ran = Running::start(&mut run).finish(PATIENCE).ok();
         Cage {
@@ -267,6 +282,11 @@ both! {
         cage.wait_for_leases(1);
         cage.returns(&["t2"]);
         cage.wait_for_leases(0);
+        // What would take the home away needs nothing that the cage lacks, and is on record all the same.
+        cage.calls("t5", "rm -rf ~");
+        cage.wait_for_record(": that is the cage's own and goes with it; the host's is not in the cage");
+        cage.calls("t6", "rm -rf .");
+        cage.wait_for_record(": nothing holds it: the cage writes to the host's own files there");
         drop(cage);
 
         // In another cage they name one place, and the call needs another.
@@ -328,5 +348,23 @@ both! {
         let went = wait_until(PATIENCE, || cage.sh("ls").contains("went-on"));
         assert!(went, "it goes on: {}", cage.record());
         assert!(cage.record().contains("the cage goes on, by the operator"), "{}", cage.record());
+        drop(cage);
+
+        // Who sits before it is told, and how it goes on.
+        let call = json!({"script": {"calls": [bash("t9", "curl http://named.test/")]}});
+        let script = format!(
+            "python3 agent.py https://model.test:{} '{call}'; for n in $(seq 600); do python3 -c \"import socket; socket.getaddrinfo('h$n.test', 80)\" 2>/dev/null; done",
+            server.port
+        );
+        let mut run = stage.ironcage(["run", "--name", "watched"]);
+        run.args(Cage::flags(stage, &server, &policy.replace("freeze = 3", "freeze = 2")));
+        run.env("SSL_CERT_FILE", &server.authority).args(["--", "/bin/sh", "-c", &script]);
+        let run = Running::start(&mut run);
+        let record = || Running::start(&mut stage.ironcage(["audit", "show", "watched"])).finish(PATIENCE).stdout();
+        let frozen = wait_until(PATIENCE, || record().contains("drift 2"));
+        assert!(frozen, "{}", record());
+        Running::start(&mut stage.ironcage(["stop", "-q", "--time", "0", "watched"])).finish(PATIENCE);
+        let said = format!("{:?}", run.finish(PATIENCE));
+        assert!(said.contains("so it was stopped: look with `ironcage leases -f"), "{said}");
     }
 }

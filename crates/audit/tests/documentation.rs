@@ -216,7 +216,7 @@ fn the_example_is_what_is_written() {
     drop(log);
     assert!(matches!(
         verify(&dir, &id).unwrap(),
-        Verdict::Intact { lines: 19, .. }
+        Verdict::Intact { lines: 20, .. }
     ));
 
     let text = |path: PathBuf| std::fs::read_to_string(path).unwrap();

@@ -68,6 +68,11 @@ impl Output {
         }
     }
 
+    /// Whether it goes to a log, and not to whoever started the cage.
+    pub(crate) fn is_logged(&self) -> bool {
+        self.log.is_some()
+    }
+
     /// A pipe to which the command's own output is relayed: its writing end.
     pub(crate) fn own(&mut self) -> Result<OwnedFd, Errno> {
         let (source, sink) = pipe()?;

@@ -7,8 +7,11 @@
 use crate::RunError;
 use crate::leases::LeaseOutcome;
 use crate::questions::Answerer;
+use crate::relay::Relay;
 use crate::supervise::Supervision;
-use crate::terminal::prompt::{Choice, Pressed, Prompt, enter, fits, leave, notice, notice_over};
+use crate::terminal::prompt::{
+    Choice, Pressed, Prompt, enter, fits, leave, notice, notice_over, stopped,
+};
 use crate::terminal::{copy_size, copy_smaller_size, size};
 use ironcage_control::{ApproveRequest, QuestionDescription};
 use ironcage_sys::rustix::io::read;
@@ -105,6 +108,38 @@ impl Supervision<'_> {
             }
         }
         if waiting.is_empty() && std::mem::take(&mut self.prompting.noticed) {
+            self.inject(&notice_over());
+        }
+    }
+
+    /// Tells who sits before the cage that it was stopped, and how it goes on. Of a cage in the
+    /// background `ironcage leases` and the record tell.
+    pub(crate) fn tell_of_freeze(&mut self) {
+        if self.output.is_logged() {
+            return;
+        }
+        let id = &self.control.description.id;
+        let text = format!(
+            "ironcage: what the cage did differs from what its model said, so it was stopped: look with `ironcage leases -f {id}`, then `ironcage resume {id}` or `ironcage stop {id}`"
+        );
+        match self.terminal.is_some() {
+            true => {
+                let shown = self.outputs.first().map(Relay::screen);
+                let mut before = shown.unwrap_or_default();
+                before.alternate |= self.prompting.open.is_some();
+                self.inject(&stopped(before, &text));
+            }
+            false => {
+                if let Some(errors) = self.outputs.get_mut(1) {
+                    errors.inject(format!("{text}\n").as_bytes());
+                }
+            }
+        }
+    }
+
+    /// It goes on.
+    pub(crate) fn tell_of_thaw(&mut self) {
+        if self.terminal.is_some() {
             self.inject(&notice_over());
         }
     }

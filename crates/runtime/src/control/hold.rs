@@ -68,6 +68,7 @@ impl Supervision<'_> {
         }
         self.intents.look_again();
         self.recorder.write(EventKind::Resumed)?;
+        self.tell_of_thaw();
         match self.cage.release() {
             Ok(()) => self.control.reply(key, &Reply::Resumed, &[]),
             Err(error) => self

@@ -121,7 +121,9 @@ impl Supervision<'_> {
     /// Stops a cage that is not trusted any more, as soon as that can be done.
     pub(super) fn freeze_if_distrusted(&mut self) {
         if self.intents.trusted.trust == Trust::Frozen && !self.is_frozen() {
-            self.freeze();
+            if self.freeze() {
+                self.tell_of_freeze();
+            }
         }
     }
 }

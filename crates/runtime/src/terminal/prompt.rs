@@ -208,6 +208,16 @@ pub(crate) fn notice(key: &str) -> Vec<u8> {
         .into_bytes()
 }
 
+/// Tells that the cage was stopped for its user to look at: a bell, the window's title, which is
+/// kept, and where no full-screen program is drawn, a line.
+pub(crate) fn stopped(before: Before, text: &str) -> Vec<u8> {
+    let line = match before.alternate {
+        true => String::new(),
+        false => format!("\x18\x1b\\\x1b[0m\r\n{text}\r\n"),
+    };
+    format!("\x1b[22;2t\x1b]2;{text}\x07\x07{line}").into_bytes()
+}
+
 /// Takes the notice back.
 pub(crate) fn notice_over() -> Vec<u8> {
     b"\x1b[23;2t".to_vec()
