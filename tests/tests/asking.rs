@@ -143,7 +143,7 @@ both! {
         // A number alone may be another cage's by now; and an answer that cannot be carried out is none.
         cage.outside(&["approve", "1"]).ended(125).says("does not say whose question");
         cage.outside(&["approve", &cage.question(1), "--once"]).ended(125).says("name a time instead");
-        cage.outside(&["approve", &cage.question(1), "--for", "10m"]).ok().tells("for 600.000 s, by the operator");
+        cage.outside(&["approve", &cage.question(1), "--for", "10m"]).ok().tells("for 10 min, by the operator");
         cage.sh(&format!("cat {}/file", cage.aside("data"))).ok();
         cage.ask_for("--read", "data").ended(0);
         assert_eq!(cage.pending(), "no question waits for an answer\n");

@@ -141,7 +141,7 @@ both! {
         assert_eq!(cage.sh(&get), "no\n");
         let host = format!("web.test:{port}");
         let said = cage.says("grant", &["--host", &host, "--for", "10m", "--reason", "a test"]).ok();
-        assert_eq!(said.stdout(), format!("lease 1: host {host} for 600.000 s, by the operator\n"));
+        assert_eq!(said.stdout(), format!("lease 1: host {host} for 10 min, by the operator\n"));
         assert_eq!(cage.sh(&get), format!("hello {host}\n"));
         let (_holding, said) = cage.hold(&["web.test", &port.to_string()]);
         assert_eq!(cage.says("revoke", &["1"]).ok().stdout(), "lease 1: revoked\n");

@@ -327,7 +327,7 @@ both! {
         cage.wait_for_record("drift 1: the model called Bash, which says nothing of one.test");
         cage.calls("t3", &format!("rm {}/b", out.display()));
         // A quarter as long.
-        cage.wait_for_record("for 150.000 s");
+        cage.wait_for_record("for 2 min 30 s");
         cage.returns(&["t3"]);
         cage.wait_for_leases(0);
         contact("two.test");

@@ -23,6 +23,7 @@ mod printable;
 mod question;
 mod request;
 mod secret;
+mod span;
 mod switch;
 
 pub use enforcement::{Enforcement, LayerReport};
@@ -57,4 +58,5 @@ pub use request::{
 pub use secret::{
     AwsRule, LoginFormat, LoginRule, SecretPlace, SecretRule, SecretSource, TokenServer,
 };
+pub use span::Span;
 pub use switch::{Switch, UnknownSwitch};

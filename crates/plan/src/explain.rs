@@ -3,7 +3,7 @@
 use crate::network::NetworkRule;
 use crate::plan::{Access, AccessRights, IdMap, Item, NodeKind, Plan, ViewOp, WriteRights};
 use crate::seccomp::{FilterRule, Refusal};
-use ironcage_model::{Extent, Printable};
+use ironcage_model::{Extent, Printable, Span};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 
@@ -412,7 +412,9 @@ fn bounds(plan: &Plan, out: &mut String) -> fmt::Result {
     }
     for (name, item) in [("time", &bounds.time), ("idle", &bounds.idle)] {
         let value = match item.what.value {
-            Some(duration) => format!("{} s", duration.as_secs_f64()),
+            Some(duration) => {
+                Span(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)).to_string()
+            }
             None => "none".into(),
         };
         let line = format!("{name:<8} {value}");

@@ -2,7 +2,7 @@
 
 use crate::error::{CliError, CommandResult};
 use ironcage_control::{ASK_SOCKET, Answered, InquiryLine, LONGEST_INQUIRY};
-use ironcage_model::Printable;
+use ironcage_model::{Printable, Span};
 use ironcage_policy::TimeLimit;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -93,7 +93,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
             what, milliseconds, ..
         } => {
             let time = match milliseconds {
-                Some(time) => format!("for {}.{:03} s", time / 1000, time % 1000),
+                Some(time) => format!("for {}", Span(*time)),
                 None => "until it is taken back".to_owned(),
             };
             (format!("granted: {what} {time}"), 0)

@@ -1,6 +1,6 @@
 //! What happened between cages, in words.
 
-use ironcage_model::{EventKind, MessageVerdict, Printable};
+use ironcage_model::{EventKind, MessageVerdict, Printable, Span};
 use std::io::{self, Write};
 
 /// One line for an event of a family.
@@ -22,9 +22,8 @@ pub(super) fn line(out: &mut dyn Write, kind: &EventKind) -> io::Result<()> {
             milliseconds,
         } => writeln!(
             out,
-            "child   {child}: ended with status {status} after {}.{:03} s",
-            milliseconds / 1000,
-            milliseconds % 1000
+            "child   {child}: ended with status {status} after {:#}",
+            Span(*milliseconds)
         ),
         EventKind::ChildRefused { reason } => {
             writeln!(out, "child   refused: {}", Printable::new(reason))

@@ -6,7 +6,7 @@ use crate::running;
 use crate::values::count;
 use ironcage_control::{GrantRequest, Wanted};
 use ironcage_model::{
-    Approver, HostRule, HttpRule, Lease, LimitKind, Printable, Publish, Resource, Right, Term,
+    Approver, HostRule, HttpRule, Lease, LimitKind, Printable, Publish, Resource, Right, Span, Term,
 };
 use ironcage_policy::{Amount, Cpus, TimeLimit, allowed, requests};
 use ironcage_runtime::client::{ClientError, Connection, Granted, grant, grant_path, grant_port};
@@ -181,7 +181,7 @@ fn tell(
 /// A lease in one line.
 pub(super) fn in_words(lease: &Lease) -> String {
     let term = match lease.term {
-        Term::Milliseconds(time) => format!("for {}.{:03} s", time / 1000, time % 1000),
+        Term::Milliseconds(time) => format!("for {}", Span(time)),
         Term::UntilRevoked => "until it is revoked".to_owned(),
     };
     let uses = match lease.uses {

@@ -6,7 +6,7 @@ use crate::completed::running_cages;
 use crate::error::{CliError, CommandResult};
 use crate::running;
 use ironcage_audit::{Error, Record};
-use ironcage_model::{EventKind, Holder, Printable};
+use ironcage_model::{EventKind, Holder, Printable, Span};
 use ironcage_runtime::client::leases;
 use std::io::{self, Write};
 use std::path::Path;
@@ -52,7 +52,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     for described in list {
         let lease = &described.lease;
         let left = match described.milliseconds_left {
-            Some(left) => format!(", {}.{:03} s left", left / 1000, left % 1000),
+            Some(left) => format!(", {} left", Span(left)),
             None => String::new(),
         };
         let uses = match described.uses_left {
@@ -142,10 +142,9 @@ pub(super) fn line(out: &mut dyn Write, kind: &EventKind) -> io::Result<()> {
         } => {
             writeln!(
                 out,
-                "lease {number}: {} after {}.{:03} s, {}",
+                "lease {number}: {} after {:#}, {}",
                 end.name(),
-                milliseconds / 1000,
-                milliseconds % 1000,
+                Span(*milliseconds),
                 Printable::new(cause)
             )?;
             for line in holders_in_words(holders) {
@@ -190,10 +189,9 @@ pub(super) fn line(out: &mut dyn Write, kind: &EventKind) -> io::Result<()> {
             };
             writeln!(
                 out,
-                "question {number}: {} after {}.{:03} s{often}{reason}",
+                "question {number}: {} after {:#}{often}{reason}",
                 end.name(),
-                milliseconds / 1000,
-                milliseconds % 1000
+                Span(*milliseconds)
             )
         }
         EventKind::Intent(intent) => {

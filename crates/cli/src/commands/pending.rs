@@ -3,7 +3,7 @@
 use crate::completed::running_cages;
 use crate::error::{CliError, CommandResult};
 use crate::question::{Waiting, waiting};
-use ironcage_model::{Printable, Term};
+use ironcage_model::{Printable, Span, Term};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -66,7 +66,7 @@ fn in_json(one: &Waiting) -> Result<String, CliError> {
 fn in_words(one: &Waiting) -> String {
     let question = &one.described.question;
     let term = match question.term {
-        Term::Milliseconds(time) => format!(" for {}.{:03} s", time / 1000, time % 1000),
+        Term::Milliseconds(time) => format!(" for {}", Span(time)),
         Term::UntilRevoked => String::new(),
     };
     let often = match one.described.asked {

@@ -5,7 +5,7 @@ use crate::commands::{family, leases, net};
 use crate::error::without_numbers;
 use ironcage_audit::{Record, Verdict};
 use ironcage_model::{
-    Ending, Enforcement, EventKind, LayerReport, LimitHit, Printable, RuleChange,
+    Ending, Enforcement, EventKind, LayerReport, LimitHit, Printable, RuleChange, Span,
 };
 use std::io::{self, Write};
 
@@ -119,10 +119,9 @@ pub(super) fn print_record(out: &mut dyn Write, record: &Record) -> io::Result<(
             milliseconds,
         } => writeln!(
             out,
-            "exec    {number}: {} after {}.{:03} s",
+            "exec    {number}: {} after {:#}",
             ending_in_words(ending),
-            milliseconds / 1000,
-            milliseconds % 1000
+            Span(*milliseconds)
         ),
         EventKind::Lease(_)
         | EventKind::LeaseRefused { .. }
@@ -169,10 +168,9 @@ pub(super) fn print_record(out: &mut dyn Write, record: &Record) -> io::Result<(
             ..
         } => writeln!(
             out,
-            "exit    {} after {}.{:03} s",
+            "exit    {} after {:#}",
             ending_in_words(ending),
-            milliseconds / 1000,
-            milliseconds % 1000
+            Span(*milliseconds)
         ),
     }
 }
