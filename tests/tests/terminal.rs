@@ -1,7 +1,7 @@
 //! A real terminal: programs that draw, keys that are signals, sizes, pastes. tmux is the user's terminal.
 #![forbid(unsafe_code)]
 
-use ironcage_tests::{Screen, both, skip, wait_until};
+use ironcage_tests::{Running, Screen, both, skip, wait_until};
 use std::time::Duration;
 
 /// Two children that say every moment that they run; one has a timer that wakes it again and
@@ -62,6 +62,26 @@ both! {
         let Some(screen) = Screen::open(stage) else { return };
         screen.cage("-T -- /usr/bin/tty");
         screen.shows("not a tty");
+    }
+
+    fn who_reads_at_a_terminal_learns_that_the_input_is_at_its_end(stage) {
+        let script = "tty; cat; echo ended";
+        for flags in [vec!["run", "-q", "-t"], vec!["exec", "-it"]] {
+            let cage = (flags[0] == "exec").then(|| {
+                let ran = Running::start(&mut stage.ironcage(["run", "-q", "-d"])).finish(Screen::PATIENCE);
+                ran.ok().stdout().trim().to_owned()
+            });
+            let mut command = stage.ironcage(flags.into_iter().chain(cage.as_deref()));
+            command.args(["--", "/bin/sh", "-c", script]);
+            let input = b"a line\na line that was begun".to_vec();
+            let ran = Running::start(&mut command).feed(input, Screen::PATIENCE).ok();
+            for said in ["/dev/pts/", "a line that was begun", "ended"] {
+                assert!(ran.stdout().contains(said), "{said}: {ran:?}");
+            }
+            if let Some(cage) = cage {
+                Running::start(&mut stage.ironcage(["rm", "--force", &cage])).finish(Screen::PATIENCE).ok();
+            }
+        }
     }
 
     fn ctrl_c_reaches_the_command_and_not_the_launcher(stage) {

@@ -13,7 +13,7 @@ use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ironcage_sys::rustix::fs::{FileType, Mode, OFlags, fcntl_getfl, fcntl_setfl, fstat, open};
 use ironcage_sys::rustix::io::{Errno, ioctl_fionread, read, write};
 use ironcage_sys::rustix::net::{SendFlags, send};
-use ironcage_sys::rustix::termios::isatty;
+use ironcage_sys::rustix::termios::{SpecialCodeIndex, isatty, tcgetattr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -77,6 +77,8 @@ pub(crate) struct Relay<'a> {
     filled: usize,
     written: usize,
     sieve: Option<Sieve>,
+    /// Whether the sink is a terminal at which the bytes are typed.
+    typed: bool,
     /// Whether nothing is read: only what is to be written goes out.
     held: bool,
     /// How many bytes are still taken, once nobody is left who may write.
@@ -117,10 +119,17 @@ impl<'a> Relay<'a> {
             filled: 0,
             written: 0,
             sieve: None,
+            typed: false,
             held: false,
             last: None,
             dry: None,
         }
+    }
+
+    /// The same, typed at a terminal of the cage's.
+    pub(crate) fn typed(mut self) -> Self {
+        self.typed = true;
+        self
     }
 
     /// The same, with what acts on a terminal taken out.
@@ -293,7 +302,7 @@ impl<'a> Relay<'a> {
             }
         };
         match result {
-            Ok(0) => self.finish(),
+            Ok(0) => self.end(),
             Ok(count) => {
                 self.last = self.last.map(|last| last.saturating_sub(count));
                 self.written = 0;
@@ -319,6 +328,19 @@ impl<'a> Relay<'a> {
             Err(_) => self.finish(),
         }
         true
+    }
+
+    /// The source is at its end. A terminal cannot be closed for those who read from it: they are
+    /// told by the key that stands for the end, typed a second time for a line that was begun.
+    fn end(&mut self) {
+        let terminal = self.sink.as_ref().filter(|_| self.typed);
+        let Some(modes) = terminal.and_then(|sink| tcgetattr(sink.fd()).ok()) else {
+            return self.finish();
+        };
+        self.source = None;
+        self.filled = 0;
+        self.written = 0;
+        self.inject(&[modes.special_codes[SpecialCodeIndex::VEOF]; 2]);
     }
 
     fn finish(&mut self) {

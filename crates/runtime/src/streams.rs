@@ -66,7 +66,7 @@ pub(crate) fn join(
                 (true, Some(_)) => shown.watched(),
                 (true, None) => shown,
             };
-            let typed = Relay::new(callers_input, own(input)?);
+            let typed = Relay::new(callers_input, own(input)?).typed();
             let typed = match call {
                 Some(chord) => typed.with_call(chord),
                 None => typed,

@@ -176,7 +176,7 @@ impl Streams {
             let shown = Relay::new(own(another()?)?, relay::callers_sink(stdio::stdout()));
             let shown = if wanted.raw { shown } else { shown.filtered() };
             let input = match wanted.input {
-                true => Some(Relay::new(callers_input(), own(another()?)?)),
+                true => Some(Relay::new(callers_input(), own(another()?)?).typed()),
                 false => None,
             };
             let mode = RawMode::enter();
