@@ -3,22 +3,67 @@
 use super::arguments::{Given, Parsed};
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 /// The table that ships.
 const SHIPPED: &str = include_str!("../../../../policies/tools.toml");
 
 /// What is known of programs and of variables.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+///
+/// The line of a tool is read when it is asked for: a command names a few of some two hundred, and
+/// before each command of an agent's shell stands a program that wants to know of just these.
+#[derive(Debug)]
 pub struct Table {
     pub(crate) environment: Environment,
-    tool: BTreeMap<String, Tool>,
+    tools: BTreeMap<&'static str, Line>,
+}
+
+/// A tool's part of the text, and what it says.
+#[derive(Debug, Default)]
+struct Line {
+    parts: Vec<&'static str>,
+    read: OnceLock<Option<Tool>>,
+}
+
+impl Line {
+    /// `None` where the text says nothing that a table says: then the tool is not known.
+    fn tool(&self, name: &str) -> Option<&Tool> {
+        let read = || {
+            let text: Text = toml::from_str(&self.parts.concat()).ok()?;
+            text.tool?.remove(name)
+        };
+        self.read.get_or_init(read).as_ref()
+    }
+}
+
+/// The text, or a part of it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Text {
+    environment: Option<Environment>,
+    tool: Option<BTreeMap<String, Tool>>,
+}
+
+/// Of which tool a line of the text begins a part.
+fn header(line: &'static str) -> Option<&'static str> {
+    let name = line.trim_start_matches('[').strip_prefix("tool.")?;
+    let (name, ends) = match name.strip_prefix('"') {
+        Some(name) => (name, &['"'][..]),
+        None => (name, &['.', ']'][..]),
+    };
+    line.starts_with('[').then(|| name.split(ends).next())?
 }
 
 /// A table that does not say what a table says.
 #[derive(Debug, thiserror::Error)]
-#[error("the table of tools cannot be read: {0}")]
-pub struct InvalidTable(#[from] toml::de::Error);
+pub enum InvalidTable {
+    /// It is no table, or has something else in it.
+    #[error("the table of tools cannot be read: {0}")]
+    Text(#[from] toml::de::Error),
+    /// Nothing is said of variables.
+    #[error("the table of tools says nothing of variables: [environment] is missing")]
+    NoEnvironment,
+}
 
 /// Variables before a command, or that a script sets for those after it.
 #[derive(Debug, Deserialize)]
@@ -100,7 +145,7 @@ pub(crate) enum Role {
 }
 
 /// One line of the table.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Tool {
     /// It has the same line as another.
@@ -151,7 +196,7 @@ pub(crate) struct Tool {
 }
 
 /// A case, and what is different in it.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Case {
     /// One option of each list is given.
@@ -174,30 +219,50 @@ struct Case {
 impl Table {
     /// The table that ships.
     pub fn shipped() -> Result<Self, InvalidTable> {
-        Self::parse(SHIPPED)
+        let mut tools: BTreeMap<&str, Line> = BTreeMap::new();
+        let mut environment = None;
+        let mut begun: Option<(&str, usize)> = None;
+        let mut take = |begun: Option<(&'static str, usize)>, end: usize| match begun {
+            Some((name, start)) => {
+                let part = SHIPPED.get(start..end).unwrap_or_default();
+                tools.entry(name).or_default().parts.push(part);
+            }
+            None => environment = SHIPPED.get(..end),
+        };
+        let mut at = 0;
+        for line in SHIPPED.split_inclusive('\n') {
+            if let Some(name) = header(line) {
+                take(begun, at);
+                begun = Some((name, at));
+            }
+            at += line.len();
+        }
+        take(begun, at);
+        let text: Text = toml::from_str(environment.unwrap_or_default())?;
+        let environment = text.environment.ok_or(InvalidTable::NoEnvironment)?;
+        Ok(Table { environment, tools })
     }
 
-    /// A table from its text.
-    pub fn parse(text: &str) -> Result<Self, InvalidTable> {
-        Ok(toml::from_str(text)?)
+    fn line(&self, name: &str) -> Option<&Tool> {
+        self.tools.get(name)?.tool(name)
     }
 
     pub(crate) fn tool(&self, name: &str) -> Option<&Tool> {
-        let tool = self.tool.get(name).or_else(|| {
+        let tool = self.line(name).or_else(|| {
             // `python3.11`, `gcc-12`: the same program in one of its versions.
             let plain = name.trim_end_matches(|char: char| char.is_ascii_digit() || char == '.');
             let plain = plain.strip_suffix('-').unwrap_or(plain);
-            self.tool.get(plain).filter(|_| !plain.is_empty())
+            self.line(plain).filter(|_| !plain.is_empty())
         })?;
         match &tool.like {
-            Some(other) => self.tool.get(other),
+            Some(other) => self.line(other),
             None => Some(tool),
         }
     }
 
     /// Names of all tools.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.tool.keys().map(String::as_str)
+        self.tools.keys().copied()
     }
 }
 
@@ -308,7 +373,7 @@ mod tests {
             }
         }
         if let Some(other) = &tool.like {
-            let other = table.tool.get(other).expect("the other line is there");
+            let other = table.line(other).expect("the other line is there");
             assert!(
                 other.like.is_none(),
                 "{name} is like one that is like another"
@@ -322,10 +387,25 @@ mod tests {
     #[test]
     fn every_line_of_the_table_that_ships_has_known_roles() {
         let table = Table::shipped().expect("the table");
-        assert!(table.tool.len() > 100);
-        for (name, tool) in &table.tool {
-            check(name, tool, &table);
+        assert!(table.tools.len() > 100);
+        for name in table.names() {
+            check(name, table.line(name).expect("a line"), &table);
         }
+    }
+
+    #[test]
+    fn each_line_read_for_itself_says_what_it_says_in_the_whole_text() {
+        let table = Table::shipped().expect("the table");
+        let text: Text = toml::from_str(SHIPPED).expect("the text");
+        let whole = text.tool.expect("tools");
+        let names: Vec<&str> = whole.keys().map(String::as_str).collect();
+        assert_eq!(table.names().collect::<Vec<_>>(), names);
+        for (name, tool) in &whole {
+            assert_eq!(table.line(name), Some(tool), "{name}");
+        }
+        let variables = |found: &Environment| (found.harmless.clone(), found.executes.clone());
+        let environment = text.environment.expect("variables");
+        assert_eq!(variables(&table.environment), variables(&environment));
     }
 
     #[test]
