@@ -24,6 +24,10 @@ pub fn binary() -> &'static Path {
 
 fn build() -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
+    let features: &[&str] = match cfg!(feature = "cedar") {
+        true => &["--features", "cedar"],
+        false => &[],
+    };
     let status = Command::new(env!("CARGO"))
         .args([
             "build",
@@ -33,6 +37,7 @@ fn build() -> PathBuf {
             "-p",
             "ironcage",
         ])
+        .args(features)
         .arg("--manifest-path")
         .arg(&manifest)
         .status();

@@ -16,6 +16,7 @@ const ORDER: &[&[&str]] = &[
     &["policy", "host", "audit", "state", "control"],
     &["plan"],
     &["lease"],
+    &["cedar"],
     &["intent"],
     &["layers", "workspace", "egress"],
     &["learn"],
@@ -27,7 +28,7 @@ const ORDER: &[&[&str]] = &[
 ];
 
 /// Rooms that compute and must stay free of system calls.
-const PURE: &[&str] = &["model", "policy", "plan", "lease"];
+const PURE: &[&str] = &["model", "policy", "plan", "lease", "cedar"];
 
 /// Rooms that may hold unsafe code.
 const UNSAFE: &[&str] = &["sys", "microvm"];
@@ -202,6 +203,28 @@ fn pure_rooms_make_no_system_calls() {
             );
         }
     }
+}
+
+#[test]
+fn nothing_of_cedar_is_in_the_program_that_did_not_ask_for_it() {
+    let tree = |features: &[&str]| {
+        let mut tree = Command::new(env!("CARGO"));
+        tree.args([
+            "tree",
+            "--offline",
+            "--locked",
+            "--prefix=none",
+            "--edges=normal,build",
+        ]);
+        output(
+            tree.args(["-p", "ironcage"])
+                .args(features)
+                .current_dir(top()),
+        )
+    };
+    let names = |tree: &str| tree.lines().any(|line| line.starts_with("cedar-policy"));
+    assert!(!names(&tree(&[])));
+    assert!(names(&tree(&["--features", "cedar"])));
 }
 
 #[test]

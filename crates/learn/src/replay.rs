@@ -2,8 +2,9 @@
 
 use crate::draft::Host;
 use crate::record::Record;
+use ironcage_cedar::decide;
 use ironcage_egress::foretold;
-use ironcage_lease::{Asked, Decision, History, Wanted, decide};
+use ironcage_lease::{Asked, Decision, History, Wanted};
 use ironcage_model::{
     LeaseOrigin, Mark, NetworkVerdict, Observation, Printable, Protocol, Resource, Right, Traffic,
     Use,

@@ -2,6 +2,7 @@
 
 use crate::history::{History, MOST_ASKED, MOST_OPEN};
 use crate::paths::AskedPath;
+use crate::rules::{Case, Choice, Marks, Rules};
 use crate::{others, paths};
 use ironcage_model::{Approver, Extent, LeaseOrigin, Mark, Printable, Resource, Scope, Term};
 use ironcage_plan::Plan;
@@ -102,8 +103,21 @@ impl NotGiven {
     }
 }
 
-/// Decides whether a cage with this plan gets what is asked for.
+/// Decides whether a cage with this plan gets what is asked for, by the ceiling's own marks.
 pub fn decide(plan: &Plan, asked: &Asked<'_>, history: &History) -> Decision {
+    let ruled = plan.leases.as_ref().and_then(|leases| leases.cedar.first());
+    if let Some(rules) = ruled {
+        return refuse(format!(
+            "the policy has rules in Cedar for this ({}), and they are not looked at here",
+            Printable::new(&rules.origin)
+        ));
+    }
+    decide_by(plan, asked, history, &Marks)
+}
+
+/// Decides whether a cage with this plan gets what is asked for, with rules that choose between
+/// giving, asking and refusing. What is in no part of the ceiling they are not even asked about.
+pub fn decide_by(plan: &Plan, asked: &Asked<'_>, history: &History, rules: &dyn Rules) -> Decision {
     let Some(leases) = &plan.leases else {
         return refuse(
             "the cage's policy has no ceiling, so nothing can be given to it while it runs; write [ceiling.ask.files], [ceiling.ask.network] or another part into its policy and start it again",
@@ -139,7 +153,22 @@ pub fn decide(plan: &Plan, asked: &Asked<'_>, history: &History) -> Decision {
         ));
     }
     let from = Printable::new(&part.origin);
-    let approver = match (part.mark, asked.is_wished()) {
+    let case = Case {
+        plan,
+        asked,
+        history,
+        resource: &resource,
+    };
+    let Choice { mark, reason } = rules.choose(&case).unwrap_or_else(|| Choice {
+        mark: part.mark,
+        reason: match part.mark {
+            Mark::Ask if !asked.is_wished() => {
+                format!("the ceiling asks first for {resource} ({from})")
+            }
+            mark => format!("in the ceiling as {} ({from})", mark.name()),
+        },
+    });
+    let approver = match (mark, asked.is_wished()) {
         (Mark::Always | Mark::Auto, false) if history.distrusted => {
             return Decision::Ask {
                 reason: format!(
@@ -156,16 +185,12 @@ pub fn decide(plan: &Plan, asked: &Asked<'_>, history: &History) -> Decision {
         }
         (Mark::Always | Mark::Auto, _) => Approver::Policy,
         (Mark::Ask, true) => Approver::Operator,
-        (Mark::Ask, false) => {
-            return Decision::Ask {
-                reason: format!("the ceiling asks first for {resource} ({from})"),
-            };
-        }
-        // No part that denies is found.
-        (Mark::Deny, _) => return refuse("the ceiling denies it"),
+        (Mark::Ask, false) => return Decision::Ask { reason },
+        // By a rule: no part that denies is found.
+        (Mark::Deny, _) => return refuse(reason),
     };
     Decision::Give {
-        reason: format!("in the ceiling as {} ({from})", part.mark.name()),
+        reason,
         given: Given {
             resource,
             term: shortened(asked.term, leases.longest),

@@ -11,8 +11,10 @@ mod decide;
 mod history;
 mod others;
 mod paths;
+mod rules;
 
 pub use announced::Words;
-pub use decide::{Asked, Decision, Given, Wanted, decide, overlaps};
+pub use decide::{Asked, Decision, Given, Wanted, decide, decide_by, overlaps};
 pub use history::{History, MOST_ASKED, MOST_OPEN};
 pub use paths::{AskedPath, Facts, Node};
+pub use rules::{Case, Choice, Marks, Rules};

@@ -57,6 +57,7 @@ fn plan(others: Vec<Item<LeasePart>>) -> Plan {
     plan.leases = Some(Leases {
         paths: Vec::new(),
         others,
+        cedar: Vec::new(),
         closed: Vec::new(),
         longest: Some(Duration::from_secs(60)),
         grace: Duration::ZERO,

@@ -43,6 +43,7 @@ fn leases(paths: Vec<Item<LeasePath>>) -> Leases {
     Leases {
         paths,
         others: Vec::new(),
+        cedar: Vec::new(),
         closed: vec![closed_for_writing("/srv/policy.toml")],
         longest: Some(Duration::from_secs(60)),
         grace: Duration::ZERO,

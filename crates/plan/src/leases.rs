@@ -8,8 +8,8 @@ use crate::{PlanError, Request, bytes, guarded, network};
 use ironcage_host::{HostCaps, HostFiles, NodeType};
 use ironcage_model::{Extent, Holders, LimitKind, Mark, Right, ShellMode, WordsMode};
 use ironcage_policy::{
-    CeilingLimit, CeilingOther, CeilingWhat, ControlKey, Policy, Questions, Sourced, WorkspaceMode,
-    credentials, protected,
+    CeilingLimit, CeilingOther, CeilingWhat, ControlKey, Policy, Questions, RulesFile, Sourced,
+    WorkspaceMode, credentials, protected,
 };
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -59,6 +59,18 @@ pub struct ClosedPlace {
     pub right: Right,
 }
 
+/// Rules in Cedar that choose within the ceiling.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LeaseRules {
+    /// The file that they were read from.
+    #[serde(serialize_with = "bytes::path")]
+    pub path: PathBuf,
+    /// Their text.
+    pub text: String,
+    /// Whether only what they forbid counts.
+    pub only_forbids: bool,
+}
+
 /// What leases may give.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Leases {
@@ -66,6 +78,9 @@ pub struct Leases {
     pub paths: Vec<Item<LeasePath>>,
     /// What is not about paths.
     pub others: Vec<Item<LeasePart>>,
+    /// Rules that choose, within all of that, between giving, asking and refusing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cedar: Vec<Item<LeaseRules>>,
     /// What is never given, with the reason.
     pub closed: Vec<Item<ClosedPlace>>,
     /// How long a lease may live; `null` is as long as the cage.
@@ -225,6 +240,7 @@ pub(crate) fn make(
     Ok(Some(Leases {
         paths,
         others: others(policy, request, host, files)?,
+        cedar: ceiling.cedar.iter().map(rules).collect(),
         closed: closed(policy, request, files, matched),
         longest: ceiling.longest.value,
         grace: ceiling.grace.value.unwrap_or(Duration::MAX),
@@ -242,6 +258,17 @@ pub(crate) fn make(
         i_know: request.i_know,
         questions: QuestionTerms::of(&policy.questions),
     }))
+}
+
+fn rules(file: &Sourced<RulesFile>) -> Item<LeaseRules> {
+    Item {
+        what: LeaseRules {
+            path: file.value.path.clone(),
+            text: file.value.text.clone(),
+            only_forbids: file.value.only_forbids,
+        },
+        origin: file.origin.to_string(),
+    }
 }
 
 /// What is not about paths: shares of the host as numbers, sockets by their real paths, bundles by

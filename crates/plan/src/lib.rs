@@ -44,7 +44,7 @@ pub use explain::{Detail, explain};
 pub use filter::door as door_filter;
 pub use identity::git::{GitSetting, git_settings};
 pub use leases::{
-    ClosedPlace, Drift, LeasePart, LeasePath, Leases, QuestionTerms, protected_names,
+    ClosedPlace, Drift, LeasePart, LeasePath, LeaseRules, Leases, QuestionTerms, protected_names,
 };
 pub use locate::{Located, Standing, guard, locate};
 pub use login::PlannedLogin;

@@ -4,7 +4,7 @@
 //! asking, asking over giving at once, whoever said it; what no part names is never given.
 
 use crate::narrow::Dropped;
-use crate::{Amount, Cpus, PolicyError, Sourced, TimeLimit};
+use crate::{Amount, Cpus, PolicyError, RulesFile, Sourced, TimeLimit};
 use ironcage_model::{
     Extent, HOST_NAME, Holders, Mark, Printable, Right, SecretRule, ShellMode, WordsMode,
 };
@@ -154,6 +154,10 @@ pub(crate) struct CeilingFragment {
     pub(crate) channels: Option<Sourced<u32>>,
     /// In the order of [`Drift`]'s fields.
     pub(crate) drift: [Option<Sourced<u32>>; 3],
+    /// The file of rules that is named.
+    pub(crate) cedar: Option<Sourced<PathBuf>>,
+    /// The same, read.
+    pub(crate) rules: Option<Sourced<RulesFile>>,
     pub(crate) paths: Vec<Sourced<CeilingPath>>,
     pub(crate) others: Vec<Sourced<CeilingOther>>,
 }
@@ -196,6 +200,9 @@ pub struct Ceiling {
     pub channels: Sourced<u32>,
     /// When the cage is trusted less.
     pub drift: Drift,
+    /// Rules that choose within the parts: those of every source together.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cedar: Vec<Sourced<RulesFile>>,
     /// Files and directories.
     pub paths: Vec<Sourced<CeilingPath>>,
     /// What is not about paths.
@@ -235,6 +242,7 @@ impl Ceiling {
                 },
                 _ => return Err(incomplete("ceiling.drift")),
             },
+            cedar: fragment.rules.into_iter().collect(),
             paths: fragment.paths,
             others: fragment.others,
         })
@@ -290,6 +298,12 @@ impl Ceiling {
                 *known = said;
             }
         }
+        if let Some(rules) = fragment.rules {
+            let known = |known: &Sourced<RulesFile>| known.value == rules.value;
+            if !self.cedar.iter().any(known) {
+                self.cedar.push(rules);
+            }
+        }
         for path in fragment.paths {
             if self.paths.iter().all(|known| known.value != path.value) {
                 self.paths.push(path);
@@ -341,7 +355,13 @@ impl Ceiling {
             .others
             .iter()
             .filter(|own| own.value.mark != Mark::Deny);
+        let known = |rules: &Sourced<RulesFile>, of: &Ceiling| {
+            of.cedar.iter().any(|known| known.value == rules.value)
+        };
+        let rules = other.cedar.iter().all(|rules| known(rules, self))
+            && (self.cedar.iter()).all(|own| own.value.only_forbids || known(own, other));
         given
+            && rules
             && others.all(|own| {
                 other
                     .others
@@ -432,6 +452,11 @@ pub(crate) fn narrow(base: &Ceiling, fragment: &mut CeilingFragment, dropped: &m
         |wanted| *wanted <= base.words.value,
         |wanted| wanted.name().to_owned(),
     );
+    if let Some(rules) = &mut fragment.rules {
+        rules.value.only_forbids = true;
+        let shown = format!("permits of {}", Printable::new(&rules.value.path));
+        dropped.note("ceiling.cedar", shown, rules);
+    }
     fragment.paths.retain(|part| {
         let CeilingPath { path, right, mark } = &part.value;
         let kept = *mark == Mark::Deny || base.gives(path, *right, *mark);

@@ -4,7 +4,7 @@ use crate::diagnostic::Document;
 use crate::fragment::{self, Base, Fragment, Source};
 use crate::parse::parse_document;
 use crate::profiles::{self, Embedded};
-use crate::{Diagnostic, PolicyError};
+use crate::{Diagnostic, PolicyError, RulesFile, Sourced};
 use ironcage_model::Printable;
 use std::fs::{self, File, OpenOptions};
 use std::io::Read as _;
@@ -21,6 +21,8 @@ const O_NONBLOCK: i32 = 0o4000;
 /// One file of a chain.
 pub(crate) struct Link {
     pub(crate) document: Document,
+    /// The rules that it names.
+    pub(crate) rules: Option<Document>,
     pub(crate) fragment: Fragment,
 }
 
@@ -112,8 +114,21 @@ fn read_chain(
                 config_profile(&document, name, home, is_config && chain.links.is_empty())?;
             chain.chosen = Some(profile);
         }
-        let fragment = fragment::from_file(&file, &document, &Source::File, home)?;
-        chain.links.push(Link { document, fragment });
+        let mut fragment = fragment::from_file(&file, &document, &Source::File, home)?;
+        let rules = match (&fragment.ceiling.cedar, &file.ceiling.cedar) {
+            (Some(named), Some(written)) => {
+                let rules = read_rules(&document, written, &named.value, within.as_deref())?;
+                let origin = named.origin.clone();
+                fragment.ceiling.rules = Some(Sourced::new(RulesFile::of(&rules), origin));
+                Some(rules)
+            }
+            _ => None,
+        };
+        chain.links.push(Link {
+            document,
+            rules,
+            fragment,
+        });
         let (Some(link), Some(extends)) = (chain.links.last(), &file.extends) else {
             continue;
         };
@@ -163,6 +178,40 @@ fn read_chain(
     }
     chain.links.reverse();
     Ok(chain)
+}
+
+/// Reads the rules that a policy file names, as a part of it: whoever may not have that file read
+/// another one may not by this either.
+fn read_rules(
+    document: &Document,
+    written: &toml::Spanned<String>,
+    path: &Path,
+    within: Option<&Path>,
+) -> Result<Document, PolicyError> {
+    let wrong = |label: String, remedy: &str| {
+        let title = format!("cannot read the rules `{}`", written.get_ref());
+        PolicyError::from(Diagnostic::new(document, written.span(), title, label).remedy(remedy))
+    };
+    let named = format!("names {}", Printable::new(path));
+    let real = fs::canonicalize(path).map_err(|error| {
+        let label = format!("{named}: {error}");
+        wrong(label, "write a path relative to this file")
+    })?;
+    if within.is_some_and(|within| !real.starts_with(within)) {
+        return Err(wrong(
+            "lies elsewhere".to_owned(),
+            "a policy file of a workspace names rules in its own directory; copy them there, or name this one with --policy",
+        ));
+    }
+    read(&real).map_err(|error| {
+        let why = match &error {
+            PolicyError::NotAPolicy { reason, .. } => (*reason).to_owned(),
+            PolicyError::Read { source, .. } => source.to_string(),
+            other => other.to_string(),
+        };
+        let remedy = "rules are a text file of at most 256 KiB";
+        wrong(format!("{named}: {why}"), remedy)
+    })
 }
 
 fn config_profile(

@@ -90,6 +90,10 @@ fn written(
     if file.profile.is_some() {
         return Err(ChildPolicyError::Extends);
     }
+    if file.ceiling.cedar.is_some() {
+        let whose = "ceiling.cedar: the parent's rules hold for the child, and no others";
+        return Err(ChildPolicyError::Beyond(vec![whose.to_owned()]));
+    }
     let profile = match &file.extends {
         None => BASE,
         Some(extends) if profiles::find(extends.get_ref()).is_none() => {
@@ -155,6 +159,7 @@ fn inherit(parent: &Policy, child: &mut Policy, amounts: &impl Fn(&Limits) -> Am
     own.call_longest = outer.call_longest.clone();
     own.drift = outer.drift.clone();
     own.words = outer.words.clone();
+    own.cedar = outer.cedar.clone();
     if child.workspace_mode.value == WorkspaceMode::Leased {
         // Leases of paths are the parent's.
         child.workspace_mode.value = WorkspaceMode::ReadOnly;

@@ -279,6 +279,9 @@ pub struct CeilingSection {
     /// What the words of a model's answer do: with `narrow`, what its calls need and its words do not name is asked for where they name other places that can be leased; with `note` they stand beside questions, and nothing else.
     #[schemars(with = "Option<crate::schema::WordsModeName>")]
     pub words: Option<Spanned<String>>,
+    /// A file of rules in Cedar that choose, within the parts below, what is given at once, what is asked about and what is never given. It needs an `ironcage` that was built with the feature `cedar`.
+    #[schemars(with = "Option<String>")]
+    pub cedar: Option<Spanned<String>>,
     /// Given at once, although another part asks first: what `ironcage approve --always` writes.
     pub always: CeilingAlways,
     /// Given at once, to whoever asks.

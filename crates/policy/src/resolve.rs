@@ -145,9 +145,11 @@ pub fn examine(path: &Path, sources: &Sources) -> Result<Examined, PolicyError> 
     let files: Vec<PathBuf> = chain
         .links
         .iter()
-        .map(|link| link.document.path.clone())
+        .flat_map(|link| std::iter::once(&link.document).chain(&link.rules))
+        .map(|document| document.path.clone())
         .collect();
-    let path = files.last().cloned().unwrap_or_else(|| path.to_owned());
+    let last = chain.links.last().map(|link| link.document.path.clone());
+    let path = last.unwrap_or_else(|| path.to_owned());
     let config = load_config(sources)?;
     let (profile, _) = choose_profile(sources, None, config.as_ref())?;
     let mut policy = base_policy(profile, &sources.home)?;
@@ -261,6 +263,7 @@ fn apply_chain(
 ) {
     for mut link in chain.links {
         documents.push(link.document);
+        documents.extend(link.rules);
         link.fragment.ceiling.place(&sources.workspace);
         merge::apply(policy, link.fragment);
     }
@@ -302,6 +305,7 @@ fn apply_untrusted(
     }
     for link in chain.links {
         documents.push(link.document);
+        documents.extend(link.rules);
         narrowed.extend(take(policy, link.fragment));
     }
     Ok(narrowed)

@@ -1,8 +1,8 @@
 //! Which policy files of workspaces the user has trusted.
 //!
-//! A file is trusted by its path and the content of it and of all that it extends: a change
-//! to any of them, also by an agent in a cage, takes the trust away. The records lie in
-//! Ironcage's state directory, which no cage can reach.
+//! A file is trusted by its path and the content of it, of all that it extends and of the rules
+//! that it names: a change to any of them, also by an agent in a cage, takes the trust away. The
+//! records lie in Ironcage's state directory, which no cage can reach.
 
 use crate::chain::Link;
 use ironcage_model::Printable;
@@ -32,12 +32,17 @@ impl TrustDigest {
         hash.update(b"ironcage policy trust 1\0");
         for link in links {
             // Lengths go before, so that no two lists of files give the same bytes.
-            for part in [
-                link.document.path.as_os_str().as_bytes(),
-                link.document.text.as_bytes(),
-            ] {
-                hash.update((part.len() as u64).to_le_bytes());
-                hash.update(part);
+            for (document, kind) in std::iter::once((&link.document, ""))
+                .chain(link.rules.iter().map(|rules| (rules, "rules")))
+            {
+                hash.update(kind);
+                for part in [
+                    document.path.as_os_str().as_bytes(),
+                    document.text.as_bytes(),
+                ] {
+                    hash.update((part.len() as u64).to_le_bytes());
+                    hash.update(part);
+                }
             }
         }
         let digest = hash.finalize();

@@ -301,6 +301,10 @@ fn a_child_is_refused_what_its_parent_has_not_and_told_what_that_is() {
             "network.secrets: TOKEN",
         ),
         ("isolation = \"chroot\"\n", "isolation: chroot"),
+        (
+            "[ceiling]\ncedar = \"rules.cedar\"\n",
+            "ceiling.cedar: the parent's rules",
+        ),
         ("extends = \"./base.toml\"\n", "and no file"),
         ("extends = \"/etc/ironcage.toml\"\n", "and no file"),
         ("[network\n", "policy of the child"),

@@ -150,6 +150,69 @@ fn trust_covers_what_is_extended() {
 }
 
 #[test]
+fn trust_covers_the_rules_that_are_named_and_without_it_they_only_forbid() {
+    let stage = Stage::new();
+    let without = stage.resolve();
+    stage.write("home/project/rules.cedar", "// one\n");
+    let text = "[ceiling]\ncedar = \"rules.cedar\"\n";
+    stage.write("home/project/ironcage.toml", text);
+    let untrusted = stage.resolve();
+    let rules = &untrusted.policy.ceiling.cedar;
+    assert!(rules[0].value.only_forbids && rules[0].value.text == "// one\n");
+    assert!(is_no_wider(&untrusted.policy, &without.policy));
+    assert!(!is_no_wider(&without.policy, &untrusted.policy));
+    assert!(
+        untrusted.narrowed[0].contains("permits of"),
+        "{:?}",
+        untrusted.narrowed
+    );
+    let place = stage.path("home/project/rules.cedar");
+    assert!(
+        untrusted.documents.contains(&place),
+        "no agent may write it"
+    );
+    stage.trust();
+    let trusted = stage.resolve();
+    assert!(trusted.trusted && !trusted.policy.ceiling.cedar[0].value.only_forbids);
+    assert!(!is_no_wider(&trusted.policy, &without.policy));
+    stage.write("home/project/rules.cedar", "// two\n");
+    assert!(!stage.resolve().trusted);
+}
+
+#[test]
+fn rules_that_a_workspace_names_lie_in_its_directory() {
+    let stage = Stage::new();
+    stage.write("home/secret", "not a rule\n");
+    for (text, why) in [
+        ("cedar = \"../secret\"", "lies elsewhere"),
+        ("cedar = \"link\"", "lies elsewhere"),
+        ("cedar = \"/dev/zero\"", "lies elsewhere"),
+        ("cedar = \"absent\"", "No such file"),
+        ("cedar = \".\"", "not a regular file"),
+    ] {
+        stage.write(
+            "home/project/ironcage.toml",
+            &format!("[ceiling]\n{text}\n"),
+        );
+        let link = stage.path("home/project/link");
+        if !link.is_symlink() {
+            std::os::unix::fs::symlink("../secret", link).unwrap();
+        }
+        let error = resolve(&stage.sources()).unwrap_err().to_string();
+        assert!(error.contains(why), "{text}: {error}");
+        assert!(!error.contains("not a rule\n"), "{error}");
+    }
+    // What the user names may lie anywhere.
+    stage.write("home/named.toml", "[ceiling]\ncedar = \"secret\"\n");
+    let named = Sources {
+        policy_file: Some(stage.path("home/named.toml")),
+        ..stage.sources()
+    };
+    let named = resolve(&named).unwrap().policy.ceiling.cedar;
+    assert!(!named[0].value.only_forbids && named[0].value.text.starts_with("not"));
+}
+
+#[test]
 fn the_same_content_elsewhere_is_not_trusted() {
     let stage = Stage::new();
     stage.write("home/project/ironcage.toml", WIDENING);

@@ -3,7 +3,8 @@
 use crate::intents::in_base;
 use crate::leases::look;
 use crate::needed::{Names, Need, Needed};
-use ironcage_lease::{Asked, AskedPath, Decision, History, Wanted, decide};
+use ironcage_cedar::decide;
+use ironcage_lease::{Asked, AskedPath, Decision, History, Wanted};
 use ironcage_model::{Contact, LeaseOrigin, Resource, Scope, Term};
 use ironcage_plan::Plan;
 use std::path::PathBuf;

@@ -184,7 +184,7 @@ impl CageFlags {
             cwd,
             workspace,
         } = at;
-        resolve(&Sources {
+        let resolved = resolve(&Sources {
             profile: self.profile.clone(),
             policy_file: self.policy.clone(),
             workspace: workspace.clone(),
@@ -193,8 +193,12 @@ impl CageFlags {
             state_dir: Some(places::state_dir(home)),
             home: home.clone(),
             flags: self.layer(cwd)?,
-        })
-        .map_err(|error| CliError::from_error(&error))
+        });
+        let checked = resolved.and_then(|resolved| {
+            ironcage_cedar::check(&resolved.policy)?;
+            Ok(resolved)
+        });
+        checked.map_err(|error| CliError::from_error(&error))
     }
 
     fn attempt(&self, argv: Vec<OsString>) -> Result<Result<Prepared, PlanError>, CliError> {

@@ -100,6 +100,9 @@ impl Check<'_> {
                     _ => WordsMode::Note,
                 })
             })?,
+            cedar: self.one(&section.cedar, Self::path)?,
+            // Read by who reads the files of a policy.
+            rules: None,
             paths,
             others,
         })

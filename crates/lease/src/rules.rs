@@ -1,0 +1,44 @@
+//! Who chooses, for what lies in the ceiling, between giving at once, asking and refusing.
+
+use crate::decide::Asked;
+use crate::history::History;
+use ironcage_model::{Mark, Resource};
+use ironcage_plan::Plan;
+
+/// A request that lies in the ceiling.
+#[derive(Debug, Clone, Copy)]
+pub struct Case<'a> {
+    /// The cage's plan.
+    pub plan: &'a Plan,
+    /// What is asked for.
+    pub asked: &'a Asked<'a>,
+    /// What was given and asked before.
+    pub history: &'a History,
+    /// What would be given.
+    pub resource: &'a Resource,
+}
+
+/// What was chosen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// `auto`, `ask` or `deny`.
+    pub mark: Mark,
+    /// Why, for people.
+    pub reason: String,
+}
+
+/// Chooses. Like the decision, it is a pure function.
+pub trait Rules {
+    /// What is chosen; `None` leaves it to the ceiling's own mark.
+    fn choose(&self, case: &Case<'_>) -> Option<Choice>;
+}
+
+/// The ceiling's own marks, and nothing else.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Marks;
+
+impl Rules for Marks {
+    fn choose(&self, _: &Case<'_>) -> Option<Choice> {
+        None
+    }
+}
