@@ -165,7 +165,7 @@ fn within(leases: &Leases, lease: &Lease) -> Result<(), String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(100))]
 
     #[test]
     fn no_sequence_of_requests_yields_anything_outside_of_the_ceiling(
@@ -230,7 +230,7 @@ fn generated_sequences_do_yield_leases_by_rules() {
     use proptest::strategy::ValueTree as _;
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let (mut widened, mut narrowed) = (0, 0);
-    for _ in 0..600 {
+    for _ in 0..300 {
         let (paths, others) = (any_paths(), any_others());
         let (paths, others) = (
             paths.new_tree(&mut runner).unwrap().current(),
@@ -264,7 +264,7 @@ fn generated_sequences_do_yield_leases_by_rules() {
         }
     }
     assert!(
-        widened > 5 && narrowed > 5,
+        widened > 3 && narrowed > 3,
         "{widened} widened, {narrowed} narrowed"
     );
 }
