@@ -205,6 +205,8 @@ both! {
         // Twice, or around one another, is once.
         outside(&aside.join("data/deep/other"), "--read", "overlaps");
         let list = cage.says("leases", &["--json"]).ok().stdout();
+        let all = Running::start(&mut stage.ironcage(["leases"])).finish(PATIENCE).ok().stdout();
+        assert!(all.contains(&format!("{}  lease 1", cage.id)), "{all}");
         assert_eq!(list.matches("\"number\"").count(), 1, "{list}");
     }
 

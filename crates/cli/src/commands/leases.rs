@@ -6,8 +6,9 @@ use crate::completed::running_cages;
 use crate::error::{CliError, CommandResult};
 use crate::running;
 use ironcage_audit::{Error, Record};
+use ironcage_control::LeaseDescription;
 use ironcage_model::{EventKind, Holder, Printable, Span};
-use ironcage_runtime::client::leases;
+use ironcage_runtime::client::{Found, leases};
 use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
@@ -15,14 +16,14 @@ use std::time::Duration;
 /// How often the record is looked at while it grows.
 const PACE: Duration = Duration::from_millis(200);
 
-/// List the permissions that a running cage has beyond its base
+/// List the permissions that running cages have beyond their base
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Id of the cage, its beginning, or the cage's name
+    /// Only of this cage: its id, the beginning of it, or its name
     #[arg(value_name = "ID", add = running_cages())]
-    id: String,
+    id: Option<String>,
     /// Show what was given, refused and taken back so far, and go on until the cage ends
-    #[arg(short, long, conflicts_with = "json")]
+    #[arg(short, long, conflicts_with = "json", requires = "id")]
     follow: bool,
     /// Print JSON
     #[arg(long)]
@@ -30,18 +31,25 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
-    if args.follow {
-        let dir = logs()?;
-        let id = find(&dir, Some(&args.id))?;
-        let path = ironcage_audit::log_path(&dir, &id);
-        if !path.exists() {
-            return Err(said(Error::NoSuchCage { id }));
+    match args.id.as_deref() {
+        Some(id) if args.follow => {
+            let dir = logs()?;
+            let id = find(&dir, Some(id))?;
+            let path = ironcage_audit::log_path(&dir, &id);
+            if !path.exists() {
+                return Err(said(Error::NoSuchCage { id }));
+            }
+            follow(&path)
         }
-        return follow(&path);
+        Some(id) => of_one(id, args.json),
+        None => of_all(args.json),
     }
-    let connection = running::connect(&args.id)?;
+}
+
+fn of_one(id: &str, json: bool) -> CommandResult {
+    let connection = running::connect(id)?;
     let list = leases(&connection).map_err(running::said)?;
-    if args.json {
+    if json {
         let text = serde_json::to_string_pretty(&list).map_err(CliError::new)?;
         anstream::println!("{text}");
         return Ok(0);
@@ -50,27 +58,69 @@ pub(crate) fn run(args: Args) -> CommandResult {
         anstream::println!("cage {}: no lease is open", connection.id());
     }
     for described in list {
-        let lease = &described.lease;
-        let left = match described.milliseconds_left {
-            Some(left) => format!(", {} left", Span(left)),
-            None => String::new(),
-        };
-        let uses = match described.uses_left {
-            Some(left) => format!(", {left} uses left"),
-            None => String::new(),
-        };
-        let reason = match lease.reason.as_str() {
-            "" => String::new(),
-            reason => format!(": {}", Printable::new(reason)),
-        };
-        anstream::println!(
-            "lease {}  {:<7}  {}{left}{uses}{reason}",
-            lease.number,
-            described.state.name(),
-            lease.resource
-        );
+        anstream::println!("{}", in_words(&described));
     }
     Ok(0)
+}
+
+fn of_all(json: bool) -> CommandResult {
+    let cages = running::cages()?;
+    let mut told = Vec::new();
+    for found in cages.running().map_err(running::said)? {
+        let Found::Answered(description) = found else {
+            continue;
+        };
+        // One that ends at this moment has no leases.
+        let connection = cages.connect(&description.id);
+        if let Ok(list) = connection.and_then(|connection| leases(&connection)) {
+            told.extend(list.into_iter().map(|one| (description.id.clone(), one)));
+        }
+    }
+    if json {
+        let list = told
+            .iter()
+            .map(|(cage, described)| {
+                let mut value = serde_json::to_value(described)?;
+                if let Some(fields) = value.as_object_mut() {
+                    fields.insert("cage".into(), cage.as_str().into());
+                }
+                Ok(value)
+            })
+            .collect::<Result<Vec<_>, serde_json::Error>>();
+        let text = list.and_then(|list| serde_json::to_string_pretty(&list));
+        anstream::println!("{}", text.map_err(CliError::new)?);
+        return Ok(0);
+    }
+    if told.is_empty() {
+        anstream::println!("no running cage has a lease");
+    }
+    for (cage, described) in &told {
+        anstream::println!("{cage}  {}", in_words(described));
+    }
+    Ok(0)
+}
+
+/// An open lease in one line.
+fn in_words(described: &LeaseDescription) -> String {
+    let lease = &described.lease;
+    let left = match described.milliseconds_left {
+        Some(left) => format!(", {} left", Span(left)),
+        None => String::new(),
+    };
+    let uses = match described.uses_left {
+        Some(left) => format!(", {left} uses left"),
+        None => String::new(),
+    };
+    let reason = match lease.reason.as_str() {
+        "" => String::new(),
+        reason => format!(": {}", Printable::new(reason)),
+    };
+    format!(
+        "lease {}  {:<7}  {}{left}{uses}{reason}",
+        lease.number,
+        described.state.name(),
+        lease.resource
+    )
 }
 
 fn follow(path: &Path) -> CommandResult {
