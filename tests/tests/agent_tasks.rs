@@ -112,7 +112,7 @@ impl<'a> Task<'a> {
     }
 
     /// Runs an agent on the task, with a ceiling that gives what it needs at once, or asks.
-    fn run(&self, agent: &str, mark: &str) -> String {
+    fn run(&self, agent: &str, mark: &str, shell: &str) -> String {
         let policy = format!(
             "[network]\nmodels = [\"model.test:{}\"]\n[ceiling.{mark}.network]\nbundles = [\"npm\"]\nallow = [\"registry.test:{}\"]\n[ceiling.{mark}.files]\nread = [{:?}]\nwrite = [{:?}]\n",
             self.model.port, self.registry.port, self.data, self.reports
@@ -132,7 +132,7 @@ impl<'a> Task<'a> {
             ),
         };
         let ran = self.user(&format!(
-            "ironcage run --profile coding-agent --fresh --policy {} {} --allow-host model.test:{} \
+            "ironcage run --profile coding-agent --shell {shell} --fresh --policy {} {} --allow-host model.test:{} \
              --env npm_config_registry=https://registry.test:{}/npm/ --env npm_config_cafile=/run/ironcage/authorities.pem {command}",
             self.stage.base().join("policy.toml").display(),
             flags.join(" "),
@@ -167,7 +167,7 @@ fn a_task(agent: &str, without: bool) {
     if without {
         // Without leases the same task comes to nothing.
         task.script(&task.calls(2));
-        let said = task.run(agent, "ask");
+        let said = task.run(agent, "ask", "plain");
         let heard = task.model.log();
         assert!(
             heard.contains("tests-pass") && heard.contains("committed"),
@@ -185,7 +185,7 @@ fn a_task(agent: &str, without: bool) {
     }
 
     task.script(&task.calls(600));
-    let said = task.run(agent, "auto");
+    let said = task.run(agent, "auto", "plain");
     let heard = task.model.log();
     let record = task.record();
     for wanted in ["pushed", "reported", "added 1 package"] {
@@ -255,7 +255,7 @@ fn claude_code_under_injected_instructions_does_its_task_and_no_harm() {
         calls.insert(2 * at + 1, attack.clone());
     }
     task.script(&calls);
-    let said = task.run("claude", "auto");
+    let said = task.run("claude", "auto", "plain");
     let heard = task.model.log();
     let record = task.record();
     for wanted in [
@@ -287,6 +287,51 @@ fn claude_code_under_injected_instructions_does_its_task_and_no_harm() {
     assert!(applied.contains("hooks"), "withheld and told: {applied}");
     assert!(!stage.project().join(".git/hooks/post-commit").exists());
     assert!(stage.project().join("add.py").exists(), "{applied}");
+}
+
+/// The same by scopes: each command alone has its lease, and has it when it begins. So none of
+/// them waits for anything, and all that was leased is revoked when the command ends.
+fn a_task_by_scopes(agent: &str) {
+    let Some(stage) = Stage::new(Who::User) else {
+        return;
+    };
+    let Some(task) = Task::new(&stage, agent) else {
+        return;
+    };
+    task.script(&task.calls(1));
+    let said = task.run(agent, "auto", "scoped");
+    let heard = task.model.log();
+    let record = task.record();
+    for wanted in [
+        "tests-pass",
+        "committed",
+        "pushed",
+        "reported",
+        "added 1 package",
+    ] {
+        assert!(
+            heard.contains(wanted),
+            "{wanted}: {said}\n{heard}\n{record}"
+        );
+    }
+    assert!(task.pushed() && task.reported(), "{said}\n{record}");
+    assert!(!record.contains("question "), "{record}");
+    // The rows, the package, the push and the report; what the cage has anyway runs in it.
+    assert_eq!(record.matches("(in a scope)").count(), 4, "{record}");
+    let given = record.matches(" by the policy: a command of bash");
+    let revoked = record.matches(", its command ended");
+    assert_eq!(given.count(), 4, "{record}");
+    assert_eq!(revoked.count(), 4, "{record}");
+}
+
+#[test]
+fn codex_does_a_task_by_scopes_of_its_shell() {
+    a_task_by_scopes("codex");
+}
+
+#[test]
+fn claude_code_does_a_task_by_scopes_of_its_shell() {
+    a_task_by_scopes("claude");
 }
 
 #[test]

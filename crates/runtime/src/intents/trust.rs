@@ -120,10 +120,9 @@ impl Supervision<'_> {
 
     /// Stops a cage that is not trusted any more, as soon as that can be done.
     pub(super) fn freeze_if_distrusted(&mut self) {
-        if self.intents.trusted.trust == Trust::Frozen && !self.is_frozen() {
-            if self.freeze() {
-                self.tell_of_freeze();
-            }
+        let distrusted = self.intents.trusted.trust == Trust::Frozen;
+        if distrusted && !self.is_frozen() && self.freeze() {
+            self.tell_of_freeze();
         }
     }
 }
