@@ -148,9 +148,12 @@ impl Rules for RuleSet {
     }
 }
 
+/// Rules, with the text that they were read from.
+type Known = (Vec<Item<LeaseRules>>, Rc<RuleSet>);
+
 thread_local! {
     /// What was read last: the same rules are read once, not for each request.
-    static LAST: RefCell<Option<(Vec<Item<LeaseRules>>, Rc<RuleSet>)>> = const { RefCell::new(None) };
+    static LAST: RefCell<Option<Known>> = const { RefCell::new(None) };
 }
 
 /// Does something with the rules of a plan.
