@@ -3,7 +3,7 @@
 use crate::{NetworkRequest, NetworkRules};
 use ironcage_model::{
     CageId, Ending, Holder, LayerReport, Lease, LeaseEnd, LeaseOrigin, Question, Resource, Right,
-    Term,
+    Taint, Term,
 };
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -442,6 +442,9 @@ pub struct Description {
     /// Channels to and from other cages.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub channels: Vec<ChannelDescription>,
+    /// What it may have come into contact with.
+    #[serde(default, skip_serializing_if = "Taint::is_none")]
+    pub taint: Taint,
     /// The profile in force.
     pub profile: String,
     /// SHA-256 of the plan.

@@ -168,26 +168,29 @@ pub fn decide_by(plan: &Plan, asked: &Asked<'_>, history: &History, rules: &dyn 
             mark => format!("in the ceiling as {} ({from})", mark.name()),
         },
     });
-    let approver = match (mark, asked.is_wished()) {
-        (Mark::Always | Mark::Auto, false) if history.distrusted => {
-            return Decision::Ask {
-                reason: format!(
-                    "what the cage did differs from what its model said, so {resource} is asked for first"
-                ),
-            };
-        }
-        (Mark::Always | Mark::Auto, false) if history.unannounced => {
-            return Decision::Ask {
-                reason: format!(
-                    "the model's words name other places and not this one, so {resource} is asked for first"
-                ),
-            };
-        }
-        (Mark::Always | Mark::Auto, _) => Approver::Policy,
-        (Mark::Ask, true) => Approver::Operator,
-        (Mark::Ask, false) => return Decision::Ask { reason },
+    let against = match mark {
         // By a rule: no part that denies is found.
-        (Mark::Deny, _) => return refuse(reason),
+        Mark::Deny => return refuse(reason),
+        Mark::Ask => Some(reason.clone()),
+        Mark::Always | Mark::Auto if history.distrusted => Some(format!(
+            "what the cage did differs from what its model said, so {resource} is asked for first"
+        )),
+        Mark::Always | Mark::Auto if history.unannounced => Some(format!(
+            "the model's words name other places and not this one, so {resource} is asked for first"
+        )),
+        Mark::Always | Mark::Auto if could_leak(plan, &resource, history) => Some(format!(
+            "private data and untrusted content {} (`ironcage why` says by what), so {resource}, by which something could leave it, is asked for first",
+            match history.taint.meets() {
+                true => "meet in this cage",
+                false => "would meet by it in this cage",
+            }
+        )),
+        Mark::Always | Mark::Auto => None,
+    };
+    let approver = match (against, asked.is_wished()) {
+        (None, _) => Approver::Policy,
+        (Some(_), true) => Approver::Operator,
+        (Some(reason), false) => return Decision::Ask { reason },
     };
     Decision::Give {
         reason,
@@ -198,6 +201,13 @@ pub fn decide_by(plan: &Plan, asked: &Asked<'_>, history: &History, rules: &dyn 
             approver,
         },
     }
+}
+
+/// Whether something could leave the cage by this, in which private data and untrusted content
+/// have met, or would by it.
+fn could_leak(plan: &Plan, resource: &Resource, history: &History) -> bool {
+    let asks = plan.taint.as_ref().is_some_and(|marking| marking.ask);
+    asks && resource.leads_out() && history.taint.with(plan.taint_of(resource)).meets()
 }
 
 /// The part of the ceiling that decides.

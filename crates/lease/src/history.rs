@@ -1,6 +1,6 @@
 //! What was given and asked before, as far as it matters for the next decision.
 
-use ironcage_model::Lease;
+use ironcage_model::{Lease, Taint};
 
 /// Leases that are open at once in a cage.
 pub const MOST_OPEN: usize = 64;
@@ -19,4 +19,6 @@ pub struct History {
     /// Whether the model's words named other places, and not this one, and the policy has that
     /// asked for.
     pub unannounced: bool,
+    /// What the cage may have come into contact with.
+    pub taint: Taint,
 }

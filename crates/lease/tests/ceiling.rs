@@ -290,8 +290,7 @@ fn too_many_requests_and_too_many_leases_are_refused_with_their_reason() {
     let mut history = History {
         open: Vec::new(),
         asked: MOST_ASKED,
-        distrusted: false,
-        unannounced: false,
+        ..History::default()
     };
     let decided = |history: &History, origin| decide(&plan, &asked(path, READ, origin), history);
     assert!(matches!(decided(&history, TOOL), Decision::Refuse { .. }));

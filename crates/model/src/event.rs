@@ -2,7 +2,8 @@
 
 use crate::{
     CageId, Ending, Holder, IntentRecord, Isolation, LayerReport, Lease, LeaseEnd, LeaseOrigin,
-    LimitHit, LiveRule, NetworkLimits, Publish, Question, QuestionEnd, Resource, RuleChange, Trust,
+    LimitHit, LiveRule, NetworkLimits, Publish, Question, QuestionEnd, Resource, RuleChange, Taint,
+    Trust,
 };
 use serde::{Deserialize, Serialize};
 
@@ -283,6 +284,13 @@ pub enum EventKind {
         /// Why, where it was refused.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         reason: String,
+    },
+    /// The cage may have come into contact with private data or untrusted content.
+    Tainted {
+        /// All that it has now.
+        taint: Taint,
+        /// By what it came to it.
+        because: String,
     },
     /// A channel is gone.
     ChannelClosed {

@@ -223,6 +223,21 @@ impl Resource {
             Resource::Capability { .. } => "capability",
         }
     }
+
+    /// Whether something could leave a cage by it.
+    pub const fn leads_out(&self) -> bool {
+        match self {
+            Resource::Host { .. }
+            | Resource::Http { .. }
+            | Resource::Secret { .. }
+            | Resource::Socket { .. }
+            | Resource::Port { .. } => true,
+            Resource::Path { .. }
+            | Resource::Limit { .. }
+            | Resource::Syscalls { .. }
+            | Resource::Capability { .. } => false,
+        }
+    }
 }
 
 impl fmt::Display for Resource {

@@ -25,6 +25,7 @@ mod request;
 mod secret;
 mod span;
 mod switch;
+mod taint;
 
 pub use enforcement::{Enforcement, LayerReport};
 pub use event::{
@@ -60,3 +61,4 @@ pub use secret::{
 };
 pub use span::Span;
 pub use switch::{Switch, UnknownSwitch};
+pub use taint::Taint;

@@ -93,6 +93,7 @@ fn write_all(plan: &Plan, detail: Detail, out: &mut String) -> fmt::Result {
     first_lock(plan, out)?;
     network(plan, out)?;
     leases(plan, out)?;
+    taint(plan, out)?;
     seccomp(plan, detail, out)?;
     writeln!(out, "\nlayers")?;
     for report in &plan.layers {
@@ -165,6 +166,29 @@ fn leases(plan: &Plan, out: &mut String) -> fmt::Result {
         };
         write!(line, "{:<5} {kind}{}", part.mark.name(), part.extent)
     })
+}
+
+fn taint(plan: &Plan, out: &mut String) -> fmt::Result {
+    let Some(marking) = &plan.taint else {
+        return Ok(());
+    };
+    let title = "taint: private data lies in";
+    section(out, title, &marking.private, |place, line| {
+        write!(line, "{}", Printable::new(&place.path))
+    })?;
+    let title = "taint: what these hosts serve is not trusted";
+    section(out, title, &marking.untrusted, |untrusted, line| {
+        write!(line, "{}", untrusted.host)
+    })?;
+    writeln!(out, "  from its start the cage has: {}", marking.start)?;
+    writeln!(
+        out,
+        "  where both meet, leases by which something could leave are {}",
+        match marking.ask {
+            true => "asked for first",
+            false => "given as the ceiling says",
+        }
+    )
 }
 
 fn network(plan: &Plan, out: &mut String) -> fmt::Result {

@@ -4,7 +4,9 @@ use crate::plan::{
     AccessRights, AccessRule, Bounds, Hardening, Hostname, IdMap, Identity, Item, Plan, Rung,
     Scratch, Variable,
 };
-use crate::{PlanError, Request, bounds, command, filter, leases, network, oci, rung, trust, view};
+use crate::{
+    PlanError, Request, bounds, command, filter, leases, network, oci, rung, taint, trust, view,
+};
 use ironcage_host::{CgroupHost, HostCaps, HostFiles, Privilege};
 use ironcage_model::{Enforcement, Isolation, Layer, LayerReport, ShellMode};
 use ironcage_policy::{Policy, SideChannels, Sourced, capabilities};
@@ -121,7 +123,7 @@ pub fn make(
         notes.extend(crate::network_notes::without_network(&policy.network));
     }
     notes.extend(unread.map(str::to_owned));
-    Ok(Plan {
+    let mut plan = Plan {
         rung: Item {
             what: Rung { isolation, runtime },
             origin: policy.isolation.origin.to_string(),
@@ -158,6 +160,7 @@ pub fn make(
         landlock,
         processors: bounds::processors(&bounds, host, &mut notes),
         hardening: hardening(policy, host, &bounds)?,
+        taint: None,
         network,
         seccomp: filter::make(
             policy,
@@ -186,7 +189,9 @@ pub fn make(
         degraded,
         absent: view.absent,
         notes,
-    })
+    };
+    plan.taint = taint::make(&policy.taint, &plan, files);
+    Ok(plan)
 }
 
 /// What is done against side channels. Where the host lacks a means, nothing starts.

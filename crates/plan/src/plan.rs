@@ -12,6 +12,7 @@ use crate::leases::Leases;
 use crate::network::Network;
 use crate::oci::OciRuntime;
 use crate::seccomp::Filter;
+use crate::taint::Marking;
 use ironcage_host::CgroupHost;
 use ironcage_model::{CageId, Isolation, Layer, LayerReport};
 use serde::Serialize;
@@ -338,6 +339,9 @@ pub struct Plan {
     /// How many channels to and from other cages there may be.
     #[serde(skip_serializing_if = "is_zero")]
     pub channels: u32,
+    /// What marks the cage; `null` is nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub taint: Option<Marking>,
     /// The system call filter.
     pub seccomp: Filter,
     /// Bounds in numbers.

@@ -128,6 +128,7 @@ fn inherit(parent: &Policy, child: &mut Policy, amounts: &impl Fn(&Limits) -> Am
     child.in_memory = parent.in_memory.clone();
     child.unprotect = parent.unprotect.clone();
     child.questions = parent.questions.clone();
+    child.taint = parent.taint.clone();
     child.allow_degraded = parent.allow_degraded.clone();
     child.side_channels = parent.side_channels.clone();
     child.hostname = parent.hostname.clone();
@@ -306,6 +307,10 @@ fn shared(parent: &Policy, child: &Policy, workspace: &Path, beyond: &mut Vec<St
         let told = beyond_told(key);
         unless(same, told);
     }
+    unless(
+        child.taint.is_no_wider(&parent.taint),
+        "taint.ask: false".into(),
+    );
     ceiling(&parent.ceiling, &child.ceiling, &mut unless);
     let own = &child.network;
     let leased = child.ceiling.others.iter();

@@ -39,6 +39,8 @@ pub struct PolicyFile {
     pub ceiling: CeilingSection,
     /// How people are asked about what the ceiling gives after asking.
     pub questions: QuestionsSection,
+    /// Which data is private and which content untrusted, and what follows where both meet.
+    pub taint: TaintSection,
     /// System calls.
     pub syscalls: SyscallsSection,
     /// Bounds on what the cage uses.
@@ -326,6 +328,22 @@ pub struct QuestionsSection {
     /// An address to which each question is sent as JSON, by `curl`.
     #[schemars(with = "Option<String>")]
     pub webhook: Option<Spanned<String>>,
+}
+
+/// Which data is private and which content untrusted. A cage that can read or reach such a thing, from its start or by a
+/// lease, is marked, and so is whoever reads its workspace, its caches or its messages.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct TaintSection {
+    /// Paths with private data.
+    #[schemars(with = "Vec<String>")]
+    pub private: Vec<Spanned<String>>,
+    /// Hosts whose content is not trusted: `"*"` is every one.
+    #[schemars(with = "Vec<String>")]
+    pub untrusted: Vec<Spanned<String>>,
+    /// Whether leases by which something could leave the cage need approval where both meet, also those that are given at once.
+    #[schemars(with = "Option<bool>")]
+    pub ask: Option<Spanned<bool>>,
 }
 
 /// A part of the ceiling, in the words of the base.

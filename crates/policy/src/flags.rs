@@ -6,6 +6,7 @@ use crate::fragment::{
 };
 use crate::network::{self, InvalidHostRule, NetworkFragment, NetworkLimit, NetworkMode};
 use crate::questions::QuestionsFragment;
+use crate::taint::TaintFragment;
 use crate::{
     Amount, Cpus, EnvRule, HidePattern, Origin, PolicyError, SideChannels, Sourced, TimeLimit,
     WorkspaceMode, bundles, logins, syscalls,
@@ -242,6 +243,7 @@ impl FlagLayer {
                 ..CeilingFragment::default()
             },
             questions: QuestionsFragment::default(),
+            taint: TaintFragment::default(),
             limits: LimitsFragment {
                 memory: one("--memory", self.memory),
                 cpus: one("--cpus", self.cpus),

@@ -11,6 +11,7 @@ use crate::file::CpusText;
 use crate::network::NetworkFragment;
 use crate::parse::nearest;
 use crate::questions::QuestionsFragment;
+use crate::taint::TaintFragment;
 use crate::{
     Amount, Cpus, Diagnostic, EnvRule, Executed, HidePattern, Listed, Origin, PolicyFile,
     SideChannels, Sourced, TimeLimit, WorkspaceMode, caches, capabilities, executed, profiles,
@@ -52,6 +53,7 @@ pub(crate) struct Fragment {
     pub(crate) network: NetworkFragment,
     pub(crate) ceiling: CeilingFragment,
     pub(crate) questions: QuestionsFragment,
+    pub(crate) taint: TaintFragment,
     pub(crate) limits: LimitsFragment,
     pub(crate) require: Vec<Sourced<Layer>>,
     pub(crate) allow_degraded: Vec<Sourced<Layer>>,
@@ -162,6 +164,7 @@ impl Check<'_> {
             network: self.network(&file.network)?,
             ceiling: self.ceiling(&file.ceiling)?,
             questions: self.questions(&file.questions)?,
+            taint: self.taint(&file.taint)?,
             limits: self.limits(file)?,
             require: self.each(&file.layers.require, Self::layer)?,
             allow_degraded: self.each(&file.layers.allow_degraded, Self::layer)?,

@@ -39,6 +39,7 @@ mod rules;
 pub mod schema;
 mod search;
 pub mod syscalls;
+mod taint;
 pub mod toolchains;
 mod trust;
 
@@ -50,7 +51,8 @@ pub use file::{
     AlwaysNetwork, AwsSection, CeilingAlways, CeilingFiles, CeilingLimits, CeilingNetwork,
     CeilingPart, CeilingProcess, CeilingSection, CeilingSyscalls, CpusText, DriftSection,
     EnvSection, FilesSection, LayersSection, LimitsSection, LoginSection, NetworkSection,
-    PolicyFile, ProcessSection, QuestionsSection, StateSection, SyscallsSection, WorkspaceSection,
+    PolicyFile, ProcessSection, QuestionsSection, StateSection, SyscallsSection, TaintSection,
+    WorkspaceSection,
 };
 pub use flags::FlagLayer;
 pub use granted::granted;
@@ -79,4 +81,5 @@ pub use reach::{Amounts, Reach};
 pub use resolve::{Examined, Resolved, Sources, examine, resolve, resolve_profile};
 pub use rules::RulesFile;
 pub use search::{FILE_NAME, find_policy_file};
+pub use taint::TaintRules;
 pub use trust::{TrustDigest, TrustError, TrustStore, Trusted};

@@ -3,7 +3,7 @@
 use crate::fragment::Fragment;
 use crate::{
     Ceiling, CeilingWhat, Limits, Network, NetworkMode, Origin, Policy, PolicyError, Questions,
-    Sourced, TimeLimit,
+    Sourced, TaintRules, TimeLimit,
 };
 use ironcage_model::SecretRule;
 use std::time::Duration;
@@ -55,6 +55,7 @@ pub(crate) fn from_defaults(
         network: Network::from_defaults(defaults.network)?,
         ceiling: Ceiling::from_defaults(defaults.ceiling)?,
         questions: Questions::from_defaults(defaults.questions)?,
+        taint: TaintRules::from_defaults(defaults.taint)?,
         limits: Limits {
             memory: limits.memory.ok_or(Incomplete("limits.memory"))?,
             cpus: limits.cpus.ok_or(Incomplete("limits.cpus"))?,
@@ -94,6 +95,7 @@ pub(crate) fn apply(policy: &mut Policy, fragment: Fragment) {
         network,
         ceiling,
         questions,
+        taint,
         ..
     } = fragment;
     let off = |mode: &Sourced<NetworkMode>| mode.value == NetworkMode::Off;
@@ -103,6 +105,7 @@ pub(crate) fn apply(policy: &mut Policy, fragment: Fragment) {
     policy.network.apply(network);
     policy.ceiling.apply(ceiling);
     policy.questions.apply(questions);
+    policy.taint.apply(taint);
     append(&mut policy.require, fragment.require);
     append(&mut policy.allow_degraded, fragment.allow_degraded);
     replace(&mut policy.isolation, fragment.isolation);

@@ -81,7 +81,8 @@ pub fn is_no_wider(a: &Policy, b: &Policy) -> bool {
         && time_within(l.idle.value, m.idle.value);
     let network = a.network.is_no_wider(&b.network);
     let ceiling = a.ceiling.is_no_wider(&b.ceiling);
-    files && process && syscalls && layers && limits && network && ceiling
+    let taint = a.taint.is_no_wider(&b.taint);
+    files && process && syscalls && layers && limits && network && ceiling && taint
 }
 
 /// What an untrusted file wanted beyond the policy, in words.
@@ -263,6 +264,7 @@ pub(crate) fn narrow(base: &mut Policy, fragment: &mut Fragment, workspace: &Pat
     crate::network::narrow(&base.network, &mut fragment.network, &mut dropped);
     crate::ceiling::narrow(&base.ceiling, &mut fragment.ceiling, &mut dropped);
     crate::questions::narrow(&mut fragment.questions, &mut dropped);
+    crate::taint::narrow(&base.taint, &mut fragment.taint, &mut dropped);
     narrow_limits(base, fragment, &mut dropped);
     dropped.0
 }

@@ -343,6 +343,8 @@ pub struct Policy {
     pub ceiling: crate::Ceiling,
     /// How people are asked about it.
     pub questions: crate::Questions,
+    /// What is private and what untrusted.
+    pub taint: crate::TaintRules,
     /// Bounds.
     pub limits: Limits,
 }

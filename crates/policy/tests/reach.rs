@@ -266,9 +266,11 @@ fn a_child_reaches_nothing_that_its_parent_does_not_and_by_no_looser_mark() {
 fn a_child_is_refused_what_its_parent_has_not_and_told_what_that_is() {
     let parent = policy(
         "[network]\nallow = [\"a.test\"]\n[network.secrets.TOKEN]\nhosts = [\"a.test\"]\n\
-         [ceiling]\nchildren = 2\n[ceiling.ask.network]\nallow = [\"b.test\"]\n[env]\nset = { A = \"1\" }\n",
+         [ceiling]\nchildren = 2\n[ceiling.ask.network]\nallow = [\"b.test\"]\n[env]\nset = { A = \"1\" }\n\
+         [taint]\nask = true\n",
     );
     for (text, why) in [
+        ("[taint]\nask = false\n", "taint.ask: false"),
         ("[network]\nallow = [\"c.test\"]\n", "network.allow: c.test"),
         // To be asked for is not to be had, and not to be had at once.
         ("[network]\nallow = [\"b.test\"]\n", "network.allow: b.test"),

@@ -81,6 +81,30 @@ allow-degraded = ["seccomp"]
 "#;
 
 #[test]
+fn an_untrusted_file_can_mark_more_and_not_ask_less() {
+    let stage = Stage::new();
+    let marks = "[taint]\nprivate = [\"~/datasets\"]\nuntrusted = [\"a.test\"]\nask = false\n";
+    let marked = |resolved: &Resolved| {
+        let taint = &resolved.policy.taint;
+        let datasets = stage.path("home/datasets");
+        let private = taint.private.iter().any(|path| path.value == datasets);
+        let mut hosts = taint.untrusted.iter();
+        (
+            private,
+            hosts.any(|rule| rule.value.to_string().starts_with("a.test")),
+            taint.ask.value,
+        )
+    };
+    stage.write("home/project/ironcage.toml", marks);
+    let mut sources = stage.sources();
+    sources.profile = Some("strict".into());
+    let untrusted = resolve(&sources).unwrap();
+    assert_eq!(marked(&untrusted), (true, true, true));
+    stage.trust();
+    assert_eq!(marked(&resolve(&sources).unwrap()), (true, true, false));
+}
+
+#[test]
 fn an_untrusted_file_that_widens_gets_nothing_and_is_told_about() {
     let stage = Stage::new();
     let without = stage.resolve();

@@ -6,7 +6,7 @@ use crate::RunError;
 use crate::asking::Came;
 use crate::supervise::Supervision;
 use ironcage_control::{Channel, ChannelDescription, ChannelRequest, ChannelRole, Packet, Reply};
-use ironcage_model::{EventKind, MessageVerdict};
+use ironcage_model::{EventKind, MessageVerdict, Taint};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,7 +23,7 @@ const WINDOW: Duration = Duration::from_secs(60);
 #[derive(Debug, Serialize, Deserialize)]
 enum Carried {
     /// A message.
-    Message { text: String },
+    Message { text: String, taint: Taint },
     /// One was taken out of the queue.
     Taken,
 }
@@ -34,6 +34,8 @@ pub(crate) struct Channels {
     ends: Vec<End>,
     last: u32,
     refused: u32,
+    /// Whether messages wait until nothing leads out of the cage.
+    held_back: bool,
 }
 
 #[derive(Debug)]
@@ -47,7 +49,7 @@ struct End {
     minute: Option<Instant>,
     counted: u32,
     /// What has come and nobody has taken.
-    queue: VecDeque<String>,
+    queue: VecDeque<(String, Taint)>,
     /// Who waits for something to come.
     waiting: VecDeque<u64>,
     /// Whether the other end is gone, and only the queue is left.
@@ -221,6 +223,7 @@ impl Supervision<'_> {
         message: Result<String, String>,
         now: Instant,
     ) -> Result<(), RunError> {
+        let taint = self.tainted(now)?;
         let index = self.channels.index(&name, ChannelRole::Send);
         let Some(end) = index.and_then(|index| self.channels.ends.get_mut(index)) else {
             let reason = "no channel of this name leads out of this cage".to_owned();
@@ -231,7 +234,7 @@ impl Supervision<'_> {
         let sent = match (message, against) {
             (Err(mismatch), _) => Err(format!("it is not of the channel's type: {mismatch}")),
             (Ok(_), Some(reason)) => Err(reason),
-            (Ok(text), None) => match end.socket.send(&Carried::Message { text }, &[]) {
+            (Ok(text), None) => match end.socket.send(&Carried::Message { text, taint }, &[]) {
                 Ok(()) => {
                     end.on_the_way += 1;
                     end.counted += 1;
@@ -272,6 +275,7 @@ impl Supervision<'_> {
         ticket: u64,
         name: &str,
         waits: bool,
+        now: Instant,
     ) -> Result<(), RunError> {
         let Some(index) = self.channels.index(name, ChannelRole::Receive) else {
             let reason = "no channel of this name leads into this cage".to_owned();
@@ -286,7 +290,7 @@ impl Supervision<'_> {
             return Ok(());
         }
         end.waiting.push_back(ticket);
-        self.deliver(index)
+        self.deliver(index, now)
     }
 
     /// Nobody waits by this ticket any more.
@@ -303,7 +307,7 @@ impl Supervision<'_> {
     }
 
     /// Hands messages to those who wait for them.
-    fn deliver(&mut self, index: usize) -> Result<(), RunError> {
+    fn deliver(&mut self, index: usize, now: Instant) -> Result<(), RunError> {
         while let Some(end) = self.channels.ends.get_mut(index) {
             if end.queue.is_empty() && end.over {
                 return self.drop_channel(index, GONE);
@@ -311,13 +315,28 @@ impl Supervision<'_> {
             if end.queue.is_empty() || end.waiting.is_empty() {
                 return Ok(());
             }
-            let (Some(text), Some(ticket)) = (end.queue.pop_front(), end.waiting.pop_front())
+            let first = end.queue.front().map(|(_, taint)| *taint);
+            if self
+                .against_meeting(first.unwrap_or_default(), now)?
+                .is_some()
+            {
+                // Until nothing leads out any more.
+                self.channels.held_back = true;
+                return Ok(());
+            }
+            let Some(end) = self.channels.ends.get_mut(index) else {
+                return Ok(());
+            };
+            let (Some((text, taint)), Some(ticket)) =
+                (end.queue.pop_front(), end.waiting.pop_front())
             else {
                 return Ok(());
             };
             // One that is gone shows when it is looked at next.
             let _ = end.socket.send(&Carried::Taken, &[]);
             let (channel, from) = (end.what.name.clone(), end.what.peer.clone());
+            let because = format!("it got a message by {channel} from {from}");
+            self.take_on(taint, &because, now)?;
             self.recorder.write(EventKind::Message {
                 channel: channel.clone(),
                 from,
@@ -331,8 +350,20 @@ impl Supervision<'_> {
         Ok(())
     }
 
+    /// Hands messages out that waited until nothing led out of the cage.
+    pub(crate) fn deliver_held_back(&mut self, now: Instant) -> Result<(), RunError> {
+        if !std::mem::take(&mut self.channels.held_back) {
+            return Ok(());
+        }
+        // From the last on: one that is over is dropped.
+        for index in (0..self.channels.ends.len()).rev() {
+            self.deliver(index, now)?;
+        }
+        Ok(())
+    }
+
     /// Takes what the other end of a channel says.
-    pub(crate) fn hear_channel(&mut self, serial: u32) -> Result<(), RunError> {
+    pub(crate) fn hear_channel(&mut self, serial: u32, now: Instant) -> Result<(), RunError> {
         let mut ends = self.channels.ends.iter();
         let Some(index) = ends.position(|end| end.serial == serial) else {
             return Ok(());
@@ -347,16 +378,18 @@ impl Supervision<'_> {
                 end.on_the_way = end.on_the_way.saturating_sub(1);
                 Ok(())
             }
-            (Ok(Some(Packet::Message(Carried::Message { text }, _))), ChannelRole::Receive)
-                if end.queue.len() < end.what.queue as usize
-                    && text.len() <= end.what.size as usize =>
+            (
+                Ok(Some(Packet::Message(Carried::Message { text, taint }, _))),
+                ChannelRole::Receive,
+            ) if end.queue.len() < end.what.queue as usize
+                && text.len() <= end.what.size as usize =>
             {
-                end.queue.push_back(text);
-                self.deliver(index)
+                end.queue.push_back((text, taint));
+                self.deliver(index, now)
             }
             (Ok(Some(Packet::Closed)) | Err(_), _) => {
                 end.over = true;
-                self.deliver(index)
+                self.deliver(index, now)
             }
             (Ok(Some(_)), _) => self.drop_channel(index, "the other end made no sense"),
         }

@@ -5,7 +5,7 @@ use crate::leases::look;
 use crate::needed::{Names, Need, Needed};
 use ironcage_cedar::decide;
 use ironcage_lease::{Asked, AskedPath, Decision, History, Wanted};
-use ironcage_model::{Contact, LeaseOrigin, Resource, Scope, Term};
+use ironcage_model::{Contact, LeaseOrigin, Resource, Scope, Taint, Term};
 use ironcage_plan::Plan;
 use std::path::PathBuf;
 
@@ -72,6 +72,10 @@ pub fn forecast(
             asked: 0,
             distrusted: false,
             unannounced: false,
+            taint: plan
+                .taint
+                .as_ref()
+                .map_or(Taint::NONE, |marking| marking.start),
         };
         match decide(plan, &asked, &history) {
             Decision::Give { .. } => forecast.given.push(resource),

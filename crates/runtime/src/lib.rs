@@ -40,6 +40,7 @@ mod sockets;
 mod strangers;
 mod streams;
 mod supervise;
+mod taint;
 pub mod terminal;
 mod watchdog;
 

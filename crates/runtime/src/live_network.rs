@@ -7,9 +7,10 @@ use ironcage_control::{NetworkRequest, NetworkRules, Reply};
 use ironcage_egress::{Order, SecretUses};
 use ironcage_model::{
     EventKind, HostRule, HttpRule, LiveRule, NetworkLimits, NetworkVerdict, Ports, Printable,
-    Publish, RuleChange,
+    Publish, Resource, RuleChange, Taint,
 };
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
 
 /// Rules that can be added to one cage.
 const MOST: usize = 1024;
@@ -70,7 +71,7 @@ impl Supervision<'_> {
         key: u64,
         request: NetworkRequest,
         descriptors: Vec<OwnedFd>,
-    ) {
+    ) -> Result<(), RunError> {
         let done = match request {
             NetworkRequest::Rules => self.network_rules().map(|rules| {
                 let reply = Reply::NetworkRules(Box::new(rules));
@@ -81,6 +82,13 @@ impl Supervision<'_> {
                 rule,
                 requests,
             } => {
+                let reached = Resource::Host { rule: rule.clone() };
+                let brings = match verdict {
+                    NetworkVerdict::Allowed => self.plan.taint_of(&reached),
+                    _ => Taint::NONE,
+                };
+                let because = format!("the operator allowed {reached}");
+                self.take_on(brings, &because, Instant::now())?;
                 let wanted = Wanted {
                     verdict,
                     rule,
@@ -122,6 +130,7 @@ impl Supervision<'_> {
             self.scopes.end_those_of_shells();
             self.children.ask_to_end();
         }
+        Ok(())
     }
 
     fn network_rules(&self) -> Result<NetworkRules, String> {

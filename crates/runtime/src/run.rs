@@ -16,7 +16,7 @@ use crate::terminal::chord::Chord;
 use ironcage_backend::{StartError, StreamKind};
 use ironcage_control::{Description, Examination, Listener, RuntimeDir, State};
 use ironcage_layers::weakened::{weaken, without};
-use ironcage_model::{CageId, Ending, EventKind, Layer, Outcome, Usage, in_full};
+use ironcage_model::{CageId, Ending, EventKind, Layer, Outcome, Taint, Usage, in_full};
 use ironcage_plan::Plan;
 use ironcage_policy::{Policy, granted};
 use ironcage_sys::rustix::rand::{GetRandomFlags, getrandom};
@@ -133,7 +133,7 @@ fn begin(job: &mut Job<'_>) -> Result<Finished, RunError> {
             return Err(error);
         }
     };
-    if let Some(Err(reason)) = job.kin.as_ref().map(|kin| {
+    if let Some(Err(reason)) = job.kin.as_mut().map(|kin| {
         let mode = job.policy.workspace_mode.value.name();
         kin.announce(&id, description.command.clone(), mode, plan.children)
     }) {
@@ -193,8 +193,11 @@ fn begin(job: &mut Job<'_>) -> Result<Finished, RunError> {
         maker: job.children,
         kin: job.kin.take(),
     })?;
+    supervision.begin_taint(Instant::now())?;
     supervision.publish_all(listening)?;
     let ending = supervision.watch()?;
+    // What others brought while nobody asked goes on to where it could write.
+    supervision.tainted(Instant::now())?;
     if supervision.background.is_some() {
         // Its caller has been told why it did not start; nobody will look for its output.
         let _ = Archive::in_state(&state).remove(&id);
@@ -271,6 +274,7 @@ fn describe(job: &Job<'_>, id: &CageId, event: &EventKind, background: bool) -> 
         parent: job.kin.as_ref().map(|kin| kin.parent.clone()),
         children: Vec::new(),
         channels: Vec::new(),
+        taint: Taint::NONE,
         plan,
         profile: job.plan.profile.clone(),
         started: microseconds_since_the_epoch(),

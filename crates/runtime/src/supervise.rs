@@ -23,7 +23,7 @@ use crate::streams::{Joined, Terminal};
 use crate::terminal;
 use ironcage_backend::{Cage, FromInit, StartError};
 use ironcage_control::RuntimeDir;
-use ironcage_model::{Ending, EventKind, LimitHit};
+use ironcage_model::{Ending, EventKind, LimitHit, Taint};
 use ironcage_plan::Plan;
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ironcage_sys::rustix::io::Errno;
@@ -80,6 +80,10 @@ pub(crate) struct Supervision<'a> {
     /// What there is besides where this is a scope's supervisor.
     pub(crate) scope: Option<Side>,
     pub(crate) channels: Channels,
+    /// What the cage may have come into contact with.
+    pub(crate) taint: Taint,
+    /// When it was last looked for what others bring.
+    pub(crate) taint_looked: Option<Instant>,
     pub(crate) children: Children,
     /// Who makes them.
     pub(crate) maker: Option<&'a Maker<'a>>,
@@ -181,6 +185,8 @@ impl<'a> Supervision<'a> {
             scopes: Scopes::default(),
             scope,
             channels: Channels::default(),
+            taint: Taint::NONE,
+            taint_looked: None,
             children: Children::default(),
             maker,
             kin,
@@ -238,6 +244,7 @@ impl<'a> Supervision<'a> {
             }
             if !gone {
                 self.look_at_leases(now)?;
+                self.look_at_taint(now)?;
                 self.look_at_questions(now)?;
                 self.look_at_intents(now)?;
                 self.look_at_prompt(now);
@@ -414,6 +421,7 @@ impl<'a> Supervision<'a> {
             until.extend(self.limits.next());
             until.extend(self.next_hangup());
             until.extend(self.leases.next());
+            until.extend(self.next_look_at_taint(Instant::now()));
             until.extend(self.questions.next());
             until.extend(self.prompting.next());
             until.extend(self.scope.as_ref().and_then(|side| side.deadline));
@@ -484,10 +492,10 @@ impl<'a> Supervision<'a> {
             Source::Messenger(serial) => self.hear_messenger(serial)?,
             Source::Prompt => self.hear_prompt(now)?,
             Source::Clerk => self.hear_clerk(now)?,
-            Source::Child(ticket) => self.hear_child(ticket)?,
+            Source::Child(ticket) => self.hear_child(ticket, now)?,
             Source::ChildGone(ticket) => self.end_child(ticket)?,
-            Source::Parent => self.hear_parent(now),
-            Source::Channel(serial) => self.hear_channel(serial)?,
+            Source::Parent => self.hear_parent(now)?,
+            Source::Channel(serial) => self.hear_channel(serial, now)?,
             Source::Link => {
                 if let Some(side) = &self.scope {
                     side.link.hear();

@@ -1,4 +1,5 @@
-//! What outlives a cage: paths of the agent's home and caches of tools, by workspace.
+//! What outlives a cage: paths of the agent's home and caches of tools, by workspace; and what
+//! cages may have brought to the places that they wrote to.
 //!
 //! Makes, lists, fills and removes the places; what of them a cage sees is the plan's to say.
 //! An agent writes in these trees, so nothing here follows a link in them or trusts how deep
@@ -7,6 +8,7 @@
 
 mod copy;
 mod error;
+mod marks;
 mod place;
 mod remove;
 mod store;
@@ -14,6 +16,7 @@ mod tree;
 
 pub use copy::Copied;
 pub use error::StateError;
+pub use marks::{Mark, Marks};
 pub use place::{Place, workspace_key};
 pub use remove::{remove_tree, renew_directory};
 pub use store::{Entry, Store};

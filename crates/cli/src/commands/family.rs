@@ -66,6 +66,9 @@ pub(super) fn line(out: &mut dyn Write, kind: &EventKind) -> io::Result<()> {
                 Printable::new(channel)
             )
         }
+        EventKind::Tainted { taint, because } => {
+            writeln!(out, "taint   {taint}: {}", Printable::new(because))
+        }
         EventKind::ChannelClosed {
             channel,
             reason,

@@ -7,7 +7,7 @@ use clap::Subcommand;
 use ironcage_model::Printable;
 use ironcage_policy::caches::kept_files;
 use ironcage_policy::credentials;
-use ironcage_state::{Entry, StateError, Store};
+use ironcage_state::{Entry, Marks, StateError, Store};
 use std::path::{Path, PathBuf};
 
 /// What is kept between runs: list it, remove it, bring in files of your own.
@@ -38,6 +38,20 @@ enum Action {
         /// Do not ask
         #[arg(short, long)]
         yes: bool,
+    },
+    /// List places that can hold private data or untrusted content, because cages that had come into
+    /// contact with it could write there; or forget that
+    Taint {
+        /// Forget what is known of this place and of all in it, when you have looked at it. Stop
+        /// the cages that work there first
+        #[arg(long, value_name = "PATH")]
+        forget: Option<PathBuf>,
+        /// Do not ask
+        #[arg(short, long, requires = "forget")]
+        yes: bool,
+        /// Print JSON
+        #[arg(long, conflicts_with = "forget")]
+        json: bool,
     },
     /// Copy a file or directory of your home into what is kept for a workspace
     Import {
@@ -82,6 +96,10 @@ pub(crate) fn run(args: Args) -> CommandResult {
             }
             reset(&store, &kept, yes)
         }
+        Action::Taint { forget, yes, json } => match forget {
+            Some(path) => forget_taint(&path, yes),
+            None => list_taint(json),
+        },
         Action::Import {
             path,
             workspace,
@@ -166,6 +184,71 @@ pub(crate) fn size(bytes: u64) -> String {
         value = value.div_ceil(1024);
     }
     format!("{value} GiB")
+}
+
+fn marks() -> Result<Marks, CliError> {
+    let state = ironcage_audit::state_dir().map_err(|error| CliError::from_error(&error))?;
+    Ok(Marks::in_state(&state))
+}
+
+fn unreadable(marks: &Marks) -> impl Fn(std::io::Error) -> CliError {
+    let path = Printable::new(marks.path()).to_string();
+    move |error| CliError::new(format!("{path}: {error}"))
+}
+
+fn list_taint(json: bool) -> CommandResult {
+    let marks = marks()?;
+    let all = marks.all().map_err(unreadable(&marks))?;
+    if json {
+        let all = serde_json::to_value(&all);
+        let all = all.map_err(|error| CliError::new(error.to_string()))?;
+        anstream::println!("{all}");
+        return Ok(0);
+    }
+    if all.is_empty() {
+        anstream::println!("no place can hold private data or untrusted content from a cage");
+    }
+    for mark in all {
+        let from = match &mark.cage {
+            Some(cage) => format!("cage {cage}"),
+            None => format!(
+                "a line of {} that cannot be read",
+                Printable::new(marks.path())
+            ),
+        };
+        anstream::println!(
+            "{:<21}  {}  ({from})",
+            mark.taint.to_string(),
+            Printable::new(&mark.place)
+        );
+    }
+    Ok(0)
+}
+
+fn forget_taint(path: &Path, yes: bool) -> CommandResult {
+    let place = std::fs::canonicalize(path).or_else(|_| std::path::absolute(path));
+    let place =
+        place.map_err(|error| CliError::new(format!("{}: {error}", Printable::new(path))))?;
+    let marks = marks()?;
+    let shown = Printable::new(&place).to_string();
+    let known = marks.all().map_err(unreadable(&marks))?;
+    if !known.iter().any(|mark| mark.place.starts_with(&place)) {
+        anstream::println!("nothing is known of {shown}");
+        return Ok(0);
+    }
+    if !yes
+        && !confirm(
+            "Cages that read it will be given ways out again. Forget it?",
+            "nothing was forgotten",
+            "--yes",
+        )?
+    {
+        anstream::println!("nothing was forgotten");
+        return Ok(1);
+    }
+    let gone = marks.forget(&place).map_err(unreadable(&marks))?;
+    anstream::println!("forgot {gone} of what was known of {shown}");
+    Ok(0)
 }
 
 /// Removes what is kept, after a question: an agent's logins and history do not come back.

@@ -60,6 +60,8 @@ struct Refusals {
     door_ended: Option<String>,
     /// Leases that were not given, why, and how often that was said.
     not_given: Vec<(Resource, String, u64)>,
+    /// What the cage came into contact with, and by what.
+    tainted: Vec<String>,
     /// Why child cages were not opened.
     no_child: Vec<String>,
     /// Questions whose end has not been read.
@@ -127,6 +129,11 @@ impl Refusals {
             | EventKind::Message { .. }
             | EventKind::ChannelClosed { .. }
             | EventKind::Observed(_) => {}
+            EventKind::Tainted { taint, because } => {
+                if self.tainted.len() < MOST_NOT_GIVEN {
+                    self.tainted.push(format!("{taint}: {because}"));
+                }
+            }
             EventKind::ChildRefused { reason } => {
                 if self.no_child.len() < MOST_NOT_GIVEN && !self.no_child.contains(&reason) {
                     self.no_child.push(reason);
@@ -219,6 +226,7 @@ impl Refusals {
             && self.door_ended.is_none()
             && self.not_given.is_empty()
             && self.no_child.is_empty()
+            && self.tainted.is_empty()
     }
 }
 
@@ -274,6 +282,9 @@ fn tell(
             "the ceiling of the cage's policy: [ceiling.auto] gives it at once, [ceiling.ask] when you say so \
              (`ironcage pending`, `ironcage grant`)",
         )?;
+    }
+    for marked in &refusals.tainted {
+        writeln!(out, "\nmarked as {}", Printable::new(marked))?;
     }
     for reason in &refusals.no_child {
         writeln!(

@@ -4,8 +4,9 @@ use super::{Check, PIDS};
 use crate::ceiling::{
     CeilingFragment, CeilingLimit, CeilingOther, CeilingPath, CeilingWhat, WORKSPACE,
 };
-use crate::file::{CeilingLimits, CeilingNetwork, CeilingPart, CeilingSection};
+use crate::file::{CeilingLimits, CeilingNetwork, CeilingPart, CeilingSection, TaintSection};
 use crate::network::{self, InvalidHostRule};
+use crate::taint::TaintFragment;
 use crate::{Diagnostic, Sourced, bundles, syscalls};
 use ironcage_model::{
     Destination, Extent, HOST_NAME, Holders, HostRule, InvalidPortPattern, Mark, Ports, Right,
@@ -131,6 +132,25 @@ impl Check<'_> {
             let value = u32::try_from(said.value).unwrap_or_default();
             Sourced::new(value, said.origin)
         }))
+    }
+
+    /// What one source says of private data and untrusted content.
+    pub(super) fn taint(&self, section: &TaintSection) -> Result<TaintFragment, Diagnostic> {
+        Ok(TaintFragment {
+            private: self.each(&section.private, Self::path)?,
+            untrusted: self.each(&section.untrusted, |this, text| {
+                if let Some(ports) = every_host(text.get_ref()) {
+                    let to = Destination::Any;
+                    return Ok(HostRule { to, ports });
+                }
+                network::denied(text.get_ref()).map_err(|error| {
+                    let title = format!("`{}` is not a host", error.text);
+                    this.wrong(text, title, "not understood")
+                        .remedy(error.remedy)
+                })
+            })?,
+            ask: self.one(&section.ask, |_, value| Ok(*value.get_ref()))?,
+        })
     }
 
     fn differences(&self, said: &Option<Spanned<u64>>) -> Result<Option<Sourced<u32>>, Diagnostic> {

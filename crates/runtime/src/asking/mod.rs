@@ -262,7 +262,7 @@ impl Supervision<'_> {
                     waits,
                 },
                 _,
-            ))) => self.receive_message(ticket, &channel, waits),
+            ))) => self.receive_message(ticket, &channel, waits, now),
             Ok(Some(Packet::Message(FromClerk::Refused { resource, reason }, _))) => {
                 self.record_refusal(resource, LeaseOrigin::Ask, reason, now)
             }

@@ -53,7 +53,8 @@ impl Supervision<'_> {
             Request::Describe => {
                 let family = (self.children.ids(), self.channels.describe());
                 let over = self.command_is_over();
-                let description = Box::new(self.control.describe(over, &self.scopes, family));
+                let mut description = Box::new(self.control.describe(over, &self.scopes, family));
+                description.taint = self.taint;
                 self.control
                     .reply(key, &Reply::Description(description), &[]);
             }
@@ -95,7 +96,7 @@ impl Supervision<'_> {
                 }
             }
             Request::Attach => self.attach(key, now),
-            Request::Network(request) => self.answer_network(key, request, descriptors),
+            Request::Network(request) => self.answer_network(key, request, descriptors)?,
             Request::Grant(grant) => self.request_lease(
                 LeaseRequest {
                     by: Requester::Client(key),

@@ -2,7 +2,7 @@
 
 use ironcage_backend::Sibling;
 use ironcage_control::{Channel, ChildLine, Packet};
-use ironcage_model::CageId;
+use ironcage_model::{CageId, Taint};
 use ironcage_sys::clone::exit_now;
 use ironcage_sys::process::close_all_but;
 use ironcage_sys::rustix::fs::{FileType, Mode, OFlags, fstat, open};
@@ -24,6 +24,8 @@ pub(super) enum FromChild {
     Born(Born),
     /// It does not start.
     Refused { reason: String },
+    /// What it may have come into contact with.
+    Tainted(Taint),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -37,12 +39,23 @@ pub(super) struct Born {
 /// What its parent's supervisor says.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ToChild {
-    /// It is on record, and may run.
-    Done,
+    /// It is on record, and may run. What its parent may have come into contact with.
+    Done(Taint),
     /// It may not.
     No { reason: String },
     /// It is to end.
     End,
+    /// What its parent may have come into contact with.
+    Tainted(Taint),
+}
+
+/// What a child hears from its parent.
+#[derive(Debug)]
+pub(super) enum Heard {
+    /// It is to end, or has no parent any more: how long it may still take.
+    End(Duration),
+    /// What its parent may have come into contact with.
+    Tainted(Taint),
 }
 
 /// What a child has of its parent.
@@ -50,6 +63,8 @@ pub(super) enum ToChild {
 pub struct Kin {
     /// The parent.
     pub parent: CageId,
+    /// What the parent may have come into contact with before this one ran.
+    pub(crate) taint: Taint,
     pub(super) sibling: Sibling,
     link: Channel,
     over: bool,
@@ -72,6 +87,7 @@ impl Kin {
     pub(super) fn new(parent: CageId, link: Channel, sibling: Sibling) -> Kin {
         Kin {
             parent,
+            taint: Taint::NONE,
             sibling,
             link,
             over: false,
@@ -99,7 +115,7 @@ impl Kin {
     /// # Errors
     /// In words, where it may not be.
     pub(crate) fn announce(
-        &self,
+        &mut self,
         id: &CageId,
         command: Vec<String>,
         workspace: &str,
@@ -117,23 +133,35 @@ impl Kin {
             self.link.receive::<ToChild>(true)
         };
         match said() {
-            Ok(Some(Packet::Message(ToChild::Done, _))) => Ok(()),
+            Ok(Some(Packet::Message(ToChild::Done(taint) | ToChild::Tainted(taint), _))) => {
+                self.taint = taint;
+                Ok(())
+            }
             Ok(Some(Packet::Message(ToChild::No { reason }, _))) => Err(reason),
             Ok(Some(Packet::Message(ToChild::End, _))) => Err("nobody waits for it".into()),
             Ok(Some(Packet::Garbled(_) | Packet::Closed) | None) | Err(_) => Err(gone.into()),
         }
     }
 
-    /// How long the child may still take, where it was told to end or has no parent any more.
-    pub(crate) fn told_to_end(&mut self) -> Option<Duration> {
+    /// Takes what the parent's supervisor says.
+    pub(super) fn hear(&mut self) -> Option<Heard> {
         match self.link.receive::<ToChild>(false) {
-            Ok(None | Some(Packet::Message(ToChild::Done | ToChild::No { .. }, _))) => None,
-            Ok(Some(Packet::Message(ToChild::End, _))) => Some(GRACE),
+            Ok(None | Some(Packet::Message(ToChild::No { .. }, _))) => None,
+            Ok(Some(Packet::Message(ToChild::Done(taint) | ToChild::Tainted(taint), _))) => {
+                Some(Heard::Tainted(taint))
+            }
+            Ok(Some(Packet::Message(ToChild::End, _))) => Some(Heard::End(GRACE)),
             Ok(Some(Packet::Garbled(_) | Packet::Closed)) | Err(_) => {
                 self.over = true;
-                Some(Duration::ZERO)
+                Some(Heard::End(Duration::ZERO))
             }
         }
+    }
+
+    /// Says what the child may have come into contact with.
+    pub(super) fn tell_taint(&self, taint: Taint) {
+        // A parent that is gone takes this process along.
+        let _ = self.link.send(&FromChild::Tainted(taint), &[]);
     }
 }
 

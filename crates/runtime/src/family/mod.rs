@@ -15,14 +15,14 @@ use crate::strangers::let_go;
 use crate::supervise::Supervision;
 use ironcage_backend::{Ability, Answer, Sibling};
 use ironcage_control::{Channel, ChildLine, Packet, pair};
-use ironcage_model::{CageId, EventKind};
+use ironcage_model::{CageId, EventKind, Taint};
 use ironcage_sys::clone::{Forked, Namespaces, fork};
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ironcage_sys::rustix::net::{Shutdown, shutdown};
 use ironcage_sys::rustix::process::{
     Signal, WaitId, WaitIdOptions, getpid, pidfd_send_signal, waitid,
 };
-use kin::{FromChild, ToChild};
+use kin::{FromChild, Heard, ToChild};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -217,7 +217,7 @@ impl Supervision<'_> {
     }
 
     /// Takes what a child's supervisor says.
-    pub(crate) fn hear_child(&mut self, ticket: u64) -> Result<(), RunError> {
+    pub(crate) fn hear_child(&mut self, ticket: u64, now: Instant) -> Result<(), RunError> {
         let taken = self.children.taken();
         let Some(child) = self.children.get(ticket) else {
             return Ok(());
@@ -247,13 +247,19 @@ impl Supervision<'_> {
                     command: born.command,
                     workspace: born.workspace,
                 })?;
+                // It has its parent's words and streams, whatever else it shares.
+                let taint = self.tainted(now)?;
                 if let Some(child) = self.children.get(ticket) {
-                    let _ = child.channel.send(&ToChild::Done, &[]);
+                    let _ = child.channel.send(&ToChild::Done(taint), &[]);
                 }
                 Ok(())
             }
             Ok(Some(Packet::Message(FromChild::Refused { reason }, _))) => {
                 self.refuse_child(ticket, reason)
+            }
+            Ok(Some(Packet::Message(FromChild::Tainted(taint), _))) => {
+                let id = child.id.clone();
+                self.take_on_from_child(id.as_ref(), taint, now)
             }
             Ok(Some(Packet::Garbled(_) | Packet::Closed)) | Err(_) => self.end_child(ticket),
         }
@@ -265,12 +271,19 @@ impl Supervision<'_> {
             return Ok(());
         };
         // What it said last is in the socket.
+        let id = child.id.clone();
+        let (mut refused, mut tainted) = (None, Taint::NONE);
         while let Ok(Some(Packet::Message(said, _))) = child.channel.receive::<FromChild>(false) {
-            if let FromChild::Refused { reason } = said {
-                self.refuse_child(ticket, reason)?;
-                break;
+            match said {
+                FromChild::Refused { reason } => refused = Some(reason),
+                FromChild::Tainted(taint) => tainted = tainted.with(taint),
+                FromChild::Born(_) => {}
             }
         }
+        if let Some(reason) = refused {
+            self.refuse_child(ticket, reason)?;
+        }
+        self.take_on_from_child(id.as_ref(), tainted, Instant::now())?;
         let mut living = self.children.living.iter();
         let Some(index) = living.position(|child| child.ticket == ticket) else {
             return Ok(());
@@ -326,12 +339,43 @@ impl Supervision<'_> {
         Ok(())
     }
 
-    /// This cage is a child, and its parent says something: that it is to end.
-    pub(crate) fn hear_parent(&mut self, now: Instant) {
-        if let Some(kin) = &mut self.kin
-            && let Some(grace) = kin.told_to_end()
+    /// This cage is a child, and its parent says something.
+    pub(crate) fn hear_parent(&mut self, now: Instant) -> Result<(), RunError> {
+        match self.kin.as_mut().and_then(Kin::hear) {
+            Some(Heard::End(grace)) => self.begin_stop(grace, now),
+            Some(Heard::Tainted(taint)) => self.take_on(taint, "its parent has it", now)?,
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// What a child says goes to its parent, who reads its streams.
+    fn take_on_from_child(
+        &mut self,
+        child: Option<&CageId>,
+        taint: Taint,
+        now: Instant,
+    ) -> Result<(), RunError> {
+        let because = match child {
+            Some(child) => format!("its child {child} has it"),
+            None => "a child of it has it".into(),
+        };
+        self.take_on(taint, &because, now)
+    }
+
+    /// Tells parent and children what the cage may have come into contact with.
+    pub(crate) fn tell_kin_of_taint(&self) {
+        if let Some(kin) = &self.kin {
+            kin.tell_taint(self.taint);
+        }
+        for child in self
+            .children
+            .living
+            .iter()
+            .filter(|child| child.id.is_some())
         {
-            self.begin_stop(grace, now);
+            // One that is gone has ended.
+            let _ = child.channel.send(&ToChild::Tainted(self.taint), &[]);
         }
     }
 }

@@ -5,11 +5,12 @@ use super::means::{Means, Ready, Told};
 use super::{Held, PATIENCE, REASON, Stage, facts};
 use crate::RunError;
 use crate::questions::Raised;
-use crate::supervise::Supervision;
+use crate::supervise::{Supervision, failed};
+use crate::taint;
 use ironcage_cedar::decide;
 use ironcage_control::{GrantRequest, Reply, Wanted};
 use ironcage_lease::{Asked, AskedPath, Decision, Given, History, MOST_ASKED};
-use ironcage_model::{EventKind, Lease, LeaseOrigin, Resource, Scope, Term};
+use ironcage_model::{EventKind, Lease, LeaseOrigin, Resource, Scope, Taint, Term};
 use ironcage_sys::faults::lease_step as step;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -155,7 +156,12 @@ impl Supervision<'_> {
             origin,
             approved: matches!(by, Requester::Question(_)),
         };
+        let taint = match self.plan.taint.is_some() {
+            true => self.tainted(now)?,
+            false => Taint::NONE,
+        };
         let history = History {
+            taint,
             open: self.leases.held.iter().map(|h| h.lease.clone()).collect(),
             asked: before,
             distrusted: self.intents.is_distrusted(),
@@ -193,6 +199,12 @@ impl Supervision<'_> {
                 "a scope or a child is being made at this moment, which would share it; ask again";
             return self.refuse_lease(by, named, origin, reason.to_owned());
         }
+        let brings = taint::brought(self.plan, &given.resource);
+        let brings = brings.map_err(failed("read what is known of a place"))?;
+        // Where a person said yes, what leads out is closed meanwhile.
+        if !wished && let Some(reason) = self.against_meeting(brings, now)? {
+            return self.refuse_lease(by, named, origin, reason);
+        }
         let Given {
             resource,
             term,
@@ -211,6 +223,9 @@ impl Supervision<'_> {
             Ok(found) => found,
             Err(reason) => return self.refuse_lease(by, resource, origin, reason),
         };
+        // Before it is open: who reads what comes of it finds the mark.
+        self.take_on(brings, &format!("it was leased {resource}"), now)?;
+        self.mark_leased(&resource)?;
         let lease = Lease {
             number,
             resource,

@@ -12,11 +12,14 @@ use crate::backends::backend;
 use crate::leases::{REASON, Seen, look};
 use crate::recorder::Recorder;
 use crate::supervise::{Supervision, failed};
+use crate::taint::brought;
 use ironcage_backend::{Keeper, Kept, LeaseOrder, LeasedFrom, Progress, Sought};
 use ironcage_cedar::decide;
 use ironcage_control::{GrantRequest, NotGiven, Wanted};
 use ironcage_lease::{Asked, AskedPath, Decision, Given, History};
-use ironcage_model::{EventKind, Holder, Holders, Lease, LeaseEnd, LeaseOrigin, Resource, Scope};
+use ironcage_model::{
+    EventKind, Holder, Holders, Lease, LeaseEnd, LeaseOrigin, Resource, Scope, Taint,
+};
 use ironcage_plan::{Capability, Item, NetworkRule, Plan, RequestRule};
 use ironcage_sys::faults::lease_step as step;
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -44,6 +47,8 @@ pub(super) struct Wish {
     seen: Option<Seen>,
     /// The listening socket, where it is a port.
     listener: Option<OwnedFd>,
+    /// What the cage takes on with it.
+    pub(super) brings: Taint,
 }
 
 /// A lease that is open.
@@ -64,6 +69,8 @@ pub(super) struct Deciding<'a> {
     pub(super) first: u32,
     /// Whether nothing is given at once in this cage any more.
     pub(super) distrusted: bool,
+    /// What the cage may have come into contact with.
+    pub(super) taint: Taint,
 }
 
 /// Decides what a scope gets: what is given, and what is not. `ask` has a person asked about what
@@ -113,7 +120,9 @@ pub(super) fn decide_all(
                     origin: deciding.origin,
                     approver: given.approver,
                 };
+                let brings = brought(deciding.plan, &lease.resource);
                 wishes.push(Wish {
+                    brings: brings.map_err(failed("read what is known of a place"))?,
                     lease,
                     listener: handle.filter(|_| seen.is_none()),
                     seen,
@@ -210,6 +219,9 @@ impl Deciding<'_> {
             asked: 0,
             distrusted: self.distrusted,
             unannounced: false,
+            taint: wishes
+                .iter()
+                .fold(self.taint, |taint, wish| taint.with(wish.brings)),
         };
         let not_given = |reason, ask| NotGiven {
             resource: resource.clone(),

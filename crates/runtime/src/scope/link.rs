@@ -2,7 +2,7 @@
 //! happens in a scope is written by the cage's supervisor, and the scope's waits until it is.
 
 use ironcage_control::{Channel, GrantRequest, Packet};
-use ironcage_model::{EventKind, LeaseOrigin, Resource, Term};
+use ironcage_model::{EventKind, LeaseOrigin, Resource, Taint, Term};
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
 use std::io;
@@ -20,9 +20,21 @@ pub(super) enum Report {
     /// It was not found: only the end of the cage is an end of the lease.
     EndCage,
     /// The scope is about to be made: from now on it has what the cage has.
-    Make,
+    Make(Box<Brings>),
     /// A person is to be asked. Answered by [`Word::Asked`], or at once by [`Word::Answered`].
     Ask(Box<Asks>),
+}
+
+/// What a scope's leases bring to its cage.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Brings {
+    pub(super) taint: Taint,
+    /// The first lease that does, in words.
+    pub(super) by: String,
+    /// Whether something could leave by one that no person has allowed.
+    pub(super) leads_out: bool,
+    /// Whether a person stands behind all of them.
+    pub(super) wished: bool,
 }
 
 /// What a person is to be asked for a scope.

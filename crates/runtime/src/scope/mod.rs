@@ -10,6 +10,7 @@ mod leases;
 mod link;
 mod shell;
 mod side;
+mod taint;
 
 pub(crate) use link::Link;
 pub(crate) use side::{CLIENT, Side};
@@ -23,7 +24,7 @@ use ironcage_control::{
     Channel, ExecDescription, ExecRequest, ExecStreams, LeaseDescription, LeaseState, Packet,
     Reply, ScopeRequest, pair,
 };
-use ironcage_model::{Ending, EventKind, Lease, LeaseEnd};
+use ironcage_model::{Ending, EventKind, Lease, LeaseEnd, Taint};
 use ironcage_sys::clone::{Forked, Namespaces, fork};
 use ironcage_sys::faults::lease_step as step;
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -76,6 +77,8 @@ struct Running {
     executed: bool,
     /// Whether its processes are gone.
     over: bool,
+    /// Whether something could leave by it, and no person has allowed that.
+    leads_out: bool,
     /// Whether the end of a lease could not be proved, and the cage is ended for it.
     lost: bool,
 }
@@ -304,6 +307,10 @@ impl Supervision<'_> {
                 false => "(a tool call)".into(),
             });
         }
+        let taint = match self.plan.taint.is_some() {
+            true => self.tainted(now)?,
+            false => Taint::NONE,
+        };
         let supervisor = getpid();
         step();
         match fork(Namespaces::NONE, None) {
@@ -324,6 +331,7 @@ impl Supervision<'_> {
                 number,
                 first_lease,
                 distrusted: self.intents.is_distrusted(),
+                taint,
             }),
             Ok(Forked::Parent { pidfd, .. }) => {
                 self.scopes.running.push(Running {
@@ -339,6 +347,7 @@ impl Supervision<'_> {
                     begun: false,
                     executed: false,
                     over: false,
+                    leads_out: false,
                     lost: false,
                 });
                 self.limits.sign_of_life(now);
@@ -417,8 +426,12 @@ impl Supervision<'_> {
                 self.end_family()?;
                 self.control.stopping = Some(now);
             }
-            Ok(Some(Packet::Message(Report::Make, _))) => {
-                if let Some(reason) = self.against_scope_now() {
+            Ok(Some(Packet::Message(Report::Make(brings), _))) => {
+                let against = match self.against_scope_now() {
+                    None => self.against_taint_of_scope(index, &brings, now)?,
+                    against => against,
+                };
+                if let Some(reason) = against {
                     self.scopes.tell(number, &Word::Against(reason));
                     return Ok(());
                 }
@@ -443,6 +456,9 @@ impl Supervision<'_> {
     }
 
     fn record_of_scope(&mut self, index: usize, kind: EventKind) -> Result<(), RunError> {
+        if let EventKind::Lease(lease) = &kind {
+            self.mark_leased(&lease.resource)?;
+        }
         let Some(scope) = self.scopes.running.get_mut(index) else {
             return Ok(());
         };

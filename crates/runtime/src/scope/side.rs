@@ -4,7 +4,7 @@
 //! It may wait where the cage's supervisor may not. It dies with that one, and the scope with it.
 
 use super::leases::{self, Deciding, Opened, Wish};
-use super::link::{Asks, Link, Report};
+use super::link::{Asks, Brings, Link, Report};
 use super::{asking, call, shell};
 use crate::RunError;
 use crate::asking::Asking;
@@ -21,7 +21,7 @@ use ironcage_backend::{Keeper, Sibling};
 use ironcage_control::{
     Channel, Description, ExecRequest, GrantRequest, NotGiven, Reply, RuntimeDir,
 };
-use ironcage_model::{Ending, EventKind, IntentRecord, in_full};
+use ironcage_model::{Ending, EventKind, IntentRecord, Taint, in_full};
 use ironcage_plan::{Plan, ScopeOf};
 use ironcage_sys::clone::exit_now;
 use ironcage_sys::faults::lease_step as step;
@@ -51,6 +51,8 @@ pub(super) struct Given<'a> {
     pub(super) first_lease: u32,
     /// Whether nothing is given at once in this cage any more.
     pub(super) distrusted: bool,
+    /// What it may have come into contact with.
+    pub(super) taint: Taint,
 }
 
 /// What makes a supervision that of a scope.
@@ -99,6 +101,7 @@ fn supervise(given: Given<'_>) -> Result<(), RunError> {
         number,
         first_lease,
         distrusted,
+        taint,
         ..
     } = given;
     let link = Rc::new(Link::new(link));
@@ -163,6 +166,7 @@ fn supervise(given: Given<'_>) -> Result<(), RunError> {
         exec: number,
         first: first_lease,
         distrusted,
+        taint,
     };
     let (wishes, not_given) =
         leases::decide_all(&deciding, &asked.leases, descriptors, have_asked)?;
@@ -202,7 +206,7 @@ fn supervise(given: Given<'_>) -> Result<(), RunError> {
             return Ok(());
         }
     }
-    if let Err(error) = link.ask(&Report::Make) {
+    if let Err(error) = link.ask(&Report::Make(Box::new(Brings::of(&wishes)))) {
         refuse(&client, error.to_string());
         return Ok(());
     }

@@ -139,7 +139,8 @@ pub(super) fn print_record(out: &mut dyn Write, record: &Record) -> io::Result<(
         | EventKind::ChildRefused { .. }
         | EventKind::ChannelOpened { .. }
         | EventKind::Message { .. }
-        | EventKind::ChannelClosed { .. } => family::line(out, &event.kind),
+        | EventKind::ChannelClosed { .. }
+        | EventKind::Tainted { .. } => family::line(out, &event.kind),
         EventKind::PeerRefused { reason } => {
             writeln!(out, "refused a connection: {}", Printable::new(reason))
         }

@@ -1,0 +1,193 @@
+//! What a cage may have come into contact with, and what follows where private data and untrusted
+//! content meet: what leads out and was allowed by no person is closed, before they do.
+//!
+//! It comes with leases, messages, a parent, a child, and with what others have written to places
+//! of the host that the cage reads. It goes the same ways. Whatever brings it is opened after it is
+//! on record, and after every place that the cage writes to is marked.
+
+use crate::RunError;
+use crate::supervise::{Supervision, failed};
+use ironcage_model::{Approver, EventKind, Lease, LeaseOrigin, Printable, Resource, Right, Taint};
+use ironcage_plan::Plan;
+use ironcage_state::Marks;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How often it is looked for what others bring, while something leads out.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Why leases end where both meet.
+const MET: &str = "private data and untrusted content met in this cage";
+
+fn marks() -> io::Result<Marks> {
+    let state = ironcage_audit::state_dir().map_err(io::Error::other)?;
+    Ok(Marks::in_state(&state))
+}
+
+/// What a lease brings: by the policy, and by what others have written there.
+///
+/// # Errors
+/// Where it cannot be read what is known of the path.
+pub(crate) fn brought(plan: &Plan, resource: &Resource) -> io::Result<Taint> {
+    let by_policy = plan.taint_of(resource);
+    let Resource::Path { path, .. } = resource else {
+        return Ok(by_policy);
+    };
+    let found = marks()?.of(&[Path::new(path)])?;
+    let taints = found.iter().map(|mark| mark.taint);
+    Ok(taints.fold(by_policy, Taint::with))
+}
+
+/// Whether something could leave by a lease that no person has allowed.
+pub(crate) fn is_way_out(lease: &Lease) -> bool {
+    lease.resource.leads_out()
+        && lease.approver == Approver::Policy
+        && lease.origin != LeaseOrigin::Operator
+}
+
+impl Supervision<'_> {
+    /// What the cage has from its start, from its parent, and from what others wrote.
+    pub(crate) fn begin_taint(&mut self, now: Instant) -> Result<(), RunError> {
+        let start = self.plan.taint.as_ref().map(|marking| marking.start);
+        let parents = self.kin.as_ref().map(|kin| kin.taint);
+        self.take_on(
+            start.unwrap_or_default(),
+            "its policy lets it read or reach that from its start",
+            now,
+        )?;
+        self.take_on(parents.unwrap_or_default(), "its parent has it", now)?;
+        self.tainted(now).map(drop)
+    }
+
+    /// What the cage has now: others may have written to what it reads.
+    pub(crate) fn tainted(&mut self, now: Instant) -> Result<Taint, RunError> {
+        let found = marks().and_then(|marks| marks.of(&self.plan.read_places()));
+        let found = found.map_err(failed("read what is known of the places that it reads"))?;
+        for mark in found {
+            let place = Printable::new(&mark.place);
+            let because = match &mark.cage {
+                Some(cage) => format!("it can read {place}, where cage {cage} could write"),
+                None => "the file of marks cannot be read".into(),
+            };
+            self.take_on(mark.taint, &because, now)?;
+        }
+        Ok(self.taint)
+    }
+
+    /// The cage takes something on.
+    pub(crate) fn take_on(
+        &mut self,
+        more: Taint,
+        because: &str,
+        now: Instant,
+    ) -> Result<(), RunError> {
+        let taint = self.taint.with(more);
+        if taint == self.taint {
+            return Ok(());
+        }
+        let leased = self.leases.written_places();
+        let leased = leased.chain(self.scopes.written_places());
+        let leased: Vec<PathBuf> = leased.map(PathBuf::from).collect();
+        let mut places = self.plan.filled_places();
+        places.extend(leased.iter().map(PathBuf::as_path));
+        let marked =
+            marks().and_then(|marks| marks.add(&places, taint, &self.control.description.id));
+        marked.map_err(failed("mark the places that it writes to"))?;
+        self.taint = taint;
+        self.recorder.write(EventKind::Tainted {
+            taint,
+            because: because.to_owned(),
+        })?;
+        self.tell_kin_of_taint();
+        if taint.meets() {
+            self.close_ways_out(now)?;
+        }
+        Ok(())
+    }
+
+    /// What the cage has goes to where a lease lets it write.
+    pub(crate) fn mark_leased(&self, resource: &Resource) -> Result<(), RunError> {
+        let Resource::Path {
+            path,
+            right: Right::Write,
+        } = resource
+        else {
+            return Ok(());
+        };
+        if self.taint.is_none() {
+            return Ok(());
+        }
+        let cage = &self.control.description.id;
+        let marked = marks().and_then(|marks| marks.add(&[Path::new(path)], self.taint, cage));
+        marked.map_err(failed("mark a place that it was leased"))
+    }
+
+    /// Why something is not opened now that brings this, where private data would meet untrusted
+    /// content by it: what leads out is closed first.
+    pub(crate) fn against_meeting(
+        &mut self,
+        brings: Taint,
+        now: Instant,
+    ) -> Result<Option<String>, RunError> {
+        if brings.is_none() || !self.plan.asks_where_both_meet() {
+            return Ok(None);
+        }
+        if !self.tainted(now)?.with(brings).meets() {
+            return Ok(None);
+        }
+        self.close_ways_out(now)?;
+        Ok(self.way_out().map(|way| {
+            format!(
+                "private data and untrusted content would meet by it, and {way}, by which something could leave, is being closed first; ask again"
+            )
+        }))
+    }
+
+    /// A lease of the cage's, or a scope, by which something could leave and that no person has
+    /// allowed, in words.
+    fn way_out(&self) -> Option<String> {
+        let lease = self.leases.all().find(|lease| is_way_out(lease));
+        let lease = lease.map(|lease| format!("lease {} ({})", lease.number, lease.resource));
+        let scope = || self.scopes.way_out();
+        lease.or_else(|| scope().map(|number| format!("the scope of command {number}")))
+    }
+
+    fn close_ways_out(&mut self, now: Instant) -> Result<(), RunError> {
+        if !self.plan.asks_where_both_meet() {
+            return Ok(());
+        }
+        let open = self.leases.all().filter(|lease| is_way_out(lease));
+        let numbers: Vec<u32> = open.map(|lease| lease.number).collect();
+        for number in numbers {
+            self.end_lease(number, MET, now)?;
+        }
+        self.scopes.end_ways_out();
+        Ok(())
+    }
+
+    /// Looks for what others bring, and hands out messages that waited until nothing led out.
+    pub(crate) fn look_at_taint(&mut self, now: Instant) -> Result<(), RunError> {
+        if self.scope.is_some() {
+            // The cage's supervisor does, for all of its scopes.
+            return Ok(());
+        }
+        match self.next_look_at_taint(now) {
+            Some(at) if now >= at => {
+                self.taint_looked = Some(now);
+                self.tainted(now)?;
+            }
+            _ => {}
+        }
+        self.deliver_held_back(now)
+    }
+
+    /// When it is to be looked next.
+    pub(crate) fn next_look_at_taint(&self, now: Instant) -> Option<Instant> {
+        let waits = self.plan.asks_where_both_meet() && !self.taint.meets();
+        if !waits || self.way_out().is_none() {
+            return None;
+        }
+        Some(self.taint_looked.map_or(now, |at| at + LOOK))
+    }
+}
