@@ -31,7 +31,7 @@ const DESCRIPTOR: &str = "what is decided about is what is mounted, by its descr
 const PACED: &str = "requests are read by a process of their own, paced and bounded";
 
 /// Where an agent asks.
-const SOCKET: &str = "/.ironcage/ask";
+pub(super) const SOCKET: &str = "/.ironcage/ask";
 /// How long an answer is waited for.
 const ANSWER: Duration = Duration::from_secs(5);
 /// The most that a launcher may take of memory while it is flooded.
@@ -76,13 +76,13 @@ pub(crate) const PROBES: &[Probe] = &[
     },
 ];
 
-fn key(stage: &Stage, evidence: &Evidence) -> Option<String> {
+pub(super) fn key(stage: &Stage, evidence: &Evidence) -> Option<String> {
     let nonce = stage.nonces.of(Canary::SshKey).as_bytes();
     let read = crate::oracle::contains(&evidence.output, nonce);
     read.then(|| "the key came out".to_owned())
 }
 
-fn fell_over(evidence: &Evidence) -> Option<String> {
+pub(super) fn fell_over(evidence: &Evidence) -> Option<String> {
     let errors = String::from_utf8_lossy(&evidence.errors);
     if evidence.overdue {
         return Some("the launcher hangs".to_owned());

@@ -8,6 +8,7 @@ mod ip;
 mod ki;
 pub(crate) mod le;
 mod le_asked;
+mod le_child;
 mod lf;
 mod ne;
 mod ne_door;
@@ -47,6 +48,7 @@ pub(crate) const ALL: &[&[Probe]] = &[
     su_control::PROBES,
     le::PROBES,
     le_asked::PROBES,
+    le_child::PROBES,
 ];
 
 pub(crate) use crate::inside::{Attempts, Inside, Observation};

@@ -149,7 +149,7 @@ impl Layout {
             0o644,
         );
         let ceiling = format!(
-            "[ceiling]\ngrace = \"1s\"\n[ceiling.auto.files]\nwrite = [\"{}\"]\n",
+            "[ceiling]\ngrace = \"1s\"\nchildren = 2\n[ceiling.auto.files]\nwrite = [\"{}\"]\n",
             params.leased.display()
         );
         layout.keep(layout.ceiling.clone(), ceiling.into_bytes(), 0o644);
