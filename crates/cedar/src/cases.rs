@@ -29,13 +29,20 @@ pub(crate) struct OneCase {
 
 /// All cases of a request.
 pub(crate) enum Cases {
-    All(Vec<OneCase>),
+    All {
+        cases: Vec<OneCase>,
+        /// Why somebody is asked at least: it stands for requests that no rule has looked at.
+        at_least_asked: Option<&'static str>,
+    },
     /// It stands for more than can be looked at one by one.
     Several(&'static str),
 }
 
 const SEVERAL_HOSTS: &str = "rules look at one host at a time; ask for one by its name";
 const EVERY_PORT: &str = "rules look at one port at a time; ask for one";
+const SEVERAL_REQUESTS: &str = "rules look at one request at a time, by its method and its path";
+const ANY_REQUEST: &str =
+    "rules forbid some requests, and who may connect sends any; ask for requests";
 
 /// Something that can be asked for, by action, kind, name and attributes.
 struct Thing {
@@ -56,14 +63,36 @@ fn number(value: impl TryInto<i64>) -> RestrictedExpression {
     RestrictedExpression::new_long(value.try_into().unwrap_or(i64::MAX))
 }
 
-/// Makes the cases of a request. `literals` are the paths that rules forbid something for.
-pub(crate) fn make(case: &Case<'_>, literals: &[String], schema: &Schema) -> Made<Cases> {
-    let things = match things(case.resource, literals) {
+/// What rules forbid that whoever asks for more would get too.
+#[derive(Debug, Default)]
+pub(crate) struct Forbidden {
+    /// Paths.
+    pub(crate) paths: Vec<String>,
+    /// Whether there are requests among it: a connection carries all of them.
+    pub(crate) requests: bool,
+}
+
+/// Makes the cases of a request.
+pub(crate) fn make(case: &Case<'_>, forbidden: &Forbidden, schema: &Schema) -> Made<Cases> {
+    let things = match things(case.resource, &forbidden.paths) {
         Ok(things) => things,
         Err(several) => return Ok(Cases::Several(several)),
     };
+    let at_least_asked = match case.resource {
+        Resource::Http { rule } if stands_for_several(rule) => Some(SEVERAL_REQUESTS),
+        Resource::Host { .. } if forbidden.requests => Some(ANY_REQUEST),
+        _ => None,
+    };
     let cases = things.into_iter().map(|thing| one(case, thing, schema));
-    cases.collect::<Made<Vec<OneCase>>>().map(Cases::All)
+    let cases = cases.collect::<Made<Vec<OneCase>>>()?;
+    Ok(Cases::All {
+        cases,
+        at_least_asked,
+    })
+}
+
+fn stands_for_several(rule: &HttpRule) -> bool {
+    rule.methods.is_empty() || rule.path.to_string().contains('*')
 }
 
 fn things(resource: &Resource, literals: &[String]) -> Result<Vec<Thing>, &'static str> {
@@ -193,7 +222,7 @@ fn requests(rule: &HttpRule) -> Result<Vec<Thing>, &'static str> {
         false => rule.methods.as_slice(),
     };
     // What a pattern stands for, no rule has looked at.
-    let permits = !path.contains('*') && !rule.methods.is_empty();
+    let permits = !stands_for_several(rule);
     for port in ports(&rule.host)? {
         all.extend(methods.iter().map(|method| Thing {
             action: "http",

@@ -1,6 +1,6 @@
 //! Rules, and what they say of a request.
 
-use crate::cases::{self, Cases, OneCase};
+use crate::cases::{self, Cases, Forbidden, OneCase};
 use crate::reading::{ANSWER, ASK, REASON, path_literals, read, schema};
 use cedar_policy::{Authorizer, Decision as Said, Effect, Policy, PolicyId, PolicySet, Schema};
 use ironcage_lease::{Case, Choice, Rules};
@@ -17,8 +17,7 @@ pub struct RuleSet {
 struct Ready {
     schema: Schema,
     policies: PolicySet,
-    /// Paths for which something is forbidden: whoever asks for what is around them gets them too.
-    forbidden_paths: Vec<String>,
+    forbidden: Forbidden,
 }
 
 /// What was said of one case, the strictest first.
@@ -41,7 +40,7 @@ impl RuleSet {
     fn read(files: &[Item<LeaseRules>]) -> Result<Ready, String> {
         let schema = schema()?;
         let mut policies = PolicySet::new();
-        let mut forbidden_paths = Vec::new();
+        let mut forbidden = Forbidden::default();
         for (at, Item { what: file, .. }) in files.iter().enumerate() {
             let rules = read(&file.path, &file.text, &schema)
                 .map_err(|mistake| format!("{}: {mistake}", Printable::new(&file.path)))?;
@@ -50,7 +49,12 @@ impl RuleSet {
                 match policy.effect() {
                     Effect::Permit if file.only_forbids => continue,
                     Effect::Permit => {}
-                    Effect::Forbid => forbidden_paths.extend(path_literals(&policy)),
+                    Effect::Forbid => {
+                        forbidden.paths.extend(path_literals(&policy));
+                        // By its text: one too many is asked about, and none is missed.
+                        let text = policy.to_string().to_ascii_lowercase();
+                        forbidden.requests |= text.contains("http");
+                    }
                 }
                 // Two files of one name.
                 if policies.policy(policy.id()).is_some() {
@@ -60,12 +64,12 @@ impl RuleSet {
                 policies.add(policy).map_err(|error| error.to_string())?;
             }
         }
-        forbidden_paths.sort();
-        forbidden_paths.dedup();
+        forbidden.paths.sort();
+        forbidden.paths.dedup();
         Ok(Ready {
             schema,
             policies,
-            forbidden_paths,
+            forbidden,
         })
     }
 }
@@ -115,8 +119,11 @@ impl Ready {
     }
 
     fn choose(&self, case: &Case<'_>) -> Verdict {
-        let cases = match cases::make(case, &self.forbidden_paths, &self.schema) {
-            Ok(Cases::All(cases)) => cases,
+        let (cases, at_least_asked) = match cases::make(case, &self.forbidden, &self.schema) {
+            Ok(Cases::All {
+                cases,
+                at_least_asked,
+            }) => (cases, at_least_asked),
             Ok(Cases::Several(why)) => return Verdict::Deny(why.to_owned()),
             Err(error) => {
                 let error = Printable::new(&error.to_string()).to_string();
@@ -127,6 +134,7 @@ impl Ready {
         // Beside what is asked for, silence says nothing.
         let said = said.filter(|(permits, verdict)| *permits || *verdict < Verdict::Nothing);
         said.map(|(_, verdict)| verdict)
+            .chain(at_least_asked.map(|why| Verdict::Ask(why.to_owned())))
             .min()
             .unwrap_or(Verdict::Nothing)
     }

@@ -410,3 +410,39 @@ fn a_plan_with_rules_that_cannot_be_read_gives_nothing() {
         assert!(reason.contains("cannot be read"), "{reason}");
     }
 }
+
+#[test]
+fn what_stands_for_requests_that_a_rule_forbids_is_asked_about_at_least() {
+    let http = |text: &str| {
+        let rule = text.parse().unwrap();
+        Resource::Http { rule }
+    };
+    let with = |rules: &str| {
+        plan(
+            vec![],
+            vec![
+                part(Extent::Host("api.test".parse().unwrap()), Mark::Auto),
+                part(Extent::Http("api.test/**".parse().unwrap()), Mark::Auto),
+            ],
+            vec![file("rules.cedar", rules, false)],
+        )
+    };
+    let said = |plan: &Plan, what: &Resource| said(plan, Wanted::Other(what), TOOL).0;
+    let forbids = with(
+        "forbid (principal, action == Action::\"http\", resource) when { resource.method == \"DELETE\" };",
+    );
+    for (what, verdict) in [
+        ("GET api.test/v1/items", "given"),
+        ("DELETE api.test/v1/items", "refused"),
+        ("GET,DELETE api.test/v1/items", "refused"),
+        ("api.test/v1/items", "asked"),
+        ("GET api.test/v1/**", "asked"),
+    ] {
+        assert_eq!(said(&forbids, &http(what)), verdict, "{what}");
+    }
+    assert_eq!(said(&forbids, &host_resource("api.test")), "asked");
+    // Where no request is forbidden, a connection is what the ceiling says it is.
+    let silent = with("permit (principal, action == Action::\"pids\", resource);");
+    assert_eq!(said(&silent, &host_resource("api.test")), "given");
+    assert_eq!(said(&silent, &http("GET api.test/v1/items")), "given");
+}
