@@ -18,7 +18,7 @@ use ironcage_plan::Models;
 use ironcage_sys::clone::{Forked, Namespaces, exit_now, fork};
 use ironcage_sys::rustix::process::getpid;
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as Socket;
@@ -117,6 +117,8 @@ pub(crate) struct Reader {
     bodies: Cell<usize>,
     last: Cell<u32>,
     gone: Cell<bool>,
+    /// What came that is never read, by its few kinds: how often, and how much of that was told.
+    never: RefCell<BTreeMap<String, (u64, u64)>>,
     books: Rc<Books>,
 }
 
@@ -134,6 +136,7 @@ impl Reader {
             bodies: Cell::default(),
             last: Cell::default(),
             gone: Cell::default(),
+            never: RefCell::default(),
             books: Rc::clone(books),
         });
         tokio::task::spawn_local(Rc::clone(&reader).hear());
@@ -149,7 +152,7 @@ impl Reader {
     pub(crate) fn request(self: &Rc<Self>, fields: &Fields) -> Option<Watch> {
         is_type(fields, "application/json").then_some(())?;
         let Some(encoding) = encoding(fields) else {
-            self.not_read(&format!("a request is {}", encoded(fields)));
+            self.never_read(&format!("a request is {}", encoded(fields)));
             return None;
         };
         self.begin(Frame::Request, &[number(encoding)])
@@ -166,7 +169,7 @@ impl Reader {
             false => return None,
         };
         let Some(encoding) = encoding(fields) else {
-            self.not_read(&format!("an answer is {}", encoded(fields)));
+            self.never_read(&format!("an answer is {}", encoded(fields)));
             return None;
         };
         let events = u8::from(format == Format::Events);
@@ -175,7 +178,7 @@ impl Reader {
 
     /// From now on something else than HTTP is spoken, of which nothing is read.
     pub(crate) fn switched(&self) {
-        self.not_read("a WebSocket was opened, whose messages are not read");
+        self.never_read("a WebSocket was opened, whose messages are not read");
     }
 
     fn begin(self: &Rc<Self>, kind: Frame, content: &[u8]) -> Option<Watch> {
@@ -204,6 +207,19 @@ impl Reader {
             times: 1,
             why: why.to_owned(),
         });
+    }
+
+    /// Something came that is of a kind which is not read. An agent that speaks so does it all the
+    /// time: it is told once, and then ever more rarely.
+    fn never_read(&self, why: &str) {
+        let mut never = self.never.borrow_mut();
+        let (count, told) = never.entry(why.to_owned()).or_default();
+        *count = count.saturating_add(1);
+        if count.is_power_of_two() {
+            let times = *count - std::mem::replace(told, *count);
+            let why = why.to_owned();
+            self.books.overhear(Overheard::NotRead { times, why });
+        }
     }
 
     /// Hands a frame over, now or when it is taken. `false` where there is no room.

@@ -77,9 +77,10 @@ pub(crate) fn extras(results: &Results) -> Vec<Extra> {
     let faults = Extra {
         name: "leases at the first touch of a path",
         works: false,
-        evidence: "there are none in this version, with /dev/fuse or without: calls and commands are \
+        evidence:
+            "there are none in this version, with /dev/fuse or without: calls and commands are \
                    read beforehand, and all else asks with `ironcage ask`"
-            .to_owned(),
+                .to_owned(),
     };
     vec![
         overlay,
