@@ -101,6 +101,26 @@ fn rest(mut said: BufReader<Box<dyn Read>>) -> String {
     rest
 }
 
+/// Cgroups of scopes of a cage that have limits of their own.
+fn groups(id: &str) -> Vec<std::path::PathBuf> {
+    let (mut found, mut places) = (Vec::new(), vec![Path::new("/sys/fs/cgroup").to_owned()]);
+    while let Some(place) = places.pop() {
+        for entry in std::fs::read_dir(&place).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                match entry
+                    .file_name()
+                    .to_string_lossy()
+                    .ends_with(&format!("{id}.scope"))
+                {
+                    true => found.push(entry.path()),
+                    false => places.push(entry.path()),
+                }
+            }
+        }
+    }
+    found
+}
+
 /// A name that leads to a server of the test's, which no rule allows.
 fn led(web: &Web, name: &str) -> Vec<String> {
     let (ip, port) = (web.address.ip(), web.address.port());
@@ -285,6 +305,43 @@ both! {
         assert_ne!(cage.sh(crowd).trim(), "50");
     }
 
+    fn a_command_has_limits_of_its_own_beside_the_cages(stage) {
+        let ceiling = "[limits]\nmemory = \"200M\"\npids = 40\n[ceiling.ask.limits]\nmemory = \"400M\"\npids = 80\n";
+        let cage = Cage::start(stage, ceiling, &[]);
+        let crowd = "all=; trap 'kill $all' EXIT; for i in $(seq 50); do sleep 100 & all=\"$all $!\"; done; echo $i";
+        let with = |lease: &str, script: &str| cage.says("exec", &["--lease", lease, "--", "/bin/sh", "-c", script]);
+        with("pids=81", "true").ended(125).says("outside of the cage's ceiling");
+        with("memory=50%", "true").ended(125).says("names an amount");
+        let given = with("pids=80", crowd);
+        if cage.says("stats", &["--json"]).ok().stdout().contains("\"processes\"") {
+            given.ended(125).says("not bounded by a cgroup here");
+            return;
+        }
+        assert_eq!(given.ok().stdout().trim(), "50");
+        // It was that command's: neither the cage nor another scope has it.
+        assert_ne!(cage.sh(crowd).trim(), "50");
+        assert_ne!(cage.says("exec", &["--scope", "--", "/bin/sh", "-c", crowd]).stdout().trim(), "50");
+        let fill = "/usr/bin/python3 -c 'len(bytearray(300 << 20)); print(\"filled\")'";
+        assert_eq!(with("memory=400M", fill).ok().stdout().trim(), "filled");
+        assert_ne!(cage.sh(fill).trim(), "filled");
+        // One at a time, so that all of them together have no more than the ceiling gives.
+        let mut first = cage.stage.ironcage(["exec", &cage.id, "--lease", "pids=80", "--"]);
+        let mut first = Running::start(first.args(["/bin/sh", "-c", "echo up; exec sleep 600"]));
+        let mut line = String::new();
+        BufReader::new(first.stdout()).read_line(&mut line).expect("a line");
+        assert_eq!(line, "up\n");
+        with("pids=80", "true").ended(125).says("has limits of its own");
+        assert!(!groups(&cage.id).is_empty());
+        let numbers = cage.says("leases", &[]).ok().stdout();
+        let number = numbers.split_whitespace().find(|word| word.parse::<u32>().is_ok()).expect("a lease").to_owned();
+        cage.says("revoke", &[&number]).ok();
+        assert_ne!(first.finish(PATIENCE).code(), 0);
+        assert!(wait_until(PATIENCE, || groups(&cage.id).is_empty()), "{:?}", groups(&cage.id));
+        with("pids=80", "true").ok();
+        let record = cage.record();
+        assert!(record.contains("pids 80") && record.contains("lease 2: revoked"), "{record}");
+    }
+
     fn what_the_door_held_is_over_when_the_door_is_gone(stage) {
         let web = Web::start(0);
         let port = web.address.port();
@@ -358,8 +415,6 @@ both! {
             let refused = cage.says("exec", &["--lease", lease, "--", "/bin/sh", "-c", "echo ran"]).ended(125);
             assert_eq!(refused.stdout(), "");
         }
-        // What holds for the cage and its scopes together cannot be one command's.
-        cage.says("exec", &["--lease", "memory=1G", "--", "/bin/true"]).ended(125).says("ironcage grant");
         let record = cage.record();
         assert!(record.contains("lease 1: revoked") && record.contains("lease 2: revoked"), "{record}");
     }

@@ -109,6 +109,22 @@ fn lease(right: &str, path: &std::path::Path) -> String {
     format!("{right}={}", path.display())
 }
 
+/// Cgroups of a cage and of its scopes.
+fn groups(id: &str) -> Vec<PathBuf> {
+    let (mut found, mut places) = (Vec::new(), vec![PathBuf::from("/sys/fs/cgroup")]);
+    while let Some(place) = places.pop() {
+        for entry in std::fs::read_dir(&place).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                match entry.file_name().to_string_lossy().contains(id) {
+                    true => found.push(entry.path()),
+                    false => places.push(entry.path()),
+                }
+            }
+        }
+    }
+    found
+}
+
 /// Every process of the host whose arguments have this word in them.
 fn with_word(word: &str) -> usize {
     let mut count = 0;
@@ -412,7 +428,15 @@ both! {
 
 /// Kills whoever comes to each step of making a scope with a lease and ending it.
 fn killed_at_every_step(stage: &Stage) {
-    let policy = furnish(stage, "");
+    let limits = "[limits]\npids = 500\n[ceiling.ask.limits]\npids = 900\n";
+    let policy = furnish(stage, limits);
+    // Where a cgroup holds the limits, the scope has one of its own, too.
+    let own_limits = {
+        let cage = Cage::with(stage, &["--policy", &policy]);
+        let stats = cage.says("stats", &["--json"]).ok().stdout();
+        !stats.contains("\"processes\"")
+    };
+    let mut ids = Vec::new();
     let log = deep(stage).join("log");
     let writer = format!(
         "(while :; do echo x >> {0}; sleep 0.01; done) & while ! test -e {0}; do sleep 0.01; done",
@@ -426,11 +450,14 @@ fn killed_at_every_step(stage: &Stage) {
         start.env("IRONCAGE_FAULT", format!("lease:{steps}"));
         let ran = Running::start(&mut start).finish(PATIENCE).ok();
         let id = ran.stdout().trim().to_owned();
+        ids.push(id.clone());
         let cage = Cage { stage, id };
-        let done = cage
-            .sh(&["--lease", &lease("write", &deep(stage))], &writer)
-            .code()
-            == 0;
+        let written = lease("write", &deep(stage));
+        let mut flags = vec!["--lease", &written];
+        if own_limits {
+            flags.extend(["--lease", "pids=900"]);
+        }
+        let done = cage.sh(&flags, &writer).code() == 0;
         if done && cage.record().contains("lease 1: revoked") && cage.running() {
             // Nobody was killed: the allowing arm, in which the cage lives on without the lease.
             assert!(log.exists(), "it was never written");
@@ -458,4 +485,15 @@ fn killed_at_every_step(stage: &Stage) {
         assert!(steps < 200, "no scope got through");
     }
     assert!(steps > 10, "only {steps} steps: is this a debug build?");
+    // Whoever was killed removes nothing: the end of another cage does.
+    for id in ids {
+        let gone = || {
+            let gone = groups(&id).is_empty();
+            if !gone {
+                stage.run(&[], &["/bin/true"]).ok();
+            }
+            gone
+        };
+        assert!(wait_until(PATIENCE, gone), "{:?}", groups(&id));
+    }
 }

@@ -62,8 +62,8 @@ impl Backend for Namespace {
         keeper::start(plan, cage)
     }
 
-    fn scope(&self, plan: &Plan, _id: &CageId, sibling: &Sibling) -> Result<Birth, StartError> {
-        start::scope(plan, sibling)
+    fn scope(&self, plan: &Plan, id: &CageId, sibling: &Sibling) -> Result<Birth, StartError> {
+        start::scope(plan, id, sibling)
     }
 
     fn part(&self, plan: &Plan, sibling: &Sibling, path: &Path) -> io::Result<OwnedFd> {

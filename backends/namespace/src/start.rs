@@ -38,10 +38,10 @@ pub(crate) fn start(plan: &Plan, id: &CageId, kind: StreamKind) -> Result<Birth,
 /// Forks PID 1 of a scope beside a cage.
 ///
 /// Preconditions: as for [`start`].
-pub(crate) fn scope(plan: &Plan, sibling: &Sibling) -> Result<Birth, StartError> {
+pub(crate) fn scope(plan: &Plan, id: &CageId, sibling: &Sibling) -> Result<Birth, StartError> {
     let (shared, process) = share::trees(plan, sibling)?;
     let channels = Channels::make(StreamKind::Pipes)?;
-    let ground = Ground::beside(plan, sibling, shared, channels);
+    let ground = Ground::beside(plan, id, sibling, shared, channels);
     let mut birth = begin(plan, ground, None)?;
     birth.children.push(process);
     Ok(birth)

@@ -110,8 +110,8 @@ pub trait Backend: std::fmt::Debug + Sync {
     }
 
     /// Starts a scope: a second start by the plan of a cage ([`Plan::scoped`]), beside it and not
-    /// in it. It has the cage's ids, its cgroup and the shared part of its view, and everything
-    /// else for itself. The caller goes on as with a cage.
+    /// in it. It has the cage's ids, its cgroup where it has no limits of its own, and the shared
+    /// part of its view, and everything else for itself. The caller goes on as with a cage.
     ///
     /// Preconditions: the calling process has one thread; its end is the scope's end.
     ///

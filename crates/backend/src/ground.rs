@@ -1,7 +1,7 @@
 //! What a cage stands on outside, whichever backend makes it: its ids, its cgroup, and the
 //! channels to its first process.
 
-use crate::cage::{Ends, make_cgroup};
+use crate::cage::{Ends, make_cgroup, make_scope_cgroup};
 use crate::faults::step;
 use crate::ids::{self, Range, Reaped};
 use crate::init::Inheritance;
@@ -10,6 +10,7 @@ use ironcage_layers::cgroup::Cgroup;
 use ironcage_layers::view::{OwnerMap, Shared};
 use ironcage_model::CageId;
 use ironcage_plan::{IdMap, Plan};
+use ironcage_sys::faults::lease_step;
 use ironcage_sys::rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use ironcage_sys::rustix::process::geteuid;
 use std::mem::ManuallyDrop;
@@ -84,25 +85,38 @@ impl Ground {
         let mut ground = Ground::with_ids(plan, range, channels)?;
         let cgroup = make_cgroup(plan, id)?;
         step();
-        ground.cgroup_entries = match &cgroup {
-            Some(cgroup) if cgroup.clone_fd().is_none() => cgroup.entries()?,
-            _ => Vec::new(),
-        };
-        ground.cgroup = cgroup;
+        ground.enter_by(cgroup)?;
         Ok(ground)
     }
 
-    /// What a scope stands on: ids and cgroup are its cage's, and `shared` of the view.
+    fn enter_by(&mut self, cgroup: Option<Cgroup>) -> Result<(), StartError> {
+        self.cgroup_entries = match &cgroup {
+            Some(cgroup) if cgroup.clone_fd().is_none() => cgroup.entries()?,
+            _ => Vec::new(),
+        };
+        self.cgroup = cgroup;
+        Ok(())
+    }
+
+    /// What a scope stands on: ids are its cage's, and so is the cgroup where it has no limits of
+    /// its own; and `shared` of the view.
     pub fn beside(
         plan: &Plan,
+        id: &CageId,
         sibling: &Sibling,
         shared: Vec<Shared>,
         channels: Channels,
     ) -> Result<Ground, StartError> {
         let mut ground = Ground::with_ids(plan, sibling.range(), channels)?;
-        let copy = |fd: &OwnedFd| fd.try_clone().map_err(StartError::Channel);
-        ground.cgroup_entries = sibling.entries.iter().map(copy).collect::<Result<_, _>>()?;
-        ground.lent_group = sibling.group.as_ref().map(copy).transpose()?;
+        if sibling.own_limits {
+            let cgroup = make_scope_cgroup(plan, id)?;
+            lease_step();
+            ground.enter_by(Some(cgroup))?;
+        } else {
+            let copy = |fd: &OwnedFd| fd.try_clone().map_err(StartError::Channel);
+            ground.cgroup_entries = sibling.entries.iter().map(copy).collect::<Result<_, _>>()?;
+            ground.lent_group = sibling.group.as_ref().map(copy).transpose()?;
+        }
         ground.shared = shared;
         Ok(ground)
     }

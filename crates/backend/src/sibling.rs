@@ -23,6 +23,8 @@ pub struct Sibling {
     pub(crate) group: Option<OwnedFd>,
     /// Files by which its cgroups are entered, where they are not.
     pub(crate) entries: Vec<OwnedFd>,
+    /// Whether the scope has limits of its own, and so a cgroup beside the cage's.
+    pub own_limits: bool,
 }
 
 impl Sibling {
@@ -56,6 +58,7 @@ impl Sibling {
             first_id: cage.range().map(|range| range.first),
             group,
             entries,
+            own_limits: false,
         }))
     }
 
@@ -81,6 +84,7 @@ impl Sibling {
             first_id: self.first_id,
             group: self.group.as_ref().map(OwnedFd::try_clone).transpose()?,
             entries: copies.collect::<Result<_, _>>()?,
+            own_limits: false,
         }))
     }
 

@@ -51,9 +51,6 @@ fn check_scope(wanted: &Resource, asked: &Asked<'_>) -> Result<(), NotGiven> {
                 wanted.kind()
             )))
         }
-        (Resource::Limit { limit, .. }, Scope::Exec { .. }) => Err(NotGiven::refused(format!(
-            "{limit} is bounded for the cage and its scopes together, so one command alone cannot have more of it; raise it for all of them with `ironcage grant`"
-        ))),
         _ => Ok(()),
     }
 }

@@ -276,10 +276,9 @@ fn seconds(duration: Duration) -> String {
     }
 }
 
-/// What the kernel refused or ended for a limit, as far as it can be known afterwards.
-pub(crate) fn counted(plan: &Plan, cage: &Cage) -> Vec<LimitHit> {
-    let mut hits: Vec<LimitHit> = cage
-        .cgroup()
+/// What the kernel refused or ended for a limit of the cage's own group.
+pub(crate) fn counted_by_cgroup(cage: &Cage) -> Vec<LimitHit> {
+    cage.cgroup()
         .map(Cgroup::hits)
         .and_then(Result::ok)
         .unwrap_or_default()
@@ -289,7 +288,12 @@ pub(crate) fn counted(plan: &Plan, cage: &Cage) -> Vec<LimitHit> {
             value: hit.value,
             ended: false,
         })
-        .collect();
+        .collect()
+}
+
+/// What the kernel refused or ended for a limit, as far as it can be known afterwards.
+pub(crate) fn counted(plan: &Plan, cage: &Cage) -> Vec<LimitHit> {
+    let mut hits = counted_by_cgroup(cage);
     if let Some(Ok(storage)) = cage.storage().map(fstatfs) {
         let mut full = |limit, value: u64| {
             hits.push(LimitHit {

@@ -135,14 +135,24 @@ pub struct Cage {
     gone: bool,
 }
 
-/// Makes the cgroup that holds the plan's limits; `None` where none of them is held by one.
-pub(crate) fn make_cgroup(plan: &Plan, id: &CageId) -> Result<Option<Cgroup>, StartError> {
-    let limits = CgroupLimits {
+fn cgroup_limits(plan: &Plan) -> CgroupLimits {
+    CgroupLimits {
         memory: Some(plan.bounds.memory.what.value),
         cpu_milli: u32::try_from(plan.bounds.cpu.what.value).ok(),
         pids: u32::try_from(plan.bounds.pids.what.value).ok(),
     }
-    .supported_by(&plan.cgroup);
+    .supported_by(&plan.cgroup)
+}
+
+/// Makes the cgroup of a scope that has limits of its own.
+pub(crate) fn make_scope_cgroup(plan: &Plan, id: &CageId) -> Result<Cgroup, StartError> {
+    let limits = cgroup_limits(plan);
+    Ok(Cgroup::create_for_scope(&plan.cgroup, id, &limits)?)
+}
+
+/// Makes the cgroup that holds the plan's limits; `None` where none of them is held by one.
+pub(crate) fn make_cgroup(plan: &Plan, id: &CageId) -> Result<Option<Cgroup>, StartError> {
+    let limits = cgroup_limits(plan);
     if limits.is_empty() {
         return Ok(None);
     }

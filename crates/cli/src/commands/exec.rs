@@ -50,7 +50,8 @@ pub(crate) struct Args {
     scope: bool,
     /// Give it a lease of its own, within the cage's ceiling: read=PATH or write=PATH (several
     /// with `:` between them), host=NAME[:PORT], 'http=GET NAME/PATH', secret=NAME, socket=PATH,
-    /// publish=OUTER:INNER, syscalls=GROUP, capability=NAME (can be repeated; implies --scope)
+    /// publish=OUTER:INNER, memory=SIZE, cpus=N, pids=N, syscalls=GROUP, capability=NAME (can be
+    /// repeated; implies --scope)
     #[arg(long, value_name = "WHAT", conflicts_with = "detach")]
     lease: Vec<OsString>,
     /// What its leases are for; it is put on record
@@ -221,7 +222,7 @@ fn scope_of(
     for word in words {
         let wrong = || {
             CliError::new(format!(
-                "--lease takes read=PATH, write=PATH, host=NAME, http=REQUESTS, secret=NAME, socket=PATH, publish=OUTER:INNER, syscalls=GROUP or capability=NAME, not `{}`",
+                "--lease takes read=PATH, write=PATH, host=NAME, http=REQUESTS, secret=NAME, socket=PATH, publish=OUTER:INNER, memory=SIZE, cpus=N, pids=N, syscalls=GROUP or capability=NAME, not `{}`",
                 Printable::new(word)
             ))
         };
@@ -256,13 +257,9 @@ fn scope_of(
                     b"publish" => Resource::Port {
                         publish: name()?.parse().map_err(|_| wrong())?,
                     },
-                    b"memory" | b"cpus" | b"pids" => {
-                        return Err(CliError::new(format!(
-                            "{} is bounded for the cage and its scopes together, so one command alone cannot have more of it",
-                            Printable::new(OsStr::from_bytes(kind))
-                        ))
-                        .hint("`ironcage grant` raises it for all of them, for a while"));
-                    }
+                    b"memory" => super::grant::memory(name()?.parse().map_err(|_| wrong())?)?,
+                    b"cpus" => super::grant::cpus(name()?.parse().map_err(|_| wrong())?)?,
+                    b"pids" => super::grant::pids(name()?.parse().map_err(|_| wrong())?),
                     b"syscalls" => Resource::Syscalls {
                         group: name()?.to_owned(),
                     },

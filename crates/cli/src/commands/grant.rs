@@ -136,24 +136,44 @@ fn others(args: &Args) -> Result<Vec<Resource>, CliError> {
     for publish in &args.publish {
         all.push(Resource::Port { publish: *publish });
     }
-    let share = || CliError::new("a lease on a limit names an amount, not a share of the host's");
-    let limits = [
-        match args.memory {
-            None => None,
-            Some(Amount::Bytes(bytes)) => Some((LimitKind::Memory, bytes)),
-            Some(_) => return Err(share()),
-        },
-        match args.cpus {
-            None => None,
-            Some(Cpus::Milli(milli)) => Some((LimitKind::Cpus, u64::from(milli))),
-            Some(_) => return Err(share()),
-        },
-        args.pids.map(|pids| (LimitKind::Pids, u64::from(pids))),
-    ];
-    for (limit, value) in limits.into_iter().flatten() {
-        all.push(Resource::Limit { limit, value });
-    }
+    let memory = args.memory.map(memory).transpose()?;
+    let cpus = args.cpus.map(cpus).transpose()?;
+    all.extend([memory, cpus, args.pids.map(pids)].into_iter().flatten());
     Ok(all)
+}
+
+fn share() -> CliError {
+    CliError::new("a lease on a limit names an amount, not a share of the host's")
+}
+
+/// So much memory.
+pub(super) fn memory(amount: Amount) -> Result<Resource, CliError> {
+    match amount {
+        Amount::Bytes(value) => Ok(Resource::Limit {
+            limit: LimitKind::Memory,
+            value,
+        }),
+        _ => Err(share()),
+    }
+}
+
+/// So many processors.
+pub(super) fn cpus(amount: Cpus) -> Result<Resource, CliError> {
+    match amount {
+        Cpus::Milli(milli) => Ok(Resource::Limit {
+            limit: LimitKind::Cpus,
+            value: u64::from(milli),
+        }),
+        _ => Err(share()),
+    }
+}
+
+/// So many processes and threads.
+pub(super) fn pids(pids: u32) -> Resource {
+    Resource::Limit {
+        limit: LimitKind::Pids,
+        value: u64::from(pids),
+    }
 }
 
 fn tell(

@@ -30,6 +30,8 @@ pub const ENTRY: &[u8] = b"0";
 /// The period over which a share of processor time is counted, in microseconds.
 const CPU_PERIOD: u64 = 100_000;
 const PREFIX: &str = "ironcage-";
+/// What the group of a scope that has limits of its own is called beside its cage's.
+const SCOPE: &str = ".scope";
 
 /// Bounds to be held by a cgroup; `None` is no bound.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -66,7 +68,8 @@ impl CgroupLimits {
     }
 }
 
-fn has_controller(host: &CgroupHost, controller: &str) -> bool {
+/// Whether a host gives this controller to cages.
+pub fn has_controller(host: &CgroupHost, controller: &str) -> bool {
     match host {
         CgroupHost::V2 { controllers, .. } => controllers.iter().any(|name| name == controller),
         CgroupHost::V1(v1) => v1.controllers.contains_key(controller),
@@ -96,6 +99,15 @@ pub enum CgroupError {
         path: PathBuf,
         /// Why.
         source: io::Error,
+    },
+    /// Another scope of the same cage has limits of its own.
+    #[error(
+        "another command of this cage has limits of its own ({}); wait until it has ended",
+        path.display()
+    )]
+    Taken {
+        /// Its group.
+        path: PathBuf,
     },
     /// A value was refused.
     #[error("cannot write `{value}` to {}", path.display())]
@@ -196,13 +208,39 @@ impl Cgroup {
         id: &CageId,
         limits: &CgroupLimits,
     ) -> Result<Cgroup, CgroupError> {
+        Self::create_named(host, format!("{PREFIX}{id}"), limits)
+    }
+
+    /// Makes the group of a scope of a cage, beside the cage's: a group with processes in it has
+    /// no room for others below it in version 2. There is one at a time, so that what a cage has
+    /// in all is what its own group holds, and once what its ceiling gives.
+    pub fn create_for_scope(
+        host: &CgroupHost,
+        id: &CageId,
+        limits: &CgroupLimits,
+    ) -> Result<Cgroup, CgroupError> {
+        // The one of a scope whose maker was killed is not in the way.
+        sweep(host);
+        let made = Self::create_named(host, format!("{PREFIX}{id}{SCOPE}"), limits);
+        made.map_err(|error| match error {
+            CgroupError::Make { path, source } if source.kind() == io::ErrorKind::AlreadyExists => {
+                CgroupError::Taken { path }
+            }
+            other => other,
+        })
+    }
+
+    fn create_named(
+        host: &CgroupHost,
+        name: String,
+        limits: &CgroupLimits,
+    ) -> Result<Cgroup, CgroupError> {
         if let Some(controller) = limits.wanted().find(|name| !has_controller(host, name)) {
             return Err(match host {
                 CgroupHost::None { why } => CgroupError::Unavailable { why: why.clone() },
                 _ => CgroupError::MissingController { controller },
             });
         }
-        let name = format!("{PREFIX}{id}");
         let mut cgroup = Cgroup {
             tree: match host {
                 CgroupHost::None { why } => {

@@ -1,6 +1,6 @@
 //! Groups whose maker was killed before it could remove them.
 
-use super::PREFIX;
+use super::{PREFIX, SCOPE};
 use ironcage_host::CgroupHost;
 use ironcage_model::CageId;
 use ironcage_sys::rustix;
@@ -36,8 +36,9 @@ fn sweep_below(parent: &Path) -> usize {
 }
 
 fn is_ours(name: &str) -> bool {
-    name.strip_prefix(PREFIX)
-        .is_some_and(|id| id.parse::<CageId>().is_ok())
+    let name = name.strip_prefix(PREFIX);
+    let id = name.map(|name| name.strip_suffix(SCOPE).unwrap_or(name));
+    id.is_some_and(|id| id.parse::<CageId>().is_ok())
 }
 
 fn remove_if_orphaned(path: &Path) -> bool {

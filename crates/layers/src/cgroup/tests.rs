@@ -236,13 +236,30 @@ fn a_sweep_leaves_groups_with_a_living_maker_and_takes_orphans() {
     let held = Cgroup::create(&host, &cage_id(), &CgroupLimits::default()).unwrap();
     let orphan = parent.join(format!("{PREFIX}{}", cage_id()));
     let foreign = parent.join(format!("ironcage-test-{}", std::process::id()));
+    let scopes = parent.join(format!("{PREFIX}{}{SCOPE}", cage_id()));
     fs::create_dir(&orphan).unwrap();
+    fs::create_dir(&scopes).unwrap();
     fs::create_dir(&foreign).unwrap();
     sweep(&host);
     let (held_stays, foreign_stays) = (held.paths()[0].exists(), foreign.exists());
     fs::remove_dir(&foreign).unwrap();
     assert!(held_stays && foreign_stays);
-    assert!(!orphan.exists());
+    assert!(!orphan.exists() && !scopes.exists());
+}
+
+#[test]
+fn one_scope_of_a_cage_at_a_time_has_limits_of_its_own() {
+    let Some(host) = version_two() else {
+        return;
+    };
+    let (id, limits) = (cage_id(), CgroupLimits::default());
+    let cage = Cgroup::create(&host, &id, &limits).unwrap();
+    let scope = Cgroup::create_for_scope(&host, &id, &limits).unwrap();
+    assert_eq!(cage.paths()[0].parent(), scope.paths()[0].parent());
+    let second = Cgroup::create_for_scope(&host, &id, &limits).unwrap_err();
+    assert!(matches!(second, CgroupError::Taken { .. }), "{second}");
+    scope.remove().unwrap();
+    Cgroup::create_for_scope(&host, &id, &limits).unwrap();
 }
 
 #[test]

@@ -16,9 +16,10 @@ use crate::taint::brought;
 use ironcage_backend::{Keeper, Kept, LeaseOrder, LeasedFrom, Progress, Sought};
 use ironcage_cedar::decide;
 use ironcage_control::{GrantRequest, NotGiven, Wanted};
+use ironcage_layers::cgroup;
 use ironcage_lease::{Asked, AskedPath, Decision, Given, History};
 use ironcage_model::{
-    EventKind, Holder, Holders, Lease, LeaseEnd, LeaseOrigin, Resource, Scope, Taint,
+    EventKind, Holder, Holders, Lease, LeaseEnd, LeaseOrigin, LimitKind, Resource, Scope, Taint,
 };
 use ironcage_plan::{Capability, Item, NetworkRule, Plan, RequestRule};
 use ironcage_sys::faults::lease_step as step;
@@ -295,8 +296,22 @@ pub(super) fn plan_for(plan: &mut Plan, wishes: &[Wish], cage: &Plan) -> Result<
             Resource::Port { .. } => {
                 plan.network.as_ref().ok_or(none)?;
             }
-            // Refused by the decision: they are the cage's.
-            Resource::Limit { .. } => return Err("limits are the cage's".into()),
+            Resource::Limit { limit, value } => {
+                let bounds = &mut plan.bounds;
+                let (bound, controller) = match limit {
+                    LimitKind::Memory => (&mut bounds.memory, "memory"),
+                    LimitKind::Cpus => (&mut bounds.cpu, "cpu"),
+                    LimitKind::Pids => (&mut bounds.pids, "pids"),
+                    _ => return Err(format!("{limit} is the cage's")),
+                };
+                if !cgroup::has_controller(&cage.cgroup, controller) {
+                    return Err(format!(
+                        "{limit} is not bounded by a cgroup here, and what bounds it instead only ever tightens; `ironcage doctor` says what is missing"
+                    ));
+                }
+                bound.what.value = *value;
+                bound.origin = origin;
+            }
         }
     }
     Ok(())

@@ -11,6 +11,7 @@ use crate::asking::Asking;
 use crate::backends::backend;
 use crate::control::Control;
 use crate::leases::Seen;
+use crate::limits::counted_by_cgroup;
 use crate::output::Output;
 use crate::recorder::Recorder;
 use crate::sockets;
@@ -21,7 +22,7 @@ use ironcage_backend::{Keeper, Sibling};
 use ironcage_control::{
     Channel, Description, ExecRequest, GrantRequest, NotGiven, Reply, RuntimeDir,
 };
-use ironcage_model::{Ending, EventKind, IntentRecord, Taint, in_full};
+use ironcage_model::{Ending, EventKind, IntentRecord, Resource, Taint, in_full};
 use ironcage_plan::{Plan, ScopeOf};
 use ironcage_sys::clone::exit_now;
 use ironcage_sys::faults::lease_step as step;
@@ -95,7 +96,7 @@ fn supervise(given: Given<'_>) -> Result<(), RunError> {
         description,
         link,
         mut client,
-        sibling,
+        mut sibling,
         mut request,
         mut descriptors,
         number,
@@ -227,6 +228,9 @@ fn supervise(given: Given<'_>) -> Result<(), RunError> {
             return Ok(());
         }
     };
+    // What the cage and its other scopes have stays in the cage's own group.
+    let is_limit = |wish: &Wish| matches!(wish.lease.resource, Resource::Limit { .. });
+    sibling.own_limits = wishes.iter().any(is_limit);
     for wish in &wishes {
         // On record before anything is open: whoever kills us now leaves no lease that the record
         // does not know.
@@ -336,6 +340,10 @@ impl Supervision<'_> {
             self.recorder.write(EventKind::Denied(denial))?;
         }
         if let Some(hit) = self.hit.clone() {
+            self.recorder.write(EventKind::Limit(hit))?;
+        }
+        // Of a group of its own; the cage's is looked at when the cage ends.
+        for hit in counted_by_cgroup(&self.cage) {
             self.recorder.write(EventKind::Limit(hit))?;
         }
         // First: what a door still carries is not revoked.
