@@ -59,6 +59,10 @@ fn text(value: impl Into<String>) -> RestrictedExpression {
     RestrictedExpression::new_string(value.into())
 }
 
+fn truth(value: bool) -> RestrictedExpression {
+    RestrictedExpression::new_bool(value)
+}
+
 fn number(value: impl TryInto<i64>) -> RestrictedExpression {
     RestrictedExpression::new_long(value.try_into().unwrap_or(i64::MAX))
 }
@@ -269,10 +273,9 @@ fn one(case: &Case<'_>, thing: Thing, schema: &Schema) -> Made<OneCase> {
             ("profile", text(&plan.profile)),
             ("workspace", text(workspace)),
             ("isolation", text(plan.rung.what.isolation.name())),
-            (
-                "distrusted",
-                RestrictedExpression::new_bool(case.history.distrusted),
-            ),
+            ("distrusted", truth(case.history.distrusted)),
+            ("private", truth(case.history.taint.private)),
+            ("untrusted", truth(case.history.taint.untrusted)),
         ],
         HashSet::new(),
     )?;
@@ -285,10 +288,7 @@ fn one(case: &Case<'_>, thing: Thing, schema: &Schema) -> Made<OneCase> {
     let resource = entity(name.clone(), thing.attributes, above?)?;
     let mut context = vec![
         ("origin".to_owned(), text(origin(asked.origin))),
-        (
-            "scoped".to_owned(),
-            RestrictedExpression::new_bool(asked.scope != Scope::Cage),
-        ),
+        ("scoped".to_owned(), truth(asked.scope != Scope::Cage)),
         ("open".to_owned(), number(case.history.open.len())),
         ("asked".to_owned(), number(case.history.asked)),
     ];

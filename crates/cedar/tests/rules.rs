@@ -254,6 +254,27 @@ fn a_cage_that_is_distrusted_is_given_nothing_at_once_whatever_a_rule_permits() 
 }
 
 #[test]
+fn a_rule_can_look_at_what_the_cage_has_come_into_contact_with() {
+    let plan = ruled(
+        "forbid (principal, action in Action::\"hosts\", resource) when { principal.private && principal.untrusted };",
+    );
+    let wanted = host_resource("api.example.com");
+    for (private, untrusted, verdict) in [
+        (true, false, "asked"),
+        (false, true, "asked"),
+        (true, true, "refused"),
+    ] {
+        let taint = ironcage_model::Taint { private, untrusted };
+        let history = History {
+            taint,
+            ..History::default()
+        };
+        let said = said_with(&plan, Wanted::Other(&wanted), TOOL, &history);
+        assert_eq!(said.0, verdict, "{taint:?}");
+    }
+}
+
+#[test]
 fn a_rule_that_cannot_be_evaluated_gives_nothing() {
     let plan = ruled(
         "permit (principal, action, resource);\nforbid (principal, action == Action::\"memory\", resource) when { resource.value * 9000000000 > 5 };",
