@@ -211,6 +211,29 @@ both! {
         Running::start(&mut stage.ironcage(open)).finish(PATIENCE).ended(125).says("[ceiling] channels = N");
     }
 
+    fn a_childs_words_are_on_record_in_short_and_its_refusal_tells_nothing_of_the_hosts_places(stage) {
+        let cage = Cage::start(stage, "[ceiling]\nchildren = 1\n");
+        // All of them are executed.
+        let script = format!("{CHILD} -- sh -c 'echo $2' x $(head -c 20000 /dev/zero | tr '\\0' a) last");
+        assert_eq!(cage.sh(&script).ok().stdout(), "last\n");
+        let record = cage.outside(&["audit", "show", &cage.id, "--json"]);
+        assert!(record.contains("child-opened") && record.contains("aaa..."), "{record}");
+        let longest = record.lines().filter(|line| line.contains("child-opened")).map(str::len).max();
+        assert!(longest.is_some_and(|length| length < 3000), "{longest:?}");
+        // Its own record cannot be made.
+        let (audit, away) = (stage.state().join("ironcage/audit"), stage.base().join("audit-away"));
+        std::fs::rename(&audit, &away).expect("moved away");
+        stage.write(&audit, "no directory");
+        let refused = cage.sh(&format!("{CHILD} -- true")).ended(125).says("the cage's record says what");
+        let state = stage.state().display().to_string();
+        assert!(!format!("{refused:?}").contains(&state), "{refused:?}");
+        std::fs::remove_file(&audit).expect("removed");
+        std::fs::rename(&away, &audit).expect("moved back");
+        cage.sh(&format!("{CHILD} -- true")).ok();
+        let record = cage.outside(&["audit", "show", &cage.id]);
+        assert!(record.contains(&state), "{record}");
+    }
+
     fn a_cage_whose_policy_says_nothing_of_children_has_none(stage) {
         let cage = Cage::start(stage, "[ceiling.auto.network]\nallow = [\"a.test\"]\n");
         cage.sh(&format!("{CHILD} -- true")).ended(125).says("[ceiling] children = N");

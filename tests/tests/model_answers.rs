@@ -301,6 +301,55 @@ both! {
         assert_eq!(cage.sh(&write(&out)), "written\n");
     }
 
+    fn what_a_child_does_is_counted_with_its_parent_and_stops_both(stage) {
+        let Some(server) = TlsWeb::of(stage, "model.test", "/usr/bin/python3", SERVER) else { return };
+        let policy = "[ceiling]\nchildren = 1\n[ceiling.drift]\nshorten = 1\nask = 2\nfreeze = 2\n[ceiling.ask.network]\nallow = [\"other.test\"]\n";
+        let cage = Cage::start(stage, &server, policy);
+        // Each child says one thing and does another.
+        let child = |host: &str| {
+            let call = json!({"script": {"calls": [bash("t", "curl http://named.test/")], "pieces": 1}});
+            stage.write(stage.project().join("call.json"), call.to_string());
+            format!(
+                "/.ironcage/bin/ironcage child -- /bin/sh -c 'python3 agent.py {} \"$(cat call.json)\"; until [ -e told ]; do sleep 0.05; done; \
+                 python3 -c \"import socket; socket.getaddrinfo(\\\"{host}\\\", 80)\"; echo went on; sleep 600'",
+                cage.model
+            )
+        };
+        let children = || {
+            let told = cage.says(&["inspect"]);
+            let list = told.split_once("\"children\": [").map(|(_, rest)| rest.split(']').next().unwrap_or_default().to_owned());
+            let ids = list.unwrap_or_default();
+            ids.split(',').map(|id| id.trim().trim_matches('"').to_owned()).find(|id| !id.is_empty())
+        };
+        for (number, host) in [(1, "one.test"), (2, "two.test")] {
+            let told = stage.project().join("told");
+            let _ = std::fs::remove_file(&told);
+            let mut exec = stage.ironcage(["exec", "-d", &cage.id, "--", "/bin/sh", "-c"]);
+            Running::start(exec.arg(child(host))).finish(PATIENCE).ok();
+            let mut id = None;
+            assert!(wait_until(PATIENCE, || { id = children(); id.is_some() }), "{}", cage.record());
+            let id = id.unwrap_or_default();
+            let record = || Running::start(&mut stage.ironcage(["audit", "show", &id])).finish(PATIENCE).stdout();
+            assert!(wait_until(PATIENCE, || record().contains("the model calls Bash")), "{}", record());
+            stage.write(&told, "");
+            cage.wait_for_record(&format!("drift {number}: in its child {id}: the model called Bash"));
+            assert!(record().contains("drift 1: the model called Bash"), "{}", record());
+            if number == 1 {
+                Running::start(&mut stage.ironcage(["stop", "--time", "0", &id])).finish(PATIENCE);
+                assert!(wait_until(PATIENCE, || children().is_none()));
+                continue;
+            }
+            // The parent is stopped by what its children did, and the child with it.
+            for stopped in [&cage.id, &id] {
+                let refused = || {
+                    let mut exec = stage.ironcage(["exec", stopped.as_str(), "--", "true"]);
+                    format!("{:?}", Running::start(&mut exec).finish(PATIENCE))
+                };
+                assert!(wait_until(PATIENCE, || refused().contains("ironcage resume")), "{}", refused());
+            }
+        }
+    }
+
     fn a_cage_whose_deeds_are_not_its_models_words_is_trusted_less_and_stopped(stage) {
         let Some(server) = TlsWeb::of(stage, "model.test", "/usr/bin/python3", SERVER) else { return };
         let out = stage.base().join("out");

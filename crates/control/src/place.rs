@@ -165,6 +165,11 @@ impl Drop for NameClaim {
 }
 
 impl RuntimeDir {
+    /// The directories.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.paths.iter().map(PathBuf::as_path)
+    }
+
     /// The runtime directories of this user: `$XDG_RUNTIME_DIR/ironcage` where that is set and
     /// the user's own, `/run/ironcage` for root, and `run` in Ironcage's state directory.
     pub fn of_user(state: &Path) -> Self {

@@ -8,7 +8,7 @@ use crate::control::{Control, Farewell};
 use crate::cores::Cores;
 use crate::family::{Kin, Maker};
 use crate::log::OutputLog;
-use crate::recorder::{Recorder, microseconds_since_the_epoch};
+use crate::recorder::{Recorder, in_short, microseconds_since_the_epoch};
 use crate::streams::{join, join_log};
 use crate::supervise::{Beginning, Supervision, failed};
 use crate::terminal;
@@ -292,14 +292,16 @@ fn describe(job: &Job<'_>, id: &CageId, event: &EventKind, background: bool) -> 
 
 fn start_event(job: &Job<'_>) -> EventKind {
     let plan = job.plan;
+    let command = plan.command.argv.iter();
+    let command = command.map(|word| word.to_string_lossy().into_owned());
+    let command: Vec<String> = command.collect();
     EventKind::Start {
         name: job.name.clone(),
-        command: plan
-            .command
-            .argv
-            .iter()
-            .map(|word| word.to_string_lossy().into_owned())
-            .collect(),
+        command: match job.kin {
+            // Its words are an agent's.
+            Some(_) => in_short(command),
+            None => command,
+        },
         workspace: plan.workspace.to_string_lossy().into_owned(),
         profile: plan.profile.clone(),
         isolation: Some(plan.rung.what.isolation),

@@ -2,6 +2,7 @@
 
 use crate::RunError;
 use crate::ending::of_status;
+use crate::recorder::in_short;
 use crate::supervise::{SIGCONT, SIGHUP, SIGKILL, Supervision, failed};
 use ironcage_backend::{StreamKind, Streams};
 use ironcage_control::{Bytes, ExecDescription, ExecRequest, ExecStreams, Reply};
@@ -80,6 +81,11 @@ impl Supervision<'_> {
             .iter()
             .map(|word| String::from_utf8_lossy(&word.0).into_owned())
             .collect();
+        let command = match request.streams {
+            // A shell's in the cage: its words are an agent's.
+            ExecStreams::Given => in_short(command),
+            _ => command,
+        };
         let planned = self.plan.another(
             request.argv.into_iter().map(text).collect(),
             request

@@ -2,7 +2,7 @@
 
 use ironcage_backend::Sibling;
 use ironcage_control::{Channel, ChildLine, Packet};
-use ironcage_model::{CageId, Taint};
+use ironcage_model::{CageId, Taint, Trust};
 use ironcage_sys::clone::exit_now;
 use ironcage_sys::process::close_all_but;
 use ironcage_sys::rustix::fs::{FileType, Mode, OFlags, fstat, open};
@@ -26,6 +26,8 @@ pub(super) enum FromChild {
     Refused { reason: String },
     /// What it may have come into contact with.
     Tainted(Taint),
+    /// It did something that its model had not said: what, in words.
+    Differed(String),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -47,6 +49,8 @@ pub(super) enum ToChild {
     End,
     /// What its parent may have come into contact with.
     Tainted(Taint),
+    /// How far its parent is trusted.
+    Trusted(Trust),
 }
 
 /// What a child hears from its parent.
@@ -56,6 +60,8 @@ pub(super) enum Heard {
     End(Duration),
     /// What its parent may have come into contact with.
     Tainted(Taint),
+    /// How far its parent is trusted.
+    Trusted(Trust),
 }
 
 /// What a child has of its parent.
@@ -139,6 +145,9 @@ impl Kin {
             }
             Ok(Some(Packet::Message(ToChild::No { reason }, _))) => Err(reason),
             Ok(Some(Packet::Message(ToChild::End, _))) => Err("nobody waits for it".into()),
+            Ok(Some(Packet::Message(ToChild::Trusted(_), _))) => {
+                Err("its parent is not trusted any more".into())
+            }
             Ok(Some(Packet::Garbled(_) | Packet::Closed) | None) | Err(_) => Err(gone.into()),
         }
     }
@@ -150,12 +159,19 @@ impl Kin {
             Ok(Some(Packet::Message(ToChild::Done(taint) | ToChild::Tainted(taint), _))) => {
                 Some(Heard::Tainted(taint))
             }
+            Ok(Some(Packet::Message(ToChild::Trusted(trust), _))) => Some(Heard::Trusted(trust)),
             Ok(Some(Packet::Message(ToChild::End, _))) => Some(Heard::End(GRACE)),
             Ok(Some(Packet::Garbled(_) | Packet::Closed)) | Err(_) => {
                 self.over = true;
                 Some(Heard::End(Duration::ZERO))
             }
         }
+    }
+
+    /// Says what the child did that its model had not said.
+    pub(super) fn tell_difference(&self, what: &str) {
+        // A parent that is gone takes this process along.
+        let _ = self.link.send(&FromChild::Differed(what.to_owned()), &[]);
     }
 
     /// Says what the child may have come into contact with.

@@ -11,11 +11,12 @@ pub use kin::{Birthright, Kin, Maker};
 
 use crate::RunError;
 use crate::asking::Came;
+use crate::recorder::in_short;
 use crate::strangers::let_go;
 use crate::supervise::Supervision;
 use ironcage_backend::{Ability, Answer, Sibling};
 use ironcage_control::{Channel, ChildLine, Packet, pair};
-use ironcage_model::{CageId, EventKind, Taint};
+use ironcage_model::{CageId, EventKind, Taint, Trust};
 use ironcage_sys::clone::{Forked, Namespaces, fork};
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ironcage_sys::rustix::net::{Shutdown, shutdown};
@@ -25,6 +26,7 @@ use ironcage_sys::rustix::process::{
 use kin::{FromChild, Heard, ToChild};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// How long children may take to end with their parent, all together, before they are killed.
@@ -117,6 +119,13 @@ impl Supervision<'_> {
         streams: &[OwnedFd],
         now: Instant,
     ) -> Result<(), RunError> {
+        if !self.leases.pace.spend(now) {
+            // Each is on two records, on a disk of the user's that no limit of the cage's holds.
+            let reason = "too much was asked for within a short time; ask again later";
+            let reason = reason.to_owned();
+            self.tell_clerk(ticket, Came::Refused { reason });
+            return Ok(());
+        }
         if let Some(reason) = self.against_child() {
             return self.refuse_child(ticket, reason);
         }
@@ -204,8 +213,23 @@ impl Supervision<'_> {
             let reason = reason.clone();
             self.recorder.write(EventKind::ChildRefused { reason })?;
         }
+        // Where the user's records and sockets are is nothing that the agent needs to know.
+        let reason = match self.names_own_places(&reason) {
+            true => "something on the host stands against it; the cage's record says what".into(),
+            false => reason,
+        };
         self.tell_clerk(ticket, Came::Refused { reason });
         Ok(())
+    }
+
+    /// Whether a text names a directory of Ironcage's own.
+    fn names_own_places(&self, text: &str) -> bool {
+        let state = ironcage_audit::state_dir().ok();
+        let mut own = state
+            .iter()
+            .map(PathBuf::as_path)
+            .chain(self.runtime.paths());
+        own.any(|path| path.to_str().is_none_or(|path| text.contains(path)))
     }
 
     /// What another cage or scope beside this one shares with it.
@@ -244,13 +268,16 @@ impl Supervision<'_> {
                 // The record first: nothing of it runs before.
                 self.recorder.write(EventKind::ChildOpened {
                     child: born.id,
-                    command: born.command,
+                    command: in_short(born.command),
                     workspace: born.workspace,
                 })?;
                 // It has its parent's words and streams, whatever else it shares.
-                let taint = self.tainted(now)?;
+                let (taint, trust) = (self.tainted(now)?, self.intents.trust());
                 if let Some(child) = self.children.get(ticket) {
                     let _ = child.channel.send(&ToChild::Done(taint), &[]);
+                    if trust != Trust::Full {
+                        let _ = child.channel.send(&ToChild::Trusted(trust), &[]);
+                    }
                 }
                 Ok(())
             }
@@ -260,6 +287,10 @@ impl Supervision<'_> {
             Ok(Some(Packet::Message(FromChild::Tainted(taint), _))) => {
                 let id = child.id.clone();
                 self.take_on_from_child(id.as_ref(), taint, now)
+            }
+            Ok(Some(Packet::Message(FromChild::Differed(what), _))) => {
+                let id = child.id.clone();
+                self.count_difference_of_child(id.as_ref(), &what)
             }
             Ok(Some(Packet::Garbled(_) | Packet::Closed)) | Err(_) => self.end_child(ticket),
         }
@@ -272,13 +303,17 @@ impl Supervision<'_> {
         };
         // What it said last is in the socket.
         let id = child.id.clone();
-        let (mut refused, mut tainted) = (None, Taint::NONE);
+        let (mut refused, mut tainted, mut differed) = (None, Taint::NONE, Vec::new());
         while let Ok(Some(Packet::Message(said, _))) = child.channel.receive::<FromChild>(false) {
             match said {
                 FromChild::Refused { reason } => refused = Some(reason),
                 FromChild::Tainted(taint) => tainted = tainted.with(taint),
+                FromChild::Differed(what) => differed.push(what),
                 FromChild::Born(_) => {}
             }
+        }
+        for what in differed {
+            self.count_difference_of_child(id.as_ref(), &what)?;
         }
         if let Some(reason) = refused {
             self.refuse_child(ticket, reason)?;
@@ -344,6 +379,7 @@ impl Supervision<'_> {
         match self.kin.as_mut().and_then(Kin::hear) {
             Some(Heard::End(grace)) => self.begin_stop(grace, now),
             Some(Heard::Tainted(taint)) => self.take_on(taint, "its parent has it", now)?,
+            Some(Heard::Trusted(trust)) => self.trust_no_further(trust),
             None => {}
         }
         Ok(())
@@ -361,6 +397,36 @@ impl Supervision<'_> {
             None => "a child of it has it".into(),
         };
         self.take_on(taint, &because, now)
+    }
+
+    /// What a child does is its parent's doing.
+    fn count_difference_of_child(
+        &mut self,
+        child: Option<&CageId>,
+        what: &str,
+    ) -> Result<(), RunError> {
+        let id = child.map(|id| format!(" {id}")).unwrap_or_default();
+        self.count_difference(format!("in its child{id}: {what}"))
+    }
+
+    /// Tells the parent what was done that nobody had said.
+    pub(crate) fn tell_parent_of_difference(&self, what: &str) {
+        if let Some(kin) = &self.kin {
+            kin.tell_difference(what);
+        }
+    }
+
+    /// Tells children how far their parent is trusted.
+    pub(crate) fn tell_children_of_trust(&self, trust: Trust) {
+        for child in self
+            .children
+            .living
+            .iter()
+            .filter(|child| child.id.is_some())
+        {
+            // One that is gone has ended.
+            let _ = child.channel.send(&ToChild::Trusted(trust), &[]);
+        }
     }
 
     /// Tells parent and children what the cage may have come into contact with.

@@ -65,6 +65,11 @@ struct Call {
 }
 
 impl Intents {
+    /// How far the cage is trusted.
+    pub(crate) fn trust(&self) -> Trust {
+        self.trusted.trust()
+    }
+
     /// Whether nothing is to be given at once any more.
     pub(crate) fn is_distrusted(&self) -> bool {
         self.trusted.trust() >= Trust::Asked

@@ -82,9 +82,6 @@ impl Supervision<'_> {
             return Ok(());
         }
         self.forget_late_calls(now);
-        let Some(bounds) = self.plan.leases.as_ref().map(|leases| leases.drift) else {
-            return Ok(());
-        };
         // Others than the door tells apart.
         if traffic.host.starts_with('(') || !differs(&self.intents.calls, &traffic.host) {
             return Ok(());
@@ -98,8 +95,6 @@ impl Supervision<'_> {
             trusted.counted.remove(0);
         }
         trusted.counted.push(traffic.host.clone());
-        let number = trusted.count(bounds);
-        let trust = trusted.trust();
         let tools: Vec<&str> = (self.intents.calls.iter())
             .map(|call| call.tool.as_str())
             .take(4)
@@ -109,13 +104,40 @@ impl Supervision<'_> {
             tools.join(", "),
             traffic.host
         );
+        self.count_difference(what)
+    }
+
+    /// Something was done that nobody said: here, or in a child, whose words and deeds are this
+    /// cage's too. A new child does not begin anew with what is counted.
+    pub(crate) fn count_difference(&mut self, what: String) -> Result<(), RunError> {
+        let Some(bounds) = self.plan.leases.as_ref().map(|leases| leases.drift) else {
+            return Ok(());
+        };
+        let trusted = &mut self.intents.trusted;
+        let before = trusted.trust();
+        let number = trusted.count(bounds);
+        let trust = trusted.trust();
         self.recorder.write(EventKind::Drift {
-            what,
+            what: what.clone(),
             number,
             trust,
         })?;
+        self.tell_parent_of_difference(&what);
+        if trust != before {
+            self.tell_children_of_trust(trust);
+        }
         self.freeze_if_distrusted();
         Ok(())
+    }
+
+    /// The parent is trusted no further than this, and so is its child.
+    pub(crate) fn trust_no_further(&mut self, trust: Trust) {
+        let own = &mut self.intents.trusted.trust;
+        if trust > *own {
+            *own = trust;
+            self.tell_children_of_trust(trust);
+        }
+        self.freeze_if_distrusted();
     }
 
     /// Stops a cage that is not trusted any more, as soon as that can be done.
