@@ -209,13 +209,7 @@ fn pure_rooms_make_no_system_calls() {
 fn nothing_of_cedar_is_in_the_program_that_did_not_ask_for_it() {
     let tree = |features: &[&str]| {
         let mut tree = Command::new(env!("CARGO"));
-        tree.args([
-            "tree",
-            "--offline",
-            "--locked",
-            "--prefix=none",
-            "--edges=normal,build",
-        ]);
+        tree.args(["tree", "--locked", "--prefix=none", "--edges=normal,build"]);
         output(
             tree.args(["-p", "ironcage"])
                 .args(features)

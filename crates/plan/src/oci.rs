@@ -32,11 +32,11 @@ const CRUN: &str = "crun";
 const NOT_USED: [(&str, &str); 2] = [
     (
         "runsc",
-        "it makes files as root of the host, which the id-mapped mounts that make the workspace the agent's refuse; use crun",
+        "it makes files as root of the host, which the id-mapped mounts that make the workspace the agent's refuse, and Debian 12's answers EINVAL to `ls` and `stat` of the same Debian; use crun",
     ),
     (
         "runc",
-        "it makes a cgroup of its own, which a killed start would leave behind; use crun",
+        "it covers no file in /proc, which the plan does, and without root it makes no container in which nobody is root; use crun",
     ),
 ];
 

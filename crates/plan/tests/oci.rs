@@ -74,7 +74,7 @@ fn a_runtime_is_taken_by_name_or_path_and_others_are_refused_with_the_reason() {
     for (asked, why) in [
         ("runsc", "as root of the host"),
         ("/usr/bin/runsc", "as root of the host"),
-        ("runc", "cgroup"),
+        ("runc", "covers no file in /proc"),
         ("bin/crun", "absolute"),
         ("/nowhere/crun", "no such program"),
         ("/bin/sh", "crun is the one"),
