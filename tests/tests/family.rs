@@ -211,6 +211,21 @@ both! {
         Running::start(&mut stage.ironcage(open)).finish(PATIENCE).ended(125).says("[ceiling] channels = N");
     }
 
+    fn nobody_is_asked_more_often_for_a_family_than_for_one_cage(stage) {
+        let cage = Cage::start(stage, "[ceiling]\nchildren = 1\n[ceiling.ask.network]\nallow = [\"*.q.test\"]\n");
+        // Each child's questions end with it, and count.
+        let mut asked = 0;
+        for child in 0..13 {
+            let asks = format!("for n in 1 2 3 4 5; do {ASK} ask --host h{child}x$n.q.test; done");
+            let said = cage.sh(&format!("{CHILD} -- sh -c '{asks}'")).stdout();
+            asked += said.matches("pending:").count();
+            assert_eq!(child == 12, said.contains("questions were asked within an hour"), "{said}");
+        }
+        assert_eq!(asked, 60);
+        let said = cage.sh(&format!("{ASK} ask --host last.q.test")).ended(1).stdout();
+        assert!(said.contains("60 questions were asked within an hour"), "{said}");
+    }
+
     fn a_childs_words_are_on_record_in_short_and_its_refusal_tells_nothing_of_the_hosts_places(stage) {
         let cage = Cage::start(stage, "[ceiling]\nchildren = 1\n");
         // All of them are executed.

@@ -193,7 +193,7 @@ fn begin(job: &mut Job<'_>) -> Result<Finished, RunError> {
         maker: job.children,
         kin: job.kin.take(),
     })?;
-    supervision.begin_taint(Instant::now())?;
+    supervision.begin_history(Instant::now())?;
     supervision.publish_all(listening)?;
     let ending = supervision.watch()?;
     // What others brought while nobody asked goes on to where it could write.

@@ -47,16 +47,19 @@ pub(crate) fn is_way_out(lease: &Lease) -> bool {
 }
 
 impl Supervision<'_> {
-    /// What the cage has from its start, from its parent, and from what others wrote.
-    pub(crate) fn begin_taint(&mut self, now: Instant) -> Result<(), RunError> {
+    /// What the cage has from its parent, from its start, and from what others wrote.
+    pub(crate) fn begin_history(&mut self, now: Instant) -> Result<(), RunError> {
         let start = self.plan.taint.as_ref().map(|marking| marking.start);
-        let parents = self.kin.as_ref().map(|kin| kin.taint);
+        let inherited = self.kin.as_ref().map(|kin| kin.inherited);
+        let inherited = inherited.unwrap_or_default();
+        self.questions.count(inherited.asked, now);
+        self.trust_no_further(inherited.trust);
         self.take_on(
             start.unwrap_or_default(),
             "its policy lets it read or reach that from its start",
             now,
         )?;
-        self.take_on(parents.unwrap_or_default(), "its parent has it", now)?;
+        self.take_on(inherited.taint, "its parent has it", now)?;
         self.tainted(now).map(drop)
     }
 

@@ -28,6 +28,8 @@ pub(super) enum FromChild {
     Tainted(Taint),
     /// It did something that its model had not said: what, in words.
     Differed(String),
+    /// A person was asked for it.
+    Asked,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -38,11 +40,22 @@ pub(super) struct Born {
     pub(super) children: u32,
 }
 
+/// What a child has of its parent's history from its start.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub(crate) struct Inherited {
+    /// What the parent may have come into contact with.
+    pub(crate) taint: Taint,
+    /// How far it is trusted.
+    pub(crate) trust: Trust,
+    /// Questions that were asked within an hour.
+    pub(crate) asked: u32,
+}
+
 /// What its parent's supervisor says.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ToChild {
-    /// It is on record, and may run. What its parent may have come into contact with.
-    Done(Taint),
+    /// It is on record, and may run, with this of its parent.
+    Done(Inherited),
     /// It may not.
     No { reason: String },
     /// It is to end.
@@ -51,6 +64,8 @@ pub(super) enum ToChild {
     Tainted(Taint),
     /// How far its parent is trusted.
     Trusted(Trust),
+    /// So many questions were asked for others of its family.
+    Asked(u32),
 }
 
 /// What a child hears from its parent.
@@ -62,6 +77,8 @@ pub(super) enum Heard {
     Tainted(Taint),
     /// How far its parent is trusted.
     Trusted(Trust),
+    /// So many questions were asked for others of its family.
+    Asked(u32),
 }
 
 /// What a child has of its parent.
@@ -69,8 +86,8 @@ pub(super) enum Heard {
 pub struct Kin {
     /// The parent.
     pub parent: CageId,
-    /// What the parent may have come into contact with before this one ran.
-    pub(crate) taint: Taint,
+    /// What it has of its parent's history, once it is announced.
+    pub(crate) inherited: Inherited,
     pub(super) sibling: Sibling,
     link: Channel,
     over: bool,
@@ -93,7 +110,7 @@ impl Kin {
     pub(super) fn new(parent: CageId, link: Channel, sibling: Sibling) -> Kin {
         Kin {
             parent,
-            taint: Taint::NONE,
+            inherited: Inherited::default(),
             sibling,
             link,
             over: false,
@@ -134,38 +151,50 @@ impl Kin {
             children,
         });
         let gone = "the cage that opened it is gone";
-        let said = || -> io::Result<_> {
-            self.link.send(&born, &[])?;
-            self.link.receive::<ToChild>(true)
-        };
-        match said() {
-            Ok(Some(Packet::Message(ToChild::Done(taint) | ToChild::Tainted(taint), _))) => {
-                self.taint = taint;
-                Ok(())
+        if self.link.send(&born, &[]).is_err() {
+            return Err(gone.into());
+        }
+        loop {
+            match self.link.receive::<ToChild>(true) {
+                Ok(Some(Packet::Message(ToChild::Done(inherited), _))) => {
+                    self.inherited = inherited;
+                    return Ok(());
+                }
+                Ok(Some(Packet::Message(ToChild::No { reason }, _))) => return Err(reason),
+                Ok(Some(Packet::Message(ToChild::End, _))) => {
+                    return Err("nobody waits for it".into());
+                }
+                // What is said before it may run is in what it then inherits.
+                Ok(Some(Packet::Message(
+                    ToChild::Tainted(_) | ToChild::Trusted(_) | ToChild::Asked(_),
+                    _,
+                ))) => {}
+                Ok(Some(Packet::Garbled(_) | Packet::Closed) | None) | Err(_) => {
+                    return Err(gone.into());
+                }
             }
-            Ok(Some(Packet::Message(ToChild::No { reason }, _))) => Err(reason),
-            Ok(Some(Packet::Message(ToChild::End, _))) => Err("nobody waits for it".into()),
-            Ok(Some(Packet::Message(ToChild::Trusted(_), _))) => {
-                Err("its parent is not trusted any more".into())
-            }
-            Ok(Some(Packet::Garbled(_) | Packet::Closed) | None) | Err(_) => Err(gone.into()),
         }
     }
 
     /// Takes what the parent's supervisor says.
     pub(super) fn hear(&mut self) -> Option<Heard> {
         match self.link.receive::<ToChild>(false) {
-            Ok(None | Some(Packet::Message(ToChild::No { .. }, _))) => None,
-            Ok(Some(Packet::Message(ToChild::Done(taint) | ToChild::Tainted(taint), _))) => {
-                Some(Heard::Tainted(taint))
-            }
+            Ok(None | Some(Packet::Message(ToChild::Done(_) | ToChild::No { .. }, _))) => None,
+            Ok(Some(Packet::Message(ToChild::Tainted(taint), _))) => Some(Heard::Tainted(taint)),
             Ok(Some(Packet::Message(ToChild::Trusted(trust), _))) => Some(Heard::Trusted(trust)),
+            Ok(Some(Packet::Message(ToChild::Asked(times), _))) => Some(Heard::Asked(times)),
             Ok(Some(Packet::Message(ToChild::End, _))) => Some(Heard::End(GRACE)),
             Ok(Some(Packet::Garbled(_) | Packet::Closed)) | Err(_) => {
                 self.over = true;
                 Some(Heard::End(Duration::ZERO))
             }
         }
+    }
+
+    /// Says that a person was asked for the child.
+    pub(super) fn tell_question(&self) {
+        // A parent that is gone takes this process along.
+        let _ = self.link.send(&FromChild::Asked, &[]);
     }
 
     /// Says what the child did that its model had not said.

@@ -23,7 +23,7 @@ use ironcage_sys::rustix::net::{Shutdown, shutdown};
 use ironcage_sys::rustix::process::{
     Signal, WaitId, WaitIdOptions, getpid, pidfd_send_signal, waitid,
 };
-use kin::{FromChild, Heard, ToChild};
+use kin::{FromChild, Heard, Inherited, ToChild};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -272,12 +272,13 @@ impl Supervision<'_> {
                     workspace: born.workspace,
                 })?;
                 // It has its parent's words and streams, whatever else it shares.
-                let (taint, trust) = (self.tainted(now)?, self.intents.trust());
+                let inherited = Inherited {
+                    taint: self.tainted(now)?,
+                    trust: self.intents.trust(),
+                    asked: self.questions.within_an_hour(now),
+                };
                 if let Some(child) = self.children.get(ticket) {
-                    let _ = child.channel.send(&ToChild::Done(taint), &[]);
-                    if trust != Trust::Full {
-                        let _ = child.channel.send(&ToChild::Trusted(trust), &[]);
-                    }
+                    let _ = child.channel.send(&ToChild::Done(inherited), &[]);
                 }
                 Ok(())
             }
@@ -287,6 +288,10 @@ impl Supervision<'_> {
             Ok(Some(Packet::Message(FromChild::Tainted(taint), _))) => {
                 let id = child.id.clone();
                 self.take_on_from_child(id.as_ref(), taint, now)
+            }
+            Ok(Some(Packet::Message(FromChild::Asked, _))) => {
+                self.count_questions(1, Some(ticket), now);
+                Ok(())
             }
             Ok(Some(Packet::Message(FromChild::Differed(what), _))) => {
                 let id = child.id.clone();
@@ -304,14 +309,17 @@ impl Supervision<'_> {
         // What it said last is in the socket.
         let id = child.id.clone();
         let (mut refused, mut tainted, mut differed) = (None, Taint::NONE, Vec::new());
+        let mut asked = 0;
         while let Ok(Some(Packet::Message(said, _))) = child.channel.receive::<FromChild>(false) {
             match said {
                 FromChild::Refused { reason } => refused = Some(reason),
                 FromChild::Tainted(taint) => tainted = tainted.with(taint),
                 FromChild::Differed(what) => differed.push(what),
+                FromChild::Asked => asked += 1,
                 FromChild::Born(_) => {}
             }
         }
+        self.count_questions(asked, Some(ticket), Instant::now());
         for what in differed {
             self.count_difference_of_child(id.as_ref(), &what)?;
         }
@@ -380,6 +388,10 @@ impl Supervision<'_> {
             Some(Heard::End(grace)) => self.begin_stop(grace, now),
             Some(Heard::Tainted(taint)) => self.take_on(taint, "its parent has it", now)?,
             Some(Heard::Trusted(trust)) => self.trust_no_further(trust),
+            Some(Heard::Asked(times)) => {
+                self.questions.count(times, now);
+                self.tell_children_of_questions(times, None);
+            }
             None => {}
         }
         Ok(())
@@ -413,6 +425,30 @@ impl Supervision<'_> {
     pub(crate) fn tell_parent_of_difference(&self, what: &str) {
         if let Some(kin) = &self.kin {
             kin.tell_difference(what);
+        }
+    }
+
+    /// A person was asked for a child of this cage: nobody is asked more often for being asked by
+    /// several.
+    fn count_questions(&mut self, times: u32, from: Option<u64>, now: Instant) {
+        self.questions.count(times, now);
+        self.tell_family_of_questions(times, from);
+    }
+
+    /// Tells parent and children, but for the one that said so, that a person was asked.
+    pub(crate) fn tell_family_of_questions(&self, times: u32, from: Option<u64>) {
+        if let Some(kin) = &self.kin {
+            (0..times).for_each(|_| kin.tell_question());
+        }
+        self.tell_children_of_questions(times, from);
+    }
+
+    fn tell_children_of_questions(&self, times: u32, from: Option<u64>) {
+        let others = self.children.living.iter();
+        let others = others.filter(|child| child.id.is_some() && Some(child.ticket) != from);
+        for child in others.filter(|_| times > 0) {
+            // One that is gone has ended.
+            let _ = child.channel.send(&ToChild::Asked(times), &[]);
         }
     }
 

@@ -144,6 +144,20 @@ impl Questions {
         self.last
     }
 
+    /// How many were asked within an hour, for this cage and its family.
+    pub(crate) fn within_an_hour(&mut self, now: Instant) -> u32 {
+        let recent = |at: &Instant| now.duration_since(*at) < Duration::from_secs(3600);
+        self.recent.retain(recent);
+        u32::try_from(self.recent.len()).unwrap_or(u32::MAX)
+    }
+
+    /// So many were asked for others of the family.
+    pub(crate) fn count(&mut self, times: u32, now: Instant) {
+        let room = MOST_AN_HOUR.saturating_sub(self.recent.len());
+        let times = room.min(times as usize);
+        self.recent.extend(std::iter::repeat_n(now, times));
+    }
+
     fn remember(&mut self, resource: Resource, reason: String, (now, memory): (Instant, Duration)) {
         self.denied.retain(|denied| denied.until > now);
         if self.denied.len() >= MOST_REMEMBERED {
@@ -242,14 +256,13 @@ impl Supervision<'_> {
             );
             return self.refuse_lease(by, resource, origin, reason);
         }
-        let recent = |at: &Instant| now.duration_since(*at) < Duration::from_secs(3600);
-        self.questions.recent.retain(recent);
-        if self.questions.recent.len() >= MOST_AN_HOUR {
+        if self.questions.within_an_hour(now) as usize >= MOST_AN_HOUR {
             let reason =
                 format!("{because}, and {MOST_AN_HOUR} questions were asked within an hour");
             return self.refuse_lease(by, resource, origin, reason);
         }
         self.questions.recent.push(now);
+        self.tell_family_of_questions(1, None);
         self.questions.last = self.questions.last.wrapping_add(1).max(1);
         let number = self.questions.last;
         let announced = self.intents.announced(&resource, now);
