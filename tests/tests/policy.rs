@@ -90,6 +90,23 @@ both! {
         }
     }
 
+    fn rules_in_a_language_that_the_program_does_not_know_start_nothing(stage) {
+        let run = |policy: &str| {
+            let file = stage.base().join("ruled.toml");
+            stage.write(&file, policy);
+            stage.write(stage.base().join("rules.cedar"), "forbid (principal, action, resource);\n");
+            let named = file.display().to_string();
+            stage.run(&["--policy", &named], &["/bin/echo", "ran"])
+        };
+        assert_eq!(run("[ceiling]\nlongest = \"1h\"\n").ok().stdout(), "ran\n");
+        let ruled = run("[ceiling]\ncedar = \"rules.cedar\"\n");
+        if cfg!(feature = "cedar") {
+            ruled.ok();
+            return;
+        }
+        assert_eq!(ruled.ended(125).says("ruled.toml:2").says("--features cedar").stdout(), "");
+    }
+
     fn a_file_that_the_user_names_counts_in_full(stage) {
         let file = stage.base().join("mine.toml");
         stage.write(&file, widening(stage));
