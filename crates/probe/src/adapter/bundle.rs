@@ -7,8 +7,10 @@
 use super::{Launch, docker};
 use crate::stage::sweep;
 use ironcage_sys::attack;
+use ironcage_sys::rustix::fs::{fstat, makedev};
 use ironcage_sys::rustix::mount::{MountPropagationFlags, mount_change};
 use ironcage_sys::rustix::process::{getegid, geteuid};
+use ironcage_sys::rustix::stdio;
 use serde_json::{Value, json};
 use std::ffi::{CString, OsString};
 use std::fs::File;
@@ -145,7 +147,17 @@ fn prepare(kind: &str, workspace: &Path, command: &[OsString]) -> io::Result<Com
             peer.arg("--root").arg(place.join("state"));
             match runtime {
                 CRUN => peer.arg("--cgroup-manager=disabled"),
-                RUNSC => peer.args(["--network=none", "--ignore-cgroups"]),
+                RUNSC => {
+                    // It gives its streams to nobody: not the device that every program of the
+                    // host has.
+                    let input = fstat(stdio::stdin()).map_err(io::Error::from)?;
+                    if input.st_rdev == makedev(1, 3) {
+                        let nothing = place.join("nothing");
+                        File::create(&nothing)?;
+                        peer.stdin(File::open(&nothing)?);
+                    }
+                    peer.args(["--network=none", "--ignore-cgroups"])
+                }
                 _ => &mut peer,
             };
             peer.args(["run", "--bundle"]).arg(&place);
