@@ -211,6 +211,40 @@ both! {
         Cage::start(stage, &text).has_a_way_out();
     }
 
+    fn it_comes_to_who_only_runs_through_a_cage_that_asks_for_nothing_and_through_what_was_leased_before(stage) {
+        let private = private(stage);
+        let [between, shared] = ["between", "shared"].map(|name| stage.base().join(name));
+        stage.mkdir(&between);
+        stage.mkdir(&shared);
+        let at = shared.display();
+        let text = policy(&private, true, "");
+        let loses_it = |cage: &Cage<'_>| {
+            assert!(wait_until(PATIENCE, || !cage.outside(&["leases", &cage.id]).contains("b.test")));
+            cage.record()
+        };
+        // One reads the project and writes elsewhere; its policy knows nothing of all this.
+        let relay = Cage::start_on(stage, &format!("[files]\nread = [\"{}\"]\n", stage.project().display()), &between);
+        let behind = Cage::start_on(stage, &text, &between);
+        behind.gets("--host a.test");
+        behind.gets("--host b.test");
+        // Another reads by a lease what is written only later.
+        let apart = stage.base().join("apart");
+        stage.mkdir(&apart);
+        let reads = Cage::start_on(stage, &text.replace(&format!("read = [\"{}\"]", private.display()), &format!("read = [\"{at}\"]")), &apart);
+        reads.gets("--host a.test");
+        reads.gets("--host b.test");
+        reads.gets(&format!("--read {at}"));
+        let writes = text.replace("[ceiling.auto.files]\n", &format!("[ceiling.auto.files]\nwrite = [\"{at}\"]\n"));
+        let first = Cage::start(stage, &writes);
+        first.gets(&format!("--read {}", private.display()));
+        let record = loses_it(&behind);
+        assert!(record.contains(&format!("where cage {} could write", relay.id)), "{record}");
+        assert!(reads.outside(&["leases", &reads.id]).contains("b.test"));
+        first.gets(&format!("--write {at}"));
+        let record = loses_it(&reads);
+        assert!(record.contains(&format!("where cage {} could write", first.id)), "{record}");
+    }
+
     fn it_follows_messages_also_through_a_cage_whose_policy_knows_nothing_of_it(stage) {
         let private = private(stage);
         let text = policy(&private, true, "");

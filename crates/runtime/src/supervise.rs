@@ -20,6 +20,7 @@ use crate::relay::{Relay, Waits};
 use crate::scope::{Scopes, Side};
 use crate::sockets::StandIn;
 use crate::streams::{Joined, Terminal};
+use crate::taint::Leased;
 use crate::terminal;
 use ironcage_backend::{Cage, FromInit, StartError};
 use ironcage_control::RuntimeDir;
@@ -84,6 +85,8 @@ pub(crate) struct Supervision<'a> {
     pub(crate) taint: Taint,
     /// When it was last looked for what others bring.
     pub(crate) taint_looked: Option<Instant>,
+    /// What it was leased of the host's files, now or before.
+    pub(crate) leased: Leased,
     pub(crate) children: Children,
     /// Who makes them.
     pub(crate) maker: Option<&'a Maker<'a>>,
@@ -187,6 +190,7 @@ impl<'a> Supervision<'a> {
             channels: Channels::default(),
             taint: Taint::NONE,
             taint_looked: None,
+            leased: Leased::default(),
             children: Children::default(),
             maker,
             kin,

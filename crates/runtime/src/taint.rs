@@ -4,18 +4,27 @@
 //! It comes with leases, messages, a parent, a child, and with what others have written to places
 //! of the host that the cage reads. It goes the same ways. Whatever brings it is opened after it is
 //! on record, and after every place that the cage writes to is marked.
+//!
+//! Every cage looks, whatever its policy says: one that reads here and writes there passes on what
+//! comes to it.
+
+mod places;
+
+pub(crate) use places::Leased;
 
 use crate::RunError;
 use crate::supervise::{Supervision, failed};
-use ironcage_model::{Approver, EventKind, Lease, LeaseOrigin, Printable, Resource, Right, Taint};
+use ironcage_model::{Approver, EventKind, Lease, LeaseOrigin, Printable, Resource, Taint};
 use ironcage_plan::Plan;
-use ironcage_state::Marks;
+use ironcage_state::{Edition, Marks};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How often it is looked for what others bring, while something leads out.
+/// How often it is looked for what others bring, where anybody has brought something.
 const LOOK: Duration = Duration::from_secs(1);
+/// And where nobody has.
+const LOOK_FOR_A_FIRST: Duration = Duration::from_secs(10);
 
 /// Why leases end where both meet.
 const MET: &str = "private data and untrusted content met in this cage";
@@ -60,13 +69,25 @@ impl Supervision<'_> {
             now,
         )?;
         self.take_on(inherited.taint, "its parent has it", now)?;
+        self.taint_looked = Some(now);
         self.tainted(now).map(drop)
     }
 
-    /// What the cage has now: others may have written to what it reads.
+    /// What the cage has now: others may have written to what it reads, or could read by a lease.
     pub(crate) fn tainted(&mut self, now: Instant) -> Result<Taint, RunError> {
-        let found = marks().and_then(|marks| marks.of(&self.plan.read_places()));
-        let found = found.map_err(failed("read what is known of the places that it reads"))?;
+        let read = |error| failed("read what is known of the places that it reads")(error);
+        let marks = marks().map_err(read)?;
+        let edition = marks.edition().map_err(read)?;
+        // The same marks say the same of the same places.
+        if self.leased.seen == Some(edition) {
+            return Ok(self.taint);
+        }
+        let mut places = self.plan.read_places();
+        places.extend(self.leased.read());
+        let found = marks.of(&places).map_err(read)?;
+        self.leased.seen = Some(edition);
+        // Somebody may have forgotten them while this cage went on writing there.
+        self.mark_places(self.taint)?;
         for mark in found {
             let place = Printable::new(&mark.place);
             let because = match &mark.cage {
@@ -89,14 +110,7 @@ impl Supervision<'_> {
         if taint == self.taint {
             return Ok(());
         }
-        let leased = self.leases.written_places();
-        let leased = leased.chain(self.scopes.written_places());
-        let leased: Vec<PathBuf> = leased.map(PathBuf::from).collect();
-        let mut places = self.plan.filled_places();
-        places.extend(leased.iter().map(PathBuf::as_path));
-        let marked =
-            marks().and_then(|marks| marks.add(&places, taint, &self.control.description.id));
-        marked.map_err(failed("mark the places that it writes to"))?;
+        self.mark_places(taint)?;
         self.taint = taint;
         self.recorder.write(EventKind::Tainted {
             taint,
@@ -109,21 +123,26 @@ impl Supervision<'_> {
         Ok(())
     }
 
-    /// What the cage has goes to where a lease lets it write.
-    pub(crate) fn mark_leased(&self, resource: &Resource) -> Result<(), RunError> {
-        let Resource::Path {
-            path,
-            right: Right::Write,
-        } = resource
-        else {
-            return Ok(());
-        };
-        if self.taint.is_none() {
+    /// Marks every place that the cage writes to, or wrote to by a lease.
+    fn mark_places(&self, taint: Taint) -> Result<(), RunError> {
+        if taint.is_none() {
             return Ok(());
         }
+        let mut places = self.plan.filled_places();
+        places.extend(self.leased.written());
         let cage = &self.control.description.id;
-        let marked = marks().and_then(|marks| marks.add(&[Path::new(path)], self.taint, cage));
-        marked.map_err(failed("mark a place that it was leased"))
+        let marked = marks().and_then(|marks| marks.add(&places, taint, cage));
+        marked.map_err(failed("mark the places that it writes to"))
+    }
+
+    /// What the cage has goes to where a lease lets it write; and what comes to where a lease lets
+    /// it read is looked for from now on.
+    pub(crate) fn mark_leased(&mut self, resource: &Resource) -> Result<(), RunError> {
+        let Resource::Path { path, right } = resource else {
+            return Ok(());
+        };
+        self.leased.add(Path::new(path), *right);
+        self.mark_places(self.taint)
     }
 
     /// Why something is not opened now that brings this, where private data would meet untrusted
@@ -185,12 +204,15 @@ impl Supervision<'_> {
         self.deliver_held_back(now)
     }
 
-    /// When it is to be looked next.
+    /// When it is to be looked next: never again where nothing more can come.
     pub(crate) fn next_look_at_taint(&self, now: Instant) -> Option<Instant> {
-        let waits = self.plan.asks_where_both_meet() && !self.taint.meets();
-        if !waits || self.way_out().is_none() {
+        if self.scope.is_some() {
             return None;
         }
-        Some(self.taint_looked.map_or(now, |at| at + LOOK))
+        let pace = match &self.leased.seen {
+            Some(Edition::None) => LOOK_FOR_A_FIRST,
+            _ => LOOK,
+        };
+        Some(self.taint_looked.map_or(now, |at| at + pace))
     }
 }

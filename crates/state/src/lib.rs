@@ -16,7 +16,7 @@ mod tree;
 
 pub use copy::Copied;
 pub use error::StateError;
-pub use marks::{Mark, Marks};
+pub use marks::{Edition, Mark, Marks};
 pub use place::{Place, workspace_key};
 pub use remove::{remove_tree, renew_directory};
 pub use store::{Entry, Store};

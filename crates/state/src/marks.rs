@@ -1,19 +1,22 @@
 //! Places of the host that hold private data or untrusted content, because a cage that had come
 //! into contact with it could write there.
 //!
-//! One line for each in a file of the state directory, which only grows: who reads such a place
-//! has what its line says. A line that cannot be read says the worst of every place.
+//! One line for each in a file of the state directory: who reads such a place has what its line
+//! says. A line that cannot be read says the worst of every place. Whoever writes holds a lock, and
+//! when the file has become long, lines of places that are not there any more go.
 
 use ironcage_model::{CageId, Taint};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 const NAME: &str = "taint.jsonl";
 /// What is longer was not written by us.
 const LONGEST: u64 = 16 << 20;
+/// From which length on it is looked for what can go.
+const LONG: u64 = 256 << 10;
 
 /// What is known of one place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +27,15 @@ pub struct Mark {
     pub taint: Taint,
     /// From which cage; `None` where the line cannot be read.
     pub cage: Option<CageId>,
+}
+
+/// Which edition of the marks there is: the same one says the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Edition {
+    /// There is no mark.
+    None,
+    /// A file with marks, by its number, its length and when it was changed.
+    Some(u64, u64, i64, i64),
 }
 
 /// All marks of one user.
@@ -43,6 +55,23 @@ impl Marks {
     /// The file.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Which edition there is now.
+    ///
+    /// # Errors
+    /// Where the file is there and cannot be looked at.
+    pub fn edition(&self) -> io::Result<Edition> {
+        match std::fs::metadata(&self.path) {
+            Ok(file) => Ok(Edition::Some(
+                file.ino(),
+                file.size(),
+                file.mtime(),
+                file.mtime_nsec(),
+            )),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Edition::None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Every mark, in the order in which they were made.
@@ -86,15 +115,14 @@ impl Marks {
     /// # Errors
     /// Where the file cannot be read or written.
     pub fn add(&self, places: &[&Path], taint: Taint, cage: &CageId) -> io::Result<()> {
-        let known = self.all()?;
+        let mut known = self.all()?;
+        if lacking(&known, places, taint).next().is_none() {
+            return Ok(());
+        }
+        let _lock = self.lock()?;
+        known = self.all()?;
         let mut text = Vec::new();
-        for place in places {
-            let place = nameable(place);
-            let has = known.iter().filter(|mark| place.starts_with(&mark.place));
-            let has = has.fold(Taint::NONE, |taint, mark| taint.with(mark.taint));
-            if has.with(taint) == has {
-                continue;
-            }
+        for place in lacking(&known, places, taint) {
             let mark = Mark {
                 place: place.to_owned(),
                 taint,
@@ -103,16 +131,31 @@ impl Marks {
             serde_json::to_writer(&mut text, &mark)?;
             text.push(b'\n');
         }
-        if text.is_empty() {
-            return Ok(());
-        }
         let mut file = OpenOptions::new()
             .append(true)
             .create(true)
             .mode(0o600)
             .open(&self.path)?;
-        // At once, behind whatever others write at the same time.
-        file.write_all(&text)
+        let before = file.metadata()?.len();
+        if let Err(error) = file.write_all(&text) {
+            // Half a line would say the worst of every place.
+            file.set_len(before)?;
+            return Err(error);
+        }
+        if before > LONG {
+            let there = |mark: &Mark| std::fs::symlink_metadata(&mark.place).is_ok();
+            self.keep(there)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until nobody else writes.
+    fn lock(&self) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        let options = options.create(true).append(true).mode(0o600);
+        let file = options.open(self.path.with_extension("lock"))?;
+        file.lock()?;
+        Ok(file)
     }
 
     /// Takes the marks of a place and of everything in it away. Returns how many there were.
@@ -120,9 +163,14 @@ impl Marks {
     /// # Errors
     /// Where the file cannot be read or replaced.
     pub fn forget(&self, place: &Path) -> io::Result<usize> {
+        let _lock = self.lock()?;
+        self.keep(|mark| !mark.place.starts_with(place))
+    }
+
+    /// Keeps some, under the lock. Returns how many are gone.
+    fn keep(&self, keeps: impl Fn(&Mark) -> bool) -> io::Result<usize> {
         let all = self.all()?;
-        let kept = all.iter().filter(|mark| !mark.place.starts_with(place));
-        let kept: Vec<&Mark> = kept.collect();
+        let kept: Vec<&Mark> = all.iter().filter(|mark| keeps(mark)).collect();
         let gone = all.len() - kept.len();
         if gone == 0 {
             return Ok(0);
@@ -144,6 +192,20 @@ impl Marks {
         std::fs::rename(&new, &self.path)?;
         Ok(gone)
     }
+}
+
+/// Those of some places of which not all of this is known.
+fn lacking<'a>(
+    known: &[Mark],
+    places: &'a [&Path],
+    taint: Taint,
+) -> impl Iterator<Item = &'a Path> {
+    let places = places.iter().map(|place| nameable(place));
+    places.filter(move |place| {
+        let has = known.iter().filter(|mark| place.starts_with(&mark.place));
+        let has = has.fold(Taint::NONE, |taint, mark| taint.with(mark.taint));
+        has.with(taint) != has
+    })
 }
 
 fn worst() -> Mark {

@@ -16,7 +16,7 @@ use crate::backends::backend;
 use crate::supervise::Supervision;
 use ironcage_backend::{Keeper, Kept, LeaseOrder};
 use ironcage_control::{LeaseDescription, LeaseState, Reply};
-use ironcage_model::{Holder, Lease, LeaseOrigin, Lent, Resource, Right, Term};
+use ironcage_model::{Holder, Lease, LeaseOrigin, Lent, Resource, Term};
 use ironcage_sys::faults::lease_step as step;
 use means::Means;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -234,11 +234,6 @@ impl Leases {
         self.held.iter().map(|held| &held.lease)
     }
 
-    /// The paths that leases let be written.
-    pub(crate) fn written_places(&self) -> impl Iterator<Item = &str> {
-        self.all().filter_map(written_place)
-    }
-
     /// The number that was given last.
     pub(crate) fn last_number(&self) -> u32 {
         self.last
@@ -270,17 +265,6 @@ impl Leases {
     fn position(&self, number: u32) -> Option<usize> {
         let mut held = self.held.iter();
         held.position(|held| held.lease.number == number)
-    }
-}
-
-/// The path that a lease lets be written.
-pub(crate) fn written_place(lease: &Lease) -> Option<&str> {
-    match &lease.resource {
-        Resource::Path {
-            path,
-            right: Right::Write,
-        } => Some(path),
-        _ => None,
     }
 }
 

@@ -6,7 +6,7 @@
 use super::link::{Brings, Word};
 use super::{Scopes, leases::Wish};
 use crate::RunError;
-use crate::leases::written_place;
+
 use crate::supervise::Supervision;
 use crate::taint::is_way_out;
 use ironcage_model::{Approver, LeaseOrigin, Taint};
@@ -33,12 +33,6 @@ impl Brings {
 }
 
 impl Scopes {
-    /// The paths that their leases let be written.
-    pub(crate) fn written_places(&self) -> impl Iterator<Item = &str> {
-        let leases = self.running.iter().flat_map(|scope| &scope.leases);
-        leases.filter_map(written_place)
-    }
-
     /// The number of a scope by which something could leave, and which no person allowed that.
     pub(crate) fn way_out(&self) -> Option<u32> {
         let mut scopes = self.running.iter();
