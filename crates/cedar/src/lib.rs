@@ -36,8 +36,11 @@ pub fn check(policy: &Policy) -> Result<(), PolicyError> {
         return Ok(());
     }
     #[cfg(feature = "cedar")]
-    for file in files {
-        reading::look_through(&file.value)?;
+    {
+        let mut so_far = (0, 0);
+        for file in files {
+            reading::look_through(&file.value, &mut so_far)?;
+        }
     }
     #[cfg(not(feature = "cedar"))]
     if let Some(file) = files.first() {

@@ -17,6 +17,14 @@ pub(crate) const ANSWER: &str = "answer";
 pub(crate) const ASK: &str = "ask";
 const ID: &str = "id";
 
+/// Bounds of what is read: an untrusted file's too, and every decision looks at all of it while the
+/// supervisor waits.
+const LONGEST: usize = 16 * 1024;
+const DEEPEST: usize = 64;
+/// Most rules of a cage, and most paths that they name.
+pub(crate) const MOST_RULES: usize = 200;
+pub(crate) const MOST_PATHS: usize = 200;
+
 /// What is wrong with a file of rules.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {title}")]
@@ -73,6 +81,15 @@ pub(crate) fn schema() -> Result<Schema, String> {
 
 /// Reads the rules of a file, in its order; each is named by file and line.
 pub(crate) fn read(path: &Path, text: &str, schema: &Schema) -> Result<Vec<Rule>, Mistake> {
+    let bounded = |title: String, remedy: &str| Err(Mistake::new(text, 0..0, title, remedy));
+    if text.len() > LONGEST {
+        let title = format!("there are more than {} KiB of rules", LONGEST / 1024);
+        return bounded(title, "say it with fewer");
+    }
+    if depth(text) > DEEPEST {
+        let title = format!("something is nested more than {DEEPEST} deep");
+        return bounded(title, "say it with less in one another");
+    }
     let set = PolicySet::from_str(text).map_err(|errors| match errors.iter().next() {
         Some(error) => Mistake::found(text, error, 0..0),
         None => Mistake::new(text, 0..0, errors.to_string(), "here"),
@@ -125,6 +142,32 @@ pub(crate) fn read(path: &Path, text: &str, schema: &Schema) -> Result<Vec<Rule>
         return Err(Mistake::found(text, warning, whole(warning.policy_id())));
     }
     Ok(rules)
+}
+
+/// How deep brackets stand in one another, those in texts and comments too.
+fn depth(text: &str) -> usize {
+    let (mut now, mut most) = (0_usize, 0);
+    for byte in text.bytes() {
+        match byte {
+            b'(' | b'[' | b'{' => now += 1,
+            b')' | b']' | b'}' => now = now.saturating_sub(1),
+            _ => {}
+        }
+        most = most.max(now);
+    }
+    most
+}
+
+/// Whether so many can be looked at in one decision.
+pub(crate) fn bounded(rules: usize, paths: usize) -> Result<(), String> {
+    let most = |what, count, most| match count > most {
+        true => Err(format!(
+            "there are {count} {what}, and at most {most} can be looked at; say it with fewer"
+        )),
+        false => Ok(()),
+    };
+    most("rules", rules, MOST_RULES)?;
+    most("paths in rules", paths, MOST_PATHS)
 }
 
 /// The place of a rule in the text of its file.
@@ -193,11 +236,16 @@ pub(crate) fn path_literals(policy: &Policy) -> Vec<String> {
     named.map(|uid| uid.id().unescaped().to_owned()).collect()
 }
 
-/// Looks through a file of a policy.
-pub(crate) fn look_through(file: &RulesFile) -> Result<(), ironcage_policy::Diagnostic> {
+/// Looks through a file of a policy; `before` are the rules and the paths of those before it.
+pub(crate) fn look_through(
+    file: &RulesFile,
+    before: &mut (usize, usize),
+) -> Result<(), ironcage_policy::Diagnostic> {
     let schema = schema().map_err(|error| file.mistake(0..0, error, "the schema"))?;
-    match read(&file.path, &file.text, &schema) {
-        Ok(_) => Ok(()),
-        Err(mistake) => Err(file.mistake(mistake.span, mistake.title, mistake.label)),
-    }
+    let rules = read(&file.path, &file.text, &schema)
+        .map_err(|mistake| file.mistake(mistake.span, mistake.title, mistake.label))?;
+    before.0 += rules.len();
+    before.1 += (rules.iter().map(|rule| path_literals(&rule.policy).len())).sum::<usize>();
+    let (rules, paths) = *before;
+    bounded(rules, paths).map_err(|title| file.mistake(0..0, title, "with those in this file"))
 }

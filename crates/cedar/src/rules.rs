@@ -1,7 +1,7 @@
 //! Rules, and what they say of a request.
 
 use crate::cases::{self, Cases, Forbidden, OneCase};
-use crate::reading::{ANSWER, ASK, REASON, path_literals, read, schema};
+use crate::reading::{ANSWER, ASK, REASON, bounded, path_literals, read, schema};
 use cedar_policy::{Authorizer, Decision as Said, Effect, Policy, PolicyId, PolicySet, Schema};
 use ironcage_lease::{Case, Choice, Rules};
 use ironcage_model::{Mark, Printable};
@@ -41,11 +41,15 @@ impl RuleSet {
         let schema = schema()?;
         let mut policies = PolicySet::new();
         let mut forbidden = Forbidden::default();
+        let (mut count, mut paths) = (0, 0);
         for (at, Item { what: file, .. }) in files.iter().enumerate() {
             let rules = read(&file.path, &file.text, &schema)
                 .map_err(|mistake| format!("{}: {mistake}", Printable::new(&file.path)))?;
             for rule in rules {
                 let mut policy = rule.policy;
+                count += 1;
+                paths += path_literals(&policy).len();
+                bounded(count, paths)?;
                 match policy.effect() {
                     Effect::Permit if file.only_forbids => continue,
                     Effect::Permit => {}

@@ -467,3 +467,37 @@ fn what_stands_for_requests_that_a_rule_forbids_is_asked_about_at_least() {
     assert_eq!(said(&silent, &host_resource("api.test")), "given");
     assert_eq!(said(&silent, &http("GET api.test/v1/items")), "given");
 }
+
+#[test]
+fn rules_that_would_keep_the_supervisor_are_refused_where_they_are_read() {
+    let list = |count: usize| {
+        let paths: Vec<String> = (0..count)
+            .map(|number| format!("Path::\"/srv/auto/{number}\""))
+            .collect();
+        format!(
+            "forbid (principal, action in Action::\"files\", resource is Path) when {{ [{}].contains(resource) }};",
+            paths.join(", ")
+        )
+    };
+    let nested = |depth: usize| {
+        let (open, close) = ("(".repeat(depth), ")".repeat(depth));
+        format!(
+            "forbid (principal, action == Action::\"pids\", resource) when {{ {open}resource.value > 1{close} }};"
+        )
+    };
+    let many =
+        |count: usize| "forbid (principal, action == Action::\"pids\", resource);\n".repeat(count);
+    for (fits, not, why) in [
+        (list(150), list(300), "300 paths"),
+        (nested(20), nested(100), "nested"),
+        (many(100), many(250), "201 rules"),
+        (list(1), " ".repeat(20_000), "KiB of rules"),
+    ] {
+        assert_ne!(read(&ruled(&fits), "/srv/auto/x"), "refused", "{why}");
+        let (verdict, reason) = said(&ruled(&not), path("/srv/auto/x", Right::Read), TOOL);
+        assert!(
+            verdict == "refused" && reason.contains(why),
+            "{why}: {verdict} {reason}"
+        );
+    }
+}

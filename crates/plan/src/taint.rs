@@ -4,7 +4,7 @@
 use crate::bytes;
 use crate::plan::{Access, AccessRights, Item, Overlaid, Plan, ViewOp};
 use ironcage_host::HostFiles;
-use ironcage_model::{Destination, Extent, HostRule, Resource, Taint};
+use ironcage_model::{Destination, Extent, HostRule, Ports, Resource, Taint};
 use ironcage_policy::TaintRules;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -65,7 +65,14 @@ impl Marking {
 
     fn is_untrusted(&self, resource: &Resource) -> bool {
         let mut all = self.untrusted.iter().map(|item| &item.what.host);
-        all.any(|host| Extent::Host(host.clone()).meets(resource))
+        all.any(|host| {
+            let mut host = host.clone();
+            // Who names no port means the host, whatever it is spoken to about.
+            if host.ports == Ports::Web {
+                host.ports = Ports::Any;
+            }
+            Extent::Host(host).meets(resource)
+        })
     }
 }
 
