@@ -93,7 +93,14 @@ impl Plan {
         let view = self.view.iter().flat_map(|item| match &item.what {
             ViewOp::Bind { access, .. } if *access == Access::Device => [None, None],
             ViewOp::Bind { source, .. } => [Some(source.as_path()), None],
-            ViewOp::Overlay { lower, upper, .. } => [Some(lower.as_path()), Some(upper.as_path())],
+            ViewOp::Overlay {
+                of: Overlaid::Cache,
+                lower,
+                upper,
+                ..
+            } => [Some(lower.as_path()), Some(upper.as_path())],
+            // A change is seen with what it is a change of, and by nobody else.
+            ViewOp::Overlay { lower, .. } => [Some(lower.as_path()), None],
             _ => [None, None],
         });
         let opened = self.access_rules.iter().map(|item| match item.what.rights {
@@ -116,7 +123,7 @@ impl Plan {
                 upper,
                 ..
             } => [Some(upper.as_path()), None],
-            ViewOp::Overlay { lower, upper, .. } => [Some(lower.as_path()), Some(upper.as_path())],
+            ViewOp::Overlay { lower, .. } => [Some(lower.as_path()), None],
             _ => [None, None],
         });
         let opened = self.access_rules.iter().map(|item| match item.what.rights {

@@ -164,3 +164,53 @@ fn where_a_copy_on_write_view_cannot_be_the_plan_says_why() {
         assert!(error.contains(expected), "{error}");
     }
 }
+
+#[test]
+fn what_marks_a_cage_and_where_its_marks_go_is_what_it_reads_and_what_it_writes() {
+    let mut policy = writing(WorkspaceMode::Cow, "/srv/data", "");
+    let at = |path: &str| {
+        let flag = "test".into();
+        Sourced::new(PathBuf::from(path), Origin::Flag { flag })
+    };
+    let made = |policy: &Policy| {
+        let plan = make(policy, &request(), &host(Privilege::Root), &Tree::new()).unwrap();
+        let start = plan.taint.as_ref().map(|marking| marking.start.private);
+        (plan, start)
+    };
+    assert_eq!(made(&policy).1, None);
+    // Around it, in it, and beside it.
+    for (private, is_seen) in [
+        ("/srv", true),
+        ("/srv/data/deep", true),
+        ("/home/ann/project/src", true),
+        ("/home/ann/.ssh", false),
+        ("/srv/mounted", false),
+    ] {
+        policy.taint.private = vec![at(private)];
+        assert_eq!(made(&policy).1, Some(is_seen), "{private}");
+    }
+    // What is hidden is not read.
+    policy.taint.private = vec![at("/home/ann/project/src")];
+    policy.hide.push(at("/home/ann/project/src"));
+    let (plan, start) = made(&policy);
+    assert_eq!(start, Some(false));
+    // A change has no place of its own, which would be another with every run.
+    let filled = plan.filled_places();
+    for place in ["/home/ann/project", "/srv/data"] {
+        assert!(filled.contains(&Path::new(place)), "{filled:?}");
+        assert!(plan.read_places().contains(&Path::new(place)));
+    }
+    let uppers: Vec<PathBuf> = overlays(&plan)
+        .into_iter()
+        .map(|(.., upper)| upper)
+        .collect();
+    assert!(
+        !uppers.is_empty()
+            && uppers
+                .iter()
+                .all(|upper| !filled.contains(&upper.as_path()))
+    );
+    assert!(
+        plan.read_places().contains(&Path::new("/usr")) && !filled.contains(&Path::new("/usr"))
+    );
+}
