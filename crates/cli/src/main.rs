@@ -11,6 +11,7 @@ mod change;
 mod commands;
 mod completed;
 mod error;
+mod json;
 mod live;
 mod nursery;
 mod pending;

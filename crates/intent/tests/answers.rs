@@ -333,13 +333,29 @@ fn compressed_answers_are_read_as_they_come() {
     assert_eq!(Encoding::named("gzip, br"), None);
 }
 
-/// As brotli frames bytes that it does not compress.
+#[test]
+fn brotli_with_a_window_that_http_does_not_have_is_not_read() {
+    for (large, read) in [(false, 1), (true, 0)] {
+        let mut answer = Answer::new(Format::Events, Encoding::Brotli);
+        let said = answer.feed(&framed(ANTHROPIC.as_bytes(), large));
+        assert_eq!(calls(said).len(), read, "a large window: {large}");
+    }
+}
+
 fn brotli(bytes: &[u8]) -> Vec<u8> {
+    framed(bytes, false)
+}
+
+/// As brotli frames bytes that it does not compress.
+fn framed(bytes: &[u8], large: bool) -> Vec<u8> {
     let mut bits: Vec<bool> = Vec::new();
     let mut put = |value: usize, count: usize| {
         bits.extend((0..count).map(|bit| value >> bit & 1 == 1));
     };
-    put(0, 1); // the window: 16 bits
+    match large {
+        false => put(0, 1),              // the window: 16 bits
+        true => put(0x11 | 18 << 8, 14), // one of the kind that goes to 62 bits: 18
+    }
     put(0, 1); // not the last block
     put(0, 2); // the length has four digits of four bits
     put(bytes.len() - 1, 16);

@@ -127,8 +127,6 @@ fn clamp(text: &str, span: &Range<usize>) -> Range<usize> {
 
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The renderer escapes control characters of the source; the rest is ours to escape,
-        // since a file of a workspace is written by whoever wrote the workspace.
         let label = Printable::new(&self.0.label).to_string();
         let path = Printable::new(&self.0.document.path).to_string();
         let snippet = Snippet::source(&*self.0.document.text)
@@ -163,7 +161,13 @@ impl fmt::Display for Diagnostic {
         if let Some(remedy) = self.remedy_text() {
             group = group.element(Level::HELP.message(remedy));
         }
-        f.write_str(&Renderer::plain().render(&[group]))
+        // A file of a workspace is written by whoever wrote the workspace, and the renderer lets
+        // some of what acts on a terminal through.
+        for (at, line) in Renderer::plain().render(&[group]).split('\n').enumerate() {
+            let end = if at == 0 { "" } else { "\n" };
+            write!(f, "{end}{}", Printable::new(line))?;
+        }
+        Ok(())
     }
 }
 

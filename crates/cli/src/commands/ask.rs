@@ -1,6 +1,7 @@
 //! `ironcage ask`: inside of a cage, asks for something that it does not have.
 
 use crate::error::{CliError, CommandResult};
+use crate::json;
 use ironcage_control::{ASK_SOCKET, Answered, InquiryLine, LONGEST_INQUIRY};
 use ironcage_model::{Printable, Span};
 use ironcage_policy::TimeLimit;
@@ -85,7 +86,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     };
     let answer = ask(&line)?;
     if args.json {
-        let text = serde_json::to_string(&answer).map_err(CliError::new)?;
+        let text = json::line(&answer).map_err(CliError::new)?;
         anstream::println!("{text}");
     }
     let (said, status) = match &answer {

@@ -2,6 +2,7 @@
 
 use crate::cage_flags::CageFlags;
 use crate::error::{CliError, CommandResult};
+use crate::json;
 use clap::Subcommand;
 use ironcage_bench as bench;
 use ironcage_intent::{Context, Destination, Shell, Table};
@@ -339,8 +340,7 @@ fn failed(error: bench::BenchError) -> CliError {
 
 fn print(report: &(impl Serialize + Display), json: bool) -> CommandResult {
     if json {
-        let text = serde_json::to_string_pretty(report)
-            .map_err(|error| CliError::new(format!("cannot write the report as JSON: {error}")))?;
+        let text = json::pretty(report).map_err(CliError::new)?;
         anstream::println!("{text}");
     } else {
         anstream::print!("{report}");

@@ -1,7 +1,8 @@
 //! `ironcage changes`: the pending changes of all workspaces.
 
 use crate::commands::state::size;
-use crate::error::CommandResult;
+use crate::error::{CliError, CommandResult};
+use crate::json;
 use crate::pending::shown;
 use crate::places;
 use ironcage_model::Printable;
@@ -43,7 +44,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
                 })
             })
             .collect();
-        anstream::println!("{}", serde_json::Value::from(list));
+        anstream::println!("{}", json::line(&list).map_err(CliError::new)?);
         return Ok(0);
     }
     for change in &changes {

@@ -1,6 +1,7 @@
 //! `ironcage diff`: what a pending change holds.
 
 use crate::error::{CliError, CommandResult};
+use crate::json;
 use crate::pending::{Pending, PendingArgs, shown};
 use ironcage_model::Printable;
 use ironcage_workspace::{Change, Difference, Roots, Selection, differences, unified};
@@ -68,7 +69,8 @@ fn print(change: &Change, selection: &Selection, args: Shape) -> CommandResult {
     }
     let summary = change.summary_of(&roots, &reading);
     if args.json {
-        anstream::println!("{}", json(change, &roots, &found, &summary));
+        let told = in_json(change, &roots, &found, &summary);
+        anstream::println!("{}", json::line(&told).map_err(CliError::new)?);
         return Ok(0);
     }
     let terminal = io::stdout().is_terminal();
@@ -144,7 +146,7 @@ fn stat(roots: &Roots, difference: &Difference, path: &str) -> String {
     }
 }
 
-fn json(
+fn in_json(
     change: &ironcage_workspace::Change,
     roots: &Roots,
     found: &[Difference],

@@ -3,6 +3,7 @@
 //! It tries each layer in a child that is thrown away; it changes nothing.
 
 use crate::error::{CliError, CommandResult};
+use crate::json;
 use crate::places;
 use ironcage_host::doctor::{Examination, Finding, examine};
 use ironcage_host::{HostError, Privilege, SystemFiles};
@@ -68,8 +69,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
             required: &required,
             missing,
         };
-        let text =
-            serde_json::to_string_pretty(&report).map_err(|error| CliError::from_error(&error))?;
+        let text = json::pretty(&report).map_err(CliError::new)?;
         writeln!(out, "{text}")
     } else if args.recommend {
         print_recommendations(&mut out, &examination)

@@ -2,6 +2,7 @@
 
 use crate::completed::kept_cages;
 use crate::error::{CliError, CommandResult};
+use crate::json;
 use crate::running;
 use ironcage_control::{Reply, Request};
 
@@ -20,7 +21,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let connection = running::connect(&args.id)?;
     match connection.ask(&Request::Describe).map_err(running::said)? {
         Reply::Description(description) => {
-            let text = serde_json::to_string_pretty(&description).map_err(CliError::new)?;
+            let text = json::pretty(&description).map_err(CliError::new)?;
             anstream::println!("{text}");
             Ok(0)
         }

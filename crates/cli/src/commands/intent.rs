@@ -2,6 +2,7 @@
 
 use super::audit::print;
 use crate::error::{CliError, CommandResult};
+use crate::json;
 use ironcage_intent::{Answer, Call, Calls, Context, Encoding, Format, Needs, Said, Shell, Table};
 use ironcage_model::Printable;
 use std::collections::BTreeSet;
@@ -79,10 +80,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     print(|out| {
         for reading in &readings {
             match args.json {
-                true => {
-                    serde_json::to_writer(&mut *out, reading)?;
-                    writeln!(out)?;
-                }
+                true => writeln!(out, "{}", json::line(reading)?)?,
                 false => tell(out, reading)?,
             }
         }

@@ -4,10 +4,11 @@ use super::audit::{find, logs, print, said, utc};
 use super::{grant, net};
 use crate::completed::running_cages;
 use crate::error::{CliError, CommandResult};
+use crate::json;
 use crate::running;
 use ironcage_audit::{Error, Record};
 use ironcage_control::LeaseDescription;
-use ironcage_model::{EventKind, Holder, Printable, Span};
+use ironcage_model::{CageId, EventKind, Holder, Printable, Span};
 use ironcage_runtime::client::{Found, leases};
 use std::io::{self, Write};
 use std::path::Path;
@@ -50,7 +51,7 @@ fn of_one(id: &str, json: bool) -> CommandResult {
     let connection = running::connect(id)?;
     let list = leases(&connection).map_err(running::said)?;
     if json {
-        let text = serde_json::to_string_pretty(&list).map_err(CliError::new)?;
+        let text = json::pretty(&list).map_err(CliError::new)?;
         anstream::println!("{text}");
         return Ok(0);
     }
@@ -63,41 +64,48 @@ fn of_one(id: &str, json: bool) -> CommandResult {
     Ok(0)
 }
 
+/// Of every running cage; status 1 where one does not say what it has.
 fn of_all(json: bool) -> CommandResult {
     let cages = running::cages()?;
-    let mut told = Vec::new();
+    let (mut told, mut silent) = (Vec::new(), Vec::new());
     for found in cages.running().map_err(running::said)? {
-        let Found::Answered(description) = found else {
-            continue;
+        let id = match found {
+            Found::Answered(description) => description.id,
+            Found::Silent { id, .. } => {
+                silent.push(id);
+                continue;
+            }
         };
-        // One that ends at this moment has no leases.
-        let connection = cages.connect(&description.id);
-        if let Ok(list) = connection.and_then(|connection| leases(&connection)) {
-            told.extend(list.into_iter().map(|one| (description.id.clone(), one)));
+        let connection = cages.connect(&id);
+        match connection.and_then(|connection| leases(&connection)) {
+            Ok(list) => told.extend(list.into_iter().map(|one| (id.clone(), one))),
+            Err(_) => silent.push(id),
         }
     }
     if json {
-        let list = told
-            .iter()
-            .map(|(cage, described)| {
-                let mut value = serde_json::to_value(described)?;
-                if let Some(fields) = value.as_object_mut() {
-                    fields.insert("cage".into(), cage.as_str().into());
-                }
-                Ok(value)
-            })
-            .collect::<Result<Vec<_>, serde_json::Error>>();
-        let text = list.and_then(|list| serde_json::to_string_pretty(&list));
-        anstream::println!("{}", text.map_err(CliError::new)?);
-        return Ok(0);
+        let mut list = Vec::new();
+        for (cage, described) in &told {
+            let mut value = serde_json::to_value(described).map_err(CliError::new)?;
+            if let Some(fields) = value.as_object_mut() {
+                fields.insert("cage".into(), cage.as_str().into());
+            }
+            list.push(value);
+        }
+        let not_known = |id: &CageId| serde_json::json!({ "cage": id.as_str(), "answered": false });
+        list.extend(silent.iter().map(not_known));
+        anstream::println!("{}", json::pretty(&list).map_err(CliError::new)?);
+        return Ok(u8::from(!silent.is_empty()));
     }
-    if told.is_empty() {
+    if told.is_empty() && silent.is_empty() {
         anstream::println!("no running cage has a lease");
     }
     for (cage, described) in &told {
         anstream::println!("{cage}  {}", in_words(described));
     }
-    Ok(0)
+    for cage in &silent {
+        anstream::println!("{cage}  does not answer: its leases are not known");
+    }
+    Ok(u8::from(!silent.is_empty()))
 }
 
 /// An open lease in one line.

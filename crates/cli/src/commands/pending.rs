@@ -2,6 +2,7 @@
 
 use crate::completed::running_cages;
 use crate::error::{CliError, CommandResult};
+use crate::json;
 use crate::question::{Waiting, waiting};
 use ironcage_model::{Printable, Span, Term};
 use serde_json::json;
@@ -60,7 +61,7 @@ fn in_json(one: &Waiting) -> Result<String, CliError> {
         fields.insert("cage".into(), json!(one.cage.as_str()));
         fields.insert("name".into(), json!(one.name));
     }
-    Ok(value.to_string())
+    json::line(&value).map_err(CliError::new)
 }
 
 fn in_words(one: &Waiting) -> String {

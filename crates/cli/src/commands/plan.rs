@@ -2,8 +2,10 @@
 
 use crate::cage_flags::CageFlags;
 use crate::error::{CliError, CommandResult};
+use crate::json;
 use ironcage_plan::{Detail, Plan};
 use std::ffi::OsString;
+use std::io;
 use std::path::PathBuf;
 
 /// Show exactly what `run` would enforce, in order, with the origin of each item
@@ -55,9 +57,9 @@ pub(crate) fn run(args: Args) -> CommandResult {
 }
 
 /// The plan with its digest and the rules of the filter spelled out.
-fn as_json(plan: &Plan) -> Result<String, serde_json::Error> {
+fn as_json(plan: &Plan) -> io::Result<String> {
     let mut value = serde_json::to_value(plan)?;
     value["digest"] = plan.digest().into();
     value["seccomp"]["rules"] = serde_json::to_value(plan.seccomp.rules())?;
-    serde_json::to_string_pretty(&value)
+    json::pretty(&value)
 }

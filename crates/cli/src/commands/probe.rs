@@ -1,6 +1,7 @@
 //! `ironcage probe`: the containment suite.
 
 use crate::error::{CliError, CommandResult};
+use crate::json;
 use clap::Subcommand;
 use ironcage_probe::casf::{Judgement, Standard, level_name};
 use ironcage_probe::{
@@ -142,9 +143,7 @@ fn print(text: &str) -> CommandResult {
 }
 
 fn json(value: &impl serde::Serialize) -> Result<String, CliError> {
-    serde_json::to_string_pretty(value)
-        .map(|text| text + "\n")
-        .map_err(|error| CliError::from_error(&error))
+    Ok(json::pretty(value).map_err(CliError::new)? + "\n")
 }
 
 fn suite(names: &[String], run: Suite) -> CommandResult {

@@ -2,6 +2,7 @@
 
 use super::audit::ending_in_short;
 use crate::error::{CliError, CommandResult};
+use crate::json;
 use crate::running;
 use ironcage_audit::Summary;
 use ironcage_control::Description;
@@ -73,7 +74,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
             anstream::println!("{}", line.id);
         }
     } else if args.json {
-        let text = serde_json::to_string_pretty(&lines).map_err(CliError::new)?;
+        let text = json::pretty(&lines).map_err(CliError::new)?;
         anstream::println!("{text}");
     } else {
         print(&lines);

@@ -2,6 +2,7 @@
 
 use crate::ask::confirm;
 use crate::error::{CliError, CommandResult};
+use crate::json;
 use crate::places;
 use clap::Subcommand;
 use ironcage_model::Printable;
@@ -153,7 +154,7 @@ fn list(store: &Store, json: bool) -> CommandResult {
                 })
             })
             .collect();
-        anstream::println!("{}", serde_json::Value::from(entries));
+        anstream::println!("{}", json::line(&entries).map_err(CliError::new)?);
         return Ok(0);
     }
     if entries.is_empty() {
@@ -200,9 +201,7 @@ fn list_taint(json: bool) -> CommandResult {
     let marks = marks()?;
     let all = marks.all().map_err(unreadable(&marks))?;
     if json {
-        let all = serde_json::to_value(&all);
-        let all = all.map_err(|error| CliError::new(error.to_string()))?;
-        anstream::println!("{all}");
+        anstream::println!("{}", json::line(&all).map_err(CliError::new)?);
         return Ok(0);
     }
     if all.is_empty() {

@@ -2,6 +2,7 @@
 
 use crate::completed::running_cages;
 use crate::error::{CliError, CommandResult};
+use crate::json;
 use crate::running;
 use ironcage_control::{Reply, Request, Stats};
 use ironcage_model::{CageId, bytes_as_written};
@@ -55,7 +56,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
         }
     }
     if args.json {
-        let text = serde_json::to_string_pretty(&lines).map_err(CliError::new)?;
+        let text = json::pretty(&lines).map_err(CliError::new)?;
         anstream::println!("{text}");
         return Ok(0);
     }

@@ -63,7 +63,10 @@ pub(super) enum Decoder {
     Identity,
     Gzip(GzDecoder<Out>),
     Deflate(ZlibDecoder<Out>),
-    Brotli(Box<DecompressorWriter<Out>>),
+    Brotli {
+        decoder: Box<DecompressorWriter<Out>>,
+        begun: bool,
+    },
 }
 
 impl std::fmt::Debug for Decoder {
@@ -72,7 +75,7 @@ impl std::fmt::Debug for Decoder {
             Decoder::Identity => "identity",
             Decoder::Gzip(_) => "gzip",
             Decoder::Deflate(_) => "deflate",
-            Decoder::Brotli(_) => "br",
+            Decoder::Brotli { .. } => "br",
         })
     }
 }
@@ -83,9 +86,10 @@ impl Decoder {
             Encoding::Identity => Decoder::Identity,
             Encoding::Gzip => Decoder::Gzip(GzDecoder::new(Out::default())),
             Encoding::Deflate => Decoder::Deflate(ZlibDecoder::new(Out::default())),
-            Encoding::Brotli => {
-                Decoder::Brotli(Box::new(DecompressorWriter::new(Out::default(), PIECE)))
-            }
+            Encoding::Brotli => Decoder::Brotli {
+                decoder: Box::new(DecompressorWriter::new(Out::default(), PIECE)),
+                begun: false,
+            },
         }
     }
 
@@ -109,7 +113,13 @@ impl Decoder {
                     decoder.flush()?;
                     decoder.get_mut()
                 }
-                Decoder::Brotli(decoder) => {
+                Decoder::Brotli { decoder, begun } => {
+                    let first = piece.first().filter(|_| !*begun);
+                    // Windows of up to a gigabyte, which the encoding of HTTP does not have.
+                    if first.is_some_and(|byte| byte & 0x7f == 0x11) {
+                        return Err(io::Error::other("its window is too large"));
+                    }
+                    *begun = true;
                     decoder.write_all(piece)?;
                     decoder.get_mut()
                 }

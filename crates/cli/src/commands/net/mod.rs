@@ -12,6 +12,7 @@ pub(super) use rules::{change_in_words, limits_in_words};
 use super::audit::{find, logs, print, said};
 use crate::completed::recorded_cages;
 use crate::error::{CliError, CommandResult};
+use crate::json;
 use ironcage_audit::{Error, Reader, Record};
 use ironcage_model::{EventKind, NetworkVerdict, Printable, Protocol, Traffic};
 use std::collections::BTreeMap;
@@ -102,8 +103,7 @@ fn connections(args: Args) -> CommandResult {
     if args.json {
         return print(|out| {
             for traffic in sums.values() {
-                serde_json::to_writer(&mut *out, traffic)?;
-                writeln!(out)?;
+                writeln!(out, "{}", json::line(traffic)?)?;
             }
             Ok(())
         })

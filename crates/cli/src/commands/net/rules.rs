@@ -3,6 +3,7 @@
 use super::super::audit::print;
 use crate::completed::running_cages;
 use crate::error::{CliError, CommandResult};
+use crate::json;
 use crate::running;
 use ironcage_control::{NetworkRequest, NetworkRules, Reply};
 use ironcage_model::{
@@ -159,7 +160,7 @@ fn rules(cage: &Cage) -> Result<NetworkRules, CliError> {
 pub(super) fn show(args: Show) -> CommandResult {
     let rules = rules(&args.cage)?;
     if args.json {
-        let text = serde_json::to_string_pretty(&rules).map_err(CliError::new)?;
+        let text = json::pretty(&rules).map_err(CliError::new)?;
         print(|out| writeln!(out, "{text}"))?;
         return Ok(0);
     }

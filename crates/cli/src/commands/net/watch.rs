@@ -3,6 +3,7 @@
 use super::super::audit::{print, utc};
 use super::{in_words, read, whither};
 use crate::error::{CliError, CommandResult};
+use crate::json;
 use crate::running;
 use ironcage_audit::Record;
 use ironcage_model::{CageId, EventKind, Flow, FlowStep, Printable};
@@ -83,7 +84,7 @@ fn show(flow: &Flow, init: u32, json: bool) -> Result<(), CliError> {
             process,
             flow,
         };
-        let text = serde_json::to_string(&shown).map_err(CliError::new)?;
+        let text = json::line(&shown).map_err(CliError::new)?;
         return print(|out| writeln!(out, "{text}"));
     }
     let text = step_in_words(flow, process.as_ref());
