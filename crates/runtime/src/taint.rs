@@ -204,7 +204,7 @@ impl Supervision<'_> {
         self.deliver_held_back(now)
     }
 
-    /// When it is to be looked next: never again where nothing more can come.
+    /// When it is to be looked next.
     pub(crate) fn next_look_at_taint(&self, now: Instant) -> Option<Instant> {
         if self.scope.is_some() {
             return None;
