@@ -21,7 +21,8 @@ const TARGET: Target = Target {
     at_most: 3.0,
     unit: "%",
 };
-const FILES: [(&str, &str); 4] = [
+const FILES: [(&str, &str); 5] = [
+    ("setting.sh", include_str!("../task/setting.sh")),
     ("task.sh", include_str!("../task/task.sh")),
     ("agent.sh", include_str!("../task/agent.sh")),
     ("program.c", include_str!("../task/program.c")),

@@ -3,16 +3,7 @@
 # three need something outside of the workspace (../data to read, ../reports to write). The last
 # line leaves a checksum of all that was found, for the bench to compare.
 set -eu
-LC_ALL=C
-TMPDIR="$PWD/tmp"
-HOME="$PWD/home"
-GIT_CONFIG_NOSYSTEM=1
-GIT_AUTHOR_NAME=agent GIT_AUTHOR_EMAIL=agent@example.invalid GIT_AUTHOR_DATE='2000-01-01T00:00:00Z'
-GIT_COMMITTER_NAME=agent GIT_COMMITTER_EMAIL=agent@example.invalid GIT_COMMITTER_DATE='2000-01-01T00:00:00Z'
-PYTHONDONTWRITEBYTECODE=1
-export LC_ALL TMPDIR HOME GIT_CONFIG_NOSYSTEM PYTHONDONTWRITEBYTECODE
-export GIT_AUTHOR_NAME GIT_AUTHOR_EMAIL GIT_AUTHOR_DATE
-export GIT_COMMITTER_NAME GIT_COMMITTER_EMAIL GIT_COMMITTER_DATE
+. ./setting.sh
 mkdir tmp home project
 
 "$SHELL" -c 'cd project; mkdir -p src; i=0

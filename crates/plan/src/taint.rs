@@ -190,3 +190,31 @@ pub(crate) fn make(rules: &TaintRules, plan: &Plan, files: &dyn HostFiles) -> Op
     marking.start = plan.first_taint(&marking);
     Some(marking)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_without_a_port_is_untrusted_at_every_port_and_one_with_a_port_at_that() {
+        let brings = |host: &str, wanted: &str| {
+            let host = host.parse().unwrap();
+            let marking = Marking {
+                private: Vec::new(),
+                untrusted: vec![Item {
+                    what: UntrustedHost { host },
+                    origin: String::new(),
+                }],
+                ask: true,
+                start: Taint::NONE,
+            };
+            let rule = wanted.parse().unwrap();
+            marking.brought(&Resource::Host { rule }).untrusted
+        };
+        for wanted in ["b.test", "b.test:8080", "c.test:22"] {
+            assert!(brings("every host", wanted), "{wanted}");
+        }
+        assert!(brings("b.test", "b.test:8080") && !brings("b.test", "c.test"));
+        assert!(brings("b.test:22", "b.test:22") && !brings("b.test:22", "b.test:8080"));
+    }
+}
