@@ -82,7 +82,7 @@ fn failed(arm: &'static str) -> impl Fn(String) -> BenchError {
     }
 }
 
-/// The agent bare, in a cage that has all of it from the start, and in one that has a lease made
+/// The agent bare, with the shell that agents take, in a cage that has all of it from the start, and in one that has a lease made
 /// for each command that needs one.
 fn workers(
     request: &IntentRequest,
@@ -104,14 +104,14 @@ fn workers(
     let run = ["run", "-q", "--workspace-mode", "direct"];
     let agent = ["--", "/bin/sh", "agent.sh"];
     let reports = format!("{reports}:direct");
-    let all = ["-r", &data, "-w", &reports, "--env", "SHELL=/bin/sh"];
+    let all = ["-r", &data, "-w", &reports, "--env", "SHELL=/bin/bash"];
     let scoped = ["--policy", policy.as_str()];
     Ok(vec![
         worker(
             "bare",
             "sh agent.sh",
             Path::new("/bin/sh"),
-            &["-c", "SHELL=/bin/sh exec /bin/sh agent.sh"],
+            &["-c", "SHELL=/bin/bash exec /bin/sh agent.sh"],
         )?,
         worker(
             "static",

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 const WARM_UP: usize = 150;
 /// What is executed in the cage, and in a scope beside it.
 const COMMAND: &str = "/bin/true";
-/// How much longer the agent's task may take with leases than bare.
+/// How much longer the agent's task may take with leases than without, and than bare.
 const TARGET: Target = Target {
     at_most: 5.0,
     unit: "%",
@@ -240,15 +240,14 @@ pub fn bench_leases(request: &LeasesRequest) -> Result<LeasesReport, BenchError>
     }
     drop(cage);
     let task = task(request, &scratch)?;
-    let verdicts = task
-        .iter()
-        .filter(|arm| arm.name == "leases")
-        .flat_map(|arm| [("by round", arm.ratio), ("by min", arm.ratio_min)])
-        .map(|(by, ratio)| {
-            let what = format!("added to the agent's task with leases, {by}");
-            Verdict::new(what, (ratio - 1.0) * 100.0, TARGET)
-        })
-        .collect();
+    let of = |name: &str| task.iter().find(|arm| arm.name == name);
+    let beside = |name: &str| {
+        let (leases, other) = (of("leases")?, of(name)?);
+        let more = (leases.ratio / other.ratio - 1.0) * 100.0;
+        let what = format!("the task with leases, beside {name}, by round");
+        Some(Verdict::new(what, more, TARGET))
+    };
+    let verdicts = ["static", "bare"].into_iter().filter_map(beside).collect();
     Ok(LeasesReport {
         bench: "leases",
         host,
