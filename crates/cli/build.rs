@@ -1,12 +1,12 @@
 //! Tells the binary which commit it was built from.
 //!
-//! Asks `git` only; outside of the project's own repository the answer is `unknown`, never a guess. What counts as a
-//! change of the tree is what goes into the binary: a changed page of documentation makes no other program.
+//! Asks `git`; outside the project's own repository the commit is `unknown`, never a guess. The tree is dirty if a file
+//! that goes into the binary has changed; documentation does not count.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the binary is made from, relative to the top of the workspace.
+/// Inputs of the binary, relative to the top of the workspace.
 const SOURCES: [&str; 6] = [
     ".cargo",
     "Cargo.lock",
@@ -64,7 +64,7 @@ fn watch(top: &Path) {
     }
 }
 
-/// What git says, or `None` where there is no git or it refuses.
+/// The output of git, or `None` if git is absent or fails.
 fn git(top: &Path, args: &[&str]) -> Option<String> {
     let output = Command::new("git")
         .arg("--no-optional-locks")

@@ -1,23 +1,35 @@
 //! One parser under libFuzzer, chosen by the variable IRONCAGE_FUZZ; `scripts/fuzz` runs them.
 #![no_main]
 
-use ironcage_control::{Reply, Request, Said, frame};
-use ironcage_intent::{Answer, Encoding, Format, results};
+use ironcage_control::{CageMessage, Reply, Request, Schema, frame};
+use ironcage_intent::{
+    AnswerReader, Call, Calls, Context, Encoding, Format, Results, Shell, Table,
+};
 use std::path::Path;
 use std::sync::OnceLock;
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 9] = [
+const TARGETS: [(&str, Target); 19] = [
     ("dns-question", ironcage_egress::fuzz::dns_question),
     ("dns-answer", ironcage_egress::fuzz::dns_answer),
     ("tls-hello", ironcage_egress::fuzz::tls_hello),
     ("http-head", ironcage_egress::fuzz::http_head),
     ("names-and-rules", names_and_rules),
     ("control-frame", control_frame),
-    ("inquiry", inquiry),
+    ("cage-request", cage_request),
     ("model-answer", model_answer),
+    ("shell-command", shell_command),
+    ("tool-call", tool_call),
+    ("reader", reader),
     ("policy", policy),
+    ("git-index", ironcage_workspace::fuzz::git_index),
+    ("git-settings", ironcage_workspace::fuzz::git_settings),
+    ("gitignore", ironcage_workspace::fuzz::gitignore),
+    ("terminal", terminal),
+    ("channel-type", channel_type),
+    ("image-documents", ironcage_images::fuzz::documents),
+    ("image-layer", image_layer),
 ];
 
 /// Names, rules over hosts, requests and secrets: what is read once is read the same again.
@@ -47,10 +59,12 @@ fn control_frame(bytes: &[u8]) {
 }
 
 /// A line of somebody in the cage who asks for something.
-fn inquiry(bytes: &[u8]) {
-    match Said::read(bytes) {
-        Ok(Said::Asks(inquiry)) => drop(inquiry.what.resource().map(|what| what.to_string())),
-        Ok(Said::Runs(shell)) => assert!(shell.reads.iter().all(|path| path.is_absolute())),
+fn cage_request(bytes: &[u8]) {
+    match CageMessage::read(bytes) {
+        Ok(CageMessage::Asks(cage_request)) => {
+            drop(cage_request.what.resource().map(|what| what.to_string()))
+        }
+        Ok(CageMessage::Runs(shell)) => assert!(shell.reads.iter().all(|path| path.is_absolute())),
         Err(error) => assert!(!error.to_string().contains(char::is_control)),
     }
 }
@@ -61,15 +75,86 @@ fn model_answer(bytes: &[u8]) {
         return;
     };
     let formats = [Format::Events, Format::Document];
-    let encodings = [Encoding::Identity, Encoding::Gzip, Encoding::Deflate];
+    let encodings = [
+        Encoding::Identity,
+        Encoding::Gzip,
+        Encoding::Deflate,
+        Encoding::Brotli,
+    ];
     let format = formats[usize::from(first & 1)];
-    let encoding = encodings[usize::from((first >> 1) & 3) % 3];
-    let mut answer = Answer::new(format, encoding);
+    let encoding = encodings[usize::from((first >> 1) & 3)];
+    let mut answer = AnswerReader::new(format, encoding);
+    let mut results = Results::new(encoding);
     for piece in rest.chunks(usize::from(first >> 3) + 1) {
         let _ = answer.feed(piece);
+        let _ = results.feed(piece);
     }
     let _ = answer.end();
-    let _ = results(rest);
+}
+
+fn tables() -> &'static (Table, Calls) {
+    static TABLES: OnceLock<(Table, Calls)> = OnceLock::new();
+    TABLES.get_or_init(|| {
+        let table = Table::shipped().expect("the shipped table of tools");
+        (table, Calls::shipped().expect("the shipped table of calls"))
+    })
+}
+
+fn context() -> Context {
+    Context {
+        cwd: "/srv/project".into(),
+        home: Some("/home/agent".into()),
+    }
+}
+
+/// A command of the agent's shell. Paths that a need names are absolute: nobody resolves them again.
+fn shell_command(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return;
+    };
+    let needs = Shell::new(&tables().0).read(text, &context());
+    for path in needs.reads.iter().chain(&needs.writes) {
+        assert!(path.is_absolute(), "{text:?} needs {path:?}");
+    }
+}
+
+/// Code that a command executes: the first byte chooses the language. It is read to its end within
+/// its bounds, and paths that a need names are absolute.
+fn reader(bytes: &[u8]) {
+    static TABLE: OnceLock<Table> = OnceLock::new();
+    let table = TABLE.get_or_init(|| {
+        let reader = ironcage_reader::Reader::without_files().expect("the table of library calls");
+        let table = Table::shipped().expect("the shipped table of tools");
+        table.following(Box::new(reader))
+    });
+    let Some((first, rest)) = bytes.split_first() else {
+        return;
+    };
+    let Ok(text) = std::str::from_utf8(rest) else {
+        return;
+    };
+    let file = ["x.py", "x.js", "Makefile", "x.pl", "x.sh"][usize::from(first % 5)];
+    let run = [
+        "python3 x.py a b",
+        "node x.js a",
+        "make",
+        "perl x.pl",
+        "bash x.sh",
+    ][usize::from(first % 5)];
+    let command = format!("cat > {file} <<'IRONCAGE_END'\n{text}\nIRONCAGE_END\n{run}\n");
+    let needs = Shell::new(table).read(&command, &context());
+    for path in needs.reads.iter().chain(&needs.writes) {
+        assert!(path.is_absolute(), "{text:?} needs {path:?}");
+    }
+}
+
+/// A tool call of a model, as JSON.
+fn tool_call(bytes: &[u8]) {
+    if let Ok((call, _)) = Call::read_with_shape(bytes) {
+        let (table, calls) = tables();
+        let _ = calls.needs(&call, table, &context());
+        let _ = calls.action(&call, &context());
+    }
 }
 
 fn policy(bytes: &[u8]) {
@@ -79,6 +164,35 @@ fn policy(bytes: &[u8]) {
     if let Err(error) = ironcage_policy::parse(Path::new("ironcage.toml"), text) {
         let _ = error.to_string();
     }
+}
+
+/// What a cage writes to the user's terminal: what has passed passes again, and loses nothing more.
+fn terminal(bytes: &[u8]) {
+    use ironcage_terminal::filter::Filter;
+    let pass = |bytes: &[u8]| {
+        let mut passed = Vec::new();
+        Filter::default().feed(bytes, &mut passed);
+        passed
+    };
+    let once = pass(bytes);
+    assert_eq!(pass(&once), once, "{bytes:?}");
+}
+
+/// The type of a channel and a message, between them a zero byte.
+fn channel_type(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return;
+    };
+    let (schema, message) = text.split_once('\0').unwrap_or((text, "null"));
+    if let (Ok(schema), Ok(message)) = (Schema::read(schema), serde_json::from_str(message)) {
+        let _ = schema.check(&message);
+    }
+}
+
+/// A layer of an image, compressed or not.
+fn image_layer(bytes: &[u8]) {
+    let place = tempfile::tempdir().expect("a temporary directory");
+    ironcage_images::fuzz::layer(bytes, place.path());
 }
 
 fn chosen() -> Target {

@@ -15,9 +15,10 @@ mod session;
 mod stage;
 mod tls_web;
 mod toolchain;
+mod turn;
 pub mod web;
 
-pub use binary::binary;
+pub use binary::{binary, copy_program};
 pub use host::{Host, tree};
 pub use process::{Exit, Ran, Running, processes_with, wait_until, wait_until_still};
 pub use screen::Screen;
@@ -25,6 +26,7 @@ pub use session::{Step, agrees, play, renewed, steps};
 pub use stage::{DIRECT, Stage, Who};
 pub use tls_web::TlsWeb;
 pub use toolchain::rust_toolchain;
+pub use turn::{ExclusiveTurn, exclusive};
 
 use std::io::Write;
 
@@ -51,6 +53,40 @@ pub fn skip(why: &str) {
             panic!("{}: {error}", path.to_string_lossy());
         }
     }
+}
+
+/// Set by `./scripts/test --full`.
+pub const FULL_VARIABLE: &str = "IRONCAGE_TEST_FULL";
+
+/// Whether this is a full run; where it is not, tests take smaller counts.
+pub fn full() -> bool {
+    std::env::var_os(FULL_VARIABLE).is_some()
+}
+
+/// Skips a test that belongs to a full run alone. Returns whether it goes on.
+pub fn only_in_full() -> bool {
+    if !full() {
+        skip("runs in ./scripts/test --full");
+    }
+    full()
+}
+
+/// Names the file that collects how long tests took, one line each; `scripts/test` prints the slowest at the end.
+pub const TIMES_VARIABLE: &str = "IRONCAGE_TEST_TIMES";
+
+/// Writes down how long the test of this thread had its stage.
+fn took(time: std::time::Duration) {
+    let Some(path) = std::env::var_os(TIMES_VARIABLE) else {
+        return;
+    };
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    let line = format!("{:.1} {test}\n", time.as_secs_f64());
+    let file = std::fs::OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(path);
+    // The list is for people; a test does not fail for it.
+    let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
 }
 
 /// Writes a test once for root and once for the unprivileged user.
@@ -83,6 +119,27 @@ macro_rules! both {
             #[test]
             fn as_user() {
                 if let Some(stage) = $crate::Stage::new($crate::Who::User) {
+                    scene(&stage);
+                }
+            }
+        }
+    )*};
+}
+
+/// Writes a test that is run by one of the two users, where root and user take the same way; by both in a full run.
+///
+/// Which of the two it is depends on the test's name, so that about half of the tests of a file run as each. Where
+/// identity, mounts or cgroups differ between the two, write [`both!`].
+#[macro_export]
+macro_rules! either {
+    ($($(#[$attr:meta])* fn $name:ident($stage:ident) $body:block)*) => {$(
+        $(#[$attr])*
+        #[test]
+        fn $name() {
+            fn scene($stage: &$crate::Stage) $body
+
+            for who in $crate::Who::alternating(concat!(module_path!(), stringify!($name))) {
+                if let Some(stage) = $crate::Stage::new(*who) {
                     scene(&stage);
                 }
             }

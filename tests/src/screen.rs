@@ -99,9 +99,8 @@ impl<'a> Screen<'a> {
     /// When it does not come in time.
     #[track_caller]
     pub fn shows(&self, wanted: &str) {
-        let wanted = format!("\n{wanted}");
-        let wanted = wanted.as_str();
-        let shown = wait_until(Self::PATIENCE, || self.text().contains(wanted));
+        let begins = |text: &str| text.lines().any(|line| line.starts_with(wanted));
+        let shown = wait_until(Self::PATIENCE, || begins(&self.text()));
         assert!(shown, "no {wanted:?} on the screen:\n{}", self.text());
     }
 }

@@ -1,13 +1,15 @@
 //! A temporary home, project and set of XDG directories, and the commands that run there.
 
-use crate::{Ran, Running, TEST_USER, binary, skip};
+use crate::turn::SharedTurn;
+use crate::{Ran, Running, TEST_USER, binary, skip, took};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// What hangs is killed after this long. Generous: the machine may be busy with other tests.
@@ -28,6 +30,20 @@ pub enum Who {
     User,
 }
 
+impl Who {
+    /// Who runs a test that needs one of the two; both in a full run, and whoever runs the tests if that is not root.
+    pub fn alternating(test: &str) -> &'static [Who] {
+        if !rustix::process::getuid().is_root() {
+            return &[Who::User];
+        }
+        match (crate::full(), test.bytes().map(u32::from).sum::<u32>() % 2) {
+            (true, _) => &[Who::Root, Who::User],
+            (false, 0) => &[Who::Root],
+            (false, _) => &[Who::User],
+        }
+    }
+}
+
 /// A place to start cages from. Everything in it goes when it is dropped.
 #[derive(Debug)]
 pub struct Stage {
@@ -35,6 +51,8 @@ pub struct Stage {
     uid: u32,
     gid: u32,
     base: TempDir,
+    began: Instant,
+    _turn: Arc<SharedTurn>,
 }
 
 impl Stage {
@@ -54,6 +72,7 @@ impl Stage {
                 .unwrap_or_else(|| panic!("no user {TEST_USER}: ./scripts/test creates it")),
             (Who::User, false) => (me.as_raw(), rustix::process::getgid().as_raw()),
         };
+        let turn = SharedTurn::take();
         let base = tempfile::Builder::new()
             .prefix("ironcage-stage-")
             .permissions(fs::Permissions::from_mode(0o755))
@@ -64,6 +83,8 @@ impl Stage {
             uid,
             gid,
             base,
+            began: Instant::now(),
+            _turn: turn,
         };
         chown(stage.base(), Some(uid), Some(gid))
             .unwrap_or_else(|error| panic!("{}: {error}", stage.base().display()));
@@ -215,6 +236,12 @@ impl Stage {
     #[track_caller]
     pub fn sh_outside(&self, script: &str) -> Ran {
         Running::start(self.outside("/bin/sh").args(["-c", script])).finish(DEADLINE)
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        took(self.began.elapsed());
     }
 }
 

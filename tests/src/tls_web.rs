@@ -14,6 +14,7 @@ pub struct TlsWeb {
     pub port: u16,
     /// The authority's certificate.
     pub authority: PathBuf,
+    address: String,
     log: PathBuf,
 }
 
@@ -43,6 +44,18 @@ impl TlsWeb {
 
     /// A server of another kind, which takes the same arguments and says its port.
     pub fn of(stage: &Stage, name: &str, program: &str, script: &str) -> Option<TlsWeb> {
+        TlsWeb::at(stage, name, program, script, None)
+    }
+
+    /// The same, on the port of HTTPS at an address of the loopback network, for clients that know
+    /// no other port.
+    pub fn at(
+        stage: &Stage,
+        name: &str,
+        program: &str,
+        script: &str,
+        address: Option<&str>,
+    ) -> Option<TlsWeb> {
         let found = Command::new(program).arg("--version").output();
         if !found.is_ok_and(|found| found.status.success()) {
             skip(&format!("no {program}"));
@@ -67,6 +80,7 @@ impl TlsWeb {
             .arg(directory.join("cert.pem"))
             .arg(directory.join("key.pem"))
             .arg(&log)
+            .args(address)
             .stdout(Stdio::piped())
             .spawn()
             .expect("the server");
@@ -77,6 +91,7 @@ impl TlsWeb {
         Some(TlsWeb {
             child,
             port: line.trim().parse().expect("a port"),
+            address: address.unwrap_or("127.0.0.1").to_owned(),
             authority: directory.join("ca.pem"),
             log,
         })
@@ -86,9 +101,9 @@ impl TlsWeb {
     pub fn place(&self, name: &str) -> Vec<String> {
         [
             "--allow-host",
-            &format!("127.0.0.1:{}", self.port),
+            &format!("{}:{}", self.address, self.port),
             "--resolve",
-            &format!("{name}=127.0.0.1"),
+            &format!("{name}={}", self.address),
         ]
         .map(str::to_owned)
         .to_vec()

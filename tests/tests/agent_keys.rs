@@ -1,8 +1,7 @@
 //! Claude Code and Codex, as npm installs them, do a task in a cage that reaches one model, and
-//! never hold the key to it: the network door puts it on.
-#![forbid(unsafe_code)]
+//! never hold the key to it: the egress proxy puts it on.
 
-use ironcage_tests::{Running, TlsWeb, binary, both, skip};
+use ironcage_tests::{Running, TlsWeb, binary, either, skip};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ const KEY: &str = "real-key-of-the-user-0123456789";
 /// What the server gives for the first token that renews.
 const RENEWED: &str = "renewed-access-token-0123456789";
 
-/// A policy by which the door uses a login of the user's, renewed by the same server.
+/// A policy by which the proxy uses a login of the user's, renewed by the same server.
 const LOGIN: &str = r#"
             port=${MODEL##*:}
             cat > ~/policy.toml <<END
@@ -93,7 +92,7 @@ fn check(stage: &ironcage_tests::Stage, prefix: &Path, server: &TlsWeb, said: &s
     assert!(told.contains("POST /v1/") && !told.contains(key), "{told}");
 }
 
-both! {
+either! {
     fn claude_code_does_a_task_with_a_key_that_it_never_holds(stage) {
         let Some(prefix) = installed("claude") else { return };
         let Some(server) = TlsWeb::of(stage, "model.test", "/usr/bin/python3", SERVER) else { return };
@@ -103,6 +102,25 @@ both! {
             ironcage run --profile coding-agent $RULES --secret ANTHROPIC_API_KEY@model.test:$port \
                 --env ANTHROPIC_BASE_URL=$MODEL --env CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1 \
                 -- sh -c 'exec claude -p --dangerously-skip-permissions "$1"' sh \
+                'run: echo hello > greeting; echo seen=$ANTHROPIC_API_KEY; curl -sS -m 20 https://other.test/ || echo elsewhere=refused'
+        "#);
+        check(stage, &prefix, &server, &said, KEY);
+    }
+
+    fn claude_code_with_a_key_is_one_command(stage) {
+        let Some(prefix) = installed("claude") else { return };
+        // As the vendor's own server: the user's configuration leads its name here, and that is all.
+        let address = format!("127.{}.{}.1", std::process::id() >> 8 & 0xff, std::process::id() & 0xff);
+        let server = TlsWeb::at(stage, "api.anthropic.com", "/usr/bin/python3", SERVER, Some(&address));
+        let Some(server) = server else { return };
+        let config = stage.base().join("config/ironcage/config.toml");
+        let text = format!(
+            "[network]\nallow = [\"{address}:443\"]\nresolve = {{ \"api.anthropic.com\" = \"{address}\" }}\n[env.set]\nCLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC = \"1\"\n"
+        );
+        stage.write(&config, text);
+        let said = user(stage, &prefix, &server, r#"
+            export ANTHROPIC_API_KEY=$KEY
+            ironcage run -- claude -p --dangerously-skip-permissions \
                 'run: echo hello > greeting; echo seen=$ANTHROPIC_API_KEY; curl -sS -m 20 https://other.test/ || echo elsewhere=refused'
         "#);
         check(stage, &prefix, &server, &said, KEY);

@@ -1,7 +1,6 @@
 //! Holds what the layout promises: the direction of dependencies, where unsafe code lives, how long files are.
 //!
 //! It reads `cargo metadata` and the tracked files; it starts no cage.
-#![forbid(unsafe_code)]
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -10,25 +9,29 @@ use std::process::Command;
 
 /// A room may depend on rooms above it in this list only; rooms on one line do not know each other.
 ///
-/// `cli` stands below `probe` and `bench` because it offers both as commands.
+/// `cli`, `inside`, `lab` and `registry` are programs: each finds the others as files, and links none of them.
 const ORDER: &[&[&str]] = &[
-    &["model", "sys"],
+    &["model", "sys", "files", "programs"],
+    &["catalog"],
     &["policy", "host", "audit", "state", "control"],
+    &["images"],
     &["plan"],
     &["lease"],
-    &["cedar"],
     &["intent"],
+    &["reader"],
     &["layers", "workspace", "egress"],
     &["learn"],
     &["backend"],
     &["backends"],
-    &["runtime"],
-    &["probe", "bench", "server", "mcp", "oci"],
-    &["cli"],
+    &["terminal", "watchdog"],
+    &["client"],
+    &["supervisor"],
+    &["probe", "bench", "server", "mcp", "oci", "command"],
+    &["cli", "inside", "lab", "registry"],
 ];
 
 /// Rooms that compute and must stay free of system calls.
-const PURE: &[&str] = &["model", "policy", "plan", "lease", "cedar"];
+const PURE: &[&str] = &["model", "catalog", "policy", "plan", "lease"];
 
 /// Rooms that may hold unsafe code.
 const UNSAFE: &[&str] = &["sys", "microvm"];
@@ -80,7 +83,7 @@ fn output(command: &mut Command) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// Every member of the workspace but this one, which may use all of them.
+/// Every member of the workspace but the tests and the fuzz targets, which may use all of them.
 fn rooms() -> Vec<Room> {
     let text = output(
         Command::new(env!("CARGO"))
@@ -95,7 +98,7 @@ fn rooms() -> Vec<Room> {
         let manifest = PathBuf::from(string(&package["manifest_path"]));
         let directory = manifest.parent().expect("a directory");
         let within = directory.strip_prefix(top()).expect("in the workspace");
-        if within == Path::new("tests") {
+        if within == Path::new("tests") || within == Path::new("fuzz") {
             continue;
         }
         rooms.push(Room {
@@ -222,9 +225,53 @@ fn nothing_of_cedar_is_in_the_program_that_did_not_ask_for_it() {
 }
 
 #[test]
+fn no_attack_is_in_the_program_that_starts_cages() {
+    let tree = |package: &str| {
+        let mut tree = Command::new(env!("CARGO"));
+        tree.args([
+            "tree",
+            "--locked",
+            "--prefix=none",
+            "--edges=normal,features",
+        ]);
+        output(tree.args(["-p", package]).current_dir(top()))
+    };
+    let parts = [
+        "ironcage-probe ",
+        "ironcage-bench ",
+        "ironcage-sys feature \"attack\"",
+    ];
+    let (cli, lab) = (tree("ironcage"), tree("ironcage-lab"));
+    for part in parts {
+        let has = |tree: &str| tree.lines().any(|line| line.starts_with(part));
+        assert!(!has(&cli), "ironcage has {part}");
+        assert!(has(&lab), "ironcage-lab lacks {part}");
+    }
+}
+
+#[test]
+fn what_carries_a_plan_out_does_not_read_policies() {
+    let rooms = rooms();
+    let carries_out = ["layers", "backend", "workspace", "supervisor"];
+    let bound = |room: &&Room| room.backend || carries_out.contains(&room.name.as_str());
+    let (bound, others): (Vec<&Room>, Vec<&Room>) = rooms.iter().partition(bound);
+    let reads = |room: &&Room| room.needs.iter().any(|need| need == "ironcage-policy");
+    let wrong: Vec<&str> = bound
+        .iter()
+        .filter(|room| reads(room))
+        .map(|room| room.name.as_str())
+        .collect();
+    assert!(wrong.is_empty(), "they depend on policy: {wrong:?}");
+    assert!(others.iter().any(reads), "somebody reads policies");
+}
+
+#[test]
 fn only_sys_depends_on_libc() {
+    // The supervisor takes the names of signals and errno from it. It forbids unsafe code, so it
+    // cannot call a function of it.
+    let may = ["sys", "supervisor"];
     for room in rooms() {
-        if room.name != "sys" {
+        if !may.contains(&room.name.as_str()) {
             assert!(
                 !room.needs.contains(&"libc".to_owned()),
                 "{} depends on libc",
@@ -278,6 +325,88 @@ fn no_file_is_about_two_things() {
     assert!(long.is_empty(), "past {LONGEST_FILE} lines: {long:#?}");
 }
 
+/// Files that open other files by themselves, each with its reason. Whatever may be read before a
+/// cage exists from a place where an agent could write goes through `crates/files`.
+const READERS: &[(&str, &str)] = &[
+    ("crates/bench", "starts its own stages"),
+    ("crates/probe", "starts its own stages"),
+    (
+        "crates/host",
+        "the kernel's files, and /etc of a root that is set up",
+    ),
+    ("crates/backend/src/stop_guard.rs", "the kernel's files"),
+    ("crates/watchdog", "the kernel's files"),
+    ("crates/supervisor/src/cores.rs", "the kernel's files"),
+    ("crates/supervisor/src/denials.rs", "the kernel's files"),
+    (
+        "crates/cli/src/commands/net/follow.rs",
+        "the kernel's files",
+    ),
+    ("crates/cli/src/commands/pool.rs", "the kernel's files"),
+    ("crates/inside/src/tool.rs", "runs in a cage"),
+    ("crates/images/src", "files of its own store"),
+    ("crates/cli/src/commands/setup.rs", "/etc/passwd"),
+    ("crates/cli/src/paths.rs", "/etc/passwd"),
+    (
+        "crates/cli/src/approved_rule.rs",
+        "opens a directory to lock it",
+    ),
+    (
+        "crates/workspace/src/git/bring.rs",
+        "files that it has just made",
+    ),
+    ("crates/egress/src/secret", "secrets that the policy names"),
+    ("backends/oci", "files that it has just made"),
+    ("crates/catalog/build", "runs when the program is built"),
+    ("crates/workspace/src/mode.rs", "the kernel's files"),
+];
+
+#[test]
+fn files_are_read_by_the_bounded_reader_alone() {
+    let words = [
+        ["fs::", "read("],
+        ["fs::read_to", "_string("],
+        ["File::", "open("],
+    ]
+    .map(|halves| halves.concat());
+    let all = tracked(&["crates/*.rs", "backends/*.rs"]);
+    let mut used = Vec::new();
+    let mut found = Vec::new();
+    for file in all {
+        let relative = file
+            .strip_prefix(top())
+            .expect("in the workspace")
+            .to_owned();
+        let in_test = relative
+            .components()
+            .any(|part| part.as_os_str() == "tests")
+            || relative.to_string_lossy().ends_with("tests.rs");
+        let text = std::fs::read_to_string(&file).expect("text");
+        // What comes after is a file's own tests.
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let opens = code
+            .lines()
+            .any(|line| words.iter().any(|word| line.contains(word)));
+        if in_test || !opens {
+            continue;
+        }
+        match READERS
+            .iter()
+            .find(|(place, _)| relative.starts_with(place))
+        {
+            Some((place, _)) => used.push(*place),
+            None => found.push(relative),
+        }
+    }
+    assert!(
+        found.is_empty(),
+        "read with crates/files, or say why not: {found:#?}"
+    );
+    let unused = READERS.iter().filter(|(place, _)| !used.contains(place));
+    let unused: Vec<_> = unused.collect();
+    assert!(unused.is_empty(), "take off the list: {unused:#?}");
+}
+
 #[test]
 fn every_crate_has_a_line_in_the_readme_of_crates() {
     let readme = std::fs::read_to_string(top().join("crates/README.md")).expect("crates/README.md");
@@ -289,6 +418,22 @@ fn every_crate_has_a_line_in_the_readme_of_crates() {
         };
         assert!(readme.contains(&link), "crates/README.md has no {link}");
     }
+}
+
+#[test]
+fn every_file_of_end_to_end_tests_is_run() {
+    // The program of these tests names its files; one that it does not name would never run.
+    let all = std::fs::read_to_string(top().join("tests/tests/all.rs")).expect("tests/all.rs");
+    let named = |name: &str| all.lines().any(|line| line == format!("mod {name};"));
+    for entry in std::fs::read_dir(top().join("tests/tests")).expect("tests/tests") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_stem().expect("a name").to_string_lossy();
+        assert!(
+            path.extension().is_none() || name == "all" || named(&name),
+            "tests/tests/all.rs does not say `mod {name};`"
+        );
+    }
+    assert!(named("architecture") && !named("no_such_file"));
 }
 
 #[test]
@@ -325,4 +470,215 @@ fn no_file_names_a_directory_of_the_machine_it_was_written_on() {
     let places = [["/work", "/main"], ["/work", "/shared"]].map(|halves| halves.concat());
     let found = lines_with(&tracked(&["*"]), &places);
     assert!(found.is_empty(), "{found:#?}");
+}
+
+/// Words of the first version that the glossary replaced; no item has one in its name.
+const REPLACED: &[&str] = &[
+    "birthright",
+    "clerk",
+    "conductor",
+    "door",
+    "doorway",
+    "foretold",
+    "guardian",
+    "inquiry",
+    "keeper",
+    "kin",
+    "ladder",
+    "ledger",
+    "nursery",
+    "opener",
+    "rung",
+    "stillness",
+    "vault",
+];
+
+/// Names that say nothing of what they name; longer ones may contain them.
+const BARE: &[&str] = &[
+    "asked",
+    "asking",
+    "birth",
+    "books",
+    "born",
+    "came",
+    "dealing",
+    "family",
+    "farewell",
+    "given",
+    "ground",
+    "grounds",
+    "held",
+    "kept",
+    "maker",
+    "means",
+    "neighbours",
+    "opened",
+    "question",
+    "questions",
+    "record",
+    "refusal",
+    "said",
+    "strangers",
+    "told",
+    "wanted",
+    "weakened",
+];
+
+/// Types whose name says neither what they are nor of what; modules may have it.
+const BARE_TYPES: &[&str] = &[
+    "answer", "found", "from", "heard", "judged", "made", "seen", "standing", "trusted", "way",
+    "ways",
+];
+
+/// Items that keep such a name: where, which, why.
+const KEPT_NAMES: &[(&str, &str, &str)] = &[
+    (
+        "crates/egress/src/dns.rs",
+        "Question",
+        "the term of RFC 1035",
+    ),
+    (
+        "crates/policy/src/questions.rs",
+        "questions",
+        "the policy's table",
+    ),
+    (
+        "crates/policy/src/questions.rs",
+        "Questions",
+        "the policy's table",
+    ),
+    (
+        "crates/policy/src/lib.rs",
+        "questions",
+        "the policy's table",
+    ),
+    (
+        "crates/policy/src/fragment.rs",
+        "questions",
+        "the policy's table",
+    ),
+    (
+        "crates/policy/src/fragment/questions.rs",
+        "questions",
+        "the policy's table",
+    ),
+];
+
+/// The words of a name in any case, in lower case.
+fn words(name: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    let mut previous = '_';
+    for letter in name.chars() {
+        let begins =
+            !previous.is_alphanumeric() || (letter.is_uppercase() && previous.is_lowercase());
+        if begins {
+            words.push(String::new());
+        }
+        if let Some(word) = words.last_mut().filter(|_| letter.is_alphanumeric()) {
+            word.extend(letter.to_lowercase());
+        }
+        previous = letter;
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+/// The name of the type or module that a line begins.
+fn item(line: &str) -> Option<&str> {
+    let mut rest = line.trim_start();
+    if let Some(after) = rest.strip_prefix("pub") {
+        rest = match after.strip_prefix('(') {
+            Some(within) => within.split_once(") ")?.1,
+            None => after.strip_prefix(' ')?,
+        };
+    }
+    let (kind, rest) = rest.split_once(' ')?;
+    let kinds = ["struct", "enum", "trait", "type", "union", "mod"];
+    let end = rest.find(|letter: char| !letter.is_alphanumeric() && letter != '_');
+    let name = &rest[..end.unwrap_or(rest.len())];
+    (kinds.contains(&kind) && !name.is_empty()).then_some(name)
+}
+
+fn is_replaced(name: &str) -> bool {
+    let words = words(name);
+    let is_type = name.starts_with(char::is_uppercase);
+    let bare = |word: &str| BARE.contains(&word) || (is_type && BARE_TYPES.contains(&word));
+    words.iter().any(|word| REPLACED.contains(&word.as_str()))
+        || matches!(&words[..], [word] if bare(word))
+}
+
+#[test]
+fn no_type_module_or_file_has_a_name_that_the_glossary_replaced() {
+    for (name, replaced) in [
+        ("Keeper", true),
+        ("DoorIds", true),
+        ("as_door", true),
+        ("Told", true),
+        ("HeldBody", false),
+        ("door_narrowed", true),
+        ("Indoors", false),
+        ("MountHelper", false),
+        ("Seen", true),
+        ("seen", false),
+        ("AnswerReader", false),
+    ] {
+        assert_eq!(is_replaced(name), replaced, "{name}");
+    }
+    let mut wrong = Vec::new();
+    let mut unused: Vec<_> = KEPT_NAMES.iter().collect();
+    let mut seen = 0;
+    for file in tracked(&["*.rs"]) {
+        let place = file.strip_prefix(top()).expect("in the workspace");
+        let place = place.to_str().expect("a name in text");
+        let text = std::fs::read_to_string(&file).expect("a source file");
+        let own = place.trim_end_matches(".rs").rsplit('/');
+        let own = own.take(2).filter(|part| !part.contains('.'));
+        for name in own.chain(text.lines().filter_map(item)) {
+            seen += 1;
+            if !is_replaced(name) {
+                continue;
+            }
+            let keeps = |kept: &&&(&str, &str, &str)| kept.0 == place && kept.1 == name;
+            match KEPT_NAMES.iter().find(|kept| keeps(&kept)) {
+                Some(kept) => unused.retain(|one| *one != kept),
+                None => wrong.push(format!("{place}: {name}")),
+            }
+        }
+    }
+    assert!(seen > 2000, "only {seen} names were read");
+    assert!(wrong.is_empty(), "see docs/glossary.md: {wrong:#?}");
+    assert!(unused.is_empty(), "exceptions for nothing: {unused:#?}");
+}
+
+/// Nothing rots unseen: scripts that only a full run executes are read here, and the list of fuzz
+/// targets that `scripts/fuzz` finds is the program's own.
+#[test]
+fn every_script_parses_and_every_fuzz_target_is_run() {
+    for script in tracked(&["scripts/*", ".ci/run"]) {
+        let text = std::fs::read_to_string(&script).expect("a script");
+        let first = text.lines().next().unwrap_or_default();
+        let mut check = match first {
+            "#!/usr/bin/env bash" => Command::new("bash"),
+            "#!/usr/bin/env python3" => Command::new("python3"),
+            other => panic!("{}: {other}", script.display()),
+        };
+        match first.ends_with("bash") {
+            true => check.arg("-n").arg(&script),
+            false => check
+                .args(["-c", "import ast, sys; ast.parse(open(sys.argv[1]).read())"])
+                .arg(&script),
+        };
+        output(&mut check);
+    }
+    let listed = output(
+        Command::new("scripts/fuzz")
+            .arg("--list")
+            .current_dir(top()),
+    );
+    let source = std::fs::read_to_string(top().join("fuzz/src/main.rs")).expect("the targets");
+    let (_, table) = source.split_once("const TARGETS").expect("the table");
+    let (table, _) = table.split_once("];").expect("its end");
+    let targets: Vec<&str> = table.split('"').skip(1).step_by(2).collect();
+    assert!(targets.len() > 10, "{targets:?}");
+    assert_eq!(listed.lines().collect::<Vec<_>>(), targets);
 }

@@ -2,29 +2,30 @@
 //!
 //! A case that a backend cannot meet stands in `EXCEPTIONS` with its reason, and is run all the same: when it holds
 //! after all, the list is wrong and the test fails.
-#![forbid(unsafe_code)]
 
 #[path = "conformance/cases.rs"]
 mod cases;
-#[path = "conformance/rung.rs"]
-mod rung;
+#[path = "conformance/isolation.rs"]
+mod isolation;
 #[path = "conformance/scene.rs"]
 mod scene;
 
 use cases::CASES;
-use ironcage_tests::{DIRECT, Exit, Running, Who, binary, processes_with, tree, wait_until};
-use rung::{EXCEPTIONS, Rung};
+use ironcage_tests::{
+    DIRECT, Exit, Running, Who, binary, copy_program, processes_with, tree, wait_until,
+};
+use isolation::{EXCEPTIONS, IsolationLevel};
 use scene::{MINUTE, Scene, marker};
 
-fn conforms(who: Who, rung: Rung) {
+fn conforms(who: Who, level: IsolationLevel) {
     let mut wrong = Vec::new();
     for (name, case) in CASES {
-        let Some(scene) = Scene::new(who, rung) else {
+        let Some(scene) = Scene::new(who, level) else {
             return;
         };
         let exception = EXCEPTIONS
             .iter()
-            .find(|(of, what, _)| *of == rung && what == name);
+            .find(|(of, what, _)| *of == level && what == name);
         match (case(&scene), exception) {
             (Ok(()), None) | (Err(_), Some(_)) => {}
             (Err(found), None) => wrong.push(format!("{name}: {found}")),
@@ -33,28 +34,28 @@ fn conforms(who: Who, rung: Rung) {
             }
         }
     }
-    assert!(wrong.is_empty(), "{}: {wrong:#?}", rung.name());
+    assert!(wrong.is_empty(), "{}: {wrong:#?}", level.name());
 }
 
-macro_rules! rungs {
-    ($($name:ident: $rung:ident),* $(,)?) => {$(
+macro_rules! isolation_levels {
+    ($($name:ident: $level:ident),* $(,)?) => {$(
         mod $name {
             use super::*;
 
             #[test]
             fn as_root() {
-                conforms(Who::Root, Rung::$rung);
+                conforms(Who::Root, IsolationLevel::$level);
             }
 
             #[test]
             fn as_user() {
-                conforms(Who::User, Rung::$rung);
+                conforms(Who::User, IsolationLevel::$level);
             }
         }
     )*};
 }
 
-rungs! {
+isolation_levels! {
     namespace: Namespace,
     oci: Oci,
     chroot: Chroot,
@@ -71,12 +72,12 @@ fn every_exception_names_a_case() {
 
 #[test]
 fn a_weaker_rung_starts_only_when_what_it_lacks_is_named_and_that_is_recorded() {
-    for rung in [Rung::Chroot, Rung::Landlock] {
-        let Some(scene) = Scene::new(Who::User, rung) else {
+    for level in [IsolationLevel::Chroot, IsolationLevel::Landlock] {
+        let Some(scene) = Scene::new(Who::User, level) else {
             return;
         };
         let ran = scene.stage.run(
-            &["--isolation", rung.name(), DIRECT[0], DIRECT[1]],
+            &["--isolation", level.name(), DIRECT[0], DIRECT[1]],
             &["touch", "ran"],
         );
         ran.ended(125).says("--allow-degraded").says("pid-ns");
@@ -94,7 +95,7 @@ fn a_weaker_rung_starts_only_when_what_it_lacks_is_named_and_that_is_recorded() 
 
 #[test]
 fn a_start_killed_at_any_step_leaves_no_directory_and_no_process_behind() {
-    let Some(scene) = Scene::new(Who::User, Rung::Landlock) else {
+    let Some(scene) = Scene::new(Who::User, IsolationLevel::Landlock) else {
         return;
     };
     let marker = marker(&scene);
@@ -119,8 +120,12 @@ fn a_start_killed_at_any_step_leaves_no_directory_and_no_process_behind() {
 
 #[test]
 fn a_given_root_is_the_system_inside() {
-    for rung in [Rung::Namespace, Rung::Oci, Rung::Chroot] {
-        let Some(scene) = Scene::new(Who::User, rung) else {
+    for level in [
+        IsolationLevel::Namespace,
+        IsolationLevel::Oci,
+        IsolationLevel::Chroot,
+    ] {
+        let Some(scene) = Scene::new(Who::User, level) else {
             return;
         };
         let root = scene.stage.aside().join("root");
@@ -129,7 +134,7 @@ fn a_given_root_is_the_system_inside() {
         }
         // Ironcage itself is a program that needs nothing of a system.
         let program = root.join("bin/ironcage");
-        std::fs::copy(binary(), &program).expect("a copy");
+        copy_program(binary(), &program).expect("a copy");
         let path = root.to_string_lossy().into_owned();
         let ran = scene
             .run(&["--root", &path], &["/bin/ironcage", "--version"])

@@ -1,6 +1,5 @@
 //! The copy-on-write workspace in real cages: what the agent does there stays aside, and the
 //! limits of that are the ones that are written down.
-#![forbid(unsafe_code)]
 
 use ironcage_tests::{Running, Stage, both, tree};
 use std::fs;
@@ -92,8 +91,8 @@ both! {
     fn a_run_goes_on_where_the_last_one_ended_unless_it_is_to_be_fresh(stage) {
         fill(stage);
         let cow = ["--workspace-mode", "cow"];
-        stage.sh_with(&cow, "echo first > made; rm kept").ok().says("kept aside");
-        stage.sh_with(&cow, "cat made; test ! -e kept").ok().says("goes on with the pending change");
+        stage.sh_with(&cow, "echo first > made; rm kept").ok().says("pending change w");
+        stage.sh_with(&cow, "cat made; test ! -e kept").ok().says("continuing pending change");
         let fresh = [cow[0], cow[1], "--fresh"];
         let ran = stage.sh_with(&fresh, "test ! -e made && cat kept").ok();
         assert_eq!(ran.stdout(), "as it was");
@@ -108,7 +107,7 @@ both! {
         let mut line = String::new();
         BufReader::new(running.stdout()).read_line(&mut line).expect("it is up");
         let second = stage.sh_with(&["--workspace-mode", "cow"], "test ! -e made && echo x > second").ok();
-        second.says("another cage works on the pending change");
+        second.says("another cage works on pending change");
         running.finish(DEADLINE);
         // The first is the one to go on with.
         stage.sh_with(&COW, "test -e made && test ! -e second").ok();

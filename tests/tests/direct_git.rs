@@ -36,7 +36,7 @@ both! {
         assert_eq!(stage.read(".git/commondir"), None);
         assert!(!stage.read(".git/config").expect("a config").contains("evil"));
         // For the agent they are still there, and the next run says so.
-        stage.sh_direct("test -x .git/hooks/pre-commit && rm .git/commondir").ok().says("goes on with");
+        stage.sh_direct("test -x .git/hooks/pre-commit && rm .git/commondir").ok().says("continuing pending change");
         // The allowing arm: a real file of the same tree is written at once.
         assert_eq!(stage.read("file").as_deref(), Some("second\n"));
     }
@@ -91,5 +91,68 @@ both! {
         stage.sh_with(&hooks, script).ok().says("core.fsmonitor");
         assert_eq!(stage.read(".git/hooks/pre-push").as_deref(), Some("#!/bin/sh\n"));
         assert!(!stage.read(".git/config").expect("a config").contains("evil"));
+    }
+
+    fn what_is_staged_and_in_no_file_is_named_and_not_in_the_next_commit(stage) {
+        repository(stage, ".");
+        let hidden = "git update-index --add --cacheinfo 100644,$(echo evil | git hash-object -w --stdin),hidden";
+        let script = format!("echo shown > shown && git add shown && {hidden} && git update-index --assume-unchanged file && git write-tree");
+        stage.sh_direct(&script).ok().says("hidden");
+        assert_eq!(stage.sh_outside("git status --porcelain").ok().stdout(), "A  shown\n");
+        assert_eq!(stage.sh_outside("git ls-files -v").ok().stdout(), "H file\nH shown\n");
+        stage.sh_outside("git commit -q -m mine").ok();
+        assert_eq!(stage.sh_outside("git ls-tree --name-only HEAD").ok().stdout(), "file\nshown\n");
+    }
+
+    fn what_git_is_told_to_run_in_the_tree_is_read_only_there(stage) {
+        repository(stage, ".");
+        stage.write(stage.project().join("tools/hooks/pre-commit"), "#!/bin/sh\nexec ./ci\n");
+        stage.write(stage.project().join("tools/clean.py"), "print()\n");
+        stage.write(stage.project().join("tools/other"), "mine\n");
+        stage.write(stage.project().join("ci"), "#!/bin/sh\n");
+        stage.sh_outside(
+            "chmod +x tools/hooks/pre-commit ci && git config core.hooksPath tools/hooks &&
+             git config filter.x.clean 'python3 tools/clean.py' && git config alias.late '!./later'",
+        ).ok();
+        for attempt in [
+            "echo 'touch pwned' >> tools/hooks/pre-commit",
+            "echo 'touch pwned' > tools/hooks/post-commit && chmod +x tools/hooks/post-commit",
+            "echo 'touch pwned' >> tools/clean.py",
+            "echo 'touch pwned' >> ci",
+            "rm ci && echo 'touch pwned' > ci",
+            "mv tools old && mkdir -p tools/hooks && echo 'touch pwned' > tools/hooks/pre-commit",
+        ] {
+            stage.sh_direct(attempt);
+        }
+        assert_eq!(stage.read("tools/hooks/pre-commit").as_deref(), Some("#!/bin/sh\nexec ./ci\n"));
+        assert_eq!(stage.read("tools/hooks/post-commit"), None);
+        assert_eq!(stage.read("tools/clean.py").as_deref(), Some("print()\n"));
+        assert_eq!(stage.read("ci").as_deref(), Some("#!/bin/sh\n"));
+        stage.sh_outside("git commit -q --allow-empty -m mine && test ! -e pwned").ok();
+        // The allowing arms: a file beside them, one that is lifted, and one that appears is told.
+        stage.sh_direct("echo changed > tools/other").ok();
+        assert_eq!(stage.read("tools/other").as_deref(), Some("changed\n"));
+        stage.sh_with(&[&DIRECT[..], &["--unprotect", "ci"]].concat(), "echo changed > ci").ok();
+        assert_eq!(stage.read("ci").as_deref(), Some("changed\n"));
+        stage.sh_direct("echo x > later").ok().says("later");
+    }
+
+    fn a_submodule_leads_git_to_no_other_settings(stage) {
+        repository(stage, "../inner");
+        repository(stage, ".");
+        stage.sh_outside("git -c protocol.file.allow=always submodule --quiet add ../inner sub && git commit -q -m sub").ok();
+        let pointer = stage.read("sub/.git").expect("a pointer");
+        let plant = "git init -q evil && git -C evil config core.fsmonitor \"touch $PWD/pwned; false\"";
+        stage.sh_direct(plant).ok();
+        for attempt in ["echo 'gitdir: ../evil/.git' > sub/.git", "rm -f sub/.git && ln -s ../evil/.git sub/.git", "mv sub gone && mkdir sub && echo 'gitdir: ../evil/.git' > sub/.git"] {
+            stage.sh_direct(attempt);
+        }
+        assert_eq!(stage.read("sub/.git").as_deref(), Some(&*pointer));
+        stage.sh_outside("git status --porcelain && test ! -e pwned").ok();
+        // The allowing arm: files of the submodule are written, and committed there.
+        stage.sh_direct("cd sub && git config user.name n && git config user.email e && echo new > file && git status --porcelain").ok();
+        assert_eq!(stage.read("sub/file").as_deref(), Some("new\n"));
+        // The attack itself works, where nothing stands against it.
+        stage.sh_outside("echo 'gitdir: ../evil/.git' > sub/.git; git status --porcelain; test -e pwned").ok();
     }
 }

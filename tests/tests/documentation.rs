@@ -1,9 +1,8 @@
 //! The documentation is executed: every console session of every page runs as it stands, as root and as an
 //! unprivileged user, and prints what the page says.
 //!
-//! `UPDATE=1 cargo test -p ironcage-tests --test documentation` writes what is printed into the pages; read the
+//! `UPDATE=1 cargo test -p ironcage-tests documentation::` writes what is printed into the pages; read the
 //! difference before you commit it.
-#![forbid(unsafe_code)]
 
 use ironcage_tests::{Stage, Who, agrees, both, play, renewed, steps};
 use std::path::{Path, PathBuf};
@@ -90,6 +89,54 @@ both! {
     fn the_page_about_cedar_prints_what_it_says(stage) {
         let wrong = hold(stage, &top().join(CEDAR));
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+}
+
+#[test]
+fn the_picture_of_the_readme_is_that_of_its_session() {
+    let script = top().join("scripts/picture");
+    let ran = std::process::Command::new(script).arg("--check").output();
+    let ran = ran.expect("the script starts");
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{said}");
+}
+
+/// Cells of a table, by the first one of each row.
+fn rows(page: &str) -> Vec<Vec<String>> {
+    let lines = page.lines().filter(|line| line.starts_with('|'));
+    lines
+        .map(|line| {
+            line.trim_matches('|')
+                .split('|')
+                .map(|cell| cell.trim().to_owned())
+                .collect()
+        })
+        .collect()
+}
+
+#[test]
+fn the_comparison_in_the_readme_is_that_of_the_probes_page() {
+    let read = |path: &str| std::fs::read_to_string(top().join(path)).expect("a page");
+    let (readme, probes) = (rows(&read("README.md")), rows(&read("docs/probes.md")));
+    for (shown, name) in [
+        ("bubblewrap, `--ro-bind / /`", "bwrap"),
+        ("sandbox-runtime (srt)", "srt"),
+        ("bubblewrap, every flag", "bwrap-hard"),
+        ("Docker", "docker"),
+        ("gVisor (runsc)", "runsc"),
+        ("Ironcage", "Ironcage"),
+    ] {
+        let own = readme.iter().find(|row| row[0] == shown).expect(shown);
+        let source = probes
+            .iter()
+            .find(|row| row[0] == name && row[1].contains(" of "))
+            .expect(name);
+        let surfaces = source[3].split(',').next();
+        assert_eq!(
+            (own[1].as_str(), Some(own[2].as_str())),
+            (source[1].as_str(), surfaces),
+            "{shown}"
+        );
     }
 }
 

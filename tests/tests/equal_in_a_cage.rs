@@ -4,7 +4,6 @@
 //! of it over. Where an overlay cannot rename a directory, both do what mv does: copy and remove. `IRONCAGE_CASES` says
 //! how many cases, `IRONCAGE_SEED` where they begin. `crates/workspace/tests/equal` does the same with overlays of its
 //! own, one for each case.
-#![forbid(unsafe_code)]
 
 #[path = "../../crates/workspace/tests/equal/script.rs"]
 mod script;
@@ -13,14 +12,17 @@ mod rustix {
     pub(crate) use ::rustix::fs;
 }
 
-use ironcage_tests::{Running, Stage, both};
+use ironcage_tests::{Running, Stage, either, full};
 use script::{Dice, carry_out, operations, picture, plant};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const CASES: u64 = 1000;
+/// A thousand in a full run.
+fn cases() -> u64 {
+    if full() { 1000 } else { 200 }
+}
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Which part of the test a process of it is.
@@ -32,7 +34,16 @@ fn number(variable: &str) -> Option<u64> {
 
 fn seeds() -> std::ops::Range<u64> {
     let first = number("IRONCAGE_SEED").unwrap_or(100_000);
-    first..first + number("IRONCAGE_CASES").unwrap_or(CASES)
+    first..first + number("IRONCAGE_CASES").unwrap_or_else(cases)
+}
+
+/// The variables that have another process take the same cases.
+fn which_cases() -> [(&'static str, String); 2] {
+    let seeds = seeds();
+    [
+        ("IRONCAGE_SEED", seeds.start.to_string()),
+        ("IRONCAGE_CASES", (seeds.end - seeds.start).to_string()),
+    ]
 }
 
 /// The dice as they are after the tree was planted.
@@ -92,19 +103,15 @@ fn a_part() {
 fn part(stage: &Stage, program: &Path, name: &str) {
     let mut command = stage.outside(program);
     command
-        .args(["--exact", "a_part", "--nocapture"])
+        .args(["--exact", "equal_in_a_cage::a_part", "--nocapture"])
         .env(PART, name)
         .env("IRONCAGE_EQUAL_ASIDE", stage.aside());
-    for variable in ["IRONCAGE_SEED", "IRONCAGE_CASES"] {
-        if let Some(value) = std::env::var_os(variable) {
-            command.env(variable, value);
-        }
-    }
+    command.envs(which_cases());
     let ran = Running::start(&mut command).finish(PATIENCE).ok();
     assert!(ran.stdout().contains("1 passed"), "{ran:?}");
 }
 
-both! {
+either! {
     fn applied_is_as_if_it_had_been_done_directly(stage) {
         let program = stage.base().join("program");
         fs::copy(std::env::current_exe().expect("this program"), &program).expect("a copy");
@@ -113,18 +120,18 @@ both! {
         let program_inside = program.display().to_string();
         let mut flags = vec!["-q".to_owned(), "-r".to_owned(), program_inside.clone()];
         let mut variables = vec![format!("{PART}=inside"), "IRONCAGE_EQUAL_ASIDE=/tmp".to_owned()];
-        variables.extend(["IRONCAGE_SEED", "IRONCAGE_CASES"].iter().filter_map(|name| Some(format!("{name}={}", std::env::var(name).ok()?))));
+        variables.extend(which_cases().iter().map(|(name, value)| format!("{name}={value}")));
         for variable in variables {
             flags.extend(["--env".to_owned(), variable]);
         }
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-        let mut caged = stage.cage(&flags, &[&program_inside, "--exact", "a_part", "--nocapture"]);
+        let mut caged = stage.cage(&flags, &[&program_inside, "--exact", "equal_in_a_cage::a_part", "--nocapture"]);
         let ran = Running::start(&mut caged).finish(PATIENCE).ok();
         assert!(ran.stdout().contains("1 passed"), "{ran:?}");
         let first = seeds().start;
         assert!(!stage.project().join(said(first)).exists(), "nothing is there before it is applied");
         let applied = Running::start(&mut stage.ironcage(["apply"])).finish(PATIENCE).ok();
-        assert!(!applied.stdout().contains("aside"), "{applied:?}");
+        assert!(!applied.stdout().contains("pending"), "{applied:?}");
         part(stage, &program, "compare");
     }
 }

@@ -1,19 +1,14 @@
 //! A start that is killed at any step leaves nothing behind, and never runs the command uncaged.
 //!
 //! Debug builds die at the step that `IRONCAGE_FAULT` names: one stands before and after each operation, in the
-//! launcher and in PID 1. The test kills at every one, until a start gets through. In a file of its own because it
-//! looks at the whole host.
-#![forbid(unsafe_code)]
+//! launcher and in PID 1. The test kills at every one, until a start gets through. It takes an
+//! exclusive turn because it looks at the whole host.
 
-use ironcage_tests::{Exit, Host, Running, Stage, Who, tree, wait_until};
-use std::sync::Mutex;
+use ironcage_tests::{Exit, Host, Running, Stage, Who, exclusive, tree, wait_until};
 use std::time::Duration;
 
 /// More steps than any start has.
 const MANY: u32 = 2000;
-
-/// The two tests look at the same host.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// What the command writes when it runs: the namespaces and locks it runs in.
 const PROOF: &str = "cd \"$0\"; for kind in user mnt pid net ipc uts cgroup; do readlink /proc/self/ns/$kind; done > proof; \
@@ -37,9 +32,7 @@ fn uncaged(proof: &str) -> Option<String> {
 }
 
 fn killed_at_every_step(who: Who) {
-    let _turn = ONE_AT_A_TIME
-        .lock()
-        .unwrap_or_else(|poison| poison.into_inner());
+    let _turn = exclusive();
     let Some(stage) = Stage::new(who) else {
         return;
     };
@@ -76,8 +69,11 @@ fn killed_at_every_step(who: Who) {
     }
     assert!(steps > 20, "only {steps} steps: is this a debug build?");
     assert!(steps < MANY - 1, "no start got through");
-    // A launcher that is killed cannot remove its own cgroup; the next start does.
-    stage.sh("true").ok();
+    // A launcher that is killed cannot remove its own cgroup; `ps` does, and the end of the next
+    // cage where the launcher was killed late enough to leave a socket.
+    Running::start(&mut stage.ironcage(["ps"]))
+        .finish(Duration::from_secs(60))
+        .ok();
     let mut left = Vec::new();
     wait_until(Duration::from_secs(30), || {
         left = Host::left_since(&before, steps as usize);

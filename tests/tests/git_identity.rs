@@ -1,7 +1,6 @@
 //! `git commit` works at once and is the user's; nothing else of the user's settings comes in.
-#![forbid(unsafe_code)]
 
-use ironcage_tests::{Stage, both, skip};
+use ironcage_tests::{Stage, either, skip};
 
 fn repository(stage: &Stage) -> bool {
     stage.write(
@@ -16,7 +15,7 @@ fn repository(stage: &Stage) -> bool {
     true
 }
 
-both! {
+either! {
     fn a_commit_has_the_users_name(stage) {
         if !repository(stage) {
             return;

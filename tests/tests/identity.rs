@@ -1,5 +1,4 @@
 //! Who the agent is inside, what it may, and who owns what it leaves.
-#![forbid(unsafe_code)]
 
 use ironcage_tests::{DIRECT, Ran, Running, Stage, Who, both, wait_until};
 use std::os::unix::fs::{MetadataExt, chown};

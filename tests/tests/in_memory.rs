@@ -31,7 +31,7 @@ both! {
             assert!(diff.lines().any(|line| line == name), "{name}: {diff}");
         }
         // The next run goes on with it.
-        stage.sh("test -e twin && test ! -e tree/deep").ok().says("goes on with");
+        stage.sh("test -e twin && test ! -e tree/deep").ok().says("continuing pending change");
         ironcage(stage, &["apply"]).ok();
         let seen = stage.sh_outside("cat file; git log --format=%s; stat -c %h file; getfattr --only-values -n user.note file; ls -A").ok();
         assert_eq!(seen.stdout(), "new\nsecond\nfirst\n2\nhere.git\nfile\nlink\ntree\ntwin\n");
@@ -46,11 +46,59 @@ both! {
         assert!(ran.stdout().contains("No space left"), "{ran:?}");
         let shown = ironcage(stage, &["diff", "--stat"]).ok().stdout();
         assert!(shown.contains("fits") && !shown.contains("large"), "{shown}");
-        let plan = |flags: &[&str]| ironcage(stage, &[&["plan"], flags, &["--", "true"]].concat()).ok().stdout();
+        let plan = |flags: &[&str]| ironcage(stage, &[&["plan", "--all"], flags, &["--", "true"]].concat()).ok().stdout();
         let full = |text: &str| text.lines().any(|line| line.split_whitespace().eq(["disk", "full"]));
         let (hard, soft) = (plan(&["--in-memory"]), plan(&[]));
         assert!(hard.contains("changes in memory"), "{hard}");
         assert!(full(&hard) && !full(&soft), "{hard}");
+    }
+
+    fn bytes_and_files_are_held_to_the_last_one(stage) {
+        // All that is written anywhere, as the kernel counts it, and as it is written down.
+        let count = "import os
+def grow(place):
+    made = 0
+    try:
+        while True:
+            with open(place + '/f%d' % made, 'wb', 0) as file:
+                made += 1
+                while SIZE and file.write(b'x' * 65536): pass
+                if made > 9999: return made
+    except OSError: return made
+made = [grow(place) for place in (os.getcwd(), '/tmp')]
+kept = [os.stat(os.path.join(place, name)) for place in (os.getcwd(), '/tmp') for name in os.listdir(place)]
+print(sum(stat.st_blocks for stat in kept) * 512, len(kept))";
+        let run = |limit: [&str; 2], size: &str| {
+            let flags = [&MEMORY[..], &["--fresh"], &limit].concat();
+            let script = count.replace("SIZE", size);
+            let ran = stage.run(&flags, &["/usr/bin/python3", "-c", &script]).ok();
+            let told = ran.stdout();
+            let (bytes, files) = told.trim().split_once(' ').expect("two numbers");
+            let down = stage.sh_outside("find \"$XDG_STATE_HOME/ironcage/changes\" -path '*/upper/*' -name 'f*' -printf '%s\\n'").stdout();
+            let down: Vec<u64> = down.lines().map(|size| size.parse().expect("a size")).collect();
+            ironcage(stage, &["discard", "--yes"]).ok();
+            let number = |text: &str| -> u64 { text.parse().expect("a number") };
+            (number(bytes).max(down.iter().sum()), number(files).max(down.len() as u64))
+        };
+        let (bytes, _) = run(["--disk", "8M"], "True");
+        assert!((4 << 20..=8 << 20).contains(&bytes), "{bytes}");
+        let (_, files) = run(["--inodes", "2000"], "False");
+        assert!((1000..=2000).contains(&files), "{files}");
+    }
+
+    fn a_plan_with_leases_or_children_does_not_say_that_the_limit_is_hard(stage) {
+        let plan = |text: &str, flags: &[&str]| {
+            let path = stage.base().join("policy.toml");
+            stage.write(&path, text);
+            let args = ["plan", "--all", "--in-memory", "--policy", path.to_str().expect("text")];
+            let shown = ironcage(stage, &[&args[..], flags, &["--", "true"]].concat()).ok().stdout();
+            shown.lines().any(|line| line.split_whitespace().eq(["disk", "full"]))
+        };
+        assert!(plan("", &[]));
+        assert!(!plan("[ceiling]\nchildren = 1\n", &[]));
+        let aside = stage.aside().display().to_string();
+        assert!(!plan(&format!("[ceiling.auto.files]\nwrite = [\"{aside}\"]\n"), &[]));
+        assert!(!plan("", &["-w", &format!("{aside}:direct")]));
     }
 
     fn while_the_cage_runs_commands_say_where_it_is_and_do_nothing(stage) {
@@ -77,7 +125,7 @@ both! {
         assert!(wait_until(DEADLINE, recorded));
         cage.signal(Signal::KILL);
         cage.finish(DEADLINE);
-        stage.sh("test $(cat file) = old").ok().says("is lost");
+        stage.sh("test $(cat file) = old").ok().says("are lost");
         // Nothing is left of it.
         assert_eq!(on_disk(stage), 0);
         stage.sh("true").ok();

@@ -1,22 +1,18 @@
-//! A thousand starts leave no process, mount, cgroup, file, key or descriptor behind.
+//! A thousand starts, a hundred outside of a full run, leave no process, mount, cgroup, file, key or descriptor behind.
 //!
-//! In a file of its own because it looks at the whole host: the files of `tests/` run one after the other.
-#![forbid(unsafe_code)]
+//! It takes an exclusive turn because it looks at the whole host.
 
-use ironcage_tests::{Host, Running, Stage, Who, tree, wait_until};
+use ironcage_tests::{Host, Running, Stage, Who, exclusive, full, tree, wait_until};
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::time::Duration;
 
-const STARTS: usize = 1000;
+/// A thousand in a full run.
+fn starts() -> usize {
+    if full() { 1000 } else { 100 }
+}
 
-/// The two tests look at the same host.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
-fn thousand_starts(who: Who) {
-    let _turn = ONE_AT_A_TIME
-        .lock()
-        .unwrap_or_else(|poison| poison.into_inner());
+fn many_starts(who: Who) {
+    let _turn = exclusive();
     let Some(stage) = Stage::new(who) else {
         return;
     };
@@ -24,14 +20,14 @@ fn thousand_starts(who: Who) {
     stage.sh("true").ok();
     let before = Host::now();
     let runtime = tree(&stage.run_dir());
-    for start in 0..STARTS {
+    for start in 0..starts() {
         let ran = Running::start(&mut stage.cage(&["-q"], &["/bin/true"]))
             .finish(Duration::from_secs(60));
         assert_eq!(ran.code(), 0, "start {start}: {ran:?}");
     }
     let mut left = Vec::new();
     wait_until(Duration::from_secs(30), || {
-        left = Host::left_since(&before, STARTS);
+        left = Host::left_since(&before, starts());
         left.is_empty()
     });
     assert!(left.is_empty(), "left behind: {left:#?}");
@@ -50,25 +46,23 @@ fn thousand_starts(who: Who) {
         .iter()
         .filter(|path| path.extension().is_some_and(|e| e == "jsonl"))
         .count();
-    assert_eq!(records, STARTS + 1, "one log for each start");
+    assert_eq!(records, starts() + 1, "one log for each start");
 }
 
 #[test]
-fn a_thousand_starts_leave_nothing_behind_as_root() {
-    thousand_starts(Who::Root);
+fn many_starts_leave_nothing_behind_as_root() {
+    many_starts(Who::Root);
 }
 
 #[test]
-fn a_thousand_starts_leave_nothing_behind_as_user() {
-    thousand_starts(Who::User);
+fn many_starts_leave_nothing_behind_as_user() {
+    many_starts(Who::User);
 }
 
 #[test]
 fn what_is_left_behind_is_seen() {
     // The arm that shows that the look at the host can fail.
-    let _turn = ONE_AT_A_TIME
-        .lock()
-        .unwrap_or_else(|poison| poison.into_inner());
+    let _turn = exclusive();
     let before = Host::now();
     let file = tempfile::Builder::new()
         .prefix("ironcage-left-")
@@ -79,10 +73,10 @@ fn what_is_left_behind_is_seen() {
         .spawn()
         .expect("unshare");
     let seen = wait_until(Duration::from_secs(30), || {
-        let left = Host::left_since(&before, STARTS).join("\n");
+        let left = Host::left_since(&before, starts()).join("\n");
         left.contains("process /proc/") && left.contains(&*file.path().to_string_lossy())
     });
     sleeper.kill().expect("our own child");
     sleeper.wait().expect("our own child");
-    assert!(seen, "{:?}", Host::left_since(&before, STARTS));
+    assert!(seen, "{:?}", Host::left_since(&before, starts()));
 }

@@ -1,5 +1,4 @@
 //! A cage ends whole: with its command, with its launcher, whatever runs in it.
-#![forbid(unsafe_code)]
 
 use ironcage_tests::{DIRECT, Running, Stage, both, processes_with, wait_until};
 use rustix::process::Signal;

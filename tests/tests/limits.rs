@@ -1,7 +1,10 @@
 //! Every limit holds, and the one who hits it is told which, its value, and the flag that raises it.
-#![forbid(unsafe_code)]
 
-use ironcage_tests::{Ran, Stage, Who, both};
+use ironcage_tests::{Ran, Running, Stage, Who, both};
+use serde_json::Value;
+use std::time::Duration;
+
+const DEADLINE: Duration = Duration::from_secs(60);
 
 fn python(stage: &Stage, flags: &[&str], script: &str) -> Ran {
     stage.run(flags, &["/usr/bin/python3", "-c", script])
@@ -28,6 +31,21 @@ for child in children: os.kill(child, signal.SIGKILL)
 for child in children: os.waitpid(child, 0)
 "
     )
+}
+
+/// What was counted for a limit that ended the last cage, by its record.
+fn recorded(stage: &Stage, limit: &str) -> u64 {
+    let mut show = stage.ironcage(["audit", "show", "last", "--json"]);
+    let told = Running::start(&mut show).finish(DEADLINE).ok().stdout();
+    let lines = told
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    let mut hits = lines
+        .filter(|line| line["event"] == "limit" && line["limit"] == limit && line["ended"] == true);
+    let hit = hits
+        .next()
+        .unwrap_or_else(|| panic!("no {limit} limit on record: {told}"));
+    hit["used"].as_u64().expect("what was used")
 }
 
 fn allocates(megabytes: usize) -> String {
@@ -83,10 +101,79 @@ os._exit(9 if killed else 0)
     }
 
     fn disk_of_the_workspace(stage) {
-        let fill = |files: usize| format!("for i in $(seq {files}); do head -c 16M /dev/zero > fill$i || exit 9; done; sleep 3; echo filled");
-        assert_eq!(stage.sh_with(&["--disk", "64M"], &fill(1)).ok().stdout(), "filled\n");
-        let ran = stage.sh_with(&["--disk", "64M"], &fill(32)).says("--disk").says("64");
-        assert_ne!(ran.code(), 0, "{ran:?}");
+        // At full speed, and at its end at once: it may be over before anybody has looked.
+        let fill = |files: usize| format!("for i in $(seq {files}); do fallocate -l 24M fill$i || exit 9; done; echo filled");
+        for mode in ["cow", "direct"] {
+            let flags = ["--workspace-mode", mode, "--fresh", "--disk", "64M"];
+            assert_eq!(stage.sh_with(&flags, &fill(2)).ok().stdout(), "filled\n");
+            stage.sh_outside("rm -f fill*").ok();
+            stage.sh_with(&flags, &fill(6)).ended(137).says("--disk").says("64M ended the cage");
+            let used = recorded(stage, "disk");
+            assert!(used > 64 << 20, "{mode}: {used}");
+            stage.sh_outside("rm -f fill*").ok();
+        }
+        // What is over a limit did not succeed, and is not applied unasked.
+        let apply = ["--workspace-mode", "apply", "--fresh", "--disk", "64M"];
+        stage.sh_with(&apply, &fill(6)).ended(137);
+        assert!(!stage.project().join("fill1").exists());
+        stage.sh_with(&apply, &fill(2)).ok();
+        assert!(stage.project().join("fill1").exists());
+    }
+
+    fn a_command_that_is_done_before_anybody_watches_it(stage) {
+        // A debug build sleeps here between the start of the command and the first look.
+        let run = |mode: &str, files: usize| {
+            let fill = format!("for i in $(seq {files}); do fallocate -l 24M fill$i || exit 9; done; echo filled");
+            let flags = ["--workspace-mode", mode, "--fresh", "--disk", "64M"];
+            let mut command = stage.cage(&flags, &["/bin/sh", "-c", &fill]);
+            command.env("IRONCAGE_LACKING", "speed");
+            let ran = Running::start(&mut command).finish(Duration::from_secs(60));
+            stage.sh_outside("rm -f fill*").ok();
+            ran
+        };
+        for mode in ["cow", "direct"] {
+            run(mode, 2).ok();
+            run(mode, 6).ended(137).says("64M ended the cage");
+            let used = recorded(stage, "disk");
+            assert_eq!(used, 144 << 20, "{mode}");
+        }
+    }
+
+    fn inodes_of_the_workspace(stage) {
+        let make = |count: usize| format!("for i in range({count}): open('f%d' % i, 'w').close()");
+        for mode in ["cow", "direct"] {
+            let flags = ["--workspace-mode", mode, "--fresh", "--inodes", "1000"];
+            python(stage, &flags, &make(900)).ok();
+            stage.sh_outside("rm -f f*").ok();
+            python(stage, &flags, &make(3000)).ended(137).says("--inodes").says("1000 ended the cage");
+            let used = recorded(stage, "inodes");
+            assert!(used > 1000, "{mode}: {used}");
+            stage.sh_outside("rm -f f*").ok();
+        }
+    }
+
+    fn a_count_that_finds_nothing_too_much_lets_the_cage_go_on(stage) {
+        // More is written than is allowed, over and over, and never more at once: it is counted each time.
+        let churn = "for i in $(seq 12); do fallocate -l 24M fill && sleep 0.1 && rm fill || exit 9; done; echo done";
+        let ran = stage.sh_with(&["--disk", "64M"], churn).ok();
+        assert_eq!(ran.stdout(), "done\n");
+    }
+
+    fn memory_of_a_cage_and_its_children_together(stage) {
+        let policy = stage.base().join("children.toml");
+        stage.write(&policy, "[ceiling]\nchildren = 2\n");
+        // Each stays below the limit. Without a cgroup somebody has to look, so they hold what they have.
+        let script = |hold: u32| format!("
+import subprocess, sys
+inner = 'b = bytearray(300 << 20)\\nfor i in range(0, len(b), 4096): b[i] = 1\\nimport time; time.sleep({hold})'
+child = ['/.ironcage/bin/ironcage', 'child', '--', '/usr/bin/python3', '-c', inner]
+ended = [one.wait() for one in [subprocess.Popen(child) for _ in range(2)]]
+sys.exit(9 if any(ended) else 0)
+");
+        let policy = policy.to_str().expect("text");
+        python(stage, &["--policy", policy, "--memory", "2G"], &script(1)).ok();
+        let ran = python(stage, &["--policy", policy, "--memory", "512M"], &script(10)).says("--memory").says("512M");
+        assert!(matches!(ran.code(), 9 | 137), "{ran:?}");
     }
 
     fn disk_in_one_file(stage) {

@@ -1,8 +1,7 @@
-//! Logins of agents and keys of Amazon's: the cage has placeholders, the network door puts
+//! Logins of agents and keys of Amazon's: the cage has placeholders, the egress proxy puts
 //! tokens on, has them renewed outside, and signs requests anew.
-#![forbid(unsafe_code)]
 
-use ironcage_tests::{Running, Stage, TlsWeb, both};
+use ironcage_tests::{Running, Stage, TlsWeb, either};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -70,7 +69,7 @@ fn renewals(server: &TlsWeb) -> usize {
         .count()
 }
 
-both! {
+either! {
     fn a_login_of_claude_is_renewed_outside_and_the_cage_has_a_placeholder(stage) {
         let Some(server) = vendor(stage) else { return };
         let port = server.port;
@@ -78,7 +77,7 @@ both! {
         let script = format!(
             "cat ~/.claude/.credentials.json; echo later > ~/.claude/settings\n\
              t=$(grep -o 'sk-ant-oat01-[a-z0-9-]*' ~/.claude/.credentials.json)\n\
-             for n in 1 2; do curl -sS -m 60 -H \"Authorization: Bearer $t\" https://api.test:{port}/v1/messages; echo; done\n\
+             for n in 1 2; do curl -sS -m 60 -X POST -H \"Authorization: Bearer $t\" https://api.test:{port}/v1/messages; echo; done\n\
              cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n'; ls -a ~/.claude\n"
         );
         // Where the agent's directory outlives the run, and where it does not.
@@ -104,7 +103,7 @@ both! {
         users_file(stage, ".claude/.credentials.json", &later);
         let script = format!(
             "t=$(grep -o 'sk-ant-oat01-[a-z0-9-]*' ~/.claude/.credentials.json)\n\
-             for n in 1 2; do curl -sS -m 60 -o /dev/null -w '%{{http_code}} ' -H \"Authorization: Bearer $t\" https://api.test:{port}/v1/x; done\n"
+             for n in 1 2; do curl -sS -m 60 -o /dev/null -X POST -w '%{{http_code}} ' -H \"Authorization: Bearer $t\" https://api.test:{port}/v1/messages; done\n"
         );
         let flags = policy(stage, &server, "claude");
         let ran = server.sh(stage, &flags, &script);
@@ -117,7 +116,7 @@ both! {
         let script = script.replace("-o /dev/null", "");
         let ran = server.sh(stage, &flags, &script);
         let out = ran.stdout();
-        assert_eq!(out.matches("the login of claude cannot be renewed: api.test does not renew it: status 400 (invalid_grant)").count(), 2, "{ran:?}");
+        assert_eq!(out.matches("the login of claude cannot be renewed: api.test refused to renew it: status 400 (invalid_grant)").count(), 2, "{ran:?}");
         assert_eq!(out.matches("502 ").count(), 2, "{ran:?}");
         holds_nothing_real(stage, &out);
         let kept: Value = serde_json::from_str(&std::fs::read_to_string(&own).expect("the file")).expect("JSON");
@@ -127,7 +126,7 @@ both! {
         std::fs::remove_file(&own).expect("to remove it");
         let ran = server.sh(stage, &flags, "true");
         assert_eq!(ran.code(), 125, "{ran:?}");
-        assert!(format!("{ran:?}").contains("log in with `claude` outside of the cage first"), "{ran:?}");
+        assert!(format!("{ran:?}").contains("log in with `claude` outside the cage first"), "{ran:?}");
     }
 
     fn a_login_of_codex_brings_its_account_too(stage) {
@@ -143,12 +142,19 @@ both! {
         let script = format!(
             "/usr/bin/python3 -c 'import json,os; t=json.load(open(os.path.expanduser(\"~/.codex/auth.json\")))[\"tokens\"]; print(t[\"access_token\"], t[\"account_id\"])' > seen; read t a < seen\n\
              curl -sS -m 60 -H \"Authorization: Bearer $t\" -H \"ChatGPT-Account-Id: $a\" https://api.test:{port}/v1/responses; echo\n\
-             curl -sS -m 60 -H \"X-Other: $t\" https://api.test:{port}/v1/responses\n"
+             curl -sS -m 60 -H \"X-Other: $t\" https://api.test:{port}/v1/responses\n\
+             for p in v1/organization/admin_api_keys backend-api/conversations backend-api/wham/tasks 'v1/responses/%2e%2e/files' v1//files backend-api/codex/responses; do\n\
+             printf '%s ' $p; curl -sS -m 60 -o body -w '%{{http_code}}\\n' --path-as-is -H \"Authorization: Bearer $t\" https://api.test:{port}/$p; cat body | grep -o 'not used for this request'; done\n"
         );
         let ran = server.sh(stage, &policy(stage, &server, "codex"), &script);
         let out = ran.stdout();
         assert!(out.contains(&format!("Bearer {}", "*".repeat(21))), "{ran:?}");
-        assert!(out.contains("the secret login of codex is not for the field x-other"), "{ran:?}");
+        assert!(out.contains("the secret login of codex is not for header:x-other"), "{ran:?}");
+        // An account can do more than ask a model.
+        for path in ["v1/organization/admin_api_keys", "backend-api/conversations", "backend-api/wham/tasks", "v1/responses/%2e%2e/files", "v1//files"] {
+            assert!(out.contains(&format!("{path} 403\nnot used for this request\n")), "{path}: {ran:?}");
+        }
+        assert!(out.contains("backend-api/codex/responses 200\n"), "{ran:?}");
         assert!(!out.contains("account-of-the-user"), "{ran:?}");
         holds_nothing_real(stage, &out);
         let log = server.log();
@@ -177,29 +183,35 @@ both! {
              head -c 1000000 /dev/zero > body; s -H 'Content-Type: application/octet-stream' --data-binary @body $u/large\n\
              curl -sS -m 60 $u/unsigned; curl -sS -m 60 -u a:b $u/other\n\
              curl -sS -m 60 --aws-sigv4 aws:amz:eu-west-1:s3 --user AKIAOWNOWNOWN:own-key $u/own\n\
+             curl -sS -m 60 --aws-sigv4 aws:amz:eu-west-1:sts --user \"$k\" -d Action=AssumeRole $u/sts\n\
+             curl -sS -m 60 --aws-sigv4 aws:amz:eu-west-1:ec2 --user \"$k\" -d Action=CreateKeyPair $u/ec2\n\
+             curl -sS -m 60 --aws-sigv4 aws:amz:eu-west-1:ec2 --user \"$k\" -d Action=DescribeKeyPairs $u/describe\n\
              /usr/bin/python3 - {host} <<'END'\n{PRESIGN}\nEND\n"
         );
         let ran = server.sh_env(stage, &flags, &env, &script);
         let out = ran.stdout();
         assert!(out.starts_with("ironcage-AWS-") && out.contains(" []\n"), "{ran:?}");
-        for path in ["get", "query", "post", "large", "presigned", "unsigned-payload"] {
+        for path in ["get", "query", "post", "large", "describe", "presigned", "unsigned-payload"] {
             assert!(out.contains(&format!("\"signed\": \"/aws/{path}\"")), "{path}: {ran:?}");
         }
         assert!(out.contains("\"length\": 1000000"), "{ran:?}");
         for reason in [
             "requests to this host are signed: this one is not",
             "its credentials are not a signature",
-            "with a key that is not this cage",
-            "its signature does not fit the request as it came here",
-            "its signature is not for now",
-            "the parts of its body are signed one by one",
+            "with a key of another cage",
+            "the signature does not match the request",
+            "the signature is not valid now",
+            "chunk-signed bodies are not supported",
+            "ec2:CreateKeyPair hands out credentials",
+            // Its host is named without a star, but is not a host of that service.
+            "sts hands out credentials",
         ] {
             assert!(out.contains(reason), "{reason}: {ran:?}");
         }
         holds_nothing_real(stage, &out);
         assert!(!out.contains("AKIAREAL"), "{ran:?}");
         let log = server.log();
-        assert_eq!(log.lines().count(), 6, "{log}");
+        assert_eq!(log.lines().count(), 7, "{log}");
         assert!(!log.contains("ironcage-AWS"), "{log}");
         // Without keys there is no cage.
         let ran = server.sh(stage, &flags, "true");

@@ -1,8 +1,7 @@
-//! What a model answers, read at the network door: leases that are there before the agent acts,
+//! What a model answers, read at the egress proxy: leases that are there before the agent acts,
 //! gone when the result has passed, and nothing that the ceiling does not give at once.
-#![forbid(unsafe_code)]
 
-use ironcage_tests::{Running, Stage, TlsWeb, both, wait_until};
+use ironcage_tests::{Running, Stage, TlsWeb, either, wait_until};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -107,7 +106,7 @@ impl<'a> Cage<'a> {
     fn wait_for_leases(&self, count: usize) {
         let mut last = String::new();
         let come = wait_until(PATIENCE, || {
-            last = self.says(&["leases"]);
+            last = self.says(&["lease", "list"]);
             let open = |line: &&str| line.contains(" write ") || line.contains(" host ");
             last.lines().filter(open).count() == count
         });
@@ -140,7 +139,7 @@ fn bash(id: &str, command: &str) -> Value {
     json!({"id": id, "name": "Bash", "input": {"command": command}})
 }
 
-both! {
+either! {
     fn a_call_in_an_answer_has_its_lease_until_its_result_passes(stage) {
         let Some(server) = TlsWeb::of(stage, "model.test", "/usr/bin/python3", SERVER) else { return };
         let out = stage.base().join("out");
@@ -179,10 +178,10 @@ both! {
 
         // Asked for, outside of the ceiling, or never: on record, and not open.
         cage.calls("t5", &format!("cat {}/there", data.display()));
-        cage.wait_for_record("question 1: the model's answer asks for read");
+        cage.wait_for_record("request 1: the model's response asks for read");
         assert_eq!(cage.sh(&format!("cat {}/there", data.display())), "");
         cage.calls("t6", "cat /root/.ssh/id_ed25519");
-        cage.wait_for_record("it is outside of the cage's ceiling");
+        cage.wait_for_record("outside the cage's ceiling");
 
         // Words are no calls, whatever they look like; what comes after them is read.
         let hidden = format!(
@@ -195,7 +194,7 @@ both! {
         let record = cage.record();
         assert_eq!(record.matches("lease 1: write").count(), 1, "{record}");
         // t1, t2, t3, t5, t6 and t8: neither what needs nothing nor what is hidden in words.
-        let calls = record.lines().filter(|line| line.contains("  the model calls Bash"));
+        let calls = record.lines().filter(|line| line.contains("  model calls Bash"));
         assert_eq!(calls.count(), 6, "{record}");
     }
 
@@ -245,7 +244,7 @@ both! {
             "timeout 20 curl -sS --http1.1 -m 3 -o switched -H 'connection: upgrade' -H 'upgrade: websocket' -H 'sec-websocket-version: 13' -H 'sec-websocket-key: MDEyMzQ1Njc4OWFiY2RlZg==' {}/socket",
             cage.model
         ));
-        cage.wait_for_record("a WebSocket was opened, whose messages are not read");
+        cage.wait_for_record("a WebSocket was opened; its messages are not read");
         cage.wait_for_leases(0);
     }
 
@@ -269,14 +268,14 @@ both! {
         cage.wait_for_record("read /no/such/place");
         cage.wait_for_leases(0);
         assert_eq!(cage.sh(&write(&out)), "");
-        assert!(!cage.record().contains("question"), "{}", cage.record());
+        assert!(!cage.record().contains("request 1"), "{}", cage.record());
 
         // What is asked for later says where it was named.
         cage.calls("t1", &format!("cat {}/there", data.display()));
-        let named = format!("the model's words named {}/there", data.display());
+        let named = format!("the model announced {}/there", data.display());
         cage.wait_for_record(&named);
-        let pending = Running::start(&mut stage.ironcage(["pending"])).finish(PATIENCE).stdout();
-        assert!(pending.contains("the model's words named it:"), "{pending}");
+        let pending = Running::start(&mut stage.ironcage(["request", "list"])).finish(PATIENCE).stdout();
+        assert!(pending.contains("the model announced it:"), "{pending}");
         // What they name is given as it would be without them.
         cage.ask(json!({"calls": [remove("t2", &out)]}), &[]);
         cage.wait_for_leases(1);
@@ -293,7 +292,7 @@ both! {
         let cage = Cage::start(stage, &server, &policy);
         let said = format!("Now I remove `{}/b`.", out.display());
         cage.ask(json!({"words": [said], "calls": [remove("t3", &other)]}), &[]);
-        cage.wait_for_record("question 1: the model's answer asks for write");
+        cage.wait_for_record("request 1: the model's response asks for write");
         cage.wait_for_leases(0);
         assert_eq!(cage.sh(&write(&other)), "");
         cage.ask(json!({"calls": [remove("t4", &out)]}), &["t3"]);
@@ -330,7 +329,7 @@ both! {
             assert!(wait_until(PATIENCE, || { id = children(); id.is_some() }), "{}", cage.record());
             let id = id.unwrap_or_default();
             let record = || Running::start(&mut stage.ironcage(["audit", "show", &id])).finish(PATIENCE).stdout();
-            assert!(wait_until(PATIENCE, || record().contains("the model calls Bash")), "{}", record());
+            assert!(wait_until(PATIENCE, || record().contains("model calls Bash")), "{}", record());
             stage.write(&told, "");
             cage.wait_for_record(&format!("drift {number}: in its child {id}: the model called Bash"));
             assert!(record().contains("drift 1: the model called Bash"), "{}", record());
@@ -367,7 +366,7 @@ both! {
         cage.returns(&["t1"]);
         // What is named is no drift, though it is refused.
         cage.calls("t2", "curl http://named.test/");
-        cage.wait_for_record("the model calls Bash: host named.test");
+        cage.wait_for_record("model calls Bash: host named.test");
         contact("named.test");
         cage.wait_for_record("dns   named.test");
         assert!(!cage.record().contains("drift 1"), "{}", cage.record());
@@ -382,7 +381,7 @@ both! {
         contact("two.test");
         cage.wait_for_record("drift 2");
         cage.calls("t4", &format!("rm {}/b", out.display()));
-        cage.wait_for_record("question 1: the model's answer asks for write");
+        cage.wait_for_record("request 1: the model's response asks for write");
         cage.wait_for_leases(0);
 
         // The third time it is stopped, with what tries it.
@@ -396,7 +395,7 @@ both! {
         cage.says(&["resume"]);
         let went = wait_until(PATIENCE, || cage.sh("ls").contains("went-on"));
         assert!(went, "it goes on: {}", cage.record());
-        assert!(cage.record().contains("the cage goes on, by the operator"), "{}", cage.record());
+        assert!(cage.record().contains("resumed by the operator"), "{}", cage.record());
         drop(cage);
 
         // Who sits before it is told, and how it goes on.
@@ -414,6 +413,6 @@ both! {
         assert!(frozen, "{}", record());
         Running::start(&mut stage.ironcage(["stop", "-q", "--time", "0", "watched"])).finish(PATIENCE);
         let said = format!("{:?}", run.finish(PATIENCE));
-        assert!(said.contains("so it was stopped: look with `ironcage leases -f"), "{said}");
+        assert!(said.contains("so it was stopped: look with `ironcage lease list -f"), "{said}");
     }
 }

@@ -1,9 +1,8 @@
-//! The network door: what is allowed works with programs as they are, nothing goes around it,
+//! The egress proxy: what is allowed works with programs as they are, nothing goes around it,
 //! and without it there is no network.
 //!
 //! All traffic stays on the host's loopback: names lead there by `--resolve`, and the address
 //! is allowed beside the name, as the rules for special addresses want it.
-#![forbid(unsafe_code)]
 
 use ironcage_tests::web::{Web, own_address, refs};
 use ironcage_tests::{DIRECT, Running, Stage, both, skip, wait_until};
@@ -105,15 +104,15 @@ impl Tls {
     }
 }
 
-/// The process of the door that a launcher has, and every field of its status.
-fn door_of(launcher: u32) -> Option<u32> {
+/// The process of the proxy that a launcher has, and every field of its status.
+fn proxy_of(launcher: u32) -> Option<u32> {
     let children = std::fs::read_to_string(format!("/proc/{launcher}/task/{launcher}/children"));
     children
         .unwrap_or_default()
         .split_whitespace()
         .find_map(|pid| {
             let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-            (name.trim() == "ironcage-door").then(|| pid.parse().ok())?
+            (name.trim() == "ironcage-egress").then(|| pid.parse().ok())?
         })
 }
 
@@ -164,8 +163,8 @@ both! {
         assert_eq!(server.requests(), before);
         let told = stage.ironcage(["why"]).output().expect("why");
         let told = String::from_utf8_lossy(&told.stdout).into_owned();
-        assert!(told.contains("it is TLS for other.test"), "{told}");
-        assert!(told.contains("it is TLS for no name"), "{told}");
+        assert!(told.contains("this is TLS for other.test"), "{told}");
+        assert!(told.contains("this is TLS without a server name"), "{told}");
     }
 
     fn git_works_over_https(stage) {
@@ -217,6 +216,52 @@ both! {
         assert_eq!(ran.stdout(), wanted, "{ran:?}");
         let own = format!("web.test:{port}");
         assert_eq!(web.heard(), vec![own; 3]);
+    }
+
+    fn a_request_is_one_however_it_begins(stage) {
+        let web = Web::start(0);
+        let port = web.address.port();
+        let script = format!(
+            "import socket, time\n\
+             def say(*parts):\n\
+             \x20   s = socket.create_connection(('web.test', {port}), 20); s.settimeout(20)\n\
+             \x20   got = b''\n\
+             \x20   try:\n\
+             \x20       for part in parts: s.sendall(part.encode()); time.sleep(0.5 if len(parts) > 1 else 0)\n\
+             \x20       while b'\\n' not in got:\n\
+             \x20           part = s.recv(4096)\n\
+             \x20           if not part: break\n\
+             \x20           got += part\n\
+             \x20   except OSError: got = b'reset'\n\
+             \x20   print(got.decode().split('\\r')[0].strip())\n\
+             own, evil = 'Host: web.test:{port}\\r\\n\\r\\n', 'Host: evil.test\\r\\n\\r\\n'\n\
+             for host in (own, evil):\n\
+             \x20   say('\\r\\nGET / HTTP/1.1\\r\\n' + host)\n\
+             \x20   say('PROPFIND / HTTP/1.1\\r\\n' + host)\n\
+             \x20   say('get / HTTP/1.1\\r\\n' + host)\n\
+             say('get / http/1.1\\r\\n' + evil)\n\
+             say('FOO http://evil.test/ HTTP/1.1\\r\\n' + own)\n\
+             say('PROXY TCP4 1.1.1.1 1.1.1.1 1 1\\r\\nGET / HTTP/1.1\\r\\n' + evil)\n\
+             say('FOO / HT', 'TP/1.1\\r\\n' + evil)\n\
+             say('GET\\x0b/ HTTP/1.1\\r\\n' + evil)\n\
+             say('G@T / HTTP/1.1\\r\\n' + evil)\n\
+             say('SOURCE / ICE/1.0\\r\\n' + evil)\n\
+             say('raw bytes\\n')\n\
+             say('raw ', 'bytes\\n')\n"
+        );
+        stage.write(stage.project().join("say.py"), script);
+        let flags = web.flags("web.test");
+        let ran = stage.run(&refs(&flags), &["/usr/bin/python3", "say.py"]);
+        let (ok, forbidden) = ("HTTP/1.1 200 OK\n", "HTTP/1.1 403 Forbidden\n");
+        let wanted = format!(
+            "{ok}{ok}{ok}{forbidden}{forbidden}{forbidden}HTTP/1.1 505 HTTP Version Not Supported\n{forbidden}\
+             HTTP/1.1 400 Bad Request\nreset\nHTTP/1.1 400 Bad Request\nHTTP/1.1 400 Bad Request\n\
+             HTTP/1.1 505 HTTP Version Not Supported\ngot raw bytes\ngot raw bytes\n"
+        );
+        assert_eq!(ran.stdout(), wanted, "{ran:?}");
+        let own = format!("web.test:{port}");
+        let raw = "raw bytes".to_owned();
+        assert_eq!(web.heard(), [own.clone(), own.clone(), own, raw.clone(), raw]);
     }
 
     fn nothing_goes_around_the_door(stage) {
@@ -343,7 +388,7 @@ both! {
         assert!(ran.stderr.contains("--allow-host"), "{ran:?}");
     }
 
-    fn the_door_is_confined_and_without_it_there_is_no_network(stage) {
+    fn the_proxy_is_confined_and_without_it_there_is_no_network(stage) {
         let web = Web::start(0);
         let port = web.address.port();
         let flags = web.flags("web.test");
@@ -356,8 +401,8 @@ both! {
         let hello = format!("hello web.test:{port}\n");
         assert!(wait_until(MINUTE, || stage.read("first").as_ref() == Some(&hello)));
         // `env` has executed the launcher in its own place.
-        let door = door_of(running.pid()).expect("a door");
-        let status = std::fs::read_to_string(format!("/proc/{door}/status")).expect("its status");
+        let proxy = proxy_of(running.pid()).expect("a proxy");
+        let status = std::fs::read_to_string(format!("/proc/{proxy}/status")).expect("its status");
         let field = |name: &str| {
             let line = status.lines().find(|line| line.starts_with(name)).unwrap_or_default();
             line.split_once(':').map(|(_, value)| value.trim().to_owned()).unwrap_or_default()
@@ -376,7 +421,7 @@ both! {
         assert_ne!(uid, "0", "{status}");
         let memory: u64 = field("RssAnon").trim_end_matches(" kB").parse().expect("a number");
         assert!(memory < 8 * 1024, "{memory} kB");
-        if let Ok(files) = std::fs::read_dir(format!("/proc/{door}/fd")) {
+        if let Ok(files) = std::fs::read_dir(format!("/proc/{proxy}/fd")) {
             let mut pipes = std::collections::BTreeSet::new();
             for file in files.flatten() {
                 let what = std::fs::read_link(file.path()).unwrap_or_default();
@@ -390,9 +435,9 @@ both! {
             // Its own, through which large streams are moved.
             assert!(pipes.len() <= 1, "{pipes:?}");
         }
-        let pid = rustix::process::Pid::from_raw(door as i32).expect("a process");
+        let pid = rustix::process::Pid::from_raw(proxy as i32).expect("a process");
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("a signal");
-        assert!(wait_until(MINUTE, || door_of(running.pid()).is_none()));
+        assert!(wait_until(MINUTE, || proxy_of(running.pid()).is_none()));
         let mut stdin = running.stdin();
         stdin.write_all(b"go\n").expect("a line");
         drop(stdin);
@@ -401,19 +446,19 @@ both! {
         assert_eq!(web.heard().len(), 1);
         let told = stage.ironcage(["net"]).output().expect("net");
         let told = String::from_utf8_lossy(&told.stdout).into_owned();
-        assert!(told.contains("the network door ended before the cage"), "{told}");
+        assert!(told.contains("the egress proxy ended before the cage"), "{told}");
         assert!(told.contains(&format!("rule web.test:{port}")), "{told}");
     }
 
-    fn the_door_ends_with_its_launcher(stage) {
+    fn the_proxy_ends_with_its_launcher(stage) {
         let web = Web::start(0);
         let mut command = stage.cage(&refs(&web.flags("web.test")), &["/bin/sh", "-c", "echo up; sleep 60"]);
         let mut running = Running::start(&mut command);
         let mut up = [0; 3];
         running.stdout().read_exact(&mut up).expect("a word");
-        let door = door_of(running.pid()).expect("a door");
+        let proxy = proxy_of(running.pid()).expect("a proxy");
         running.signal(rustix::process::Signal::KILL);
-        let place = PathBuf::from(format!("/proc/{door}"));
+        let place = PathBuf::from(format!("/proc/{proxy}"));
         assert!(wait_until(MINUTE, || {
             // Gone, or dead and not yet waited for by whoever inherited it.
             let status = std::fs::read_to_string(place.join("status")).unwrap_or_default();
@@ -439,7 +484,7 @@ both! {
         let body = format!("hello web.test:{port}");
         let narrow = run(&[], true);
         assert!(narrow.stdout().contains(&body) && !narrow.stdout().contains("reached"), "{narrow:?}");
-        assert!(narrow.stderr.contains("listened on the ports of the rules only"), "{narrow:?}");
+        assert!(narrow.stderr.contains("listened only on the ports that rules name"), "{narrow:?}");
         let told = stage.ironcage(["audit", "show", "last"]).output().expect("ironcage");
         assert!(String::from_utf8_lossy(&told.stdout).contains("listens on single ports only"), "{told:?}");
         let wide = run(&[], false);
@@ -457,7 +502,7 @@ both! {
             }
             let said = command.output().expect("ironcage");
             let said = String::from_utf8_lossy(&said.stdout).into_owned();
-            let line = said.lines().find(|line| line.contains("network door on every port"));
+            let line = said.lines().find(|line| line.contains("egress proxy on every port"));
             line.map(str::to_owned).unwrap_or(said)
         };
         assert!(doctor(false).contains("tried"), "{}", doctor(false));
@@ -469,7 +514,7 @@ both! {
         let mut running = Running::start(&mut command);
         let mut up = [0; 3];
         running.stdout().read_exact(&mut up).expect("a word");
-        assert_eq!(door_of(running.pid()), None);
+        assert_eq!(proxy_of(running.pid()), None);
         assert_eq!(running.finish(MINUTE).code(), 1);
     }
 

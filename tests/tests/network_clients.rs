@@ -1,12 +1,11 @@
-//! Programs as people use them, through the network door, against servers on the loopback that a
+//! Programs as people use them, through the egress proxy, against servers on the loopback that a
 //! local certificate authority vouches for: with TLS as it is, held to its name, and with TLS that
-//! the door opens for rules over requests.
+//! the proxy opens for rules over requests.
 //!
 //! `IRONCAGE_TEST_SSE_SECONDS=60` makes the event stream last a minute.
-#![forbid(unsafe_code)]
 
 use ironcage_tests::web::{Web, own_address, refs};
-use ironcage_tests::{Running, Stage, TlsWeb, Who, both, rust_toolchain, skip, wait_until};
+use ironcage_tests::{Running, Stage, TlsWeb, Who, either, rust_toolchain, skip, wait_until};
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -113,7 +112,7 @@ fn main() {
 }
 "#;
 
-both! {
+either! {
     fn clients_of_the_web(stage) {
         if !has_modules("requests, httpx, h2, aiohttp") { return }
         let Some(server) = TlsWeb::start(stage, NAME) else { return };

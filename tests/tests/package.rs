@@ -1,6 +1,5 @@
 //! What `scripts/package` makes: the tarball and the Debian package hold what they should, the same each time, and what
 //! they install runs a cage for an unprivileged user.
-#![forbid(unsafe_code)]
 
 use ironcage_tests::{Ran, Running, Stage, Who, binary, skip};
 use std::fs;
@@ -11,6 +10,16 @@ use std::time::Duration;
 
 /// Names the binary to package; otherwise it is the release build if that is of the same commit, else the one under test.
 const VARIABLE: &str = "IRONCAGE_PACKAGE_BINARY";
+
+/// All that is packaged.
+const PROGRAMS: [&str; 6] = [
+    "ironcage",
+    "ironcage-egress",
+    "ironcage-inside",
+    "ironcage-lab",
+    "ironcage-reader",
+    "ironcage-registry",
+];
 
 /// The time of all that is packaged, in seconds and as a day. Not the commit's: one may be made while the test runs.
 const MOMENT: (&str, &str) = ("1700000000", "2023-11-14");
@@ -46,11 +55,29 @@ fn packaged_binary() -> &'static Path {
         let tests = std::env::current_exe().expect("our own path");
         let target = tests.ancestors().nth(3).expect("the target directory");
         let release = target.join("release/ironcage");
-        let same = release.exists() && source(&version(&release)) == source(&version(binary()));
-        let chosen = if same { &release } else { binary() };
+        let whole = PROGRAMS
+            .iter()
+            .all(|name| release.with_file_name(name).exists());
+        let same = whole && source(&version(&release)) == source(&version(binary()));
+        let chosen = if same { release } else { stripped() };
         eprintln!("packaging {}", chosen.display());
-        chosen.to_owned()
+        chosen
     })
+}
+
+/// The programs under test without what debuggers read, which takes longest to compress.
+fn stripped() -> PathBuf {
+    let place = binary().with_file_name("stripped");
+    fs::create_dir_all(&place).expect("a directory");
+    for name in PROGRAMS {
+        let from = binary().with_file_name(name);
+        run(Command::new("strip")
+            .arg("-o")
+            .arg(place.join(name))
+            .arg(from))
+        .ok();
+    }
+    place.join(PROGRAMS[0])
 }
 
 struct Packages {
@@ -101,6 +128,16 @@ fn runs(stage: &Stage, installed: &Path) {
     assert_eq!(ran.stdout(), "1000\n", "{ran:?}");
     assert_ne!(ran.code(), 0, "{ran:?}");
     assert_eq!(stage.read("made").as_deref(), Some("made\n"));
+    // With a ceiling, and so with what asks.
+    let script = ["/.ironcage/bin/ironcage", "ask", "--help"];
+    let asked = run(stage
+        .outside(installed)
+        .args(["run", "-q", "--profile", "coding-agent", "--"])
+        .args(script))
+    .ok();
+    assert!(asked.stdout().contains("--reason"), "{asked:?}");
+    let shown = run(stage.outside(installed).args(["probe", "show", "FS-01"])).ok();
+    assert!(shown.stdout().starts_with("FS-01 "), "{shown:?}");
 }
 
 #[test]
@@ -129,6 +166,11 @@ fn the_debian_package_installs_a_program_that_runs(packages: &Packages, stage: &
     }
     for (mode, path) in [
         ("-rwxr-xr-x", "./usr/bin/ironcage"),
+        ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-egress"),
+        ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-inside"),
+        ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-lab"),
+        ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-reader"),
+        ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-registry"),
         ("-rw-r--r--", "./usr/share/man/man1/ironcage.1.gz"),
         ("-rw-r--r--", "./usr/share/man/man1/ironcage-run.1.gz"),
         (
@@ -253,6 +295,6 @@ fn the_version_tells_commit_target_and_build() {
     let expected = format!("ironcage {} ({commit}", env!("CARGO_PKG_VERSION"));
     assert!(told.starts_with(&expected), "{told} is not {expected}...");
     assert!(told.contains("x86_64-unknown-linux-gnu"), "{told}");
-    let debug = told.contains("debug, fault injection, layers can be left out");
+    let debug = told.contains("debug, fault injection, layers can be disabled");
     assert!(debug || told.contains(", release)"), "{told}");
 }

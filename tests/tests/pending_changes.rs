@@ -1,5 +1,4 @@
 //! From a cage to the real files: what an agent did in a copy-on-write workspace, told, applied or let go.
-#![forbid(unsafe_code)]
 
 use ironcage_tests::{Ran, Running, Stage, Who, both, wait_until};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -49,7 +48,7 @@ both! {
             assert_eq!(at(name).uid(), stage.uid(), "{name}");
         }
         stage.sh_outside("set -e; git fsck --strict; test \"$(git log --format=%s -1 topic)\" = inside; test -z \"$(git status --porcelain)\"").ok();
-        ironcage(stage, &["diff"]).ended(125).says("nothing is pending");
+        ironcage(stage, &["diff"]).ended(125).says("no pending change");
     }
 
     fn branches_and_tags_that_are_lost_or_moved_are_named(stage) {
@@ -103,7 +102,7 @@ both! {
         assert!(told.contains("a/b/c") && told.contains("locked/x"), "{told}");
         ironcage(stage, &["discard", "--yes"]).ok();
         assert_eq!(picture(stage), before);
-        let listed = ironcage(stage, &["changes", "--json"]).ok().stdout();
+        let listed = ironcage(stage, &["change", "list", "--json"]).ok().stdout();
         assert_eq!(listed.trim(), "[]");
     }
 
@@ -133,10 +132,10 @@ both! {
     fn a_mistyped_name_is_no_success(stage) {
         stage.sh_with(COW, "echo x >file").ok();
         for args in [&["diff", "nosuch"][..], &["apply", "nosuch"], &["discard", "nosuch", "--yes"]] {
-            ironcage(stage, args).ended(125).says("nosuch is not in the change");
+            ironcage(stage, args).ended(125).says("nosuch is not in change");
         }
-        ironcage(stage, &["fork", "file"]).ended(125).says("forked whole");
-        let json: serde_json::Value = serde_json::from_str(&ironcage(stage, &["changes", "--json"]).ok().stdout()).expect("JSON");
+        ironcage(stage, &["change", "fork", "file"]).ended(125).says("cannot fork part of a change");
+        let json: serde_json::Value = serde_json::from_str(&ironcage(stage, &["change", "list", "--json"]).ok().stdout()).expect("JSON");
         let id = json[0]["id"].as_str().expect("an id").to_owned();
         assert!(ironcage(stage, &["diff", &id[..6], "file"]).ok().stdout().contains("+x"));
         ironcage(stage, &["apply", &id[..6], "file"]).ok();
@@ -152,7 +151,7 @@ both! {
         let shown = ironcage(stage, &["diff", ".git/config"]).ok().stdout();
         assert!(shown.contains("fsmonitor = evil"), "{shown}");
         let told = ironcage(stage, &["apply"]).ok().stdout();
-        for line in ["applied   Makefile", "remote.up.url = https://elsewhere.test/x", "branch.main.remote", "aside     .git/hooks/pre-commit"] {
+        for line in ["applied   Makefile", "remote.up.url = https://elsewhere.test/x", "branch.main.remote", "pending   .git/hooks/pre-commit"] {
             assert!(told.contains(line), "no {line} in {told}");
         }
         let config = stage.read(".git/config").expect("settings");
@@ -166,9 +165,9 @@ both! {
         let ran = stage.sh_with(&["--workspace-mode", "cow"], "echo b >beside").ok();
         let hint = ran.stderr.lines().find(|line| line.contains("`ironcage diff w")).map(str::to_owned);
         assert!(hint.is_some(), "{ran:?}");
-        let listed = ironcage(stage, &["changes"]).ok().stdout();
+        let listed = ironcage(stage, &["change", "list"]).ok().stdout();
         assert!(listed.contains("(made beside w"), "{listed}");
-        ironcage(stage, &["prune", "--yes"]).ok();
+        ironcage(stage, &["change", "prune", "--yes"]).ok();
         ironcage(stage, &["stop", "--time", "0", &first]).ok();
         ironcage(stage, &["apply"]).ok();
         assert_eq!(stage.read("beside").as_deref(), Some("b\n"));
@@ -176,10 +175,10 @@ both! {
 
     fn a_start_that_failed_leaves_no_change_and_a_cage_in_the_background_tells_of_its(stage) {
         ironcage(stage, &["run", "-q", "--name", "a b", "--", "/bin/true"]).ended(125);
-        assert_eq!(ironcage(stage, &["changes"]).ok().stdout(), "");
+        assert_eq!(ironcage(stage, &["change", "list"]).ok().stdout(), "");
         let id = ironcage(stage, &["run", "-q", "-d", "--", "/bin/sh", "-c", "echo x >made"]).ok().stdout().trim().to_owned();
         // It may be over, and its change just about to be put aside.
-        let told = || ironcage(stage, &["wait", &id]).ok().stderr.contains("kept aside as w");
+        let told = || ironcage(stage, &["wait", &id]).ok().stderr.contains("left pending change w");
         assert!(wait_until(Duration::from_secs(60), told));
         let quiet = ironcage(stage, &["wait", "-q", &id]).ok();
         assert_eq!(quiet.stderr, "");

@@ -1,5 +1,4 @@
 //! What an agent leaves in one run must not widen the next: links, renamed directories, policies of its own.
-#![forbid(unsafe_code)]
 
 use ironcage_tests::{DIRECT, Running, Stage, both};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -42,14 +41,14 @@ both! {
     fn names_that_the_host_trusts_are_reported_when_they_appear(stage) {
         let script = "mkdir -p .vscode src && echo x > .vscode/tasks.json && echo x > .envrc && echo x > src/.envrc";
         let ran = stage.sh_with(&DIRECT, script).ok();
-        let line = ran.stderr.lines().find(|line| line.contains("the command made")).expect("a line").to_owned();
+        let line = ran.stderr.lines().find(|line| line.contains("the command created")).expect("a line").to_owned();
         assert!(line.contains("/project/.envrc") && line.contains("/project/.vscode,"), "{line}");
         assert!(!line.contains("tasks.json") && !line.contains("src"), "{line}");
         let record = Running::start(&mut stage.ironcage(["audit", "show"])).finish(DEADLINE).ok();
         assert!(record.stdout().contains("planted "), "{record:?}");
         // There at the start they are protected, and nothing is new.
         let ran = stage.sh_with(&DIRECT, "echo y > .envrc; echo z > other");
-        assert!(!ran.stderr.contains("the command made"), "{ran:?}");
+        assert!(!ran.stderr.contains("the command created"), "{ran:?}");
         assert_eq!(stage.read(".envrc").as_deref(), Some("x\n"));
     }
 
@@ -111,7 +110,7 @@ both! {
             let mut command = stage.cage(&[], &["/bin/true"]);
             command.current_dir(directory);
             let ran = ironcage_tests::Running::start(&mut command).finish(std::time::Duration::from_secs(60));
-            ran.ended(125).says("cannot be the workspace");
+            ran.ended(125).says("as the workspace");
         }
     }
 

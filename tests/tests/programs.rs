@@ -1,7 +1,6 @@
 //! Real programs work inside as they do outside: shells, git, Python, compilers, Node, databases.
-#![forbid(unsafe_code)]
 
-use ironcage_tests::{DIRECT, Ran, Running, Stage, both, rust_toolchain, skip};
+use ironcage_tests::{DIRECT, Ran, Running, Stage, either, rust_toolchain, skip};
 use std::path::Path;
 use std::time::Duration;
 
@@ -22,7 +21,7 @@ fn repository(stage: &Stage) {
     stage.sh_outside(&script).ok();
 }
 
-both! {
+either! {
     fn bash(stage) {
         let script = r#"
             set -euo pipefail

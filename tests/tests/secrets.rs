@@ -1,6 +1,5 @@
-//! Secrets: the cage has a placeholder, the network door puts the value on requests to its
+//! Secrets: the cage has a placeholder, the egress proxy puts the value on requests to its
 //! host and to nobody else, and what comes back does not hold it.
-#![forbid(unsafe_code)]
 
 use ironcage_tests::{Stage, TlsWeb, both};
 
@@ -40,7 +39,7 @@ fn kept(stage: &Stage, flags: &[String]) -> String {
 }
 
 both! {
-    fn the_door_puts_a_secret_on_and_the_cage_never_has_it(stage) {
+    fn the_proxy_puts_a_secret_on_and_the_cage_never_has_it(stage) {
         let Some(server) = TlsWeb::start(stage, "api.test") else { return };
         let port = server.port;
         let script = format!(
@@ -63,8 +62,8 @@ both! {
         let covered = "*".repeat(VALUE.len());
         assert_eq!(out.matches(&format!("Bearer {covered}")).count(), 2, "{ran:?}");
         assert_eq!(out.matches(&format!("\"x-api-key\":\"{covered}\"")).count(), 2, "{ran:?}");
-        assert_eq!(out.matches("the secret TOKEN is not for the field user-agent").count(), 2, "{ran:?}");
-        assert_eq!(out.matches("is not for this parameter of the query").count(), 2, "{ran:?}");
+        assert_eq!(out.matches("the secret TOKEN is not for header:user-agent").count(), 2, "{ran:?}");
+        assert_eq!(out.matches("is not for query:NAME").count(), 2, "{ran:?}");
         let log = server.log();
         assert_eq!(log.matches(&format!("Bearer {VALUE}")).count(), 2, "{log}");
         assert_eq!(log.matches(&format!("\"x-api-key\":\"{VALUE}\"")).count(), 2, "{log}");
@@ -144,8 +143,8 @@ both! {
         assert!(out.contains(&format!("/reflect?a=1&key={covered}")), "{ran:?}");
         assert!(out.contains(&format!("{{\\\"auth\\\":{{\\\"token\\\":\\\"{covered}\\\"}}}}")), "{ran:?}");
         assert!(out.contains(&format!("auth.token={covered}")), "{ran:?}");
-        assert!(out.contains("the secret TOKEN is not for the field authorization"), "{ran:?}");
-        let elsewhere = "the secret TOKEN is not for this field of the body";
+        assert!(out.contains("the secret TOKEN is not for header:authorization"), "{ran:?}");
+        let elsewhere = "the secret TOKEN is not for body:FIELD";
         assert_eq!(out.matches(elsewhere).count(), 4, "{ran:?}");
         assert_eq!(server.log().lines().count(), 3, "{ran:?}");
         assert!(!out.contains(VALUE), "{ran:?}");
@@ -153,7 +152,7 @@ both! {
         let alone = ["--secret".to_owned(), format!("TOKEN@api.test:{port}")];
         let ran = server.sh_env(stage, &alone, &[("TOKEN", VALUE)], "echo \"has=$TOKEN\"");
         assert_eq!(ran.stdout(), "has=\n", "{ran:?}");
-        assert!(ran.stderr.contains("nothing of the secret TOKEN"), "{ran:?}");
+        assert!(ran.stderr.contains("does not get the secret TOKEN"), "{ran:?}");
         // Without the value there is no cage.
         let missing = flags(&server, "api.test", true);
         let ran = server.sh(stage, &missing, "true");

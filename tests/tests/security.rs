@@ -1,9 +1,7 @@
 //! What a hostile review found: each test here is an attack, or a hang, that once worked.
-#![forbid(unsafe_code)]
 
-use ironcage_tests::{DIRECT, Running, Stage, both};
+use ironcage_tests::{DIRECT, ExclusiveTurn, Running, Stage, Who, both, exclusive};
 use std::os::unix::fs::PermissionsExt;
-use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -18,8 +16,8 @@ fn shipped(folder: &str) -> Vec<String> {
         .map(|entry| entry.expect("an entry").path())
         .filter(|path| path.extension().is_some_and(|ending| ending == "toml"))
         .filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()))
-        // Names of numbers, and the lists of the door and of its reader, which no cage can have.
-        .filter(|name| !["constants", "door", "reader"].contains(&name.as_str()))
+        // Names of numbers, and the lists of the proxy and of its reader, which no cage can have.
+        .filter(|name| !["constants", "proxy", "reader"].contains(&name.as_str()))
         .collect();
     names.sort();
     names
@@ -29,14 +27,11 @@ fn shipped(folder: &str) -> Vec<String> {
 /// deletes what it wrote before the next one begins.
 struct QuietDisk<'a> {
     stage: &'a Stage,
-    _alone: MutexGuard<'static, ()>,
+    _alone: ExclusiveTurn,
 }
 
 fn quiet_disk(stage: &Stage) -> QuietDisk<'_> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    let alone = ALONE
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let alone = exclusive();
     stage.sh_outside("sync -f .").ok();
     QuietDisk {
         stage,
@@ -255,4 +250,33 @@ print('alive')
         assert_eq!(python("4G").ok().stdout(), "alive\n");
         python("256M").ended(137).says("--memory");
     }
+}
+
+/// As after a `sudo` that keeps the user's HOME: settings there name programs that are run, and
+/// pending changes there name directories that are written.
+#[test]
+fn root_uses_no_settings_state_or_caches_of_another_user() {
+    let (Some(root), Some(user)) = (Stage::new(Who::Root), Stage::new(Who::User)) else {
+        return;
+    };
+    let with = |variable: &str, directory: &std::path::Path| {
+        let mut command = root.ironcage(["run", "-q", "--", "true"]);
+        command.env(variable, directory);
+        Running::start(&mut command).finish(MINUTE)
+    };
+    for (variable, name) in [
+        ("XDG_CONFIG_HOME", "config"),
+        ("XDG_STATE_HOME", "state"),
+        ("XDG_CACHE_HOME", "home"),
+    ] {
+        let theirs = with(variable, &user.base().join(name));
+        theirs.ended(125).says("it belongs to user");
+        with(variable, &root.base().join(name)).ok();
+    }
+    let open = root.base().join("open");
+    root.mkdir(&open);
+    std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).expect("a mode");
+    with("XDG_STATE_HOME", &open)
+        .ended(125)
+        .says("every user can write to it");
 }

@@ -1,5 +1,4 @@
 //! What outlives a cage: for each workspace its own, never the user's copies.
-#![forbid(unsafe_code)]
 
 use ironcage_tests::{Ran, Running, Stage, both, tree};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -74,7 +73,7 @@ both! {
         stage.sh_with(&AGENT, "echo 1 > ~/.claude/x").ok();
         let none = [AGENT[0], AGENT[1], "--no-state"];
         stage.sh_with(&none, "test ! -e ~/.claude && test -z \"$CARGO_HOME\"").ok();
-        stage.sh_with(&["--state", "/etc"], "true").ended(125).says("cannot be kept");
+        stage.sh_with(&["--state", "/etc"], "true").ended(125).says("cannot keep");
     }
 
     fn a_single_file_is_kept_where_the_user_has_one(stage) {
@@ -89,12 +88,12 @@ both! {
                     cd ~/.claude && mkdir closed && touch closed/x && ln -s /etc closed/link && chmod 0 closed";
         stage.sh_with(&AGENT, deep).ok();
         let kept = stage.state().join("ironcage/kept");
-        assert!(state(stage, &["ls"]).ok().stdout().contains("/home/project"));
+        assert!(state(stage, &["list"]).ok().stdout().contains("/home/project"));
         // Nobody is there to ask: nothing is done.
         state(stage, &["reset"]).ended(125).says("--yes");
         state(stage, &["reset", "--yes"]).ok();
         assert_eq!(std::fs::read_dir(&kept).expect("the place").count(), 0, "{:?}", tree(&kept));
-        assert_eq!(state(stage, &["ls"]).ok().stdout(), "nothing is kept for any workspace\n");
+        assert_eq!(state(stage, &["list"]).ok().stdout(), "nothing is kept for any workspace\n");
         stage.sh_with(&AGENT, "test ! -e ~/.claude/closed").ok();
         state(stage, &["reset", "--all", "--yes"]).ok();
         assert_eq!(std::fs::read_dir(&kept).expect("the place").count(), 0);
@@ -132,7 +131,7 @@ both! {
         let home = stage.home().display().to_string();
         state(stage, &["import", &format!("{home}/.tool")]).ended(125).says("--yes");
         let told = state(stage, &["import", "--yes", &format!("{home}/.tool")]).ok().stdout();
-        assert!(told.contains("left out") && told.contains(".tool/link"), "{told}");
+        assert!(told.contains("skipped") && told.contains(".tool/link"), "{told}");
         let ran = stage.sh_with(&["--state", ".tool"], "cat ~/.tool/settings; test ! -e ~/.tool/link && echo new > ~/.tool/settings").ok();
         assert_eq!(ran.stdout(), "mine");
         let again = format!("{home}/.tool");

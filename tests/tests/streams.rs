@@ -1,7 +1,6 @@
 //! What goes in and out of a cage: bytes, back-pressure, ends of file, exit statuses, signals.
-#![forbid(unsafe_code)]
 
-use ironcage_tests::{DIRECT, Ran, Running, Stage, both, wait_until};
+use ironcage_tests::{DIRECT, Ran, Running, Stage, either, wait_until};
 use rustix::process::Signal;
 use sha2::{Digest, Sha256};
 use std::io::{Read, Write};
@@ -52,7 +51,7 @@ fn signalled(stage: &Stage, script: &str, signal: Signal) -> Ran {
     ran
 }
 
-both! {
+either! {
     fn fifty_megabytes_pass_unchanged(stage) {
         let sent = noise(50 * 1024 * 1024);
         let sum = Sha256::digest(&sent);

@@ -1,6 +1,5 @@
 //! Private data and untrusted content: who has come into contact with both gets no way out without
 //! a person's word, however it came to them. Every arm that asks has one that is given the same.
-#![forbid(unsafe_code)]
 
 use ironcage_tests::{Ran, Running, Stage, both, wait_until};
 use std::path::{Path, PathBuf};
@@ -106,11 +105,11 @@ both! {
         let text = policy(&private, true, "");
         let planned = {
             stage.write(stage.base().join("taint.toml"), &text);
-            let mut plan = stage.ironcage(["plan", "--policy"]);
+            let mut plan = stage.ironcage(["plan", "--all", "--policy"]);
             let plan = plan.arg(stage.base().join("taint.toml")).args(["--", "true"]);
             Running::start(plan).finish(PATIENCE).ok().stdout()
         };
-        assert!(planned.contains("taint: private data lies in") && planned.contains("are asked for first"), "{planned}");
+        assert!(planned.contains("taint: private data in") && planned.contains("needs approval"), "{planned}");
         let cage = Cage::start(stage, &text);
         cage.has_a_way_out();
         cage.gets(&read);
@@ -122,13 +121,13 @@ both! {
         cage.outside(&["approve", &format!("{}/1", cage.id)]);
         cage.has_none();
         // What the person allowed is left; what they give themselves is given.
-        assert!(cage.outside(&["leases", &cage.id]).contains("a.test"));
+        assert!(cage.outside(&["lease", "list", &cage.id]).contains("a.test"));
         cage.outside(&["grant", &cage.id, "--host", "b.test", "--reason", "mine"]);
         let why = cage.outside(&["why", &cage.id]);
-        assert!(why.contains("marked as private: it was leased read"), "{why}");
-        assert!(why.contains("marked as private and untrusted: it was leased host a.test"), "{why}");
-        let pending = cage.outside(&["pending"]);
-        assert!(pending.contains("private data and untrusted content meet in this cage"), "{pending}");
+        assert!(why.contains("tainted: private: it was leased read"), "{why}");
+        assert!(why.contains("tainted: private and untrusted: it was leased host a.test"), "{why}");
+        let pending = cage.outside(&["request", "list"]);
+        assert!(pending.contains("private data and untrusted content are both in this cage"), "{pending}");
         // Elsewhere, with a policy that marks and does not ask.
         let calm = stage.base().join("calm");
         stage.mkdir(&calm);
@@ -172,7 +171,7 @@ both! {
         assert_eq!(ended.len(), 2, "{record}");
         assert!(ended.iter().all(|at| *at < opened), "{record}");
         cage.has_none();
-        assert!(fetched(&cage).contains("private data and untrusted content meet"));
+        assert!(fetched(&cage).contains("private data and untrusted content are both"));
     }
 
     fn it_follows_a_workspace_to_who_works_on_it_later_beside_it_or_only_reads_it(stage) {
@@ -191,7 +190,7 @@ both! {
         first.is_asked("--host a.test");
         first.outside(&["approve", &format!("{}/1", first.id)]);
         // Who had a way out open loses it, without asking for anything.
-        assert!(wait_until(PATIENCE, || !beside.outside(&["leases", &beside.id]).contains("b.test")));
+        assert!(wait_until(PATIENCE, || !beside.outside(&["lease", "list", &beside.id]).contains("b.test")));
         beside.has_none();
         let id = first.id.clone();
         first.end();
@@ -219,7 +218,7 @@ both! {
         let at = shared.display();
         let text = policy(&private, true, "");
         let loses_it = |cage: &Cage<'_>| {
-            assert!(wait_until(PATIENCE, || !cage.outside(&["leases", &cage.id]).contains("b.test")));
+            assert!(wait_until(PATIENCE, || !cage.outside(&["lease", "list", &cage.id]).contains("b.test")));
             cage.record()
         };
         // One reads the project and writes elsewhere; its policy knows nothing of all this.
@@ -239,7 +238,7 @@ both! {
         first.gets(&format!("--read {}", private.display()));
         let record = loses_it(&behind);
         assert!(record.contains(&format!("where cage {} could write", relay.id)), "{record}");
-        assert!(reads.outside(&["leases", &reads.id]).contains("b.test"));
+        assert!(reads.outside(&["lease", "list", &reads.id]).contains("b.test"));
         first.gets(&format!("--write {at}"));
         let record = loses_it(&reads);
         assert!(record.contains(&format!("where cage {} could write", first.id)), "{record}");
@@ -274,9 +273,9 @@ both! {
         // A message that is not received brings nothing; one that is, after ways out are closed.
         last.gets("--host b.test");
         carry();
-        assert!(last.outside(&["leases", &last.id]).contains("b.test"));
+        assert!(last.outside(&["lease", "list", &last.id]).contains("b.test"));
         last.sh(&format!("{TOOL} receive two --wait 600")).ok();
-        assert!(!last.outside(&["leases", &last.id]).contains("b.test"));
+        assert!(!last.outside(&["lease", "list", &last.id]).contains("b.test"));
         last.has_none();
         let record = last.record();
         let because = format!("it got a message by two from {}", between.id);

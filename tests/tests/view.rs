@@ -1,5 +1,4 @@
 //! What a cage shows of the host: the allow-listed view, what flags add and take away, what is refused.
-#![forbid(unsafe_code)]
 
 use ironcage_tests::{DIRECT, Ran, Running, Stage, both};
 use std::collections::BTreeSet;
@@ -23,6 +22,35 @@ fn words(text: &str) -> BTreeSet<&str> {
 }
 
 both! {
+    fn home_and_workspace_may_lie_below_var_tmp(stage) {
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        let made = tempfile::Builder::new().prefix("ironcage-var-").permissions(open).tempdir_in("/var/tmp").expect("a directory");
+        let base = made.path();
+        let (home, project, link) = (base.join("home"), base.join("work/project"), base.join("link"));
+        stage.mkdir(&home);
+        stage.write(project.join("file"), "here\n");
+        std::os::unix::fs::symlink(base.join("work"), &link).expect("linked");
+        let write = "echo a > /var/tmp/a && echo b > /tmp/b && echo c > ~/c && ls -d /var/run/. && ls";
+        for (home, project, seen) in [
+            (stage.home(), project.clone(), true),
+            (home.clone(), project.clone(), true),
+            (home.clone(), link.join("project"), true),
+            (home.clone(), stage.project(), false),
+        ] {
+            let mut command = stage.cage(&["-q"], &["/bin/sh", "-c", write]);
+            command.env("HOME", &home).current_dir(&project);
+            let ran = Running::start(&mut command).finish(Duration::from_secs(120)).ok();
+            assert_eq!(ran.stdout().contains("file"), seen, "{}", project.display());
+        }
+        assert!(!Path::new("/var/tmp/a").exists() && !base.join("home/c").exists());
+        // A path that is given lies in its place, and nothing else of the host does.
+        let look = format!("cat {}/project/file; ls /var/tmp | wc -l", text(&base.join("work")));
+        let given = stage.sh_with(&["-r", text(&base.join("work"))], &look).ok();
+        assert_eq!(given.stdout(), "here\n1\n");
+        // Where nothing lies there, it is the cage's /tmp.
+        assert_eq!(stage.sh("readlink /var/tmp").ok().stdout(), "../tmp\n");
+    }
+
     fn home_is_empty_and_at_its_own_path(stage) {
         stage.write(stage.home().join(".ssh/id_ed25519"), "secret");
         stage.write(stage.home().join("notes"), "secret");

@@ -3,25 +3,35 @@
 //! The supervisor forks PID 1 of a cage, which builds the cage around itself and then runs the
 //! command as its child. The supervisor keeps the control socket, the outer ends of the
 //! streams and the listener of the system call filter, and the cage dies with it.
+//!
+//! Hosts that lack what this takes have two levels below it: a root of its own without other
+//! namespaces ([`Chroot`]), and no namespace at all ([`Landlock`]).
 #![forbid(unsafe_code)]
 
+mod chroot;
 mod enclose;
-mod keeper;
+mod landlock;
+mod mount_helper;
 mod network;
 mod outer;
+mod prepare;
 mod seek;
 mod share;
 mod start;
 
+pub use chroot::Chroot;
+pub use landlock::Landlock;
+
 use ironcage_backend::{
-    Ability, Answer, Backend, Birth, Cage, Keeper, LeaseError, Sibling, Sought, StartError,
-    StreamKind,
+    Ability, Backend, Cage, LeaseError, MountHelper, PreparedCage, Sibling, Sought, StartError,
+    StartingCage, StreamKind, Support,
 };
 use ironcage_model::{CageId, Holder, Isolation};
-use ironcage_plan::Plan;
+use ironcage_plan::{BoundPlan, Plan, StaticPart};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::Arc;
 
 /// The backend.
 #[derive(Debug, Clone, Copy)]
@@ -32,37 +42,38 @@ impl Backend for Namespace {
         Isolation::Namespace
     }
 
-    fn can(&self, ability: Ability) -> Answer {
+    fn can(&self, ability: Ability) -> Support {
         match ability {
-            Ability::Terminal => Answer::Yes("a devpts of the cage's own"),
-            Ability::Signal => Answer::Yes("by PID 1, to the command's process group"),
-            Ability::Freeze => Answer::Yes("by PID 1, to every process of its pid namespace"),
-            Ability::Kill => Answer::Yes("the kernel ends the pid namespace with its PID 1"),
-            Ability::Limits => {
-                Answer::Yes("cgroup where there is one, rlimits, sizes of tmpfs, watchdog")
-            }
-            Ability::Refusals => Answer::Yes("seccomp user notification"),
-            Ability::Exec => {
-                Answer::Yes("PID 1 forks it, under every layer that it is under itself")
-            }
+            Ability::Terminal => Support::Yes("the cage's own devpts"),
+            Ability::Signal => Support::Yes("by PID 1, to the command's process group"),
+            Ability::Freeze => Support::Yes("by PID 1, to every process in its PID namespace"),
+            Ability::Kill => Support::Yes("the kernel ends the PID namespace with its PID 1"),
+            Ability::Limits => Support::Yes("cgroup if available, rlimits, tmpfs sizes, watchdog"),
+            Ability::Refusals => Support::Yes("seccomp user notification"),
+            Ability::Exec => Support::Yes("PID 1 forks it, under the same layers"),
             Ability::Lease => {
-                Answer::Yes("files by mounts that a keeper puts into the cage's namespace")
+                Support::Yes("files by mounts that a mount helper adds to the cage's namespace")
             }
-            Ability::Flip => Answer::Yes("the attributes of such a mount, by its descriptor"),
-            Ability::Revoke => Answer::Yes(
-                "read-only first, then unmounted: the kernel refuses either while it is used",
+            Ability::Flip => Support::Yes("the attributes of such a mount, by its descriptor"),
+            Ability::Revoke => Support::Yes(
+                "read-only first, then unmounted: the kernel refuses both while the mount is in use",
             ),
-            Ability::Scope => Answer::Yes(
-                "a second start by the cage's plan, beside it, with clones of its workspace's mounts",
+            Ability::Scope => Support::Yes(
+                "a second start from the cage's plan, beside it, with clones of its workspace's mounts",
             ),
         }
     }
 
-    fn keeper(&self, plan: &Plan, cage: &Cage) -> Result<Keeper, LeaseError> {
-        keeper::start(plan, cage)
+    fn mount_helper(&self, plan: &Plan, cage: &Cage) -> Result<MountHelper, LeaseError> {
+        mount_helper::start(plan, cage)
     }
 
-    fn scope(&self, plan: &Plan, id: &CageId, sibling: &Sibling) -> Result<Birth, StartError> {
+    fn scope(
+        &self,
+        plan: &BoundPlan<'_>,
+        id: &CageId,
+        sibling: &Sibling,
+    ) -> Result<StartingCage, StartError> {
         start::scope(plan, id, sibling)
     }
 
@@ -74,7 +85,25 @@ impl Backend for Namespace {
         seek::seek(plan, sibling, sought)
     }
 
-    fn start(&self, plan: &Plan, id: &CageId, kind: StreamKind) -> Result<Birth, StartError> {
+    fn prepare(&self, part: &Arc<StaticPart>, id: CageId) -> Result<PreparedCage, StartError> {
+        prepare::prepare(part, id)
+    }
+
+    fn adopt(
+        &self,
+        prepared: PreparedCage,
+        plan: &BoundPlan<'_>,
+        kind: StreamKind,
+    ) -> Result<StartingCage, StartError> {
+        prepare::adopt(prepared, plan, kind)
+    }
+
+    fn start(
+        &self,
+        plan: &BoundPlan<'_>,
+        id: &CageId,
+        kind: StreamKind,
+    ) -> Result<StartingCage, StartError> {
         start::start(plan, id, kind)
     }
 }

@@ -6,7 +6,7 @@
 
 use ironcage_backend::faults::step;
 use ironcage_backend::{Helper, StartError, wire};
-use ironcage_egress::{Door, give_failure, give_sockets};
+use ironcage_egress::{Proxy, give_failure, give_sockets};
 use ironcage_layers::{LayerError, network};
 use ironcage_model::Layer;
 use ironcage_plan::Network;
@@ -20,17 +20,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 pub(crate) fn start(
     init: Option<Pid>,
     control: BorrowedFd<'_>,
-    door: Option<(&Network, &Door)>,
+    proxy: Option<(&Network, &Proxy)>,
 ) -> Result<Helper, StartError> {
     match fork(Namespaces::NONE, None).map_err(StartError::Fork)? {
         Forked::Child => {
-            let code = match make(init, door).and_then(|namespace| hand_over(&namespace, control)) {
+            let made = make(init, proxy).and_then(|namespace| hand_over(namespace, control));
+            let code = match made {
                 Ok(()) => 0,
                 Err(error) => {
-                    if let Some((_, door)) = door {
+                    if let Some((_, proxy)) = proxy {
                         let text = format!("{error}: {}", error.source);
-                        // Without its sockets the door would wait for ever.
-                        let _ = give_failure(door.control(), &text);
+                        // Without its sockets the proxy would wait for ever.
+                        let _ = give_failure(proxy.control(), &text);
                     }
                     error.source.raw_os_error().unwrap_or(1)
                 }
@@ -50,10 +51,11 @@ fn failed(action: &str, source: impl Into<std::io::Error>) -> LayerError {
         layer: Layer::NetNs,
         action: action.into(),
         source: source.into(),
+        code: ironcage_model::StartCode::LayerFailed,
     }
 }
 
-fn make(init: Option<Pid>, door: Option<(&Network, &Door)>) -> Result<OwnedFd, LayerError> {
+fn make(init: Option<Pid>, proxy: Option<(&Network, &Proxy)>) -> Result<OwnedFd, LayerError> {
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| failed("die with the supervisor", error))?;
     step();
@@ -66,8 +68,8 @@ fn make(init: Option<Pid>, door: Option<(&Network, &Door)>) -> Result<OwnedFd, L
     }
     unshare(Namespaces::NET).map_err(|error| failed("unshare the network", error))?;
     step();
-    match door {
-        Some((rules, door)) => open_doorway(rules, door)?,
+    match proxy {
+        Some((rules, proxy)) => open_proxy_sockets(rules, proxy)?,
         None => network::loopback_up()?,
     }
     network::open_low_ports();
@@ -80,22 +82,25 @@ fn make(init: Option<Pid>, door: Option<(&Network, &Door)>) -> Result<OwnedFd, L
 }
 
 /// Leads every connection to sockets that go to the door.
-fn open_doorway(rules: &Network, door: &Door) -> Result<(), LayerError> {
+fn open_proxy_sockets(rules: &Network, proxy: &Proxy) -> Result<(), LayerError> {
     let ports = rules.ports();
     let host_ports: Vec<u16> = rules.host_ports.iter().map(|item| item.what.port).collect();
-    let doorway = network::doorway(ports.as_deref(), &host_ports)?;
+    let proxy_sockets = network::proxy_sockets(ports.as_deref(), &host_ports)?;
     step();
     give_sockets(
-        door.control(),
-        &doorway.dns,
-        &doorway.listeners,
-        doorway.per_port.as_deref(),
+        proxy.control(),
+        &proxy_sockets.dns,
+        &proxy_sockets.listeners,
+        proxy_sockets.per_port.as_deref(),
     )
-    .map_err(|error| failed("hand the sockets to the network door", error))
+    .map_err(|error| failed("pass the sockets to the egress proxy", error))
 }
 
-fn hand_over(namespace: &OwnedFd, control: BorrowedFd<'_>) -> Result<(), LayerError> {
+fn hand_over(namespace: OwnedFd, control: BorrowedFd<'_>) -> Result<(), LayerError> {
     step();
     wire::give_network(control, namespace.as_fd())
-        .map_err(|error| failed("hand the network namespace over", error))
+        .map_err(|error| failed("pass the network namespace on", error))?;
+    // This process ends now.
+    std::mem::forget(namespace);
+    Ok(())
 }

@@ -1,9 +1,9 @@
 //! Looks in a cage for who uses a mount of a scope's: handed over through the shared workspace.
 //!
-//! A scope's keeper is above the scope and has no power over the cage. So this is done by a
+//! A scope's mount helper is above the scope and has no power over the cage. So this is done by a
 //! short-lived process above the cage.
 
-use crate::keeper::holders::{Found, find, kill};
+use crate::mount_helper::holders::{MountHolder, find, kill};
 use crate::outer;
 use ironcage_backend::{Sibling, Sought};
 use ironcage_model::Holder;
@@ -23,7 +23,7 @@ fn look(plan: &Plan, sibling: &Sibling, sought: &Sought<'_>) -> io::Result<Vec<H
     outer::enter(plan, sibling.mounts.as_fd())?;
     let found = find(sibling.proc.as_fd(), sought.mounts, sought.path)?;
     let mut holders = Vec::new();
-    for Found { holder, process } in found {
+    for MountHolder { holder, process } in found {
         if sought.kill {
             kill(process.as_fd());
         }

@@ -24,7 +24,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 /// What the process says of one place; the tree is beside it. Else the kernel's answer.
-type Told = Result<(), i32>;
+type CloneReply = Result<(), i32>;
 
 /// Clones the shared part of a cage's view.
 ///
@@ -71,13 +71,12 @@ fn is_read_only(plan: &Plan, place: &Path) -> bool {
 /// Preconditions: the calling process has one thread.
 pub(crate) fn part(plan: &Plan, sibling: &Sibling, path: &Path) -> io::Result<OwnedFd> {
     let built = sibling.built.as_ref().ok_or(io::ErrorKind::Unsupported)?;
-    let (told, descriptors) =
-        outer::ask::<Told>(
-            |asker| match clone_where_built(plan, sibling, built.as_fd(), path) {
-                Ok(tree) => asker.send(&Told::Ok(()), &[tree.as_fd()]),
-                Err(error) => asker.send(&Told::Err(number(&error)), &[]),
-            },
-        )?;
+    let (told, descriptors) = outer::ask::<CloneReply>(|asker| {
+        match clone_where_built(plan, sibling, built.as_fd(), path) {
+            Ok(tree) => asker.send(&CloneReply::Ok(()), &[tree.as_fd()]),
+            Err(error) => asker.send(&CloneReply::Err(number(&error)), &[]),
+        }
+    })?;
     told.map_err(io::Error::from_raw_os_error)?;
     let tree = descriptors.into_iter().next();
     tree.ok_or(io::ErrorKind::UnexpectedEof.into())
@@ -104,8 +103,12 @@ fn take(channel: &Channel, place: &Path) -> Result<Shared, StartError> {
             ironcage_model::Printable::new(place)
         ),
         errno,
+        code: ironcage_model::StartCode::LayerFailed,
     };
-    match channel.receive::<Told>(true).map_err(StartError::Channel)? {
+    match channel
+        .receive::<CloneReply>(true)
+        .map_err(StartError::Channel)?
+    {
         Some(Packet::Message(Ok(()), descriptors)) => {
             let tree = descriptors.into_iter().next();
             Ok(Shared {
@@ -132,8 +135,8 @@ fn hand_over(
             Err(error) => Err(io::Error::from_raw_os_error(number(error))),
         };
         match cloned {
-            Ok(tree) => channel.send(&Told::Ok(()), &[tree.as_fd()])?,
-            Err(error) => channel.send(&Told::Err(number(&error)), &[])?,
+            Ok(tree) => channel.send(&CloneReply::Ok(()), &[tree.as_fd()])?,
+            Err(error) => channel.send(&CloneReply::Err(number(&error)), &[])?,
         }
     }
     Ok(())

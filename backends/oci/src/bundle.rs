@@ -6,10 +6,10 @@ use ironcage_plan::{CONTAINER_INIT, Plan, Resource, ViewOp};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Where the view lies in the conductor's mount namespace.
+/// Where the view lies in the container monitor's mount namespace.
 pub(crate) const ROOT: &str = "/tmp/rootfs";
 
-/// One range of ids, inside and in the conductor's user namespace.
+/// One range of ids, inside and in the container monitor's user namespace.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ids {
     pub(crate) inside: u32,

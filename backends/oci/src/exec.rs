@@ -24,7 +24,7 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 3] = [
     ("XDG_RUNTIME_DIR", "/tmp"),
 ];
 
-/// Options before the verb. The conductor is in the cage's cgroup, and what it starts stays there:
+/// Options before the verb. The container monitor is in the cage's cgroup, and what it starts stays there:
 /// the runtime leaves cgroups alone.
 pub(crate) const OPTIONS: [&str; 3] = [
     "--root=/tmp/state",

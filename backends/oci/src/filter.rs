@@ -5,12 +5,12 @@
 //! the low 32 bits where the kernel reads no more. So each condition becomes masked equalities:
 //! one for each value of a list, and for "none of these" the binary prefixes that no value has.
 
+use ironcage_catalog::syscalls::{Condition, SyscallAction};
 use ironcage_plan::seccomp::Filter;
-use ironcage_policy::syscalls::{Condition, SyscallAction};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-const EPERM: u16 = 1;
+const EPERM: u16 = ironcage_sys::rustix::io::Errno::PERM.raw_os_error() as u16;
 const LOW: u64 = 0xffff_ffff;
 
 /// Bits of an argument that count, and what they must be.
@@ -141,7 +141,7 @@ fn prefixes(values: &[u32], value: u32, length: u32, free: &mut Vec<Masked>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ironcage_policy::syscalls;
+    use ironcage_catalog::syscalls;
 
     fn holds(conjunctions: &[Conjunction], arguments: &[u64; 6]) -> bool {
         conjunctions.iter().any(|conjunction| {

@@ -7,27 +7,24 @@
 //! `config.json`. Its first process is a program of Ironcage's that only collects orphans; the
 //! command and every exec are the runtime's `exec`.
 //!
-//! A conductor stands outside, below a guardian, and speaks for the cage. All that the runtime
-//! keeps is on a tmpfs that only the conductor sees, and goes with it.
+//! A container monitor stands outside, below a subreaper, and speaks for the cage. All that the runtime
+//! keeps is on a tmpfs that only the container monitor sees, and goes with it.
 #![forbid(unsafe_code)]
 
 mod bundle;
 mod exec;
 mod filter;
-mod init;
 mod make;
 
-pub use init::run as run_init;
-
 use ironcage_backend::{
-    Ability, Answer, Backend, Birth, StartError, StreamKind, conductor, guardian,
+    Ability, Backend, StartError, StartingCage, StreamKind, Support, container_monitor, subreaper,
 };
 use ironcage_model::{CageId, Isolation};
-use ironcage_plan::{IdMap, Plan};
+use ironcage_plan::{BoundPlan, IdMap};
 use ironcage_sys::clone::Namespaces;
 
 /// Why there is none.
-const NO_TERMINAL: &str = "crun can lose the last words of a program on a terminal; --no-tty starts with pipes, and namespace has one";
+const NO_TERMINAL: &str = "crun can lose the last output of a program on a terminal; use --no-tty, or --isolation namespace";
 
 /// The backend.
 #[derive(Debug, Clone, Copy)]
@@ -38,24 +35,31 @@ impl Backend for Oci {
         Isolation::Oci
     }
 
-    fn can(&self, ability: Ability) -> Answer {
+    fn can(&self, ability: Ability) -> Support {
         const FIXED: &str = "a bundle is fixed once it runs: start again with `-r`, `-w` or another policy, or use namespace";
         match ability {
-            Ability::Terminal => Answer::No(NO_TERMINAL),
-            Ability::Signal => Answer::Yes("by the runtime, to the command"),
-            Ability::Kill => Answer::Yes(
-                "a guardian to whom orphans come stops and kills all below it, the container's first process among them",
+            Ability::Terminal => Support::No(NO_TERMINAL),
+            Ability::Signal => Support::Yes("by the runtime, to the command"),
+            Ability::Kill => Support::Yes(
+                "a subreaper stops and kills every descendant, including the container's first process",
             ),
             Ability::Refusals => {
-                Answer::No("the runtime's filter answers by itself and reports to nobody")
+                Support::No("the runtime's filter denies by itself and reports nothing")
             }
-            Ability::Exec => Answer::Yes("the runtime's exec, with the locks of the command"),
-            Ability::Lease | Ability::Flip | Ability::Revoke | Ability::Scope => Answer::No(FIXED),
-            ability => guardian::can(ability),
+            Ability::Exec => {
+                Support::Yes("the runtime's exec, under the same layers as the command")
+            }
+            Ability::Lease | Ability::Flip | Ability::Revoke | Ability::Scope => Support::No(FIXED),
+            ability => subreaper::can(ability),
         }
     }
 
-    fn start(&self, plan: &Plan, id: &CageId, kind: StreamKind) -> Result<Birth, StartError> {
+    fn start(
+        &self,
+        plan: &BoundPlan<'_>,
+        id: &CageId,
+        kind: StreamKind,
+    ) -> Result<StartingCage, StartError> {
         if matches!(kind, StreamKind::Terminal { .. }) {
             return Err(StartError::NoTerminal(NO_TERMINAL));
         }
@@ -63,8 +67,8 @@ impl Backend for Oci {
             IdMap::Own { .. } => Namespaces::MOUNT.with(Namespaces::USER),
             IdMap::Range { .. } => Namespaces::MOUNT,
         };
-        guardian::start(plan, id, kind, namespaces, |plan, inheritance| {
-            conductor::run(plan, &inheritance, make::make)
+        subreaper::start(plan, id, kind, namespaces, |plan, inheritance| {
+            container_monitor::run(plan, &inheritance, make::make)
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::bundle::{Ids, Locks, ROOT, configuration};
 use crate::exec::{Calls, ENVIRONMENT, NAME, OPTIONS};
-use ironcage_backend::conductor::Made;
+use ironcage_backend::container_monitor::ContainerResources;
 use ironcage_backend::faults::step;
 use ironcage_backend::ids::map_own;
 use ironcage_backend::init::{Inheritance, failed};
@@ -10,7 +10,7 @@ use ironcage_backend::root;
 use ironcage_layers::LayerError;
 use ironcage_layers::view::{Entered, Processes};
 use ironcage_model::{Layer, Printable};
-use ironcage_plan::{IdMap, OciRuntime, Plan, ViewOp};
+use ironcage_plan::{BoundPlan, IdMap, OciRuntime, ViewOp};
 use ironcage_sys::rustix::fs::{Mode, OFlags, open};
 use ironcage_sys::rustix::mount::{MountFlags, mount, mount_bind};
 use std::io;
@@ -27,9 +27,17 @@ fn wrong(action: &str, source: impl Into<io::Error>) -> LayerError {
 }
 
 /// Builds the view, writes the bundle and lets the runtime make the container of it.
-pub(crate) fn make(plan: &Plan, inheritance: &Inheritance) -> Result<Made, LayerError> {
+pub(crate) fn make(
+    plan: &BoundPlan<'_>,
+    inheritance: &Inheritance,
+) -> Result<ContainerResources, LayerError> {
     let none = || wrong("find the runtime", io::Error::other("the plan names none"));
-    let runtime = plan.rung.what.runtime.as_ref().ok_or_else(none)?;
+    let runtime = plan
+        .isolation_level
+        .what
+        .runtime
+        .as_ref()
+        .ok_or_else(none)?;
     let (uid, gid) = inheritance.agent_outside;
     let identity = &plan.identity;
     let (agent, ids) = match identity.map {
@@ -87,7 +95,7 @@ pub(crate) fn make(plan: &Plan, inheritance: &Inheritance) -> Result<Made, Layer
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let proc = open("/proc", flags, Mode::empty()).map_err(|error| wrong("open /proc", error))?;
     let calls = Calls::new(runtime, locks);
-    Ok(Made {
+    Ok(ContainerResources {
         proc,
         storage,
         images: Box::new(calls.map_err(|error| wrong("open the view", error))?),
@@ -119,7 +127,9 @@ fn run(runtime: &OciRuntime) -> Result<(), LayerError> {
     let nothing = Path::new(BUNDLE).join("nothing");
     std::fs::File::create(&nothing).map_err(doing)?;
     let nothing = std::fs::File::open(&nothing).map_err(doing)?;
-    let output = said.try_clone().map_err(doing)?;
+    // The container's first process inherits it and lets it go once it runs. Before that it still
+    // is the runtime's, outside the container's user namespace, and nobody can join it.
+    let (mut runs, output) = io::pipe().map_err(doing)?;
     let status = Command::new(&runtime.path)
         .args(OPTIONS)
         .args(["run", "--detach", "--bundle", BUNDLE, NAME])
@@ -132,11 +142,12 @@ fn run(runtime: &OciRuntime) -> Result<(), LayerError> {
         .status()
         .map_err(doing)?;
     if status.success() {
+        io::copy(&mut runs, &mut io::sink()).map_err(doing)?;
         return Ok(());
     }
     let said = std::fs::read(&log).unwrap_or_default();
     let said = String::from_utf8_lossy(said.get(..SAID).unwrap_or(&said)).into_owned();
     let said = Printable::new(said.trim()).to_string();
-    let action = format!("have {name} make the container: {said}");
+    let action = format!("create the container with {name}: {said}");
     Err(wrong(&action, io::Error::other(status.to_string())))
 }

@@ -15,7 +15,6 @@
 
 mod chain;
 mod error;
-mod explain;
 mod head;
 mod log;
 mod place;
@@ -26,10 +25,9 @@ mod verify;
 
 pub use chain::{Digest, MAX_LINE};
 pub use error::{Error, Fault, Finding};
-pub use explain::{Explanation, Explanations, NotExplained};
 pub use log::Log;
 pub use place::{NoStateDir, audit_dir, head_path, log_path, state_dir};
 pub use prune::{Prune, Pruned, prune};
 pub use query::{Heading, Summary, find, list, recorded, summary};
-pub use reader::{Reader, Record, read};
+pub use reader::{LogEntry, Reader, read};
 pub use verify::{Unproven, Verdict, verify};

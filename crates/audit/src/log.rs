@@ -89,7 +89,6 @@ impl Log {
         Ok(())
     }
 
-    /// Where the log is.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -231,6 +230,7 @@ mod tests {
             limit: ironcage_model::LimitKind::Pids,
             value: "100".into(),
             ended: false,
+            used: None,
         });
         log.append(&first).unwrap();
         // What a full disk leaves behind: the beginning of a line.

@@ -1,6 +1,6 @@
-//! Where the record lies: the state directory, the logs in it and their heads.
+//! Paths of the audit log: the state directory, the logs in it and their head files.
 //!
-//! Only paths are made here; nothing is created or opened.
+//! This module only computes paths; it creates and opens nothing.
 
 use ironcage_model::CageId;
 use std::ffi::OsString;
@@ -10,16 +10,14 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoStateDir {
     /// A variable holds a path that depends on the current directory.
-    #[error("{variable} is `{}`, which is not an absolute path; set it to an absolute path or unset it", value.escape_debug())]
+    #[error("{variable} is not an absolute path: `{}`; set it to one, or unset it", value.escape_debug())]
     Relative {
-        /// The variable's name.
         variable: &'static str,
-        /// What it holds.
         value: String,
     },
     /// Neither variable is set.
     #[error(
-        "neither XDG_STATE_HOME nor HOME is set; set HOME to your home directory, or XDG_STATE_HOME to where state belongs"
+        "neither XDG_STATE_HOME nor HOME is set; set HOME to your home directory, or XDG_STATE_HOME to the directory for state"
     )]
     Unset,
 }

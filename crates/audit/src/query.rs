@@ -5,7 +5,7 @@
 
 use crate::error::Error;
 use crate::place::{heads_dir, log_path};
-use crate::reader::{Reader, Record, open_to_read};
+use crate::reader::{LogEntry, Reader, open_to_read};
 use crate::verify::is_running;
 use ironcage_model::{CageId, Ending, EventKind};
 use std::ffi::OsStr;
@@ -15,12 +15,13 @@ use std::path::Path;
 /// What a log says at its beginning.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heading {
-    /// The cage.
     pub id: CageId,
     /// When it began, in microseconds since the epoch; `None` if the first line cannot be read.
     pub time: Option<u64>,
     /// Its name, if it was given one.
     pub name: Option<String>,
+    /// Its workspace, as the log names it.
+    pub workspace: Option<String>,
 }
 
 /// A log in short.
@@ -121,7 +122,7 @@ pub fn summary(dir: &Path, id: &CageId) -> Result<Summary, Error> {
     Ok(sum)
 }
 
-fn add(sum: &mut Summary, record: Record) {
+fn add(sum: &mut Summary, record: LogEntry) {
     sum.time.get_or_insert(record.event.time);
     match record.event.kind {
         EventKind::Start {
@@ -156,18 +157,27 @@ fn heading(dir: &Path, id: CageId) -> Result<Heading, Error> {
         Err(Error::NotAFile { .. }) => None,
         Err(error) => return Err(error),
     };
-    let (time, name) = match first {
-        Some(Ok(record)) => {
-            let name = match record.event.kind {
-                EventKind::Start { name, .. } => name,
-                _ => None,
-            };
-            (Some(record.event.time), name)
-        }
-        Some(Err(Error::Damaged { .. })) | None => (None, None),
-        Some(Err(error)) => return Err(error),
+    let mut heading = Heading {
+        id,
+        time: None,
+        name: None,
+        workspace: None,
     };
-    Ok(Heading { id, time, name })
+    match first {
+        Some(Ok(record)) => {
+            heading.time = Some(record.event.time);
+            if let EventKind::Start {
+                name, workspace, ..
+            } = record.event.kind
+            {
+                heading.name = name;
+                heading.workspace = Some(workspace);
+            }
+        }
+        Some(Err(Error::Damaged { .. })) | None => {}
+        Some(Err(error)) => return Err(error),
+    }
+    Ok(heading)
 }
 
 fn ids_in(dir: &Path, suffix: &str) -> Result<Vec<CageId>, Error> {

@@ -15,12 +15,11 @@ use std::path::{Path, PathBuf};
 
 /// One line of a log. Written as JSON it has the fields of the line, in the same order.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct Record {
+pub struct LogEntry {
     /// Its number, from 1, as the line itself says.
     pub seq: u64,
     /// The hash of the line before, as the line itself says.
     pub prev: Digest,
-    /// What happened.
     #[serde(flatten)]
     pub event: Event,
     /// Its own hash, as the line itself says.
@@ -63,7 +62,7 @@ impl<R: BufRead> Reader<R> {
 }
 
 impl<R: BufRead> Iterator for Reader<R> {
-    type Item = Result<Record, Error>;
+    type Item = Result<LogEntry, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.done {
@@ -92,15 +91,15 @@ impl<R: BufRead> Iterator for Reader<R> {
 }
 
 /// Reads a whole log; the first line that is no record is an error.
-pub fn read(path: &Path) -> Result<Vec<Record>, Error> {
+pub fn read(path: &Path) -> Result<Vec<LogEntry>, Error> {
     Reader::open(path)?.collect()
 }
 
-fn parse(line: &[u8]) -> Result<Record, Finding> {
+fn parse(line: &[u8]) -> Result<LogEntry, Finding> {
     let link = chain::decode(line)?;
     let event =
         serde_json::from_slice(line).map_err(|error| Finding::UnknownEvent(error.to_string()))?;
-    Ok(Record {
+    Ok(LogEntry {
         seq: link.seq,
         prev: link.prev,
         event,

@@ -1,8 +1,8 @@
-//! Checking a log against itself and against its head.
+//! Verifies a log against itself and against its head file.
 //!
-//! The chain finds what was changed inside a log; the head finds what was cut from its end
-//! or added to it. Without the head, or without an exit record of a cage that no longer
-//! runs, nothing proves that the log is whole: then its tail is unproven, not intact.
+//! The hash chain reveals changes inside a log; the head file reveals lines that were cut from
+//! its end or added to it. Without the head file, or without the exit event of a cage that no
+//! longer runs, nothing proves that the log is complete: its tail is then unproven, not intact.
 
 use crate::chain::{self, Digest};
 use crate::error::{Error, Fault, Finding};
@@ -36,15 +36,15 @@ pub enum Verdict {
 /// Why nothing proves where a log ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unproven {
-    /// The cage is gone and left no exit record: its supervisor was killed, or the machine stopped.
-    #[error("there is no exit record, and the cage is not running")]
+    /// The cage is gone without an exit event: its supervisor was killed, or the machine stopped.
+    #[error("the exit event is missing, and the cage is not running")]
     NoExit,
-    /// There is no head that would vouch for the last line.
-    #[error("the head of the log is missing")]
+    /// The head file, which would confirm the last line, is missing.
+    #[error("the head file of the log is missing")]
     NoHead,
-    /// The last line is not in the head: the supervisor was killed between the two, or a
+    /// The last line is not in the head file: the supervisor was killed between the two writes, or a
     /// line was added.
-    #[error("the head does not know the last line")]
+    #[error("the last line is not in the head file")]
     PastHead,
 }
 

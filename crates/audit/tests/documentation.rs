@@ -6,8 +6,9 @@
 use ironcage_audit::{Log, Verdict, head_path, log_path, verify};
 use ironcage_model::{
     Approver, CageId, Denial, Ending, Enforcement, Event, EventKind, IntentRecord, Isolation,
-    Layer, LayerReport, Lease, LeaseEnd, LeaseOrigin, LimitHit, LimitKind, NetworkVerdict,
-    Protocol, Question, QuestionEnd, Resource, Right, Scope, Term, Traffic, Trust,
+    Layer, LayerReport, Lease, LeaseEnd, LeaseOrigin, LeaseReason, LeftOut, LimitHit, LimitKind,
+    NetworkReason, NetworkVerdict, PermissionRequest, PermissionRequestEnd, Protocol, Resource,
+    Right, Scope, SupervisorReason, Term, Traffic, Trust,
 };
 use std::path::{Path, PathBuf};
 
@@ -79,7 +80,7 @@ fn events(cage: &CageId) -> Vec<Event> {
             protocol: Protocol::Dns,
             address: None,
             rule: None,
-            reason: Some("no rule allows this host".into()),
+            reason: Some(NetworkReason::HostNotAllowed.into()),
             request: None,
             status: None,
             connections: 1,
@@ -90,6 +91,7 @@ fn events(cage: &CageId) -> Vec<Event> {
             limit: LimitKind::Pids,
             value: "4096".into(),
             ended: false,
+            used: None,
         }),
         EventKind::Planted {
             paths: vec!["/home/user/project/.envrc".into()],
@@ -118,6 +120,19 @@ fn events(cage: &CageId) -> Vec<Event> {
             origin: LeaseOrigin::Operator,
             approver: Approver::Operator,
         }),
+        EventKind::LeaseRefused {
+            resource: Resource::Path {
+                path: "/home/user/.ssh".into(),
+                right: Right::Read,
+            },
+            origin: LeaseOrigin::Ask,
+            reason: LeaseReason::AboveCeiling {
+                resource: "read access to /home/user/.ssh".into(),
+                section: "files".into(),
+            }
+            .into(),
+            unrecorded: 0,
+        },
         EventKind::LeaseEnd {
             number: 1,
             end: LeaseEnd::Revoked,
@@ -125,7 +140,7 @@ fn events(cage: &CageId) -> Vec<Event> {
             holders: Vec::new(),
             milliseconds: 600_000,
         },
-        EventKind::Question(Question {
+        EventKind::Question(PermissionRequest {
             number: 1,
             resource: Resource::Path {
                 path: "/home/user/results".into(),
@@ -136,12 +151,13 @@ fn events(cage: &CageId) -> Vec<Event> {
             uses: None,
             reason: "store the table".into(),
             origin: LeaseOrigin::Ask,
-            because: "the ceiling asks first for write /home/user/results".into(),
+            because: "the ceiling requires approval for write /home/user/results".into(),
+            code: Some("approval-required".into()),
             announced: Some("/home/user/results/table.csv".into()),
         }),
         EventKind::QuestionEnd {
             number: 1,
-            end: QuestionEnd::Denied,
+            end: PermissionRequestEnd::Denied,
             reason: "not today".into(),
             asked: 2,
             milliseconds: 8_000,
@@ -158,13 +174,19 @@ fn events(cage: &CageId) -> Vec<Event> {
         }),
         EventKind::IntentUnread {
             times: 1,
-            reason: "an event is too long".into(),
+            reason: SupervisorReason::IntentNotRead {
+                error: "an event is too long".into(),
+            }
+            .into(),
         },
         EventKind::IntentRuin {
             tool: "Bash".into(),
             call: Some("toolu_02".into()),
             path: "/home/user".into(),
-            reason: "that is the cage's own and goes with it; the host's is not in the cage".into(),
+            reason: SupervisorReason::IntentRemoves {
+                held: "that is the cage's own and goes with it; the host's is not in the cage".into(),
+            }
+            .into(),
         },
         EventKind::Drift {
             what: "the model called Bash, which says nothing of evil.example, and that was connected to"
@@ -174,10 +196,21 @@ fn events(cage: &CageId) -> Vec<Event> {
         },
         EventKind::QuestionUntold {
             number: 1,
-            reason: "nobody was told by questions.notify: its program ended with status 1".into(),
+            reason: SupervisorReason::RequestNotTold {
+                how: "questions.notify".into(),
+                error: "its program ended with status 1".into(),
+            }
+            .into(),
         },
         EventKind::PeerRefused {
-            reason: "the peer is in another user namespace than the supervisor".into(),
+            reason: SupervisorReason::PeerRejected {
+                error: "the peer is not in the supervisor's user namespace".into(),
+            }
+            .into(),
+        },
+        EventKind::LeftOut {
+            what: LeftOut::Message,
+            times: 120,
         },
         EventKind::Exit {
             ending: Ending::Exited { code: 0 },
@@ -216,7 +249,7 @@ fn the_example_is_what_is_written() {
     drop(log);
     assert!(matches!(
         verify(&dir, &id).unwrap(),
-        Verdict::Intact { lines: 20, .. }
+        Verdict::Intact { lines: 22, .. }
     ));
 
     let text = |path: PathBuf| std::fs::read_to_string(path).unwrap();

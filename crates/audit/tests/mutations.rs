@@ -9,7 +9,7 @@ use ironcage_audit::{
 };
 use ironcage_model::{
     CageId, Denial, Ending, Enforcement, Event, EventKind, Isolation, Layer, LayerReport, LimitHit,
-    LimitKind,
+    LimitKind, Reason, StartCode,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
@@ -61,6 +61,7 @@ fn middle() -> impl Strategy<Value = EventKind> {
             limit: LimitKind::Pids,
             value,
             ended: false,
+            used: None,
         })
     });
     prop_oneof![denied, limit]
@@ -71,13 +72,19 @@ fn exit() -> impl Strategy<Value = EventKind> {
         limit: LimitKind::Time,
         value: "30s".into(),
         ended: true,
+        used: None,
     };
     let ending = prop_oneof![
         any::<u8>().prop_map(|code| Ending::Exited { code }),
         any::<i32>().prop_map(|signal| Ending::Signalled { signal }),
         Just(Ending::Stopped),
         any::<i32>().prop_map(|errno| Ending::NotExecuted { errno }),
-        any::<String>().prop_map(|reason| Ending::Failed { reason }),
+        any::<String>().prop_map(|text| Ending::Failed {
+            reason: Reason::Start {
+                code: StartCode::Timeout,
+                text
+            }
+        }),
         Just(Ending::Limit { hit }),
     ];
     (ending, any::<u64>()).prop_map(|(ending, milliseconds)| EventKind::Exit {

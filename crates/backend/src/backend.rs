@@ -1,11 +1,14 @@
 //! What a backend is: a strength of isolation that can start a cage, and says what else it can.
 
-use crate::{Birth, Cage, Keeper, LeaseError, Sibling, StartError, StreamKind};
+use crate::{
+    Cage, LeaseError, MountHelper, PreparedCage, Sibling, StartError, StartingCage, StreamKind,
+};
 use ironcage_model::{CageId, Holder, Isolation};
-use ironcage_plan::Plan;
+use ironcage_plan::{BoundPlan, Plan, StaticPart};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Something that may be done with a cage, besides starting it and waiting for its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +73,7 @@ impl Ability {
 
 /// Whether a backend can do something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
+pub enum Support {
     /// It can; the text says how.
     Yes(&'static str),
     /// It refuses; the text says why.
@@ -84,28 +87,26 @@ pub struct Sought<'a> {
     pub mounts: &'a [u64],
     /// or has mapped something that is called so.
     pub path: &'a str,
-    /// Whether they are killed.
     pub kill: bool,
 }
 
 /// A strength of isolation. How far each layer holds with it on a host is the plan's to say,
 /// before anything is started.
 pub trait Backend: std::fmt::Debug + Sync {
-    /// Which one it is.
     fn isolation(&self) -> Isolation;
 
     /// Whether it can do something, and how, or why not.
-    fn can(&self, ability: Ability) -> Answer;
+    fn can(&self, ability: Ability) -> Support;
 
     /// Starts the process that gives leases to a cage and takes them back. It dies with the
     /// calling process, which has one thread.
     ///
     /// # Errors
     /// Where the backend, or the cage's plan, has no leases.
-    fn keeper(&self, plan: &Plan, cage: &Cage) -> Result<Keeper, LeaseError> {
+    fn mount_helper(&self, plan: &Plan, cage: &Cage) -> Result<MountHelper, LeaseError> {
         let _ = (plan, cage);
         Err(LeaseError::Unable(match self.can(Ability::Lease) {
-            Answer::Yes(reason) | Answer::No(reason) => reason,
+            Support::Yes(reason) | Support::No(reason) => reason,
         }))
     }
 
@@ -117,10 +118,15 @@ pub trait Backend: std::fmt::Debug + Sync {
     ///
     /// # Errors
     /// Where the backend has no scopes, or this one cannot be made.
-    fn scope(&self, plan: &Plan, id: &CageId, sibling: &Sibling) -> Result<Birth, StartError> {
+    fn scope(
+        &self,
+        plan: &BoundPlan<'_>,
+        id: &CageId,
+        sibling: &Sibling,
+    ) -> Result<StartingCage, StartError> {
         let _ = (plan, id, sibling);
         Err(StartError::NoScope(match self.can(Ability::Scope) {
-            Answer::Yes(reason) | Answer::No(reason) => reason,
+            Support::Yes(reason) | Support::No(reason) => reason,
         }))
     }
 
@@ -147,9 +153,43 @@ pub trait Backend: std::fmt::Debug + Sync {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Starts a cage. The caller goes on with [`Birth::attend`]; what it does before is done
+    /// Prepares a cage: carries out what plans of one kind have in common, and waits. The cage has
+    /// this ID from now on, ids that no other cage has, and nothing of a tenant.
+    ///
+    /// Preconditions: the calling process has one thread and holds no data of a tenant; its end is
+    /// the cage's end.
+    ///
+    /// # Errors
+    /// Where the backend prepares no cages.
+    fn prepare(&self, part: &Arc<StaticPart>, id: CageId) -> Result<PreparedCage, StartError> {
+        let _ = (part, id);
+        Err(StartError::NoPrepared)
+    }
+
+    /// Starts a cage that was prepared. The caller goes on with [`StartingCage::attend`].
+    ///
+    /// Preconditions: as for [`start`](Backend::start); the caller prepared it.
+    ///
+    /// # Errors
+    /// Where the plan is not like the one by which the cage was prepared. The cage is ended then.
+    fn adopt(
+        &self,
+        prepared: PreparedCage,
+        plan: &BoundPlan<'_>,
+        kind: StreamKind,
+    ) -> Result<StartingCage, StartError> {
+        let _ = (prepared, plan, kind);
+        Err(StartError::NoPrepared)
+    }
+
+    /// Starts a cage. The caller goes on with [`StartingCage::attend`]; what it does before is done
     /// while the cage is being built.
     ///
     /// Preconditions: the calling process has one thread; its end is the cage's end.
-    fn start(&self, plan: &Plan, id: &CageId, kind: StreamKind) -> Result<Birth, StartError>;
+    fn start(
+        &self,
+        plan: &BoundPlan<'_>,
+        id: &CageId,
+        kind: StreamKind,
+    ) -> Result<StartingCage, StartError>;
 }

@@ -15,7 +15,6 @@ use std::os::fd::BorrowedFd;
 /// One process: its id, and when it started, by which it is known from a later one with that id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Process {
-    /// Its id.
     pub pid: Pid,
     started: u64,
 }

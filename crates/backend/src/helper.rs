@@ -9,11 +9,9 @@ use std::os::fd::{AsFd as _, OwnedFd};
 /// with zero, or with the number of the error that it met.
 #[derive(Debug)]
 pub struct Helper {
-    /// The process.
     pub pidfd: OwnedFd,
     /// What it makes a part of.
     pub layer: Layer,
-    /// What it does.
     pub action: &'static str,
 }
 
@@ -24,6 +22,7 @@ impl Helper {
             layer: self.layer,
             action: self.action.into(),
             errno,
+            code: ironcage_model::StartCode::LayerFailed,
         };
         let status = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED)
             .map_err(|error| failed(error.raw_os_error()))?;

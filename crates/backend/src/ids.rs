@@ -11,8 +11,7 @@ use ironcage_model::Layer;
 use ironcage_plan::{Access, Item, Owner, ViewOp};
 use ironcage_sys::clone::{Forked, Namespaces, exit_now, fork};
 use ironcage_sys::lock::try_lock_byte;
-use ironcage_sys::rustix::fs::{Mode, OFlags, open, openat};
-use ironcage_sys::rustix::pipe::{PipeFlags, pipe_with};
+use ironcage_sys::rustix::fs::{Mode, OFlags, open};
 use ironcage_sys::rustix::process::{WaitId, WaitIdOptions, waitid};
 use ironcage_sys::rustix::rand::{GetRandomFlags, getrandom};
 use std::io;
@@ -31,14 +30,13 @@ const FILE: &str = "/run/ironcage/ids";
 /// A range of ids that is this cage's as long as this value lives.
 #[derive(Debug)]
 pub struct Range {
-    /// Its first id.
     pub first: u32,
     /// Not there where another process holds the claim.
     _lock: Option<OwnedFd>,
 }
 
 impl Range {
-    /// Its last id, which nobody inside has: the network door's.
+    /// Its last id, which nobody inside has: the egress proxy's.
     pub fn last(&self) -> u32 {
         self.first + (RANGE - 1)
     }
@@ -136,40 +134,24 @@ pub fn owner_maps(
     Ok((maps, children))
 }
 
-/// A user namespace lives as long as somebody is in it or holds it open: a child that waits
-/// at a pipe makes it, we map it, open it and let the child go.
+/// A user namespace lives as long as somebody is in it or holds it open. A child makes it and ends
+/// at once; until we wait for it, it is still in it, and we map and open it.
 pub fn owner_map(owner: Owner, agent: (u32, u32)) -> io::Result<(OwnedFd, Reaped)> {
-    let (wait, release) = pipe_with(PipeFlags::CLOEXEC)?;
     match fork(Namespaces::USER, None)? {
-        Forked::Child => {
-            drop(release);
-            let _ = ironcage_sys::rustix::io::read(&wait, &mut [0_u8; 1]);
-            exit_now(0)
-        }
+        Forked::Child => exit_now(0),
         Forked::Parent { pid, pidfd } => {
-            drop(wait);
+            let child = Reaped(pidfd);
             let process = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));
             let line = |inside, outside| MapLine {
                 inside,
                 outside,
                 count: 1,
             };
-            let mapped = write_maps(
-                &process,
-                line(owner.uid, agent.0),
-                line(owner.gid, agent.1),
-                false,
-            )
-            .map_err(|error| error.source)
-            .and_then(|()| {
-                Ok(open(
-                    process.join("ns/user"),
-                    OFlags::RDONLY | OFlags::CLOEXEC,
-                    Mode::empty(),
-                )?)
-            });
-            drop(release);
-            Ok((mapped?, Reaped(pidfd)))
+            let (uid, gid) = (line(owner.uid, agent.0), line(owner.gid, agent.1));
+            write_maps(&process, uid, gid, false).map_err(|error| error.source)?;
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+            let namespace = open(process.join("ns/user"), flags, Mode::empty())?;
+            Ok((namespace, child))
         }
     }
 }
@@ -187,13 +169,10 @@ pub fn map_own(
         count: 1,
     };
     let (uid, gid) = (line(uid_inside, uid), line(gid_inside, gid));
-    let Some(proc) = proc else {
-        return write_maps(Path::new("/proc/self"), uid, gid, true);
-    };
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let own = openat(proc, "self", flags, Mode::empty())
-        .map_err(|error| failed(Layer::UserNs, "open this process in /proc", error))?;
-    write_maps_at(own.as_fd(), uid, gid, true)
+    match proc {
+        Some(proc) => write_maps_at(proc, Path::new("self"), (uid, gid), true),
+        None => write_maps(Path::new("/proc/self"), uid, gid, true),
+    }
 }
 
 /// Inside: asks the supervisor for the maps of this process's user namespace, and waits.

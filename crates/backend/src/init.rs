@@ -5,31 +5,34 @@
 //! itself. What it holds of the supervisor's memory is a copy of a small process without
 //! secrets, its environment is wiped, and nobody inside may read it.
 
-use crate::Grounds;
+use crate::MountContext;
 use crate::faults::step;
 use crate::order::Order;
-use crate::spawner::{COMMAND, Direct, Given, Spawner, find_program};
+use crate::spawner::{COMMAND, Direct, ProgramStreams, Spawner, find_program};
 use crate::terminal;
 use crate::wire::{self, Ready, ToInit};
+use ironcage_layers::ablation::{off, without};
 use ironcage_layers::cgroup::ENTRY;
 use ironcage_layers::filter::Prepared;
 use ironcage_layers::view::{OwnerMap, Shared};
-use ironcage_layers::weakened::{off, without};
 use ironcage_layers::{LayerError, landlock, privileges, side_channels};
 use ironcage_model::{Isolation, Layer, Switch};
-use ironcage_plan::{Plan, Resource};
+use ironcage_plan::{BoundPlan, Plan, Resource};
 use ironcage_sys::clone::exit_now;
 use ironcage_sys::rustix::fs::{Mode, OFlags, open, openat};
 use ironcage_sys::rustix::io::{Errno, write};
+use ironcage_sys::rustix::net::{AddressFamily, SocketFlags, SocketType, netlink, socket_with};
 use ironcage_sys::rustix::process::{Signal, chdir, set_parent_process_death_signal, umask};
 use ironcage_sys::rustix::stdio;
 use ironcage_sys::rustix::termios::Winsize;
 use ironcage_sys::rustix::thread::set_name;
 use ironcage_sys::spawn::{Image, Seat};
+use ironcage_sys::steps::mark;
 use std::cell::Cell;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 
 /// What PID 1 gets from the supervisor besides the plan.
 #[derive(Debug)]
@@ -48,7 +51,7 @@ pub struct Inheritance {
     pub shared: Vec<Shared>,
     /// Files by which this process enters its cgroups.
     pub cgroup_entries: Vec<OwnedFd>,
-    /// Whether a guardian stands above this process: then it is the first of the cage's, but of
+    /// Whether a subreaper stands above this process: then it is the first of the cage's, but of
     /// no pid namespace, and what goes to all of them is not its to send.
     pub guarded: bool,
     /// Whether the supervisor has let the command start; `false` at first.
@@ -90,10 +93,14 @@ pub enum InnerStreams {
     },
 }
 
-const SIGCHLD: i32 = 17;
+const SIGCHLD: i32 = ironcage_sys::rustix::process::Signal::CHILD.as_raw();
 
-/// Runs PID 1 to its end. What differs between backends is done by `enclose`.
-pub fn run(plan: &Plan, inheritance: Inheritance, enclose: Enclose) -> ! {
+/// Runs PID 1 to its end. `enclose` is what a backend does first: identity, file view, namespaces.
+pub fn run(
+    plan: &BoundPlan<'_>,
+    inheritance: Inheritance,
+    enclose: impl FnOnce(&BoundPlan<'_>, &Inheritance) -> Result<Enclosed, LayerError>,
+) -> ! {
     let control = inheritance.control.as_fd();
     match build(plan, &inheritance, enclose) {
         Ok(spawner) => spawner.serve(),
@@ -111,6 +118,7 @@ pub fn failed(layer: Layer, action: &str, source: impl Into<io::Error>) -> Layer
         layer,
         action: action.into(),
         source: source.into(),
+        code: ironcage_model::StartCode::LayerFailed,
     }
 }
 
@@ -125,20 +133,22 @@ pub struct Enclosed {
     /// descriptor of it go its mounts, which takes a while.
     pub outgrown: Option<OwnedFd>,
     /// What leases and scopes stand on, where the backend has them.
-    pub grounds: Option<Grounds>,
+    pub mount_context: Option<MountContext>,
     /// The copy-on-write views.
     pub overlays: Vec<OwnedFd>,
+    /// Roots of mounts in the view, by their places.
+    pub places: Vec<(PathBuf, OwnedFd)>,
+    /// The resolver's socket of a cage without a network.
+    pub resolver: Option<OwnedFd>,
 }
 
-/// What a backend does first, in the cage's first process: identity, file view, namespaces.
-pub type Enclose = fn(&Plan, &Inheritance) -> Result<Enclosed, LayerError>;
-
 fn build<'a>(
-    plan: &Plan,
+    plan: &BoundPlan<'_>,
     inheritance: &'a Inheritance,
-    enclose: Enclose,
+    enclose: impl FnOnce(&BoundPlan<'_>, &Inheritance) -> Result<Enclosed, LayerError>,
 ) -> Result<Spawner<'a>, LayerError> {
     let control = inheritance.control.as_fd();
+    mark("PID 1: forked");
     die_with_parent()?;
     step();
     // First of all, so that whatever follows counts against the cage's limits.
@@ -150,9 +160,12 @@ fn build<'a>(
         proc,
         storage: root,
         outgrown,
-        grounds,
+        mount_context,
         overlays,
+        places,
+        resolver,
     } = enclose(plan, inheritance)?;
+    mark("PID 1: counters, agent's ids");
     // A change of ids takes the parent-death signal away.
     die_with_parent()?;
     step();
@@ -162,7 +175,7 @@ fn build<'a>(
     if !without(Layer::NoNewPrivs) {
         privileges::no_new_privileges()?;
     }
-    match plan.rung.what.isolation {
+    match plan.isolation_level.what.isolation {
         // No namespace in which this process could have any.
         Isolation::Landlock => privileges::give_up_capabilities()?,
         Isolation::Chroot | Isolation::Oci | Isolation::Namespace => {
@@ -170,6 +183,7 @@ fn build<'a>(
         }
     }
     step();
+    mark("PID 1: capabilities");
     if !without(Layer::Session) {
         privileges::new_session()?;
     }
@@ -179,23 +193,37 @@ fn build<'a>(
     };
     let children = ironcage_sys::signals::catch(&[SIGCHLD])
         .map_err(|error| failed(Layer::PidNs, "catch the end of children", error))?;
-    // Below a guardian there is none: the list would be the host's.
-    let shared_memory = match inheritance.guarded {
-        true => None,
-        false => shared_memory(plan, proc.as_fd()),
+    // Below a subreaper there are none: the lists would be the host's.
+    let (shared_memory, sockets) = match inheritance.guarded {
+        true => (None, None),
+        false => (shared_memory(plan, proc.as_fd()), socket_list(plan)),
     };
+    // Opened while the process has what it needs for that, and closed with the rest.
+    let ruleset = match (plan.access_rules.as_slice(), plan.landlock) {
+        ([], false) => None,
+        ([], true) => Some(landlock::Ruleset::on_writes(&plan.write_rules, &places)?),
+        (rules, _) => Some(landlock::Ruleset::on_everything(rules)?),
+    };
+    // Closed by their numbers with the rest, rules or not: another owner must not close them again.
+    std::mem::forget(places);
     let mut kept = vec![&proc, &root, &children];
+    kept.extend(ruleset.as_ref().map(landlock::Ruleset::descriptor));
     kept.extend(&shared_memory);
+    kept.extend(&sockets);
     kept.extend(&outgrown);
-    if let Some(grounds) = &grounds {
-        kept.push(&grounds.mounts);
-        kept.extend(&grounds.storage);
+    if let Some(mount_context) = &mount_context {
+        kept.push(&mount_context.mounts);
+        kept.extend(&mount_context.storage);
     }
     kept.extend(&overlays);
+    kept.extend(&resolver);
     if let Some(pair) = &terminal {
         kept.extend([&pair.controller, &pair.command]);
     }
+    // Before the rlimits: with as many open files as there are by now, a low one would leave no
+    // number for the filter's listener.
     close_descriptors(inheritance, &kept)?;
+    mark("PID 1: rules of Landlock, descriptors");
     privileges::set_rlimits(&plan.rlimits)?;
     if let Some(hardening) = &plan.hardening {
         side_channels::harden(&hardening.what)?;
@@ -204,12 +232,15 @@ fn build<'a>(
         privileges::keep_to_processors(count)?;
     }
     step();
-    if !plan.access_rules.is_empty() {
-        landlock::restrict_to(&plan.access_rules)?;
-    } else if plan.landlock {
-        landlock::restrict(&plan.write_rules)?;
+    if let Some(ruleset) = ruleset {
+        if without(Layer::NoNewPrivs) {
+            // Without it there is no Landlock either.
+            privileges::no_new_privileges()?;
+        }
+        ruleset.enforce()?;
     }
     step();
+    mark("PID 1: rlimits, Landlock");
     // The supervisor lets the command start when its start is on record, which is done long
     // before this; without that nothing of the command's ever runs.
     while !inheritance.permitted.get() {
@@ -231,6 +262,7 @@ fn build<'a>(
         false => filter.install()?,
     };
     step();
+    mark("PID 1: filter");
     // From here on the supervisor answers refused calls; without it they would wait. If it
     // is gone, sending fails, and nothing is started.
     let (controller, command_end) = match terminal {
@@ -243,13 +275,21 @@ fn build<'a>(
         listener,
         terminal: controller,
         shared_memory,
+        sockets,
         outgrown,
-        grounds,
+        mount_context,
+        resolver,
         overlays,
     };
     wire::say_ready(control, &ready)
-        .map_err(|error| failed(Layer::Seccomp, "hand the listener over", error))?;
-    drop(ready);
+        .map_err(|error| failed(Layer::Seccomp, "pass the listener on", error))?;
+    let ours = ours(inheritance, [Some(&children), command_end.as_ref()]);
+    let close = match without(Layer::Descriptors) {
+        // Then this process has others, too.
+        true => ironcage_sys::process::close_together(ready.into_descriptors()),
+        false => ironcage_sys::process::close_together_but(ready.into_descriptors(), &ours),
+    };
+    close.map_err(|error| failed(Layer::Descriptors, "close handles", error))?;
     step();
     let mut spawner = Spawner::new(
         control,
@@ -270,6 +310,7 @@ fn build<'a>(
         }
     };
     start_command(&mut spawner, inheritance, &order.image(path))?;
+    mark("PID 1: ready told, command forked");
     step();
     Ok(spawner)
 }
@@ -295,7 +336,7 @@ pub(crate) fn start_command(
                 stderr,
             },
             _,
-        ) => Given {
+        ) => ProgramStreams {
             stdin: match without(Layer::Descriptors) {
                 true => stdio::stdin(),
                 false => stdin.as_fd(),
@@ -304,7 +345,7 @@ pub(crate) fn start_command(
             stderr: stderr.as_fd(),
             seat: Seat::Group,
         },
-        (InnerStreams::Terminal { .. }, Some(end)) => Given {
+        (InnerStreams::Terminal { .. }, Some(end)) => ProgramStreams {
             stdin: end.as_fd(),
             stdout: end.as_fd(),
             stderr: end.as_fd(),
@@ -332,12 +373,27 @@ fn program(plan: &Plan) -> Result<Result<Option<(CString, Order)>, Errno>, Layer
 /// in which it was opened, whoever reads it; so it is opened here. A kernel without System V
 /// has none.
 fn shared_memory(plan: &Plan, proc: BorrowedFd<'_>) -> Option<OwnedFd> {
-    let mut rlimits = plan.rlimits.iter();
-    if !rlimits.any(|item| item.what.resource == Resource::Data) {
+    if !is_memory_watched(plan) {
         return None;
     }
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     openat(proc, "sysvipc/shm", flags, Mode::empty()).ok()
+}
+
+fn is_memory_watched(plan: &Plan) -> bool {
+    let mut rlimits = plan.rlimits.iter();
+    rlimits.any(|item| item.what.resource == Resource::Data)
+}
+
+/// Where the kernel lists the sockets of this network namespace, whoever asks: what waits in them
+/// is memory that only a cgroup would count. A kernel without the list has none.
+fn socket_list(plan: &Plan) -> Option<OwnedFd> {
+    if !is_memory_watched(plan) {
+        return None;
+    }
+    let protocol = Some(netlink::SOCK_DIAG);
+    let (kind, flags) = (SocketType::DGRAM, SocketFlags::CLOEXEC);
+    socket_with(AddressFamily::NETLINK, kind, flags, protocol).ok()
 }
 
 pub(crate) fn die_with_parent() -> Result<(), LayerError> {
@@ -352,28 +408,47 @@ pub(crate) fn close_descriptors(
     inheritance: &Inheritance,
     more: &[&OwnedFd],
 ) -> Result<(), LayerError> {
+    let keep = ours(inheritance, more.iter().copied().map(Some));
+    close_all_but(&keep)
+}
+
+/// In a prepared cage: nothing of the owner's stays, neither its other cages nor its streams.
+pub(crate) fn close_all_but_control(control: BorrowedFd<'_>) -> Result<(), LayerError> {
+    close_all_but(&[control])
+}
+
+fn close_all_but(keep: &[BorrowedFd<'_>]) -> Result<(), LayerError> {
     if without(Layer::Descriptors) {
         return Ok(());
     }
     let null = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(|error| failed(Layer::Descriptors, "open /dev/null", error))?;
     let dup = |result: Result<(), Errno>| {
-        result.map_err(|error| failed(Layer::Descriptors, "let the caller's streams go", error))
+        result.map_err(|error| failed(Layer::Descriptors, "close the caller's streams", error))
     };
     dup(stdio::dup2_stdin(&null))?;
     dup(stdio::dup2_stdout(&null))?;
     dup(stdio::dup2_stderr(&null))?;
-    drop(null);
-    let mut keep = vec![inheritance.control.as_fd()];
+    // It goes with the rest.
+    std::mem::forget(null);
+    ironcage_sys::process::close_all_but(keep)
+        .map_err(|error| failed(Layer::Descriptors, "close descriptors", error))
+}
+
+/// What PID 1 goes on with: the control socket, the streams of the command, and `more`.
+fn ours<'a>(
+    inheritance: &'a Inheritance,
+    more: impl IntoIterator<Item = Option<&'a OwnedFd>>,
+) -> Vec<BorrowedFd<'a>> {
+    let mut ours = vec![inheritance.control.as_fd()];
     if let InnerStreams::Pipes {
         stdin,
         stdout,
         stderr,
     } = &inheritance.streams
     {
-        keep.extend([stdin.as_fd(), stdout.as_fd(), stderr.as_fd()]);
+        ours.extend([stdin.as_fd(), stdout.as_fd(), stderr.as_fd()]);
     }
-    keep.extend(more.iter().map(AsFd::as_fd));
-    ironcage_sys::process::close_all_but(&keep)
-        .map_err(|error| failed(Layer::Descriptors, "close descriptors", error))
+    ours.extend(more.into_iter().flatten().map(AsFd::as_fd));
+    ours
 }

@@ -1,6 +1,6 @@
 //! The seam between the runtime and what makes a cage.
 //!
-//! [`Backend`] says what a backend is and what it can; [`Birth`] and [`Cage`] are the
+//! [`Backend`] says what a backend is and what it can; [`StartingCage`] and [`Cage`] are the
 //! supervisor's side of a cage made of processes of this host. What those backends share
 //! stands here too: the messages between supervisor and first process, and what that process
 //! does after its backend has enclosed it. What differs (namespaces, file view, identity) is
@@ -9,34 +9,36 @@
 
 mod backend;
 mod cage;
-pub mod conductor;
+pub mod container_monitor;
 pub mod descendants;
 mod error;
-pub mod ground;
-pub mod guardian;
 mod helper;
+pub mod host_resources;
 pub mod ids;
 pub mod init;
-mod keeper;
+mod mount_helper;
 mod order;
+pub mod prepared;
 pub mod root;
 mod scratch;
 mod sibling;
 mod spawner;
-mod stillness;
+mod stop_guard;
+pub mod subreaper;
 mod terminal;
 pub mod wire;
 
-pub use backend::{Ability, Answer, Backend, Sought};
-pub use cage::{Birth, Cage, StreamKind, Streams, end};
+pub use backend::{Ability, Backend, Sought, Support};
+pub use cage::{Cage, StartingCage, StreamKind, Streams, end};
 pub use error::StartError;
 pub use helper::Helper;
-pub use ironcage_layers::{COPY_ON_WRITE, MAP_OWNER, weakened};
+pub use ironcage_layers::ablation;
 pub use ironcage_sys::faults;
-pub use keeper::{
-    From as LeasedFrom, Grounds, Keeper, Kept, LeaseError, Order as LeaseOrder, Progress,
+pub use mount_helper::{
+    LeaseError, LeaseOrder, LeasedFrom, MountContext, MountHelper, MountHelperReply, Progress,
 };
 pub use order::Order as Execution;
+pub use prepared::PreparedCage;
 pub use sibling::Sibling;
 pub use spawner::Images;
 pub use wire::{FromInit, Ready};

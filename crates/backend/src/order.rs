@@ -18,9 +18,7 @@ const MAX: usize = 8 * 1024 * 1024;
 pub struct Order {
     /// Paths to try for the program.
     pub candidates: Vec<CString>,
-    /// Its arguments.
     pub argv: Vec<CString>,
-    /// Its environment.
     pub envp: Vec<CString>,
     /// Its working directory; none for PID 1's own.
     pub cwd: Vec<CString>,
@@ -88,9 +86,6 @@ impl Order {
                 bytes.extend(item.as_bytes());
             }
         }
-        if bytes.len() > MAX {
-            return Err(Errno::TOOBIG.into());
-        }
         Ok(bytes)
     }
 
@@ -107,28 +102,39 @@ impl Order {
 
     /// Puts the order into a memfd that does not change any more.
     pub(crate) fn seal(&self) -> io::Result<OwnedFd> {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let memory = memfd_create("ironcage-order", flags)?;
-        let bytes = self.encode()?;
-        let mut rest = bytes.as_slice();
-        while !rest.is_empty() {
-            let count = write(&memory, rest)?;
-            rest = rest.get(count..).unwrap_or_default();
-        }
-        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
-        fcntl_add_seals(&memory, seals)?;
-        Ok(memory)
+        seal_bytes(&self.encode()?)
     }
 
     /// PID 1's side: reads an order.
     pub(crate) fn open(memory: &OwnedFd) -> Result<Order, Errno> {
-        let size = usize::try_from(fstat(memory)?.st_size).map_err(|_| Errno::TOOBIG)?;
-        if size > MAX {
-            return Err(Errno::TOOBIG);
-        }
-        let bytes = read_all(memory.as_fd(), size)?;
-        Order::decode(&bytes).ok_or(Errno::INVAL)
+        Order::decode(&read_sealed(memory)?).ok_or(Errno::INVAL)
     }
+}
+
+/// Puts bytes into a memfd that does not change any more.
+pub(crate) fn seal_bytes(bytes: &[u8]) -> io::Result<OwnedFd> {
+    if bytes.len() > MAX {
+        return Err(Errno::TOOBIG.into());
+    }
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let memory = memfd_create("ironcage-order", flags)?;
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let count = write(&memory, rest)?;
+        rest = rest.get(count..).unwrap_or_default();
+    }
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
+    fcntl_add_seals(&memory, seals)?;
+    Ok(memory)
+}
+
+/// PID 1's side: reads them.
+pub(crate) fn read_sealed(memory: &OwnedFd) -> Result<Vec<u8>, Errno> {
+    let size = usize::try_from(fstat(memory)?.st_size).map_err(|_| Errno::TOOBIG)?;
+    if size > MAX {
+        return Err(Errno::TOOBIG);
+    }
+    read_all(memory.as_fd(), size)
 }
 
 fn read_all(memory: BorrowedFd<'_>, size: usize) -> Result<Vec<u8>, Errno> {

@@ -33,7 +33,7 @@ impl Sibling {
     /// # Errors
     /// Where descriptors cannot be had, or the cage's cgroup is gone.
     pub fn of(cage: &Cage) -> io::Result<Option<Sibling>> {
-        let Some(grounds) = cage.grounds() else {
+        let Some(mount_context) = cage.mount_context() else {
             return Ok(None);
         };
         let group = match cage.cgroup().and_then(|group| group.clone_fd()) {
@@ -41,17 +41,17 @@ impl Sibling {
             None => None,
         };
         let entries = match cage.cgroup() {
-            Some(cgroup) if group.is_none() => cgroup.entries().map_err(io::Error::other)?,
+            Some(cgroup) if group.is_none() => cgroup.entries()?,
             _ => Vec::new(),
         };
         Ok(Some(Sibling {
-            mounts: grounds.mounts.try_clone()?,
-            built: match &grounds.built {
+            mounts: mount_context.mounts.try_clone()?,
+            built: match &mount_context.built {
                 Some(built) => Some(built.try_clone()?),
                 None => None,
             },
             proc: cage.proc().try_clone_to_owned()?,
-            storage: match &grounds.storage {
+            storage: match &mount_context.storage {
                 Some(storage) => Some(storage.try_clone()?),
                 None => None,
             },
@@ -68,16 +68,16 @@ impl Sibling {
     /// # Errors
     /// Where descriptors cannot be had.
     pub fn with_views_of(&self, cage: &Cage) -> io::Result<Option<Sibling>> {
-        let Some(grounds) = cage.grounds() else {
+        let Some(mount_context) = cage.mount_context() else {
             return Ok(None);
         };
         let copies = self.entries.iter().map(OwnedFd::try_clone);
         Ok(Some(Sibling {
-            mounts: grounds.mounts.try_clone()?,
+            mounts: mount_context.mounts.try_clone()?,
             // Its workspace is another's, who leases it.
             built: None,
             proc: cage.proc().try_clone_to_owned()?,
-            storage: match &grounds.storage {
+            storage: match &mount_context.storage {
                 Some(storage) => Some(storage.try_clone()?),
                 None => None,
             },
@@ -88,7 +88,6 @@ impl Sibling {
         }))
     }
 
-    /// Every descriptor of it.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         let mut all = vec![self.mounts.as_fd(), self.proc.as_fd()];
         all.extend(self.built.iter().map(AsFd::as_fd));

@@ -5,10 +5,10 @@
 //! another program makes the cage, what is executed is that program ([`Images`]).
 
 use crate::order::Order;
-use crate::stillness::{self, Stillness};
+use crate::stop_guard::{self, StopGuard};
 use crate::terminal;
 use crate::wire::{self, ExecOrder, ToInit};
-use ironcage_layers::weakened::{off, without};
+use ironcage_layers::ablation::{off, without};
 use ironcage_model::{Layer, Switch};
 use ironcage_sys::clone::exit_now;
 use ironcage_sys::process::{signal_all, signal_group};
@@ -16,18 +16,17 @@ use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ironcage_sys::rustix::fs::{Access, FileType, access, stat};
 use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
-use ironcage_sys::rustix::pipe::{PipeFlags, pipe_with};
-use ironcage_sys::rustix::process::{Pid, WaitOptions, WaitStatus, setpgid, wait};
-use ironcage_sys::spawn::{Image, Seat, Streams, spawn};
+use ironcage_sys::rustix::process::{Pid, WaitOptions, WaitStatus, wait};
+use ironcage_sys::spawn::{Image, Seat, Spawned, Streams, spawn};
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-const SIGCONT: i32 = 18;
-const SIGSTOP: i32 = 19;
+const SIGCONT: i32 = ironcage_sys::rustix::process::Signal::CONT.as_raw();
+const SIGSTOP: i32 = ironcage_sys::rustix::process::Signal::STOP.as_raw();
 const STILL_ROUND: Timespec = Timespec {
     tv_sec: 0,
-    tv_nsec: stillness::ROUND.subsec_nanos() as i64,
+    tv_nsec: stop_guard::ROUND.subsec_nanos() as i64,
 };
 
 /// The number of the cage's own command; execs count from one.
@@ -60,14 +59,11 @@ impl Images for Direct {
 struct Child {
     number: u32,
     pid: Pid,
-    /// Its other end is closed by execve.
-    starting: Option<OwnedFd>,
 }
 
 /// PID 1 at work.
 #[derive(Debug)]
 pub(crate) struct Spawner<'a> {
-    /// The control socket.
     pub(crate) control: BorrowedFd<'a>,
     /// Where ends of children are told.
     pub(crate) signals: OwnedFd,
@@ -75,19 +71,19 @@ pub(crate) struct Spawner<'a> {
     pub(crate) terminal: Option<OwnedFd>,
     /// Whether the cage outlives its command.
     pub(crate) sticky: bool,
-    /// Whether a guardian stands above: without a pid namespace "all" would be the host's.
+    /// Whether a subreaper stands above: without a pid namespace "all" would be the host's.
     pub(crate) guarded: bool,
     /// Whether everything is stopped for a moment, which nobody is to hear of.
     held: bool,
     /// Where everything is to stand still.
-    still: Option<Stillness>,
+    still: Option<StopGuard>,
     images: Box<dyn Images>,
     children: Vec<Child>,
 }
 
 /// The streams of a program.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Given<'a> {
+pub(crate) struct ProgramStreams<'a> {
     pub(crate) stdin: BorrowedFd<'a>,
     pub(crate) stdout: BorrowedFd<'a>,
     pub(crate) stderr: BorrowedFd<'a>,
@@ -132,9 +128,8 @@ impl<'a> Spawner<'a> {
         &mut self,
         number: u32,
         image: &Image,
-        given: Given<'_>,
+        given: ProgramStreams<'_>,
     ) -> Result<(), Errno> {
-        let (starting, started) = pipe_with(PipeFlags::CLOEXEC)?;
         let streams = Streams {
             stdin: given.stdin,
             stdout: given.stdout,
@@ -145,17 +140,12 @@ impl<'a> Spawner<'a> {
             closing: !without(Layer::Descriptors),
         };
         let error = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
-        let pid = spawn(image, &streams).map_err(error)?;
-        drop(started);
-        if !matches!(given.seat, Seat::Session(_)) {
-            // Both sides set the group, so that neither has to wait for the other.
-            let _ = setpgid(Some(pid), Some(pid));
+        let Spawned { pid, executed } = spawn(image, &streams).map_err(error)?;
+        self.children.push(Child { number, pid });
+        if executed {
+            // If the supervisor is gone, so are we in a moment.
+            let _ = wire::say_executed(self.control, number);
         }
-        self.children.push(Child {
-            number,
-            pid,
-            starting: Some(starting),
-        });
         Ok(())
     }
 
@@ -163,30 +153,21 @@ impl<'a> Spawner<'a> {
     /// kills everything else in the cage.
     pub(crate) fn serve(mut self) -> ! {
         loop {
-            self.reap();
-            let mut fds = vec![
+            let mut fds = [
                 PollFd::new(&self.signals, PollFlags::IN),
                 PollFd::from_borrowed_fd(self.control, PollFlags::IN),
             ];
-            let starting = self.children.iter().filter_map(|c| c.starting.as_ref());
-            fds.extend(starting.map(|fd| PollFd::new(fd, PollFlags::IN)));
             match poll(&mut fds, self.still.is_some().then_some(&STILL_ROUND)) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(_) => exit_now(125),
             }
-            let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+            let [child, supervisor] = fds.each_ref().map(|fd| !fd.revents().is_empty());
             self.keep_still();
-            let mut ready = ready.into_iter();
-            let (child, supervisor) = (ready.next() == Some(true), ready.next() == Some(true));
-            for waiting in self.children.iter_mut().filter(|c| c.starting.is_some()) {
-                if ready.next() == Some(true) {
-                    waiting.starting = None;
-                    // If the supervisor is gone, so are we in a moment.
-                    let _ = wire::say_executed(self.control, waiting.number);
-                }
-            }
             if child {
-                while let Ok(Some(_)) = ironcage_sys::signals::next(self.signals.as_fd()) {}
+                // Signals of one kind are one signal: a second one that came since is left, and
+                // wakes this loop again.
+                let _ = ironcage_sys::signals::next(self.signals.as_fd());
+                self.reap();
             }
             if supervisor {
                 self.obey();
@@ -232,7 +213,7 @@ impl<'a> Spawner<'a> {
         }
     }
 
-    /// Every process of the pid namespace. Below a guardian the supervisor does it.
+    /// Every process of the pid namespace. Below a subreaper the supervisor does it.
     fn signal_all(&self, signal: i32) {
         if !self.guarded {
             let _ = signal_all(signal);
@@ -243,7 +224,7 @@ impl<'a> Spawner<'a> {
     fn stop_all(&mut self) {
         self.signal_all(SIGSTOP);
         if !self.guarded {
-            self.still = Some(Stillness::new(Instant::now()));
+            self.still = Some(StopGuard::new(Instant::now()));
         }
     }
 
@@ -288,7 +269,7 @@ impl<'a> Spawner<'a> {
                 let io = wire::say_terminal(self.control, order.number, pair.controller.as_fd());
                 io.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
                 let end = pair.command.as_fd();
-                let given = Given {
+                let given = ProgramStreams {
                     stdin: end,
                     stdout: end,
                     stderr: end,
@@ -297,7 +278,7 @@ impl<'a> Spawner<'a> {
                 self.execute(order.number, &image, given)
             }
             (None, Some([stdin, stdout, stderr])) => {
-                let given = Given {
+                let given = ProgramStreams {
                     stdin: stdin.as_fd(),
                     stdout: stdout.as_fd(),
                     stderr: stderr.as_fd(),
@@ -310,7 +291,7 @@ impl<'a> Spawner<'a> {
     }
 
     /// Collects every child that has ended or stopped, and reports those that were ordered.
-    fn reap(&mut self) {
+    pub(crate) fn reap(&mut self) {
         let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;
         while let Ok(Some((pid, status))) = wait(options) {
             if let Some(index) = self.children.iter().position(|child| child.pid == pid) {
@@ -336,11 +317,7 @@ impl<'a> Spawner<'a> {
             return;
         }
         self.images.ended(number);
-        if self.children.swap_remove(index).starting.is_some() {
-            // Over before anybody looked: that it ran is still told first. Where it could not be
-            // executed, it has said so itself.
-            let _ = wire::say_executed(self.control, number);
-        }
+        self.children.swap_remove(index);
         let _ = wire::say_exited(self.control, number, status.as_raw());
         if number == COMMAND && !self.sticky {
             exit_now(0);
@@ -357,6 +334,10 @@ fn wait_for_children() -> ! {
 /// The first candidate that can be executed, as a search in PATH finds it. Found out before
 /// the fork, so that a filter which allows one execve is called once.
 pub(crate) fn find_program(candidates: &[CString]) -> Result<CString, Errno> {
+    // Of one alone the kernel says itself why it cannot be executed.
+    if let [only] = candidates {
+        return Ok(only.clone());
+    }
     let mut answer = Errno::NOENT;
     for candidate in candidates {
         match stat(candidate.as_c_str()) {
@@ -376,7 +357,7 @@ pub(crate) fn find_program(candidates: &[CString]) -> Result<CString, Errno> {
     Err(answer)
 }
 
-/// Begins a connection to the cage's own loopback, where this process is and the door is not.
+/// Begins a connection to the cage's own loopback, where this process is and the proxy is not.
 /// Whether it comes about shows at the socket.
 fn dial(port: u16, six: bool) -> Result<OwnedFd, Errno> {
     use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

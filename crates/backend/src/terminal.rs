@@ -40,6 +40,7 @@ pub(crate) fn make(size: Winsize) -> Result<Pair, LayerError> {
         layer: Layer::Session,
         action: action.into(),
         source: error.into(),
+        code: ironcage_model::StartCode::LayerFailed,
     };
     let pair = open(size).map_err(failed)?;
     ioctl_tiocsctty(&pair.command)

@@ -3,9 +3,11 @@
 //! PID 1 is Ironcage's own code but lives in the agent's namespaces; the supervisor parses
 //! what comes from it as if the agent had sent it: bounded, checked, no trust in lengths.
 
-use crate::Grounds;
+pub(crate) mod adoption;
+
+use crate::MountContext;
 use ironcage_layers::LayerError;
-use ironcage_model::Layer;
+use ironcage_model::{Layer, StartCode};
 use ironcage_sys::packet::{self, ancillary_space};
 use ironcage_sys::rustix::net::{
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, send, sendmsg,
@@ -39,8 +41,10 @@ const HAS_LISTENER: u8 = 1;
 const HAS_TERMINAL: u8 = 2;
 const HAS_SHARED_MEMORY: u8 = 4;
 const HAS_OUTGROWN: u8 = 8;
-const HAS_GROUNDS: u8 = 16;
+const HAS_MOUNT_CONTEXT: u8 = 16;
 const HAS_STORAGE: u8 = 32;
+const HAS_SOCKETS: u8 = 64;
+const HAS_RESOLVER: u8 = 128;
 const SIGNAL: u8 = b's';
 const DIAL: u8 = b'd';
 const DIALLED: u8 = b'i';
@@ -48,7 +52,7 @@ const DIALLED: u8 = b'i';
 /// Longest message.
 const MAX: usize = 4096;
 /// Most descriptors in a message.
-const MAX_FDS: usize = 8 + MAX_OVERLAYS;
+const MAX_FDS: usize = 9 + MAX_OVERLAYS;
 /// Most copy-on-write views that are handed over; where there are more, none is.
 const MAX_OVERLAYS: usize = 16;
 
@@ -63,45 +67,37 @@ pub enum FromInit {
     NotExecuted {
         /// Which: 0 is the cage's command, others are execs.
         number: u32,
-        /// The kernel's answer.
         errno: i32,
     },
     /// A program is being executed; or it has just been said that it cannot be.
     Executed {
-        /// Which.
         number: u32,
     },
     /// The terminal of an exec.
     Terminal {
-        /// Which exec.
         number: u32,
         /// The terminal's controlling end.
         controller: OwnedFd,
     },
     /// The command was stopped, by its terminal or by somebody inside.
     Stopped,
-    /// A program ended.
     Exited {
-        /// Which.
         number: u32,
-        /// Its wait status.
         status: i32,
     },
     /// A connection to the cage's own loopback is being made.
     Dialled {
-        /// Which.
         ticket: u32,
         /// Its socket; none where there is none to be had.
         socket: Option<OwnedFd>,
     },
     /// A layer could not be applied.
     Failed {
-        /// Which.
         layer: Layer,
-        /// The kernel's answer.
         errno: i32,
-        /// What it was doing.
         action: String,
+        /// The code of the failed start.
+        code: StartCode,
     },
     /// The other end is gone.
     Closed,
@@ -120,14 +116,43 @@ pub struct Ready {
     pub terminal: Option<OwnedFd>,
     /// The list of the cage's System V shared memory, where somebody has to count it.
     pub shared_memory: Option<OwnedFd>,
+    /// Where the kernel lists the sockets of the cage's network namespace, where somebody has to
+    /// count what they hold.
+    pub sockets: Option<OwnedFd>,
     /// The namespace in which the cage was built and that it has left, where there is one. With
     /// the last descriptor of it go its mounts, for which the kernel waits: better here, beside
     /// the command, than in PID 1 before it.
     pub outgrown: Option<OwnedFd>,
+    /// The resolver's socket of a cage without a network: who reads it knows which names were
+    /// looked up in vain.
+    pub resolver: Option<OwnedFd>,
     /// What leases and scopes stand on, where the backend has them.
-    pub grounds: Option<Grounds>,
-    /// The copy-on-write views.
+    pub mount_context: Option<MountContext>,
     pub overlays: Vec<OwnedFd>,
+}
+
+impl Ready {
+    /// All of it, to be closed by who has handed it over.
+    pub(crate) fn into_descriptors(self) -> Vec<OwnedFd> {
+        let mut all = vec![self.root, self.proc];
+        all.extend(self.overlays);
+        let others = [
+            self.listener,
+            self.terminal,
+            self.shared_memory,
+            self.sockets,
+            self.outgrown,
+            self.resolver,
+        ];
+        all.extend(others.into_iter().flatten());
+        all.extend(
+            self.mount_context
+                .map(MountContext::into_descriptors)
+                .into_iter()
+                .flatten(),
+        );
+        all
+    }
 }
 
 /// What the supervisor says.
@@ -138,12 +163,7 @@ pub enum ToInit {
     /// The start is on record: the command may be started.
     Permit,
     /// Send a signal to a program and its group.
-    Signal {
-        /// Which program.
-        number: u32,
-        /// The signal.
-        signal: i32,
-    },
+    Signal { number: u32, signal: i32 },
     /// Send this signal to everything.
     SignalAll(i32),
     /// Execute another program.
@@ -152,7 +172,6 @@ pub enum ToInit {
     Dial {
         /// By which the answer is known.
         ticket: u32,
-        /// The port.
         port: u16,
         /// Whether to `::1` instead of `127.0.0.1`.
         six: bool,
@@ -172,7 +191,6 @@ pub enum ToInit {
 /// Another program, to be executed in the running cage.
 #[derive(Debug)]
 pub struct ExecOrder {
-    /// Its number.
     pub number: u32,
     /// What is executed; not there where PID 1 may not have more descriptors.
     pub program: Option<OwnedFd>,
@@ -207,11 +225,15 @@ fn receive_packet(
 
 /// Takes the next message of PID 1. With `wait` false, `None` when there is none.
 pub fn receive(socket: BorrowedFd<'_>, wait: bool) -> io::Result<Option<FromInit>> {
-    let Some((bytes, descriptors)) = receive_packet(socket, wait)? else {
-        return Ok(None);
-    };
+    match receive_packet(socket, wait)? {
+        Some((bytes, descriptors)) => parse(&bytes, descriptors).map(Some),
+        None => Ok(None),
+    }
+}
+
+fn parse(bytes: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<FromInit> {
     let Some((tag, rest)) = bytes.split_first() else {
-        return Ok(Some(FromInit::Closed));
+        return Ok(FromInit::Closed);
     };
     let parsed = match *tag {
         UNSHARED => Some(FromInit::Unshared),
@@ -232,7 +254,7 @@ pub fn receive(socket: BorrowedFd<'_>, wait: bool) -> io::Result<Option<FromInit
         FAILED => parse_failure(rest),
         _ => None,
     };
-    parsed.map(Some).ok_or_else(garbled)
+    parsed.ok_or_else(garbled)
 }
 
 fn parse_ready(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<FromInit> {
@@ -245,10 +267,11 @@ fn parse_ready(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<FromInit> {
         _ => descriptors.next().map(Some),
     };
     let (listener, terminal) = (optional(HAS_LISTENER)?, optional(HAS_TERMINAL)?);
-    let (shared_memory, outgrown) = (optional(HAS_SHARED_MEMORY)?, optional(HAS_OUTGROWN)?);
-    let grounds = match has & HAS_GROUNDS {
+    let (shared_memory, sockets) = (optional(HAS_SHARED_MEMORY)?, optional(HAS_SOCKETS)?);
+    let (outgrown, resolver) = (optional(HAS_OUTGROWN)?, optional(HAS_RESOLVER)?);
+    let mount_context = match has & HAS_MOUNT_CONTEXT {
         0 => None,
-        _ => Some(Grounds {
+        _ => Some(MountContext {
             mounts: descriptors.next()?,
             storage: match has & HAS_STORAGE {
                 0 => None,
@@ -264,17 +287,21 @@ fn parse_ready(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<FromInit> {
         listener,
         terminal,
         shared_memory,
+        sockets,
         outgrown,
-        grounds,
+        mount_context,
+        resolver,
         overlays: descriptors.collect(),
     }))
 }
 
 fn parse_failure(bytes: &[u8]) -> Option<FromInit> {
     let layer = Layer::ALL.get(usize::from(*bytes.first()?))?;
-    let rest = bytes.get(1..)?;
+    let code = StartCode::ALL.get(usize::from(*bytes.get(1)?))?;
+    let rest = bytes.get(2..)?;
     let errno = number(rest)?;
     Some(FromInit::Failed {
+        code: *code,
         layer: *layer,
         errno,
         action: String::from_utf8_lossy(rest.get(4..)?).into_owned(),
@@ -409,17 +436,19 @@ pub(crate) fn say_ready(socket: BorrowedFd<'_>, ready: &Ready) -> io::Result<()>
         (HAS_LISTENER, &ready.listener),
         (HAS_TERMINAL, &ready.terminal),
         (HAS_SHARED_MEMORY, &ready.shared_memory),
+        (HAS_SOCKETS, &ready.sockets),
         (HAS_OUTGROWN, &ready.outgrown),
+        (HAS_RESOLVER, &ready.resolver),
     ] {
         if let Some(descriptor) = descriptor {
             has |= bit;
             descriptors.push(descriptor.as_fd());
         }
     }
-    if let Some(grounds) = &ready.grounds {
-        has |= HAS_GROUNDS;
-        descriptors.push(grounds.mounts.as_fd());
-        if let Some(storage) = &grounds.storage {
+    if let Some(mount_context) = &ready.mount_context {
+        has |= HAS_MOUNT_CONTEXT;
+        descriptors.push(mount_context.mounts.as_fd());
+        if let Some(storage) = &mount_context.storage {
             has |= HAS_STORAGE;
             descriptors.push(storage.as_fd());
         }
@@ -505,7 +534,9 @@ pub fn say_exited(socket: BorrowedFd<'_>, number: u32, status: i32) -> io::Resul
 pub fn say_failed(socket: BorrowedFd<'_>, error: &LayerError) -> io::Result<()> {
     let position = Layer::ALL.iter().position(|layer| *layer == error.layer);
     let errno = error.source.raw_os_error().unwrap_or(5);
-    let mut bytes = vec![FAILED, position.unwrap_or_default() as u8];
+    let code = StartCode::ALL.iter().position(|code| *code == error.code);
+    let (layer, code) = (position.unwrap_or_default(), code.unwrap_or_default());
+    let mut bytes = vec![FAILED, layer as u8, code as u8];
     bytes.extend(errno.to_le_bytes());
     let mut text = error.to_string();
     if error.source.raw_os_error().is_none() {

@@ -1,8 +1,8 @@
 //! One of the things that a bench compares: started on demand, timed from spawn to exit.
 
-use crate::BenchError;
 use crate::resident::Resident;
 use crate::scratch::{Complaints, Scratch};
+use crate::{ArmError, BenchError};
 use ironcage_sys::bench::{Launch, Program};
 use std::ffi::OsString;
 use std::path::Path;
@@ -42,13 +42,16 @@ impl Arm {
     }
 
     /// One start; the inner error is why it failed.
-    pub(crate) fn measure(&mut self) -> Result<Result<Duration, String>, BenchError> {
+    pub(crate) fn measure(&mut self) -> Result<Result<Duration, ArmError>, BenchError> {
         match self {
             Arm::Resident(resident) => resident.measure(),
             Arm::Spawned { launch, complaints } => Ok(match launch.run() {
                 Ok(finished) if finished.status.success() => Ok(finished.elapsed),
-                Ok(finished) => Err(format!("{}: {}", finished.status, complaints.take())),
-                Err(error) => Err(error.to_string()),
+                Ok(finished) => Err(ArmError::Status {
+                    status: finished.status.to_string(),
+                    complaints: complaints.take(),
+                }),
+                Err(error) => Err(ArmError::system("start it")(error)),
             }),
         }
     }

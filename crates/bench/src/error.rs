@@ -9,11 +9,8 @@ pub enum BenchError {
     /// A file or directory of the bench's own could not be used.
     #[error("cannot {action} {}", path.display())]
     File {
-        /// What was tried.
         action: &'static str,
-        /// On what.
         path: PathBuf,
-        /// Why not.
         source: io::Error,
     },
     /// A program could not be started at all.
@@ -21,7 +18,6 @@ pub enum BenchError {
     Spawn {
         /// The name of the arm or of its program.
         program: String,
-        /// Why not.
         source: io::Error,
     },
     /// What has to work for the bench to mean anything did not.
@@ -29,15 +25,12 @@ pub enum BenchError {
     Failed {
         /// Which of the things that are measured.
         arm: String,
-        /// Its status and what it wrote on standard error.
-        reason: String,
+        reason: ArmError,
     },
     /// A system call of the bench's own failed.
     #[error("{call} failed")]
     Call {
-        /// Which one.
         call: &'static str,
-        /// Why.
         source: io::Error,
     },
     /// Programs that the bench needs are not installed.
@@ -51,12 +44,50 @@ pub enum BenchError {
     Protocol {
         /// For which of the things that are measured.
         arm: String,
-        /// What it said.
         answer: String,
     },
     /// The request makes no sense.
     #[error("{0}")]
     Request(String),
+}
+
+/// Why one measurement failed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ArmError {
+    /// It ended by itself, with what it wrote on standard error.
+    #[error("{status}: {complaints}")]
+    Status { status: String, complaints: String },
+    #[error("not installed (package {package})")]
+    NotInstalled { package: &'static str },
+    #[error("needs root")]
+    NeedsRoot,
+    #[error("no samples")]
+    NoSamples,
+    #[error("nothing to compare with")]
+    NothingToCompare,
+    #[error("it ended early: {complaints}")]
+    Ended { complaints: String },
+    /// Its measuring process told why.
+    #[error("{reason}: {complaints}")]
+    Resident { reason: String, complaints: String },
+    #[error("cannot {action}: {error}")]
+    System { action: &'static str, error: String },
+    #[error("the cage is gone")]
+    CageGone,
+    #[error("expected {expected}, got {got}")]
+    Answer { expected: &'static str, got: String },
+    /// Its result is not the one that it must have.
+    #[error("{0}")]
+    Result(String),
+}
+
+impl ArmError {
+    pub(crate) fn system<E: std::fmt::Display>(action: &'static str) -> impl FnOnce(E) -> Self {
+        move |error| ArmError::System {
+            action,
+            error: error.to_string(),
+        }
+    }
 }
 
 impl BenchError {

@@ -6,7 +6,7 @@ use crate::scratch::Scratch;
 use crate::statistics::{Shuffle, Summary};
 use crate::table::{Table, number};
 use crate::verdict::{Target, Verdict};
-use crate::{BenchError, HostFacts};
+use crate::{ArmError, BenchError, HostFacts};
 use ironcage_control::{
     Bytes, Channel, Dialled, ExecRequest, ExecStreams, Packet, Reply, Request, RuntimeDir,
     ScopeRequest,
@@ -45,7 +45,6 @@ pub struct ExecBenchRequest {
     pub command: PathBuf,
 }
 
-/// What was measured.
 #[derive(Debug, Clone, Serialize)]
 pub struct ExecReport {
     bench: &'static str,
@@ -82,7 +81,7 @@ impl<'a> Cage<'a> {
         let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         let failed = |reason: String| BenchError::Failed {
             arm: "ironcage".to_owned(),
-            reason,
+            reason: ArmError::Result(reason),
         };
         if !output.status.success() {
             return Err(failed(String::from_utf8_lossy(&output.stderr).into_owned()));
@@ -125,13 +124,16 @@ fn ours(
 }
 
 /// Connects to a cage's control socket.
-pub(crate) fn dial(place: &RuntimeDir, id: &CageId) -> Result<Channel, String> {
-    let entries = place.entries().map_err(|error| error.to_string())?;
+pub(crate) fn dial(place: &RuntimeDir, id: &CageId) -> Result<Channel, ArmError> {
+    let entries = place.entries().map_err(ArmError::system("list cages"))?;
     let entry = entries.into_iter().find(|entry| entry.id == *id);
-    let entry = entry.ok_or("the cage is gone")?;
-    match RuntimeDir::dial(&entry).map_err(|error| error.to_string())? {
+    let entry = entry.ok_or(ArmError::CageGone)?;
+    match RuntimeDir::dial(&entry).map_err(ArmError::system("connect to the cage"))? {
         Dialled::Open(channel) => Ok(channel),
-        other => Err(format!("{other:?}")),
+        other => Err(ArmError::Answer {
+            expected: "an open connection",
+            got: format!("{other:?}"),
+        }),
     }
 }
 
@@ -141,7 +143,7 @@ pub(crate) fn over_the_socket(
     id: &CageId,
     command: &Path,
     scope: Option<ScopeRequest>,
-) -> Result<Duration, String> {
+) -> Result<Duration, ArmError> {
     let start = Instant::now();
     let channel = dial(place, id)?;
     let request = Request::Exec(ExecRequest {
@@ -153,7 +155,7 @@ pub(crate) fn over_the_socket(
     });
     channel
         .send(&request, &[])
-        .map_err(|error| error.to_string())?;
+        .map_err(ArmError::system("send a request"))?;
     // The outer ends of the streams stay open until the end.
     let mut streams = Vec::new();
     loop {
@@ -162,20 +164,27 @@ pub(crate) fn over_the_socket(
             Packet::Message(Reply::ExecEnded(Ending::Exited { code: 0 }), _) => {
                 return Ok(start.elapsed());
             }
-            other => return Err(format!("{other:?}")),
+            other => {
+                return Err(ArmError::Answer {
+                    expected: "the end of the command",
+                    got: format!("{other:?}"),
+                });
+            }
         }
     }
 }
 
 /// Waits for the next answer.
-pub(crate) fn next(channel: &Channel) -> Result<Packet<Reply>, String> {
+pub(crate) fn next(channel: &Channel) -> Result<Packet<Reply>, ArmError> {
     loop {
-        let packet = channel.receive(false).map_err(|error| error.to_string())?;
+        let packet = channel
+            .receive(false)
+            .map_err(ArmError::system("read an answer"))?;
         if let Some(packet) = packet {
             return Ok(packet);
         }
         let mut fds = [PollFd::new(channel, PollFlags::IN)];
-        poll(&mut fds, None).map_err(|error| error.to_string())?;
+        poll(&mut fds, None).map_err(ArmError::system("poll"))?;
     }
 }
 

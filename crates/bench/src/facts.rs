@@ -19,7 +19,6 @@ pub struct HostFacts {
     pub load: f64,
     /// When the bench began, UTC.
     pub date: String,
-    /// As whom.
     pub privilege: String,
     /// The version of the program that is measured.
     pub ironcage: &'static str,

@@ -3,9 +3,9 @@
 //!
 //! No capability is dropped, no filter is loaded, nothing is confined: it is no cage.
 
-use crate::BenchError;
 use crate::peers::{SystemDirectory, system_directories};
 use crate::resident::serve;
+use crate::{ArmError, BenchError};
 use ironcage_sys::bench::{ALL_NAMESPACES, Program, clone_child, make_read_only, wait_for};
 use ironcage_sys::rustix::fs::{Mode, OFlags, mkdir, open, symlink};
 use ironcage_sys::rustix::io::Errno;
@@ -153,16 +153,16 @@ impl Floor {
         })
     }
 
-    fn start(&self) -> Result<Duration, String> {
+    fn start(&self) -> Result<Duration, ArmError> {
         let started = Instant::now();
-        let pid = clone_child(ALL_NAMESPACES, || self.child())
-            .map_err(|error| format!("clone3: {error}"))?;
-        let status = wait_for(pid).map_err(|error| format!("wait: {error}"))?;
+        let pid =
+            clone_child(ALL_NAMESPACES, || self.child()).map_err(ArmError::system("clone3"))?;
+        let status = wait_for(pid).map_err(ArmError::system("wait"))?;
         let elapsed = started.elapsed();
         if status.success() {
             Ok(elapsed)
         } else {
-            Err(status.to_string())
+            Err(ArmError::Result(status.to_string()))
         }
     }
 

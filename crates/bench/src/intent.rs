@@ -10,9 +10,9 @@ use crate::scratch::Scratch;
 use crate::statistics::Summary;
 use crate::task::{Arms, TaskArm, Worker, check_needs, in_turns};
 use crate::verdict::{Target, Verdict};
-use crate::{BenchError, HostFacts};
-use ironcage_intent::{Answer, Calls, Context, Encoding, Format, Said, Table as Tools};
-use serde::Serialize;
+use crate::{ArmError, BenchError, HostFacts};
+use ironcage_intent::{AnswerPart, AnswerReader, Calls, Context, Encoding, Format, Table as Tools};
+use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -40,15 +40,14 @@ pub struct IntentRequest {
     /// How often each arm does its run.
     pub runs: usize,
     /// How often a person would be asked on the corpus.
-    pub questions: Questions,
+    pub questions: RequestForecast,
 }
 
 /// What commands of the corpus would come to.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct Questions {
-    /// By which policy.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct RequestForecast {
+    #[serde(default)]
     pub policy: String,
-    /// Commands.
     pub commands: usize,
     /// Those that need nothing that the cage lacks.
     pub plain: usize,
@@ -62,7 +61,6 @@ pub struct Questions {
     pub asked_each_time: usize,
 }
 
-/// What was measured.
 #[derive(Debug, Clone, Serialize)]
 pub struct IntentReport {
     bench: &'static str,
@@ -71,14 +69,14 @@ pub struct IntentReport {
     arms: Vec<TaskArm>,
     /// Reading one event of an answer, in microseconds.
     event_microseconds: Summary,
-    questions: Questions,
+    questions: RequestForecast,
     verdicts: Vec<Verdict>,
 }
 
 fn failed(arm: &'static str) -> impl Fn(String) -> BenchError {
-    move |reason| BenchError::Failed {
+    move |reason: String| BenchError::Failed {
         arm: arm.to_owned(),
-        reason,
+        reason: ArmError::Result(reason),
     }
 }
 
@@ -139,7 +137,7 @@ fn read_events() -> Result<Summary, BenchError> {
         home: Some("/home/user".into()),
     };
     let event = |name: &str, data: &str| format!("event: {name}\ndata: {data}\n\n");
-    let mut answer = Answer::new(Format::Events, Encoding::Identity);
+    let mut answer = AnswerReader::new(Format::Events, Encoding::Identity);
     let mut times = Vec::new();
     let mut seen = 0;
     for index in 0..EVENTS / 4 {
@@ -171,7 +169,7 @@ fn read_events() -> Result<Summary, BenchError> {
         for event in events {
             let start = Instant::now();
             for said in answer.feed(event.as_bytes()) {
-                if let Said::Call(call) = said {
+                if let AnswerPart::Call(call) = said {
                     seen += usize::from(!calls.needs(&call, &tools, &context).writes.is_empty());
                 }
             }

@@ -11,11 +11,11 @@ use crate::statistics::Summary;
 use crate::table::{Table, number};
 use crate::task::{Arms, TaskArm, Worker, check_needs, in_turns};
 use crate::verdict::{Target, Verdict};
-use crate::{BenchError, HostFacts};
+use crate::{ArmError, BenchError, HostFacts};
 use ironcage_control::{
-    Channel, GrantRequest, Packet, Reply, Request, RuntimeDir, ScopeRequest, Wanted,
+    Channel, GrantRequest, LeaseTarget, Packet, Reply, Request, RuntimeDir, ScopeRequest,
 };
-use ironcage_model::{LeaseEnd, Right, Term};
+use ironcage_model::{GrantedLease, LeaseEnd, LeaseOutcome, Right, Term};
 use ironcage_sys::rustix::fs::{Mode, OFlags, open};
 use serde::Serialize;
 use std::fmt;
@@ -23,7 +23,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Leases of each kind that are thrown away first: the keeper is started, caches fill, and both
+/// Leases of each kind that are thrown away first: the mount helper is started, caches fill, and both
 /// processes come to the end of the memory for their first moments (`sys/src/arena.rs`).
 const WARM_UP: usize = 150;
 /// What is executed in the cage, and in a scope beside it.
@@ -52,20 +52,18 @@ pub struct LeasesRequest {
 pub struct Soak {
     /// For how long.
     pub time: Duration,
-    /// How many a minute.
     pub per_minute: u32,
 }
 
-/// What was measured.
 #[derive(Debug, Clone, Serialize)]
 pub struct LeasesReport {
     bench: &'static str,
     host: HostFacts,
     reproduce: String,
     arms: Vec<ArmReport>,
-    /// What supervisor and keeper hold before the measured leases, and after.
-    before: Held,
-    after: Held,
+    /// What supervisor and mount helper hold before the measured leases, and after.
+    before: ResourceUsage,
+    after: ResourceUsage,
     leases_per_minute: f64,
     task: Vec<TaskArm>,
     verdicts: Vec<Verdict>,
@@ -81,7 +79,7 @@ struct SoakReport {
     leases: u64,
     leases_per_minute: f64,
     /// At the start, when a tenth was done, and at the end.
-    held: [Held; 3],
+    held: [ResourceUsage; 3],
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -92,7 +90,7 @@ struct ArmReport {
 
 /// What the processes beside a cage hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-struct Held {
+struct ResourceUsage {
     descriptors: usize,
     private_bytes: u64,
     /// Mounts in the cage.
@@ -102,12 +100,12 @@ struct Held {
 fn failed(reason: impl fmt::Display) -> BenchError {
     BenchError::Failed {
         arm: "leases".to_owned(),
-        reason: reason.to_string(),
+        reason: ArmError::Result(reason.to_string()),
     }
 }
 
-/// The supervisor and the keeper, who is the only other process outside of the cage.
-fn held(channel: &Channel) -> Result<Held, BenchError> {
+/// The supervisor and the mount helper, who is the only other process outside of the cage.
+fn held(channel: &Channel) -> Result<ResourceUsage, BenchError> {
     channel.send(&Request::Describe, &[]).map_err(failed)?;
     let (supervisor, init) = match next(channel).map_err(failed)? {
         Packet::Message(Reply::Description(told), _) => (told.supervisor, told.init),
@@ -121,14 +119,14 @@ fn held(channel: &Channel) -> Result<Held, BenchError> {
         .into_iter()
         .map(|process| process.pid);
     let beside = beside.filter(|pid| *pid != init && !caged.contains(pid));
-    let mut held = Held {
+    let mut held = ResourceUsage {
         descriptors: 0,
         private_bytes: 0,
         mounts: std::fs::read_to_string(format!("/proc/{init}/mountinfo"))
             .map_or(0, |mounts| mounts.lines().count()),
     };
     for pid in beside {
-        // The keeper may be in another user namespace, which keeps a user from looking at it.
+        // The mount helper may be in another user namespace, which keeps a user from looking at it.
         if let Ok(list) = std::fs::read_dir(format!("/proc/{pid}/fd")) {
             held.descriptors += list.count();
             held.private_bytes += private_memory(pid).unwrap_or_default();
@@ -142,7 +140,7 @@ fn one(channel: &Channel, path: &Path, right: Right) -> Result<(f64, f64), Bench
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let handle = open(path, flags, Mode::empty()).map_err(failed)?;
     let request = Request::Grant(GrantRequest {
-        wanted: Wanted::Path { right },
+        wanted: LeaseTarget::Path { right },
         term: Term::UntilRevoked,
         uses: None,
         reason: String::new(),
@@ -150,7 +148,9 @@ fn one(channel: &Channel, path: &Path, right: Right) -> Result<(f64, f64), Bench
     let start = Instant::now();
     channel.send(&request, &[handle.as_fd()]).map_err(failed)?;
     let number = match next(channel).map_err(failed)? {
-        Packet::Message(Reply::Granted(lease), _) => lease.number,
+        Packet::Message(Reply::Lease(LeaseOutcome::Granted(GrantedLease::Open(lease))), _) => {
+            lease.number
+        }
         other => return Err(failed(format!("{other:?}"))),
     };
     let granted = start.elapsed();
@@ -356,7 +356,7 @@ impl fmt::Display for LeasesReport {
         )?;
         writeln!(
             f,
-            "supervisor and keeper, as far as they can be looked at: {} descriptors and {} KiB before, {} and {} after",
+            "supervisor and mount helper, as far as they can be looked at: {} descriptors and {} KiB before, {} and {} after",
             self.before.descriptors,
             self.before.private_bytes / 1024,
             self.after.descriptors,

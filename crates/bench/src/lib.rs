@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod arm;
+mod corpus;
 mod error;
 mod exec;
 mod facts;
@@ -18,30 +19,43 @@ mod leases;
 mod memory;
 mod network;
 mod peers;
+mod prepared;
 mod process_tree;
 mod resident;
 mod scratch;
 mod start;
 mod statistics;
+mod steps;
 mod syscalls;
 mod table;
 mod task;
 mod verdict;
 mod workspace;
 
-pub use error::BenchError;
+use std::path::PathBuf;
+
+pub use corpus::{CorpusReport, Score, bench_corpus};
+pub use error::{ArmError, BenchError};
 pub use exec::{ExecBenchRequest, ExecReport, bench_exec};
 pub use facts::HostFacts;
 pub use field::{Escapes, FieldReport, FieldRequest, Suspect, bench_field};
 pub use floor::{FloorRequest, serve_floor};
-pub use intent::{IntentReport, IntentRequest, Questions, bench_intent};
+pub use intent::{IntentReport, IntentRequest, RequestForecast, bench_intent};
 pub use leases::{LeasesReport, LeasesRequest, Soak, bench_leases};
 pub use memory::{MemoryReport, MemoryRequest, bench_memory};
 pub use network::{NetworkBenchRequest, NetworkReport, bench_network, measure_network};
+pub use prepared::{PoolReport, bench_pool};
 pub use resident::{PrivateCgroupLaunch, serve_launches};
 pub use start::{StartReport, StartRequest, bench_start};
 pub use statistics::Summary;
+pub use steps::{StepsReport, bench_steps};
 pub use syscalls::{SyscallTimes, SyscallsReport, SyscallsRequest, bench_syscalls, time_syscalls};
 pub use task::{TaskReport, TaskRequest, bench_task};
 pub use verdict::{Target, Verdict};
 pub use workspace::{WorkspaceReport, WorkspaceRequest, bench_workspace};
+
+/// This program, which a bench starts again: as its floor, as what is timed inside, as the one who
+/// starts a peer.
+fn own_program() -> Result<PathBuf, BenchError> {
+    std::env::current_exe().map_err(BenchError::call("reading the program's own path"))
+}

@@ -9,7 +9,7 @@ use crate::scratch::{Complaints, Scratch};
 use crate::statistics::Summary;
 use crate::table::{Table, number};
 use crate::verdict::{Target, Verdict};
-use crate::{BenchError, HostFacts};
+use crate::{ArmError, BenchError, HostFacts};
 use ironcage_sys::bench::{Launch, Program, wait_for};
 use ironcage_sys::rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use serde::Serialize;
@@ -40,7 +40,6 @@ pub struct MemoryRequest {
     pub cages: usize,
 }
 
-/// What was measured.
 #[derive(Debug, Clone, Serialize)]
 pub struct MemoryReport {
     bench: &'static str,
@@ -212,11 +211,11 @@ fn wait_until_asleep(herd: &mut Herd, cages: usize) -> Result<usize, BenchError>
                 herd.launched.remove(index);
                 return Err(BenchError::Failed {
                     arm: "ironcage".to_owned(),
-                    reason: format!(
+                    reason: ArmError::Result(format!(
                         "a cage ended before it was weighed, {asleep} of {cages} slept: status {:?}: {}",
                         status.exit_status(),
                         herd.complaints.take()
-                    ),
+                    )),
                 });
             }
         }

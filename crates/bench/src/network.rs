@@ -1,4 +1,4 @@
-//! `bench network`: what goes through the network door, beside bare loopback, pasta, and a
+//! `bench network`: what goes through the egress proxy, beside bare loopback, pasta, and a
 //! bridge of two socat over a Unix socket, which is how several peers do it.
 //!
 //! One server on the host's loopback, one client, which is this program again: bare, in a cage,
@@ -9,7 +9,7 @@ use crate::scratch::Scratch;
 use crate::statistics::{Shuffle, Summary, median};
 use crate::table::{Table, number};
 use crate::verdict::{Target, Verdict};
-use crate::{BenchError, HostFacts};
+use crate::{ArmError, BenchError, HostFacts, own_program};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -63,7 +63,7 @@ pub struct NetworkBenchRequest {
 
 /// What one client saw.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-struct Seen {
+struct ClientMeasurement {
     /// Bytes a second, in millions.
     one_stream: f64,
     many_streams: f64,
@@ -72,7 +72,6 @@ struct Seen {
     requests_per_second: f64,
 }
 
-/// What was measured.
 #[derive(Debug, Clone, Serialize)]
 pub struct NetworkReport {
     bench: &'static str,
@@ -91,7 +90,7 @@ pub struct NetworkReport {
 struct ArmReport {
     name: &'static str,
     #[serde(flatten)]
-    seen: Seen,
+    seen: ClientMeasurement,
 }
 
 /// The other side: gives as many bytes as it is asked for, or says back what it hears.
@@ -171,7 +170,7 @@ fn first_answer(to: &[SocketAddr]) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-fn measure(to: &[SocketAddr]) -> io::Result<Seen> {
+fn measure(to: &[SocketAddr]) -> io::Result<ClientMeasurement> {
     // A bridge may still be starting.
     let began = Instant::now();
     while let Err(error) = first_answer(to) {
@@ -194,7 +193,7 @@ fn measure(to: &[SocketAddr]) -> io::Result<Seen> {
         stream.read_exact(&mut request)?;
     }
     let requests_per_second = REQUESTS as f64 / began.elapsed().as_secs_f64();
-    Ok(Seen {
+    Ok(ClientMeasurement {
         one_stream: throughput(to, 1)?,
         many_streams: throughput(to, STREAMS)?,
         connect: median(&connects).unwrap_or(f64::NAN),
@@ -213,16 +212,16 @@ pub fn measure_network(host: &str, port: u16) -> Result<(), BenchError> {
 }
 
 /// One way from the client to the server.
-struct Way {
+struct Route {
     name: &'static str,
     program: PathBuf,
     arguments: Vec<String>,
 }
 
 /// A process that ends with this.
-struct Kept(Child);
+struct KillOnDrop(Child);
 
-impl Drop for Kept {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -230,17 +229,17 @@ impl Drop for Kept {
 }
 
 /// The ways that can be gone here, those that cannot, and what has to stay meanwhile.
-struct Ways {
-    ways: Vec<Way>,
+struct Routes {
+    ways: Vec<Route>,
     missing: Vec<&'static str>,
-    _bridge: Option<Kept>,
+    _bridge: Option<KillOnDrop>,
 }
 
 fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// Measures every way in turns, then starts, then the door's memory.
+/// Measures every way in turns, then starts, then the proxy's memory.
 pub fn bench_network(request: &NetworkBenchRequest) -> Result<NetworkReport, BenchError> {
     if request.rounds == 0 || request.starts == 0 {
         let why = "bench network needs at least one round and one start";
@@ -256,22 +255,22 @@ pub fn bench_network(request: &NetworkBenchRequest) -> Result<NetworkReport, Ben
         .port();
     std::thread::spawn(move || serve(listener));
     let client = scratch.work().join(PROGRAM);
-    std::fs::copy(&request.ironcage, &client).map_err(BenchError::file("copy to", &client))?;
-    let Ways {
+    std::fs::copy(own_program()?, &client).map_err(BenchError::file("copy to", &client))?;
+    let Routes {
         ways,
         missing,
         _bridge,
     } = ways(request, &scratch, &client, port)?;
 
-    let mut seen: Vec<Vec<Seen>> = ways.iter().map(|_| Vec::new()).collect();
-    let mut door = 0_u64;
+    let mut seen: Vec<Vec<ClientMeasurement>> = ways.iter().map(|_| Vec::new()).collect();
+    let mut proxy = 0_u64;
     let mut shuffle = Shuffle::new();
     for _ in 0..request.rounds {
         for index in shuffle.order(ways.len()) {
             if let (Some(way), Some(seen)) = (ways.get(index), seen.get_mut(index)) {
                 let (result, memory) = run(way, &scratch)?;
                 seen.push(result);
-                door = door.max(memory);
+                proxy = proxy.max(memory);
             }
         }
     }
@@ -284,7 +283,7 @@ pub fn bench_network(request: &NetworkBenchRequest) -> Result<NetworkReport, Ben
         })
         .collect();
     let (without, with) = starts(request, &scratch, port)?;
-    let door_megabytes = door as f64 / 1e6;
+    let door_megabytes = proxy as f64 / 1e6;
     Ok(NetworkReport {
         bench: "network",
         host,
@@ -307,11 +306,11 @@ fn ways(
     scratch: &Scratch,
     client: &Path,
     port: u16,
-) -> Result<Ways, BenchError> {
+) -> Result<Routes, BenchError> {
     let port_text = port.to_string();
     let client_text = client.display().to_string();
     let mut missing = Vec::new();
-    let mut ways = vec![Way {
+    let mut ways = vec![Route {
         name: "bare loopback",
         program: client.to_owned(),
         arguments: words(&[CLIENT, "127.0.0.1", &port_text]),
@@ -319,7 +318,7 @@ fn ways(
     let mut caged = words(&["run", "-q", "--workspace-mode", "direct"]);
     caged.extend(network_flags(port));
     caged.extend(words(&["--", &client_text, CLIENT, NAME, &port_text]));
-    ways.push(Way {
+    ways.push(Route {
         name: "ironcage",
         program: request.ironcage.clone(),
         arguments: caged,
@@ -338,7 +337,7 @@ fn ways(
                 program: "socat".into(),
                 source,
             })?;
-        bridge = Some(Kept(outer));
+        bridge = Some(KillOnDrop(outer));
         let script = format!(
             "socat TCP-LISTEN:{port},bind=127.0.0.1,fork UNIX-CONNECT:bridge 2>/dev/null & {client_text} {CLIENT} 127.0.0.1 {port}"
         );
@@ -353,7 +352,7 @@ fn ways(
         ];
         let mut arguments = words(&flags);
         arguments.extend(words(&["/bin/sh", "-c", &script]));
-        ways.push(Way {
+        ways.push(Route {
             name: "socat bridge",
             program: request.ironcage.clone(),
             arguments,
@@ -367,7 +366,7 @@ fn ways(
         let flags = ["-q", "--config-net", "-T", &port_text, "--"];
         let mut arguments = words(&flags);
         arguments.extend(words(&[&client_text, CLIENT, "127.0.0.1", &port_text]));
-        ways.push(Way {
+        ways.push(Route {
             name: "pasta",
             program: pasta.to_owned(),
             arguments,
@@ -375,7 +374,7 @@ fn ways(
     } else {
         missing.push("pasta (as an unprivileged user)");
     }
-    Ok(Ways {
+    Ok(Routes {
         ways,
         missing,
         _bridge: bridge,
@@ -393,8 +392,8 @@ fn network_flags(port: u16) -> Vec<String> {
     ])
 }
 
-/// Goes one way; what the client saw, and the most memory that a door had meanwhile.
-fn run(way: &Way, scratch: &Scratch) -> Result<(Seen, u64), BenchError> {
+/// Goes one way; what the client saw, and the most memory that a proxy had meanwhile.
+fn run(way: &Route, scratch: &Scratch) -> Result<(ClientMeasurement, u64), BenchError> {
     let result = scratch.work().join(RESULT);
     let _ = std::fs::remove_file(&result);
     let mut complaints = scratch.complaints(way.name)?;
@@ -415,7 +414,7 @@ fn run(way: &Way, scratch: &Scratch) -> Result<(Seen, u64), BenchError> {
     let began = Instant::now();
     let status = loop {
         if let Ok(pid) = i32::try_from(child.id()) {
-            memory = memory.max(door_memory(pid));
+            memory = memory.max(proxy_memory(pid));
         }
         match child.try_wait() {
             Ok(Some(status)) => break status,
@@ -424,39 +423,43 @@ fn run(way: &Way, scratch: &Scratch) -> Result<(Seen, u64), BenchError> {
                 let _ = child.wait();
                 return Err(BenchError::Failed {
                     arm: way.name.to_owned(),
-                    reason: "it did not end in two minutes".into(),
+                    reason: ArmError::Result("it did not end in two minutes".into()),
                 });
             }
             Ok(None) => std::thread::sleep(Duration::from_millis(50)),
             Err(error) => return Err(BenchError::call("waiting for a client")(error)),
         }
     };
-    let failed = |reason: String| BenchError::Failed {
+    let failed = |reason: ArmError| BenchError::Failed {
         arm: way.name.to_owned(),
         reason,
     };
     if !status.success() {
-        return Err(failed(format!("{status}: {}", complaints.take())));
+        return Err(failed(ArmError::Status {
+            status: status.to_string(),
+            complaints: complaints.take(),
+        }));
     }
     let text = std::fs::read_to_string(&result).map_err(BenchError::file("read", &result))?;
-    let seen = serde_json::from_str(&text).map_err(|error| failed(error.to_string()))?;
+    let seen = serde_json::from_str(&text)
+        .map_err(|error| failed(ArmError::system("read what the client saw")(error)))?;
     Ok((seen, memory))
 }
 
-/// The memory of its own that the door below a launcher has; 0 where none can be seen.
-fn door_memory(launcher: i32) -> u64 {
+/// The memory of its own that the proxy below a launcher has; 0 where none can be seen.
+fn proxy_memory(launcher: i32) -> u64 {
     let Ok(tree) = ProcessTree::now() else {
         return 0;
     };
-    let doors = tree.below(launcher).into_iter();
-    let doors = doors.filter(|process| process.name == "ironcage-door");
-    doors
-        .filter_map(|door| own_memory(door.pid))
+    let proxies = tree.below(launcher).into_iter();
+    let proxies = proxies.filter(|process| process.name == "ironcage-egress");
+    proxies
+        .filter_map(|proxy| own_memory(proxy.pid))
         .max()
         .unwrap_or(0)
 }
 
-/// From `status`, which everybody may read: the door lets nobody look at its maps.
+/// From `status`, which everybody may read: the proxy lets nobody look at its maps.
 fn own_memory(pid: i32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status
@@ -466,12 +469,12 @@ fn own_memory(pid: i32) -> Option<u64> {
     Some(kilobytes * 1024)
 }
 
-fn middle(seen: &[Seen]) -> Seen {
-    let of = |part: fn(&Seen) -> f64| {
+fn middle(seen: &[ClientMeasurement]) -> ClientMeasurement {
+    let of = |part: fn(&ClientMeasurement) -> f64| {
         let values: Vec<f64> = seen.iter().map(part).collect();
         median(&values).unwrap_or(f64::NAN)
     };
-    Seen {
+    ClientMeasurement {
         one_stream: of(|seen| seen.one_stream),
         many_streams: of(|seen| seen.many_streams),
         connect: of(|seen| seen.connect),
@@ -514,29 +517,29 @@ fn starts(
     Ok((of(&times[0])?, of(&times[1])?))
 }
 
-fn verdicts(arms: &[ArmReport], without: &Summary, with: &Summary, door: f64) -> Vec<Verdict> {
+fn verdicts(arms: &[ArmReport], without: &Summary, with: &Summary, proxy: f64) -> Vec<Verdict> {
     let one = |name: &str| {
         let mut named = arms.iter().filter(|arm| arm.name == name);
         named.next().map(|arm| arm.seen.one_stream)
     };
     let mut verdicts = Vec::new();
-    if let (Some(bridge), Some(door)) = (one("socat bridge"), one("ironcage")) {
-        let what = "one stream: the bridge's throughput by the door's";
-        verdicts.push(Verdict::new(what, bridge / door, BRIDGE));
+    if let (Some(bridge), Some(proxy)) = (one("socat bridge"), one("ironcage")) {
+        let what = "one stream: the bridge's throughput by the proxy's";
+        verdicts.push(Verdict::new(what, bridge / proxy, BRIDGE));
     }
-    if let (Some(bare), Some(door)) = (one("bare loopback"), one("ironcage")) {
-        let what = "one stream: bare throughput by the door's";
-        verdicts.push(Verdict::new(what, bare / door, HALF));
+    if let (Some(bare), Some(proxy)) = (one("bare loopback"), one("ironcage")) {
+        let what = "one stream: bare throughput by the proxy's";
+        verdicts.push(Verdict::new(what, bare / proxy, HALF));
     }
     let added = with.median - without.median;
     verdicts.push(Verdict::new("added to a start, by median", added, START));
-    verdicts.push(Verdict::new("the door's own memory", door, MEMORY));
+    verdicts.push(Verdict::new("the proxy's own memory", proxy, MEMORY));
     verdicts
 }
 
 impl fmt::Display for NetworkReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "the network door, median of {} rounds", self.rounds)?;
+        writeln!(f, "the egress proxy, median of {} rounds", self.rounds)?;
         write!(f, "{}", self.host)?;
         writeln!(f, "command: {}\n", self.reproduce)?;
         let mut table = Table::new([

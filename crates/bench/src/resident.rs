@@ -5,8 +5,8 @@
 //! One line in, one line out: `ok NANOSECONDS` or `failed REASON`. It ends when its standard
 //! input does.
 
-use crate::BenchError;
 use crate::scratch::{Complaints, Scratch};
+use crate::{ArmError, BenchError};
 use ironcage_model::Printable;
 use ironcage_sys::bench::{Launch, Program, unshare_mounts};
 use ironcage_sys::rustix;
@@ -18,13 +18,16 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 /// Answers requests on standard input until it ends.
-pub(crate) fn serve(mut measure: impl FnMut() -> Result<Duration, String>) -> io::Result<()> {
+pub(crate) fn serve(mut measure: impl FnMut() -> Result<Duration, ArmError>) -> io::Result<()> {
     let mut answers = io::stdout().lock();
     for request in io::stdin().lock().lines() {
         request?;
         match measure() {
             Ok(elapsed) => writeln!(answers, "ok {}", elapsed.as_nanos())?,
-            Err(reason) => writeln!(answers, "failed {}", reason.replace('\n', "; "))?,
+            Err(error) => {
+                let reason = error.to_string().replace('\n', "; ");
+                writeln!(answers, "failed {reason}")?;
+            }
         }
         answers.flush()?;
     }
@@ -77,25 +80,41 @@ impl Resident {
     }
 
     /// One start; the inner error is why it failed.
-    pub(crate) fn measure(&mut self) -> Result<Result<Duration, String>, BenchError> {
+    pub(crate) fn measure(&mut self) -> Result<Result<Duration, ArmError>, BenchError> {
+        let answer = match self.ask("")? {
+            Ok(answer) => answer,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        match answer.parse() {
+            Ok(nanoseconds) => Ok(Ok(Duration::from_nanos(nanoseconds))),
+            Err(_) => Err(BenchError::Protocol {
+                arm: self.arm.clone(),
+                answer,
+            }),
+        }
+    }
+
+    /// What it answers to a request; the inner error is why it failed.
+    pub(crate) fn ask(&mut self, request: &str) -> Result<Result<String, ArmError>, BenchError> {
         let mut answer = String::new();
         let asked = match &mut self.requests {
-            Some(requests) => requests.write_all(b"\n"),
+            Some(requests) => requests.write_all(format!("{request}\n").as_bytes()),
             None => Err(io::ErrorKind::BrokenPipe.into()),
         };
         let read = asked.and_then(|()| self.answers.read_line(&mut answer));
         if matches!(read, Err(_) | Ok(0)) {
-            return Ok(Err(format!("it ended early: {}", self.complaints.take())));
+            let complaints = self.complaints.take();
+            return Ok(Err(ArmError::Ended { complaints }));
         }
         let answer = answer.trim_end();
         if let Some(reason) = answer.strip_prefix("failed ") {
             let complaints = self.complaints.take();
-            return Ok(Err(format!("{}: {complaints}", Printable::new(reason))));
+            let reason = Printable::new(reason).to_string();
+            return Ok(Err(ArmError::Resident { reason, complaints }));
         }
         answer
             .strip_prefix("ok ")
-            .and_then(|nanoseconds| nanoseconds.parse().ok())
-            .map(|nanoseconds| Ok(Duration::from_nanos(nanoseconds)))
+            .map(|answer| Ok(answer.to_owned()))
             .ok_or_else(|| BenchError::Protocol {
                 arm: self.arm.clone(),
                 answer: answer.to_owned(),
@@ -117,7 +136,6 @@ impl Drop for Resident {
 pub struct PrivateCgroupLaunch {
     /// The program, by its path.
     pub program: PathBuf,
-    /// Its arguments.
     pub arguments: Vec<OsString>,
 }
 
@@ -147,11 +165,11 @@ pub fn serve_launches(launch: &PrivateCgroupLaunch) -> Result<(), BenchError> {
         .map_err(spawn_error)?;
     let prepared = Launch::new(program, &directory, stderr).map_err(spawn_error)?;
     serve(|| {
-        let finished = prepared.run().map_err(|error| error.to_string())?;
+        let finished = prepared.run().map_err(ArmError::system("start it"))?;
         if finished.status.success() {
             Ok(finished.elapsed)
         } else {
-            Err(finished.status.to_string())
+            Err(ArmError::Result(finished.status.to_string()))
         }
     })
     .map_err(BenchError::call("reading requests"))

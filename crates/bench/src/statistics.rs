@@ -6,7 +6,6 @@ use std::time::Duration;
 /// What is said of a set of samples. The unit is the caller's.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Summary {
-    /// How many samples.
     pub runs: usize,
     /// The middle one; the mean of the middle two when their number is even.
     pub median: f64,

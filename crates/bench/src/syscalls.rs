@@ -8,7 +8,7 @@ use crate::scratch::Scratch;
 use crate::statistics::{Shuffle, median};
 use crate::table::{Table, number};
 use crate::verdict::{Target, Verdict};
-use crate::{BenchError, HostFacts};
+use crate::{BenchError, HostFacts, own_program};
 use ironcage_sys::bench::fork_and_wait;
 use ironcage_sys::rustix::fs::{Mode, OFlags, open, stat};
 use ironcage_sys::rustix::io::write;
@@ -47,7 +47,6 @@ pub struct SyscallsRequest {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SyscallTimes(Vec<(String, f64)>);
 
-/// What was measured.
 #[derive(Debug, Clone, Serialize)]
 pub struct SyscallsReport {
     bench: &'static str,
@@ -140,7 +139,7 @@ pub fn bench_syscalls(request: &SyscallsRequest) -> Result<SyscallsReport, Bench
     let host = HostFacts::now();
     let scratch = Scratch::new()?;
     let work = scratch.work();
-    let program = lay_out(&scratch, &request.ironcage)?;
+    let program = lay_out(&scratch)?;
 
     let timer: OsString = TIMER.into();
     let caged: Vec<OsString> = vec![
@@ -188,9 +187,9 @@ pub fn bench_syscalls(request: &SyscallsRequest) -> Result<SyscallsReport, Bench
 }
 
 /// Puts the program and the file that it opens into the workspace; gives the program's path.
-pub(crate) fn lay_out(scratch: &Scratch, ironcage: &Path) -> Result<PathBuf, BenchError> {
+pub(crate) fn lay_out(scratch: &Scratch) -> Result<PathBuf, BenchError> {
     let program = scratch.work().join(PROGRAM);
-    std::fs::copy(ironcage, &program).map_err(BenchError::file("copy to", &program))?;
+    std::fs::copy(own_program()?, &program).map_err(BenchError::file("copy to", &program))?;
     let subject = scratch.work().join(SUBJECT);
     std::fs::write(&subject, "subject").map_err(BenchError::file("write", &subject))?;
     Ok(program)

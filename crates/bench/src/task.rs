@@ -9,7 +9,7 @@ use crate::scratch::Scratch;
 use crate::statistics::{Shuffle, Summary, median, median_interval};
 use crate::table::{Table, number};
 use crate::verdict::{Target, Verdict};
-use crate::{BenchError, HostFacts};
+use crate::{ArmError, BenchError, HostFacts, own_program};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fmt;
@@ -48,7 +48,6 @@ pub struct TaskRequest {
     pub side_channels: bool,
 }
 
-/// What was measured.
 #[derive(Debug, Clone, Serialize)]
 pub struct TaskReport {
     bench: &'static str,
@@ -126,9 +125,9 @@ impl Worker {
         ironcage: &Path,
         scratch: &Scratch,
     ) -> Result<Worker, BenchError> {
-        let mut arguments = leased_line(scratch.work());
+        let mut arguments = leased_line(ironcage, scratch.work());
         arguments.extend(["/bin/sh", "task.sh"].map(OsString::from));
-        let arm = Arm::spawned(name, ironcage, &arguments, scratch.work(), scratch)?;
+        let arm = Arm::spawned(name, &own_program()?, &arguments, scratch.work(), scratch)?;
         let fetch = fetch(ironcage, scratch, "result")?;
         Ok(Worker::new(name, LEASED.to_owned(), arm).with_fetch(Some(fetch)))
     }
@@ -144,11 +143,13 @@ impl Worker {
 /// What a cage with leases is.
 pub(crate) const LEASED: &str = "ironcage run --profile coding-agent-locked, writing in the workspace leased by `ironcage grant` while it runs, what is written kept aside";
 
-/// The arguments of a cage whose workspace is leased while a command runs, up to that command.
-pub(crate) fn leased_line(work: &Path) -> Vec<OsString> {
-    let words = ["probe", "role", "peer", "ironcage-leases"];
+/// The arguments, to this program, of a cage whose workspace is leased while a command runs, up to that command.
+pub(crate) fn leased_line(ironcage: &Path, work: &Path) -> Vec<OsString> {
+    let words = ["probe", "role", "leases"];
     let words = words.into_iter().map(OsString::from);
-    words.chain([work.into(), "--".into()]).collect()
+    words
+        .chain([ironcage.into(), work.into(), "--".into()])
+        .collect()
 }
 
 /// What brings a file over from where a cage keeps it aside.
@@ -311,7 +312,7 @@ pub(crate) fn work_once(
         let path = work.join(name);
         std::fs::write(&path, text).map_err(BenchError::file("write", &path))?;
     }
-    let failed = |reason: String| BenchError::Failed {
+    let failed = |reason: ArmError| BenchError::Failed {
         arm: worker.name.to_owned(),
         reason,
     };
@@ -323,9 +324,10 @@ pub(crate) fn work_once(
     let result = std::fs::read_to_string(&path).map_err(BenchError::file("read", &path))?;
     let expected = expected.get_or_insert_with(|| result.clone());
     if *expected != result {
-        return Err(failed(format!(
-            "the task did something else than before: checksum {result:?}, not {expected:?}"
-        )));
+        return Err(failed(ArmError::Answer {
+            expected: "the checksum of the task before",
+            got: format!("something else: {result:?}, not {expected:?}"),
+        }));
     }
     Ok(elapsed)
 }

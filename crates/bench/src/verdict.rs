@@ -6,7 +6,6 @@ use std::fmt;
 /// What a number should be at most.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Target {
-    /// The bound.
     pub at_most: f64,
     /// In which unit; empty for a ratio.
     pub unit: &'static str,
@@ -17,11 +16,8 @@ pub struct Target {
 pub struct Verdict {
     /// What the number is.
     pub what: String,
-    /// What was measured.
     pub value: f64,
-    /// What it should be.
     pub target: Target,
-    /// Whether it is.
     pub met: bool,
 }
 

@@ -8,7 +8,7 @@ use crate::statistics::{Shuffle, Summary};
 use crate::table::{Table, number};
 use crate::task::{self, Arms, TaskArm, Worker};
 use crate::verdict::{Target, Verdict};
-use crate::{BenchError, HostFacts};
+use crate::{ArmError, BenchError, HostFacts};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fmt;
@@ -62,7 +62,6 @@ pub struct WorkspaceRequest {
     pub files: usize,
 }
 
-/// What was measured.
 #[derive(Debug, Clone, Serialize)]
 pub struct WorkspaceReport {
     bench: &'static str,
@@ -192,7 +191,7 @@ fn caged(mode: &str, command: &[OsString]) -> Vec<OsString> {
     flags.chain(command.iter().cloned()).collect()
 }
 
-fn failed(arm: &str, reason: String) -> BenchError {
+fn failed(arm: &str, reason: ArmError) -> BenchError {
     BenchError::Failed {
         arm: arm.to_owned(),
         reason,

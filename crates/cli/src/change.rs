@@ -1,10 +1,12 @@
-//! The change that a run works on: begun or continued, locked while it lasts, and what becomes
-//! of it at the end.
+//! The change that a run works on: started or continued, locked during the run, and applied, kept
+//! or removed at its end.
 
 use crate::error::CliError;
-use crate::places;
+use crate::paths;
+use ironcage_files::{Links, read_text};
+use ironcage_host::HostFiles;
 use ironcage_model::CageId;
-use ironcage_plan::{ChangeLayer, ChangePlace, Overlaid, Plan, ViewOp};
+use ironcage_plan::{CHANGE, ChangeBinding, ChangeLayer, ChangePlace, Overlaid, Plan, ViewOp};
 use ironcage_policy::{Policy, WorkspaceMode};
 use ironcage_workspace::{
     ApplyOptions, Change, Draft, HowMoved, LayerRequest, LayerRole, Lock, Selection, Store,
@@ -15,58 +17,59 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// Which change a run is going to work on. Nothing is made or taken yet.
+/// The file in a change's directory with the summary that was printed last.
+const TOLD: &str = "told";
+
+/// The change that a run will work on. Nothing is created or locked yet.
 #[derive(Debug, Default)]
-pub(crate) enum Choice {
-    /// None: nothing of this run is copy-on-write.
+pub(crate) enum ChangeChoice {
+    /// Nothing of this run is copy-on-write.
     #[default]
     None,
-    /// One that an earlier run left.
+    /// A pending change of an earlier run.
     Continue(Store, Change),
-    /// A new one.
     Begin {
         store: Store,
         draft: Draft,
-        /// The pending one that it stands beside.
+        /// The pending change of the workspace.
         beside: Option<Change>,
-        /// Whether that is so because another cage works on it.
+        /// Whether another cage works on that pending change.
         busy: bool,
-        /// Whether the next run goes on with that one all the same.
+        /// Whether the next run still continues that pending change.
         stays_first: bool,
     },
 }
 
-impl Choice {
-    /// Chooses: the pending change of the workspace, unless there is none or the user wants to
-    /// start from the real files.
+impl ChangeChoice {
+    /// The pending change of the workspace, or a new one if there is none or `fresh` is set.
     pub(crate) fn make(
-        home: &Path,
+        (home, files): (&Path, &dyn HostFiles),
         workspace: &Path,
         policy: &Policy,
         fresh: bool,
-    ) -> Result<Choice, CliError> {
+    ) -> Result<ChangeChoice, CliError> {
         let mode = policy.workspace_mode.value;
-        // On real files the git directory alone is a layer, where there is one.
+        // With real files only the git directory is a layer.
         let direct = mode == WorkspaceMode::Direct;
         if !mode.is_copy_on_write() && !direct && policy.write.is_empty() {
-            return Ok(Choice::None);
+            return Ok(ChangeChoice::None);
         }
-        let store = places::changes(home);
-        let pending = store.pending(workspace).map_err(shown)?;
-        // One upper layer cannot serve two overlays at once: what either sees then is undefined.
+        let store = paths::changes(home, files);
+        let pending = store.pending(workspace).map_err(change_error)?;
+        // Two overlays on one upper layer have undefined behaviour.
         let busy = pending.as_ref().is_some_and(Change::in_use);
-        // What is in memory begins with nothing.
+        // A change in memory always starts empty.
         let in_memory = policy.in_memory.value;
-        // A change to files is not for a run on the real ones, nor the other way round.
+        // A copy-on-write change cannot be continued on real files, nor the other way round.
         let alike = pending
             .as_ref()
             .is_some_and(|change| (change.mode() == WorkspaceMode::Direct.name()) == direct);
         match pending {
             Some(change) if !fresh && !busy && alike && !in_memory => {
-                Ok(Choice::Continue(store, change))
+                Ok(ChangeChoice::Continue(store, change))
             }
-            beside => Ok(Choice::Begin {
-                draft: store.draft(workspace).map_err(shown)?,
+            beside => Ok(ChangeChoice::Begin {
+                draft: store.draft(workspace).map_err(change_error)?,
                 store,
                 stays_first: beside.is_some() && (busy && !fresh || direct && !alike || in_memory),
                 busy: busy && !fresh && alike && !in_memory,
@@ -75,15 +78,37 @@ impl Choice {
         }
     }
 
-    /// Where the plan puts its layers.
+    /// Where the plan puts its layers. The name of a change that is still to be made is a symbol.
+    pub(crate) fn planned_place(&self) -> ChangePlace {
+        match self {
+            ChangeChoice::Begin { draft, .. } => ChangePlace {
+                directory: planned_directory(draft),
+                layers: Vec::new(),
+            },
+            ChangeChoice::None | ChangeChoice::Continue(..) => self.place(),
+        }
+    }
+
+    /// The value of that symbol.
+    pub(crate) fn binding(&self) -> Option<ChangeBinding> {
+        match self {
+            ChangeChoice::Begin { draft, .. } => Some(ChangeBinding {
+                planned: planned_directory(draft),
+                real: draft.directory.clone(),
+            }),
+            ChangeChoice::None | ChangeChoice::Continue(..) => None,
+        }
+    }
+
+    /// Where its layers are.
     pub(crate) fn place(&self) -> ChangePlace {
         match self {
-            Choice::None => ChangePlace::default(),
-            Choice::Begin { draft, .. } => ChangePlace {
+            ChangeChoice::None => ChangePlace::default(),
+            ChangeChoice::Begin { draft, .. } => ChangePlace {
                 directory: draft.directory.clone(),
                 layers: Vec::new(),
             },
-            Choice::Continue(_, change) => ChangePlace {
+            ChangeChoice::Continue(_, change) => ChangePlace {
                 directory: change.directory().to_owned(),
                 layers: change
                     .layers()
@@ -98,50 +123,50 @@ impl Choice {
         }
     }
 
-    /// Makes what is missing and takes the change for this run alone. `allowed` are the paths
-    /// of the workspace that the policy lets be applied though the host would execute them.
+    /// Creates what is missing, and locks the change for this run. `allowed` are workspace paths
+    /// that the policy allows to be applied although the host would execute them.
     pub(crate) fn open(
         self,
         plan: &Plan,
         mode: WorkspaceMode,
         allowed: &[PathBuf],
-    ) -> Result<Option<Open>, CliError> {
+    ) -> Result<Option<OpenChange>, CliError> {
         let layers = |directory: &Path| layers(plan, directory);
         match self {
-            Choice::None => Ok(None),
-            Choice::Begin {
+            ChangeChoice::None => Ok(None),
+            ChangeChoice::Begin {
                 store,
                 draft,
                 beside,
                 busy,
                 stays_first,
             } => {
-                let wanted = layers(&draft.directory);
+                let wanted = layers(&planned_directory(&draft));
                 if wanted.is_empty() {
                     return Ok(None);
                 }
                 let (mut change, lock) = store
                     .create(&plan.workspace, draft, mode.name(), &wanted)
-                    .map_err(shown)?;
-                change.allow(allowed).map_err(shown)?;
+                    .map_err(change_error)?;
+                change.allow(allowed).map_err(change_error)?;
                 if plan.in_memory().next().is_some() {
-                    change.set_in_memory(true).map_err(shown)?;
+                    change.set_in_memory(true).map_err(change_error)?;
                 }
                 if let Some(first) = beside.as_ref().filter(|_| stays_first) {
-                    store.put_beside(&mut change, first).map_err(shown)?;
+                    store.put_beside(&mut change, first).map_err(change_error)?;
                 }
-                Ok(Some(Open {
+                Ok(Some(OpenChange {
                     store,
                     change,
                     origin: match beside {
-                        Some(first) if busy => Origin::BesideBusy(first),
-                        Some(first) if !stays_first => Origin::InPlaceOf(first),
-                        _ => Origin::First,
+                        Some(first) if busy => ChangeOrigin::BesideBusy(first),
+                        Some(first) if !stays_first => ChangeOrigin::InPlaceOf(first),
+                        _ => ChangeOrigin::First,
                     },
                     lock,
                 }))
             }
-            Choice::Continue(store, mut change) => {
+            ChangeChoice::Continue(store, mut change) => {
                 let wanted = layers(change.directory());
                 if wanted.is_empty() {
                     return Ok(None);
@@ -150,19 +175,19 @@ impl Choice {
                 same_directories(&change)?;
                 if change.in_memory() {
                     anstream::eprintln!(
-                        "ironcage: the last cage kept {} in memory and was killed: what it changed is lost",
+                        "ironcage: the last cage kept change {} in memory and was killed: its changes are lost",
                         change.id()
                     );
-                    change.set_in_memory(false).map_err(shown)?;
+                    change.set_in_memory(false).map_err(change_error)?;
                 }
-                store.renew_work(&change).map_err(shown)?;
-                store.extend(&mut change, &wanted).map_err(shown)?;
-                change.allow(allowed).map_err(shown)?;
+                store.renew_work(&change).map_err(change_error)?;
+                store.extend(&mut change, &wanted).map_err(change_error)?;
+                change.allow(allowed).map_err(change_error)?;
                 lock.share();
-                Ok(Some(Open {
+                Ok(Some(OpenChange {
                     store,
                     change,
-                    origin: Origin::Continued,
+                    origin: ChangeOrigin::Continued,
                     lock,
                 }))
             }
@@ -170,7 +195,12 @@ impl Choice {
     }
 }
 
-/// The overlays of a plan, as the store is to make them.
+/// The directory of a change that is still to be made, in a plan.
+fn planned_directory(draft: &Draft) -> PathBuf {
+    draft.directory.with_file_name(CHANGE)
+}
+
+/// The overlays of a plan, for the store.
 fn layers(plan: &Plan, directory: &Path) -> Vec<LayerRequest> {
     let overlays = plan.view.iter().filter_map(|item| match &item.what {
         ViewOp::Overlay {
@@ -180,7 +210,7 @@ fn layers(plan: &Plan, directory: &Path) -> Vec<LayerRequest> {
                 Overlaid::Workspace => LayerRole::Workspace,
                 Overlaid::Git => LayerRole::Git,
                 Overlaid::Granted => LayerRole::Granted,
-                // What is kept, and no change to be applied.
+                // Kept between runs, never applied.
                 Overlaid::Cache => return None,
             };
             Some((role, lower, upper))
@@ -201,19 +231,19 @@ fn layers(plan: &Plan, directory: &Path) -> Vec<LayerRequest> {
         .collect()
 }
 
-/// A change belongs to the directories that it was begun in, not to their names.
+/// A change belongs to the directories where it started, not to their names.
 fn same_directories(change: &Change) -> Result<(), CliError> {
     for layer in change.layers() {
         let same = std::fs::symlink_metadata(&layer.real)
             .is_ok_and(|now| (now.dev(), now.ino()) == (layer.device, layer.inode));
         if !same {
             return Err(CliError::new(format!(
-                "the change {} belongs to a {} that is gone: another directory has its name",
+                "cannot continue change {}: {} is now another directory",
                 change.id(),
                 layer.real.display()
             ))
-            .hint("--fresh starts a change of its own; the earlier one stays")
-            .hint(format!("`ironcage discard {}` lets it go", change.id())));
+            .hint("--fresh starts a new change; the earlier one stays pending")
+            .hint(format!("`ironcage discard {}` to drop it", change.id())));
         }
     }
     Ok(())
@@ -223,88 +253,91 @@ fn in_use(error: &WorkspaceError) -> CliError {
     let message = CliError::from_error(error);
     match error {
         WorkspaceError::InUse { .. } => message
-            .hint("wait until that cage has ended; then this run goes on with its change")
-            .hint("--fresh starts another change, from the real files"),
+            .hint("wait until that cage has ended, to continue its change")
+            .hint("--fresh starts a new change from the real files"),
         _ => message,
     }
 }
 
-fn shown(error: WorkspaceError) -> CliError {
+fn change_error(error: WorkspaceError) -> CliError {
     CliError::from_error(&error)
 }
 
-/// A change that this process holds.
+/// A change that this process has locked.
 #[derive(Debug)]
-pub(crate) struct Open {
+pub(crate) struct OpenChange {
     store: Store,
     change: Change,
-    origin: Origin,
+    origin: ChangeOrigin,
     lock: Lock,
 }
 
-/// How a run came to its change.
 #[derive(Debug)]
-enum Origin {
-    /// An earlier run left it.
+enum ChangeOrigin {
+    /// Left by an earlier run.
     Continued,
-    /// It is the only one of its workspace.
+    /// The only one of its workspace.
     First,
-    /// The user wanted one from the real files, though this one is pending.
+    /// Started with --fresh, although this one is pending.
     InPlaceOf(Change),
-    /// Another cage works on this one.
+    /// Started because another cage works on this one.
     BesideBusy(Change),
 }
 
-/// How the run ended, as far as its change is concerned.
+/// The content of a change that is removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ChangeContent {
+    Nothing,
+    Something,
+}
+
 #[derive(Debug)]
-pub(crate) struct End {
-    /// The workspace's mode.
+pub(crate) struct RunEnd {
     pub(crate) mode: WorkspaceMode,
-    /// Whether the command ended with status 0.
+    /// Whether the command exited with status 0.
     pub(crate) succeeded: bool,
-    /// Whether to say nothing and ask nothing.
+    /// Print nothing, and do not prompt.
     pub(crate) quiet: bool,
 }
 
-impl Open {
-    /// The change's id.
+impl OpenChange {
     pub(crate) fn id(&self) -> String {
         self.change.id().to_string()
     }
 
-    /// Says what the cage starts with, where that is not the real files alone.
+    /// Reports what the cage starts with, if that is not only the real files.
     pub(crate) fn announce(&self) {
         match &self.origin {
-            Origin::Continued => anstream::eprintln!(
-                "ironcage: goes on with the pending change {}; --fresh starts from the real files",
+            ChangeOrigin::Continued => anstream::eprintln!(
+                "ironcage: continuing pending change {}; --fresh starts from the real files",
                 self.change.id()
             ),
-            Origin::BesideBusy(first) => anstream::eprintln!(
-                "ironcage: another cage works on the pending change {}; this one begins {} from the real files",
+            ChangeOrigin::BesideBusy(first) => anstream::eprintln!(
+                "ironcage: another cage works on pending change {}; this one starts change {} from the real files",
                 first.id(),
                 self.change.id()
             ),
-            Origin::First | Origin::InPlaceOf(_) => {}
+            ChangeOrigin::First | ChangeOrigin::InPlaceOf(_) => {}
         }
     }
 
-    /// Lets a change go that this run began and in which nothing is, since the cage did not start.
+    /// Removes an empty change that this run started: the cage did not start.
     pub(crate) fn abandon(self) -> Result<(), CliError> {
         match self.origin {
-            Origin::Continued => Ok(()),
+            ChangeOrigin::Continued => Ok(()),
             _ if !self.change.is_unused() => Ok(()),
-            _ => self.remove(),
+            _ => self.remove(ChangeContent::Nothing),
         }
     }
 
-    /// Writes a change down that was in memory: the cage's storage, and where on it what of the
-    /// change is.
+    /// Writes a change that was in memory to disk. `storage` is the cage's storage, and `places` are
+    /// its directories there.
     pub(crate) fn write_down<'p>(
         &mut self,
         storage: &OwnedFd,
         places: impl Iterator<Item = (&'p Path, &'static str)>,
     ) -> Result<(), CliError> {
-        // Refused on hosts without user namespaces, where there are no such cages either.
+        // Refused on hosts without user namespaces, which cannot start such cages either.
         let _ = take_owners_rights();
         let storage = PathBuf::from(format!("/proc/self/fd/{}", storage.as_raw_fd()));
         let uppers: Vec<(PathBuf, PathBuf)> = places
@@ -314,26 +347,28 @@ impl Open {
             })
             .collect();
         self.change.write_down(&uppers).map_err(|error| {
-            shown(error).hint("what the cage changed was in its memory, and is lost")
+            change_error(error).hint("the change was in the cage's memory, and is lost")
         })?;
         if !self.change.is_unused() {
-            self.store.make_current(&self.change).map_err(shown)?;
+            self.store
+                .make_current(&self.change)
+                .map_err(change_error)?;
         }
         Ok(())
     }
 
-    /// What becomes of it when the command has ended: applied where that is the mode and the
-    /// command succeeded, else kept aside, told, and on a terminal asked about.
-    pub(crate) fn finish(mut self, cage: &CageId, end: &End) -> Result<(), CliError> {
+    /// Ends the run's use of the change: applies it if that is the mode and the command succeeded;
+    /// else keeps it pending and reports it, with a prompt on a terminal.
+    pub(crate) fn finish(mut self, cage: &CageId, end: &RunEnd) -> Result<(), CliError> {
         if self.change.is_unused() {
-            return self.remove();
+            return self.remove(ChangeContent::Nothing);
         }
-        self.change.add_cage(cage).map_err(shown)?;
-        // Refused on hosts without user namespaces: what cannot be read there is told.
+        self.change.add_cage(cage).map_err(change_error)?;
+        // Refused on hosts without user namespaces; a file that cannot be read there is reported.
         let _ = take_owners_rights();
-        self.lock.unshare(&self.change).map_err(shown)?;
-        if !self.change.differs().map_err(shown)? {
-            return self.remove();
+        self.lock.unshare(&self.change).map_err(change_error)?;
+        if !self.change.differs().map_err(change_error)? {
+            return self.remove(ChangeContent::Something);
         }
         let options = ApplyOptions {
             hold_flagged: true,
@@ -349,12 +384,35 @@ impl Open {
         if end.quiet {
             return Ok(());
         }
-        let summary = self.change.summary().map_err(shown)?;
-        anstream::eprintln!("ironcage: kept aside as {}: {summary}", self.change.id());
-        if std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
+        let summary = self.change.summary().map_err(change_error)?;
+        // The same as after the last run: the user knows it, and has answered.
+        let text = summary.to_string();
+        let told = self.change.directory().join(TOLD);
+        let largest = u64::try_from(text.len()).unwrap_or(u64::MAX);
+        let known = read_text(&told, largest, Links::Refuse).is_ok_and(|known| known == text);
+        if known {
+            return Ok(());
+        }
+        // Without the note, the summary is printed again after the next run.
+        let _ = std::fs::write(&told, &text);
+        if summary.only_aside {
+            let aside = self.change.aside(&summary);
+            anstream::eprintln!(
+                "ironcage: pending change {}: kept for the next run: {aside}; `ironcage apply PATH` copies it to the real tree",
+                self.change.id()
+            );
+            return Ok(());
+        }
+        let asks = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
+        if asks {
+            // What the agent left set must not hide what is asked.
+            ironcage_terminal::reclaim_screen();
+        }
+        anstream::eprintln!("ironcage: pending change {}: {text}", self.change.id());
+        if asks {
             return self.ask();
         }
-        // Without an id the commands are about another one, or find none from here.
+        // Without an ID the commands would use another change, or find none from here.
         let here =
             std::env::current_dir().is_ok_and(|cwd| cwd.starts_with(self.change.workspace()));
         let id = match self.change.beside() {
@@ -362,14 +420,14 @@ impl Open {
             _ => format!(" {}", self.change.id()),
         };
         anstream::eprintln!(
-            "  hint: `ironcage diff{id}` shows it, `ironcage apply{id}` brings it over, `ironcage discard{id}` lets it go"
+            "  hint: `ironcage diff{id}` to review, `ironcage apply{id}` to keep it, `ironcage discard{id}` to drop it"
         );
         Ok(())
     }
 
     fn apply(self, options: &ApplyOptions, quiet: bool) -> Result<(), CliError> {
         let everything = Selection::everything();
-        let Open {
+        let OpenChange {
             store,
             change,
             lock,
@@ -377,12 +435,12 @@ impl Open {
         } = self;
         let applied = store
             .apply_locked(&change, &lock, &everything, options)
-            .map_err(shown)?;
+            .map_err(change_error)?;
         if !quiet {
             anstream::eprintln!("ironcage: {applied}");
             if !applied.finished {
                 anstream::eprintln!(
-                    "  hint: the rest stays aside as {}: `ironcage diff` shows it",
+                    "  hint: the rest stays pending as {}; `ironcage diff` to review",
                     change.id()
                 );
             }
@@ -390,26 +448,25 @@ impl Open {
         Ok(())
     }
 
-    /// Brings over what was committed, however the command ended: the files that belong to it
-    /// are real already. Only what stays aside
-    /// or is lost is told.
+    /// Applies new commits, however the command ended: the files that belong to them are real
+    /// already. Reports only what stays pending or is lost.
     fn commit(self, options: &ApplyOptions, quiet: bool) -> Result<(), CliError> {
         let everything = Selection::everything();
         let applied = self
             .store
             .apply_locked(&self.change, &self.lock, &everything, options)
-            .map_err(shown)?;
+            .map_err(change_error)?;
         let lost = applied
             .references
             .iter()
             .any(|reference| reference.how == HowMoved::Deleted);
-        let to_tell = !applied.finished || !applied.flagged.is_empty() || lost;
-        if !quiet && to_tell {
+        let to_report = !applied.finished || !applied.flagged.is_empty() || lost;
+        if !quiet && to_report {
             anstream::eprintln!("ironcage: in the git directory: {applied}");
         }
         if !quiet && !applied.finished {
             anstream::eprintln!(
-                "  hint: it stays aside as {}: `ironcage diff {}` shows it",
+                "  hint: it stays pending as {}; `ironcage diff {}` to review",
                 self.change.id(),
                 self.change.id()
             );
@@ -417,37 +474,44 @@ impl Open {
         Ok(())
     }
 
-    /// Lets the user choose. No answer keeps it.
+    /// Prompts the user. No answer keeps the change.
     fn ask(self) -> Result<(), CliError> {
         loop {
+            // Input that answered something the agent showed must not answer this.
+            ironcage_terminal::drop_typed();
             anstream::eprint!("[a]pply, [d]iff, [k]eep or [x] discard? [k] ");
             let mut answer = String::new();
             let read = std::io::stdin().lock().read_line(&mut answer);
             match (read, answer.trim()) {
                 (Ok(0) | Err(_), _) | (_, "" | "k" | "keep") => return Ok(()),
                 (_, "a" | "apply") => return self.apply(&ApplyOptions::default(), false),
-                (_, "x" | "discard") => return self.remove(),
+                (_, "x" | "discard") => return self.remove(ChangeContent::Something),
                 (_, "d" | "diff") => {
-                    crate::commands::diff::show(&self.change, &Selection::everything())?;
+                    crate::commands::change::diff::show(&self.change, &Selection::everything())?;
                 }
                 _ => {}
             }
         }
     }
 
-    fn remove(self) -> Result<(), CliError> {
-        let Open {
+    fn remove(self, found: ChangeContent) -> Result<(), CliError> {
+        let OpenChange {
             store,
             change,
             lock,
             origin,
         } = self;
-        store.remove_locked(&change).map_err(shown)?;
-        drop(lock);
+        let removed = match found {
+            ChangeContent::Nothing => store.remove_unused(&change),
+            ChangeContent::Something => store.remove_locked(&change),
+        };
+        removed.map_err(change_error)?;
+        // It went with the change, and this process ends.
+        std::mem::forget(lock);
         match origin {
-            // It is the one to go on with again.
-            Origin::InPlaceOf(first) if first.directory().is_dir() => {
-                store.make_current(&first).map_err(shown)
+            // The next run continues the earlier change again.
+            ChangeOrigin::InPlaceOf(first) if first.directory().is_dir() => {
+                store.make_current(&first).map_err(change_error)
             }
             _ => Ok(()),
         }

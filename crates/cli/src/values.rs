@@ -1,5 +1,6 @@
-//! Values of flags: names that completions offer, and numbers with errors that a person reads.
+//! Parsers for argument values: names with completions, ages and counts.
 
+use crate::error::InvalidValue;
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::{Arg, Command, Error};
 use ironcage_model::Layer;
@@ -8,45 +9,61 @@ use std::ffi::OsStr;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A text for which completions offer names. Others are taken too: what a name means is judged
-/// where all of the policy is known, with an error that says more.
+/// A string for which completions suggest names. Others are accepted too: the policy resolves
+/// names, with better errors.
 #[derive(Debug, Clone)]
-pub(crate) struct Offered(fn() -> Vec<&'static str>);
+pub(crate) struct SuggestedName(fn() -> Vec<&'static str>);
 
-impl Offered {
-    /// The profiles that ship.
+impl SuggestedName {
     pub(crate) fn profiles() -> Self {
-        Offered(|| {
+        SuggestedName(|| {
             ironcage_policy::profiles()
                 .map(|profile| profile.name)
                 .collect()
         })
     }
 
-    /// Shells that can ask how a line goes on.
-    pub(crate) fn shells() -> Self {
-        Offered(|| clap_complete::env::Shells::builtins().names().collect())
+    pub(crate) fn bundles() -> Self {
+        SuggestedName(ironcage_catalog::bundles::names)
     }
 
-    /// Lists of system calls.
+    pub(crate) fn logins() -> Self {
+        SuggestedName(|| {
+            let logins = ironcage_catalog::logins::ENTRIES.iter();
+            logins.map(|login| login.name).collect()
+        })
+    }
+
+    pub(crate) fn reason_codes() -> Self {
+        SuggestedName(|| {
+            let tables = ironcage_model::reason_tables().into_iter();
+            tables
+                .flat_map(|(_, table)| table)
+                .map(|entry| entry.code)
+                .collect()
+        })
+    }
+
+    pub(crate) fn shells() -> Self {
+        SuggestedName(|| clap_complete::env::Shells::builtins().names().collect())
+    }
+
     pub(crate) fn syscall_lists() -> Self {
-        Offered(|| {
+        SuggestedName(|| {
             let lists = ironcage_policy::syscalls::lists();
             lists.iter().map(|list| list.name).collect()
         })
     }
 
-    /// Groups of system calls.
     pub(crate) fn syscall_groups() -> Self {
-        Offered(|| {
+        SuggestedName(|| {
             let groups = ironcage_policy::syscalls::groups();
             groups.iter().map(|group| group.name).collect()
         })
     }
 
-    /// Capabilities that a cage can have.
     pub(crate) fn capabilities() -> Self {
-        Offered(|| {
+        SuggestedName(|| {
             let known = ironcage_policy::capabilities::ENTRIES.iter();
             known
                 .filter(|one| one.allowed)
@@ -56,7 +73,7 @@ impl Offered {
     }
 }
 
-impl TypedValueParser for Offered {
+impl TypedValueParser for SuggestedName {
     type Value = String;
 
     fn parse_ref(
@@ -73,7 +90,46 @@ impl TypedValueParser for Offered {
     }
 }
 
-/// A layer, by its name.
+/// A typed value for which completions suggest names.
+#[derive(Debug)]
+pub(crate) struct NamedValue<T> {
+    names: &'static [&'static str],
+    of: std::marker::PhantomData<fn() -> T>,
+}
+
+// Derived, it would ask for a `T` that is `Clone`.
+impl<T> Clone for NamedValue<T> {
+    fn clone(&self) -> Self {
+        NamedValue::of(self.names)
+    }
+}
+
+impl<T> NamedValue<T> {
+    pub(crate) fn of(names: &'static [&'static str]) -> Self {
+        NamedValue {
+            names,
+            of: std::marker::PhantomData,
+        }
+    }
+}
+
+impl<T> TypedValueParser for NamedValue<T>
+where
+    T: FromStr + Clone + Send + Sync + 'static,
+    T::Err: std::error::Error + Send + Sync + 'static,
+{
+    type Value = T;
+
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<T, Error> {
+        let parser = StringValueParser::new().try_map(|name| name.parse::<T>());
+        parser.parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(self.names.iter().map(PossibleValue::new)))
+    }
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct LayerName;
 
@@ -99,27 +155,19 @@ impl TypedValueParser for LayerName {
     }
 }
 
-/// An age, with its unit: what is removed by it must not depend on what a bare number means.
-pub(crate) fn age(text: &str) -> Result<Duration, String> {
-    let wanted = || {
-        format!(
-            "`{}` is no age with a unit, such as 12h or 30d",
-            text.escape_debug()
-        )
-    };
+/// An age with a unit. A bare number is refused: the flag decides what is removed.
+pub(crate) fn age(text: &str) -> Result<Duration, InvalidValue> {
+    let expected = "a number with a unit, for example 12h or 30d";
+    let invalid = || InvalidValue::new("age", text, expected);
     if text.trim().ends_with(|last: char| last.is_ascii_digit()) {
-        return Err(wanted());
+        return Err(invalid());
     }
-    let limit: TimeLimit = text.parse().map_err(|_| wanted())?;
-    limit.0.ok_or_else(wanted)
+    let limit: TimeLimit = text.parse().map_err(|_| invalid())?;
+    limit.0.ok_or_else(invalid)
 }
 
-/// A count: a whole number, not negative.
-pub(crate) fn count<T: FromStr>(text: &str) -> Result<T, String> {
-    text.parse().map_err(|_| {
-        format!(
-            "`{}` is not a whole number such as 100",
-            text.escape_debug()
-        )
-    })
+pub(crate) fn count<T: FromStr>(text: &str) -> Result<T, InvalidValue> {
+    let expected = "a whole number, for example 100";
+    text.parse()
+        .map_err(|_| InvalidValue::new("number", text, expected))
 }

@@ -1,8 +1,5 @@
-//! What `ironcage --version` says: version, commit, target, and how it was built.
-//!
-//! All of it is decided when the binary is built; nothing is computed at run time.
+//! The text of `ironcage version`: version, commit, target and kind of build, all set at build time.
 
-/// The kind of build, and what it can do that others cannot.
 #[cfg(not(debug_assertions))]
 macro_rules! build_kind {
     () => {
@@ -11,15 +8,14 @@ macro_rules! build_kind {
 }
 
 /// Debug builds die at the step that `IRONCAGE_FAULT` names, for the tests of interrupted starts,
-/// and leave out what `IRONCAGE_LAYERS_OFF` names, for `ironcage probe matrix`.
+/// and disable the layers that `IRONCAGE_LAYERS_OFF` names, for `ironcage probe matrix`.
 #[cfg(debug_assertions)]
 macro_rules! build_kind {
     () => {
-        "debug, fault injection, layers can be left out"
+        "debug, fault injection, layers can be disabled"
     };
 }
 
-/// The text of `--version`.
 pub(crate) const VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     " (",

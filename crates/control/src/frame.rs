@@ -1,4 +1,4 @@
-//! From messages to packets and back: a version, a bound, a body.
+//! Encodes messages as packets and back: a version, a size limit, a body.
 //!
 //! ```text
 //! bytes  0..2   "IC"
@@ -8,8 +8,8 @@
 //!        8..    the body: JSON
 //! ```
 //!
-//! Whatever comes is taken apart as if a stranger had sent it: nothing is allocated by a length
-//! that a packet claims, and what is not understood is an error that says why.
+//! Incoming packets are not trusted: no allocation depends on a length in a packet, and a packet
+//! that cannot be parsed is an error that says why.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -27,15 +27,15 @@ pub const MAX_DESCRIPTORS: usize = 16;
 
 const MAGIC: [u8; 2] = *b"IC";
 
-/// Why a packet is no message.
+/// Why a packet is not a valid message.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     /// It does not begin as messages of this protocol do.
-    #[error("this is not a message of Ironcage's control protocol")]
+    #[error("not a message of Ironcage's control protocol")]
     NotOurs,
     /// The other side speaks another version.
     #[error(
-        "the other side speaks version {theirs} of the control protocol, this one {VERSION}; use the ironcage that started the cage, or start the cage anew"
+        "the peer uses version {theirs} of the control protocol, this program version {VERSION}; use the ironcage that started the cage, or restart the cage"
     )]
     Version {
         /// The other side's version.
@@ -45,17 +45,17 @@ pub enum FrameError {
     #[error("the message is longer than {MAX_BODY} bytes")]
     TooLong,
     /// The header says something that this version does not know.
-    #[error("the message has a header that this version does not know")]
+    #[error("the message has a header that this version does not support")]
     Header,
     /// Its body was announced in a descriptor that is not there, not a memfd, or still open to
     /// changes.
-    #[error("the message has no body that is safe to read: a sealed memfd was announced")]
+    #[error("the body of the message is not in a sealed memfd")]
     Unsealed,
     /// It has more descriptors than messages have.
     #[error("the message has more than {MAX_DESCRIPTORS} descriptors")]
     Descriptors,
     /// Its body is not what it should be.
-    #[error("the message is not understood: {0}")]
+    #[error("cannot parse the message: {0}")]
     Body(#[from] serde_json::Error),
 }
 

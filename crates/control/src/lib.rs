@@ -6,33 +6,34 @@
 //! version and a bound on its length, with descriptors beside it where a message has some.
 //!
 //! To add something that a running cage can be asked: a variant of [`Request`] and of [`Reply`]
-//! here, and an arm in `crates/runtime/src/control/requests.rs`.
+//! here, and an arm in `crates/supervisor/src/control/requests.rs`.
 //!
 //! This room knows words, not what they do: it neither starts nor ends anything.
+#![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
+mod cage_request;
 mod channel;
 pub mod frame;
-mod inquiry;
 mod message;
 mod network;
 mod peer;
 mod place;
 mod typed;
 
+pub use cage_request::{
+    Answered, CageMessage, CageRequest, CageRequestError, CageRequestKind, CageRequestLine,
+    ChildLine, LONGEST_CAGE_REQUEST, LONGEST_MESSAGE, MOST_NAMED, ShellLine, ShellRequest,
+};
 pub use channel::{Channel, Packet, pair};
-pub use inquiry::{
-    ASK_PROGRAM, ASK_SOCKET, Answered, ChildLine, InquiredThing, Inquiry, InquiryError,
-    InquiryLine, LONGEST_INQUIRY, LONGEST_MESSAGE, MOST_NAMED, Said, ShellInquiry, ShellLine,
-};
 pub use message::{
-    ApproveRequest, Bytes, ChannelDescription, ChannelRequest, ChannelRole, Description,
-    ExecDescription, ExecRequest, ExecStreams, GrantRequest, LeaseDescription, LeaseState,
-    NotGiven, QuestionDescription, Reply, Request, ScopeRequest, ShellIntent, Size, State, Stats,
-    Wanted,
+    ApproveRequest, Bytes, ChannelDescription, ChannelRequest, ChannelRole, DeniedLease,
+    Description, ExecDescription, ExecRequest, ExecStreams, GrantRequest, LeaseDescription,
+    LeaseState, LeaseTarget, PermissionRequestDescription, Reply, Request, ScopeRequest,
+    ShellIntent, Size, State, Stats,
 };
-pub use network::{NetworkRequest, NetworkRules};
-pub use peer::{Examination, PeerRefusal, examine};
+pub use network::{NetworkRequest, NetworkRules, listen_on_loopback};
+pub use peer::{Examination, PeerDenial, examine};
 pub use place::{
     Dialled, Entry, InvalidName, Listener, NameClaim, PlaceError, RuntimeDir, check_name,
 };

@@ -1,9 +1,9 @@
-//! What can be asked of a running cage, and what it answers. Plain types.
+//! Requests to a running cage and its replies, as plain types.
 
 use crate::{NetworkRequest, NetworkRules};
 use ironcage_model::{
-    CageId, Ending, Holder, LayerReport, Lease, LeaseEnd, LeaseOrigin, Question, Resource, Right,
-    Taint, Term,
+    CageId, Ending, GrantedLease, Holder, LayerReport, Lease, LeaseEnd, LeaseOrigin, LeaseOutcome,
+    PermissionRequest, Reason, Resource, Right, Taint, Term,
 };
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -41,8 +41,7 @@ pub enum Request {
     Attach,
     /// Something about the network.
     Network(NetworkRequest),
-    /// Asks for a lease. Answered by [`Reply::Granted`], or by [`Reply::InBase`] where the cage
-    /// has it anyway.
+    /// Asks for a lease. Answered by [`Reply::Lease`].
     Grant(GrantRequest),
     /// Takes a lease back, or all of them. Answered by [`Reply::Revoking`], then by
     /// [`Reply::LeaseEnded`] for each.
@@ -61,7 +60,7 @@ pub enum Request {
     },
     /// Which questions wait for an answer. Answered by [`Reply::Questions`].
     Questions,
-    /// Says yes to a question. Answered by [`Reply::Granted`] when the lease is open.
+    /// Says yes to a question. Answered by [`Reply::Lease`] when the lease is open.
     Approve(ApproveRequest),
     /// Says no to a question. Answered by [`Reply::Denied`].
     Deny {
@@ -73,10 +72,10 @@ pub enum Request {
     /// Stops every process of the cage until [`Request::Release`] or the end of the connection.
     /// Answered by [`Reply::Held`], when they have been told to stop.
     Hold,
-    /// Lets the cage's copy-on-write views look at the real files anew, and what this connection
-    /// holds go on. Answered by [`Reply::Released`].
+    /// Refreshes the cage's copy-on-write views of the real files, and resumes what this connection
+    /// holds. Answered by [`Reply::Released`].
     Release,
-    /// Lets a cage go on that was stopped for its user to look at. Answered by [`Reply::Resumed`].
+    /// Resumes a cage that drift has frozen. Answered by [`Reply::Resumed`].
     Resume,
 }
 
@@ -84,7 +83,7 @@ pub enum Request {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantRequest {
     /// What.
-    pub wanted: Wanted,
+    pub wanted: LeaseTarget,
     /// For how long.
     pub term: Term,
     /// How many times it can be used, where that is counted.
@@ -97,7 +96,7 @@ pub struct GrantRequest {
 /// What a lease is asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Wanted {
+pub enum LeaseTarget {
     /// The path whose descriptor is beside the message.
     Path {
         /// What is to be done with it.
@@ -122,10 +121,10 @@ pub struct ApproveRequest {
 
 /// A question that waits for an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct QuestionDescription {
+pub struct PermissionRequestDescription {
     /// The question.
     #[serde(flatten)]
-    pub question: Question,
+    pub question: PermissionRequest,
     /// How often the same was asked.
     pub asked: u32,
     /// How long an answer is still waited for.
@@ -214,7 +213,7 @@ pub struct ShellIntent {
     /// The shell.
     pub shell: String,
     /// What the command names that cannot even be asked for.
-    pub refused: Vec<NotGiven>,
+    pub refused: Vec<DeniedLease>,
     /// Whether it may do more than it names.
     pub open: bool,
 }
@@ -233,18 +232,19 @@ impl Default for ScopeRequest {
 
 /// A lease that was asked for and not given.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NotGiven {
+pub struct DeniedLease {
     /// What.
     pub resource: Resource,
     /// Why, and what to do.
-    pub reason: String,
+    #[serde(flatten)]
+    pub reason: Reason,
     /// Whether a person could give it.
     pub ask: bool,
 }
 
-impl fmt::Display for NotGiven {
+impl fmt::Display for DeniedLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.resource, self.reason)
+        write!(f, "{}: {}", self.resource, self.reason.with_code())
     }
 }
 
@@ -314,13 +314,8 @@ pub enum Reply {
     },
     /// Connections are told as they happen.
     Watching,
-    /// A lease is open.
-    Granted(Lease),
-    /// No lease is needed.
-    InBase {
-        /// Why.
-        reason: String,
-    },
+    /// What came of a request for a lease, or of an approval.
+    Lease(LeaseOutcome<GrantedLease>),
     /// So many leases are being taken back.
     Revoking {
         /// How many.
@@ -336,7 +331,7 @@ pub enum Reply {
         holders: Vec<Holder>,
     },
     /// A scope was not started, because it was not given all that it was to have.
-    NotGiven(Vec<NotGiven>),
+    NotGiven(Vec<DeniedLease>),
     /// A person was asked about something that a scope is to have; the answer is waited for.
     Asked {
         /// The question's number.
@@ -345,7 +340,7 @@ pub enum Reply {
         resource: Resource,
     },
     /// What a shell's command will not have. It runs without.
-    Lacks(Vec<NotGiven>),
+    Lacks(Vec<DeniedLease>),
     /// A shell's command is given nothing: it is to run in the cage.
     InCage,
     /// The leases of the cage.
@@ -353,9 +348,7 @@ pub enum Reply {
     /// A channel was opened or closed.
     ChannelChanged,
     /// The questions that wait for an answer.
-    Questions(Vec<QuestionDescription>),
-    /// A question of a scope's was approved: the scope opens what it was about.
-    Approved,
+    Questions(Vec<PermissionRequestDescription>),
     /// A question was denied.
     Denied {
         /// Which.
@@ -374,7 +367,8 @@ pub enum Reply {
     /// The request was refused.
     Refused {
         /// Why, and what to do.
-        reason: String,
+        #[serde(flatten)]
+        reason: Reason,
     },
 }
 
@@ -403,7 +397,7 @@ pub struct ChannelRequest {
     pub size: u32,
     /// Most messages in a minute.
     pub rate: u32,
-    /// Most messages that nobody has received yet.
+    /// The longest queue of messages.
     pub queue: u32,
 }
 
@@ -416,7 +410,7 @@ pub struct ChannelDescription {
     pub role: ChannelRole,
     /// The cage at the other end.
     pub peer: CageId,
-    /// Messages that nobody has received yet.
+    /// Messages in the queue.
     pub queued: u32,
 }
 
@@ -540,7 +534,7 @@ impl<'de> Deserialize<'de> for Bytes {
         impl<'de> Visitor<'de> for Either {
             type Value = Bytes;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("text or a list of bytes")
+                f.write_str("a string or a list of bytes")
             }
             fn visit_str<E>(self, text: &str) -> Result<Bytes, E> {
                 Ok(Bytes(text.as_bytes().to_vec()))

@@ -2,6 +2,8 @@
 
 use ironcage_model::{HostRule, HttpRule, LiveRule, NetworkLimits, NetworkVerdict, Publish};
 use serde::{Deserialize, Serialize};
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::fd::OwnedFd;
 
 /// What a client asks about the network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,4 +61,12 @@ pub struct NetworkRules {
     pub published: Vec<Publish>,
     /// Bounds on what goes out.
     pub limits: NetworkLimits,
+}
+
+/// Listens on the host's loopback for a port inside, at any that is free where none is named.
+pub fn listen_on_loopback(wanted: Publish) -> std::io::Result<(Publish, OwnedFd)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, wanted.outer))?;
+    let outer = listener.local_addr()?.port();
+    let publish = Publish { outer, ..wanted };
+    Ok((publish, listener.into()))
 }

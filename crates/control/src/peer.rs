@@ -1,15 +1,16 @@
-//! Who is at the other end of a control socket.
+//! Identifies the peer of a control socket.
 //!
-//! The same user id is not enough: a process in a cage that this user started has it too. So the
-//! peer must also live in the user and pid namespace that the supervisor was started in. A peer
-//! that cannot be examined is refused.
+//! The same user ID is not enough: a process in a cage that this user started has it too. So the
+//! peer must also be in the user and PID namespace that the supervisor was started in. A peer
+//! that cannot be identified is rejected.
 
 use ironcage_sys::net::peer_pidfd;
+use ironcage_sys::process::started_as;
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
-use ironcage_sys::rustix::fs::{AtFlags, Mode, OFlags, open, statat};
+use ironcage_sys::rustix::fs::{AtFlags, CWD, Mode, OFlags, open, statat};
 use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::net::sockopt::socket_peercred;
-use ironcage_sys::rustix::process::{PidfdFlags, geteuid, pidfd_open};
+use ironcage_sys::rustix::process::{PidfdFlags, pidfd_open};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -22,11 +23,11 @@ pub struct Examination {
     pid: (u64, u64),
 }
 
-/// Why a peer is refused.
+/// Why a peer was rejected.
 #[derive(Debug, thiserror::Error)]
-pub enum PeerRefusal {
+pub enum PeerDenial {
     /// It is another user.
-    #[error("the peer is user {theirs}, the cage belongs to user {ours}")]
+    #[error("the peer is user {theirs}, but the cage belongs to user {ours}")]
     User {
         /// The peer's user id.
         theirs: u32,
@@ -34,22 +35,22 @@ pub enum PeerRefusal {
         ours: u32,
     },
     /// It lives in another namespace.
-    #[error("the peer is in another {kind} namespace than the supervisor")]
+    #[error("the peer is not in the supervisor's {kind} namespace")]
     Namespace {
         /// Which kind.
         kind: &'static str,
     },
     /// It is gone, or hides.
-    #[error("the peer cannot be examined")]
+    #[error("cannot identify the peer")]
     Unknown(#[source] io::Error),
 }
 
-impl PeerRefusal {
+impl PeerDenial {
     /// Whether it was gone before it could be looked at, as a client is that has asked nothing.
     pub fn is_gone(&self) -> bool {
         let errno = match self {
-            PeerRefusal::Unknown(error) => Errno::from_io_error(error),
-            PeerRefusal::User { .. } | PeerRefusal::Namespace { .. } => None,
+            PeerDenial::Unknown(error) => Errno::from_io_error(error),
+            PeerDenial::User { .. } | PeerDenial::Namespace { .. } => None,
         };
         matches!(errno, Some(Errno::SRCH | Errno::NOENT))
     }
@@ -58,11 +59,10 @@ impl PeerRefusal {
 impl Examination {
     /// What a peer of this process must have.
     pub fn of_this_process() -> io::Result<Self> {
-        let own = open_process("/proc/self")?;
         Ok(Examination {
-            uid: geteuid().as_raw(),
-            user: namespace(own.as_fd(), "ns/user")?,
-            pid: namespace(own.as_fd(), "ns/pid")?,
+            uid: started_as(),
+            user: namespace(CWD, "/proc/self/ns/user")?,
+            pid: namespace(CWD, "/proc/self/ns/pid")?,
         })
     }
 }
@@ -85,18 +85,18 @@ fn is_alive(pidfd: BorrowedFd<'_>) -> Result<bool, Errno> {
 }
 
 /// Looks at the process that connected.
-pub fn examine(socket: BorrowedFd<'_>, wanted: &Examination) -> Result<(), PeerRefusal> {
-    let unknown = |error: Errno| PeerRefusal::Unknown(error.into());
+pub fn examine(socket: BorrowedFd<'_>, wanted: &Examination) -> Result<(), PeerDenial> {
+    let unknown = |error: Errno| PeerDenial::Unknown(error.into());
     let credentials = socket_peercred(socket).map_err(unknown)?;
     let theirs = credentials.uid.as_raw();
     if theirs != wanted.uid {
         let ours = wanted.uid;
-        return Err(PeerRefusal::User { theirs, ours });
+        return Err(PeerDenial::User { theirs, ours });
     }
     let pid = credentials.pid;
     // Before Linux 6.5 the number has to do; it could only have been given to another process
     // since the peer connected, which is a moment ago.
-    let pidfd = match peer_pidfd(socket).map_err(PeerRefusal::Unknown)? {
+    let pidfd = match peer_pidfd(socket).map_err(PeerDenial::Unknown)? {
         Some(pidfd) => pidfd,
         None => pidfd_open(pid, PidfdFlags::empty()).map_err(unknown)?,
     };
@@ -108,10 +108,10 @@ pub fn examine(socket: BorrowedFd<'_>, wanted: &Examination) -> Result<(), PeerR
         return Err(unknown(Errno::SRCH));
     }
     if user != wanted.user {
-        return Err(PeerRefusal::Namespace { kind: "user" });
+        return Err(PeerDenial::Namespace { kind: "user" });
     }
     if own_pid != wanted.pid {
-        return Err(PeerRefusal::Namespace { kind: "pid" });
+        return Err(PeerDenial::Namespace { kind: "pid" });
     }
     Ok(())
 }
@@ -130,20 +130,28 @@ mod tests {
             ..wanted
         };
         let refused = examine(one.as_fd(), &user).unwrap_err();
-        assert!(refused.to_string().contains("another user namespace"));
+        assert!(
+            refused
+                .to_string()
+                .contains("not in the supervisor's user namespace")
+        );
         let pid = Examination {
             pid: (0, 0),
             ..wanted
         };
         let refused = examine(one.as_fd(), &pid).unwrap_err();
-        assert!(refused.to_string().contains("another pid namespace"));
+        assert!(
+            refused
+                .to_string()
+                .contains("not in the supervisor's pid namespace")
+        );
         let uid = Examination {
             uid: wanted.uid + 1,
             ..wanted
         };
         assert!(matches!(
             examine(one.as_fd(), &uid),
-            Err(PeerRefusal::User { .. })
+            Err(PeerDenial::User { .. })
         ));
     }
 }

@@ -1,32 +1,39 @@
-//! Where control sockets lie: the user's runtime directory, for nobody else.
+//! Control sockets, in the user's private runtime directory.
 //!
-//! One socket for each running cage, `cages/ID.PID`; the number is the supervisor's, so that what
-//! a killed supervisor left behind is told from a living one without disturbing the living. Names
-//! that users give are links to the same in `names`. No cage sees these directories.
+//! Each running cage has one socket, `cages/ID.PID`. The supervisor's PID in the name tells the
+//! socket of a killed supervisor from a live one without connecting to it. Names of cages are links
+//! to these sockets in `names`. No cage sees these directories.
 
 use crate::Channel;
 use ironcage_model::CageId;
+use ironcage_sys::process::started_as;
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ironcage_sys::rustix::fs::{
-    AtFlags, CWD, FlockOperation, Mode, OFlags, chmodat, flock, fstat, mkdirat, open, openat,
-    readlinkat, symlinkat, unlinkat,
+    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RawDir, Timespec as FileTime, Timestamps,
+    UTIME_NOW, chmodat, flock, fstat, mkdirat, open, openat, readlinkat, statat, symlinkat,
+    unlinkat, utimensat,
 };
 use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::net::sockopt::{Timeout, set_socket_timeout};
 use ironcage_sys::rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
-use ironcage_sys::rustix::process::{Pid, PidfdFlags, geteuid, getpid, pidfd_open};
+use ironcage_sys::rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
+use std::cell::Cell;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Connections that wait to be taken.
 const BACKLOG: i32 = 64;
 /// How long a connection may wait to be taken.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Seconds after which everything is looked through for what killed supervisors left, whatever
+/// is seen of it.
+const SWEEP_AFTER: u64 = 3600;
 const CAGES: &str = "cages";
 const NAMES: &str = "names";
 const SOCKETS: &str = "sockets";
@@ -44,7 +51,7 @@ pub enum PlaceError {
     },
     /// Others could get at it.
     #[error(
-        "the runtime directory {} is not this user's alone; remove it, or `chmod 700` it if it is yours",
+        "other users can access the runtime directory {}; remove it, or run `chmod 700` on it if it is yours",
         path.display()
     )]
     Shared {
@@ -60,7 +67,9 @@ pub enum PlaceError {
         source: io::Error,
     },
     /// Another running cage has the name.
-    #[error("the name {name} is taken by the running cage {id}; choose another, or stop that one")]
+    #[error(
+        "the running cage {id} already has the name {name}; choose another name, or stop that cage"
+    )]
     Taken {
         /// The name.
         name: String,
@@ -75,7 +84,7 @@ pub enum PlaceError {
 /// Text that cannot name a cage.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{}` cannot name a cage: up to 63 letters, digits, `-`, `_` and `.`, beginning with a letter or digit, and not what an id looks like",
+    "invalid cage name `{}`; expected up to 63 letters, digits, `-`, `_` and `.`, starting with a letter or digit, and not in the form of a cage ID",
     .0.escape_debug()
 )]
 pub struct InvalidName(pub String);
@@ -100,6 +109,8 @@ pub fn check_name(name: &str) -> Result<(), InvalidName> {
 #[derive(Debug, Clone)]
 pub struct RuntimeDir {
     paths: Vec<PathBuf>,
+    /// Whether the last look at the first of them was long ago.
+    sweep_is_due: Cell<bool>,
 }
 
 /// A socket that was found.
@@ -143,6 +154,22 @@ impl Listener {
         // What is gone already needs no removing.
         let _ = unlinkat(&self.directory, self.name.as_str(), AtFlags::empty());
     }
+
+    /// Whether the socket of a supervisor that is gone lies beside this one. A directory that
+    /// cannot be read shows none.
+    pub fn is_beside_a_dead_one(&self) -> bool {
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut names = RawDir::new(&self.directory, &mut buffer);
+        while let Some(Ok(item)) = names.next() {
+            let name = item.file_name().to_str().unwrap_or_default();
+            if name != self.name
+                && entry(name, Path::new("")).is_some_and(|entry| !entry.is_alive())
+            {
+                return true;
+            }
+        }
+        false
+    }
 }
 
 impl Drop for Listener {
@@ -173,20 +200,29 @@ impl RuntimeDir {
     /// The runtime directories of this user: `$XDG_RUNTIME_DIR/ironcage` where that is set and
     /// the user's own, `/run/ironcage` for root, and `run` in Ironcage's state directory.
     pub fn of_user(state: &Path) -> Self {
-        let user = geteuid();
+        let user = started_as();
         let mut paths = Vec::new();
         if let Some(runtime) = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from)
             && runtime.is_absolute()
             // Kept by `su` and `sudo -E`, it names another user's.
-            && std::fs::metadata(&runtime).is_ok_and(|found| found.uid() == user.as_raw())
+            && std::fs::metadata(&runtime).is_ok_and(|found| found.uid() == user)
         {
             paths.push(runtime.join("ironcage"));
         }
-        if user.is_root() {
+        if user == 0 {
             paths.push("/run/ironcage".into());
         }
         paths.push(state.join("run"));
-        RuntimeDir { paths }
+        RuntimeDir {
+            paths,
+            sweep_is_due: Cell::new(false),
+        }
+    }
+
+    /// Whether nobody has swept for a long time, as far as [`RuntimeDir::listen`] saw. The time of
+    /// the last sweep is that of the directory itself.
+    pub fn sweep_is_due(&self) -> bool {
+        self.sweep_is_due.get()
     }
 
     /// Listens for a cage, in the first directory.
@@ -287,6 +323,18 @@ impl RuntimeDir {
 
     /// Removes the sockets of supervisors that are gone. Living ones are not disturbed.
     pub fn sweep(&self) -> Result<(), PlaceError> {
+        if let Some(top) = self.paths.first() {
+            let now = FileTime {
+                tv_sec: 0,
+                tv_nsec: UTIME_NOW,
+            };
+            let times = Timestamps {
+                last_access: now,
+                last_modification: now,
+            };
+            // One that is not there has nothing to sweep.
+            let _ = utimensat(CWD, top, &times, AtFlags::SYMLINK_NOFOLLOW);
+        }
         for entry in self.entries()? {
             if !entry.is_alive() && matches!(Self::dial(&entry)?, Dialled::Dead) {
                 let _ = std::fs::remove_file(entry.directory.join(entry.name()));
@@ -370,7 +418,7 @@ impl RuntimeDir {
             path: path.clone(),
             source: error.into(),
         };
-        let directory = match open_directory(&path) {
+        let directory = match open_listed(&path) {
             Err(Errno::NOENT) => {
                 if let Some(above) = top.parent() {
                     let mut builder = std::fs::DirBuilder::new();
@@ -389,18 +437,23 @@ impl RuntimeDir {
                         Err(error) => return Err(failed(error)),
                     }
                 }
-                open_directory(&path).map_err(failed)?
+                open_listed(&path).map_err(failed)?
             }
             other => other.map_err(failed)?,
         };
-        let above = open_directory(&top).map_err(failed)?;
+        let above = statat(CWD, &top, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
+        if FileType::from_raw_mode(above.st_mode) != FileType::Directory {
+            return Err(failed(Errno::NOTDIR));
+        }
+        let own = fstat(&directory).map_err(failed)?;
+        let user = started_as();
         // Who can write above could put something else in its place.
-        for (place, shared, path) in [(&above, 0o022, &top), (&directory, 0o077, &path)] {
-            let stat = fstat(place).map_err(failed)?;
-            if stat.st_uid != geteuid().as_raw() || stat.st_mode & shared != 0 {
+        for (stat, shared, path) in [(&above, 0o022, &top), (&own, 0o077, &path)] {
+            if stat.st_uid != user || stat.st_mode & shared != 0 {
                 return Err(PlaceError::Shared { path: path.clone() });
             }
         }
+        self.sweep_is_due.set(is_long_ago(above.st_mtime));
         Ok((path, directory))
     }
 }
@@ -445,6 +498,21 @@ const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::CLOEXEC);
 
+/// Whether a time is long ago, or has not come yet.
+fn is_long_ago(seconds: i64) -> bool {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_or(0, |now| now.as_secs());
+    let ago = u64::try_from(seconds)
+        .ok()
+        .and_then(|then| now.checked_sub(then));
+    ago.is_none_or(|ago| ago > SWEEP_AFTER)
+}
+
+/// A directory of sockets, whose names can be read.
+fn open_listed(path: &Path) -> Result<OwnedFd, Errno> {
+    open(path, DIRECTORY | OFlags::NOFOLLOW, Mode::empty())
+}
+
 fn open_directory(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     open(path, flags, Mode::empty())
@@ -470,7 +538,11 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         // Longer than a socket's address may be.
         let long = base.path().join("x".repeat(120)).join("run");
-        (base, RuntimeDir { paths: vec![long] })
+        let place = RuntimeDir {
+            paths: vec![long],
+            sweep_is_due: Cell::new(false),
+        };
+        (base, place)
     }
 
     fn id(text: &str) -> CageId {
@@ -519,11 +591,33 @@ mod tests {
         bind(&socket, &address(directory.as_fd(), &name).unwrap()).unwrap();
         drop(socket);
         assert!(dead.exists());
+        assert!(living.is_beside_a_dead_one());
         place.sweep().unwrap();
         assert!(!dead.exists());
+        let other = place.listen(&id("c0123456789ac")).unwrap();
+        assert!(!other.is_beside_a_dead_one());
+        drop(other);
         let left = place.entries().unwrap();
         assert_eq!(left.len(), 1);
         drop(living);
+    }
+
+    #[test]
+    fn a_sweep_is_due_when_the_last_one_was_long_ago() {
+        let (_base, place) = place();
+        let cage = id("c0123456789ab");
+        drop(place.listen(&cage).unwrap());
+        assert!(!place.sweep_is_due());
+        let day = Duration::from_secs(86_400);
+        for then in [SystemTime::now() - day, SystemTime::now() + day] {
+            let top = std::fs::File::open(&place.paths[0]).unwrap();
+            top.set_modified(then).unwrap();
+            drop(place.listen(&cage).unwrap());
+            assert!(place.sweep_is_due());
+            place.sweep().unwrap();
+            drop(place.listen(&cage).unwrap());
+            assert!(!place.sweep_is_due());
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! What messages of a channel look like: a part of JSON Schema, small enough to be read whole.
+//! Types of channel messages: a small subset of JSON Schema.
 //!
-//! Every keyword that is not known is refused when the schema is read: one that is skipped would
-//! let through what its author meant to keep out.
+//! An unknown keyword in a schema is an error: ignoring it would allow messages that the author of
+//! the schema meant to exclude.
 
 use serde_json::{Map, Value};
 
@@ -74,13 +74,13 @@ impl Type {
     }
 }
 
-/// Why a text is no schema.
+/// Why a text is not a valid schema.
 #[derive(Debug, thiserror::Error)]
 pub enum SchemaError {
-    /// It is no JSON.
-    #[error("it is no JSON: {0}")]
+    /// It is not valid JSON.
+    #[error("not valid JSON: {0}")]
     Json(#[from] serde_json::Error),
-    /// A part of it is not understood.
+    /// A part of it is not supported.
     #[error("at {at}: {what}")]
     Unknown {
         /// Where.
@@ -111,17 +111,17 @@ impl Schema {
     /// Reads a schema.
     ///
     /// # Errors
-    /// Where it has a keyword or a value that is not known here.
+    /// If it has an unsupported keyword or value.
     pub fn read(text: &str) -> Result<Schema, SchemaError> {
         Schema::of(&serde_json::from_str(text)?, "the top", 0)
     }
 
     fn of(value: &Value, at: &str, depth: usize) -> Result<Schema, SchemaError> {
         if depth > DEEPEST {
-            return Err(unknown(at, format!("deeper than {DEEPEST}")));
+            return Err(unknown(at, format!("nested deeper than {DEEPEST} levels")));
         }
         let Value::Object(map) = value else {
-            return Err(unknown(at, "a schema is an object"));
+            return Err(unknown(at, "a schema must be an object"));
         };
         let known = [
             "type",
@@ -145,7 +145,7 @@ impl Schema {
             return Err(unknown(
                 at,
                 format!(
-                    "`{}` is not known; there is {}",
+                    "unknown keyword `{}`; expected one of {}",
                     key.escape_debug(),
                     known.join(", ")
                 ),
@@ -158,7 +158,7 @@ impl Schema {
         let mut properties = Vec::new();
         if let Some(named) = map.get("properties") {
             let Value::Object(named) = named else {
-                return Err(unknown(at, "`properties` is an object of schemas"));
+                return Err(unknown(at, "`properties` must be an object of schemas"));
             };
             for (name, value) in named {
                 properties.push((name.clone(), below(name, value)?));
@@ -176,7 +176,7 @@ impl Schema {
             (None, None) => None,
             (None, Some(value)) => Some(vec![value.clone()]),
             (Some(Value::Array(values)), None) => Some(values.clone()),
-            _ => return Err(unknown(at, "one of `enum`, a list, and `const`")),
+            _ => return Err(unknown(at, "expected either `enum`, a list, or `const`")),
         };
         let items = map.get("items").map(|value| below("items", value));
         Ok(Schema {
@@ -200,7 +200,7 @@ impl Schema {
     /// Whether a message is of this type.
     ///
     /// # Errors
-    /// Where and how it is not.
+    /// If it is not; says where and why.
     pub fn check(&self, value: &Value) -> Result<(), Mismatch> {
         self.check_at(value, "the top")
     }
@@ -211,10 +211,10 @@ impl Schema {
             what,
         };
         if !self.types.is_empty() && !self.types.iter().any(|own| own.is(value)) {
-            return Err(wrong("it has another type".into()));
+            return Err(wrong("wrong type".into()));
         }
         if self.values.as_ref().is_some_and(|all| !all.contains(value)) {
-            return Err(wrong("it is none of the values that are allowed".into()));
+            return Err(wrong("not one of the allowed values".into()));
         }
         let within = |count: usize, (least, most): (u64, u64)| {
             let count = count as u64;
@@ -222,19 +222,19 @@ impl Schema {
         };
         match value {
             Value::String(text) if !within(text.chars().count(), self.length_within) => {
-                return Err(wrong("it is too short or too long".into()));
+                return Err(wrong("too short or too long".into()));
             }
             Value::Number(number) => {
                 let number = number.as_f64().unwrap_or(f64::NAN);
                 let low = self.least.is_some_and(|least| number < least);
                 let high = self.most.is_some_and(|most| number > most);
                 if low || high || number.is_nan() {
-                    return Err(wrong("it is too small or too large".into()));
+                    return Err(wrong("too small or too large".into()));
                 }
             }
             Value::Array(items) => {
                 if !within(items.len(), self.items_within) {
-                    return Err(wrong("it has too few or too many items".into()));
+                    return Err(wrong("too few or too many items".into()));
                 }
                 if let Some(like) = &self.items {
                     for (index, item) in items.iter().enumerate() {
@@ -272,7 +272,10 @@ fn types(map: &Map<String, Value>, at: &str) -> Result<Vec<Type>, SchemaError> {
         let named = value.as_str().and_then(Type::named);
         named.ok_or_else(|| {
             let all = "null, boolean, integer, number, string, array or object";
-            unknown(at, format!("`type` is {all}, or a list of them"))
+            unknown(
+                at,
+                format!("invalid `type`; expected {all}, or a list of them"),
+            )
         })
     };
     match map.get("type") {
@@ -283,7 +286,7 @@ fn types(map: &Map<String, Value>, at: &str) -> Result<Vec<Type>, SchemaError> {
 }
 
 fn names(map: &Map<String, Value>, at: &str) -> Result<Vec<String>, SchemaError> {
-    let wrong = || unknown(at, "`required` is a list of names");
+    let wrong = || unknown(at, "`required` must be a list of names");
     match map.get("required") {
         None => Ok(Vec::new()),
         Some(Value::Array(all)) => {
@@ -295,13 +298,13 @@ fn names(map: &Map<String, Value>, at: &str) -> Result<Vec<String>, SchemaError>
 }
 
 fn count(map: &Map<String, Value>, key: &str, at: &str) -> Result<Option<u64>, SchemaError> {
-    let wrong = || unknown(at, format!("`{key}` is a number from 0 on"));
+    let wrong = || unknown(at, format!("`{key}` must be a whole number of at least 0"));
     let value = map.get(key).map(|value| value.as_u64().ok_or_else(wrong));
     value.transpose()
 }
 
 fn number(map: &Map<String, Value>, key: &str, at: &str) -> Result<Option<f64>, SchemaError> {
-    let wrong = || unknown(at, format!("`{key}` is a number"));
+    let wrong = || unknown(at, format!("`{key}` must be a number"));
     let value = map.get(key).map(|value| value.as_f64().ok_or_else(wrong));
     value.transpose()
 }

@@ -4,7 +4,7 @@
 
 use ironcage_control::frame::{self, FrameError, HEADER, MAX_INLINE, Placement, VERSION};
 use ironcage_control::{Bytes, ExecRequest, ExecStreams, Reply, Request, Size};
-use ironcage_model::Ending;
+use ironcage_model::{Ending, SupervisorReason};
 use proptest::prelude::*;
 
 fn bytes() -> impl Strategy<Value = Bytes> {
@@ -50,7 +50,9 @@ fn reply() -> impl Strategy<Value = Reply> {
         any::<u8>().prop_map(|code| Reply::Ended(Ending::Exited { code })),
         any::<u32>().prop_map(|number| Reply::Started { number }),
         any::<i32>().prop_map(|errno| Reply::ExecEnded(Ending::NotExecuted { errno })),
-        ".{0,60}".prop_map(|reason| Reply::Refused { reason }),
+        ".{0,60}".prop_map(|error| Reply::Refused {
+            reason: SupervisorReason::RequestInvalid { error }.into()
+        }),
         Just(Reply::Stopping),
     ]
 }

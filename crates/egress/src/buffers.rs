@@ -1,4 +1,4 @@
-//! How much may wait in a connection. What waits is the kernel's and the door's memory, outside
+//! How much may wait in a connection. What waits is the kernel's and the proxy's memory, outside
 //! of the cage's limits: the more connections there are, the less each one gets.
 
 use ironcage_sys::inet::bound_unsent;

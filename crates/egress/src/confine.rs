@@ -1,7 +1,7 @@
-//! The door's own cage: no files, no capabilities, few system calls.
+//! The proxy's own cage: no files, no capabilities, few system calls.
 //!
 //! It stays in the host's network namespace, because connections go out from there; what a
-//! door that is taken over can still do is to make connections.
+//! proxy that is taken over can still do is to make connections.
 
 use ironcage_plan::Network;
 use ironcage_sys::rustix::process::{
@@ -24,7 +24,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 /// Most memory of the reader of models' answers: what it keeps of them is bounded far below.
 const READER_MEMORY: u64 = 1 << 30;
 
-/// Where the door's process could not be confined.
+/// Where the proxy's process could not be confined.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action}")]
 pub(crate) struct ConfineError {
@@ -48,7 +48,7 @@ impl ConfineError {
 
 /// Ids to become, where root starts the door.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DoorIds {
+pub struct ProxyIds {
     /// User and group.
     pub id: u32,
 }
@@ -78,15 +78,15 @@ pub(crate) fn detach(
     Ok(())
 }
 
-/// Confines the calling process as a door is whose rules are about these ports, so that it can be
+/// Confines the calling process as a proxy is whose rules are about these ports, so that it can be
 /// tried what somebody who has taken one over could do. Its streams stay.
 ///
 /// # Errors
 /// Where a part of it does not hold.
-pub fn confine_as_door(
+pub fn confine_as_proxy(
     ports: &[u16],
     filter: &[ironcage_plan::seccomp::Instruction],
-    ids: Option<DoorIds>,
+    ids: Option<ProxyIds>,
 ) -> io::Result<()> {
     let wrong = |error: ConfineError| io::Error::other(error.in_full());
     setsid()?;
@@ -97,7 +97,7 @@ pub fn confine_as_door(
         .map_err(wrong)
 }
 
-/// First steps of a process that the door has forked: die with it, keep one socket.
+/// First steps of a process that the proxy has forked: die with it, keep one socket.
 pub(crate) fn attend(parent: i32, keep: BorrowedFd<'_>) -> Result<(), ConfineError> {
     die_with(Some(parent))?;
     process::close_all_but(&[keep.as_fd()]).map_err(failed("close descriptors"))?;
@@ -108,7 +108,7 @@ pub(crate) fn attend(parent: i32, keep: BorrowedFd<'_>) -> Result<(), ConfineErr
 /// Takes everything away from the reader of models' answers but its socket and memory.
 pub(crate) fn confine_reader(
     filter: &[ironcage_plan::seccomp::Instruction],
-    ids: Option<DoorIds>,
+    ids: Option<ProxyIds>,
 ) -> Result<(), ConfineError> {
     let bound = |most| Rlimit {
         current: Some(most),
@@ -124,9 +124,12 @@ pub(crate) fn confine_reader(
     seccomp::install_plain(&program(filter)).map_err(failed("install the system call filter"))
 }
 
-/// Takes everything away that the keeper of a login does not need: it has the directory of its
+/// Takes everything away that the refresher of a login does not need: it has the directory of its
 /// file, connections to one port and to resolvers, and starts nothing.
-pub(crate) fn confine_keeper(directory: BorrowedFd<'_>, port: u16) -> Result<(), ConfineError> {
+pub(crate) fn confine_token_refresher(
+    directory: BorrowedFd<'_>,
+    port: u16,
+) -> Result<(), ConfineError> {
     for resource in [Resource::Core, Resource::Nproc] {
         let none = Rlimit {
             current: Some(0),
@@ -188,16 +191,16 @@ fn die_with(parent: Option<i32>) -> Result<(), ConfineError> {
     Ok(())
 }
 
-/// Takes everything away that the door does not need, for good. Returns how many descriptors
+/// Takes everything away that the proxy does not need, for good. Returns how many descriptors
 /// it can have, which it cannot ask for afterwards.
-pub(crate) fn confine(network: &Network, ids: Option<DoorIds>) -> Result<u64, ConfineError> {
-    restrict(network.ports(), &network.door_filter, ids)
+pub(crate) fn confine(network: &Network, ids: Option<ProxyIds>) -> Result<u64, ConfineError> {
+    restrict(network.ports(), &network.proxy_filter, ids)
 }
 
 fn restrict(
     ports: Option<Vec<u16>>,
     filter: &[ironcage_plan::seccomp::Instruction],
-    ids: Option<DoorIds>,
+    ids: Option<ProxyIds>,
 ) -> Result<u64, ConfineError> {
     // As many connections as the host lets one process have.
     let files = getrlimit(Resource::Nofile);
@@ -235,8 +238,8 @@ fn program(filter: &[ironcage_plan::seccomp::Instruction]) -> Vec<seccomp::Instr
 }
 
 /// Takes on the ids of nobody, where root starts the door.
-fn become_nobody(ids: Option<DoorIds>) -> Result<(), ConfineError> {
-    if let Some(DoorIds { id }) = ids {
+fn become_nobody(ids: Option<ProxyIds>) -> Result<(), ConfineError> {
+    if let Some(ProxyIds { id }) = ids {
         use ironcage_sys::rustix::fs::{Gid, Uid};
         // All but those two go before the ids do, those two after.
         const SETGID_AND_SETUID: u64 = 1 << 6 | 1 << 7;

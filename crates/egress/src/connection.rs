@@ -1,17 +1,21 @@
 //! One connection of the cage's, from its acceptance to its end.
 
-use crate::books::Counts;
 use crate::buffers;
+use crate::connections::{Looked, OpenConnection};
 use crate::decide::{Denied, Target};
+use crate::first_bytes::{
+    FIRST_LINE, HANDSHAKE, LONGEST_FIRST_LINE, LONGEST_WATCHED, Looks, first_line, looks_like,
+    shorten,
+};
 use crate::hello::{self, Hello};
 use crate::http::{self, Refused};
-use crate::ledger::Kind;
-use crate::neighbours::{is_beside_ruled, not_bound};
-use crate::open::{Looked, Open};
 use crate::relay::{First, first, read_more, relay, write_all};
 use crate::resolve::Unresolved;
 use crate::serve::Service;
-use ironcage_model::{HOST_NAME, HostName, NetworkVerdict, Protocol};
+use crate::shared_address::{is_beside_ruled, not_bound};
+use crate::traffic_counters::TrafficEvent;
+use crate::traffic_log::Counts;
+use ironcage_model::{HOST_NAME, HostName, NetworkReason, NetworkVerdict, Protocol, Reason};
 use ironcage_sys::rustix::net::sockopt::{set_socket_keepalive, set_socket_linger};
 use ironcage_sys::rustix::net::{Shutdown, shutdown};
 use std::cell::Cell;
@@ -36,14 +40,13 @@ enum Expected {
     Http,
     /// Anything; where it is one of the two, the name is held to as well.
     Anything,
-    /// Bytes.
     Bytes,
 }
 
 /// A connection that is being decided.
 pub(crate) struct Connection<'a> {
     pub(crate) service: &'a Service,
-    pub(crate) open: &'a Rc<Open>,
+    pub(crate) open: &'a Rc<OpenConnection>,
     /// The count of bytes to its host.
     host: Rc<Cell<u64>>,
     pub(crate) target: Target,
@@ -52,7 +55,7 @@ pub(crate) struct Connection<'a> {
 }
 
 /// Serves one connection to its end.
-pub(crate) async fn serve(service: &Service, open: &Rc<Open>, client: TcpStream) {
+pub(crate) async fn serve(service: &Service, open: &Rc<OpenConnection>, client: TcpStream) {
     let Ok(wanted) = client.local_addr() else {
         return;
     };
@@ -77,8 +80,8 @@ pub(crate) async fn serve(service: &Service, open: &Rc<Open>, client: TcpStream)
     };
     let decided = service.rules.begin(&target, port).and_then(|rule| {
         let now = Instant::now();
-        service.books.meter.request(now)?;
-        let host = service.books.meter.host(&target.to_string(), now)?;
+        service.traffic_log.meter.request(now)?;
+        let host = service.traffic_log.meter.host(&target.to_string(), now)?;
         Ok((rule, host))
     });
     let (rule, host) = match decided {
@@ -95,7 +98,7 @@ pub(crate) async fn serve(service: &Service, open: &Rc<Open>, client: TcpStream)
     };
     // On its own: most connections need nothing of it.
     let beside = match &target {
-        Target::Name(name) if service.opener.is_some() && !service.rules.is_host(name) => {
+        Target::Name(name) if service.interceptor.is_some() && !service.rules.is_host(name) => {
             Box::pin(is_beside_ruled(
                 &service.rules,
                 &service.resolver,
@@ -112,7 +115,7 @@ pub(crate) async fn serve(service: &Service, open: &Rc<Open>, client: TcpStream)
         }
         _ => Looked::Closed,
     };
-    let opened = looked != Looked::Closed;
+    let intercepted = looked != Looked::Closed;
     open.lets(target.clone(), port, looked);
     let connection = Connection {
         service,
@@ -124,7 +127,9 @@ pub(crate) async fn serve(service: &Service, open: &Rc<Open>, client: TcpStream)
     };
     // A side that went away is an end like any other.
     let _ = match (expected, connection.target.clone()) {
-        (_, Target::Name(name)) if opened => Box::pin(connection.opened(client, &name)).await,
+        (_, Target::Name(name)) if intercepted => {
+            Box::pin(connection.intercepted(client, &name)).await
+        }
         (Expected::Tls, Target::Name(name)) => connection.tls(&client, &name).await,
         (Expected::Http, Target::Name(name)) => {
             // On its own: the state of HTTP is large, and most connections have none.
@@ -138,24 +143,24 @@ pub(crate) async fn serve(service: &Service, open: &Rc<Open>, client: TcpStream)
 
 fn record_denied(
     service: &Service,
-    open: &Open,
+    open: &OpenConnection,
     host: String,
     port: u16,
     protocol: Protocol,
     denied: &Denied,
 ) {
-    let kind = Kind {
+    let kind = TrafficEvent {
         verdict: NetworkVerdict::Denied,
         host,
         port,
         protocol,
         address: None,
         rule: denied.rule.clone(),
-        reason: Some(denied.reason.clone()),
+        reason: Some(denied.reason.clone().into()),
         request: None,
         status: None,
     };
-    service.books.refuse(Some(open), kind);
+    service.traffic_log.refuse(Some(open), kind);
 }
 
 /// Ends a connection so that its client sees that it was refused.
@@ -188,16 +193,16 @@ impl Connection<'_> {
         &self,
         protocol: Protocol,
         address: IpAddr,
-        reason: Option<String>,
-    ) -> Kind {
-        Kind {
+        reason: Option<NetworkReason>,
+    ) -> TrafficEvent {
+        TrafficEvent {
             verdict: NetworkVerdict::Allowed,
             host: self.target.to_string(),
             port: self.port,
             protocol,
             address: Some(address.to_string()),
             rule: Some(self.rule.clone()),
-            reason,
+            reason: reason.map(Reason::from),
             request: None,
             status: None,
         }
@@ -209,8 +214,8 @@ impl Connection<'_> {
     }
 
     /// Counts the connection from here on.
-    pub(crate) fn count(&self, kind: Kind) -> Counts {
-        Counts::begin(&self.service.books, self.open, &self.host, kind)
+    pub(crate) fn count(&self, kind: TrafficEvent) -> Counts {
+        Counts::begin(&self.service.traffic_log, self.open, &self.host, kind)
     }
 
     /// Connects to where the target leads, and only to addresses that it may lead to.
@@ -227,8 +232,8 @@ impl Connection<'_> {
                 let found = self.service.resolver.addresses(name).await;
                 let found = found.map_err(|error| {
                     Denied::because(match error {
-                        Unresolved::NoSuchName => "the name has no address outside",
-                        Unresolved::NoAnswer => "no resolver of the host's answered",
+                        Unresolved::NoSuchName => NetworkReason::NameNotFound,
+                        Unresolved::NoAnswer => NetworkReason::NoResolver,
                     })
                 })?;
                 let mut refused = None;
@@ -253,15 +258,18 @@ impl Connection<'_> {
         for address in addresses {
             let to = SocketAddr::new(address, self.port);
             self.open.leads_to(address);
+            let began = Instant::now();
             match timeout(CONNECT, TcpStream::connect(to)).await {
                 Ok(Ok(stream)) => {
+                    self.open.connected_in(began.elapsed());
                     if !own_host
                         && !rules.names_address(address, self.port)
                         && is_own(&stream, address)
                     {
-                        return Err(Denied::because(format!(
-                            "it leads to {address}, which is the host's own, and no rule names that address"
-                        )));
+                        return Err(Denied::because(NetworkReason::NameLeadsTo {
+                            address: address.to_string(),
+                            kind: "the host's own".into(),
+                        }));
                     }
                     let _ = stream.set_nodelay(true);
                     buffers::bound(&stream, self.service.connections());
@@ -272,11 +280,11 @@ impl Connection<'_> {
                 Err(_) => last = (Some(address), "no answer in time".to_owned()),
             }
         }
-        let reason = format!("cannot connect: {}", last.1);
+        let reason = NetworkReason::CannotConnect { error: last.1 };
         if let Some(address) = last.0 {
             // Allowed, but nobody was there.
             let kind = self.allowed(protocol, address, Some(reason.clone()));
-            self.service.books.fail(self.open, kind);
+            self.service.traffic_log.fail(self.open, kind);
         }
         Err(Denied {
             rule: Some(self.rule.clone()),
@@ -322,18 +330,18 @@ impl Connection<'_> {
     ) -> bool {
         let reason = match timeout(FIRST_BYTES, hello(client, seen)).await {
             Ok(Ok(Hello::For(Some(asked)))) if asked == *name => return true,
-            Ok(Ok(Hello::For(Some(asked)))) => format!("it is TLS for {asked}"),
-            Ok(Ok(Hello::For(None))) => "it is TLS for no name".to_owned(),
-            Ok(Ok(Hello::Refused(why))) => why.to_owned(),
+            Ok(Ok(Hello::For(Some(asked)))) => other_name(&asked),
+            Ok(Ok(Hello::For(None))) => NetworkReason::TlsNoName,
+            Ok(Ok(Hello::Refused(why))) => why,
             Ok(Ok(Hello::Incomplete)) | Ok(Err(_)) => return false,
-            Err(_) => "it did not say for whom it is in time".to_owned(),
+            Err(_) => NetworkReason::TlsTimeout,
         };
         self.denied(protocol, &Denied::because(reason));
         refuse_tls(client).await;
         false
     }
 
-    /// TLS whose first message is for the name. It is not opened.
+    /// TLS whose first message is for the name. It is not intercepted.
     async fn tls(&self, client: &TcpStream, name: &HostName) -> io::Result<()> {
         let mut seen = Vec::new();
         if !self.is_for(client, name, &mut seen, Protocol::Tls).await {
@@ -373,33 +381,108 @@ impl Connection<'_> {
             reset(&client);
             return Ok(());
         };
-        let spoken = first(client.readable(), server.readable()).await;
         let mut seen = Vec::new();
-        match spoken {
-            First::B(_) => {}
-            First::A(ready) => {
-                ready?;
-                loop {
-                    if !read_more(&client, &mut seen, 4096).await? {
-                        // Said little, and that was all.
-                        break;
-                    }
-                    match looks_like(&seen) {
-                        Looks::Undecided => {}
-                        Looks::Other => break,
-                        Looks::Http => {
-                            let server = Some((server, address));
-                            return Box::pin(self.http(client, name, seen, server)).await;
-                        }
-                        Looks::Tls => {
-                            return self.named_tls(&client, name, seen, &server, address).await;
+        let mut silent = match first(client.readable(), server.readable()).await {
+            First::B(_) => true,
+            First::A(ready) => ready.map(|()| false)?,
+        };
+        loop {
+            if !silent {
+                match timeout(FIRST_LINE, read_more(&client, &mut seen, 4096)).await {
+                    Ok(more) => {
+                        if !more? {
+                            // Said little, and that was all.
+                            break;
                         }
                     }
+                    // It may wait for an answer to what it said.
+                    Err(_) => silent = true,
+                }
+            }
+            if silent {
+                match self.undecided(&client, &server, address, seen).await? {
+                    Some(first) => seen = first,
+                    None => return Ok(()),
+                }
+                silent = false;
+            }
+            match looks_like(&seen) {
+                Looks::Undecided if seen.len() > LONGEST_FIRST_LINE => silent = true,
+                Looks::Undecided => {}
+                Looks::Other => break,
+                Looks::Http => {
+                    let server = Some((server, address));
+                    return Box::pin(self.http(client, name, seen, server)).await;
+                }
+                Looks::Tls => {
+                    return self.named_tls(&client, name, seen, &server, address).await;
                 }
             }
         }
         self.go_on(&client, Protocol::Tcp, &server, address, &seen)
             .await
+    }
+
+    /// Carries a connection of which it is not clear yet what it is: the server spoke first, or the
+    /// client pauses in its first line. Returns the client's first bytes where they are a request or
+    /// begin TLS, and nothing of the client went out before: a slow client is held to the name like
+    /// a fast one. Where something did go out, such a connection is over, because that was not held
+    /// to the name.
+    async fn undecided(
+        &self,
+        client: &TcpStream,
+        server: &TcpStream,
+        address: IpAddr,
+        mut seen: Vec<u8>,
+    ) -> io::Result<Option<Vec<u8>>> {
+        let counts = self.count(self.allowed(Protocol::Tcp, address, None));
+        counts.send(seen.len() as u64)?;
+        write_all(server, &seen).await?;
+        let mut part = vec![0; 4096];
+        let mut watched = seen.len();
+        // No server reads a longer line.
+        while watched <= LONGEST_WATCHED {
+            let (from, to) = match first(client.readable(), server.readable()).await {
+                First::A(ready) => (ready.map(|()| client)?, server),
+                First::B(ready) => (ready.map(|()| server)?, client),
+            };
+            let length = match from.try_read(&mut part) {
+                Ok(0) => break,
+                Ok(length) => length,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                Err(error) => return Err(error),
+            };
+            let came = part.get(..length).unwrap_or_default();
+            if std::ptr::eq(from, server) {
+                counts.received(length as u64);
+                write_all(to, came).await?;
+                continue;
+            }
+            let is_first = watched == 0;
+            seen.extend(came);
+            watched += length;
+            let looks = first_line(&seen);
+            if matches!(looks, Looks::Http | Looks::Tls) {
+                if is_first {
+                    return Ok(Some(seen));
+                }
+                let reason = NetworkReason::ProtocolChanged;
+                self.denied(Protocol::Tcp, &Denied::because(reason));
+                reset(client);
+                return Ok(None);
+            }
+            counts.send(length as u64)?;
+            write_all(to, came).await?;
+            if looks == Looks::Other {
+                break;
+            }
+            shorten(&mut seen);
+        }
+        let carried = relay(client, server, &counts).await;
+        if carried.is_err() {
+            reset(client);
+        }
+        carried.map(|()| None)
     }
 
     /// A connection to an address. Where the client begins with TLS, it is for no name over which
@@ -412,27 +495,29 @@ impl Connection<'_> {
         let mut seen = Vec::new();
         if let First::A(ready) = first(client.readable(), server.readable()).await {
             ready?;
-            while looks_like(&seen) == Looks::Undecided
+            while matches!(seen.as_slice(), [] | [HANDSHAKE])
                 && read_more(client, &mut seen, 4096).await?
             {}
         }
-        if looks_like(&seen) != Looks::Tls {
+        if !matches!(seen.as_slice(), [HANDSHAKE, 3, ..]) {
             return self
                 .go_on(client, Protocol::Tcp, &server, address, &seen)
                 .await;
         }
         let refused = match timeout(FIRST_BYTES, hello(client, &mut seen)).await {
             Ok(Ok(Hello::For(Some(asked)))) if self.service.rules.binds(&asked, self.port) => {
-                format!("it is TLS for {asked}, over which there are rules")
+                NetworkReason::TlsNameHasRules {
+                    name: asked.to_string(),
+                }
             }
-            Ok(Ok(Hello::Refused(why))) => why.to_owned(),
+            Ok(Ok(Hello::Refused(why))) => why,
             Ok(Ok(Hello::For(_))) => {
                 return self
                     .go_on(client, Protocol::Tls, &server, address, &seen)
                     .await;
             }
             Ok(Ok(Hello::Incomplete)) | Ok(Err(_)) => return Ok(()),
-            Err(_) => "it did not say for whom it is in time".to_owned(),
+            Err(_) => NetworkReason::TlsTimeout,
         };
         self.denied(Protocol::Tls, &Denied::because(refused));
         refuse_tls(client).await;
@@ -452,10 +537,10 @@ impl Connection<'_> {
         let refused = match hello {
             Ok(Ok(Hello::For(None))) => None,
             Ok(Ok(Hello::For(Some(asked)))) if asked == *name => None,
-            Ok(Ok(Hello::For(Some(asked)))) => format!("it is TLS for {asked}").into(),
-            Ok(Ok(Hello::Refused(why))) => Some(why.to_owned()),
+            Ok(Ok(Hello::For(Some(asked)))) => Some(other_name(&asked)),
+            Ok(Ok(Hello::Refused(why))) => Some(why),
             Ok(Ok(Hello::Incomplete)) | Ok(Err(_)) => return Ok(()),
-            Err(_) => Some("it did not say for whom it is in time".to_owned()),
+            Err(_) => Some(NetworkReason::TlsTimeout),
         };
         if let Some(reason) = refused {
             self.denied(Protocol::Tls, &Denied::because(reason));
@@ -464,6 +549,12 @@ impl Connection<'_> {
         }
         self.go_on(client, Protocol::Tls, server, address, &seen)
             .await
+    }
+}
+
+fn other_name(asked: &HostName) -> NetworkReason {
+    NetworkReason::TlsOtherName {
+        name: asked.to_string(),
     }
 }
 
@@ -481,39 +572,6 @@ async fn hello(client: &TcpStream, seen: &mut Vec<u8>) -> io::Result<Hello> {
     }
 }
 
-/// What the first bytes of a client look like.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Looks {
-    Undecided,
-    Tls,
-    Http,
-    Other,
-}
-
-/// Methods that a request begins with.
-const METHODS: [&[u8]; 10] = [
-    b"GET ",
-    b"HEAD ",
-    b"POST ",
-    b"PUT ",
-    b"PATCH ",
-    b"DELETE ",
-    b"OPTIONS ",
-    b"TRACE ",
-    b"CONNECT ",
-    b"PRI ",
-];
-
-pub(crate) fn looks_like(seen: &[u8]) -> Looks {
-    match seen {
-        [] | [22] => Looks::Undecided,
-        [22, 3, ..] => Looks::Tls,
-        _ if METHODS.iter().any(|method| seen.starts_with(method)) => Looks::Http,
-        _ if METHODS.iter().any(|method| method.starts_with(seen)) => Looks::Undecided,
-        _ => Looks::Other,
-    }
-}
-
 fn host_addresses() -> Vec<IpAddr> {
     vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]
 }
@@ -523,21 +581,4 @@ fn is_own(stream: &TcpStream, address: IpAddr) -> bool {
     stream
         .local_addr()
         .is_ok_and(|own| own.ip().to_canonical() == address.to_canonical())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_client_says_first_tells_what_it_is() {
-        assert_eq!(looks_like(b"GET / HTTP/1.1"), Looks::Http);
-        assert_eq!(looks_like(b"GE"), Looks::Undecided);
-        assert_eq!(looks_like(b"GEX"), Looks::Other);
-        assert_eq!(looks_like(b"PRI * HTTP/2.0"), Looks::Http);
-        assert_eq!(looks_like(&[22, 3, 1]), Looks::Tls);
-        assert_eq!(looks_like(&[22]), Looks::Undecided);
-        assert_eq!(looks_like(&[0, 0, 0, 8]), Looks::Other);
-        assert_eq!(looks_like(b"SSH-2.0"), Looks::Other);
-    }
 }

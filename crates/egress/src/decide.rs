@@ -1,7 +1,8 @@
 //! The decision over a destination. Pure: rules in, verdict out.
 
 use ironcage_model::{
-    Destination, HOST_NAME, HostName, HostRule, HttpRule, LiveRule, NetworkVerdict, Ports, special,
+    Destination, HOST_NAME, HostName, HostRule, HttpRule, LiveRule, NetworkReason, NetworkVerdict,
+    Ports, special,
 };
 use ironcage_plan::Network;
 use std::cell::RefCell;
@@ -33,22 +34,18 @@ impl std::fmt::Display for Target {
 pub(crate) struct Denied {
     /// The rule that denies it, where one does.
     pub(crate) rule: Option<String>,
-    /// In words.
-    pub(crate) reason: String,
+    pub(crate) reason: NetworkReason,
 }
 
 impl Denied {
-    pub(crate) fn because(reason: impl Into<String>) -> Self {
-        Denied {
-            rule: None,
-            reason: reason.into(),
-        }
+    pub(crate) fn because(reason: NetworkReason) -> Self {
+        Denied { rule: None, reason }
     }
 
     fn by(rule: &HostRule) -> Self {
         Denied {
             rule: Some(rule.to_string()),
-            reason: "a rule denies it".into(),
+            reason: NetworkReason::DeniedByRule,
         }
     }
 }
@@ -172,7 +169,7 @@ impl Rules {
         if self.is_known(name) {
             return Ok(());
         }
-        Err(Denied::because("no rule allows this host"))
+        Err(Denied::because(NetworkReason::HostNotAllowed))
     }
 
     fn is_known(&self, name: &HostName) -> bool {
@@ -247,9 +244,9 @@ impl Rules {
                 match self.allowing(|rule| rule.names(name, port)) {
                     Some(rule) => Ok(rule.to_string()),
                     None if self.is_known(name) => {
-                        Err(Denied::because("no rule allows this port of the host"))
+                        Err(Denied::because(NetworkReason::PortNotAllowed))
                     }
-                    None => Err(Denied::because("no rule allows this host")),
+                    None => Err(Denied::because(NetworkReason::HostNotAllowed)),
                 }
             }
             Target::Address(address) => self.address(*address, port),
@@ -305,7 +302,7 @@ impl Rules {
         }
         match counted.into_iter().find(|left| **left > 0) {
             Some(left) => *left -= 1,
-            None => return Err(Denied::because("the lease on it is used up")),
+            None => return Err(Denied::because(NetworkReason::LeaseUsedUp)),
         }
         Ok(())
     }
@@ -316,16 +313,14 @@ impl Rules {
         if self.live_host(NetworkVerdict::Denied, |ports| ports.contains(port)) {
             return Err(Denied {
                 rule: Some(rule),
-                reason: "a rule denies it".into(),
+                reason: NetworkReason::DeniedByRule,
             });
         }
         let live = self.live_host(NetworkVerdict::Allowed, |ports| ports.contains(port));
         if live || self.host_ports.contains(&port) {
             return Ok(rule);
         }
-        Err(Denied::because(
-            "no rule allows this port of the host's own",
-        ))
+        Err(Denied::because(NetworkReason::LoopbackPortNotAllowed))
     }
 
     fn address(&self, address: IpAddr, port: u16) -> Result<String, Denied> {
@@ -334,9 +329,7 @@ impl Rules {
             matches!(rule.host.to, Destination::Any) && rule.host.ports.contains(port)
         };
         if self.any_http(everywhere).is_some() {
-            return Err(Denied::because(
-                "rules over requests are about every host, and an address is no name",
-            ));
+            return Err(Denied::because(NetworkReason::AddressNotAName));
         }
         if let Some(rule) = self.naming(address, port) {
             return Ok(rule.to_string());
@@ -344,10 +337,10 @@ impl Rules {
         let open = self.allowing(|rule| rule.covers(address, port));
         match (open, special(address)) {
             (Some(rule), None) => Ok(rule.to_string()),
-            (Some(_), Some(kind)) => Err(Denied::because(format!(
-                "the address is {kind}, and no rule names it"
-            ))),
-            (None, _) => Err(Denied::because("no rule allows this address")),
+            (Some(_), Some(kind)) => Err(Denied::because(NetworkReason::AddressSpecial {
+                kind: kind.to_string(),
+            })),
+            (None, _) => Err(Denied::because(NetworkReason::AddressNotAllowed)),
         }
     }
 
@@ -374,9 +367,12 @@ impl Rules {
     pub(crate) fn may_lead_to(&self, address: IpAddr, port: u16) -> Result<(), Denied> {
         self.not_denied(address, port)?;
         match special(address) {
-            Some(kind) if self.naming(address, port).is_none() => Err(Denied::because(format!(
-                "the name leads to {address}, which is {kind}, and no rule names that address"
-            ))),
+            Some(kind) if self.naming(address, port).is_none() => {
+                Err(Denied::because(NetworkReason::NameLeadsTo {
+                    address: address.to_string(),
+                    kind: kind.to_string(),
+                }))
+            }
             _ => Ok(()),
         }
     }
@@ -569,7 +565,7 @@ mod tests {
         let new = Target::Name(name("new.com"));
         assert!(rules.begin(&new, 443).is_ok() && rules.begin(&new, 80).is_ok());
         let spent = rules.begin(&new, 443).unwrap_err();
-        assert!(spent.reason.contains("used up"), "{}", spent.reason);
+        assert_eq!(spent.reason, NetworkReason::LeaseUsedUp);
         // What is open still matches.
         assert!(rules.decide(&new, 443).is_ok());
         let known = Target::Name(name("example.com"));

@@ -1,4 +1,4 @@
-//! Messages of the domain name system, as much as the door says and hears: questions from the
+//! Messages of the domain name system, as much as the proxy says and hears: questions from the
 //! cage, which it answers itself, and its own questions to the host's resolvers.
 //!
 //! Nothing of a question from the cage goes any further than its name, and that only after a
@@ -37,7 +37,6 @@ pub(crate) enum Code {
     ServerFailure = 2,
     /// There is no such name.
     NoSuchName = 3,
-    /// Not here.
     NotImplemented = 4,
 }
 
@@ -54,10 +53,8 @@ pub(crate) struct Question {
     section: Vec<u8>,
 }
 
-/// What came in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Heard {
-    /// A question.
+pub(crate) enum DnsMessage {
     Question(Question),
     /// Something that gets this answer.
     Answer(Vec<u8>),
@@ -70,15 +67,15 @@ fn word(bytes: &[u8], at: usize) -> Option<u16> {
 }
 
 /// Takes a message of the cage's apart.
-pub(crate) fn hear(message: &[u8]) -> Heard {
+pub(crate) fn hear(message: &[u8]) -> DnsMessage {
     let (Some(id), Some([flags, _])) = (word(message, 0), message.get(2..4)) else {
-        return Heard::Nothing;
+        return DnsMessage::Nothing;
     };
     // An answer is not answered: two resolvers would talk for ever.
     if flags & RESPONSE != 0 || message.len() < HEADER {
-        return Heard::Nothing;
+        return DnsMessage::Nothing;
     }
-    let refuse = |code: Code| Heard::Answer(bare(id, *flags, code));
+    let refuse = |code: Code| DnsMessage::Answer(bare(id, *flags, code));
     if flags & OPCODE != 0 {
         return refuse(Code::NotImplemented);
     }
@@ -119,7 +116,7 @@ pub(crate) fn hear(message: &[u8]) -> Heard {
     if class != IN {
         return refuse(Code::NotImplemented);
     }
-    Heard::Question(Question {
+    DnsMessage::Question(Question {
         id,
         recursion: flags & RECURSION_DESIRED != 0,
         name: HostName::from_ascii(&labels).ok(),
@@ -158,7 +155,7 @@ impl Question {
             };
             bytes.extend(kind.to_be_bytes());
             bytes.extend(IN.to_be_bytes());
-            // The address stays the name's as long as the door is there.
+            // The address stays the name's as long as the proxy is there.
             bytes.extend(300_u32.to_be_bytes());
             bytes.extend((octets.len() as u16).to_be_bytes());
             bytes.extend(octets);
@@ -188,7 +185,7 @@ pub(crate) fn ask(id: u16, name: &HostName, kind: u16) -> Vec<u8> {
 
 /// What a resolver said.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Said {
+pub(crate) enum DnsReply {
     /// Addresses of the name, and for how many seconds.
     Addresses(Vec<IpAddr>, u32),
     /// There is no such name.
@@ -200,7 +197,7 @@ pub(crate) enum Said {
 }
 
 /// Reads the answer to [`ask`]; `None` for what is not the answer to that question.
-pub(crate) fn read(message: &[u8], id: u16, name: &HostName, kind: u16) -> Option<Said> {
+pub(crate) fn read(message: &[u8], id: u16, name: &HostName, kind: u16) -> Option<DnsReply> {
     let [flags, more] = *message.get(2..4)? else {
         return None;
     };
@@ -214,12 +211,12 @@ pub(crate) fn read(message: &[u8], id: u16, name: &HostName, kind: u16) -> Optio
         return None;
     }
     if flags & TRUNCATED != 0 {
-        return Some(Said::Truncated);
+        return Some(DnsReply::Truncated);
     }
     match more & 0x0f {
         0 => {}
-        3 => return Some(Said::NoSuchName),
-        _ => return Some(Said::Failed),
+        3 => return Some(DnsReply::NoSuchName),
+        _ => return Some(DnsReply::Failed),
     }
     let mut records = Vec::new();
     let mut at = at + 4;
@@ -265,7 +262,7 @@ pub(crate) fn read(message: &[u8], id: u16, name: &HostName, kind: u16) -> Optio
         addresses.extend(address);
         least = least.min(ttl);
     }
-    Some(Said::Addresses(addresses, least))
+    Some(DnsReply::Addresses(addresses, least))
 }
 
 /// The name at a place, `None` inside for one that is no host name, and where it ends.
@@ -316,7 +313,7 @@ mod tests {
 
     fn question(message: &[u8]) -> Question {
         match hear(message) {
-            Heard::Question(question) => question,
+            DnsMessage::Question(question) => question,
             other => panic!("{other:?}"),
         }
     }
@@ -329,13 +326,13 @@ mod tests {
         let address: IpAddr = "198.18.1.2".parse().unwrap();
         let answer = heard.answer(Code::NoError, Some(address));
         let said = read(&answer, 7, &name("api.example.com"), A);
-        assert_eq!(said, Some(Said::Addresses(vec![address], 300)));
+        assert_eq!(said, Some(DnsReply::Addresses(vec![address], 300)));
         assert_eq!(read(&answer, 8, &name("api.example.com"), A), None);
         assert_eq!(read(&answer, 7, &name("other.example.com"), A), None);
         let none = heard.answer(Code::NoSuchName, None);
         assert_eq!(
             read(&none, 7, &name("api.example.com"), A),
-            Some(Said::NoSuchName)
+            Some(DnsReply::NoSuchName)
         );
     }
 
@@ -352,17 +349,17 @@ mod tests {
     fn answers_and_odd_messages_get_no_address() {
         let mut answer = ask(1, &name("a.com"), A);
         answer[2] |= RESPONSE;
-        assert_eq!(hear(&answer), Heard::Nothing);
+        assert_eq!(hear(&answer), DnsMessage::Nothing);
         let mut two = ask(1, &name("a.com"), A);
         two[5] = 2;
-        assert!(matches!(hear(&two), Heard::Answer(bytes) if bytes[3] & 15 == 1));
+        assert!(matches!(hear(&two), DnsMessage::Answer(bytes) if bytes[3] & 15 == 1));
         let mut status = ask(1, &name("a.com"), A);
         status[2] |= 0x10;
-        assert!(matches!(hear(&status), Heard::Answer(bytes) if bytes[3] & 15 == 4));
+        assert!(matches!(hear(&status), DnsMessage::Answer(bytes) if bytes[3] & 15 == 4));
         // A pointer instead of a name.
         let mut pointer = ask(1, &name("a.com"), A);
         pointer[HEADER] = COMPRESSED;
-        assert!(matches!(hear(&pointer), Heard::Answer(_)));
+        assert!(matches!(hear(&pointer), DnsMessage::Answer(_)));
     }
 
     #[test]
@@ -388,7 +385,7 @@ mod tests {
         let said = read(&message, 3, &name("www.example.com"), A);
         assert_eq!(
             said,
-            Some(Said::Addresses(vec!["1.2.3.4".parse().unwrap()], 60))
+            Some(DnsReply::Addresses(vec!["1.2.3.4".parse().unwrap()], 60))
         );
     }
 

@@ -1,5 +1,5 @@
-//! The parsers of what strangers send to the door, for the fuzzer in `fuzz/`: each is called as the
-//! door calls it, and panics where what it found breaks a promise.
+//! The parsers of what strangers send to the proxy, for the fuzzer in `fuzz/`: each is called as the
+//! proxy calls it, and panics where what it found breaks a promise.
 
 use crate::dns;
 use crate::hello::{self, Hello};
@@ -57,13 +57,17 @@ pub fn http_head(bytes: &[u8]) {
         return;
     };
     assert!(used <= bytes.len());
+    // The proxy adds up to four fields, which may be more than it would take itself.
+    if request.parts.fields.len() + 4 > head::MOST_FIELDS {
+        return;
+    }
     let written = request.written(&authority);
     let again = head::request(&written, &authority);
     let Ok(Some((again, length))) = again else {
         panic!("what goes on is not understood: {written:?}");
     };
     assert_eq!(length, written.len());
-    assert_eq!(again.target, request.target);
+    assert_eq!(again.parts.target, request.parts.target);
     assert_eq!(again.framing, request.framing);
     if let Ok(Some((response, used))) = head::response(&bytes[used..], &request) {
         assert!(used <= bytes.len());

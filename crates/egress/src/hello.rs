@@ -1,7 +1,7 @@
 //! The first message of TLS, as much of it as tells for whom it is meant. It is read, never
 //! changed: the connection stays between the cage and the server.
 
-use ironcage_model::HostName;
+use ironcage_model::{HostName, NetworkReason};
 
 /// Longest first message that is waited for. Post-quantum key shares make them some kilobytes.
 pub(crate) const LONGEST: usize = 32 * 1024;
@@ -24,16 +24,22 @@ pub(crate) enum Hello {
     /// A first message of TLS, for this name where it says one.
     For(Option<HostName>),
     /// Something that is not let through; why.
-    Refused(&'static str),
+    Refused(NetworkReason),
+}
+
+fn invalid(error: &str) -> Hello {
+    Hello::Refused(NetworkReason::TlsInvalid {
+        error: error.to_owned(),
+    })
 }
 
 /// Reads what a client has sent so far.
 pub(crate) fn read(bytes: &[u8]) -> Hello {
     match message(bytes) {
         Ok(Some(body)) => parse(&body),
-        Ok(None) if bytes.len() >= LONGEST => Hello::Refused("the first TLS message is too long"),
+        Ok(None) if bytes.len() >= LONGEST => invalid("the ClientHello is too long"),
         Ok(None) => Hello::Incomplete,
-        Err(why) => Hello::Refused(why),
+        Err(why) => invalid(why),
     }
 }
 
@@ -46,27 +52,27 @@ fn message(mut bytes: &[u8]) -> Result<Option<Vec<u8>>, &'static str> {
             return Ok(None);
         };
         if *kind != HANDSHAKE {
-            return Err("it does not begin as TLS does");
+            return Err("not a TLS record");
         }
         if rest.first().is_some_and(|major| *major != 3) {
-            return Err("it is no version of TLS");
+            return Err("unknown version");
         }
         let (Some(length), Some(body)) = (rest.get(2..4), rest.get(4..)) else {
             return Ok(None);
         };
         let length = usize::from(u16::from_be_bytes([length[0], length[1]]));
         if length == 0 || length > 1 << 14 {
-            return Err("a TLS record has an impossible length");
+            return Err("invalid record length");
         }
         let there = body.get(..length.min(body.len())).unwrap_or_default();
         handshake.extend(there);
         if handshake.first().is_some_and(|kind| *kind != CLIENT_HELLO) {
-            return Err("it is not the first message of TLS");
+            return Err("not a ClientHello");
         }
         if let Some([_, a, b, c]) = handshake.first_chunk::<4>() {
             let whole = usize::from(*a) << 16 | usize::from(*b) << 8 | usize::from(*c);
             if whole > LONGEST {
-                return Err("the first TLS message is too long");
+                return Err("the ClientHello is too long");
             }
             if let Some(body) = handshake.get(4..4 + whole) {
                 return Ok(Some(body.to_vec()));
@@ -107,7 +113,7 @@ impl<'a> Reader<'a> {
 }
 
 fn parse(body: &[u8]) -> Hello {
-    fields(body).unwrap_or(Hello::Refused("the first TLS message is garbled"))
+    fields(body).unwrap_or_else(|| invalid("malformed ClientHello"))
 }
 
 /// `None` where the message does not hold together.
@@ -131,9 +137,7 @@ fn fields(body: &[u8]) -> Option<Hello> {
         let kind = extensions.number(2)? as u16;
         let mut data = extensions.sized(2)?;
         if ECH.contains(&kind) {
-            return Some(Hello::Refused(
-                "it hides the name it is for (encrypted client hello)",
-            ));
+            return Some(Hello::Refused(NetworkReason::TlsNameHidden));
         }
         if kind != SERVER_NAME {
             continue;
@@ -143,11 +147,11 @@ fn fields(body: &[u8]) -> Option<Hello> {
         let host = list.sized(2)?;
         // One name of one kind, once.
         if kind != HOST_NAME || !list.0.is_empty() || !data.0.is_empty() || name.is_some() {
-            return Some(Hello::Refused("it names its server in an odd way"));
+            return Some(invalid("invalid server name"));
         }
         match HostName::from_ascii(host.0) {
             Ok(host) => name = Some(host),
-            Err(_) => return Some(Hello::Refused("it names its server in an odd way")),
+            Err(_) => return Some(invalid("invalid server name")),
         }
     }
     Some(Hello::For(name))

@@ -1,4 +1,4 @@
-//! The network door: the one way out of a cage that has a network.
+//! The egress proxy: the one way out of a cage that has a network.
 //!
 //! A process of its own, confined, that holds the sockets to which every connection of the
 //! cage is delivered. It answers questions for the names that rules know, with addresses that
@@ -9,38 +9,41 @@
 //! It does not make the cage's network namespace; that is `layers` and the backend.
 #![forbid(unsafe_code)]
 
-mod books;
 mod buffers;
 mod confine;
 mod connection;
+mod connections;
 mod decide;
 mod dns;
-mod door;
-mod foretold;
-#[cfg(feature = "fuzz")]
+mod first_bytes;
+#[doc(hidden)] // for the fuzzer in fuzz/
 pub mod fuzz;
 mod hello;
 mod http;
 mod http2;
-mod ledger;
+mod intercepted;
 mod limits;
 mod names;
-mod neighbours;
-mod open;
-mod opened;
 mod order;
+mod policy_simulation;
+mod proxy;
 mod publish;
 mod reader;
 mod relay;
 mod resolve;
 mod secret;
 mod serve;
+mod setup;
+mod shared_address;
 mod sockets;
 mod tls;
+mod traffic_counters;
+mod traffic_log;
 mod wire;
 
-pub use confine::{DoorIds, confine_as_door};
-pub use door::Door;
-pub use foretold::foretold;
+pub use confine::{ProxyIds, confine_as_proxy};
 pub use order::{Order, SecretUses};
-pub use wire::{FromDoor, give_failure, give_sockets};
+pub use policy_simulation::simulate;
+pub use proxy::{Proxy, run_program};
+pub use traffic_counters::OTHERS;
+pub use wire::{FromProxy, give_failure, give_sockets};

@@ -3,7 +3,7 @@
 //! Asked before something goes out, not after: what is over a bound stays inside.
 
 use crate::decide::Denied;
-use ironcage_model::{NetworkLimits, bytes_as_written};
+use ironcage_model::{NetworkLimits, NetworkReason, bytes_as_written};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
@@ -27,8 +27,11 @@ pub(crate) struct Meter {
     second: Cell<Option<(Instant, u64)>>,
 }
 
-fn over(limit: u64, what: &str, key: &str) -> Denied {
-    Denied::because(format!("more than {limit} {what} (network.limits.{key})"))
+fn over(limit: impl std::fmt::Display, what: &str, key: &str) -> Denied {
+    Denied::because(NetworkReason::LimitReached {
+        amount: format!("{limit} {what}"),
+        limit: key.to_owned(),
+    })
 }
 
 impl Meter {
@@ -105,12 +108,7 @@ impl Meter {
     /// Whether a request may have a body of so many bytes.
     pub(crate) fn body(&self, bytes: u64) -> Result<(), Denied> {
         match self.limits.get().body {
-            Some(limit) if bytes > limit => {
-                let limit = bytes_as_written(limit);
-                Err(Denied::because(format!(
-                    "a body of more than {limit} (network.limits.body)"
-                )))
-            }
+            Some(limit) if bytes > limit => Err(over(bytes_as_written(limit), "in a body", "body")),
             _ => Ok(()),
         }
     }
@@ -119,10 +117,8 @@ impl Meter {
     pub(crate) fn send(&self, host: &Cell<u64>, bytes: u64) -> Result<(), Denied> {
         let limits = self.limits.get();
         let too_many = |limit: u64, whither: &str, key: &str| {
-            let limit = bytes_as_written(limit);
-            Err(Denied::because(format!(
-                "more than {limit} out{whither} (network.limits.{key})"
-            )))
+            let what = format!("out{whither}");
+            Err(over(bytes_as_written(limit), &what, key))
         };
         let to_host = host.get().saturating_add(bytes);
         if let Some(limit) = limits.bytes_out_per_host.filter(|limit| to_host > *limit) {
@@ -153,7 +149,10 @@ mod tests {
         let (a, b) = (meter.host("a", now).unwrap(), meter.host("b", now).unwrap());
         assert!(meter.send(&a, 100).is_ok());
         let denied = meter.send(&a, 1).unwrap_err();
-        assert!(denied.reason.contains("bytes-out-per-host"), "{denied:?}");
+        assert!(
+            matches!(&denied.reason, NetworkReason::LimitReached { limit, .. } if limit == "bytes-out-per-host"),
+            "{denied:?}"
+        );
         assert!(meter.send(&b, 51).is_err());
         assert!(meter.send(&b, 50).is_ok());
         let again = meter.host("a", now).unwrap();

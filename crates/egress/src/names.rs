@@ -1,11 +1,11 @@
-//! Addresses that stand for names inside of the cage. They lead nowhere but to the door, which
+//! Addresses that stand for names inside of the cage. They lead nowhere but to the proxy, which
 //! knows by them which name was meant.
 
 use ironcage_model::HostName;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Names that a cage can ask for before it gets no more: each costs the door memory.
+/// Names that a cage can ask for before it gets no more: each costs the proxy memory.
 const MOST: usize = 4096;
 
 /// First address of 198.18.0.0/15 that stands for a name; those before it are the cage's own.

@@ -1,4 +1,4 @@
-//! What the supervisor tells a door that is at work, one packet each.
+//! What the supervisor tells a proxy that is at work, one packet each.
 //!
 //! The supervisor is believed; the checks here are against mistakes.
 
@@ -14,11 +14,11 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 const MAX: usize = 64 * 1024;
 const MAX_FDS: usize = 64;
 
-/// What the door is told.
+/// What the proxy is told.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Order {
-    /// Rules come and go. Answered by [`crate::FromDoor::Changed`] once they hold and what no
+    /// Rules come and go. Answered by [`crate::FromProxy::Changed`] once they hold and what no
     /// longer matches is closed.
     Rules {
         /// By which the answer is known.
@@ -32,7 +32,6 @@ pub enum Order {
     Limits {
         /// By which the answer is known.
         serial: u32,
-        /// All of them.
         limits: NetworkLimits,
     },
     /// A port inside is reached at the listening socket that comes with this. Answered as
@@ -40,31 +39,22 @@ pub enum Order {
     Publish {
         /// By which the answer is known.
         serial: u32,
-        /// The ports.
         publish: Publish,
     },
     /// It no longer is; its connections are closed. Answered as above.
     Unpublish {
         /// By which the answer is known.
         serial: u32,
-        /// The host's port.
         outer: u16,
     },
     /// The connection into the cage that was wanted, where there is one.
-    Dialled {
-        /// Which.
-        ticket: u32,
-    },
+    Dialled { ticket: u32 },
     /// Two sockets come with this: bytes are carried from the one inside to the one outside.
-    Carry {
-        /// What is outside.
-        name: String,
-    },
+    Carry { name: String },
     /// A secret is put on requests from now on, or no more. Answered as above.
     Secret {
         /// By which the answer is known.
         serial: u32,
-        /// Which.
         name: String,
         /// On how many requests; none where there is no lease on it.
         uses: SecretUses,
@@ -73,7 +63,6 @@ pub enum Order {
     Drop {
         /// By which the answer is known.
         serial: u32,
-        /// What is outside.
         name: String,
     },
     /// Connections are told to the socket that comes with this, as they happen.
@@ -86,7 +75,6 @@ pub enum Order {
 pub enum SecretUses {
     /// On every one that is for it.
     Any,
-    /// On so many.
     Some(u32),
     /// On none: there is no lease.
     None,
@@ -94,7 +82,7 @@ pub enum SecretUses {
 
 /// What came from the supervisor.
 #[derive(Debug)]
-pub(crate) enum Told {
+pub(crate) enum OrderMessage {
     /// An order, with its descriptors.
     Order(Order, Vec<OwnedFd>),
     /// The supervisor is gone, or says that it is over.
@@ -103,7 +91,7 @@ pub(crate) enum Told {
 
 /// The supervisor's side: tells without waiting.
 pub(crate) fn tell(
-    door: BorrowedFd<'_>,
+    proxy: BorrowedFd<'_>,
     order: &Order,
     descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
@@ -117,7 +105,7 @@ pub(crate) fn tell(
         return Err(io::Error::other("too many descriptors"));
     }
     sendmsg(
-        door,
+        proxy,
         &[IoSlice::new(&bytes)],
         &mut ancillary,
         SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
@@ -125,19 +113,19 @@ pub(crate) fn tell(
     Ok(())
 }
 
-/// The door's side: takes the next order, if there is one. An empty packet is the end.
-pub(crate) fn hear(supervisor: BorrowedFd<'_>) -> io::Result<Option<Told>> {
+/// The proxy's side: takes the next order, if there is one. An empty packet is the end.
+pub(crate) fn hear(supervisor: BorrowedFd<'_>) -> io::Result<Option<OrderMessage>> {
     let Some(packet) = packet::receive(supervisor, false, MAX, MAX_FDS)? else {
         return Ok(None);
     };
     if packet.bytes.is_empty() {
-        return Ok(Some(Told::Over));
+        return Ok(Some(OrderMessage::Over));
     }
     if packet.truncated {
         return Err(io::ErrorKind::InvalidData.into());
     }
     let order = serde_json::from_slice(&packet.bytes)?;
-    Ok(Some(Told::Order(order, packet.descriptors)))
+    Ok(Some(OrderMessage::Order(order, packet.descriptors)))
 }
 
 #[cfg(test)]
@@ -153,7 +141,7 @@ mod tests {
             let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
             socketpair(AddressFamily::UNIX, kind, flags, None).unwrap()
         };
-        let (door, supervisor) = pair();
+        let (proxy, supervisor) = pair();
         let rule = LiveRule {
             number: 3,
             verdict: NetworkVerdict::Allowed,
@@ -170,16 +158,19 @@ mod tests {
         tell(supervisor.as_fd(), &order, &[]).unwrap();
         let (one, _) = pair();
         tell(supervisor.as_fd(), &Order::Watch, &[one.as_fd()]).unwrap();
-        let Some(Told::Order(heard, fds)) = hear(door.as_fd()).unwrap() else {
+        let Some(OrderMessage::Order(heard, fds)) = hear(proxy.as_fd()).unwrap() else {
             panic!("an order");
         };
         assert_eq!((heard, fds.len()), (order, 0));
-        let Some(Told::Order(Order::Watch, fds)) = hear(door.as_fd()).unwrap() else {
+        let Some(OrderMessage::Order(Order::Watch, fds)) = hear(proxy.as_fd()).unwrap() else {
             panic!("an order");
         };
         assert_eq!(fds.len(), 1);
-        assert!(hear(door.as_fd()).unwrap().is_none());
+        assert!(hear(proxy.as_fd()).unwrap().is_none());
         drop(supervisor);
-        assert!(matches!(hear(door.as_fd()).unwrap(), Some(Told::Over)));
+        assert!(matches!(
+            hear(proxy.as_fd()).unwrap(),
+            Some(OrderMessage::Over)
+        ));
     }
 }

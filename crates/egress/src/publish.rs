@@ -3,13 +3,13 @@
 //! The listening socket was made outside and comes from the supervisor; a connection into the
 //! cage is begun by its PID 1, which is there. This process makes neither.
 
-use crate::books::Counts;
-use crate::ledger::Kind;
-use crate::open::Open;
+use crate::connections::OpenConnection;
 use crate::relay::relay;
 use crate::serve::Service;
-use crate::wire::FromDoor;
-use ironcage_model::{NetworkVerdict, Protocol, Publish};
+use crate::traffic_counters::TrafficEvent;
+use crate::traffic_log::Counts;
+use crate::wire::FromProxy;
+use ironcage_model::{NetworkReason, NetworkVerdict, Protocol, Publish, Reason};
 use ironcage_sys::rustix::net::sockopt::set_socket_linger;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -62,6 +62,11 @@ impl Publishing {
                 waker.wake();
             }
         }
+    }
+
+    /// Whether a loopback port of the host leads into the cage.
+    pub(crate) fn publishes(&self, outer: u16) -> bool {
+        self.ports.borrow().contains_key(&outer)
     }
 
     /// A port is no longer published.
@@ -120,7 +125,7 @@ impl Service {
             .awaited
             .borrow_mut()
             .insert(ticket.number, Rc::clone(&awaited));
-        self.books.answer(FromDoor::Dial {
+        self.traffic_log.answer(FromProxy::Dial {
             ticket: number,
             port,
             six,
@@ -136,15 +141,15 @@ impl Service {
     }
 }
 
-fn kind(publish: Publish, verdict: NetworkVerdict, reason: Option<String>) -> Kind {
-    Kind {
+fn kind(publish: Publish, verdict: NetworkVerdict, reason: Option<NetworkReason>) -> TrafficEvent {
+    TrafficEvent {
         verdict,
         host: "(the cage)".into(),
         port: publish.inner,
         protocol: Protocol::Tcp,
         address: None,
         rule: Some(format!("publish {publish}")),
-        reason,
+        reason: reason.map(Reason::from),
         request: None,
         status: None,
     }
@@ -174,19 +179,22 @@ async fn accept(service: Rc<Service>, publish: Publish, listener: TcpListener) {
     }
 }
 
-async fn carry(service: &Service, open: &Rc<Open>, publish: Publish, client: TcpStream) {
+async fn carry(service: &Service, open: &Rc<OpenConnection>, publish: Publish, client: TcpStream) {
     let reset = |client: &TcpStream| {
         let _ = set_socket_linger(client, Some(Duration::ZERO));
     };
     let Some(inside) = service.dial(publish.inner).await else {
-        let reason = "nobody listens there inside";
-        let kind = kind(publish, NetworkVerdict::Allowed, Some(reason.into()));
-        service.books.fail(open, kind);
+        let reason = NetworkReason::NobodyListens;
+        let kind = kind(publish, NetworkVerdict::Allowed, Some(reason));
+        service.traffic_log.fail(open, kind);
         return reset(&client);
     };
-    let host = service.books.meter.published(&format!("publish {publish}"));
+    let host = service
+        .traffic_log
+        .meter
+        .published(&format!("publish {publish}"));
     let kind = kind(publish, NetworkVerdict::Allowed, None);
-    let counts = Counts::begin(&service.books, open, &host, kind);
+    let counts = Counts::begin(&service.traffic_log, open, &host, kind);
     let _ = client.set_nodelay(true);
     let _ = inside.set_nodelay(true);
     if relay(&inside, &client, &counts).await.is_err() {

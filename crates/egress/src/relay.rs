@@ -6,7 +6,7 @@
 //! connection is ever there when the next one is served. What the other side does not take at once
 //! is kept.
 
-use crate::books::Counts;
+use crate::traffic_log::Counts;
 use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::net::{Shutdown, shutdown};
 use ironcage_sys::rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, splice};
@@ -59,7 +59,7 @@ impl Pipe {
     }
 }
 
-/// Makes the pipe, before the door is confined and has no means to. Without it everything is
+/// Makes the pipe, before the proxy is confined and has no means to. Without it everything is
 /// copied.
 ///
 /// # Errors
@@ -98,7 +98,6 @@ where
 
 /// Which of two things came first.
 pub(crate) enum First<A, B> {
-    /// The first.
     A(A),
     /// The second.
     B(B),
@@ -186,7 +185,6 @@ async fn pump(
 enum Passed {
     /// There was nothing after all.
     Nothing,
-    /// All that was there.
     All,
     /// All but what the other side has not taken yet.
     Some(Vec<u8>),

@@ -1,9 +1,9 @@
 //! Names to addresses, outside: the plan's own, the host's file, then the host's resolvers.
 //!
-//! The settings are read before the door is confined. A name is looked up when a connection is
+//! The settings are read before the proxy is confined. A name is looked up when a connection is
 //! made, and the connection goes to the address that was checked.
 
-use crate::dns::{self, A, AAAA, Said};
+use crate::dns::{self, A, AAAA, DnsReply};
 use ironcage_model::HostName;
 use ironcage_plan::Network;
 use ironcage_sys::rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
@@ -12,6 +12,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
@@ -29,7 +30,7 @@ const SHORT_MEMORY: Duration = Duration::from_secs(5);
 /// Names that are remembered.
 const MEMORY: usize = 1024;
 /// Files of the host are read up to here.
-const LONGEST_FILE: usize = 1 << 20;
+const LONGEST_FILE: u64 = 1 << 20;
 
 /// Why a name has no address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,11 +59,8 @@ impl Resolver {
     /// Reads the host's settings. Later there are no files to be read.
     pub(crate) fn from_host(network: &Network) -> Self {
         let text = |path: &str| {
-            let mut text = std::fs::read_to_string(path).unwrap_or_default();
-            if text.len() > LONGEST_FILE {
-                text.clear();
-            }
-            text
+            let links = ironcage_files::Links::Follow;
+            ironcage_files::read_text(Path::new(path), LONGEST_FILE, links).unwrap_or_default()
         };
         let mut fixed = hosts(&text("/etc/hosts"));
         for item in &network.resolve {
@@ -106,13 +104,13 @@ impl Resolver {
         let mut heard = false;
         for kind in [A, AAAA] {
             match self.ask(name, kind).await {
-                Some(Said::Addresses(found, seconds)) => {
+                Some(DnsReply::Addresses(found, seconds)) => {
                     heard = true;
                     least = least.min(seconds);
                     addresses.extend(found);
                 }
-                Some(Said::NoSuchName) => heard = true,
-                Some(Said::Truncated | Said::Failed) | None => {}
+                Some(DnsReply::NoSuchName) => heard = true,
+                Some(DnsReply::Truncated | DnsReply::Failed) | None => {}
             }
         }
         if addresses.is_empty() {
@@ -143,18 +141,18 @@ impl Resolver {
         }
     }
 
-    async fn ask(&self, name: &HostName, kind: u16) -> Option<Said> {
+    async fn ask(&self, name: &HostName, kind: u16) -> Option<DnsReply> {
         let mut failed = None;
         for _ in 0..ROUNDS {
             for server in &self.servers {
                 let said = match timeout(PATIENCE, over_udp(*server, name, kind)).await {
-                    Ok(Ok(Said::Truncated)) => {
+                    Ok(Ok(DnsReply::Truncated)) => {
                         timeout(PATIENCE, over_tcp(*server, name, kind)).await
                     }
                     other => other,
                 };
                 match said {
-                    Ok(Ok(Said::Failed)) => failed = Some(Said::Failed),
+                    Ok(Ok(DnsReply::Failed)) => failed = Some(DnsReply::Failed),
                     Ok(Ok(said)) => return Some(said),
                     Ok(Err(_)) | Err(_) => {}
                 }
@@ -171,7 +169,7 @@ fn number() -> io::Result<u16> {
 }
 
 /// A socket of its own for each question: its port is as much a secret as its number.
-async fn over_udp(server: SocketAddr, name: &HostName, kind: u16) -> io::Result<Said> {
+async fn over_udp(server: SocketAddr, name: &HostName, kind: u16) -> io::Result<DnsReply> {
     let family = match server {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
@@ -192,7 +190,7 @@ async fn over_udp(server: SocketAddr, name: &HostName, kind: u16) -> io::Result<
     }
 }
 
-async fn over_tcp(server: SocketAddr, name: &HostName, kind: u16) -> io::Result<Said> {
+async fn over_tcp(server: SocketAddr, name: &HostName, kind: u16) -> io::Result<DnsReply> {
     let mut stream = TcpStream::connect(server).await?;
     let id = number()?;
     let question = dns::ask(id, name, kind);

@@ -1,23 +1,23 @@
-//! The door at work: one thread that answers questions for names and carries connections.
+//! The proxy at work: one thread that answers questions for names and carries connections.
 
-use crate::books::Books;
 use crate::connection;
+use crate::connections::{Ended, OpenConnection, Registry};
 use crate::decide::{Denied, Rules, Target};
-use crate::dns::{self, A, AAAA, Code, Heard};
-use crate::ledger::Kind;
+use crate::dns::{self, A, AAAA, Code, DnsMessage};
 use crate::names::Names;
-use crate::open::{Ended, Open, Registry};
-use crate::order::{self, Order, Told};
+use crate::order::{self, Order, OrderMessage};
 use crate::publish::Publishing;
 use crate::reader::Reader;
 use crate::resolve::Resolver;
-use crate::secret::Vault;
+use crate::secret::SecretStore;
 use crate::sockets;
-use crate::tls::Opener;
-use crate::wire::{FromDoor, Sockets};
-use ironcage_model::{HOST_NAME, HostName, NetworkVerdict, Protocol};
+use crate::tls::TlsInterceptor;
+use crate::traffic_counters::TrafficEvent;
+use crate::traffic_log::TrafficLog;
+use crate::wire::{FromProxy, Sockets};
+use ironcage_model::{HOST_NAME, HostName, NetworkReason, NetworkVerdict, Protocol};
 use ironcage_plan::Models;
-use ironcage_sys::faults::door_step;
+use ironcage_sys::faults::proxy_step;
 use ironcage_sys::inet::{receive_datagram, send_datagram};
 use std::cell::RefCell;
 use std::io;
@@ -35,14 +35,14 @@ const TELL: Duration = Duration::from_secs(10);
 /// Connections at once, at most; fewer where the host's limit on descriptors is lower.
 pub(crate) const MOST: u64 = 2048;
 
-/// What all connections of a door share.
+/// What all connections of a proxy share.
 pub(crate) struct Service {
     pub(crate) rules: Rc<Rules>,
     pub(crate) resolver: Resolver,
     /// What opens TLS, where a rule needs it.
-    pub(crate) opener: Option<Opener>,
-    pub(crate) vault: Rc<Vault>,
-    pub(crate) books: Rc<Books>,
+    pub(crate) interceptor: Option<TlsInterceptor>,
+    pub(crate) store: Rc<SecretStore>,
+    pub(crate) traffic_log: Rc<TrafficLog>,
     names: RefCell<Names>,
     registry: Registry,
     pub(crate) publishing: Publishing,
@@ -54,7 +54,7 @@ pub(crate) struct Service {
 /// A connection that counts while it is there.
 pub(crate) struct Slot {
     service: Rc<Service>,
-    open: Rc<Open>,
+    open: Rc<OpenConnection>,
 }
 
 impl Slot {
@@ -62,7 +62,7 @@ impl Slot {
         &self.service
     }
 
-    pub(crate) fn open(&self) -> Rc<Open> {
+    pub(crate) fn open(&self) -> Rc<OpenConnection> {
         Rc::clone(&self.open)
     }
 }
@@ -78,21 +78,21 @@ impl Service {
     pub(crate) fn new(
         rules: Rules,
         resolver: Resolver,
-        (opener, vault): (Option<Opener>, Vault),
+        (interceptor, store): (Option<TlsInterceptor>, SecretStore),
         files: u64,
-        books: Books,
+        traffic_log: TrafficLog,
     ) -> Self {
         Service {
             rules: Rc::new(rules),
             resolver,
-            opener,
-            vault: Rc::new(vault),
-            books: Rc::new(books),
+            interceptor,
+            store: Rc::new(store),
+            traffic_log: Rc::new(traffic_log),
             names: RefCell::default(),
             registry: Registry::default(),
             publishing: Publishing::default(),
             reader: None,
-            // Two descriptors each, and some for resolvers and the door itself.
+            // Two descriptors each, and some for resolvers and the proxy itself.
             most: (files.saturating_sub(64) / 2).clamp(16, MOST),
         }
     }
@@ -105,13 +105,13 @@ impl Service {
     /// Whether requests to a port of a name are read, be they in TLS or not.
     pub(crate) fn opens(&self, name: &HostName, port: u16) -> bool {
         self.rules.requests(name, port).is_some()
-            || self.vault.is_for(name, port)
+            || self.store.is_for(name, port)
             || self.reads(name, port).is_some()
     }
 
     /// Who reads the answers of a port of a name, where they are read.
     pub(crate) fn reads(&self, name: &HostName, port: u16) -> Option<&Rc<Reader>> {
-        let reader = self.reader.as_ref().filter(|_| self.opener.is_some());
+        let reader = self.reader.as_ref().filter(|_| self.interceptor.is_some());
         reader.filter(|reader| reader.is_for(name, port))
     }
 
@@ -119,7 +119,7 @@ impl Service {
     pub(crate) fn target(&self, address: IpAddr) -> Result<Target, Denied> {
         match self.names.borrow().name(address) {
             Some(Some(name)) => return Ok(Target::Name(name.clone())),
-            Some(None) => return Err(Denied::because("the address stands for no name")),
+            Some(None) => return Err(Denied::because(NetworkReason::AddressUnassigned)),
             None => {}
         }
         if address.is_loopback() {
@@ -132,28 +132,28 @@ impl Service {
     fn has_room(&self) -> Result<(), Denied> {
         let open = self.registry.count();
         if open >= self.most {
-            let reason = format!("more than {} connections at once", self.most);
-            return Err(Denied::because(reason));
+            let limit = self.most;
+            return Err(Denied::because(NetworkReason::TooManyConnections { limit }));
         }
-        self.books.meter.connection(open)
+        self.traffic_log.meter.connection(open)
     }
 
     /// A place for another connection, from a port; none where there are too many, which is
     /// recorded.
     pub(crate) fn admit(self: &Rc<Self>, from: u16) -> Option<Slot> {
         if let Err(denied) = self.has_room() {
-            let kind = Kind {
+            let kind = TrafficEvent {
                 verdict: NetworkVerdict::Denied,
                 host: "(any)".into(),
                 port: 0,
                 protocol: Protocol::Tcp,
                 address: None,
                 rule: None,
-                reason: Some(denied.reason),
+                reason: Some(denied.reason.into()),
                 request: None,
                 status: None,
             };
-            self.books.refuse(None, kind);
+            self.traffic_log.refuse(None, kind);
             return None;
         }
         Some(Slot {
@@ -164,7 +164,7 @@ impl Service {
 
     /// Does what the supervisor orders.
     fn obey(self: &Rc<Self>, order: Order, descriptors: Vec<OwnedFd>) {
-        door_step();
+        proxy_step();
         let (serial, ended) = match order {
             Order::Rules {
                 serial,
@@ -175,7 +175,7 @@ impl Service {
                 (serial, self.end_unmatched())
             }
             Order::Limits { serial, limits } => {
-                self.books.meter.set(limits);
+                self.traffic_log.meter.set(limits);
                 (serial, Vec::new())
             }
             Order::Publish { serial, publish } => {
@@ -190,7 +190,7 @@ impl Service {
                 (serial, self.registry.end_published(outer))
             }
             Order::Secret { serial, name, uses } => {
-                self.vault.lease(&name, uses);
+                self.store.lease(&name, uses);
                 (serial, Vec::new())
             }
             Order::Drop { serial, name } => (serial, self.registry.end_carried(&name)),
@@ -206,29 +206,29 @@ impl Service {
             }
             Order::Watch => {
                 for socket in descriptors {
-                    self.books.add_watcher(socket);
+                    self.traffic_log.add_watcher(socket);
                 }
                 return;
             }
         };
-        door_step();
+        proxy_step();
         self.answer_when_ended(serial, ended);
-        door_step();
+        proxy_step();
     }
 
     /// Says that a change holds once all that it ends is closed, not only about to be.
     fn answer_when_ended(self: &Rc<Self>, serial: u32, ended: Vec<AbortHandle>) {
         let closed = ended.len() as u64;
-        let changed = FromDoor::Changed { serial, closed };
+        let changed = FromProxy::Changed { serial, closed };
         if ended.iter().all(AbortHandle::is_finished) {
-            return self.books.answer(changed);
+            return self.traffic_log.answer(changed);
         }
-        let books = Rc::clone(&self.books);
+        let traffic_log = Rc::clone(&self.traffic_log);
         tokio::task::spawn_local(async move {
             while !ended.iter().all(AbortHandle::is_finished) {
                 tokio::task::yield_now().await;
             }
-            books.answer(changed);
+            traffic_log.answer(changed);
         });
     }
 
@@ -244,18 +244,23 @@ impl Service {
             denied,
         } in ended
         {
-            let kind = Kind {
+            let kind = TrafficEvent {
                 verdict: NetworkVerdict::Denied,
                 host: target.to_string(),
                 port,
                 protocol: Protocol::Tcp,
                 address: None,
                 rule: denied.rule.clone(),
-                reason: Some(format!("closed while it was open: {}", denied.reason)),
+                reason: Some(
+                    NetworkReason::Closed {
+                        because: denied.reason.to_string(),
+                    }
+                    .into(),
+                ),
                 request: None,
                 status: None,
             };
-            self.books.refuse(Some(&open), kind);
+            self.traffic_log.refuse(Some(&open), kind);
             tasks.push(task);
         }
         tasks
@@ -275,7 +280,7 @@ pub(crate) fn run(
     let tasks = LocalSet::new();
     if let Some((socket, models)) = reader {
         let _guard = (runtime.enter(), tasks.enter());
-        service.reader = Some(Reader::new(models, socket, &service.books)?);
+        service.reader = Some(Reader::new(models, socket, &service.traffic_log)?);
     }
     let service = Rc::new(service);
     for listener in sockets.listeners {
@@ -288,19 +293,19 @@ pub(crate) fn run(
     tasks.spawn_local(async move {
         loop {
             sleep(TELL).await;
-            teller.books.tell_sums();
+            teller.traffic_log.tell_sums();
         }
     });
     let ended = Rc::clone(&service);
     tasks.block_on(&runtime, async move { until_gone(&ended).await })?;
-    service.books.tell_sums();
+    service.traffic_log.tell_sums();
     Ok(())
 }
 
 /// Obeys the supervisor until it closes its end, which it does when the cage is gone.
 async fn until_gone(service: &Rc<Service>) -> io::Result<()> {
     // A socket of packets, of which only its readiness is used.
-    let supervisor = service.books.supervisor();
+    let supervisor = service.traffic_log.supervisor();
     let socket = std::os::unix::net::UnixDatagram::from(supervisor.try_clone_to_owned()?);
     socket.set_nonblocking(true)?;
     let socket = UnixDatagram::from_std(socket)?;
@@ -310,8 +315,8 @@ async fn until_gone(service: &Rc<Service>) -> io::Result<()> {
             order::hear(supervisor)?.ok_or_else(|| io::ErrorKind::WouldBlock.into())
         });
         match heard {
-            Ok(Told::Order(order, descriptors)) => service.obey(order, descriptors),
-            Ok(Told::Over) => return Ok(()),
+            Ok(OrderMessage::Order(order, descriptors)) => service.obey(order, descriptors),
+            Ok(OrderMessage::Over) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(_) => return Ok(()),
         }
@@ -368,24 +373,24 @@ async fn answer(service: Rc<Service>, socket: OwnedFd) {
 
 fn respond(service: &Service, message: &[u8]) -> Option<Vec<u8>> {
     let question = match dns::hear(message) {
-        Heard::Question(question) => question,
-        Heard::Answer(bytes) => return Some(bytes),
-        Heard::Nothing => return None,
+        DnsMessage::Question(question) => question,
+        DnsMessage::Answer(bytes) => return Some(bytes),
+        DnsMessage::Nothing => return None,
     };
     let Some(name) = &question.name else {
         return Some(question.answer(Code::NoSuchName, None));
     };
     if let Err(denied) = service.rules.knows(name) {
-        service.books.refuse(
+        service.traffic_log.refuse(
             None,
-            Kind {
+            TrafficEvent {
                 verdict: NetworkVerdict::Denied,
                 host: name.to_string(),
                 port: 53,
                 protocol: Protocol::Dns,
                 address: None,
                 rule: denied.rule,
-                reason: Some(denied.reason),
+                reason: Some(denied.reason.into()),
                 request: None,
                 status: None,
             },
@@ -393,16 +398,16 @@ fn respond(service: &Service, message: &[u8]) -> Option<Vec<u8>> {
         return Some(question.answer(Code::NoSuchName, None));
     }
     let Some((four, six)) = service.names.borrow_mut().addresses(name) else {
-        service.books.refuse(
+        service.traffic_log.refuse(
             None,
-            Kind {
+            TrafficEvent {
                 verdict: NetworkVerdict::Denied,
                 host: "(any)".into(),
                 port: 53,
                 protocol: Protocol::Dns,
                 address: None,
                 rule: None,
-                reason: Some("too many names".into()),
+                reason: Some(NetworkReason::TooManyNames.into()),
                 request: None,
                 status: None,
             },

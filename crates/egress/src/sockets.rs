@@ -1,10 +1,10 @@
 //! Carries connections to Unix sockets of the host's. The supervisor has both ends and hands
 //! them over: this process connects to no path, and passes no descriptors on.
 
-use crate::books::Counts;
-use crate::ledger::Kind;
 use crate::relay::relay;
 use crate::serve::Service;
+use crate::traffic_counters::TrafficEvent;
+use crate::traffic_log::Counts;
 use ironcage_model::{NetworkVerdict, Protocol};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -23,8 +23,8 @@ pub(crate) fn carry(service: &Rc<Service>, name: String, inside: OwnedFd, outsid
     open.carried_to(&name);
     let task = tokio::task::spawn_local(async move {
         let service = slot.service();
-        let host = service.books.meter.published(&name);
-        let kind = Kind {
+        let host = service.traffic_log.meter.published(&name);
+        let kind = TrafficEvent {
             verdict: NetworkVerdict::Allowed,
             host: name.clone(),
             port: 0,
@@ -35,7 +35,7 @@ pub(crate) fn carry(service: &Rc<Service>, name: String, inside: OwnedFd, outsid
             status: None,
             reason: None,
         };
-        let counts = Counts::begin(&service.books, &slot.open(), &host, kind);
+        let counts = Counts::begin(&service.traffic_log, &slot.open(), &host, kind);
         // A side that went away is an end like any other.
         let _ = relay(&inside, &outside, &counts).await;
     });

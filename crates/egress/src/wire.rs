@@ -1,10 +1,10 @@
-//! The few messages between the door, the supervisor and the helper that makes the doorway,
+//! The few messages between the proxy, the supervisor and the helper that makes the proxy sockets,
 //! one packet each.
 //!
-//! The door handles what strangers send; the supervisor takes what comes from it as if the
+//! The proxy handles what strangers send; the supervisor takes what comes from it as if the
 //! agent had sent it: bounded, checked, no trust in lengths.
 
-use ironcage_model::{Overheard, Traffic};
+use ironcage_model::{Overheard, Reason, Traffic};
 use ironcage_sys::packet::{self, ancillary_space};
 use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::net::{
@@ -29,16 +29,15 @@ const DIAL: u8 = b'd';
 const OVERHEARD: u8 = b'o';
 const SUM: u8 = b'm';
 
-/// What the door says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FromDoor {
+pub enum FromProxy {
     /// It is confined and has its sockets. The text says what is narrower than it could be.
     Ready {
         /// Why only single ports are listened on; `None` where every one is.
         per_port: Option<String>,
     },
     /// It could not start.
-    Failed(String),
+    Failed(Reason),
     /// The certificate authority that it made for the cage.
     Authority(String),
     /// The first connection of its kind, at once.
@@ -47,7 +46,6 @@ pub enum FromDoor {
     Sum(Traffic),
     /// What was ordered holds.
     Changed {
-        /// The order's.
         serial: u32,
         /// Connections that no longer matched.
         closed: u64,
@@ -57,7 +55,6 @@ pub enum FromDoor {
     Dial {
         /// By which the answer is known.
         ticket: u32,
-        /// The port inside.
         port: u16,
         /// Whether by IPv6.
         six: bool,
@@ -69,16 +66,19 @@ pub enum FromDoor {
 }
 
 fn garbled() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "garbled message from the door")
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "invalid message from the egress proxy",
+    )
 }
 
-/// The helper's side: hands the doorway's sockets to the door. The resolver's socket is the
+/// The helper's side: hands the proxy's sockets to the door. The resolver's socket is the
 /// first.
 ///
 /// # Errors
-/// Where the door is gone, or there are more sockets than one message holds.
+/// Where the proxy is gone, or there are more sockets than one message holds.
 pub fn give_sockets(
-    door: BorrowedFd<'_>,
+    proxy: BorrowedFd<'_>,
     dns: &OwnedFd,
     listeners: &[OwnedFd],
     per_port: Option<&str>,
@@ -99,7 +99,7 @@ pub fn give_sockets(
     let mut bytes = vec![SOCKETS];
     bytes.extend(per_port.unwrap_or_default().bytes().take(MAX - 1));
     sendmsg(
-        door,
+        proxy,
         &[IoSlice::new(&bytes)],
         &mut ancillary,
         SendFlags::NOSIGNAL,
@@ -110,15 +110,15 @@ pub fn give_sockets(
 /// The helper's side: says that there are no sockets to come, and why.
 ///
 /// # Errors
-/// Where the door is gone.
-pub fn give_failure(door: BorrowedFd<'_>, reason: &str) -> io::Result<()> {
+/// Where the proxy is gone.
+pub fn give_failure(proxy: BorrowedFd<'_>, reason: &str) -> io::Result<()> {
     let mut bytes = vec![FAILED];
     bytes.extend(reason.bytes().take(MAX - 1));
-    send(door, &bytes, SendFlags::NOSIGNAL)?;
+    send(proxy, &bytes, SendFlags::NOSIGNAL)?;
     Ok(())
 }
 
-/// The sockets of the doorway, on the door's side.
+/// The sockets of the proxy sockets, on the proxy's side.
 #[derive(Debug)]
 pub(crate) struct Sockets {
     pub(crate) dns: OwnedFd,
@@ -126,7 +126,7 @@ pub(crate) struct Sockets {
     pub(crate) per_port: Option<String>,
 }
 
-/// The door's side: waits for its sockets. `None` when the other end is gone.
+/// The proxy's side: waits for its sockets. `None` when the other end is gone.
 pub(crate) fn take_sockets(socket: BorrowedFd<'_>) -> io::Result<Option<Sockets>> {
     let Some((bytes, mut fds)) = receive_packet(socket, true)? else {
         return Ok(None);
@@ -141,7 +141,8 @@ pub(crate) fn take_sockets(socket: BorrowedFd<'_>) -> io::Result<Option<Sockets>
             Err(garbled())
         };
     };
-    if fds.len() < 2 {
+    // Without a listening socket it only answers for names.
+    if fds.is_empty() {
         return Err(garbled());
     }
     let listeners = fds.split_off(1);
@@ -168,80 +169,80 @@ fn receive_packet(
 }
 
 /// Takes the next message of the door. With `wait` false, `None` when there is none.
-pub(crate) fn receive(socket: BorrowedFd<'_>, wait: bool) -> io::Result<Option<FromDoor>> {
-    // Descriptors that come with a message are closed here: the door has none to give.
+pub(crate) fn receive(socket: BorrowedFd<'_>, wait: bool) -> io::Result<Option<FromProxy>> {
+    // Descriptors that come with a message are closed here: the proxy has none to give.
     let Some((bytes, _)) = receive_packet(socket, wait)? else {
         return Ok(None);
     };
     let Some((tag, rest)) = bytes.split_first() else {
-        return Ok(Some(FromDoor::Closed));
+        return Ok(Some(FromProxy::Closed));
     };
     let text = || String::from_utf8_lossy(rest).into_owned();
     Ok(Some(match *tag {
-        READY => FromDoor::Ready {
+        READY => FromProxy::Ready {
             per_port: Some(text()).filter(|text| !text.is_empty()),
         },
-        FAILED => FromDoor::Failed(text()),
-        AUTHORITY => FromDoor::Authority(text()),
-        TRAFFIC => FromDoor::Traffic(serde_json::from_slice(rest).map_err(|_| garbled())?),
-        SUM => FromDoor::Sum(serde_json::from_slice(rest).map_err(|_| garbled())?),
+        FAILED => FromProxy::Failed(serde_json::from_slice(rest).map_err(|_| garbled())?),
+        AUTHORITY => FromProxy::Authority(text()),
+        TRAFFIC => FromProxy::Traffic(serde_json::from_slice(rest).map_err(|_| garbled())?),
+        SUM => FromProxy::Sum(serde_json::from_slice(rest).map_err(|_| garbled())?),
         CHANGED => {
             let (serial, closed) = serde_json::from_slice(rest).map_err(|_| garbled())?;
-            FromDoor::Changed { serial, closed }
+            FromProxy::Changed { serial, closed }
         }
         DIAL => {
             let (ticket, port, six) = serde_json::from_slice(rest).map_err(|_| garbled())?;
-            FromDoor::Dial { ticket, port, six }
+            FromProxy::Dial { ticket, port, six }
         }
-        OVERHEARD => FromDoor::Overheard(serde_json::from_slice(rest).map_err(|_| garbled())?),
+        OVERHEARD => FromProxy::Overheard(serde_json::from_slice(rest).map_err(|_| garbled())?),
         _ => return Err(garbled()),
     }))
 }
 
-/// The door's side: says something, without waiting. `false` when there is no room now.
-pub(crate) fn say(socket: BorrowedFd<'_>, message: &FromDoor) -> io::Result<bool> {
+/// The proxy's side: says something, without waiting. `false` when there is no room now.
+pub(crate) fn say(socket: BorrowedFd<'_>, message: &FromProxy) -> io::Result<bool> {
     let mut bytes = match message {
-        FromDoor::Ready { per_port } => {
+        FromProxy::Ready { per_port } => {
             let mut bytes = vec![READY];
             bytes.extend(per_port.as_deref().unwrap_or_default().bytes());
             bytes
         }
-        FromDoor::Failed(text) => {
+        FromProxy::Failed(reason) => {
             let mut bytes = vec![FAILED];
-            bytes.extend(text.bytes());
+            bytes.extend(serde_json::to_vec(reason)?);
             bytes
         }
-        FromDoor::Authority(text) => {
+        FromProxy::Authority(text) => {
             let mut bytes = vec![AUTHORITY];
             bytes.extend(text.bytes());
             bytes
         }
-        FromDoor::Traffic(traffic) => {
+        FromProxy::Traffic(traffic) => {
             let mut bytes = vec![TRAFFIC];
             bytes.extend(serde_json::to_vec(traffic)?);
             bytes
         }
-        FromDoor::Sum(traffic) => {
+        FromProxy::Sum(traffic) => {
             let mut bytes = vec![SUM];
             bytes.extend(serde_json::to_vec(traffic)?);
             bytes
         }
-        FromDoor::Changed { serial, closed } => {
+        FromProxy::Changed { serial, closed } => {
             let mut bytes = vec![CHANGED];
             bytes.extend(serde_json::to_vec(&(serial, closed))?);
             bytes
         }
-        FromDoor::Dial { ticket, port, six } => {
+        FromProxy::Dial { ticket, port, six } => {
             let mut bytes = vec![DIAL];
             bytes.extend(serde_json::to_vec(&(ticket, port, six))?);
             bytes
         }
-        FromDoor::Overheard(overheard) => {
+        FromProxy::Overheard(overheard) => {
             let mut bytes = vec![OVERHEARD];
             bytes.extend(serde_json::to_vec(overheard)?);
             bytes
         }
-        FromDoor::Closed => return Ok(true),
+        FromProxy::Closed => return Ok(true),
     };
     bytes.truncate(MAX);
     match send(socket, &bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
@@ -269,7 +270,7 @@ mod tests {
 
     #[test]
     fn what_is_said_is_heard_and_garbage_is_an_error() {
-        let (door, supervisor) = pair();
+        let (proxy, supervisor) = pair();
         let traffic = Traffic {
             verdict: NetworkVerdict::Denied,
             host: "a.com\u{1b}".into(),
@@ -277,7 +278,7 @@ mod tests {
             protocol: Protocol::Tls,
             address: None,
             rule: None,
-            reason: Some("no rule".into()),
+            reason: Some(ironcage_model::NetworkReason::HostNotAllowed.into()),
             request: Some("GET /".into()),
             status: Some(403),
             connections: 3,
@@ -285,44 +286,47 @@ mod tests {
             received: 2,
         };
         for message in [
-            FromDoor::Ready { per_port: None },
-            FromDoor::Failed("why".into()),
-            FromDoor::Authority("certificate".into()),
-            FromDoor::Traffic(traffic.clone()),
-            FromDoor::Sum(traffic),
-            FromDoor::Changed {
+            FromProxy::Ready { per_port: None },
+            FromProxy::Failed(Reason::Start {
+                code: ironcage_model::StartCode::SecretMissing,
+                text: "why".into(),
+            }),
+            FromProxy::Authority("certificate".into()),
+            FromProxy::Traffic(traffic.clone()),
+            FromProxy::Sum(traffic),
+            FromProxy::Changed {
                 serial: 7,
                 closed: 2,
             },
-            FromDoor::Dial {
+            FromProxy::Dial {
                 ticket: 1,
                 port: 3000,
                 six: true,
             },
-            FromDoor::Overheard(Overheard::Returned(vec!["t1".into()])),
+            FromProxy::Overheard(Overheard::Returned(vec!["t1".into()])),
         ] {
-            assert!(say(door.as_fd(), &message).unwrap());
+            assert!(say(proxy.as_fd(), &message).unwrap());
             assert_eq!(receive(supervisor.as_fd(), false).unwrap(), Some(message));
         }
         assert_eq!(receive(supervisor.as_fd(), false).unwrap(), None);
-        send(&door, b"t{\"host\":1}", SendFlags::empty()).unwrap();
+        send(&proxy, b"t{\"host\":1}", SendFlags::empty()).unwrap();
         assert!(receive(supervisor.as_fd(), false).is_err());
-        drop(door);
+        drop(proxy);
         assert_eq!(
             receive(supervisor.as_fd(), false).unwrap(),
-            Some(FromDoor::Closed)
+            Some(FromProxy::Closed)
         );
     }
 
     #[test]
-    fn sockets_go_to_the_door() {
-        let (door, helper) = pair();
+    fn sockets_go_to_the_proxy() {
+        let (proxy, helper) = pair();
         let (one, two) = pair();
         give_sockets(helper.as_fd(), &one, &[two], Some("why")).unwrap();
-        let taken = take_sockets(door.as_fd()).unwrap().unwrap();
+        let taken = take_sockets(proxy.as_fd()).unwrap().unwrap();
         assert_eq!(taken.listeners.len(), 1);
         assert_eq!(taken.per_port.as_deref(), Some("why"));
         drop(helper);
-        assert!(take_sockets(door.as_fd()).unwrap().is_none());
+        assert!(take_sockets(proxy.as_fd()).unwrap().is_none());
     }
 }

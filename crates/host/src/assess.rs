@@ -1,4 +1,4 @@
-//! From facts about a host to how far each layer can hold on it. Pure: no system call.
+//! Derives from facts about a host how far it can enforce each layer. Pure: no system calls.
 
 use crate::{CgroupHost, Kernel, Privilege};
 use ironcage_model::{Enforcement, Layer};
@@ -40,7 +40,6 @@ pub(crate) struct Sysctls {
     pub(crate) apparmor_restrict: Option<u64>,
     /// AppArmor's label of this process, read only where the rule above is in force.
     pub(crate) apparmor_label: Option<String>,
-    /// `user.max_user_namespaces`.
     pub(crate) max_user_namespaces: Option<u64>,
 }
 
@@ -60,9 +59,11 @@ pub(crate) struct Facts {
     pub(crate) namespaces: Namespaces,
     pub(crate) sysctls: Sysctls,
     pub(crate) cgroup: CgroupHost,
+    /// Whether there is swap that no cgroup counts.
+    pub(crate) swap_uncounted: bool,
 }
 
-/// Something in the way, and the command that takes it away.
+/// Something that prevents a layer, and the command that fixes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Blocker {
     pub(crate) why: String,
@@ -70,12 +71,24 @@ pub(crate) struct Blocker {
 }
 
 impl Blocker {
-    fn sentence(&self) -> String {
-        format!("{}; {}", self.why, self.remedy)
+    fn new(why: impl Into<String>, remedy: impl Into<String>) -> Blocker {
+        Blocker {
+            why: why.into(),
+            remedy: remedy.into(),
+        }
+    }
+
+    fn off(self) -> Enforcement {
+        Enforcement::Off(format!("{}; {}", self.why, self.remedy))
     }
 }
 
-/// How far each layer can hold. Every layer has an entry.
+/// How bytes on disk are limited where the kernel does not count them for one cage.
+pub const WATCHED_DISK: &str = "tmpfs has a size limit; a watchdog counts writable host directories, and ends a cage over the limit";
+/// The same for files.
+pub const WATCHED_INODES: &str = "tmpfs has a file count limit; a watchdog counts writable host directories, and ends a cage over the limit";
+
+/// How far this host can enforce each layer. Every layer has an entry.
 pub(crate) fn layers(facts: &Facts) -> BTreeMap<Layer, Enforcement> {
     Layer::ALL
         .into_iter()
@@ -84,81 +97,108 @@ pub(crate) fn layers(facts: &Facts) -> BTreeMap<Layer, Enforcement> {
 }
 
 fn layer_level(facts: &Facts, layer: Layer) -> Enforcement {
-    let namespaces = facts.namespaces;
+    if let Some(blocker) = blocker(facts, layer) {
+        return blocker.off();
+    }
     match layer {
-        Layer::UserNs => user_namespace(facts),
-        Layer::MountNs => namespace(facts, namespaces.mount, "NAMESPACES"),
-        Layer::PidNs => namespace(facts, namespaces.pid, "PID_NS"),
-        Layer::NetNs => namespace(facts, namespaces.net, "NET_NS"),
-        Layer::IpcNs => namespace(facts, namespaces.ipc, "IPC_NS"),
-        Layer::UtsNs => namespace(facts, namespaces.uts, "UTS_NS"),
-        Layer::CgroupNs => namespace(facts, namespaces.cgroup, "CGROUPS"),
-        Layer::TimeNs => namespace(facts, namespaces.time, "TIME_NS"),
         // The counters are those of the cage's own user namespace.
-        Layer::Counters => namespace(facts, true, "USER_NS"),
-        Layer::Capabilities | Layer::NoNewPrivs | Layer::Descriptors | Layer::Session => {
-            Enforcement::Full
-        }
-        Layer::Seccomp => seccomp(facts),
+        Layer::MountNs
+        | Layer::PidNs
+        | Layer::NetNs
+        | Layer::IpcNs
+        | Layer::UtsNs
+        | Layer::CgroupNs
+        | Layer::TimeNs
+        | Layer::Counters => match userns_blocker(facts) {
+            Some(_) => Enforcement::Off("needs the user namespace, which is off".into()),
+            None => Enforcement::Full,
+        },
+        Layer::UserNs
+        | Layer::Capabilities
+        | Layer::NoNewPrivs
+        | Layer::Descriptors
+        | Layer::Session => Enforcement::Full,
+        Layer::Seccomp if !facts.seccomp_notify => Enforcement::Partial(UNREPORTED.into()),
+        Layer::Seccomp => Enforcement::Full,
         Layer::Landlock => landlock(facts.landlock_abi),
-        Layer::Memory => limited(
-            facts,
-            "memory",
-            "RLIMIT_DATA for each process and a watchdog over the total",
-        ),
+        Layer::Memory => memory(facts),
         Layer::Pids => limited(facts, "pids", "RLIMIT_NPROC in the user namespace"),
-        Layer::Cpu => limited(facts, "cpu", "a set of whole processors; no share of one"),
-        Layer::Disk => Enforcement::Partial(
-            "tmpfs has a size; a watchdog over writable directories of the host".into(),
-        ),
-        Layer::Inodes => Enforcement::Partial(
-            "tmpfs has a number of files; a watchdog over writable directories of the host".into(),
-        ),
+        Layer::Cpu => limited(facts, "cpu", "a set of whole CPUs; no fractions of one"),
+        Layer::Disk => Enforcement::Partial(WATCHED_DISK.into()),
+        Layer::Inodes => Enforcement::Partial(WATCHED_INODES.into()),
         Layer::Files => Enforcement::Full,
     }
 }
 
-/// What is known to keep this process from making a user namespace.
+/// What prevents a layer by itself, and not through another layer that it needs.
+pub(crate) fn blocker(facts: &Facts, layer: Layer) -> Option<Blocker> {
+    let namespaces = facts.namespaces;
+    let (present, option, since) = match layer {
+        Layer::UserNs => return userns_blocker(facts),
+        Layer::MountNs => (namespaces.mount, "NAMESPACES", ""),
+        Layer::PidNs => (namespaces.pid, "PID_NS", ""),
+        Layer::NetNs => (namespaces.net, "NET_NS", ""),
+        Layer::IpcNs => (namespaces.ipc, "IPC_NS", ""),
+        Layer::UtsNs => (namespaces.uts, "UTS_NS", ""),
+        Layer::CgroupNs => (namespaces.cgroup, "CGROUPS", ""),
+        Layer::TimeNs => (namespaces.time, "TIME_NS", " (Linux 5.6 or later)"),
+        Layer::Seccomp => (facts.seccomp, "SECCOMP_FILTER", ""),
+        Layer::Landlock if facts.landlock_abi == 0 => {
+            return Some(Blocker::new(
+                "the kernel has no Landlock, or Landlock is turned off",
+                "add `landlock` to the list in the boot parameter lsm= (see /sys/kernel/security/lsm)",
+            ));
+        }
+        _ => return None,
+    };
+    (!present).then(|| {
+        Blocker::new(
+            format!("the kernel was built without CONFIG_{option}"),
+            format!("install one with CONFIG_{option}=y{since}"),
+        )
+    })
+}
+
+/// What prevents this process from creating a user namespace.
 pub(crate) fn userns_blocker(facts: &Facts) -> Option<Blocker> {
     if !facts.namespaces.user {
-        return Some(Blocker {
-            why: "the kernel was built without user namespaces".into(),
-            remedy: "install a kernel built with CONFIG_USER_NS=y".into(),
-        });
+        return Some(Blocker::new(
+            "the kernel was built without user namespaces",
+            "install a kernel built with CONFIG_USER_NS=y",
+        ));
     }
     if facts.sysctls.max_user_namespaces == Some(0) {
-        return Some(Blocker {
-            why: "user.max_user_namespaces is 0".into(),
-            remedy: "as root: sysctl -w user.max_user_namespaces=15000".into(),
-        });
+        return Some(Blocker::new(
+            "user.max_user_namespaces is 0",
+            "as root: sysctl -w user.max_user_namespaces=15000",
+        ));
     }
     if facts.privilege == Privilege::Root {
         return None;
     }
     if facts.sysctls.userns_clone == Some(0) {
-        return Some(Blocker {
-            why: "kernel.unprivileged_userns_clone is 0".into(),
-            remedy: "as root: sysctl -w kernel.unprivileged_userns_clone=1".into(),
-        });
+        return Some(Blocker::new(
+            "kernel.unprivileged_userns_clone is 0",
+            "as root: sysctl -w kernel.unprivileged_userns_clone=1",
+        ));
     }
-    // A program with a profile of its own that says `userns,` is let through; its label is then
-    // not the plain `unconfined`. Whether the profile says so is only known by trying.
+    // AppArmor allows a program whose own profile says `userns,`; its label is then not the plain
+    // `unconfined`. Only a trial shows whether the profile says so.
     let unconfined = match facts.sysctls.apparmor_label.as_deref() {
         None => true,
         Some(label) => label == "unconfined",
     };
     if matches!(facts.sysctls.apparmor_restrict, Some(1..)) && unconfined {
-        return Some(Blocker {
-            why: "AppArmor refuses capabilities in user namespaces of programs without a profile \
-                  (kernel.apparmor_restrict_unprivileged_userns is 1)"
-                .into(),
-            remedy: apparmor_remedy(),
-        });
+        return Some(Blocker::new(
+            "AppArmor denies capabilities in the user namespaces of programs without a profile \
+                  (kernel.apparmor_restrict_unprivileged_userns is 1)",
+            apparmor_remedy(),
+        ));
     }
     None
 }
 
-/// Both ways round Ubuntu's rule, the narrow one first.
+/// Both ways around Ubuntu's restriction, the narrow one first.
 pub(crate) fn apparmor_remedy() -> String {
     "as root, for ironcage alone: printf 'abi <abi/4.0>,\\ninclude <tunables/global>\\n\
      profile ironcage /**/ironcage flags=(unconfined) {\\n  userns,\\n}\\n' > /etc/apparmor.d/ironcage \
@@ -167,65 +207,34 @@ pub(crate) fn apparmor_remedy() -> String {
         .into()
 }
 
-fn user_namespace(facts: &Facts) -> Enforcement {
-    match userns_blocker(facts) {
-        Some(blocker) => Enforcement::Off(blocker.sentence()),
-        None => Enforcement::Full,
-    }
-}
-
-fn namespace(facts: &Facts, present: bool, option: &str) -> Enforcement {
-    if !present {
-        let since = if option == "TIME_NS" {
-            " (Linux 5.6 or later)"
-        } else {
-            ""
-        };
-        return Enforcement::Off(format!(
-            "the kernel was built without it; install one with CONFIG_{option}=y{since}"
-        ));
-    }
-    match userns_blocker(facts) {
-        Some(_) => Enforcement::Off("it needs the user namespace, which is off".into()),
-        None => Enforcement::Full,
-    }
-}
-
-fn seccomp(facts: &Facts) -> Enforcement {
-    if !facts.seccomp {
-        return Enforcement::Off(
-            "the kernel was built without seccomp filters; install one with CONFIG_SECCOMP_FILTER=y".into(),
-        );
-    }
-    if !facts.seccomp_notify {
-        return Enforcement::Partial(
-            "system calls are refused but the refusals are not recorded: no user notification"
-                .into(),
-        );
-    }
-    Enforcement::Full
-}
+/// The filter is enforced, and nothing receives its denials.
+pub(crate) const UNREPORTED: &str = "system calls are refused, but denials cannot be reported: \
+     a seccomp filter around this process already has a listener (WSL2's init has one)";
 
 /// What the versions of Landlock brought that a cage uses.
 fn landlock(abi: u32) -> Enforcement {
     let missing = match abi {
-        0 => {
-            return Enforcement::Off(
-                "the kernel has no Landlock or it is switched off; add `landlock` to the list in the boot parameter lsm= (see /sys/kernel/security/lsm)".into(),
-            );
-        }
+        0 => return Enforcement::Off("the kernel has no Landlock".into()),
         1 => {
-            "no right for truncation, renames between directories always refused; signals and abstract sockets are held by their namespaces alone (Linux 6.12 has all)"
+            "no control over truncation, renames between directories are always denied; only namespaces restrict signals and abstract sockets (Linux 6.12 has all of it)"
         }
         2 => {
-            "no right for truncation, which the read-only mounts hold alone; signals and abstract sockets by their namespaces alone (Linux 6.12 has all)"
+            "no control over truncation, which only read-only mounts prevent; only namespaces restrict signals and abstract sockets (Linux 6.12 has all of it)"
         }
-        3..=5 => {
-            "signals and abstract sockets are held by their namespaces alone (Linux 6.12 has scopes)"
-        }
+        3..=5 => "only namespaces restrict signals and abstract sockets (Linux 6.12 has scopes)",
         _ => return Enforcement::Full,
     };
     Enforcement::Partial(format!("ABI {abi}: {missing}"))
+}
+
+fn memory(facts: &Facts) -> Enforcement {
+    let otherwise = "RLIMIT_DATA for each process and a watchdog over the total";
+    match limited(facts, "memory", otherwise) {
+        Enforcement::Full if facts.swap_uncounted => Enforcement::Partial(format!(
+            "the cgroup limits what is in memory; {otherwise} (the kernel does not count swap by cgroup: boot with swapaccount=1)"
+        )),
+        level => level,
+    }
 }
 
 fn limited(facts: &Facts, controller: &str, otherwise: &str) -> Enforcement {
@@ -238,8 +247,7 @@ fn limited(facts: &Facts, controller: &str, otherwise: &str) -> Enforcement {
         return Enforcement::Full;
     }
     let why = match &facts.cgroup {
-        // The remedy after it is for `ironcage doctor`.
-        CgroupHost::None { why } => why.split("; ").next().unwrap_or_default().to_owned(),
+        CgroupHost::None { why } => why.to_string(),
         _ => format!("the cgroup controller `{controller}` is not enabled for this process"),
     };
     Enforcement::Partial(format!("{otherwise} ({why})"))

@@ -1,5 +1,6 @@
 use super::*;
 use crate::CgroupV1;
+use crate::NoCgroup;
 use std::path::PathBuf;
 
 /// A plain desktop: current kernel, an ordinary user, everything on.
@@ -29,6 +30,7 @@ pub(crate) fn desktop() -> Facts {
             ),
             controllers: vec!["cpu".into(), "memory".into(), "pids".into()],
         },
+        swap_uncounted: false,
     }
 }
 
@@ -113,12 +115,12 @@ fn old_landlock_is_partial_and_names_what_is_missing() {
 fn without_cgroups_limits_are_partial_and_carry_the_reason() {
     let mut facts = desktop();
     facts.cgroup = CgroupHost::None {
-        why: "not delegated".into(),
+        why: NoCgroup::NotDelegated { group: "a".into() },
     };
     let how = partial_text(&facts, Layer::Memory);
     assert!(how.contains("watchdog") && how.contains("not delegated"));
     assert!(partial_text(&facts, Layer::Pids).contains("RLIMIT_NPROC"));
-    assert!(partial_text(&facts, Layer::Cpu).contains("whole processors"));
+    assert!(partial_text(&facts, Layer::Cpu).contains("whole CPUs"));
     assert_eq!(layer_level(&facts, Layer::Files), Enforcement::Full);
 }
 
@@ -134,10 +136,25 @@ fn a_missing_controller_degrades_its_own_limit_only() {
 }
 
 #[test]
-fn a_kernel_without_notification_refuses_but_does_not_record() {
+fn a_cgroup_that_does_not_count_swap_limits_memory_only_in_part() {
+    let mut facts = desktop();
+    assert_eq!(layer_level(&facts, Layer::Memory), Enforcement::Full);
+    facts.swap_uncounted = true;
+    let told = partial_text(&facts, Layer::Memory);
+    assert!(told.contains("swap") && told.contains("watchdog"), "{told}");
+    assert_eq!(layer_level(&facts, Layer::Pids), Enforcement::Full);
+    // Without a cgroup the watchdog counts swap as it is.
+    facts.cgroup = CgroupHost::None {
+        why: NoCgroup::LeftOut,
+    };
+    assert!(!partial_text(&facts, Layer::Memory).contains("swapaccount"));
+}
+
+#[test]
+fn below_another_listener_the_filter_holds_and_denials_are_not_reported() {
     let mut facts = desktop();
     facts.seccomp_notify = false;
-    assert!(partial_text(&facts, Layer::Seccomp).contains("not recorded"));
+    assert!(partial_text(&facts, Layer::Seccomp).contains("cannot be reported"));
     facts.seccomp = false;
     off_text(&facts, Layer::Seccomp);
 }

@@ -1,6 +1,6 @@
 //! The facts about a host that a plan depends on.
 
-use crate::SideChannelHost;
+use crate::{NoCgroup, SideChannelHost};
 use ironcage_model::{Enforcement, Layer};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -48,26 +48,20 @@ pub enum CgroupHost {
     /// A version 2 directory below which groups can be made, with the controllers that are
     /// enabled for its children.
     V2 {
-        /// The directory.
         parent: PathBuf,
         /// Controllers usable in children.
         controllers: Vec<String>,
     },
     /// Version 1 hierarchies.
     V1(CgroupV1),
-    /// Neither; the text says why and what would mend it.
-    None {
-        /// Why.
-        why: String,
-    },
+    /// Neither.
+    None { why: NoCgroup },
 }
 
 /// How much of inotify a user may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Inotify {
-    /// Instances.
     pub instances: u64,
-    /// Watches.
     pub watches: u64,
 }
 
@@ -104,6 +98,9 @@ pub struct HostCaps {
     pub cpus: u32,
     /// Limits by cgroup.
     pub cgroup: CgroupHost,
+    /// Whether the host has swap and the kernel does not count it by cgroup: a limit on memory
+    /// then moves pages out instead of refusing them.
+    pub swap_uncounted: bool,
     /// What all of the caller's processes may have of inotify together, cages included.
     pub inotify: Inotify,
     /// What there is against side channels; looked at only where the policy asks for it.

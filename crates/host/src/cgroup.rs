@@ -1,12 +1,12 @@
-//! Where groups for cages can be made, without making any.
+//! Finds where cgroups for cages can be created, without creating any.
 //!
-//! The rule for version 2: the nearest ancestor of this process's own group that this user may
+//! The rule for version 2: the nearest ancestor of this process's own cgroup that this user may
 //! write and whose children have the controllers. Nearest, so that every limit that already
-//! holds above the process holds for its cages too; an ancestor, because the kernel lets a
-//! process be moved only where `cgroup.procs` of the common ancestor is writable. Nothing is
-//! ever asked of systemd: a scope per cage costs more than a cage.
+//! applies to the process applies to its cages too; an ancestor, because the kernel moves a
+//! process only where `cgroup.procs` of the common ancestor is writable. Ironcage never asks
+//! systemd: a scope per cage costs more than a cage.
 
-use crate::{CgroupHost, CgroupV1, Privilege};
+use crate::{CgroupHost, CgroupV1, NoCgroup, Privilege};
 use ironcage_sys::rustix;
 use rustix::fs::{Access, AtFlags, CWD};
 use std::collections::BTreeMap;
@@ -76,7 +76,9 @@ pub(crate) fn detect(privilege: Privilege) -> CgroupHost {
 
 pub(crate) fn detect_in(files: &dyn GroupFiles, privilege: Privilege) -> CgroupHost {
     let Some(own) = files.read(Path::new("/proc/self/cgroup")) else {
-        return none("this kernel has no cgroups, or /proc is not mounted");
+        return CgroupHost::None {
+            why: NoCgroup::NoCgroups,
+        };
     };
     let memberships = parse_memberships(&own);
     let search = Search {
@@ -92,14 +94,26 @@ pub(crate) fn detect_in(files: &dyn GroupFiles, privilege: Privilege) -> CgroupH
     match search.version_two() {
         Ok(found) => found,
         Err(_) if !v1.controllers.is_empty() => CgroupHost::V1(v1),
-        Err(why) => none(&why),
+        Err(why) => CgroupHost::None { why },
     }
 }
 
-fn none(why: &str) -> CgroupHost {
-    CgroupHost::None {
-        why: why.to_owned(),
-    }
+/// Whether the groups of a host count swap. The real root of version 2 cannot be asked: it has no
+/// limits of its own.
+pub(crate) fn counts_swap(host: &CgroupHost) -> bool {
+    counts_swap_in(&KernelFiles, host)
+}
+
+fn counts_swap_in(files: &dyn GroupFiles, host: &CgroupHost) -> bool {
+    let file = match host {
+        CgroupHost::V2 { parent, .. } => parent.join("memory.swap.max"),
+        CgroupHost::V1(v1) => match v1.controllers.get("memory") {
+            Some(group) => group.join("memory.memsw.limit_in_bytes"),
+            None => return false,
+        },
+        CgroupHost::None { .. } => return false,
+    };
+    files.read(&file).is_some()
 }
 
 /// Controller to path of the own group; version 2 is the controller with the empty name.
@@ -144,14 +158,11 @@ impl Search<'_> {
         CgroupV1 { controllers }
     }
 
-    fn version_two(&self) -> Result<CgroupHost, String> {
-        let path = self
-            .memberships
-            .get("")
-            .ok_or("this kernel has no cgroup version 2")?;
+    fn version_two(&self) -> Result<CgroupHost, NoCgroup> {
+        let path = self.memberships.get("").ok_or(NoCgroup::NoVersion2)?;
         // `/../..` is how a group outside the own cgroup namespace is shown.
         if path.starts_with("/..") {
-            return Err("the own cgroup lies outside the cgroup namespace".into());
+            return Err(NoCgroup::OutsideNamespace);
         }
         let (root, own) = self.unified(path)?;
         let mut fallback = None;
@@ -189,24 +200,15 @@ impl Search<'_> {
         fallback.ok_or_else(|| self.refusal(&root, &own, seen_controllers))
     }
 
-    fn refusal(&self, root: &Path, own: &Path, seen_controllers: bool) -> String {
-        let shown = own.strip_prefix(root).unwrap_or(own);
+    fn refusal(&self, root: &Path, own: &Path, seen_controllers: bool) -> NoCgroup {
         if self.controllers(root, "cgroup.controllers").is_empty() {
-            return "the version 2 tree has none of the controllers memory, pids and cpu; boot with \
-                    systemd.unified_cgroup_hierarchy=1 on the kernel's command line"
-                .into();
+            return NoCgroup::NoControllers;
         }
-        if self.privilege == Privilege::Root && !seen_controllers {
-            return format!(
-                "the group /{} has processes of its own and no controllers for children (a container with its own cgroup namespace); \
-                 start the container with a cgroup manager inside, or with --cgroupns=host and /sys/fs/cgroup writable",
-                shown.display()
-            );
+        let group = own.strip_prefix(root).unwrap_or(own).to_owned();
+        match self.privilege == Privilege::Root && !seen_controllers {
+            true => NoCgroup::Container { group },
+            false => NoCgroup::NotDelegated { group },
         }
-        format!(
-            "the group /{} is not delegated to this user; start with: systemd-run --user --scope -p Delegate=yes ironcage ...",
-            shown.display()
-        )
     }
 
     /// Whether this user may make groups in a directory and move processes below it.
@@ -247,7 +249,7 @@ impl Search<'_> {
     }
 
     /// Root of the version 2 tree and the own group in it.
-    fn unified(&self, path: &str) -> Result<(PathBuf, PathBuf), String> {
+    fn unified(&self, path: &str) -> Result<(PathBuf, PathBuf), NoCgroup> {
         for root in [
             PathBuf::from(CONVENTIONAL),
             Path::new(CONVENTIONAL).join("unified"),
@@ -259,14 +261,10 @@ impl Search<'_> {
         let mounts = self.mountinfo();
         let mount = parse_mounts(&mounts)
             .find(|mount| mount.kind == "cgroup2")
-            .ok_or(
-                "no cgroup file system is mounted; as root: mount -t cgroup2 none /sys/fs/cgroup",
-            )?;
-        let own = mount.locate(path).ok_or_else(|| {
-            format!(
-                "the own cgroup {path} is not visible below {}",
-                mount.point.display()
-            )
+            .ok_or(NoCgroup::NotMounted)?;
+        let own = mount.locate(path).ok_or_else(|| NoCgroup::NotVisible {
+            group: path.to_owned(),
+            point: mount.point.clone(),
         })?;
         Ok((mount.point, own))
     }

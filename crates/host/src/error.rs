@@ -15,11 +15,10 @@ pub enum HostError {
     KernelTooOld {
         /// What the kernel calls itself.
         release: String,
-        /// The least version.
         least: Kernel,
     },
     /// The kernel's name for itself has no version in it.
-    #[error("the kernel calls itself `{release}`, in which no version can be read")]
+    #[error("cannot parse the kernel version `{release}`")]
     UnreadableRelease {
         /// What the kernel calls itself.
         release: String,
@@ -27,17 +26,10 @@ pub enum HostError {
     /// A system call failed that does not fail on a working system.
     #[error("{call} failed")]
     Call {
-        /// The system call.
         call: &'static str,
-        /// Why.
         source: io::Error,
     },
     /// A file of the kernel could not be read.
     #[error("cannot read {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
 }

@@ -12,12 +12,15 @@ pub mod doctor;
 mod error;
 mod files;
 mod listing;
+mod no_cgroup;
 mod quick;
 pub mod setup;
 mod side_channels;
 
+pub use assess::{WATCHED_DISK, WATCHED_INODES};
 pub use caps::{CgroupHost, CgroupV1, HostCaps, Inotify, Kernel, Privilege};
 pub use error::HostError;
 pub use files::{HostFiles, Node, NodeType, SystemFiles};
+pub use no_cgroup::NoCgroup;
 pub use quick::LEAST_KERNEL;
-pub use side_channels::{Means, SideChannelHost};
+pub use side_channels::{Mitigation, SideChannelHost};

@@ -4,7 +4,9 @@
 //! many system calls cost more than the rest of the plan. So a directory that is asked about
 //! again and again in vain is read, and what is not in it is not looked up.
 
+use crate::NodeType;
 use ironcage_sys::rustix;
+use ironcage_sys::spent::close_later;
 use rustix::fs::{Mode, OFlags, RawDir};
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -16,18 +18,25 @@ use std::path::Path;
 #[derive(Debug, Default)]
 pub(crate) struct Listings {
     /// Few enough to look through.
-    directories: RefCell<Vec<(Box<[u8]>, Seen)>>,
+    directories: RefCell<Vec<(Box<[u8]>, DirectoryListing)>>,
 }
 
 /// What is known of a directory.
 #[derive(Debug)]
-enum Seen {
+enum DirectoryListing {
     /// So many names were not there.
     Absences(u32),
-    /// All of its names.
-    Names(Vec<Box<[u8]>>),
+    Names(Vec<Name>),
     /// It has to be asked each time.
     Unlisted,
+}
+
+/// A name in a directory.
+#[derive(Debug)]
+struct Name {
+    bytes: Box<[u8]>,
+    /// What it stands for, where the file system says so in its listing.
+    kind: Option<NodeType>,
 }
 
 /// After so many names that are not there, a list is cheaper: reading a directory of a hundred
@@ -58,41 +67,78 @@ impl Listings {
             .any(|(known, seen)| seen.lacks(known, path))
     }
 
+    /// What the listing of its directory says that a path is; `None` where it does not say.
+    pub(crate) fn kind(&self, path: &Path) -> Option<NodeType> {
+        let (parent, name) = split(path.as_os_str().as_bytes())?;
+        let directories = self.directories.borrow();
+        let (_, seen) = directories.iter().find(|(known, _)| **known == *parent)?;
+        let DirectoryListing::Names(names) = seen else {
+            return None;
+        };
+        let found = names.iter().find(|known| *known.bytes == *name);
+        found.and_then(|found| found.kind)
+    }
+
+    /// Reads a directory about which much will be asked.
+    pub(crate) fn read_ahead(&self, directory: &Path) {
+        let known_as = match directory.as_os_str().as_bytes() {
+            b"/" => b"",
+            other => other,
+        };
+        let mut directories = self.directories.borrow_mut();
+        let listed = |(known, seen): &(Box<[u8]>, DirectoryListing)| {
+            **known == *known_as && matches!(seen, DirectoryListing::Names(_))
+        };
+        if directories.iter().any(listed) {
+            return;
+        }
+        let seen = list(directory).map_or(DirectoryListing::Unlisted, DirectoryListing::Names);
+        directories.retain(|(known, _)| **known != *known_as);
+        directories.push((known_as.into(), seen));
+    }
+
     /// The kernel said that nothing is at the path. One more such answer may make it worth
     /// while to read the directory.
     pub(crate) fn was_absent(&self, path: &Path) {
-        // By bytes: taking a path apart by the rules for all paths takes longer than the call.
-        let path = path.as_os_str().as_bytes();
-        let Some(slash) = path.iter().rposition(|byte| *byte == b'/') else {
+        let Some((parent, _)) = split(path.as_os_str().as_bytes()) else {
             return;
         };
-        let parent = &path[..slash];
         if parent.is_empty() {
             return;
         }
         let mut directories = self.directories.borrow_mut();
         match directories.iter_mut().find(|(known, _)| **known == *parent) {
-            Some((_, seen)) => *seen = std::mem::replace(seen, Seen::Unlisted).after(parent),
-            None => directories.push((parent.into(), Seen::Absences(1))),
+            Some((_, seen)) => {
+                *seen = std::mem::replace(seen, DirectoryListing::Unlisted).after(parent)
+            }
+            None => directories.push((parent.into(), DirectoryListing::Absences(1))),
         }
     }
 }
 
-impl Seen {
+/// The directory of a path, without the slash after it, and the name in it. By bytes: taking a
+/// path apart by the rules for all paths takes longer than the call.
+fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
+    let slash = path.iter().rposition(|byte| *byte == b'/')?;
+    Some((path.get(..slash)?, path.get(slash + 1..)?))
+}
+
+impl DirectoryListing {
     /// After one more name that was not there.
-    fn after(self, directory: &[u8]) -> Seen {
+    fn after(self, directory: &[u8]) -> DirectoryListing {
         match self {
-            Seen::Absences(times) if times + 1 < WORTH_A_LIST => Seen::Absences(times + 1),
-            Seen::Absences(_) => {
-                list(Path::new(OsStr::from_bytes(directory))).map_or(Seen::Unlisted, Seen::Names)
+            DirectoryListing::Absences(times) if times + 1 < WORTH_A_LIST => {
+                DirectoryListing::Absences(times + 1)
             }
+            DirectoryListing::Absences(_) => list(Path::new(OsStr::from_bytes(directory)))
+                .map_or(DirectoryListing::Unlisted, DirectoryListing::Names),
             known => known,
         }
     }
 
     /// Whether the list of this directory says that there is nothing at a path below it.
     fn lacks(&self, directory: &[u8], path: &[u8]) -> bool {
-        let Seen::Names(names) = self else {
+        let DirectoryListing::Names(names) = self else {
             return false;
         };
         let below = path
@@ -107,14 +153,15 @@ impl Seen {
 
 /// Whether a name may be among those of a directory, also of one that takes letters of either
 /// case for the same.
-fn may_hold(names: &[Box<[u8]>], name: &[u8]) -> bool {
-    !name.is_ascii() || names.iter().any(|known| known.eq_ignore_ascii_case(name))
+fn may_hold(names: &[Name], name: &[u8]) -> bool {
+    let is_it = |known: &Name| known.bytes.eq_ignore_ascii_case(name);
+    !name.is_ascii() || names.iter().any(is_it)
 }
 
 /// The names in a directory, if it is a small one of a plain file system. Not where there are
 /// letters beyond ASCII: a directory that does not tell cases apart may take one for an ASCII
 /// letter, such as the sign for Kelvin for a k.
-fn list(directory: &Path) -> Option<Vec<Box<[u8]>>> {
+fn list(directory: &Path) -> Option<Vec<Name>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let handle = rustix::fs::open(directory, flags, Mode::empty()).ok()?;
     let kind = u64::try_from(rustix::fs::fstatfs(&handle).ok()?.f_type).ok()?;
@@ -123,7 +170,7 @@ fn list(directory: &Path) -> Option<Vec<Box<[u8]>>> {
     }
     let mut buffer = [MaybeUninit::uninit(); LIST_BYTES];
     let mut entries = RawDir::new(&handle, &mut buffer);
-    let mut names: Vec<Box<[u8]>> = Vec::new();
+    let mut names = Vec::new();
     let mut bytes = 0;
     while let Some(entry) = entries.next() {
         let entry = entry.ok()?;
@@ -132,8 +179,12 @@ fn list(directory: &Path) -> Option<Vec<Box<[u8]>>> {
         if bytes > LIST_BYTES || !name.is_ascii() {
             return None;
         }
-        names.push(name.into());
+        names.push(Name {
+            bytes: name.into(),
+            kind: NodeType::listed(entry.file_type()),
+        });
     }
+    close_later(handle);
     Some(names)
 }
 
@@ -159,20 +210,46 @@ mod tests {
         fs::write(directory.path().join("d/e"), "").unwrap();
         let files = SystemFiles::default();
         let there = |name: &str| files.node(&directory.path().join(name)).is_some();
-        for _ in 0..3 * WORTH_A_LIST {
+        for round in 0..3 * WORTH_A_LIST {
+            let absent = |name: &str| !there(&format!("{name}{round}"));
             assert!(there("a") && there("B") && there(".c") && there("d/e"));
-            assert!(!there("b") && !there("x") && !there("d/x") && !there("x/e"));
+            assert!(!there("b") && absent("x") && absent("d/x") && absent("x/e"));
         }
         let known = files.listings.directories.borrow();
-        let listed = |seen: &Seen| matches!(seen, Seen::Names(names) if names.len() >= 4);
+        let listed = |seen: &DirectoryListing| matches!(seen, DirectoryListing::Names(names) if names.len() >= 4);
         assert!(known.iter().any(|(path, seen)| **path
             == *directory.path().as_os_str().as_bytes()
             && listed(seen)));
     }
 
     #[test]
+    fn a_directory_that_was_read_ahead_says_what_its_names_stand_for() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("file"), "").unwrap();
+        fs::create_dir(directory.path().join("directory")).unwrap();
+        std::os::unix::fs::symlink("file", directory.path().join("link")).unwrap();
+        let listings = Listings::default();
+        let kind = |name: &str| listings.kind(&directory.path().join(name));
+        assert_eq!(kind("file"), None);
+        listings.read_ahead(directory.path());
+        assert_eq!(kind("file"), Some(NodeType::File));
+        assert_eq!(kind("directory"), Some(NodeType::Directory));
+        assert_eq!(kind("link"), Some(NodeType::Symlink));
+        assert_eq!(kind("FILE"), None);
+        assert!(listings.is_absent(&directory.path().join("other")));
+        listings.read_ahead(Path::new("/"));
+        assert_eq!(listings.kind(Path::new("/usr")), Some(NodeType::Directory));
+        assert!(listings.is_absent(Path::new("/no-such-directory/file")));
+        assert!(!listings.is_absent(Path::new("/usr/bin")));
+    }
+
+    #[test]
     fn a_list_does_not_speak_for_names_that_another_case_may_stand_for() {
-        let names: Vec<Box<[u8]>> = vec![(*b"Aws").into(), (*b"x").into()];
+        let name = |name: &[u8]| Name {
+            bytes: name.into(),
+            kind: None,
+        };
+        let names = [name(b"Aws"), name(b"x")];
         assert!(may_hold(&names, b"aWS") && !may_hold(&names, b"gcloud"));
         assert!(may_hold(&names, "\u{212a}".as_bytes()));
         let directory = tempfile::tempdir().unwrap();
@@ -193,7 +270,7 @@ mod tests {
         assert!(list(Path::new("/usr")).is_some_and(|names| {
             names
                 .iter()
-                .any(|name| **name == *OsStr::new("bin").as_bytes())
+                .any(|name| *name.bytes == *OsStr::new("bin").as_bytes())
         }));
     }
 }

@@ -9,8 +9,10 @@ use crate::cgroup;
 use crate::{HostCaps, HostError, Inotify, Kernel, Privilege};
 use ironcage_sys::host::{SeccompAction, landlock_abi, seccomp_action_available};
 use ironcage_sys::rustix;
+use ironcage_sys::spent::close_later;
+use ironcage_sys::trial::{self, Step};
 use rustix::fs::{Mode, OFlags};
-use rustix::thread::CapabilitySet;
+use rustix::thread::{CapabilitySet, SecureComputingMode, secure_computing_mode};
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -30,7 +32,7 @@ impl HostCaps {
     /// Gathers what can be known without trying anything. `state` is where changes are kept, or
     /// will be.
     pub fn quick(state: &Path) -> Result<HostCaps, HostError> {
-        let facts = gather()?;
+        let facts = look(Extent::Needed)?;
         Ok(from_facts(facts, disk(state)?))
     }
 
@@ -46,8 +48,21 @@ impl HostCaps {
     }
 }
 
+/// How much is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    /// What this process needs to know for a start.
+    Needed,
+    /// What somebody may want to read of this host.
+    All,
+}
+
 /// The facts of this host, as the quick look sees them.
 pub(crate) fn gather() -> Result<Facts, HostError> {
+    look(Extent::All)
+}
+
+fn look(extent: Extent) -> Result<Facts, HostError> {
     let name = rustix::system::uname();
     let release = name.release().to_string_lossy().into_owned();
     let kernel = parse_release(&release).ok_or_else(|| HostError::UnreadableRelease {
@@ -59,7 +74,7 @@ pub(crate) fn gather() -> Result<Facts, HostError> {
             least: LEAST_KERNEL,
         });
     }
-    let uid = rustix::process::geteuid().as_raw();
+    let uid = ironcage_sys::process::started_as();
     let gid = rustix::process::getegid().as_raw();
     let privilege = privilege(uid)?;
     let info = rustix::system::sysinfo();
@@ -67,6 +82,9 @@ pub(crate) fn gather() -> Result<Facts, HostError> {
         call: "sched_getaffinity",
         source: error.into(),
     })?;
+    let notify = seccomp_action_available(SeccompAction::UserNotify);
+    let sysctls = sysctls(privilege, extent);
+    let cgroup = cgroup::detect(privilege);
     Ok(Facts {
         release,
         kernel,
@@ -74,14 +92,27 @@ pub(crate) fn gather() -> Result<Facts, HostError> {
         uid,
         gid,
         landlock_abi: landlock_abi(),
-        seccomp: seccomp_action_available(SeccompAction::Errno),
-        seccomp_notify: seccomp_action_available(SeccompAction::UserNotify),
+        // A kernel that knows the newer action knows the older one.
+        seccomp: notify || seccomp_action_available(SeccompAction::Errno),
+        seccomp_notify: notify && !listener_is_taken(),
         memory: u64::from(info.mem_unit).saturating_mul(info.totalram),
         cpus: affinity.count().max(1),
-        namespaces: namespaces(),
-        sysctls: sysctls(),
-        cgroup: cgroup::detect(privilege),
+        namespaces: namespaces(&sysctls),
+        sysctls,
+        swap_uncounted: info.totalswap > 0 && !cgroup::counts_swap(&cgroup),
+        cgroup,
     })
+}
+
+/// Whether a filter around this process has a listener already, as below WSL2's init: the kernel
+/// takes one in a chain of filters and answers EBUSY to the next. Whether it does is known only by
+/// trying, which a process without any filter need not do.
+fn listener_is_taken() -> bool {
+    if matches!(secure_computing_mode(), Ok(SecureComputingMode::Disabled)) {
+        return false;
+    }
+    let steps = [Step::NoNewPrivileges, Step::Seccomp { listener: true }];
+    matches!(trial::attempt(&steps), Ok(Some(_)))
 }
 
 /// The size of the file system that a path is on, or will be.
@@ -109,6 +140,7 @@ pub(crate) fn from_facts(facts: Facts, disk: u64) -> HostCaps {
         disk,
         cpus: facts.cpus,
         cgroup: facts.cgroup,
+        swap_uncounted: facts.swap_uncounted,
         inotify: inotify(),
         side_channels: None,
         layers,
@@ -161,7 +193,7 @@ pub(crate) fn maps_enough(map: &str) -> bool {
 
 /// Looks for the namespaces that distributions leave out; each lookup below `/proc/self` costs
 /// microseconds, and a kernel without one of the others does not boot a distribution.
-fn namespaces() -> Namespaces {
+fn namespaces(sysctls: &Sysctls) -> Namespaces {
     let has = |name: &str| {
         rustix::fs::access(
             Path::new("/proc/self/ns").join(name),
@@ -170,7 +202,8 @@ fn namespaces() -> Namespaces {
         .is_ok()
     };
     Namespaces {
-        user: has("user"),
+        // A kernel that counts them has them.
+        user: sysctls.max_user_namespaces.is_some() || has("user"),
         time: has("time"),
         cgroup: has("cgroup"),
         ..Namespaces::ALL
@@ -187,7 +220,15 @@ fn inotify() -> Inotify {
     }
 }
 
-fn sysctls() -> Sysctls {
+fn sysctls(privilege: Privilege, extent: Extent) -> Sysctls {
+    let max_user_namespaces = number("/proc/sys/user/max_user_namespaces");
+    if (privilege, extent) == (Privilege::Root, Extent::Needed) {
+        // The others are about those who have no privilege.
+        return Sysctls {
+            max_user_namespaces,
+            ..Sysctls::default()
+        };
+    }
     let apparmor_restrict = number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns");
     // The label matters only where the rule is in force; most hosts save the read.
     let apparmor_label = match apparmor_restrict {
@@ -201,7 +242,7 @@ fn sysctls() -> Sysctls {
         userns_clone: number("/proc/sys/kernel/unprivileged_userns_clone"),
         apparmor_restrict,
         apparmor_label,
-        max_user_namespaces: number("/proc/sys/user/max_user_namespaces"),
+        max_user_namespaces,
     }
 }
 
@@ -218,18 +259,36 @@ pub(crate) fn read(path: &str) -> Result<String, HostError> {
     })
 }
 
-/// Reads a file of the kernel whole. The standard library asks for the size first and then
-/// reads 32 bytes at a time, which is twice the system calls.
+/// Reads a small file of the kernel whole, in one read where that is enough.
+///
+/// The kernel writes most of these files in one piece, whatever their length. Of the others it
+/// fills a page at a time, and stops before a line that does not fit: a read of less than half a
+/// page was the last one, since no line of an id map is that long.
 pub(crate) fn small_file(path: &Path) -> io::Result<String> {
+    let bytes = read_file(path, PAGE / 2)?;
+    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+/// Reads a file of the kernel to its end. The standard library asks for the size first and then
+/// reads 32 bytes at a time, which is twice the system calls.
+pub(crate) fn whole(path: &Path) -> io::Result<Vec<u8>> {
+    read_file(path, 0)
+}
+
+const PAGE: usize = 4096;
+
+/// Reads until the end, which a read of fewer bytes than `last` tells without another.
+fn read_file(path: &Path, last: usize) -> io::Result<Vec<u8>> {
     let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    let mut bytes = Vec::with_capacity(4096);
+    let mut bytes = Vec::with_capacity(2 * PAGE);
     loop {
-        bytes.reserve(2048);
-        if rustix::io::read(&file, rustix::buffer::spare_capacity(&mut bytes))? == 0 {
-            break;
+        bytes.reserve(PAGE);
+        let read = rustix::io::read(&file, rustix::buffer::spare_capacity(&mut bytes))?;
+        if read == 0 || read < last {
+            close_later(file);
+            return Ok(bytes);
         }
     }
-    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 #[cfg(test)]

@@ -12,24 +12,20 @@ use std::path::PathBuf;
 pub enum Action {
     /// A script of the shell.
     Script {
-        /// Its text.
         text: String,
         /// Where it runs, if not where the cage's command does.
         cwd: Option<String>,
     },
     /// A program with its arguments.
     Program {
-        /// Both.
         argv: Vec<String>,
         /// Where it runs, if not where the cage's command does.
         cwd: Option<String>,
     },
     /// What is at a URL.
     Fetch {
-        /// The URL.
         url: String,
     },
-    /// Something with one file.
     File(FileAction),
 }
 
@@ -38,7 +34,6 @@ pub enum Action {
 pub struct FileAction {
     /// Its absolute path, from the text alone.
     pub path: PathBuf,
-    /// What is done.
     pub what: FileWork,
 }
 
@@ -69,7 +64,6 @@ pub enum FileWork {
 /// A replacement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Edit {
-    /// What is there.
     pub old: String,
     /// What is to be there.
     pub new: String,

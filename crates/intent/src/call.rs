@@ -19,24 +19,22 @@ pub(crate) const LONGEST: usize = 1024 * 1024;
 pub struct Call {
     /// The name by which its result will refer to it.
     pub id: Option<String>,
-    /// The tool.
     pub name: String,
-    /// Its arguments.
     pub input: Value,
 }
 
-/// A text that is no tool call, or one that could be read in two ways.
+/// Why a text is not a valid tool call.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidCall {
     /// It is longer than any call that is read.
-    #[error("a tool call has {LONGEST} bytes at most")]
+    #[error("the tool call is longer than {LONGEST} bytes")]
     TooLong,
     /// It is no JSON, or it is ambiguous.
-    #[error("the tool call cannot be read: {0}")]
+    #[error("cannot parse the tool call: {0}")]
     Json(#[from] serde_json::Error),
     /// None of the shapes that are known.
     #[error(
-        "this is no tool call: expected Anthropic's `tool_use`, OpenAI's `function` or `function_call`, or MCP's `tools/call`"
+        "not a tool call; expected Anthropic's `tool_use`, OpenAI's `function` or `function_call`, or MCP's `tools/call`"
     )]
     Shape,
 }
@@ -123,7 +121,6 @@ pub(crate) struct Entry {
     names: Vec<String>,
     /// Arguments that are scripts of the shell, or a program with its arguments.
     pub(crate) commands: Vec<String>,
-    /// Where those run.
     pub(crate) cwd: Vec<String>,
     pub(crate) reads: Vec<String>,
     pub(crate) writes: Vec<String>,
@@ -140,7 +137,7 @@ pub(crate) struct Entry {
 
 /// A table that does not say what a table says.
 #[derive(Debug, thiserror::Error)]
-#[error("the table of tool calls cannot be read: {0}")]
+#[error("cannot parse the table of tool calls: {0}")]
 pub struct InvalidCalls(#[from] toml::de::Error);
 
 impl Calls {
@@ -161,7 +158,6 @@ impl Calls {
         entry.is_some_and(|entry| !entry.commands.is_empty())
     }
 
-    /// What a call needs.
     pub fn needs(&self, call: &Call, tools: &Table, context: &Context) -> Needs {
         let mut needs = Needs::default();
         // A server's tools are called `mcp__server__tool`: what they do is the server's affair.
@@ -200,7 +196,7 @@ impl Calls {
                         }
                     }
                     Some(_) => {}
-                    None => needs.unsure(Unsure::Everything, "a path of the call is no text"),
+                    None => needs.unsure(Unsure::Everything, "a path in the call is not a string"),
                 }
             }
         }
@@ -213,7 +209,7 @@ impl Calls {
             needs.destinations.extend(asked.destinations);
             needs.unknown.extend(asked.unknown);
             if needs.destinations.is_empty() && needs.unknown.is_empty() {
-                needs.unsure(Unsure::Destinations, "the call's URL is none that is known");
+                needs.unsure(Unsure::Destinations, "the URL of the call cannot be parsed");
             }
         }
         for value in given(&entry.patches) {
@@ -232,7 +228,7 @@ impl Calls {
             needs.unsure(Unsure::Everything, why.clone());
         } else if !seen && !entry.harmless {
             let why = format!(
-                "the call of `{}` lacks the arguments that are known",
+                "the call to `{}` has none of the known arguments",
                 call.name
             );
             needs.unsure(Unsure::Everything, why);
@@ -264,28 +260,29 @@ fn command(value: &Value, tools: &Table, here: &Context, needs: &mut Needs) {
             match words {
                 Some(words) => Shell::new(tools).read(&words.join(" "), here),
                 None => {
-                    needs.unsure(Unsure::Everything, "the call's command is no text");
+                    needs.unsure(
+                        Unsure::Everything,
+                        "the command of the call is not a string",
+                    );
                     return;
                 }
             }
         }
         _ => {
-            needs.unsure(Unsure::Everything, "the call's command is no text");
+            needs.unsure(
+                Unsure::Everything,
+                "the command of the call is not a string",
+            );
             return;
         }
     };
-    needs.programs.extend(found.programs);
-    needs.reads.extend(found.reads);
-    needs.writes.extend(found.writes);
-    needs.removes.extend(found.removes);
-    needs.destinations.extend(found.destinations);
-    needs.unknown.extend(found.unknown);
+    needs.merge(found);
 }
 
 /// The files that a patch changes: of the form that Codex writes, or a unified diff.
 fn patch(value: &Value, here: &Context, needs: &mut Needs) {
     let Some(text) = value.as_str() else {
-        needs.unsure(Unsure::Everything, "the call's patch is no text");
+        needs.unsure(Unsure::Everything, "the patch of the call is not a string");
         return;
     };
     let marks = [
@@ -311,6 +308,6 @@ fn patch(value: &Value, here: &Context, needs: &mut Needs) {
         }
     }
     if !found {
-        needs.unsure(Unsure::Writes, "the patch names no file");
+        needs.unsure(Unsure::Writes, "the patch does not name a file");
     }
 }

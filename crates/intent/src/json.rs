@@ -1,7 +1,6 @@
-//! JSON that means one thing: an object that names a key twice is refused.
+//! Unambiguous JSON: an object with a duplicate key is an error.
 //!
-//! Readers differ in which of the two they take, so what was read here would not be what the
-//! agent does.
+//! Parsers differ in which of the two values they take, so the agent could act on the other one.
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
@@ -26,7 +25,7 @@ impl<'de> Visitor<'de> for Reader {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON in which no key stands twice")
+        f.write_str("JSON without duplicate keys")
     }
 
     fn visit_bool<E: Error>(self, value: bool) -> Result<Value, E> {
@@ -70,7 +69,7 @@ impl<'de> Visitor<'de> for Reader {
         while let Some(key) = items.next_key::<String>()? {
             let Plain(value) = items.next_value()?;
             if map.contains_key(&key) {
-                return Err(A::Error::custom(format!("the key {key:?} stands twice")));
+                return Err(A::Error::custom(format!("duplicate key {key:?}")));
             }
             map.insert(key, value);
         }

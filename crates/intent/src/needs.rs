@@ -1,12 +1,12 @@
-//! What a command needs, as far as its text tells.
+//! What a command needs, as far as its text shows.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
 /// The programs, files and destinations that a command names, and what it leaves open.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Needs {
     /// Programs, as they are written: a name that is searched for, or a path.
     pub programs: BTreeSet<String>,
@@ -16,6 +16,8 @@ pub struct Needs {
     pub writes: BTreeSet<PathBuf>,
     /// Those that are removed with all that is in them; with a `*` at the end, much of what is.
     pub removes: BTreeSet<PathBuf>,
+    /// Directories that become the working directory and of which nothing else is named.
+    pub enters: BTreeSet<PathBuf>,
     /// Where it connects to.
     pub destinations: BTreeSet<Destination>,
     /// What the text does not tell.
@@ -23,14 +25,13 @@ pub struct Needs {
 }
 
 /// Where a command connects to.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Destination {
     /// A host by name or address, with the port where one is written or implied.
     Host {
         /// As it is written, in lower case.
         name: String,
-        /// The port.
         port: Option<u16>,
     },
     /// What a tool is set up to use: a bundle of the policy.
@@ -58,12 +59,10 @@ impl fmt::Display for Destination {
 }
 
 /// What cannot be known from the text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unsure {
-    /// What is read.
     Reads,
-    /// What is written.
     Writes,
     /// Where it connects to.
     Destinations,
@@ -83,9 +82,8 @@ impl fmt::Display for Unsure {
 }
 
 /// Something that is left open, and why.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Unknown {
-    /// What.
     pub what: Unsure,
     /// Why, for a person.
     pub why: String,
@@ -99,7 +97,7 @@ const MOST_ENTRIES: usize = 1024;
 
 impl Needs {
     /// Notes that something cannot be known.
-    pub(crate) fn unsure(&mut self, what: Unsure, why: impl Into<String>) {
+    pub fn unsure(&mut self, what: Unsure, why: impl Into<String>) {
         if self.unknown.len() < MOST_UNKNOWNS {
             self.unknown.insert(Unknown {
                 what,
@@ -108,7 +106,8 @@ impl Needs {
         }
     }
 
-    pub(crate) fn program(&mut self, name: &str) {
+    /// Notes a program.
+    pub fn program(&mut self, name: &str) {
         if self.programs.len() < MOST_ENTRIES {
             self.programs.insert(name.to_owned());
         } else {
@@ -116,7 +115,8 @@ impl Needs {
         }
     }
 
-    pub(crate) fn read(&mut self, path: PathBuf) {
+    /// Notes a path that is read.
+    pub fn read(&mut self, path: PathBuf) {
         if is_harmless_device(&path) {
             return;
         }
@@ -127,7 +127,8 @@ impl Needs {
         }
     }
 
-    pub(crate) fn write(&mut self, path: PathBuf) {
+    /// Notes a path that is made, changed or removed.
+    pub fn write(&mut self, path: PathBuf) {
         if is_harmless_device(&path) {
             return;
         }
@@ -138,7 +139,8 @@ impl Needs {
         }
     }
 
-    pub(crate) fn remove(&mut self, path: PathBuf) {
+    /// Notes a path that is removed with all that is in it.
+    pub fn remove(&mut self, path: PathBuf) {
         if self.removes.len() < MOST_ENTRIES {
             self.removes.insert(path);
         } else {
@@ -146,7 +148,8 @@ impl Needs {
         }
     }
 
-    pub(crate) fn destination(&mut self, destination: Destination) {
+    /// Notes a place that is connected to.
+    pub fn destination(&mut self, destination: Destination) {
         if self.destinations.len() < MOST_ENTRIES {
             self.destinations.insert(destination);
         } else {
@@ -154,10 +157,66 @@ impl Needs {
         }
     }
 
+    /// Notes a directory that becomes the working directory.
+    pub(crate) fn enter(&mut self, path: PathBuf) {
+        if self.enters.len() < MOST_ENTRIES {
+            self.enters.insert(path);
+        } else {
+            self.full();
+        }
+    }
+
+    /// A directory in which something is named is there with that.
+    pub(crate) fn drop_entered(&mut self) {
+        let named: Vec<&PathBuf> = self.reads.iter().chain(&self.writes).collect();
+        self.enters.retain(|directory| {
+            let mut named = named.iter();
+            !named.any(|path| path.starts_with(directory) || directory.starts_with(path))
+        });
+    }
+
+    /// Adds what another command needs.
+    pub fn merge(&mut self, other: Needs) {
+        other.programs.iter().for_each(|name| self.program(name));
+        other.reads.into_iter().for_each(|path| self.read(path));
+        other.writes.into_iter().for_each(|path| self.write(path));
+        other.removes.into_iter().for_each(|path| self.remove(path));
+        other.enters.into_iter().for_each(|path| self.enter(path));
+        let destinations = other.destinations.into_iter();
+        destinations.for_each(|to| self.destination(to));
+        let unknown = other.unknown.into_iter();
+        unknown.for_each(|unknown| self.unsure(unknown.what, unknown.why));
+    }
+
+    /// These needs, from a process that read untrusted text: within the same bounds as those that
+    /// are read here, and with absolute paths only.
+    pub(crate) fn within_bounds(self) -> Needs {
+        let mut needs = Needs::default();
+        let absolute = |paths: BTreeSet<PathBuf>| {
+            let paths = paths.into_iter().filter(|path| path.is_absolute());
+            paths
+                .map(|path| tidy(Path::new("/"), &path.to_string_lossy()))
+                .collect()
+        };
+        needs.merge(Needs {
+            reads: absolute(self.reads),
+            writes: absolute(self.writes),
+            removes: absolute(self.removes),
+            enters: absolute(self.enters),
+            ..self
+        });
+        needs
+    }
+
+    /// What may be read: also directories that are only entered.
+    pub fn reads_and_enters(&self) -> impl Iterator<Item = &PathBuf> {
+        self.reads.iter().chain(&self.enters)
+    }
+
     fn full(&mut self) {
         let entry = Unknown {
             what: Unsure::Everything,
-            why: "it names more than is kept".to_owned(),
+            why: "it names more resources than Ironcage tracks".to_owned(),
         };
         // Also where there is no room for another reason.
         self.unknown.insert(entry);
@@ -182,7 +241,7 @@ fn is_harmless_device(path: &Path) -> bool {
 
 /// The path in one spelling, from its text alone: for telling and comparing. Links are followed by
 /// whoever opens it.
-pub(crate) fn tidy(base: &Path, path: &str) -> PathBuf {
+pub fn tidy(base: &Path, path: &str) -> PathBuf {
     let mut tidy = PathBuf::new();
     for component in base.join(path).components() {
         match component {

@@ -3,8 +3,8 @@
 #![allow(clippy::expect_used)]
 
 use ironcage_intent::{
-    Answer, Call, Calls, Context, Destination, Encoding, Format, Needs, Results, Said, Table,
-    Unsure,
+    AnswerPart, AnswerReader, Call, Calls, Context, Destination, Encoding, Format, Needs, Results,
+    Table, Unsure,
 };
 use proptest::prelude::*;
 use std::io::Write as _;
@@ -80,8 +80,8 @@ fn of(text: &str) -> Needs {
     needs(&Call::read(text.as_bytes()).expect("a call"))
 }
 
-fn said(format: Format, pieces: impl IntoIterator<Item = Vec<u8>>) -> Vec<Said> {
-    let mut answer = Answer::new(format, Encoding::Identity);
+fn said(format: Format, pieces: impl IntoIterator<Item = Vec<u8>>) -> Vec<AnswerPart> {
+    let mut answer = AnswerReader::new(format, Encoding::Identity);
     let mut said = Vec::new();
     for piece in pieces {
         said.extend(answer.feed(&piece));
@@ -90,10 +90,10 @@ fn said(format: Format, pieces: impl IntoIterator<Item = Vec<u8>>) -> Vec<Said> 
     said
 }
 
-fn calls(said: Vec<Said>) -> Vec<Call> {
+fn calls(said: Vec<AnswerPart>) -> Vec<Call> {
     said.into_iter()
         .filter_map(|said| match said {
-            Said::Call(call) => Some(call),
+            AnswerPart::Call(call) => Some(call),
             _ => None,
         })
         .collect()
@@ -198,10 +198,10 @@ fn the_calls_of_a_stream_are_seen_whatever_its_pieces() {
 #[test]
 fn a_call_is_there_as_soon_as_it_is_complete() {
     let end = ANTHROPIC.find("event: message_stop").expect("its end");
-    let mut answer = Answer::new(Format::Events, Encoding::Identity);
+    let mut answer = AnswerReader::new(Format::Events, Encoding::Identity);
     let said = answer.feed(&ANTHROPIC.as_bytes()[..end]);
     assert!(
-        said.iter().any(|said| matches!(said, Said::Call(_))),
+        said.iter().any(|said| matches!(said, AnswerPart::Call(_))),
         "{said:?}"
     );
 }
@@ -224,13 +224,16 @@ fn calls_in_words_are_words() {
 
 "#;
     let said = said(Format::Events, [stream.as_bytes().to_vec()]);
-    assert!(matches!(said.as_slice(), [Said::Words(_)]), "{said:?}");
+    assert!(
+        matches!(said.as_slice(), [AnswerPart::Words(_)]),
+        "{said:?}"
+    );
 }
 
 #[test]
 fn padding_is_not_kept() {
     // 100 MB inside one event, then a call: the one is told as not read, the other is found.
-    let mut answer = Answer::new(Format::Events, Encoding::Identity);
+    let mut answer = AnswerReader::new(Format::Events, Encoding::Identity);
     let mut seen = answer.feed(b"data: {\"type\":\"x\",\"padding\":\"");
     let megabyte = vec![b'a'; 1024 * 1024];
     for _ in 0..100 {
@@ -241,14 +244,14 @@ fn padding_is_not_kept() {
     seen.extend(answer.end());
     let lost = seen
         .iter()
-        .filter(|said| matches!(said, Said::NotRead(_)))
+        .filter(|said| matches!(said, AnswerPart::NotRead(_)))
         .count();
     assert_eq!((lost, calls(seen).len()), (1, 1));
 }
 
 #[test]
 fn what_is_open_is_bounded() {
-    let mut answer = Answer::new(Format::Events, Encoding::Identity);
+    let mut answer = AnswerReader::new(Format::Events, Encoding::Identity);
     let mut lost = 0;
     for index in 0..1000 {
         let event = format!(
@@ -257,7 +260,7 @@ fn what_is_open_is_bounded() {
         let said = answer.feed(event.as_bytes());
         lost += said
             .iter()
-            .filter(|said| matches!(said, Said::NotRead(_)))
+            .filter(|said| matches!(said, AnswerPart::NotRead(_)))
             .count();
     }
     assert_eq!(lost, 1000 - 64);
@@ -319,7 +322,7 @@ fn compressed_answers_are_read_as_they_come() {
         (Encoding::Brotli, brotli(ANTHROPIC.as_bytes())),
     ] {
         for size in [1, 10, bytes.len()] {
-            let mut answer = Answer::new(Format::Events, encoding);
+            let mut answer = AnswerReader::new(Format::Events, encoding);
             let mut said = Vec::new();
             for piece in bytes.chunks(size) {
                 said.extend(answer.feed(piece));
@@ -336,7 +339,7 @@ fn compressed_answers_are_read_as_they_come() {
 #[test]
 fn brotli_with_a_window_that_http_does_not_have_is_not_read() {
     for (large, read) in [(false, 1), (true, 0)] {
-        let mut answer = Answer::new(Format::Events, Encoding::Brotli);
+        let mut answer = AnswerReader::new(Format::Events, Encoding::Brotli);
         let said = answer.feed(&framed(ANTHROPIC.as_bytes(), large));
         assert_eq!(calls(said).len(), read, "a large window: {large}");
     }
@@ -376,9 +379,12 @@ fn framed(bytes: &[u8], large: bool) -> Vec<u8> {
 
 #[test]
 fn what_is_damaged_or_swells_without_end_is_told_once() {
-    let mut answer = Answer::new(Format::Events, Encoding::Gzip);
+    let mut answer = AnswerReader::new(Format::Events, Encoding::Gzip);
     let said = answer.feed(b"this is no gzip at all, and never was");
-    assert!(matches!(said.as_slice(), [Said::NotRead(_)]), "{said:?}");
+    assert!(
+        matches!(said.as_slice(), [AnswerPart::NotRead(_)]),
+        "{said:?}"
+    );
     assert!(answer.feed(b"more").is_empty());
     let mut bomb = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
     let megabyte = vec![b'a'; 1024 * 1024];
@@ -386,11 +392,11 @@ fn what_is_damaged_or_swells_without_end_is_told_once() {
         bomb.write_all(&megabyte).expect("compressed");
     }
     let bomb = bomb.finish().expect("compressed");
-    let mut answer = Answer::new(Format::Events, Encoding::Gzip);
+    let mut answer = AnswerReader::new(Format::Events, Encoding::Gzip);
     let said = answer.feed(&bomb);
     assert!(
         said.iter()
-            .any(|said| matches!(said, Said::NotRead(why) if why.contains("too long"))),
+            .any(|said| matches!(said, AnswerPart::NotRead(why) if why.contains("too long"))),
         "{said:?}"
     );
 }

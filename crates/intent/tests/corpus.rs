@@ -54,6 +54,10 @@ fn told(needs: &Needs) -> String {
         "writes",
         needs.writes.iter().map(|path| short(path)).collect(),
     );
+    line(
+        "enters",
+        needs.enters.iter().map(|path| short(path)).collect(),
+    );
     let contacts = needs.destinations.iter();
     line(
         "contacts",

@@ -42,10 +42,7 @@ pub(crate) fn content(bundles: &[PathBuf], own: &str, java: bool) -> io::Result<
 }
 
 fn read(path: &Path) -> io::Result<Vec<String>> {
-    use std::io::Read as _;
-    let mut bytes = Vec::new();
-    let file = std::fs::File::open(path)?;
-    file.take(LONGEST).read_to_end(&mut bytes)?;
+    let bytes = ironcage_files::read(path, LONGEST, ironcage_files::Links::Follow)?;
     Ok(certificates(&String::from_utf8_lossy(&bytes)))
 }
 

@@ -1,6 +1,6 @@
 //! What a layer says when it could not be applied.
 
-use ironcage_model::Layer;
+use ironcage_model::{Layer, StartCode};
 use std::fmt;
 use std::io;
 
@@ -8,12 +8,19 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[error("{layer}: cannot {action}")]
 pub struct LayerError {
-    /// The layer.
     pub layer: Layer,
     /// What it was doing, naming the object.
     pub action: String,
-    /// The kernel's answer.
     pub source: io::Error,
+    /// The code of the failed start.
+    pub code: StartCode,
+}
+
+impl LayerError {
+    /// The same with a code that says more than that a layer failed.
+    pub fn with_code(self, code: StartCode) -> Self {
+        LayerError { code, ..self }
+    }
 }
 
 /// Adds to an error what was being done.
@@ -28,6 +35,7 @@ impl<T, E: Into<io::Error>> Doing<T> for Result<T, E> {
             layer,
             action: action(),
             source: error.into(),
+            code: StartCode::LayerFailed,
         })
     }
 }

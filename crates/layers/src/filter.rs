@@ -2,7 +2,7 @@
 
 use crate::error::{Doing, LayerError};
 use ironcage_model::Layer;
-use ironcage_plan::seccomp::{Filter, Refusal};
+use ironcage_plan::seccomp::{DefaultAction, Filter};
 use ironcage_sys::seccomp;
 use std::os::fd::OwnedFd;
 
@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 #[derive(Debug)]
 pub struct Prepared {
     program: Vec<seccomp::Instruction>,
-    refusal: Refusal,
+    refusal: DefaultAction,
 }
 
 impl Prepared {
@@ -36,10 +36,10 @@ impl Prepared {
     pub fn install(&self) -> Result<Option<OwnedFd>, LayerError> {
         let doing = || "install the system call filter".into();
         match self.refusal {
-            Refusal::Notify => seccomp::install_with_listener(&self.program)
+            DefaultAction::Notify => seccomp::install_with_listener(&self.program)
                 .map(Some)
                 .doing(Layer::Seccomp, doing),
-            Refusal::Errno => seccomp::install_plain(&self.program)
+            DefaultAction::Errno => seccomp::install_plain(&self.program)
                 .map(|()| None)
                 .doing(Layer::Seccomp, doing),
         }

@@ -1,23 +1,20 @@
 //! Places of the view that are there and cannot be looked into: covered by a node of ours.
 
-use crate::error::LayerError;
-use crate::view::{View, clone_tree};
+use crate::error::{LayerError, shown};
+use crate::view::{View, clone_tree, doing};
 use ironcage_plan::NodeKind;
 use ironcage_sys::mount::MountAttributes;
-use std::os::fd::{AsFd as _, OwnedFd};
+use ironcage_sys::rustix::mount::mount_bind;
+use std::os::fd::AsFd as _;
 use std::path::Path;
 
-/// Read-only mounts of the nodes that cover what is hidden. Clones of them are read-only too,
-/// which spares a call for each.
-#[derive(Debug)]
-pub(crate) struct Covers {
-    directory: OwnedFd,
-    file: OwnedFd,
-}
-
-/// Nodes that cover what is hidden. They are in the root, where the agent can see but not
-/// open or change them.
+/// Where the nodes are that cover others: in the root, where the agent can see but not open or
+/// change them. A mount of it is read-only and executes nothing, and so are the mounts of what is
+/// in it.
+pub(crate) const HIDDEN: &str = ".hidden";
+/// What covers a directory.
 pub(crate) const HIDDEN_DIRECTORY: &str = ".hidden/directory";
+/// What covers a file.
 pub(crate) const HIDDEN_FILE: &str = ".hidden/file";
 
 impl View<'_> {
@@ -36,34 +33,37 @@ impl View<'_> {
     }
 
     pub(crate) fn hide(&self, target: &Path, kind: NodeKind) -> Result<(), LayerError> {
-        let covers = match self.covers.get() {
-            Some(covers) => covers,
-            None => {
-                let covers = self.make_covers()?;
-                self.covers.get_or_init(|| covers)
-            }
-        };
-        let cover = match kind {
-            NodeKind::Directory => &covers.directory,
-            NodeKind::File => &covers.file,
-        };
-        let tree = clone_tree(cover.as_fd(), false, target)?;
-        self.attach(&tree, target)
+        self.cover_with(
+            match kind {
+                NodeKind::Directory => HIDDEN_DIRECTORY,
+                NodeKind::File => HIDDEN_FILE,
+            },
+            target,
+        )
     }
 
-    fn make_covers(&self) -> Result<Covers, LayerError> {
-        let set = MountAttributes::NO_SUID
-            .with(MountAttributes::NO_DEVICES)
-            .with(MountAttributes::NO_EXEC)
-            .with(MountAttributes::READ_ONLY);
-        let cover = |path: &str| {
-            let path = Path::new(path);
-            self.cover(path, path, set, false)?;
-            self.open(path)
-        };
-        Ok(Covers {
-            directory: cover(HIDDEN_DIRECTORY)?,
-            file: cover(HIDDEN_FILE)?,
+    /// Mounts one of the nodes of [`HIDDEN`] over a place of the view.
+    pub(crate) fn cover_with(&self, node: &str, target: &Path) -> Result<(), LayerError> {
+        if !self.covers.replace(true) {
+            let set = MountAttributes::NO_SUID
+                .with(MountAttributes::NO_DEVICES)
+                .with(MountAttributes::NO_EXEC)
+                .with(MountAttributes::READ_ONLY);
+            self.cover(Path::new(HIDDEN), Path::new(HIDDEN), set, false)?;
+        }
+        let node = Path::new(node);
+        if self.is_in_foreign_tree(target) {
+            let cover = self.open(node)?;
+            let tree = clone_tree(cover.as_fd(), false, target)?;
+            self.spend(cover);
+            self.attach(&tree, target)?;
+            self.spend(tree);
+            return Ok(());
+        }
+        // The attributes of the mount that it is taken from are those of the new one.
+        let (from, to) = (self.outside(node), self.outside(target));
+        doing(mount_bind(from, to), || {
+            format!("mount at {}", shown(target))
         })
     }
 }

@@ -2,11 +2,12 @@
 
 use crate::error::{Doing, LayerError};
 use ironcage_model::Layer;
-use ironcage_sys::rustix::fs::{Mode, OFlags, open, openat};
+use ironcage_sys::rustix::fs::{CWD, Mode, OFlags, openat};
 use ironcage_sys::rustix::io::write;
 use ironcage_sys::rustix::process::{Gid, Uid};
 use ironcage_sys::rustix::thread;
-use std::os::fd::{AsFd as _, BorrowedFd};
+use ironcage_sys::spent::close_later;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 /// One line of a map: `count` ids from `inside` are `outside` in the parent namespace.
@@ -16,11 +17,11 @@ pub struct MapLine {
     pub inside: u32,
     /// First id outside.
     pub outside: u32,
-    /// How many.
     pub count: u32,
 }
 
-/// Writes the maps of the user namespace of the process behind a `/proc/PID` directory.
+/// Writes the maps of the user namespace of the process behind a `/proc/PID` directory. It is the
+/// caller or a child that nobody has waited for: no other process gets its number meanwhile.
 ///
 /// An unprivileged writer may only map its own id, and has to give up setgroups first: else
 /// it could drop a group that denies it something.
@@ -30,25 +31,27 @@ pub fn write_maps(
     gid: MapLine,
     give_up_setgroups: bool,
 ) -> Result<(), LayerError> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = open(process, flags, Mode::empty())
-        .doing(Layer::UserNs, || format!("open {}", process.display()))?;
-    write_maps_at(directory.as_fd(), uid, gid, give_up_setgroups)
+    write_maps_at(CWD, process, (uid, gid), give_up_setgroups)
 }
 
-/// The same through a handle of that directory, for a process that sees no `/proc`.
+/// The same through a handle of a process file system, for a process that sees no `/proc`.
 pub fn write_maps_at(
-    process: BorrowedFd<'_>,
-    uid: MapLine,
-    gid: MapLine,
+    proc: BorrowedFd<'_>,
+    process: &Path,
+    (uid, gid): (MapLine, MapLine),
     give_up_setgroups: bool,
 ) -> Result<(), LayerError> {
     let put = |name: &str, content: &str| {
         let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-        openat(process, name, flags, Mode::empty())
-            .and_then(|file| write(&file, content.as_bytes()))
-            .map(drop)
-            .doing(Layer::UserNs, || format!("write {name}"))
+        openat(proc, process.join(name), flags, Mode::empty())
+            .and_then(|file| {
+                let written = write(&file, content.as_bytes());
+                close_later(file);
+                written.map(drop)
+            })
+            .doing(Layer::UserNs, || {
+                format!("write {}", process.join(name).display())
+            })
     };
     let line = |map: MapLine| format!("{} {} {}\n", map.inside, map.outside, map.count);
     if give_up_setgroups {

@@ -8,85 +8,144 @@
 use crate::error::LayerError;
 use ironcage_model::Layer;
 use ironcage_plan::{AccessRights, AccessRule, Item, WriteRights, WriteRule};
+use ironcage_sys::host::landlock_abi;
+use ironcage_sys::landlock::{Handled, allow, create, restrict_self};
 use ironcage_sys::mount::open_source;
-use landlock::{
-    ABI, Access as _, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd,
-    Ruleset, RulesetAttr, RulesetCreatedAttr, Scope,
-};
+use ironcage_sys::rustix::fs::{Mode, OFlags, open};
+use ironcage_sys::rustix::io::Errno;
+use landlock::{ABI, Access as _, AccessFs, AccessNet, BitFlags, Scope};
 use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
-fn failed(action: String, error: impl std::error::Error + Send + Sync + 'static) -> LayerError {
+/// The first version of the interface with a right to move files between directories.
+const WITH_REFER: u32 = 2;
+/// The first version with scopes.
+const WITH_SCOPES: u32 = 6;
+
+fn failed(action: String, source: impl Into<io::Error>) -> LayerError {
     LayerError {
         layer: Layer::Landlock,
         action,
-        source: io::Error::other(error),
+        source: source.into(),
+        code: ironcage_model::StartCode::LayerFailed,
     }
 }
 
-/// Restricts the calling process, for good. What an older kernel does not know is left out;
-/// the plan's report says so.
-pub fn restrict(rules: &[Item<WriteRule>]) -> Result<(), LayerError> {
-    // Not TRUNCATE and IOCTL_DEV: handling them makes the kernel walk the path at every open,
-    // reads included (+250 to +600 ns), for what read-only mounts and the short list of
-    // devices already hold. Opening for writing with O_TRUNC needs WRITE_FILE, which is here.
-    let all = AccessFs::from_write(ABI::V2);
-    let scopes = Scope::AbstractUnixSocket | Scope::Signal;
-    let mut ruleset = Ruleset::default()
-        .set_compatibility(CompatLevel::BestEffort)
-        .handle_access(all)
-        .and_then(|ruleset| ruleset.scope(scopes))
-        .and_then(Ruleset::create)
-        .map_err(|error| failed("make a ruleset".into(), error))?;
-    for item in rules {
-        let WriteRule { path, rights } = &item.what;
-        let access: BitFlags<AccessFs> = match rights {
-            WriteRights::Tree => all,
-            WriteRights::Existing => AccessFs::WriteFile.into(),
-        };
-        let shown = || format!("add a rule for {}", path.display());
-        let fd = PathFd::new(path).map_err(|error| failed(shown(), error))?;
-        ruleset = ruleset
-            .add_rule(PathBeneath::new(fd, access))
-            .map_err(|error| failed(shown(), error))?;
+/// Rules that are not in force yet. The places that they name stay open: the caller is the first
+/// process of a cage, which closes all but its own in a few calls.
+#[derive(Debug)]
+pub struct Ruleset(OwnedFd);
+
+impl Ruleset {
+    fn new(handled: Handled) -> Result<Ruleset, LayerError> {
+        let made = create(handled);
+        Ok(Ruleset(
+            made.map_err(|error| failed("make a ruleset".into(), error))?,
+        ))
     }
-    ruleset
-        .restrict_self()
-        .map(drop)
-        .map_err(|error| failed("restrict this process".into(), error))
+
+    /// Rules on what may be written. What an older kernel does not know is left out; the plan's
+    /// report says so. `places` are handles of some of the places that the rules name.
+    pub fn on_writes(
+        rules: &[Item<WriteRule>],
+        places: &[(PathBuf, OwnedFd)],
+    ) -> Result<Ruleset, LayerError> {
+        let abi = landlock_abi();
+        // Not TRUNCATE and IOCTL_DEV: handling them makes the kernel walk the path at every open,
+        // reads included (+250 to +600 ns), for what read-only mounts and the short list of
+        // devices already hold. Opening for writing with O_TRUNC needs WRITE_FILE, which is here.
+        let all = match abi {
+            WITH_REFER.. => AccessFs::from_write(ABI::V2),
+            _ => AccessFs::from_write(ABI::V1),
+        };
+        let scoped = match abi {
+            WITH_SCOPES.. => Scope::AbstractUnixSocket | Scope::Signal,
+            _ => BitFlags::empty(),
+        };
+        let ruleset = Ruleset::new(Handled {
+            files: all.bits(),
+            ports: 0,
+            scoped: scoped.bits(),
+        })?;
+        for item in rules {
+            let WriteRule { path, rights } = &item.what;
+            let access: BitFlags<AccessFs> = match rights {
+                WriteRights::Tree => all,
+                WriteRights::Existing => AccessFs::WriteFile.into(),
+            };
+            // A rule is about a file, however the handle of it was made.
+            match places.iter().find(|(place, _)| place == path) {
+                Some((_, place)) => ruleset.add(path, place.as_fd(), access)?,
+                None => {
+                    let flags = OFlags::PATH | OFlags::CLOEXEC;
+                    let opened = open(path, flags, Mode::empty());
+                    let place = opened.map_err(|errno| failed(adding(path), errno))?;
+                    ruleset.add(path, place.as_fd(), access)?;
+                    std::mem::forget(place);
+                }
+            }
+        }
+        Ok(ruleset)
+    }
+
+    /// Rules on everything: every right on files, TCP, signals and abstract sockets. A kernel that
+    /// does not know all of them is refused.
+    pub fn on_everything(rules: &[Item<AccessRule>]) -> Result<Ruleset, LayerError> {
+        // No rule on ports follows: none can be bound or connected to. Sockets are the filter's to
+        // refuse; this is the second lock.
+        let ruleset = Ruleset::new(Handled {
+            files: AccessFs::from_all(ABI::V6).bits(),
+            ports: (AccessNet::BindTcp | AccessNet::ConnectTcp).bits(),
+            scoped: (Scope::AbstractUnixSocket | Scope::Signal).bits(),
+        })?;
+        for item in rules {
+            let AccessRule { path, rights } = &item.what;
+            // Follows no link: the path is a real one, and what has become a link since then is
+            // somebody's try to have a rule for another place.
+            match open_source(path) {
+                Ok(place) => {
+                    ruleset.add(path, place.as_fd(), granted(*rights))?;
+                    std::mem::forget(place);
+                }
+                // What the host's own permissions keep the agent from reaching needs no rule.
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+                Err(error) => return Err(failed(adding(path), error)),
+            }
+        }
+        Ok(ruleset)
+    }
+
+    fn add(
+        &self,
+        path: &Path,
+        place: BorrowedFd<'_>,
+        access: BitFlags<AccessFs>,
+    ) -> Result<(), LayerError> {
+        let add = |access: BitFlags<AccessFs>| allow(self.0.as_fd(), place, access.bits());
+        let added = match add(access) {
+            // What only directories have is refused for a file.
+            Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
+                add(access & AccessFs::from_file(ABI::V6))
+            }
+            other => other,
+        };
+        added.map_err(|error| failed(adding(path), error))
+    }
+
+    /// The descriptor that has to stay open until they are in force.
+    pub fn descriptor(&self) -> &OwnedFd {
+        &self.0
+    }
+
+    /// Restricts the calling process, for good. It has no_new_privs set.
+    pub fn enforce(self) -> Result<(), LayerError> {
+        restrict_self(self.0.as_fd()).map_err(|error| failed("restrict this process".into(), error))
+    }
 }
 
-/// Restricts the calling process, for good, to what the rules name: every right on files, TCP,
-/// signals and abstract sockets. A kernel that does not know all of them is refused.
-pub fn restrict_to(rules: &[Item<AccessRule>]) -> Result<(), LayerError> {
-    let all = AccessFs::from_all(ABI::V6);
-    // No rule on ports follows: none can be bound or connected to. Sockets are the filter's to
-    // refuse; this is the second lock.
-    let mut ruleset = Ruleset::default()
-        .set_compatibility(CompatLevel::HardRequirement)
-        .handle_access(all)
-        .and_then(|ruleset| ruleset.handle_access(AccessNet::BindTcp | AccessNet::ConnectTcp))
-        .and_then(|ruleset| ruleset.scope(Scope::AbstractUnixSocket | Scope::Signal))
-        .and_then(Ruleset::create)
-        .map_err(|error| failed("make a ruleset".into(), error))?;
-    for item in rules {
-        let AccessRule { path, rights } = &item.what;
-        let shown = || format!("add a rule for {}", path.display());
-        // Follows no link: the path is a real one, and what has become a link since then is
-        // somebody's try to have a rule for another place.
-        let fd = match open_source(path) {
-            Ok(fd) => fd,
-            // What the host's own permissions keep the agent from reaching needs no rule.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => continue,
-            Err(error) => return Err(failed(shown(), error)),
-        };
-        ruleset = ruleset
-            .add_rule(PathBeneath::new(fd, granted(*rights)))
-            .map_err(|error| failed(shown(), error))?;
-    }
-    ruleset
-        .restrict_self()
-        .map(drop)
-        .map_err(|error| failed("restrict this process".into(), error))
+fn adding(path: &Path) -> String {
+    format!("add a rule for {}", path.display())
 }
 
 fn granted(rights: AccessRights) -> BitFlags<AccessFs> {

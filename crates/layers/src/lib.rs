@@ -4,6 +4,7 @@
 //! calling process and on what it owns; the order in which they are called is the backend's.
 #![forbid(unsafe_code)]
 
+pub mod ablation;
 mod authorities;
 pub mod cgroup;
 mod error;
@@ -18,7 +19,5 @@ pub mod privileges;
 mod shared;
 pub mod side_channels;
 pub mod view;
-pub mod weakened;
 
 pub use error::LayerError;
-pub use overlay::{COPY_ON_WRITE, MAP_OWNER};

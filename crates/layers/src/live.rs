@@ -29,9 +29,7 @@ use std::path::{Path, PathBuf};
 /// Which file or directory was decided upon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
-    /// Its device.
     pub device: u64,
-    /// Its number there.
     pub inode: u64,
 }
 
@@ -67,7 +65,7 @@ pub fn open_decided(path: &Path, decided: Identity) -> Result<(OwnedFd, DiskOwne
         inode: stat.st_ino,
     };
     if found != decided {
-        let changed = io::Error::other("something else is there than was decided upon");
+        let changed = io::Error::other("the object is not the one that was approved");
         return doing(Err(changed), action);
     }
     Ok((handle, (stat.st_uid, stat.st_gid)))
@@ -101,7 +99,7 @@ pub fn clone_part(root: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, LayerErr
 impl Source {
     /// A part of a view that was cloned already.
     pub fn of_view(tree: OwnedFd) -> Result<Source, LayerError> {
-        let stat = doing(fstat(&tree), || "look at what is leased".into())?;
+        let stat = doing(fstat(&tree), || "examine the leased object".into())?;
         Ok(Source {
             directory: FileType::from_raw_mode(stat.st_mode) == FileType::Directory,
             tree,
@@ -309,7 +307,7 @@ impl LiveMount {
         let number = self.tree.as_raw_fd().to_string();
         // By descriptor: a path could be steered to another mount.
         let taken = fchdir(links).and_then(|()| unmount(number.as_str(), UnmountFlags::DETACH));
-        doing(taken, || "take a lease off".into())?;
+        doing(taken, || "unmount a lease".into())?;
         doing(fchdir(storage), || "leave a directory".into())?;
         clear(storage, &self.made);
         Ok(())

@@ -9,27 +9,24 @@
 
 use crate::error::{LayerError, shown};
 use crate::view::{View, clone_tree, doing, relative};
+use ironcage_model::StartCode;
 use ironcage_plan::Owner;
-use ironcage_sys::mount::{AttributeChange, open_below, open_source, set_attributes};
+use ironcage_sys::mount::{AttributeChange, clone_with, open_below, open_source, set_attributes};
 use ironcage_sys::process::{FileIds, set_file_ids};
 use ironcage_sys::rustix::fs::{
     AtFlags, Gid, Mode, StatVfsMountFlags, Uid, chmodat, chownat, fstat, fstatvfs,
 };
 use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, UnmountFlags, fsconfig_create, fsconfig_reconfigure,
-    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, unmount,
+    FsPickFlags, MountFlags, OpenTreeFlags, UnmountFlags, fsconfig_reconfigure, fspick, mount,
+    unmount,
 };
 use ironcage_sys::rustix::process::fchdir;
 use ironcage_sys::rustix::thread::{capabilities, set_capabilities};
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-
-/// What failures of this layer speak of, so that callers can tell them from others.
-pub const COPY_ON_WRITE: &str = "copy-on-write view";
-/// The same where the owner of files cannot be mapped, also without such a view.
-pub const MAP_OWNER: &str = "map the owner of";
 
 /// The directories of an overlay on the host.
 #[derive(Debug, Clone, Copy)]
@@ -40,18 +37,18 @@ pub(crate) struct Layers<'a> {
 }
 
 /// The same as handles.
-struct Opened {
+struct OverlayFds {
     lower: OwnedFd,
     upper: OwnedFd,
     work: OwnedFd,
-    /// Mounts that were made for them.
-    mounts: Vec<OwnedFd>,
+    /// The mount that the last two are on, where owners are mapped. Then the lower one is a mount
+    /// of its own, too.
+    change: Option<OwnedFd>,
 }
 
 /// Where the two directories of a layer that is written are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// On the host.
     Host,
     /// On the cage's ephemeral storage.
     Memory,
@@ -63,48 +60,59 @@ pub(crate) const WORK: &str = "work";
 
 const INVALID: i32 = Errno::INVAL.raw_os_error();
 
+/// Where overlays stand until they are in their place, each with its number.
+const MADE: &str = ".hidden/overlay-";
+
 /// Where layers with mapped owners stand while the overlay is made, if they must: on the cage's own storage,
 /// where nobody else is yet.
-pub(crate) const LAYERS: &str = ".hidden/layers";
+const LAYERS: &str = ".hidden/layers";
 
 impl View<'_> {
-    /// Mounts a copy-on-write view of a directory.
+    /// Makes a copy-on-write view of a directory; returns a handle of its mount, which stands at a
+    /// place of its own until it is moved.
     pub(crate) fn overlay(
         &self,
         layers: Layers<'_>,
-        target: &Path,
         (owner, place): (Option<Owner>, Place),
-    ) -> Result<(), LayerError> {
+    ) -> Result<OwnedFd, LayerError> {
         let opened = match self.id_map(owner) {
             None => self.open_layers(layers, place)?,
             Some(id_map) => self.open_mapped(layers, id_map, place)?,
         };
-        let made = if opened.mounts.is_empty() {
-            self.make_overlay(layers, &opened)?
-        } else {
-            self.make_mapped(layers, &opened)?
+        let made = match opened.change {
+            None => self.make_overlay(layers, &opened),
+            Some(_) => self.make_mapped(layers, &opened),
         };
-        self.attach(&made, target)?;
-        self.is_foreign(target);
-        Ok(())
+        let made = made.map_err(|error| error.with_code(StartCode::CopyOnWrite))?;
+        let OverlayFds {
+            lower,
+            upper,
+            work,
+            change,
+        } = opened;
+        for spent in [lower, upper, work].into_iter().chain(change) {
+            self.spend(spent);
+        }
+        Ok(made)
     }
 
     /// Makes an overlay over mounts that are not attached anywhere. Kernels before 6.15 do not
     /// take such; there they are attached for that moment.
-    fn make_mapped(&self, layers: Layers<'_>, opened: &Opened) -> Result<OwnedFd, LayerError> {
-        let make = || as_agent(self.agent(), || self.make_overlay(layers, opened));
-        match make() {
+    fn make_mapped(&self, layers: Layers<'_>, opened: &OverlayFds) -> Result<OwnedFd, LayerError> {
+        match self.make_overlay(layers, opened) {
             Err(error) if error.source.raw_os_error() == Some(INVALID) => {}
             other => return other,
         }
-        for tree in &opened.mounts {
+        self.directory(Path::new(LAYERS), 0o700)?;
+        let trees = || std::iter::once(&opened.lower).chain(&opened.change);
+        for tree in trees() {
             self.attach(tree, Path::new(LAYERS))?;
         }
-        let made = make()?;
+        let made = self.make_overlay(layers, opened)?;
         doing(fchdir(self.root()), || "enter the new root".into())?;
-        for _ in &opened.mounts {
+        for _ in trees() {
             let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
-            doing(unmount(LAYERS, flags), || "let a layer go".into())?;
+            doing(unmount(LAYERS, flags), || "unmount a layer".into())?;
         }
         Ok(made)
     }
@@ -115,7 +123,7 @@ impl View<'_> {
         layers: Layers<'_>,
         id_map: BorrowedFd<'_>,
         of: Place,
-    ) -> Result<Opened, LayerError> {
+    ) -> Result<OverlayFds, LayerError> {
         let (Some(place), Some(upper), Some(work)) = (
             layers.upper.parent(),
             layers.upper.file_name(),
@@ -125,48 +133,58 @@ impl View<'_> {
                 format!("find the place of {}", shown(layers.upper))
             });
         };
-        let mount = |path: &Path, of: Place| {
-            let handle = self.open_at(path, of)?;
-            clone_tree(handle.as_fd(), false, path)
+        let mapped = AttributeChange {
+            id_map: Some(id_map),
+            private: true,
+            ..AttributeChange::default()
         };
-        let lower = mount(layers.lower, Place::Host)?;
+        let map = |tree: &OwnedFd, path: &Path| {
+            let mapped = doing(set_attributes(tree.as_fd(), mapped), || {
+                format!(
+                    "map the owner of {} for a copy-on-write view (its file system may not allow that)",
+                    shown(path)
+                )
+            });
+            mapped.map_err(|error| error.with_code(StartCode::OwnerMap))
+        };
+        let real = self.open_at(layers.lower, Place::Host)?;
+        let empty = OpenTreeFlags::AT_EMPTY_PATH;
+        let lower = match clone_with(real.as_fd(), Path::new(""), empty, mapped) {
+            Ok(tree) => tree,
+            // Again in two calls, which tell what was refused.
+            Err(_) => {
+                let tree = clone_tree(real.as_fd(), false, layers.lower)?;
+                map(&tree, layers.lower)?;
+                tree
+            }
+        };
+        self.spend(real);
         // Upper and work must be on one mount. They are opened before the owners are mapped:
         // their parent is Ironcage's, and through the map nobody may search it.
-        let change = mount(place, of)?;
+        let handle = self.open_at(place, of)?;
+        let change = clone_tree(handle.as_fd(), false, place)?;
+        self.spend(handle);
         let below = |name: &std::ffi::OsStr| {
             doing(open_below(change.as_fd(), Path::new(name)), || {
                 format!("open {}", shown(&place.join(name)))
             })
         };
         let (upper, work) = (below(upper)?, below(work)?);
-        for (tree, path) in [(&lower, layers.lower), (&change, place)] {
-            let change = AttributeChange {
-                id_map: Some(id_map),
-                private: true,
-                ..AttributeChange::default()
-            };
-            doing(set_attributes(tree.as_fd(), change), || {
-                format!(
-                    "{MAP_OWNER} {} for a {COPY_ON_WRITE} (its file system may not allow that)",
-                    shown(path)
-                )
-            })?;
-        }
-        let handle = doing(lower.try_clone(), || "copy a descriptor".into())?;
-        Ok(Opened {
-            lower: handle,
+        map(&change, place)?;
+        Ok(OverlayFds {
+            lower,
             upper,
             work,
-            mounts: vec![lower, change],
+            change: Some(change),
         })
     }
 
-    fn open_layers(&self, layers: Layers<'_>, place: Place) -> Result<Opened, LayerError> {
-        Ok(Opened {
+    fn open_layers(&self, layers: Layers<'_>, place: Place) -> Result<OverlayFds, LayerError> {
+        Ok(OverlayFds {
             lower: self.open_at(layers.lower, Place::Host)?,
             upper: self.open_at(layers.upper, place)?,
             work: self.open_at(layers.work, place)?,
-            mounts: Vec::new(),
+            change: None,
         })
     }
 
@@ -220,10 +238,10 @@ impl View<'_> {
         Ok(())
     }
 
-    fn make_overlay(&self, layers: Layers<'_>, opened: &Opened) -> Result<OwnedFd, LayerError> {
+    fn make_overlay(&self, layers: Layers<'_>, opened: &OverlayFds) -> Result<OwnedFd, LayerError> {
         let action = || {
             format!(
-                "make a {COPY_ON_WRITE} of {} with changes in {}",
+                "make a copy-on-write view of {} with changes in {}",
                 shown(layers.lower),
                 shown(layers.upper)
             )
@@ -233,38 +251,47 @@ impl View<'_> {
         doing(fchdir(self.proc()), || {
             "enter the process file system".into()
         })?;
-        let name = |handle: &OwnedFd| format!("self/fd/{}", handle.as_raw_fd());
-        let context = doing(fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC), action)?;
-        for (option, value) in [
-            ("source", "ironcage".to_owned()),
-            ("lowerdir", name(&opened.lower)),
-            ("upperdir", name(&opened.upper)),
-            ("workdir", name(&opened.work)),
+        let name = |handle: BorrowedFd<'_>| format!("self/fd/{}", handle.as_raw_fd());
+        let place = format!("{MADE}{}", self.made_so_far());
+        self.directory(Path::new(&place), 0o700)?;
+        let data = [
+            format!("lowerdir={}", name(opened.lower.as_fd())),
+            format!("upperdir={}", name(opened.upper.as_fd())),
+            format!("workdir={}", name(opened.work.as_fd())),
             // Numbers of files stay the same when they are copied, also where the change is on
             // another file system.
-            ("xino", "auto".to_owned()),
-            ("index", "off".to_owned()),
-        ] {
-            doing(
-                fsconfig_set_string(&context, option, value.as_str()),
-                action,
-            )?;
+            "xino=auto".into(),
+            "index=off".into(),
+            // With this, redirects and files without data are neither made nor followed: what an
+            // agent could have forged in a layer means nothing.
+            "userxattr".into(),
+            // Without it the end of every cage would wait until all that the host has to write on
+            // that file system is on disk.
+            "volatile".into(),
+        ];
+        let mut flags = MountFlags::NOSUID | MountFlags::NODEV;
+        let lower = doing(fstatvfs(&opened.lower), action)?.f_flag;
+        if lower.contains(StatVfsMountFlags::NOEXEC) {
+            flags |= MountFlags::NOEXEC;
         }
-        // With this, redirects and files without data are neither made nor followed: what an
-        // agent could have forged in a layer means nothing.
-        doing(fsconfig_set_flag(&context, "userxattr"), action)?;
-        // Without it the end of every cage would wait until all that the host has to write on
-        // that file system is on disk.
-        doing(fsconfig_set_flag(&context, "volatile"), action)?;
-        doing(fsconfig_create(&context), action)?;
-        let mut attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-        let flags = doing(fstatvfs(&opened.lower), action)?.f_flag;
-        if flags.contains(StatVfsMountFlags::NOEXEC) {
-            attributes |= MountAttrFlags::MOUNT_ATTR_NOEXEC;
-        }
-        let made = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes);
-        let made = doing(made, action)?;
-        self.keep_overlay(context);
+        // All by descriptor, the place too: the caller's own tree has other names there.
+        let at = format!("{}/{place}", name(self.root()));
+        let data = doing(
+            CString::new(data.join(",")).map_err(io::Error::other),
+            action,
+        )?;
+        let source = "ironcage";
+        doing(
+            mount(source, &at, "overlay", flags, data.as_c_str()),
+            action,
+        )?;
+        let made = doing(open_below(self.root(), Path::new(&place)), action)?;
+        let context = fspick(
+            &made,
+            "",
+            FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_EMPTY_PATH,
+        );
+        self.keep_overlay(doing(context, action)?);
         Ok(made)
     }
 }
@@ -277,24 +304,28 @@ impl View<'_> {
 /// Where the caller has no rights over it.
 pub fn renew(overlay: BorrowedFd<'_>) -> io::Result<()> {
     // The kernel drops its cache of names whenever a file system is configured, also to what it
-    // was. After the mount a context is one for that.
+    // was.
     Ok(fsconfig_reconfigure(overlay)?)
 }
 
 /// Does something with the agent's file ids and all capabilities that this process has: an
 /// overlay works on its layers with the ids of who made it.
-fn as_agent<T>(
+pub(crate) fn as_agent<T>(
     agent: (u32, u32),
     act: impl FnOnce() -> Result<T, LayerError>,
 ) -> Result<T, LayerError> {
     let action = || "take the agent's file ids".to_owned();
     let held = doing(capabilities(None), action)?;
     let (uid, gid) = agent;
-    let before = doing(set_file_ids(FileIds { uid, gid }), action)?;
+    let agents = FileIds { uid, gid };
+    let before = doing(set_file_ids(agents), action)?;
     // A change of the file user id takes capabilities on files away.
     doing(set_capabilities(None, held), action)?;
     let result = act();
-    doing(set_file_ids(before), action)?;
+    // What was made without them is not used: the start fails here.
+    if doing(set_file_ids(before), action)? != agents {
+        return doing(Err(Errno::PERM), action);
+    }
     doing(set_capabilities(None, held), action)?;
     result
 }

@@ -61,13 +61,20 @@ pub fn set_rlimits(rlimits: &[Item<Rlimit>]) -> Result<(), LayerError> {
     for item in rlimits {
         let Rlimit { resource, value } = item.what;
         let (kernel, layer) = known_as(resource);
-        let value = attainable(Rlimit { resource, value });
-        let limit = process::Rlimit {
-            current: Some(value),
-            maximum: Some(value),
+        let set = |value| {
+            let limit = process::Rlimit {
+                current: Some(value),
+                maximum: Some(value),
+            };
+            process::setrlimit(kernel, limit)
         };
-        process::setrlimit(kernel, limit)
-            .doing(layer, || format!("set the rlimit {resource:?} to {value}"))?;
+        // Most are at or below the caller's own hard limit: asking for that first would be a call
+        // more for each.
+        match set(value) {
+            Err(rustix::io::Errno::PERM) => set(attainable(Rlimit { resource, value })),
+            other => other,
+        }
+        .doing(layer, || format!("set the rlimit {resource:?} to {value}"))?;
     }
     Ok(())
 }
@@ -98,7 +105,7 @@ fn known_as(resource: Resource) -> (process::Resource, Layer) {
 
 /// Keeps this process and its children on the first so many of the processors it may use.
 pub fn keep_to_processors(count: u32) -> Result<(), LayerError> {
-    let doing = || format!("keep to {count} processors");
+    let doing = || format!("pin to {count} CPUs");
     let allowed = thread::sched_getaffinity(None).doing(Layer::Cpu, doing)?;
     let mut kept = thread::CpuSet::new();
     (0..thread::CpuSet::MAX_CPU)
@@ -128,6 +135,8 @@ pub fn set_counters(
             .doing(Layer::Counters, || {
                 format!("write {value} to /proc/sys/user/{name}")
             })?;
+        // The first process of a cage closes all but its own in one call.
+        std::mem::forget(file);
     }
     Ok(())
 }

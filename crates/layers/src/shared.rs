@@ -7,7 +7,6 @@ use std::path::PathBuf;
 /// is mounted in it.
 #[derive(Debug)]
 pub struct Shared {
-    /// Where.
     pub target: PathBuf,
     /// The tree, attached nowhere.
     pub tree: OwnedFd,

@@ -15,7 +15,7 @@ pub fn harden(hardening: &Hardening) -> Result<(), LayerError> {
     for processor in &hardening.processors {
         own.set(*processor as usize);
     }
-    sched_setaffinity(None, &own).doing(Layer::Cpu, || "keep to processors of its own".into())?;
+    sched_setaffinity(None, &own).doing(Layer::Cpu, || "pin to CPUs of its own".into())?;
     if !hardening.speculation {
         return Ok(());
     }
@@ -27,8 +27,8 @@ pub fn harden(hardening: &Hardening) -> Result<(), LayerError> {
             stop_speculation(kind).doing(Layer::Cpu, doing)?;
         }
     }
-    const ENODEV: i32 = 19;
-    const EINVAL: i32 = 22;
+    const ENODEV: i32 = ironcage_sys::rustix::io::Errno::NODEV.raw_os_error();
+    const EINVAL: i32 = ironcage_sys::rustix::io::Errno::INVAL.raw_os_error();
     match take_core_cookie() {
         // No core has two threads, or the kernel cannot and the plan found no need.
         Err(error) if matches!(error.raw_os_error(), Some(ENODEV | EINVAL)) => Ok(()),

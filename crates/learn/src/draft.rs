@@ -1,12 +1,12 @@
-//! The least policy for what a run was seen to use.
+//! Drafts the smallest policy for what a run used.
 
 mod network;
 
 use crate::files::{Cover, Used};
-use crate::record::Record;
+use crate::observed_run::ObservedRun;
 use crate::text::{self, Section};
 use ironcage_model::{Isolation, Mark, Observation, Right, Use, bytes_as_written};
-use ironcage_plan::{NodeKind, Plan, Standing, guard, locate};
+use ironcage_plan::{NodeKind, PathStatus, Plan, guard, locate};
 use ironcage_policy::{EnvRule, Policy, Reach, SideChannels, WorkspaceMode, quoted, syscalls};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -22,13 +22,15 @@ const MEMORY_STEP: u64 = 64 << 20;
 pub trait Host {
     /// What a path is; `None` where there is nothing, or nothing that can be given.
     fn kind(&self, path: &Path) -> Option<NodeKind>;
+    /// Files with a sensitive name in a directory or below it, as far as the host looks.
+    fn sensitive(&self, directory: &Path) -> Vec<PathBuf>;
 }
 
 /// What a policy is learned from.
 #[derive(Clone, Copy)]
 pub struct Source<'a> {
     /// The record of the run.
-    pub record: &'a Record,
+    pub record: &'a ObservedRun,
     /// The policy of that run: nothing is written that this does not reach.
     pub max: &'a Policy,
     /// The plan of that run.
@@ -108,7 +110,7 @@ fn workspace(source: &Source<'_>) -> Section {
         Some(seen) => (mode, format!("{} wrote {}", seen.program, seen.what)),
         None if mode.is_writable() => (
             WorkspaceMode::ReadOnly,
-            "nothing in the workspace was written".to_owned(),
+            "no write in the workspace".to_owned(),
         ),
         None => (mode, "as in the run".to_owned()),
     };
@@ -188,15 +190,31 @@ fn files(source: &Source<'_>) -> Section {
             _ => uses.add(place, &seen.program),
         }
     }
-    for ((key, top), uses) in &used {
+    let sensitive = |directory: &Path| source.host.sensitive(directory);
+    let covered = used
+        .iter()
+        .map(|((key, top), uses)| (*key, uses.cover(top, &sensitive)));
+    let covered: Vec<(&str, Vec<Cover>)> = covered.collect();
+    let mut written = BTreeSet::new();
+    for (key, covers) in &covered {
+        if *key != "read" {
+            written.extend(covers.iter().map(|cover| cover.path.clone()));
+        }
+    }
+    for (key, covers) in covered {
         for Cover {
             path,
             uses,
             programs,
-        } in uses.cover(top)
+        } in covers
         {
+            // What may be written may be read: a second entry would make it read-only again, or
+            // name an output that is not there before the run.
+            if key == "read" && path.ancestors().any(|above| written.contains(above)) {
+                continue;
+            }
             if let Some(text) = text::path(&path, source.home) {
-                let verb = if *key == "read" { "read" } else { "written" };
+                let verb = if key == "read" { "read" } else { "written" };
                 let why = match uses {
                     1 => format!("{verb} by {}", by(&programs)),
                     _ => format!("{uses} paths {verb} by {}", by(&programs)),
@@ -228,7 +246,7 @@ fn files(source: &Source<'_>) -> Section {
         _ => section.set(
             "toolchains",
             "false",
-            "no toolchain outside of the system was used",
+            "no toolchain outside the system directories was used",
         ),
     }
     section
@@ -243,11 +261,11 @@ fn refused_files(source: &Source<'_>, section: &mut Section) {
         };
         if let Some(why) = guard(source.home, &path, right == Right::Write) {
             section.remark(format!(
-                "{program} tried {}, which is not proposed: {why}",
+                "{program} tried {}, not proposed: {why}",
                 path.display()
             ));
         } else if !reach.path(&path, right) {
-            let why = format!("{program} tried it, and the run could not have it");
+            let why = format!("{program} tried it, and the policy of the run did not allow it");
             section.propose(right.name(), text, why);
         }
     }
@@ -260,7 +278,7 @@ fn tried(source: &Source<'_>) -> Vec<(PathBuf, Right, String)> {
     for seen in record.seen.iter().filter(|seen| is_file_use(seen)) {
         let path = PathBuf::from(&seen.what);
         let standing = locate(plan, &path).standing;
-        let read_only = matches!(standing, Standing::ReadOnly(_));
+        let read_only = matches!(standing, PathStatus::ReadOnly(_));
         let right = match seen.how {
             Use::Write if read_only => Right::Write,
             // What a program makes in a home of its own is not the host's.
@@ -315,7 +333,7 @@ fn state(source: &Source<'_>) -> Section {
     section
 }
 
-const UNSEEN: &str = "as in the run: a record cannot show whether it was used";
+const UNSEEN: &str = "as in the run: the audit log does not show whether it was used";
 
 fn environment(source: &Source<'_>) -> Section {
     let mut section = Section::new("env");
@@ -397,12 +415,12 @@ fn syscalls(source: &Source<'_>) -> Section {
                 let given = max.syscall_groups.iter();
                 let given = given.filter(|known| known.value == group.name);
                 if given.count() == 0 {
-                    let why = format!("{name} was refused to {programs}, times: {count}");
+                    let why = format!("{name} was denied to {programs}, times: {count}");
                     section.propose("groups", quoted(group.name), why);
                 }
             }
             _ => section.remark(format!(
-                "{name} was refused to {programs}, times: {count}; no group gives it"
+                "{name} was denied to {programs}, times: {count}; no group allows it"
             )),
         }
     }
@@ -420,12 +438,12 @@ fn limits(source: &Source<'_>) -> Section {
             let wanted = wanted.div_ceil(MEMORY_STEP).saturating_mul(MEMORY_STEP);
             let most = bounds.memory.what.value;
             let value = if wanted < most { wanted } else { most };
-            let why = format!("twice the most that was seen, {}", bytes_as_written(peak));
+            let why = format!("twice the peak of the run, {}", bytes_as_written(peak));
             section.set("memory", quoted(&bytes_as_written(value)), why);
         }
         None if max.memory.value != base.memory.value => {
             let value = quoted(&max.memory.value.to_string());
-            section.set("memory", value, "as in the run: nobody counted");
+            section.set("memory", value, "as in the run: not measured");
         }
         None => {}
     }
@@ -433,13 +451,12 @@ fn limits(source: &Source<'_>) -> Section {
         Some(peak) => {
             let wanted = peak.saturating_mul(2).max(LEAST_PIDS);
             let value = wanted.min(bounds.pids.what.value);
-            let why = format!("twice the most that were seen at once, {peak}");
+            let why = format!("twice the peak of the run, {peak}");
             Some((value, why))
         }
-        None if max.pids.value != base.pids.value => Some((
-            max.pids.value.into(),
-            "as in the run: nobody counted".into(),
-        )),
+        None if max.pids.value != base.pids.value => {
+            Some((max.pids.value.into(), "as in the run: not measured".into()))
+        }
         None => None,
     };
     if let Some((value, why)) = pids {

@@ -18,11 +18,9 @@ pub(crate) struct Used {
 /// One path to give.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Cover {
-    /// The path.
     pub(crate) path: PathBuf,
     /// How many of the used ones lie in it.
     pub(crate) uses: usize,
-    /// Programs that used them.
     pub(crate) programs: BTreeSet<String>,
 }
 
@@ -54,11 +52,17 @@ impl Used {
     }
 
     /// The paths that cover all that was used: several of one directory become that directory,
-    /// as far up as `top`.
-    pub(crate) fn cover(&self, top: &Path) -> Vec<Cover> {
+    /// as far up as `top`. A directory in which a sensitive file lies that nothing used is never
+    /// given for others: `is_sensitive` finds those.
+    pub(crate) fn cover(
+        &self,
+        top: &Path,
+        is_sensitive: &dyn Fn(&Path) -> Vec<PathBuf>,
+    ) -> Vec<Cover> {
         let used = self.with_looks();
         let mut chosen: BTreeSet<PathBuf> = used.paths.keys().cloned().collect();
         drop_covered(&mut chosen);
+        let mut kept_apart: BTreeSet<PathBuf> = BTreeSet::new();
         loop {
             let mut by_parent: BTreeMap<&Path, usize> = BTreeMap::new();
             for path in &chosen {
@@ -67,11 +71,18 @@ impl Used {
                 }
             }
             // The deepest first: what lies close together is joined before what does not.
-            let several = by_parent.iter().filter(|(_, count)| **count >= SEVERAL);
+            let several = by_parent
+                .iter()
+                .filter(|(parent, count)| **count >= SEVERAL && !kept_apart.contains(**parent));
             let deepest = several.max_by_key(|(parent, _)| parent.components().count());
             let Some(parent) = deepest.map(|(parent, _)| parent.to_path_buf()) else {
                 break;
             };
+            let unused = |path: &PathBuf| !used.paths.contains_key(path);
+            if is_sensitive(&parent).iter().any(unused) {
+                kept_apart.insert(parent);
+                continue;
+            }
             chosen.insert(parent);
             drop_covered(&mut chosen);
         }
@@ -112,7 +123,7 @@ mod tests {
         for path in paths {
             used.add(path.into(), "cat");
         }
-        let covers = used.cover(Path::new(top));
+        let covers = used.cover(Path::new(top), &|_| Vec::new());
         let told = covers.into_iter().map(|cover| cover.path);
         told.map(|path| path.display().to_string()).collect()
     }
@@ -134,9 +145,33 @@ mod tests {
         for path in ["/d", "/d/a", "/d/a/1", "/d/b", "/d/b/2"] {
             used.look(path.into(), "realpath");
         }
-        let covers = used.cover(Path::new("/d"));
+        let covers = used.cover(Path::new("/d"), &|_| Vec::new());
         let paths: Vec<_> = covers.iter().map(|cover| &cover.path).collect();
         assert_eq!(paths, [Path::new("/d/a/1"), Path::new("/d/b/2")]);
+    }
+
+    #[test]
+    fn a_directory_with_a_sensitive_file_that_nothing_used_is_not_given() {
+        let files = ["/d/a/1", "/d/a/2", "/d/a/3", "/d/b/1", "/d/b/2", "/d/b/3"];
+        let mut used = Used::default();
+        for path in files {
+            used.add(path.into(), "cat");
+        }
+        let found = |directory: &Path| match directory.ends_with("a") {
+            true => vec![directory.join(".env")],
+            false => Vec::new(),
+        };
+        let covers = used.cover(Path::new("/d"), &found);
+        let paths: Vec<_> = covers.iter().map(|cover| cover.path.clone()).collect();
+        assert_eq!(
+            paths,
+            ["/d/a/1", "/d/a/2", "/d/a/3", "/d/b"].map(PathBuf::from)
+        );
+        // Used itself, it keeps nothing apart.
+        used.add("/d/a/.env".into(), "cat");
+        let covers = used.cover(Path::new("/d"), &found);
+        let paths: Vec<_> = covers.iter().map(|cover| cover.path.clone()).collect();
+        assert_eq!(paths, ["/d/a", "/d/b"].map(PathBuf::from));
     }
 
     #[test]

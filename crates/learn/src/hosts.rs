@@ -1,4 +1,4 @@
-//! Which rules cover the connections and requests that were made.
+//! Finds rules that cover the connections and requests of a run.
 
 use ironcage_model::{
     Destination, HOST_NAME, HostName, HostRule, HttpRule, NetworkVerdict, PathPattern, Ports,
@@ -41,8 +41,8 @@ pub(crate) fn rule(host: &str, port: u16) -> Option<HostRule> {
     })
 }
 
-/// What the connections of one verdict need. Of `bound`, patterns are taken over where several
-/// names lie in one, and hosts of which the door reads the requests are told by these.
+/// The rules that the connections of one verdict need. A pattern of `bound` replaces several names
+/// that match it; hosts whose requests the egress proxy reads get request rules.
 pub(crate) fn needs<'a>(
     traffic: impl Iterator<Item = &'a Traffic>,
     bound: Option<&Policy>,
@@ -140,7 +140,7 @@ fn joined(hosts: Vec<(HostRule, u64)>, bound: Option<&Policy>) -> Vec<Needed<Hos
         left.retain(|(rule, _)| !inside(rule));
         needed.push(Needed {
             rule: pattern.clone(),
-            why: format!("connections to {} names of it", names.len()),
+            why: format!("connections to {} names below it", names.len()),
         });
     }
     needed.extend(left.into_iter().map(|(rule, count)| Needed {

@@ -9,12 +9,12 @@
 mod draft;
 mod files;
 mod hosts;
-mod record;
+mod observed_run;
 mod replay;
 mod text;
 mod tighten;
 
 pub use draft::{Host, Learned, Source, learn};
-pub use record::{Record, Refused};
+pub use observed_run::{ObservedRun, Refused};
 pub use replay::{Change, Replayed, Verdict, replay};
 pub use tighten::{Excess, tighten};

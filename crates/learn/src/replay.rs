@@ -1,31 +1,27 @@
-//! A recorded run against another policy: what would be refused now, allowed, or asked.
+//! Replays a logged run against another policy: what would be denied, allowed or asked now.
 
 use crate::draft::Host;
-use crate::record::Record;
-use ironcage_cedar::decide;
-use ironcage_egress::foretold;
-use ironcage_lease::{Asked, Decision, History, Wanted};
+use crate::observed_run::ObservedRun;
+use ironcage_egress::simulate;
+use ironcage_lease::{Decision, History, RequestedLease, RequestedResource, decide};
 use ironcage_model::{
-    LeaseOrigin, Mark, NetworkVerdict, Observation, Printable, Protocol, Resource, Right, Traffic,
-    Use,
+    LeaseOrigin, Mark, NetworkReason, NetworkVerdict, Observation, Printable, Protocol, Resource,
+    Right, Traffic, Use,
 };
-use ironcage_plan::{Plan, Standing, locate};
+use ironcage_plan::{PathStatus, Plan, locate};
 use ironcage_policy::{Policy, Reach};
 use std::path::Path;
 
 /// What is said to something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
-    /// It is allowed.
     Allowed,
     /// A person has to say so.
     Asked,
-    /// It is refused.
     Refused,
 }
 
 impl Verdict {
-    /// In words.
     pub const fn name(self) -> &'static str {
         match self {
             Verdict::Allowed => "allowed",
@@ -38,7 +34,6 @@ impl Verdict {
 /// Something of a recorded run that another policy would say something else to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// What was done.
     pub what: String,
     /// What was said then.
     pub was: Verdict,
@@ -77,7 +72,7 @@ impl Replayed {
 }
 
 /// Replays a record against a policy and the plan that it makes of the same command.
-pub fn replay(record: &Record, policy: &Policy, plan: &Plan, host: &dyn Host) -> Replayed {
+pub fn replay(record: &ObservedRun, policy: &Policy, plan: &Plan, host: &dyn Host) -> Replayed {
     let mut replayed = Replayed::default();
     for seen in &record.seen {
         match seen.how {
@@ -96,7 +91,7 @@ pub fn replay(record: &Record, policy: &Policy, plan: &Plan, host: &dyn Host) ->
     }
     for lease in &record.leases {
         let (now, why) = lease_now(&lease.resource, policy, plan, lease.scope);
-        // It was given, by whoever: that somebody is asked again is what it was.
+        // A granted lease counts as allowed, even if it would need approval again.
         let now = now.max(Verdict::Allowed);
         let was = match lease.approver {
             ironcage_model::Approver::Policy => Verdict::Allowed,
@@ -135,11 +130,11 @@ fn calls(plan: &Plan, name: &str) -> Verdict {
 fn call(seen: &Observation, plan: &Plan, replayed: &mut Replayed) {
     let what = format!("call {} by {}", shown(&seen.what), shown(&seen.program));
     let now = calls(plan, &seen.what);
-    replayed.look(what, Verdict::Allowed, now, "no group gives it");
+    replayed.look(what, Verdict::Allowed, now, "no group allows it");
 }
 
 fn path(
-    record: &Record,
+    record: &ObservedRun,
     seen: &Observation,
     (policy, plan, host): (&Policy, &Plan, &dyn Host),
     replayed: &mut Replayed,
@@ -157,9 +152,9 @@ fn path(
     };
     let given = match (right, &standing) {
         (Right::Write, standing) => standing.is_writable(),
-        (Right::Read, Standing::Absent | Standing::Leads | Standing::Hidden) => false,
+        (Right::Read, PathStatus::Absent | PathStatus::Leads | PathStatus::Hidden) => false,
         // Nothing is there but what the run makes itself.
-        (Right::Read, Standing::Ephemeral) => made(),
+        (Right::Read, PathStatus::Ephemeral) => made(),
         (Right::Read, _) => true,
     };
     let was = match seen.found {
@@ -192,12 +187,12 @@ fn connection(traffic: &Traffic, policy: &Policy, plan: &Plan, replayed: &mut Re
         NetworkVerdict::Denied => Verdict::Refused,
     };
     let said = match &plan.network {
-        Some(network) => foretold(network, traffic),
-        None => Err("there is no network".to_owned()),
+        Some(network) => simulate(network, traffic),
+        None => Err(NetworkReason::NoNetwork),
     };
     let (mut now, why) = match said {
         Ok(rule) => (Verdict::Allowed, rule),
-        Err(why) => (Verdict::Refused, why),
+        Err(why) => (Verdict::Refused, why.to_string()),
     };
     if now == Verdict::Refused
         && let Some(rule) = crate::hosts::rule(&traffic.host, traffic.port)
@@ -213,7 +208,7 @@ fn connection(traffic: &Traffic, policy: &Policy, plan: &Plan, replayed: &mut Re
     let request = traffic.request.as_deref().map(shown);
     let request = request.map_or_else(String::new, |request| format!(" {request}"));
     let what = match traffic.protocol {
-        Protocol::Dns => format!("ask for the name {}", shown(&traffic.host)),
+        Protocol::Dns => format!("resolve the name {}", shown(&traffic.host)),
         Protocol::Unix => format!("connect to {}", shown(&traffic.host)),
         _ => format!(
             "connect to {}:{}{request}",
@@ -239,8 +234,8 @@ fn lease_now(
             (false, false) => (Verdict::Refused, "not in the ceiling".into()),
         };
     }
-    let asked = Asked {
-        what: Wanted::Other(resource),
+    let asked = RequestedLease {
+        what: RequestedResource::Other(resource),
         term: ironcage_model::Term::UntilRevoked,
         uses: None,
         scope,
@@ -248,8 +243,9 @@ fn lease_now(
         approved: false,
     };
     match decide(plan, &asked, &History::default()) {
-        Decision::Give { reason, .. } | Decision::Base { reason } => (Verdict::Allowed, reason),
-        Decision::Ask { reason } => (Verdict::Asked, reason),
-        Decision::Refuse { reason } => (Verdict::Refused, reason),
+        Decision::Granted(terms) => (Verdict::Allowed, terms.reason),
+        Decision::InBase { reason } => (Verdict::Allowed, reason.to_string()),
+        Decision::Pending { reason, .. } => (Verdict::Asked, reason.to_string()),
+        Decision::Denied { reason } => (Verdict::Refused, reason.to_string()),
     }
 }

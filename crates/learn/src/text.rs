@@ -10,7 +10,6 @@ use std::path::Path;
 pub(crate) struct Entry {
     /// As TOML writes it.
     pub(crate) value: String,
-    /// Why it is there.
     pub(crate) why: String,
     /// Whether it is only proposed, and so a comment.
     pub(crate) proposed: bool,

@@ -1,6 +1,6 @@
-//! What a recorded run was given and never used.
+//! Finds permissions that a logged run had and never used.
 
-use crate::record::Record;
+use crate::observed_run::ObservedRun;
 use ironcage_model::{
     Destination, Grant, HOST_NAME, HostName, HostRule, NetworkVerdict, Observation, Protocol, Use,
     bytes_as_written,
@@ -8,43 +8,45 @@ use ironcage_model::{
 use ironcage_policy::{bundles, syscalls};
 use std::path::Path;
 
-/// A limit this many times as high as the most that was used is far above it.
+/// A limit this many times above the peak is too high.
 const FAR: u64 = 4;
-/// And below these amounts nobody gains anything.
+/// Below these amounts a lower limit gains nothing.
 const LEAST_MEMORY: u64 = 512 << 20;
 const LEAST_PIDS: u64 = 64;
 const MEMORY_STEP: u64 = 64 << 20;
 
-/// Something that was given and not used, or not so far.
+/// A permission that was not used, or not to its full extent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Excess {
     /// What was given, and where that was said.
     pub grant: Grant,
-    /// Why it is told.
     pub why: String,
     /// What would have been enough; `None` is nothing.
     pub instead: Option<String>,
 }
 
 /// What a run was given and never used, and what its record cannot show.
-pub fn tighten(record: &Record, home: &Path) -> (Vec<Excess>, Vec<String>) {
+pub fn tighten(record: &ObservedRun, home: &Path) -> (Vec<Excess>, Vec<String>) {
     let Some(usage) = &record.usage else {
-        let why = "the record has no end, and so nothing of what was given: the run goes on, its supervisor was killed, or an earlier version wrote it";
+        let why = "the audit log has no end and does not list what the policy allowed: the run is not over, its supervisor was killed, or an earlier version wrote the log";
         return (Vec::new(), vec![why.into()]);
     };
     let mut notes = Vec::new();
     let mut excess = Vec::new();
     if usage.more {
         notes.push(
-            "the policy gave more than the record tells; what it does not tell is not judged"
-                .into(),
+            "the policy allowed more than the audit log lists; the rest is not judged".into(),
         );
     }
     let judge = Judge {
         record,
         home,
         grants: &usage.granted,
-        observed: record.is_observed(),
+        unknown: match (record.is_observed(), record.left_out) {
+            (false, _) => Some(NOT_OBSERVED),
+            (true, 0) => None,
+            (true, _) => Some(INCOMPLETE),
+        },
     };
     for grant in &usage.granted {
         match judge.grant(grant) {
@@ -67,9 +69,9 @@ pub fn tighten(record: &Record, home: &Path) -> (Vec<Excess>, Vec<String>) {
                 grant: Grant {
                     key: format!("lease {}", lease.number),
                     value: lease.resource.to_string(),
-                    origin: "given while it ran".into(),
+                    origin: "granted during the run".into(),
                 },
-                why: "nothing was seen to use it".into(),
+                why: "not used".into(),
                 instead: None,
             });
         }
@@ -101,13 +103,15 @@ fn used_if(used: bool, why: &str) -> Finding {
 }
 
 struct Judge<'a> {
-    record: &'a Record,
+    record: &'a ObservedRun,
     home: &'a Path,
     grants: &'a [Grant],
-    observed: bool,
+    /// Why nothing can be said of files, programs and system call groups.
+    unknown: Option<&'static str>,
 }
 
-const NOT_OBSERVED: &str = "files, programs and calls of groups were not observed in this run: start one with --observe, or with `ironcage learn`";
+const INCOMPLETE: &str = "this run used more files and programs than the audit log lists: what it did not use is not known";
+const NOT_OBSERVED: &str = "this run did not observe files, programs and system call groups: start one with --observe or `ironcage learn`";
 
 impl Judge<'_> {
     fn files(&self) -> impl Iterator<Item = &Observation> {
@@ -122,28 +126,31 @@ impl Judge<'_> {
 
     fn grant(&self, grant: &Grant) -> Finding {
         let value = grant.value.as_str();
+        const BY_OBSERVING: [&str; 8] = [
+            "workspace.mode",
+            "files.read",
+            "files.write",
+            "files.write-direct",
+            "workspace.unprotect",
+            "files.toolchains",
+            "state.keep",
+            "syscalls.groups",
+        ];
+        if let Some(why) = self.unknown
+            && BY_OBSERVING.contains(&grant.key.as_str())
+        {
+            return Finding::Unknown(why);
+        }
         match grant.key.as_str() {
-            "workspace.mode"
-            | "files.read"
-            | "files.write"
-            | "files.write-direct"
-            | "workspace.unprotect"
-            | "files.toolchains"
-            | "state.keep"
-            | "syscalls.groups"
-                if !self.observed =>
-            {
-                Finding::Unknown(NOT_OBSERVED)
-            }
             "workspace.mode" => self.workspace(value),
             "workspace.unprotect" => {
                 let place = self.record.workspace.join(value);
                 let written = self.below(&place).any(|seen| seen.how == Use::Write);
-                used_if(written, "it was not written")
+                used_if(written, "not written")
             }
             "files.read" => used_if(
                 self.below(Path::new(value)).next().is_some(),
-                "nothing in it was used",
+                "nothing below it was used",
             ),
             "files.write" | "files.write-direct" => self.write(value),
             "files.toolchains" => used_if(self.toolchain(), "no toolchain was used"),
@@ -151,7 +158,7 @@ impl Judge<'_> {
                 let place = self.home.join(value);
                 used_if(
                     self.below(&place).next().is_some(),
-                    "nothing in it was used",
+                    "nothing below it was used",
                 )
             }
             "syscalls.groups" => {
@@ -159,12 +166,10 @@ impl Judge<'_> {
                 let mut calls = self.record.calls();
                 let called =
                     calls.any(|seen| list.is_some_and(|list| list.rule(&seen.what).is_some()));
-                used_if(called, "none of its calls was made")
+                used_if(called, "none of its system calls was made")
             }
             "network.open" => self.open(),
-            "network.allow" | "network.http" => {
-                used_if(self.rule(value), "no connection was made by it")
-            }
+            "network.allow" | "network.http" => used_if(self.rule(value), "no connection used it"),
             "network.host-ports" => used_if(
                 self.connections()
                     .any(|traffic| traffic.host == HOST_NAME && traffic.port.to_string() == value),
@@ -181,7 +186,7 @@ impl Judge<'_> {
                     "no connection was made to its hosts",
                 ),
                 _ => Finding::Unknown(
-                    "which hosts a bundle of a package tool stood for is not on record",
+                    "the audit log does not have the hosts of package tool bundles",
                 ),
             },
             "network.secrets" => self.secret(value),
@@ -204,15 +209,19 @@ impl Judge<'_> {
                 |value| value.to_string(),
             ),
             "state.caches" | "state.host-caches" => {
-                Finding::Unknown("whether a cache was used is not judged: it only saves time")
+                Finding::Unknown("the use of caches is not judged, because they only save time")
             }
             "network.publish" => {
-                Finding::Unknown("who connected to a published port is not on record")
+                Finding::Unknown("the audit log does not have connections to published ports")
             }
-            "network.logins" => Finding::Unknown("whether a login was used is not on record"),
-            "env.pass" => Finding::Unknown("which variables a program reads is not on record"),
+            "network.logins" => {
+                Finding::Unknown("the audit log does not show whether a login was used")
+            }
+            "env.pass" => {
+                Finding::Unknown("the audit log does not show which variables a program reads")
+            }
             "process.capabilities" | "process.root-inside" => {
-                Finding::Unknown("whether a capability was used is not on record")
+                Finding::Unknown("the audit log does not show whether a capability was used")
             }
             _ => Finding::Used,
         }
@@ -226,7 +235,7 @@ impl Judge<'_> {
             return Finding::Used;
         }
         Finding::Excess {
-            why: "nothing in the workspace was written".into(),
+            why: "no write in the workspace".into(),
             instead: Some("read-only".into()),
         }
     }
@@ -237,8 +246,8 @@ impl Judge<'_> {
             return Finding::Used;
         }
         match self.below(place).next() {
-            Some(_) => unused("it was only read: files.read is enough"),
-            None => unused("nothing in it was used"),
+            Some(_) => unused("only read: files.read is enough"),
+            None => unused("nothing below it was used"),
         }
     }
 
@@ -286,7 +295,7 @@ impl Judge<'_> {
         match hosts.is_empty() {
             true => unused("no connection needed it"),
             false => Finding::Excess {
-                why: "every host was open, and these were contacted".into(),
+                why: "every host was allowed, and these were contacted".into(),
                 instead: Some(hosts.join(", ")),
             },
         }
@@ -301,7 +310,7 @@ impl Judge<'_> {
         });
         match contacted {
             true => Finding::Unknown(
-                "whether a secret was put on a request is not on record; its hosts were contacted",
+                "the audit log does not show whether a secret was added to a request; its hosts were contacted",
             ),
             false => unused("none of its hosts was contacted"),
         }
@@ -315,14 +324,14 @@ impl Judge<'_> {
         shown: impl Fn(u64) -> String,
     ) -> Finding {
         let (Some(most), Some(limit)) = (most, limit) else {
-            return Finding::Unknown("nobody counted memory or processes of this run");
+            return Finding::Unknown("memory and processes were not measured in this run");
         };
         let enough = most.saturating_mul(2).max(least).div_ceil(step) * step;
         if limit / FAR < most || limit <= enough {
             return Finding::Used;
         }
         Finding::Excess {
-            why: format!("{} was the most, {} the limit", shown(most), shown(limit)),
+            why: format!("the peak was {}, the limit {}", shown(most), shown(limit)),
             instead: Some(shown(enough)),
         }
     }
@@ -331,7 +340,7 @@ impl Judge<'_> {
         use ironcage_model::Resource;
         match &lease.resource {
             Resource::Path { path, .. } => {
-                self.observed && self.below(Path::new(path)).next().is_none()
+                self.unknown.is_none() && self.below(Path::new(path)).next().is_none()
             }
             Resource::Host { rule } => !self.rule(&rule.to_string()),
             Resource::Http { rule } => !self.rule(&rule.to_string()),

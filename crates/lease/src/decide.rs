@@ -1,24 +1,25 @@
-//! The decision.
+//! Decides whether a cage gets a lease.
 
-use crate::history::{History, MOST_ASKED, MOST_OPEN};
-use crate::paths::AskedPath;
+use crate::history::{History, MOST_ASKED, MOST_OPEN, MOST_OPEN_BY_AGENT};
+use crate::paths::RequestedPath;
 use crate::rules::{Case, Choice, Marks, Rules};
 use crate::{others, paths};
-use ironcage_model::{Approver, Extent, LeaseOrigin, Mark, Printable, Resource, Scope, Term};
+use ironcage_model::{
+    Approver, Extent, LeaseOrigin, LeaseOutcome, LeaseReason, Mark, Printable, Resource, Scope,
+    Term,
+};
 use ironcage_plan::Plan;
 use std::path::Path;
 use std::time::Duration;
 
 /// A request for a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asked<'a> {
-    /// What is asked for.
-    pub what: Wanted<'a>,
+pub struct RequestedLease<'a> {
+    pub what: RequestedResource<'a>,
     /// For how long.
     pub term: Term,
     /// How many times it is to be used, where that matters.
     pub uses: Option<u32>,
-    /// For whom.
     pub scope: Scope,
     /// Who asks. All but the operator may say what an attacker wants.
     pub origin: LeaseOrigin,
@@ -26,7 +27,7 @@ pub struct Asked<'a> {
     pub approved: bool,
 }
 
-impl Asked<'_> {
+impl RequestedLease<'_> {
     /// Whether a person stands behind it.
     fn is_wished(&self) -> bool {
         self.approved || self.origin == LeaseOrigin::Operator
@@ -35,172 +36,174 @@ impl Asked<'_> {
 
 /// What a lease is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wanted<'a> {
-    /// A path.
-    Path(AskedPath<'a>),
-    /// Anything else.
+pub enum RequestedResource<'a> {
+    Path(RequestedPath<'a>),
     Other(&'a Resource),
 }
 
-/// A lease that may be opened.
+/// What a lease that is given is given for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Given {
-    /// What it is about.
+pub struct LeaseTerms {
     pub resource: Resource,
     /// How long it lives: what was asked for, or less.
     pub term: Term,
     /// How many times it can be used.
     pub uses: Option<u32>,
-    /// Who allowed it.
     pub approver: Approver,
+    pub reason: String,
 }
 
-/// What was decided. The texts are for people.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Decision {
-    /// It is given.
-    Give {
-        /// What exactly.
-        given: Given,
-        /// Why.
-        reason: String,
-    },
-    /// The cage has it anyway.
-    Base {
-        /// By which part of its plan.
-        reason: String,
-    },
-    /// A person has to say so.
-    Ask {
-        /// Why.
-        reason: String,
-    },
-    /// It is not given.
-    Refuse {
-        /// Why, and what to do.
-        reason: String,
-    },
-}
-
-fn refuse(reason: impl Into<String>) -> Decision {
-    Decision::Refuse {
-        reason: reason.into(),
-    }
-}
+/// What was decided. A permission request has no number yet.
+pub type Decision = LeaseOutcome<LeaseTerms, ()>;
 
 /// Why no part of the ceiling is looked for, or none is found.
 #[derive(Debug)]
-pub(crate) enum NotGiven {
+pub(crate) enum NotGranted {
     /// The cage has it anyway.
-    Base(String),
-    /// It is not given.
-    Refused(String),
+    Base(LeaseReason),
+    Refused(LeaseReason),
 }
 
-impl NotGiven {
-    pub(crate) fn refused(reason: impl Into<String>) -> Self {
-        NotGiven::Refused(reason.into())
+impl From<LeaseReason> for NotGranted {
+    fn from(reason: LeaseReason) -> Self {
+        NotGranted::Refused(reason)
     }
 }
 
-/// Decides whether a cage with this plan gets what is asked for, by the ceiling's own marks.
-pub fn decide(plan: &Plan, asked: &Asked<'_>, history: &History) -> Decision {
+/// Decides whether a cage with this plan gets what is asked for: by the plan's rules where it has
+/// some, else by the ceiling's own marks.
+pub fn decide(plan: &Plan, asked: &RequestedLease<'_>, history: &History) -> Decision {
+    #[cfg(feature = "cedar")]
+    if let Some(leases) = &plan.leases
+        && !leases.cedar.is_empty()
+    {
+        return crate::cedar::with(&leases.cedar, |rules| {
+            decide_by(plan, asked, history, rules)
+        });
+    }
+    // Which refuses everything where there are rules.
+    decide_by_marks(plan, asked, history)
+}
+
+/// Decides by the ceiling's own marks alone.
+pub fn decide_by_marks(plan: &Plan, asked: &RequestedLease<'_>, history: &History) -> Decision {
     let ruled = plan.leases.as_ref().and_then(|leases| leases.cedar.first());
     if let Some(rules) = ruled {
-        return refuse(format!(
-            "the policy has rules in Cedar for this ({}), and they are not looked at here",
-            Printable::new(&rules.origin)
-        ));
+        return Decision::denied(LeaseReason::RulesNotEvaluated {
+            origin: rules.origin.clone(),
+        });
     }
     decide_by(plan, asked, history, &Marks)
 }
 
-/// Decides whether a cage with this plan gets what is asked for, with rules that choose between
-/// giving, asking and refusing. What is in no part of the ceiling they are not even asked about.
-pub fn decide_by(plan: &Plan, asked: &Asked<'_>, history: &History, rules: &dyn Rules) -> Decision {
+/// Decides whether a cage with this plan gets what is asked for. The rules choose between granting,
+/// asking and denying, and never see a request that is outside the ceiling.
+pub fn decide_by(
+    plan: &Plan,
+    asked: &RequestedLease<'_>,
+    history: &History,
+    rules: &dyn Rules,
+) -> Decision {
     let Some(leases) = &plan.leases else {
-        return refuse(
-            "the cage's policy has no ceiling, so nothing can be given to it while it runs; write [ceiling.ask.files], [ceiling.ask.network] or another part into its policy and start it again",
-        );
+        return Decision::denied(LeaseReason::NoCeiling);
     };
     if !asked.is_wished() && history.asked >= MOST_ASKED {
-        return refuse(format!(
-            "more than {MOST_ASKED} requests came within a second"
-        ));
+        return Decision::denied(LeaseReason::TooManyRequests {
+            limit: MOST_ASKED.into(),
+        });
     }
     let found = match &asked.what {
-        Wanted::Path(wanted) => paths::find(plan, leases, wanted, asked),
-        Wanted::Other(wanted) => others::find(plan, leases, wanted, asked),
+        RequestedResource::Path(wanted) => paths::find(plan, leases, wanted, asked),
+        RequestedResource::Other(wanted) => others::find(plan, leases, wanted, asked),
     };
     let (resource, part) = match found {
         Ok(found) => found,
-        Err(NotGiven::Base(reason)) => return Decision::Base { reason },
-        Err(NotGiven::Refused(reason)) => return Decision::Refuse { reason },
+        Err(NotGranted::Base(reason)) => {
+            let reason = reason.into();
+            return Decision::InBase { reason };
+        }
+        Err(NotGranted::Refused(reason)) => return Decision::denied(reason),
     };
     if let Some(other) = history
         .open
         .iter()
         .find(|lease| overlaps(&lease.resource, &resource))
     {
-        return refuse(format!(
-            "lease {} ({}) overlaps with it; revoke that first",
-            other.number, other.resource
-        ));
+        return Decision::denied(LeaseReason::Overlaps {
+            lease: other.number.into(),
+            resource: other.resource.to_string(),
+        });
     }
-    if history.open.len() >= MOST_OPEN {
-        return refuse(format!(
-            "{MOST_OPEN} leases are open in this cage; revoke some"
-        ));
+    let most = match asked.is_wished() {
+        true => MOST_OPEN,
+        false => MOST_OPEN_BY_AGENT,
+    };
+    if history.open.len() >= most {
+        return Decision::denied(LeaseReason::TooManyOpen { limit: most as u64 });
     }
-    let from = Printable::new(&part.origin);
     let case = Case {
         plan,
         asked,
         history,
         resource: &resource,
     };
-    let Choice { mark, reason } = rules.choose(&case).unwrap_or_else(|| Choice {
-        mark: part.mark,
-        reason: match part.mark {
-            Mark::Ask if !asked.is_wished() => {
-                format!("the ceiling asks first for {resource} ({from})")
-            }
-            mark => format!("in the ceiling as {} ({from})", mark.name()),
-        },
-    });
-    let against = match mark {
+    let (mark, ruled) = match rules.choose(&case) {
+        Some(Choice { mark, reason }) => (mark, Some(reason)),
+        None => (part.mark, None),
+    };
+    let named = || resource.to_string();
+    let against = match (mark, &ruled) {
         // By a rule: no part that denies is found.
-        Mark::Deny => return refuse(reason),
-        Mark::Ask => Some(reason.clone()),
-        Mark::Always | Mark::Auto if history.distrusted => Some(format!(
-            "what the cage did differs from what its model said, so {resource} is asked for first"
-        )),
-        Mark::Always | Mark::Auto if history.unannounced => Some(format!(
-            "the model's words name other places and not this one, so {resource} is asked for first"
-        )),
-        Mark::Always | Mark::Auto if could_leak(plan, &resource, history) => Some(format!(
-            "private data and untrusted content {} (`ironcage why` says by what), so {resource}, by which something could leave it, is asked for first",
-            match history.taint.meets() {
-                true => "meet in this cage",
-                false => "would meet by it in this cage",
-            }
-        )),
-        Mark::Always | Mark::Auto => None,
+        (Mark::Deny, _) => {
+            let said = ruled.unwrap_or_default();
+            return Decision::denied(LeaseReason::DeniedByRule { said });
+        }
+        (Mark::Ask, Some(said)) => Some(LeaseReason::ApprovalByRule { said: said.clone() }),
+        (Mark::Ask, None) => Some(LeaseReason::ApprovalRequired {
+            resource: named(),
+            origin: part.origin.clone(),
+        }),
+        (Mark::Always | Mark::Auto, _) if history.distrusted => {
+            Some(LeaseReason::ApprovalAfterDrift { resource: named() })
+        }
+        (Mark::Always | Mark::Auto, _) if history.unannounced => {
+            Some(LeaseReason::ApprovalUnannounced { resource: named() })
+        }
+        (Mark::Always | Mark::Auto, _) if could_leak(plan, &resource, history) => {
+            Some(LeaseReason::ApprovalCouldLeak {
+                resource: named(),
+                when: match history.taint.meets() {
+                    true => "are both in this cage".into(),
+                    false => "would both be in this cage with it".into(),
+                },
+            })
+        }
+        (Mark::Always | Mark::Auto, _) => None,
     };
     let approver = match (against, asked.is_wished()) {
         (None, _) => Approver::Policy,
         (Some(_), true) => Approver::Operator,
-        (Some(reason), false) => return Decision::Ask { reason },
+        (Some(reason), false) => {
+            return Decision::Pending {
+                question: (),
+                reason: reason.into(),
+            };
+        }
     };
-    Decision::Give {
-        reason,
-        given: Given {
-            resource,
-            term: shortened(asked.term, leases.longest),
-            uses: asked.uses,
-            approver,
-        },
-    }
+    let by_mark = || {
+        format!(
+            "in the ceiling as {} ({})",
+            mark.name(),
+            Printable::new(&part.origin)
+        )
+    };
+    Decision::Granted(LeaseTerms {
+        resource,
+        term: shortened(asked.term, leases.longest),
+        uses: asked.uses,
+        approver,
+        reason: ruled.unwrap_or_else(by_mark),
+    })
 }
 
 /// Whether something could leave the cage by this, in which private data and untrusted content

@@ -4,6 +4,9 @@ use ironcage_model::{Lease, Taint};
 
 /// Leases that are open at once in a cage.
 pub const MOST_OPEN: usize = 64;
+/// And of them those that nobody outside asked for: the rest is for the operator, whom an agent that
+/// opens all it can must not keep from granting.
+pub const MOST_OPEN_BY_AGENT: usize = 48;
 /// Requests within one second that are looked at, but for the operator's own.
 pub const MOST_ASKED: u32 = 100;
 

@@ -7,14 +7,19 @@
 #![forbid(unsafe_code)]
 
 mod announced;
+pub mod cedar;
 mod decide;
 mod history;
+pub mod life;
 mod others;
 mod paths;
 mod rules;
 
 pub use announced::Words;
-pub use decide::{Asked, Decision, Given, Wanted, decide, decide_by, overlaps};
-pub use history::{History, MOST_ASKED, MOST_OPEN};
-pub use paths::{AskedPath, Facts, Node};
+pub use decide::{
+    Decision, LeaseTerms, RequestedLease, RequestedResource, decide, decide_by, decide_by_marks,
+    overlaps,
+};
+pub use history::{History, MOST_ASKED, MOST_OPEN, MOST_OPEN_BY_AGENT};
+pub use paths::{Facts, Node, RequestedPath};
 pub use rules::{Case, Choice, Marks, Rules};

@@ -1,24 +1,24 @@
-//! Leases on anything but files: hosts, requests, secrets, sockets, ports, limits, and for one
-//! command system calls and capabilities.
+//! Leases on everything except files: hosts, requests, secrets, sockets, ports and limits, and for
+//! one command also system calls and capabilities.
 
-use crate::decide::{Asked, NotGiven, Part};
-use ironcage_model::{Extent, LimitKind, Mark, Printable, Resource, Scope};
+use crate::decide::{NotGranted, Part, RequestedLease};
+use ironcage_model::{Extent, LeaseReason, LimitKind, Mark, Resource, Scope};
 use ironcage_plan::{Item, LeasePart, Leases, Plan};
 
-/// What is given of a resource, and by which part of the ceiling; or why nothing is.
+/// Returns the resource to grant and the part of the ceiling that allows it, or why it is denied.
 pub(crate) fn find(
     plan: &Plan,
     leases: &Leases,
     wanted: &Resource,
-    asked: &Asked<'_>,
-) -> Result<(Resource, Part), NotGiven> {
+    asked: &RequestedLease<'_>,
+) -> Result<(Resource, Part), NotGranted> {
     if let Resource::Path { .. } = wanted {
-        return Err(NotGiven::refused("a path comes with a descriptor of it"));
+        return Err(LeaseReason::NoDescriptor.into());
     }
     check_uses(wanted, asked)?;
     check_scope(wanted, asked)?;
     by_base(plan, wanted)?;
-    let part = strictest(leases, wanted).map_err(NotGiven::Refused)?;
+    let part = strictest(leases, wanted)?;
     let part = Part {
         mark: part.what.mark,
         origin: part.origin.clone(),
@@ -26,42 +26,40 @@ pub(crate) fn find(
     Ok((wanted.clone(), part))
 }
 
-fn check_uses(wanted: &Resource, asked: &Asked<'_>) -> Result<(), NotGiven> {
+fn check_uses(wanted: &Resource, asked: &RequestedLease<'_>) -> Result<(), NotGranted> {
     match (asked.uses, wanted) {
-        (Some(0), _) => Err(NotGiven::refused("a lease for no use at all is none")),
-        (Some(_), _) if matches!(asked.scope, Scope::Exec { .. }) => Err(NotGiven::refused(
-            "nobody counts the uses of one command: its leases end with it",
-        )),
+        (Some(0), _) => Err(LeaseReason::NoUses.into()),
+        (Some(_), _) if matches!(asked.scope, Scope::Exec { .. }) => {
+            Err(LeaseReason::UsesOfCommand.into())
+        }
         (
             Some(_),
             Resource::Limit { .. } | Resource::Syscalls { .. } | Resource::Capability { .. },
-        ) => Err(NotGiven::refused(format!(
-            "nobody counts the uses of a {}: name a time instead",
-            wanted.kind()
-        ))),
+        ) => Err(LeaseReason::UsesNotCounted {
+            kind: wanted.kind().to_string(),
+        }
+        .into()),
         _ => Ok(()),
     }
 }
 
-fn check_scope(wanted: &Resource, asked: &Asked<'_>) -> Result<(), NotGiven> {
+fn check_scope(wanted: &Resource, asked: &RequestedLease<'_>) -> Result<(), NotGranted> {
     match (wanted, asked.scope) {
         (Resource::Syscalls { .. } | Resource::Capability { .. }, Scope::Cage) => {
-            Err(NotGiven::refused(format!(
-                "a {} is given to one command, not to a running cage: its filters only ever tighten; use `ironcage exec --lease`",
-                wanted.kind()
-            )))
+            Err(LeaseReason::FiltersOnlyTighten {
+                kind: wanted.kind().to_string(),
+            }
+            .into())
         }
         _ => Ok(()),
     }
 }
 
-/// What the cage has without any lease, and what stands against any.
-fn by_base(plan: &Plan, wanted: &Resource) -> Result<(), NotGiven> {
+/// Checks what the cage has without a lease, and what rules out any lease.
+fn by_base(plan: &Plan, wanted: &Resource) -> Result<(), NotGranted> {
     let has = |by: &str| {
-        Err(NotGiven::Base(format!(
-            "the cage has it anyway ({})",
-            Printable::new(by)
-        )))
+        let origin = by.to_owned();
+        Err(NotGranted::Base(LeaseReason::InBase { origin }))
     };
     let network = plan.network.as_ref();
     match wanted {
@@ -73,11 +71,11 @@ fn by_base(plan: &Plan, wanted: &Resource) -> Result<(), NotGiven> {
             if let Some(rule) =
                 denied.find(|item| Extent::Host(item.what.rule.clone()).covers(wanted))
             {
-                return Err(NotGiven::refused(format!(
-                    "the policy denies {} to this cage ({})",
-                    rule.what.rule,
-                    Printable::new(&rule.origin)
-                )));
+                return Err(LeaseReason::DeniedByPolicy {
+                    rule: rule.what.rule.to_string(),
+                    origin: rule.origin.clone(),
+                }
+                .into());
             }
             let listed = network.http.iter();
             let mut listed = listed.filter(|item| {
@@ -87,11 +85,11 @@ fn by_base(plan: &Plan, wanted: &Resource) -> Result<(), NotGiven> {
             if let Resource::Host { .. } = wanted
                 && let Some(rule) = listed.next()
             {
-                return Err(NotGiven::refused(format!(
-                    "the policy lists the requests that this host gets ({}, {}), and a lease on the host would give it no others; ask for requests with --http",
-                    rule.what.rule,
-                    Printable::new(&rule.origin)
-                )));
+                return Err(LeaseReason::RequestsOnly {
+                    rule: rule.what.rule.to_string(),
+                    origin: rule.origin.clone(),
+                }
+                .into());
             }
             if let Some(rule) =
                 listed.find(|item| Extent::Http(item.what.rule.clone()).covers(wanted))
@@ -125,11 +123,7 @@ fn by_base(plan: &Plan, wanted: &Resource) -> Result<(), NotGiven> {
                 LimitKind::Memory => &plan.bounds.memory,
                 LimitKind::Cpus => &plan.bounds.cpu,
                 LimitKind::Pids => &plan.bounds.pids,
-                _ => {
-                    return Err(NotGiven::refused(
-                        "only memory, cpus and pids can be given while a cage runs",
-                    ));
-                }
+                _ => return Err(LeaseReason::LimitFixed.into()),
             };
             match *value <= bound.what.value {
                 true => has(&bound.origin),
@@ -143,19 +137,21 @@ fn by_base(plan: &Plan, wanted: &Resource) -> Result<(), NotGiven> {
     }
 }
 
-/// The part of the ceiling that decides: denying wins wherever it meets what is wanted, asking
-/// over giving at once.
-fn strictest<'a>(leases: &'a Leases, wanted: &Resource) -> Result<&'a Item<LeasePart>, String> {
+/// Returns the part of the ceiling that decides: `deny` wins wherever it overlaps the request, and
+/// `ask` wins over `auto`.
+fn strictest<'a>(
+    leases: &'a Leases,
+    wanted: &Resource,
+) -> Result<&'a Item<LeasePart>, LeaseReason> {
     let marked = |mark: Mark| {
         let parts = leases.others.iter();
         parts.filter(move |part| part.what.mark == mark)
     };
     if let Some(part) = marked(Mark::Deny).find(|part| part.what.extent.meets(wanted)) {
-        return Err(format!(
-            "the ceiling denies {} ({})",
-            part.what.extent,
-            Printable::new(&part.origin)
-        ));
+        return Err(LeaseReason::DeniedByCeiling {
+            resource: part.what.extent.to_string(),
+            origin: part.origin.clone(),
+        });
     }
     let gives = |part: &&Item<LeasePart>| part.what.extent.covers(wanted);
     let kept_back = marked(Mark::Ask).find(|part| part.what.extent.meets(wanted));
@@ -164,7 +160,7 @@ fn strictest<'a>(leases: &'a Leases, wanted: &Resource) -> Result<&'a Item<Lease
         (Some(_), Some(ask)) => Some(ask),
         (None, _) => marked(Mark::Ask).find(gives),
     };
-    // What a person has approved for good is asked for no more.
+    // A standing approval replaces asking.
     let asks = found.is_some_and(|part| part.what.mark == Mark::Ask);
     let found = marked(Mark::Always).find(gives).filter(|_| asks).or(found);
     found.ok_or_else(|| {
@@ -174,8 +170,9 @@ fn strictest<'a>(leases: &'a Leases, wanted: &Resource) -> Result<&'a Item<Lease
             Resource::Capability { .. } => "process",
             _ => "network",
         };
-        format!(
-            "{wanted} is outside of the cage's ceiling; its policy would have to name it in [ceiling.ask.{section}]"
-        )
+        LeaseReason::AboveCeiling {
+            resource: wanted.to_string(),
+            section: section.into(),
+        }
     })
 }

@@ -1,16 +1,14 @@
 //! Leases on files and directories.
 
-use crate::decide::{Asked, NotGiven, Part};
-use ironcage_model::{Mark, Printable, Resource, Right};
-use ironcage_plan::{Item, LeasePath, Leases, Plan, Standing, ViewOp, locate};
+use crate::decide::{NotGranted, Part, RequestedLease};
+use ironcage_model::{LeaseReason, Mark, Printable, Resource, Right};
+use ironcage_plan::{Item, LeasePath, Leases, PathStatus, Plan, ViewOp, locate};
 use std::path::{Component, Path};
 
 /// What a path leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Node {
-    /// A directory.
     Directory,
-    /// A regular file.
     File,
     /// A socket, a pipe or a device.
     Other,
@@ -19,7 +17,6 @@ pub enum Node {
 /// What was seen through the descriptor that the asker holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
-    /// What it is.
     pub node: Node,
     /// The first name in it that the host would execute or trust, if there is one.
     pub executed: Option<String>,
@@ -27,12 +24,11 @@ pub struct Facts {
 
 /// A path that is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AskedPath<'a> {
+pub struct RequestedPath<'a> {
     /// The real path, as the kernel tells it for the descriptor.
     pub path: &'a Path,
     /// What is to be done with it.
     pub right: Right,
-    /// What was seen.
     pub facts: Facts,
 }
 
@@ -40,29 +36,21 @@ pub struct AskedPath<'a> {
 pub(crate) fn find(
     plan: &Plan,
     leases: &Leases,
-    wanted: &AskedPath<'_>,
-    asked: &Asked<'_>,
-) -> Result<(Resource, Part), NotGiven> {
-    let shown = Printable::new(wanted.path);
+    wanted: &RequestedPath<'_>,
+    asked: &RequestedLease<'_>,
+) -> Result<(Resource, Part), NotGranted> {
     let Some(path) = wanted.path.to_str() else {
-        return Err(NotGiven::refused(
-            "its name is not text; lease the directory around it",
-        ));
+        return Err(LeaseReason::PathNotUtf8.into());
     };
     if !is_real(wanted.path) {
-        return Err(NotGiven::refused(
-            "it is no absolute path without `.` and `..`",
-        ));
+        return Err(LeaseReason::PathNotAbsolute.into());
     }
     if asked.uses.is_some() {
-        return Err(NotGiven::refused(
-            "nobody counts the uses of a path: name a time instead",
-        ));
+        let kind = "path".into();
+        return Err(LeaseReason::UsesNotCounted { kind }.into());
     }
     if wanted.facts.node == Node::Other {
-        return Err(NotGiven::refused(
-            "pipes and devices of the host are not given, and a socket is asked for with --socket",
-        ));
+        return Err(LeaseReason::PathNotAFile.into());
     }
     // What is written there is kept aside, and what is protected stays so when it is applied.
     let kept_aside = plan.is_locked(wanted.path);
@@ -71,21 +59,23 @@ pub(crate) fn find(
         false => leases.never(wanted.path, wanted.right),
     };
     if let Some(why) = never {
-        return Err(NotGiven::refused(format!("{shown} is never given: {why}")));
+        return Err(LeaseReason::PathNever {
+            path: path.to_owned(),
+            why: why.to_string(),
+        }
+        .into());
     }
     if wanted.right == Right::Write
         && !kept_aside
         && let Some(name) = &wanted.facts.executed
     {
-        return Err(NotGiven::refused(format!(
-            "there is {} in it, which the host executes or trusts; lease a directory beside that",
-            Printable::new(name)
-        )));
+        let name = name.clone();
+        return Err(LeaseReason::PathExecuted { name }.into());
     }
     if let Some(decided) = by_base(plan, leases, wanted) {
         return Err(decided);
     }
-    let part = strictest(leases, wanted, kept_aside).map_err(NotGiven::Refused)?;
+    let part = strictest(leases, wanted, kept_aside)?;
     let resource = Resource::Path {
         path: path.to_owned(),
         right: wanted.right,
@@ -110,50 +100,50 @@ fn is_real(path: &Path) -> bool {
             == path.as_os_str()
 }
 
-/// What the cage has of a path without any lease.
-fn by_base(plan: &Plan, leases: &Leases, asked: &AskedPath<'_>) -> Option<NotGiven> {
+/// Checks what the cage can do with a path without a lease.
+fn by_base(plan: &Plan, leases: &Leases, asked: &RequestedPath<'_>) -> Option<NotGranted> {
     let located = locate(plan, asked.path);
-    let by = located.origin.as_deref().unwrap_or("built in");
-    let by = Printable::new(by).to_string();
+    let origin = located.origin.unwrap_or_else(|| "built in".into());
     let write = asked.right == Right::Write;
-    let locked = matches!(located.standing, Standing::Locked(_));
+    let locked = matches!(located.standing, PathStatus::Locked(_));
     // A part of the view itself has with it what is laid out below.
     if let Some(inside) = laid_out_below(plan, asked).filter(|_| !locked) {
-        return Some(NotGiven::refused(format!(
-            "{} lies in it, and the real files would cover what the cage has there; lease a directory beside that",
-            Printable::new(inside)
-        )));
+        let path = Printable::new(inside).to_string();
+        return Some(LeaseReason::PathCoversView { path }.into());
     }
     match located.standing {
-        Standing::Writable(_) | Standing::CopyOnWrite(_) => Some(NotGiven::Base(format!(
-            "the cage can {} it anyway ({by})",
-            asked.right.name()
-        ))),
-        Standing::ReadOnly(_) | Standing::Locked(_) if !write => Some(NotGiven::Base(format!(
-            "the cage can read it anyway ({by})"
-        ))),
-        Standing::ReadOnly(_)
+        PathStatus::Writable(_) | PathStatus::CopyOnWrite(_) => {
+            Some(NotGranted::Base(LeaseReason::PathInBase {
+                right: asked.right.name().into(),
+                origin,
+            }))
+        }
+        PathStatus::ReadOnly(_) | PathStatus::Locked(_) if !write => {
+            Some(NotGranted::Base(LeaseReason::PathInBase {
+                right: Right::Read.name().into(),
+                origin,
+            }))
+        }
+        PathStatus::ReadOnly(_)
             if asked.path.starts_with(&plan.workspace) && !leases.real_workspace =>
         {
-            Some(NotGiven::refused(
-                "the workspace is read-only, and a lease in it would write to the real files; start the cage with --workspace-mode leased, which keeps aside what is written",
-            ))
+            Some(LeaseReason::WorkspaceReadOnly.into())
         }
-        Standing::Protected | Standing::Hidden | Standing::Device | Standing::Kernel => Some(
-            NotGiven::refused(format!("the cage's plan closes it ({by})")),
-        ),
-        Standing::Absent
-        | Standing::Leads
-        | Standing::Made
-        | Standing::Ephemeral
-        | Standing::Locked(_)
-        | Standing::ReadOnly(_) => None,
+        PathStatus::Protected | PathStatus::Hidden | PathStatus::Device | PathStatus::Kernel => {
+            Some(LeaseReason::PathClosed { origin }.into())
+        }
+        PathStatus::Absent
+        | PathStatus::Leads
+        | PathStatus::Made
+        | PathStatus::Ephemeral
+        | PathStatus::Locked(_)
+        | PathStatus::ReadOnly(_) => None,
     }
 }
 
 /// Something that the cage has, other than a directory on the way to it, below a path: a lease would
 /// lay the host's own tree over it, past the change that is kept aside, and past what protects it.
-fn laid_out_below<'a>(plan: &'a Plan, asked: &AskedPath<'_>) -> Option<&'a Path> {
+fn laid_out_below<'a>(plan: &'a Plan, asked: &RequestedPath<'_>) -> Option<&'a Path> {
     let below = |place: &&Path| *place != asked.path && place.starts_with(asked.path);
     let mut ops = plan.view.iter().map(|item| &item.what);
     ops.find_map(|op| {
@@ -169,15 +159,14 @@ fn laid_out_below<'a>(plan: &'a Plan, asked: &AskedPath<'_>) -> Option<&'a Path>
     })
 }
 
-/// The part of the ceiling that decides. A part gives what is no more than its own right, and
-/// keeps back what is no less. Where what is written is kept aside, the cage reads anyway: who asks
-/// about reading around it keeps nothing back there.
+/// Returns the part of the ceiling that decides. A part grants at most its own right, and holds back
+/// at least its own right. Where writes stay pending, the cage can read already: there, an `ask` for
+/// reading holds nothing back.
 fn strictest<'a>(
     leases: &'a Leases,
-    asked: &AskedPath<'_>,
+    asked: &RequestedPath<'_>,
     kept_aside: bool,
-) -> Result<&'a Item<LeasePath>, String> {
-    let shown = Printable::new(asked.path);
+) -> Result<&'a Item<LeasePath>, LeaseReason> {
     let denied = leases.paths.iter().find(|part| {
         // A denied path must not come along with what is around it either; denied for reading
         // is denied for writing.
@@ -187,11 +176,10 @@ fn strictest<'a>(
             && (asked.path.starts_with(path) || path.starts_with(asked.path))
     });
     if let Some(part) = denied {
-        return Err(format!(
-            "the ceiling denies {} ({})",
-            Printable::new(&part.what.path),
-            Printable::new(&part.origin)
-        ));
+        return Err(LeaseReason::DeniedByCeiling {
+            resource: Printable::new(&part.what.path).to_string(),
+            origin: part.origin.clone(),
+        });
     }
     let gives = |part: &&Item<LeasePath>| {
         part.what.right >= asked.right && asked.path.starts_with(&part.what.path)
@@ -215,13 +203,15 @@ fn strictest<'a>(
         (Some(_), Some(ask)) => Some(ask),
         (None, _) => marked(Mark::Ask).find(gives),
     };
-    // What a person has approved for good is asked for no more.
+    // A standing approval replaces asking.
     let asks = found.is_some_and(|part| part.what.mark == Mark::Ask);
     let found = marked(Mark::Always).find(gives).filter(|_| asks).or(found);
-    found.ok_or_else(|| {
-        format!(
-            "to {} {shown} is outside of the cage's ceiling; its policy would have to name it in [ceiling.ask.files]",
-            asked.right.name()
-        )
+    found.ok_or_else(|| LeaseReason::AboveCeiling {
+        resource: format!(
+            "{} access to {}",
+            asked.right.name(),
+            Printable::new(asked.path)
+        ),
+        section: "files".into(),
     })
 }

@@ -1,6 +1,6 @@
 //! Who chooses, for what lies in the ceiling, between giving at once, asking and refusing.
 
-use crate::decide::Asked;
+use crate::decide::RequestedLease;
 use crate::history::History;
 use ironcage_model::{Mark, Resource};
 use ironcage_plan::Plan;
@@ -8,13 +8,10 @@ use ironcage_plan::Plan;
 /// A request that lies in the ceiling.
 #[derive(Debug, Clone, Copy)]
 pub struct Case<'a> {
-    /// The cage's plan.
     pub plan: &'a Plan,
-    /// What is asked for.
-    pub asked: &'a Asked<'a>,
+    pub asked: &'a RequestedLease<'a>,
     /// What was given and asked before.
     pub history: &'a History,
-    /// What would be given.
     pub resource: &'a Resource,
 }
 
@@ -23,7 +20,6 @@ pub struct Case<'a> {
 pub struct Choice {
     /// `auto`, `ask` or `deny`.
     pub mark: Mark,
-    /// Why, for people.
     pub reason: String,
 }
 

@@ -7,12 +7,12 @@
 mod made_up;
 
 use ironcage_host::Privilege;
-use ironcage_lease::{Asked, Decision, History, MOST_OPEN, Wanted, decide};
+use ironcage_lease::{Decision, History, MOST_OPEN, RequestedLease, RequestedResource, decide};
 use ironcage_model::{
     Approver, Extent, Holders, HostName, HttpRule, Lease, LeaseOrigin, LimitKind, Mark,
     PortPattern, Publish, RequestPath, Resource, Scope, Term,
 };
-use ironcage_plan::{Item, LeasePart, Leases, Plan, QuestionTerms};
+use ironcage_plan::{Item, LeasePart, Leases, PermissionRequestTerms, Plan};
 use ironcage_policy::FlagLayer;
 use made_up::{host, plan_of, request};
 use proptest::prelude::*;
@@ -73,7 +73,7 @@ fn plan(others: Vec<Item<LeasePart>>) -> Plan {
         real_workspace: true,
         homes: Vec::new(),
         i_know: false,
-        questions: QuestionTerms {
+        questions: PermissionRequestTerms {
             expire: None,
             remember: Duration::ZERO,
             key: "ctrl-^".parse().unwrap(),
@@ -178,7 +178,7 @@ fn asks(rule: &HttpRule, point: Point) -> bool {
     }
 }
 
-/// Whether a rule over hosts, as the door reads it, lets something happen. Every host does not
+/// Whether a rule over hosts, as the proxy reads it, lets something happen. Every host does not
 /// mean the host itself, nor special addresses.
 fn lets(rule: &ironcage_model::HostRule, point: Point) -> bool {
     use ironcage_model::{Destination, HOST_NAME, special};
@@ -343,15 +343,15 @@ fn run(parts: Vec<Item<LeasePart>>, steps: Vec<Step>) -> Result<(u32, u32), Stri
             }
             Step::Ask(resource, term, uses, origin) => (resource, term, uses, origin),
         };
-        let asked = Asked {
-            what: Wanted::Other(&resource),
+        let asked = RequestedLease {
+            what: RequestedResource::Other(&resource),
             term,
             uses,
             scope: Scope::Cage,
             origin,
             approved: false,
         };
-        let Decision::Give { given: got, .. } = decide(&plan, &asked, &history) else {
+        let Decision::Granted(got) = decide(&plan, &asked, &history) else {
             refused += 1;
             continue;
         };
@@ -432,8 +432,8 @@ fn what_the_base_gives_or_denies_needs_no_lease_or_gets_none() {
     )])
     .leases;
     let verdict = |resource: Resource| {
-        let asked = Asked {
-            what: Wanted::Other(&resource),
+        let asked = RequestedLease {
+            what: RequestedResource::Other(&resource),
             term: Term::UntilRevoked,
             uses: None,
             scope: Scope::Cage,
@@ -441,10 +441,10 @@ fn what_the_base_gives_or_denies_needs_no_lease_or_gets_none() {
             approved: false,
         };
         match decide(&plan, &asked, &History::default()) {
-            Decision::Give { .. } => "given",
-            Decision::Base { .. } => "there anyway",
-            Decision::Ask { .. } => "asked",
-            Decision::Refuse { .. } => "refused",
+            Decision::Granted(_) => "given",
+            Decision::InBase { .. } => "there anyway",
+            Decision::Pending { .. } => "asked",
+            Decision::Denied { .. } => "refused",
         }
     };
     let host = |text: &str| Resource::Host {

@@ -6,12 +6,13 @@ mod made_up;
 
 use ironcage_host::Privilege;
 use ironcage_lease::{
-    Asked, AskedPath, Decision, Facts, History, MOST_ASKED, MOST_OPEN, Node, Wanted, Words, decide,
+    Decision, Facts, History, MOST_ASKED, MOST_OPEN, MOST_OPEN_BY_AGENT, Node, RequestedLease,
+    RequestedPath, RequestedResource, Words, decide,
 };
 use ironcage_model::{
     Announced, Approver, Holders, Lease, LeaseOrigin, Mark, Resource, Right, Scope, Term,
 };
-use ironcage_plan::{ClosedPlace, Item, LeasePath, Leases, Plan, QuestionTerms};
+use ironcage_plan::{ClosedPlace, Item, LeasePath, Leases, PermissionRequestTerms, Plan};
 use ironcage_policy::FlagLayer;
 use made_up::{host, plan_of, request};
 use proptest::prelude::*;
@@ -59,7 +60,7 @@ fn leases(paths: Vec<Item<LeasePath>>) -> Leases {
         real_workspace: true,
         homes: vec!["/home/ann".into()],
         i_know: false,
-        questions: QuestionTerms {
+        questions: PermissionRequestTerms {
             expire: None,
             remember: Duration::ZERO,
             key: "ctrl-^".parse().unwrap(),
@@ -81,13 +82,13 @@ fn plan(paths: Vec<Item<LeasePath>>) -> Plan {
     plan
 }
 
-fn asked(path: &Path, right: Right, origin: LeaseOrigin) -> Asked<'_> {
+fn asked(path: &Path, right: Right, origin: LeaseOrigin) -> RequestedLease<'_> {
     let facts = Facts {
         node: Node::Directory,
         executed: None,
     };
-    Asked {
-        what: Wanted::Path(AskedPath { path, right, facts }),
+    RequestedLease {
+        what: RequestedResource::Path(RequestedPath { path, right, facts }),
         term: Term::UntilRevoked,
         uses: None,
         scope: Scope::Cage,
@@ -102,13 +103,13 @@ fn verdict(plan: &Plan, path: &str, right: Right, origin: LeaseOrigin) -> &'stat
         &asked(Path::new(path), right, origin),
         &History::default(),
     ) {
-        Decision::Give { given, .. } => match given.approver {
+        Decision::Granted(given) => match given.approver {
             Approver::Policy => "given",
             Approver::Operator => "given by the operator",
         },
-        Decision::Base { .. } => "there anyway",
-        Decision::Ask { .. } => "asked",
-        Decision::Refuse { .. } => "refused",
+        Decision::InBase { .. } => "there anyway",
+        Decision::Pending { .. } => "asked",
+        Decision::Denied { .. } => "refused",
     }
 }
 
@@ -140,10 +141,10 @@ fn no_lease_covers_what_the_cage_has() {
         &asked(Path::new(&around), WRITE, LeaseOrigin::Operator),
         &History::default(),
     );
-    let Decision::Refuse { reason } = why else {
+    let Decision::Denied { reason } = why else {
         panic!("{why:?}");
     };
-    assert!(reason.contains("lies in it"), "{reason}");
+    assert_eq!(reason.code(), Some("lease-path-covers-view"));
 }
 
 #[test]
@@ -264,13 +265,13 @@ fn facts_that_stand_against_it_are_heard() {
     let plan = plan(vec![part("/srv", WRITE, Mark::Auto)]);
     let path = Path::new("/srv/data");
     let given = |facts: Facts, right| {
-        let asked = Asked {
-            what: Wanted::Path(AskedPath { path, right, facts }),
+        let asked = RequestedLease {
+            what: RequestedResource::Path(RequestedPath { path, right, facts }),
             ..asked(path, right, TOOL)
         };
         matches!(
             decide(&plan, &asked, &History::default()),
-            Decision::Give { .. }
+            Decision::Granted(_)
         )
     };
     let facts = |node, executed: Option<&str>| Facts {
@@ -293,16 +294,29 @@ fn too_many_requests_and_too_many_leases_are_refused_with_their_reason() {
         ..History::default()
     };
     let decided = |history: &History, origin| decide(&plan, &asked(path, READ, origin), history);
-    assert!(matches!(decided(&history, TOOL), Decision::Refuse { .. }));
-    assert!(matches!(decided(&history, OPERATOR), Decision::Give { .. }));
+    let code = |decision: Decision| match decision {
+        Decision::Denied { reason } => reason.code().map(str::to_owned),
+        other => panic!("{other:?}"),
+    };
+    let code = |history: &History, origin| code(decided(history, origin)).unwrap();
+    assert_eq!(code(&history, TOOL), "lease-too-many-requests");
+    assert!(matches!(decided(&history, OPERATOR), Decision::Granted(_)));
     history.asked = 0;
-    for number in 0..MOST_OPEN {
-        assert!(matches!(decided(&history, TOOL), Decision::Give { .. }));
-        history
-            .open
-            .push(lease(number as u32, &format!("/srv/other/{number}"), READ));
+    let open = |history: &mut History, number: usize| {
+        let other = lease(number as u32, &format!("/srv/other/{number}"), READ);
+        history.open.push(other);
+    };
+    for number in 0..MOST_OPEN_BY_AGENT {
+        assert!(matches!(decided(&history, TOOL), Decision::Granted(_)));
+        open(&mut history, number);
     }
-    assert!(matches!(decided(&history, TOOL), Decision::Refuse { .. }));
+    assert_eq!(code(&history, TOOL), "lease-too-many-open");
+    // The rest is for the operator.
+    for number in MOST_OPEN_BY_AGENT..MOST_OPEN {
+        assert!(matches!(decided(&history, OPERATOR), Decision::Granted(_)));
+        open(&mut history, number);
+    }
+    assert_eq!(code(&history, OPERATOR), "lease-too-many-open");
 }
 
 fn lease(number: u32, path: &str, right: Right) -> Lease {
@@ -417,13 +431,13 @@ fn nothing_is_given_at_once_to_a_cage_that_is_distrusted_but_by_the_operator() {
         for origin in [TOOL, LeaseOrigin::Ask, LeaseOrigin::Answer] {
             let decided = decide(&plan, &asked(Path::new("/srv/a"), READ, origin), &history);
             assert_eq!(
-                matches!(decided, Decision::Ask { .. }),
+                matches!(decided, Decision::Pending { .. }),
                 distrusted,
                 "{decided:?}"
             );
         }
         let decided = decide(&plan, &asked(Path::new("/srv/a"), READ, OPERATOR), &history);
-        assert!(matches!(decided, Decision::Give { .. }), "{decided:?}");
+        assert!(matches!(decided, Decision::Granted(_)), "{decided:?}");
     }
 }
 
@@ -480,7 +494,7 @@ fn what_a_person_approved_is_given_within_the_ceiling_and_not_beyond() {
     ]);
     for origin in [TOOL, LeaseOrigin::Ask, LeaseOrigin::Answer] {
         let decided = |path: &str, approved: bool| {
-            let asked = Asked {
+            let asked = RequestedLease {
                 approved,
                 ..asked(Path::new(path), READ, origin)
             };
@@ -488,15 +502,15 @@ fn what_a_person_approved_is_given_within_the_ceiling_and_not_beyond() {
         };
         assert!(matches!(
             decided("/srv/asked/a", false),
-            Decision::Ask { .. }
+            Decision::Pending { .. }
         ));
         match decided("/srv/asked/a", true) {
-            Decision::Give { given, .. } => assert_eq!(given.approver, Approver::Operator),
+            Decision::Granted(given) => assert_eq!(given.approver, Approver::Operator),
             other => panic!("{other:?}"),
         }
         for path in ["/srv/no", "/srv/elsewhere", "/proc/1"] {
             assert!(
-                matches!(decided(path, true), Decision::Refuse { .. }),
+                matches!(decided(path, true), Decision::Denied { .. }),
                 "{path}"
             );
         }
@@ -546,9 +560,9 @@ proptest! {
             let with = decide(&plan, &request, &with);
             let without = decide(&plan, &request, &History::default());
             match with {
-                Decision::Give { .. } => prop_assert_eq!(with, without),
-                Decision::Ask { .. } => {
-                    let open = matches!(without, Decision::Ask { .. } | Decision::Give { .. });
+                Decision::Granted(_) => prop_assert_eq!(with, without),
+                Decision::Pending { .. } => {
+                    let open = matches!(without, Decision::Pending { .. } | Decision::Granted(_));
                     prop_assert!(open, "{:?}", without);
                 }
                 other => prop_assert_eq!(other, without),
@@ -574,8 +588,8 @@ proptest! {
                 }
                 Step::Ask(path, right, term, origin) => (path, right, term, origin),
             };
-            let asked = Asked { term, ..asked(&path, right, origin) };
-            if let Decision::Give { given, .. } = decide(&plan, &asked, &history) {
+            let asked = RequestedLease { term, ..asked(&path, right, origin) };
+            if let Decision::Granted(given) = decide(&plan, &asked, &history) {
                 let lease = Lease {
                     number: number as u32,
                     resource: given.resource,
@@ -608,8 +622,8 @@ fn generated_sequences_do_yield_leases() {
         let step = any_step().new_tree(&mut runner).unwrap().current();
         if let Step::Ask(path, right, _, origin) = step {
             match decide(&plan, &asked(&path, right, origin), &History::default()) {
-                Decision::Give { .. } => given += 1,
-                Decision::Refuse { .. } => refused += 1,
+                Decision::Granted(_) => given += 1,
+                Decision::Denied { .. } => refused += 1,
                 _ => {}
             }
         }

@@ -6,7 +6,7 @@
 mod made_up;
 
 use ironcage_host::Privilege;
-use ironcage_lease::{Asked, Decision, History, Wanted, decide};
+use ironcage_lease::{Decision, History, RequestedLease, RequestedResource, decide};
 use ironcage_model::{
     Approver, Extent, LeaseOrigin, LimitKind, Mark, Resource, Scope, Taint, Term,
 };
@@ -98,8 +98,8 @@ fn decided(
     (origin, approved): (LeaseOrigin, bool),
     taint: Taint,
 ) -> Decision {
-    let asked = Asked {
-        what: Wanted::Other(resource),
+    let asked = RequestedLease {
+        what: RequestedResource::Other(resource),
         term: Term::UntilRevoked,
         uses: None,
         scope: Scope::Cage,
@@ -131,11 +131,11 @@ fn with_one_of_them_or_unasked_a_way_out_is_given_and_with_both_it_is_asked_for(
             let decision = decided(&plan, &resource, (LeaseOrigin::Ask, false), taint);
             match ask && meets && resource.leads_out() {
                 true => assert!(
-                    matches!(decision, Decision::Ask { .. }),
+                    matches!(decision, Decision::Pending { .. }),
                     "{resource} {decision:?}"
                 ),
                 false => assert!(
-                    matches!(decision, Decision::Give { .. }),
+                    matches!(decision, Decision::Granted(_)),
                     "{resource} {decision:?}"
                 ),
             }
@@ -172,8 +172,8 @@ proptest! {
         let decision = decided(&plan, resource, (origin, approved), taint);
         let unmarked = decided(&plan, resource, (origin, approved), Taint::NONE);
         let meets = taint.with(plan.taint_of(resource)).meets();
-        if let Decision::Give { given, .. } = &decision {
-            let Decision::Give { given: without, .. } = &unmarked else {
+        if let Decision::Granted(given) = &decision {
+            let Decision::Granted(without) = &unmarked else {
                 return Err(TestCaseError::fail(format!("given for being marked: {resource}")));
             };
             prop_assert_eq!((&given.resource, given.term), (&without.resource, without.term));
@@ -182,9 +182,9 @@ proptest! {
                 // Else it would be closed as one that nobody has allowed.
                 prop_assert_eq!(given.approver, Approver::Operator);
             }
-        } else if matches!(&unmarked, Decision::Give { .. }) {
+        } else if matches!(&unmarked, Decision::Granted(_)) {
             // The one reason for which it may be taken from it.
-            prop_assert!(matches!(&decision, Decision::Ask { .. }), "{:?}", decision);
+            prop_assert!(matches!(&decision, Decision::Pending { .. }), "{:?}", decision);
             prop_assert!(ask && meets && resource.leads_out() && !wished);
         }
     }

@@ -2,8 +2,8 @@
 
 use crate::{
     CageId, Ending, Holder, IntentRecord, Isolation, LayerReport, Lease, LeaseEnd, LeaseOrigin,
-    LimitHit, LiveRule, NetworkLimits, Publish, Question, QuestionEnd, Resource, RuleChange, Taint,
-    Trust,
+    LimitHit, LiveRule, NetworkLimits, PermissionRequest, PermissionRequestEnd, Publish, Reason,
+    Resource, RuleChange, Taint, Trust,
 };
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +18,7 @@ pub struct Denial {
     pub count: u64,
 }
 
-/// What the network door said to a connection.
+/// What the egress proxy said to a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NetworkVerdict {
@@ -40,7 +40,7 @@ pub enum MessageVerdict {
     Refused,
 }
 
-/// As what the network door carried a connection.
+/// As what the egress proxy carried a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Protocol {
@@ -72,7 +72,7 @@ impl Protocol {
     }
 }
 
-/// Connections of one kind through the network door, counted.
+/// Connections of one kind through the egress proxy, counted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
     /// Whether they went out.
@@ -90,8 +90,8 @@ pub struct Traffic {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
     /// Why they did not go out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
+    #[serde(flatten)]
+    pub reason: Option<Reason>,
     /// Method and path of requests, without what is asked of the path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<String>,
@@ -194,6 +194,35 @@ pub struct Usage {
     pub more: bool,
 }
 
+/// What has no line of its own because there was too much of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LeftOut {
+    /// Connections to the control socket.
+    Connection,
+    /// Child cages that were asked for.
+    Child,
+    /// Messages on channels.
+    Message,
+    /// Requests for leases.
+    LeaseRequest,
+    /// Uses of an observed run.
+    ObservedUse,
+}
+
+impl LeftOut {
+    /// In words, of several.
+    pub const fn plural(self) -> &'static str {
+        match self {
+            LeftOut::Connection => "denied connections to the control socket",
+            LeftOut::Child => "denied child cages",
+            LeftOut::Message => "denied messages",
+            LeftOut::LeaseRequest => "denied lease requests",
+            LeftOut::ObservedUse => "observed uses",
+        }
+    }
+}
+
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
@@ -223,7 +252,7 @@ pub enum EventKind {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         degraded: Vec<String>,
         /// What the cage has in common with others, as its policy names it: directories of the
-        /// host that it writes to, and what it reaches through the network door.
+        /// host that it writes to, and what it reaches through the egress proxy.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         shared: Vec<String>,
         /// The cage that opened it, where it is a child.
@@ -252,7 +281,8 @@ pub enum EventKind {
     /// recorded.
     ChildRefused {
         /// Why.
-        reason: String,
+        #[serde(flatten)]
+        reason: Reason,
     },
     /// The operator opened a channel to another cage, or from one.
     ChannelOpened {
@@ -282,8 +312,8 @@ pub enum EventKind {
         /// What became of it.
         verdict: MessageVerdict,
         /// Why, where it was refused.
-        #[serde(default, skip_serializing_if = "String::is_empty")]
-        reason: String,
+        #[serde(flatten)]
+        reason: Option<Reason>,
     },
     /// The cage may have come into contact with private data or untrusted content.
     Tainted {
@@ -297,14 +327,15 @@ pub enum EventKind {
         /// Its name.
         channel: String,
         /// Why.
-        reason: String,
+        #[serde(flatten)]
+        reason: Reason,
         /// Messages that nobody has received.
         #[serde(default, skip_serializing_if = "is_zero")]
         unread: u64,
     },
     /// A system call was refused.
     Denied(Denial),
-    /// Connections were made, or refused, through the network door.
+    /// Connections were made, or refused, through the egress proxy.
     Network(Traffic),
     /// A rule of the network changed while the cage ran.
     NetworkRule {
@@ -326,16 +357,18 @@ pub enum EventKind {
     },
     /// Limits of the network changed while the cage ran; all that hold since.
     NetworkLimits(NetworkLimits),
-    /// The network door listens on the ports of the rules only, because the kernel cannot
+    /// The egress proxy listens on the ports of the rules only, because the kernel cannot
     /// deliver every connection to it.
     DoorNarrowed {
         /// What the kernel lacks.
-        reason: String,
+        #[serde(flatten)]
+        reason: Reason,
     },
-    /// The network door ended before its cage, which has no network since.
+    /// The egress proxy ended before its cage, which has no network since.
     DoorEnded {
         /// How, as far as it is known.
-        reason: String,
+        #[serde(flatten)]
+        reason: Reason,
     },
     /// A limit was reached.
     Limit(LimitHit),
@@ -376,7 +409,8 @@ pub enum EventKind {
         /// Who asked.
         origin: LeaseOrigin,
         /// Why not.
-        reason: String,
+        #[serde(flatten)]
+        reason: Reason,
         /// Requests that were refused before this one and have no record of their own, because
         /// too many came.
         #[serde(default, skip_serializing_if = "is_zero")]
@@ -397,13 +431,13 @@ pub enum EventKind {
         milliseconds: u64,
     },
     /// A person is asked whether a permission is given.
-    Question(Question),
+    Question(PermissionRequest),
     /// A question is over.
     QuestionEnd {
         /// Its number.
         number: u32,
         /// What became of it.
-        end: QuestionEnd,
+        end: PermissionRequestEnd,
         /// What was said with the answer.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         reason: String,
@@ -425,14 +459,16 @@ pub enum EventKind {
         /// What is removed; with a `*` at the end, much of what is in it.
         path: String,
         /// What holds it, or that nothing does.
-        reason: String,
+        #[serde(flatten)]
+        reason: Reason,
     },
     /// Something between the agent and its model could not be read.
     IntentUnread {
         /// How often, since it was last on record.
         times: u64,
         /// Why, the last time.
-        reason: String,
+        #[serde(flatten)]
+        reason: Reason,
     },
     /// What happened differs from what the model's answer said.
     Drift {
@@ -450,12 +486,23 @@ pub enum EventKind {
         /// The question's number.
         number: u32,
         /// Who, and why.
-        reason: String,
+        #[serde(flatten)]
+        reason: Reason,
     },
-    /// Somebody connected to the cage's control socket who may not; the first sixteen are recorded.
+    /// Somebody connected to the cage's control socket who may not; sixteen are recorded at once,
+    /// then one a minute.
     PeerRefused {
         /// Why.
-        reason: String,
+        #[serde(flatten)]
+        reason: Reason,
+    },
+    /// Refusals of one kind that have no line of their own because there were too many; told at
+    /// the cage's end.
+    LeftOut {
+        /// Of what.
+        what: LeftOut,
+        /// How many.
+        times: u64,
     },
     /// Something was used, in a run that is observed.
     Observed(Observation),

@@ -112,8 +112,8 @@ impl Extent {
         }
     }
 
-    /// Whether a door has to be there for it.
-    pub const fn needs_door(&self) -> bool {
+    /// Whether a proxy has to be there for it.
+    pub const fn needs_proxy(&self) -> bool {
         matches!(
             self,
             Extent::Host(_)

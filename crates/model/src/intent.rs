@@ -1,4 +1,4 @@
-//! What an agent's model says that the agent is about to do, as the network door tells it.
+//! What an agent's model says that the agent is about to do, as the egress proxy tells it.
 //!
 //! Whoever reads this treats it as written by an attacker: it names things, and grants nothing.
 

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// How a cage is made: a rung of the ladder, the weakest first.
+/// How a cage is made: an isolation level, the weakest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Isolation {
@@ -19,7 +19,7 @@ pub enum Isolation {
 }
 
 impl Isolation {
-    /// Every rung, the weakest first.
+    /// Every isolation level, the weakest first.
     pub const ALL: [Isolation; 4] = [
         Isolation::Landlock,
         Isolation::Chroot,
@@ -53,7 +53,7 @@ impl fmt::Display for UnknownIsolation {
         let names = Isolation::ALL.map(Isolation::name).join(", ");
         write!(
             f,
-            "there is no isolation `{}`; write one of {names}",
+            "unknown isolation level `{}`; expected one of {names}",
             self.0
         )
     }

@@ -118,7 +118,7 @@ pub struct UnknownLayer(pub String);
 
 impl fmt::Display for UnknownLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "there is no layer `{}`; the layers are ", self.0)?;
+        write!(f, "unknown layer `{}`; expected one of ", self.0)?;
         for (i, layer) in Layer::ALL.iter().enumerate() {
             if i > 0 {
                 f.write_str(", ")?;

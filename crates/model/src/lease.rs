@@ -133,7 +133,7 @@ pub struct UnknownShellMode(pub String);
 impl fmt::Display for UnknownShellMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = self.0.escape_debug();
-        write!(f, "`{text}` is no way with shells; write scoped or plain")
+        write!(f, "unknown shell mode `{text}`; expected scoped or plain")
     }
 }
 
@@ -149,6 +149,12 @@ impl std::str::FromStr for ShellMode {
     }
 }
 
+/// Where the socket for permission requests is in a cage.
+pub const ASK_SOCKET: &str = "/.ironcage/ask";
+/// Where the program is that sends them.
+pub const ASK_PROGRAM: &str = "/.ironcage/bin/ironcage";
+/// Where the reader program is in a cage whose shell runs commands in scopes.
+pub const READER_PROGRAM: &str = "/.ironcage/bin/reader";
 /// Where programs stand in a cage that are named like shells and bring each command to a scope.
 pub const SHELL_PLACE: &str = "/.ironcage/shell";
 
@@ -173,7 +179,7 @@ pub enum Resource {
         /// Which requests.
         rule: HttpRule,
     },
-    /// A secret, put on requests by the network door.
+    /// A secret, put on requests by the egress proxy.
     Secret {
         /// The variable that holds its placeholder in the cage.
         name: String,
@@ -306,7 +312,7 @@ pub enum LeaseOrigin {
     ToolCall,
     /// Somebody in the cage, at its ask socket.
     Ask,
-    /// What the model answered, read at the network door.
+    /// What the model answered, read at the egress proxy.
     Answer,
     /// A command of a shell in the cage, which is to run in a scope.
     Shell,
@@ -318,8 +324,8 @@ impl LeaseOrigin {
         match self {
             LeaseOrigin::Operator => "the operator",
             LeaseOrigin::ToolCall => "a tool call",
-            LeaseOrigin::Ask => "somebody in the cage",
-            LeaseOrigin::Answer => "the model's answer",
+            LeaseOrigin::Ask => "a process in the cage",
+            LeaseOrigin::Answer => "the model's response",
             LeaseOrigin::Shell => "a shell command",
         }
     }

@@ -3,6 +3,7 @@
 //! Everything here is data: ids, layers and how far each one holds, limits, events and
 //! outcomes. No behaviour beyond parsing and printing, no input or output, no dependency
 //! but serde. Every other room may use this one; this one uses none.
+#![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
 pub mod base64;
@@ -15,12 +16,14 @@ mod intent;
 mod isolation;
 mod layer;
 mod lease;
+mod lease_outcome;
 mod limit;
 mod live;
 mod network;
 mod outcome;
+mod permission_request;
 mod printable;
-mod question;
+mod reason;
 mod request;
 mod secret;
 mod span;
@@ -29,8 +32,8 @@ mod taint;
 
 pub use enforcement::{Enforcement, LayerReport};
 pub use event::{
-    Denial, Event, EventKind, Grant, MessageVerdict, NetworkVerdict, Observation, Protocol,
-    Traffic, Usage, Use,
+    Denial, Event, EventKind, Grant, LeftOut, MessageVerdict, NetworkVerdict, Observation,
+    Protocol, Traffic, Usage, Use,
 };
 pub use extent::{Extent, InvalidPortPattern, PortPattern};
 pub use id::{CageId, InvalidCageId};
@@ -39,9 +42,11 @@ pub use intent::{Announced, Contact, Intent, IntentRecord, MOST_INTENDED, Overhe
 pub use isolation::{Isolation, UnknownIsolation};
 pub use layer::{Layer, UnknownLayer};
 pub use lease::{
-    Approver, Holder, Holders, Lease, LeaseEnd, LeaseOrigin, Mark, Resource, Right, SHELL_PLACE,
-    Scope, ShellMode, Term, UnknownShellMode, WordsMode,
+    ASK_PROGRAM, ASK_SOCKET, Approver, Holder, Holders, Lease, LeaseEnd, LeaseOrigin, Mark,
+    READER_PROGRAM, Resource, Right, SHELL_PLACE, Scope, ShellMode, Term, UnknownShellMode,
+    WordsMode,
 };
+pub use lease_outcome::{GrantedLease, LeaseOutcome, LeaseSummary};
 pub use limit::{LimitHit, LimitKind, bytes_as_written};
 pub use live::{
     Flow, FlowRequest, FlowStep, InvalidPublish, LiveRule, NetworkLimits, Publish, RuleChange,
@@ -51,8 +56,12 @@ pub use network::{
     special,
 };
 pub use outcome::{Ending, Lent, Outcome};
+pub use permission_request::{PermissionRequest, PermissionRequestEnd};
 pub use printable::Printable;
-pub use question::{Question, QuestionEnd};
+pub use reason::{
+    Datum, LeaseReason, NetworkReason, Reason, ReasonEntry, StartCode, SupervisorReason,
+    find_reason, reason_tables,
+};
 pub use request::{
     AmbiguousPath, HttpRule, InvalidHttpRuleText, InvalidPathPattern, PathPattern, RequestPath,
 };

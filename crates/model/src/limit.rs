@@ -54,8 +54,26 @@ pub struct LimitHit {
     pub limit: LimitKind,
     /// Its value as a person writes it: `512M`, `100`, `30s`.
     pub value: String,
-    /// Whether the cage was ended for it; otherwise the kernel refused the operation.
+    /// Whether it ended the run: the cage was killed, or had written more than it may when its
+    /// command ended. Otherwise the kernel refused the operation.
     pub ended: bool,
+    /// Bytes or files that were counted, where that is more than the limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used: Option<u64>,
+}
+
+impl LimitHit {
+    /// What was counted, as a person reads it.
+    pub fn used_as_written(&self) -> Option<String> {
+        const MEGABYTE: u64 = 1 << 20;
+        self.used.map(|used| match self.limit {
+            LimitKind::Memory | LimitKind::Disk if used >= MEGABYTE => {
+                format!("{}M", used.div_ceil(MEGABYTE))
+            }
+            LimitKind::Memory | LimitKind::Disk => format!("{used} bytes"),
+            _ => used.to_string(),
+        })
+    }
 }
 
 /// A size as a person writes it: `536870912` is `512M`, the largest unit that leaves no rest.
@@ -78,6 +96,24 @@ pub fn bytes_as_written(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_used_is_rounded_up_so_that_it_never_reads_as_the_limit() {
+        let hit = |limit, used| LimitHit {
+            limit,
+            value: "64M".into(),
+            ended: true,
+            used,
+        };
+        let written = |limit, used| hit(limit, used).used_as_written();
+        assert_eq!(written(LimitKind::Disk, None), None);
+        let disk = written(LimitKind::Disk, Some((64 << 20) + 1));
+        assert_eq!(disk.as_deref(), Some("65M"));
+        let small = written(LimitKind::Disk, Some(4096));
+        assert_eq!(small.as_deref(), Some("4096 bytes"));
+        let files = written(LimitKind::Inodes, Some(5001));
+        assert_eq!(files.as_deref(), Some("5001"));
+    }
 
     #[test]
     fn sizes_are_written_in_the_largest_unit_without_rest() {

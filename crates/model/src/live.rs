@@ -50,13 +50,13 @@ pub enum RuleChange {
     Removed,
 }
 
-/// Bounds on what goes through the network door; `None` is no bound.
+/// Bounds on what goes through the egress proxy; `None` is no bound.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct NetworkLimits {
     /// Connections at once.
     pub connections: Option<u64>,
-    /// Requests a second: those of HTTP that the door sees, and connections that it does not
+    /// Requests a second: those of HTTP that the proxy sees, and connections that it does not
     /// look into.
     pub requests_per_second: Option<u64>,
     /// Bytes that go out to one host.
@@ -65,7 +65,7 @@ pub struct NetworkLimits {
     pub bytes_out: Option<u64>,
     /// Hosts that were not reached before, in one minute.
     pub new_hosts_per_minute: Option<u64>,
-    /// Bytes in the body of one request, where the door sees it.
+    /// Bytes in the body of one request, where the proxy sees it.
     pub body: Option<u64>,
 }
 
@@ -99,7 +99,7 @@ pub enum FlowStep {
     Closed,
 }
 
-/// A request that the door saw.
+/// A request that the proxy saw.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowRequest {
     /// Its method.

@@ -220,9 +220,11 @@ impl HostRule {
 
     /// Whether it is about this port of this address. IPv4 in an IPv6 address counts as IPv4.
     pub fn covers(&self, address: IpAddr, port: u16) -> bool {
-        if !self.ports.contains(port) {
-            return false;
-        }
+        self.ports.contains(port) && self.knows_address(address)
+    }
+
+    /// Whether it is about any port of this address. IPv4 in an IPv6 address counts as IPv4.
+    pub fn knows_address(&self, address: IpAddr) -> bool {
         match &self.to {
             Destination::Any => true,
             Destination::Net {

@@ -1,6 +1,6 @@
 //! How a cage ended.
 
-use crate::{LayerReport, LimitHit};
+use crate::{LayerReport, LimitHit, Reason, Traffic};
 use serde::{Deserialize, Serialize};
 
 /// Why the command of a cage is no longer running.
@@ -32,7 +32,8 @@ pub enum Ending {
     /// Ironcage could not hold it any longer and ended it.
     Failed {
         /// What went wrong.
-        reason: String,
+        #[serde(flatten)]
+        reason: Reason,
     },
 }
 
@@ -41,7 +42,7 @@ impl Ending {
     /// number; 124 for the time limits, 137 for memory and disk; 126 and 127 as shells have
     /// them; 125 for our own errors.
     pub fn exit_code(&self) -> u8 {
-        const ENOENT: i32 = 2;
+        const ENOENT: i32 = linux_raw_sys::errno::ENOENT as i32;
         match self {
             Ending::Exited { code } => *code,
             Ending::Stopped => 0,
@@ -69,9 +70,15 @@ pub struct Outcome {
     /// Files that appeared and that the host would execute or trust.
     #[serde(default)]
     pub planted: Vec<String>,
-    /// Why the network door listened on single ports only, where it did.
+    /// Why the egress proxy listened on single ports only, where it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub door_narrowed: Option<String>,
+    /// What the network denied, one for each destination.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub network_denied: Vec<Traffic>,
+    /// Denials of more destinations than are told apart.
+    #[serde(default)]
+    pub network_denied_more: u64,
     /// What the model's answers opened, in all.
     #[serde(default)]
     pub lent: Lent,
@@ -103,6 +110,7 @@ mod tests {
             limit,
             value: "1".into(),
             ended: true,
+            used: None,
         };
         let limit = |kind| Ending::Limit { hit: hit(kind) }.exit_code();
         assert_eq!(limit(LimitKind::Time), 124);

@@ -258,7 +258,7 @@ impl RequestPath {
         let mut readings = vec![path.as_bytes().to_vec()];
         for _ in 0..2 {
             let last = readings.last().map(Vec::as_slice).unwrap_or_default();
-            let decoded = decode(last).ok_or(AmbiguousPath("an escape in the path is none"));
+            let decoded = decode(last).ok_or(AmbiguousPath("invalid percent-encoding in the path"));
             match decoded {
                 Ok(decoded) if decoded != last => readings.push(decoded),
                 Ok(_) => break,

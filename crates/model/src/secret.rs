@@ -1,10 +1,40 @@
-//! Secrets that the network door puts on requests: which, from where, for whom, and in which
+//! Secrets that the egress proxy puts on requests: which, from where, for whom, and in which
 //! place. Never their values.
 
-use crate::network::{HostName, HostRule};
-use serde::Serialize;
+use crate::network::{HOST_NAME, HostName, HostRule};
+use crate::request::HttpRule;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Text that is not the normal form of what it should name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InvalidSecretText(&'static str);
+
+impl fmt::Display for InvalidSecretText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "not {} in its normal form", self.0)
+    }
+}
+
+impl std::error::Error for InvalidSecretText {}
+
+/// Reads what [`fmt::Display`] printed, where a rule is handed to another program.
+macro_rules! read_as_printed {
+    ($type:ty) => {
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+read_as_printed!(SecretSource);
+read_as_printed!(SecretPlace);
+read_as_printed!(TokenServer);
 
 /// Where a secret comes from when a cage starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +63,28 @@ impl fmt::Display for SecretSource {
             SecretSource::Command(command) => write!(f, "command:{command}"),
             SecretSource::Keyring { service, user } => write!(f, "keyring:{service}/{user}"),
         }
+    }
+}
+
+impl FromStr for SecretSource {
+    type Err = InvalidSecretText;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const INVALID: InvalidSecretText = InvalidSecretText("the source of a secret");
+        let (kind, rest) = text.split_once(':').ok_or(INVALID)?;
+        Ok(match kind {
+            "env" => SecretSource::Env(rest.to_owned()),
+            "file" => SecretSource::File(rest.into()),
+            "command" => SecretSource::Command(rest.to_owned()),
+            "keyring" => {
+                let (service, user) = rest.split_once('/').ok_or(INVALID)?;
+                SecretSource::Keyring {
+                    service: service.to_owned(),
+                    user: user.to_owned(),
+                }
+            }
+            _ => return Err(INVALID),
+        })
     }
 }
 
@@ -67,6 +119,20 @@ impl fmt::Display for SecretPlace {
     }
 }
 
+impl FromStr for SecretPlace {
+    type Err = InvalidSecretText;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(match text.split_once(':') {
+            None if text == "basic" => SecretPlace::Basic,
+            Some(("header", name)) => SecretPlace::Header(name.to_owned()),
+            Some(("query", name)) => SecretPlace::Query(name.to_owned()),
+            Some(("body", name)) => SecretPlace::Body(name.to_owned()),
+            _ => return Err(InvalidSecretText("the place of a secret")),
+        })
+    }
+}
+
 impl Serialize for SecretPlace {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
@@ -74,7 +140,7 @@ impl Serialize for SecretPlace {
 }
 
 /// A secret that the cage has a placeholder of.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SecretRule {
     /// The variable that holds the placeholder in the cage.
     pub name: String,
@@ -85,7 +151,7 @@ pub struct SecretRule {
     /// In which places of a request.
     pub places: Vec<SecretPlace>,
     /// Whether the placeholder becomes the value only while there is a lease on it.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leased: bool,
 }
 
@@ -112,6 +178,16 @@ impl SecretRule {
             .collect()
     }
 
+    /// Its hosts, as a policy writes them.
+    pub fn host_texts(&self) -> Vec<String> {
+        let text = |host: &HostRule| match host.to.is_name(HOST_NAME) {
+            // Without TLS, which is said.
+            true => format!("http://{host}"),
+            false => host.to_string(),
+        };
+        self.hosts.iter().map(text).collect()
+    }
+
     /// Whether it is for this port of this name.
     pub fn is_for(&self, name: &HostName, port: u16) -> bool {
         self.hosts.iter().any(|host| host.names(name, port))
@@ -119,13 +195,16 @@ impl SecretRule {
 }
 
 /// Keys of Amazon's with which requests to some hosts are signed anew.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AwsRule {
     /// Where the keys come from: the caller's variables, or what a file or command says in the
     /// form of `credential_process`.
     pub from: SecretSource,
     /// For whom they are.
     pub hosts: Vec<HostRule>,
+    /// What hands out credentials and is signed all the same: a service, or `service:Action`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub credentials: Vec<String>,
 }
 
 impl AwsRule {
@@ -138,7 +217,7 @@ impl AwsRule {
 }
 
 /// Which agent's file a login is kept in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LoginFormat {
     /// Claude Code's.
@@ -168,6 +247,25 @@ impl fmt::Display for TokenServer {
     }
 }
 
+impl FromStr for TokenServer {
+    type Err = InvalidSecretText;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const INVALID: InvalidSecretText = InvalidSecretText("the address of a token server");
+        let rest = text.strip_prefix("https://").ok_or(INVALID)?;
+        let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let (name, port) = match host.split_once(':') {
+            Some((name, port)) => (name, port.parse().map_err(|_| INVALID)?),
+            None => (host, 443),
+        };
+        Ok(TokenServer {
+            name: HostName::from_ascii(name.as_bytes()).map_err(|_| INVALID)?,
+            port,
+            path: path.to_owned(),
+        })
+    }
+}
+
 impl Serialize for TokenServer {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
@@ -175,7 +273,7 @@ impl Serialize for TokenServer {
 }
 
 /// A login that the cage has a placeholder of.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoginRule {
     /// Its name, which is the agent's.
     pub name: String,
@@ -189,4 +287,6 @@ pub struct LoginRule {
     pub client: String,
     /// Who gets the access token.
     pub hosts: Vec<HostRule>,
+    /// With which requests: an account can do more than answer a model's questions.
+    pub requests: Vec<HttpRule>,
 }

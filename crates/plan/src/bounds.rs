@@ -1,4 +1,4 @@
-//! Bounds in numbers: shares of the host resolved, rlimits, kernel counters.
+//! Limits as numbers: resolved shares of the host, rlimits, kernel counters.
 
 use crate::make::has_controller;
 use crate::plan::{Bound, Bounds, Counter, Item, Resource, Rlimit, TimeBound};
@@ -89,7 +89,7 @@ pub(crate) fn rlimits(bounds: &Bounds, host: &HostCaps) -> Vec<Item<Rlimit>> {
             &bounds.pids.origin,
         );
     }
-    if !has_controller(host, "memory") {
+    if !has_controller(host, "memory") || host.swap_uncounted {
         // The watchdog holds the limit and says so; this stops what is faster than it. Not
         // lower, because programs reserve more than they use.
         let memory = bounds.memory.what.value;
@@ -109,7 +109,7 @@ pub(crate) fn processors(bounds: &Bounds, host: &HostCaps, notes: &mut Vec<Strin
     let whole = u32::try_from(milli.div_ceil(1000)).unwrap_or(u32::MAX);
     if !milli.is_multiple_of(1000) {
         notes.push(format!(
-            "without a cgroup the cpus limit of {} holds as {whole} whole processor(s)",
+            "without a cgroup, the cpus limit of {} is enforced as {whole} whole CPU(s)",
             milli as f64 / 1000.0
         ));
     }

@@ -1,10 +1,10 @@
 //! The command: its environment, where its program is looked for, where it starts.
 
 use crate::plan::{Command, Identity, Item, NodeKind, Plan, Variable, ViewOp};
-use crate::view::Made;
-use crate::{PlanError, Request, network};
+use crate::view::ViewPlan;
+use crate::{PlanError, Request, agent_help, network};
 use ironcage_model::AwsRule;
-use ironcage_policy::{EnvRule, Origin, Policy, WorkspaceMode};
+use ironcage_policy::{EnvRule, Origin, Policy, WorkspaceMode, bundles};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -12,11 +12,14 @@ use std::path::{Path, PathBuf};
 /// Programs of the system view.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// Variables that an image does not set.
+const CAGES_OWN: [&str; 5] = ["HOME", "USER", "LOGNAME", "TMPDIR", "IRONCAGE"];
+
 pub(crate) fn make(
     policy: &Policy,
     request: &Request,
     identity: &Identity,
-    view: &Made,
+    view: &ViewPlan,
 ) -> Result<Command, PlanError> {
     if request.argv.is_empty() && !request.sticky {
         return Err(PlanError::NoCommand);
@@ -55,7 +58,7 @@ pub(crate) fn not_passed(policy: &Policy, request: &Request) -> Vec<String> {
                 .any(|(known, _)| matches(name, known.as_bytes()))
         {
             notes.push(format!(
-                "{} {name}: there is no such variable in your environment, so none is passed",
+                "{} {name}: not passed, because it is not set in your environment",
                 rule.origin
             ));
         }
@@ -102,7 +105,7 @@ fn environment(
     policy: &Policy,
     request: &Request,
     identity: &Identity,
-    view: &Made,
+    view: &ViewPlan,
 ) -> Vec<Item<Variable>> {
     let user = if identity.uid == 0 { "root" } else { "agent" };
     let mut variables: Vec<Item<Variable>> = Vec::new();
@@ -121,9 +124,33 @@ fn environment(
     set("SHELL".into(), "/bin/sh".into(), built_in());
     set("TMPDIR".into(), "/tmp".into(), built_in());
     set("IRONCAGE".into(), "1".into(), built_in());
+    if policy.ceiling.is_given() {
+        set(
+            agent_help::VARIABLE.into(),
+            agent_help::FILE.into(),
+            built_in(),
+        );
+    }
     // Where a git that was not built for /usr looks for it.
     let git = "/etc/gitconfig";
     set("GIT_CONFIG_SYSTEM".into(), git.into(), built_in());
+    let network = &policy.network;
+    for bundle in bundles::ENTRIES {
+        let is_allowed =
+            network.open.value || network.bundles.iter().any(|b| b.value == bundle.name);
+        for (name, value) in bundle.without.iter().filter(|_| !is_allowed) {
+            let origin = format!("built in: no bundle {}", bundle.name);
+            set(name.into(), value.into(), origin);
+        }
+    }
+    if let Some(image) = &request.image {
+        for (name, value) in &image.env {
+            // The cage's own home and user are the agent's, whatever the image says.
+            if !CAGES_OWN.contains(&name.as_str()) {
+                set(name.into(), value.into(), format!("image {}", image.name));
+            }
+        }
+    }
     for item in &view.variables {
         let Variable { name, value } = item.what.clone();
         set(name, value, item.origin.clone());
@@ -144,7 +171,7 @@ fn environment(
         }
     }
     // Last: nothing else is to stand where a placeholder does.
-    if policy.has_door() {
+    if policy.has_proxy() {
         for secret in secrets {
             let name = &secret.value.name;
             let value = network::placeholder(name, request.nonce);
@@ -162,7 +189,7 @@ fn environment(
 
 /// The caller's PATH as far as it is there inside, in the caller's order: a program of theirs
 /// may stand in front of the system's, or behind it. Then what it does not name of the system's.
-fn search_path(view: &Made) -> OsString {
+fn search_path(view: &ViewPlan) -> OsString {
     let system: Vec<&Path> = PATH.split(':').map(Path::new).collect();
     let visible = |entry: &Path| {
         // From the end: toolchains and the workspace come after the system.
@@ -196,7 +223,7 @@ fn search_path(view: &Made) -> OsString {
 }
 
 /// Whether a name fits a rule: itself, or a prefix with a star as in `LC_*`.
-fn matches(rule: &str, name: &[u8]) -> bool {
+pub(crate) fn matches(rule: &str, name: &[u8]) -> bool {
     match rule.strip_suffix('*') {
         Some(prefix) => name.starts_with(prefix.as_bytes()),
         None => rule.as_bytes() == name,

@@ -1,6 +1,6 @@
 //! Why a policy cannot become a plan.
 
-use ironcage_model::{Isolation, Layer, Printable};
+use ironcage_model::{Isolation, Layer, Printable, StartCode};
 use std::path::{Path, PathBuf};
 
 fn shown(path: &Path) -> Printable<'_> {
@@ -12,12 +12,12 @@ fn shown(path: &Path) -> Printable<'_> {
 pub enum PlanError {
     /// A required layer cannot be had.
     #[error(
-        "the policy requires the layer {layer} (from {origin}), and --isolation {isolation} lacks it here: {why}"
+        "cannot enforce the required layer {layer} (from {origin}) with --isolation {isolation} on this host: {why}"
     )]
     MissingLayer {
         /// Which.
         layer: Layer,
-        /// With which rung.
+        /// With which isolation level.
         isolation: Isolation,
         /// Who requires it.
         origin: String,
@@ -28,7 +28,7 @@ pub enum PlanError {
     },
     /// Means against side channels that this host lacks.
     #[error(
-        "{origin} asks for everything against side channels, and this host lacks {}; --side-channels cores does without, and a machine of its own (a virtual one with its own cores) does not need them",
+        "cannot enforce side-channels = \"hardened\" ({origin}): this host lacks {}; use --side-channels cores, or a separate machine or virtual machine with its own cores",
         missing.join("; ")
     )]
     SideChannels {
@@ -37,10 +37,10 @@ pub enum PlanError {
         /// What is missing, each with the reason.
         missing: Vec<String>,
     },
-    /// Something that a rung of the ladder cannot do.
-    #[error("{origin} asks for {what}, which --isolation {isolation} cannot have: {why}")]
+    /// Something that an isolation level cannot do.
+    #[error("cannot use {what} ({origin}) with --isolation {isolation}: {why}")]
     Unsupported {
-        /// The rung.
+        /// The isolation level.
         isolation: Isolation,
         /// What was asked for.
         what: String,
@@ -51,17 +51,25 @@ pub enum PlanError {
     },
     /// What a run uses is to be observed, and the kernel cannot report it.
     #[error(
-        "what the command uses cannot be observed: this kernel does not report system calls to a supervisor (seccomp user notification, Linux 5.5); `ironcage run` works without"
+        "cannot observe what the command uses: denials cannot be reported to a supervisor here (a seccomp filter around this process already has a listener); run it without --observe"
     )]
     CannotObserve,
+    /// A list without execve needs a listener for the first one, and there is none.
+    #[error(
+        "the system call list {list} allows no execve, so the command itself starts by the supervisor's answer, and denials cannot be reported to it here"
+    )]
+    NoFirstExec {
+        /// The list.
+        list: &'static str,
+    },
     /// TLS is to be opened, and there is nothing to know servers by.
     #[error(
-        "rules over requests and secrets need certificate authorities to know servers by, and this host has none: install ca-certificates, or name a file of them in SSL_CERT_FILE"
+        "cannot verify servers for request rules and secrets: this host has no certificate authorities; install ca-certificates, or set SSL_CERT_FILE to a file of them"
     )]
     NoAuthorities,
     /// A path of the policy is not there.
     #[error(
-        "{origin} names {}, which does not exist or cannot be seen",
+        "cannot use {} ({origin}): it does not exist, or is not accessible",
         shown(path)
     )]
     MissingPath {
@@ -71,7 +79,7 @@ pub enum PlanError {
         origin: String,
     },
     /// A path that no cage may have.
-    #[error("{origin} names {}: {why}", shown(path))]
+    #[error("cannot use {} ({origin}): {why}", shown(path))]
     RefusedPath {
         /// The path.
         path: PathBuf,
@@ -82,7 +90,7 @@ pub enum PlanError {
     },
     /// What patterns hide cannot be found by a walk of a sane length.
     #[error(
-        "{origin} hides by a pattern, and in {} there are more than {what}: name the directory that they lie in, or begin the pattern with a smaller one",
+        "cannot expand the hide pattern ({origin}): {} contains more than {what}; hide a whole directory, or start the pattern at a smaller one",
         shown(path)
     )]
     HiddenWalk {
@@ -94,7 +102,7 @@ pub enum PlanError {
         origin: String,
     },
     /// A path that is given only by an explicit word.
-    #[error("{origin} names {}: {why}", shown(path))]
+    #[error("cannot use {} ({origin}): {why}", shown(path))]
     GuardedPath {
         /// The path.
         path: PathBuf,
@@ -106,7 +114,7 @@ pub enum PlanError {
         parts_are_free: bool,
     },
     /// A workspace that would give away too much.
-    #[error("{} cannot be the workspace: {why}", shown(path))]
+    #[error("cannot use {} as the workspace: {why}", shown(path))]
     Workspace {
         /// The path.
         path: PathBuf,
@@ -116,7 +124,7 @@ pub enum PlanError {
         can_be_forced: bool,
     },
     /// A directory that cannot be had as a copy-on-write view.
-    #[error("{} cannot be had copy-on-write: {why}", shown(path))]
+    #[error("cannot create a copy-on-write view of {}: {why}", shown(path))]
     CopyOnWrite {
         /// The directory.
         path: PathBuf,
@@ -133,7 +141,7 @@ pub enum PlanError {
     #[error("no command was given")]
     NoCommand,
     /// A list or group of system calls that does not exist.
-    #[error("{origin} names the system call list or group `{name}`, which does not exist")]
+    #[error("unknown system call list or group `{name}` ({origin})")]
     UnknownSyscalls {
         /// The name.
         name: String,
@@ -141,7 +149,7 @@ pub enum PlanError {
         origin: String,
     },
     /// A capability that does not exist or cannot be given.
-    #[error("{origin} names the capability {name}: {why}")]
+    #[error("cannot use the capability {name} ({origin}): {why}")]
     Capability {
         /// The name.
         name: String,
@@ -151,7 +159,7 @@ pub enum PlanError {
         why: String,
     },
     /// A socket of the host's that is not given.
-    #[error("{origin} gives the socket {}: {why}", Printable::new(path))]
+    #[error("cannot use the socket {} ({origin}): {why}", Printable::new(path))]
     Socket {
         /// Which.
         path: PathBuf,
@@ -161,7 +169,7 @@ pub enum PlanError {
         why: String,
     },
     /// A bundle of hosts that cannot be had.
-    #[error("{origin} names the bundle {name}: {why}")]
+    #[error("cannot use the bundle {name} ({origin}): {why}")]
     Bundle {
         /// The name.
         name: String,
@@ -171,14 +179,38 @@ pub enum PlanError {
         why: String,
     },
     /// A protected path to be lifted that is not protected.
-    #[error(
-        "{origin} lifts the protection of {}, which is not protected",
-        shown(path)
-    )]
+    #[error("cannot unprotect {} ({origin}): it is not protected", shown(path))]
     NotProtected {
         /// The path.
         path: PathBuf,
         /// Who names it.
         origin: String,
     },
+}
+
+impl PlanError {
+    /// The stable code.
+    pub fn code(&self) -> StartCode {
+        match self {
+            PlanError::MissingLayer { .. } => StartCode::LayerMissing,
+            PlanError::SideChannels { .. } => StartCode::SideChannels,
+            PlanError::Unsupported { .. } => StartCode::Unsupported,
+            PlanError::CannotObserve => StartCode::CannotObserve,
+            PlanError::NoFirstExec { .. } => StartCode::NoFirstExec,
+            PlanError::NoAuthorities => StartCode::NoAuthorities,
+            PlanError::MissingPath { .. } => StartCode::PathMissing,
+            PlanError::RefusedPath { .. } => StartCode::PathRefused,
+            PlanError::HiddenWalk { .. } => StartCode::HideTooBroad,
+            PlanError::GuardedPath { .. } => StartCode::PathGuarded,
+            PlanError::Workspace { .. } => StartCode::WorkspaceRefused,
+            PlanError::CopyOnWrite { .. } => StartCode::CopyOnWrite,
+            PlanError::WorkingDirectory { .. } => StartCode::WorkingDirectory,
+            PlanError::NoCommand => StartCode::NoCommand,
+            PlanError::UnknownSyscalls { .. } => StartCode::UnknownSyscalls,
+            PlanError::Capability { .. } => StartCode::CapabilityRefused,
+            PlanError::Socket { .. } => StartCode::SocketRefused,
+            PlanError::Bundle { .. } => StartCode::BundleRefused,
+            PlanError::NotProtected { .. } => StartCode::NotProtected,
+        }
+    }
 }

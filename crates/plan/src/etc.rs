@@ -1,4 +1,4 @@
-//! The files of `/etc` that are made for the cage rather than taken from the host.
+//! The files in `/etc` that are generated for the cage.
 
 use crate::Request;
 use crate::identity::{git, ssh};
@@ -29,9 +29,9 @@ pub(crate) fn content(
             "127.0.0.1 localhost {hostname}\n::1 localhost ip6-localhost ip6-loopback {hostname}\n"
         ),
         "resolv.conf" if policy.network.is_given() => {
-            "# The network door answers, for the names that the policy allows.\nnameserver 198.18.0.1\n".into()
+            "# The egress proxy resolves the names that the policy allows.\nnameserver 198.18.0.1\n".into()
         }
-        "resolv.conf" => "# This cage has no network: there is no resolver to reach.\n".into(),
+        "resolv.conf" => "# This cage has no network. This resolver says of every name that it does not exist.\nnameserver 127.0.0.53\n".into(),
         "nsswitch.conf" => "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\nprotocols: files\nservices: files\nethers: files\nrpc: files\n".into(),
         "hostname" => format!("{hostname}\n"),
         "machine-id" => format!("{}\n", "0".repeat(32)),

@@ -1,8 +1,10 @@
 //! The plan as text for a person: exactly what would be enforced, in order, with origins.
 
 use crate::network::NetworkRule;
-use crate::plan::{Access, AccessRights, IdMap, Item, NodeKind, Plan, ViewOp, WriteRights};
-use crate::seccomp::{FilterRule, Refusal};
+use crate::plan::{
+    Access, AccessRights, IdMap, Item, NodeKind, Plan, SupervisorFile, ViewOp, WriteRights,
+};
+use crate::seccomp::{DefaultAction, FilterRule};
 use ironcage_model::{Extent, Printable, Span};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -33,14 +35,14 @@ fn write_all(plan: &Plan, detail: Detail, out: &mut String) -> fmt::Result {
         .collect();
     writeln!(out, "plan {}", plan.digest())?;
     writeln!(out, "profile    {}", plan.profile)?;
-    let rung = &plan.rung;
+    let level = &plan.isolation_level;
     writeln!(
         out,
         "isolation  {}  [{}]",
-        rung.what.isolation,
-        Printable::new(&rung.origin)
+        level.what.isolation,
+        Printable::new(&level.origin)
     )?;
-    if let Some(runtime) = &rung.what.runtime {
+    if let Some(runtime) = &level.what.runtime {
         writeln!(out, "runtime    {}", Printable::new(&runtime.path))?;
     }
     writeln!(out, "command    {}", command.join(" "))?;
@@ -61,13 +63,13 @@ fn write_all(plan: &Plan, detail: Detail, out: &mut String) -> fmt::Result {
     if !plan.absent.is_empty() {
         writeln!(
             out,
-            "  {} protected names are not there; those that appear are reported at the end",
+            "  {} protected names do not exist; those that appear are reported at the end",
             plan.absent.len()
         )?;
     }
     section(
         out,
-        "capabilities given back",
+        "restored capabilities",
         &plan.capabilities,
         |capability, line| line.write_str(&capability.name),
     )?;
@@ -85,7 +87,7 @@ fn write_all(plan: &Plan, detail: Detail, out: &mut String) -> fmt::Result {
         |rule, line| {
             let rights = match rule.rights {
                 WriteRights::Tree => "everything in",
-                WriteRights::Existing => "existing files of",
+                WriteRights::Existing => "existing files in",
             };
             write!(line, "{rights} {}", Printable::new(&rule.path))
         },
@@ -100,10 +102,10 @@ fn write_all(plan: &Plan, detail: Detail, out: &mut String) -> fmt::Result {
         writeln!(out, "  {:<14} {}", report.layer.name(), report.enforcement)?;
     }
     for layer in &plan.degraded {
-        writeln!(out, "  degraded by explicit word: {layer}")?;
+        writeln!(out, "  degraded because you allowed it: {layer}")?;
     }
     if !plan.unenforced.is_empty() {
-        let title = "asked for by the policy, and not enforced";
+        let title = "in the policy, but not enforced";
         section(out, title, &plan.unenforced, |item, line| {
             write!(
                 line,
@@ -121,7 +123,7 @@ fn first_lock(plan: &Plan, out: &mut String) -> fmt::Result {
     if let Some(scratch) = &plan.scratch {
         writeln!(
             out,
-            "\nown directory, removed at the end ({} stands for the cage's id)\n  {}",
+            "\nthe cage's own directory, removed at the end ({} is the cage's ID)\n  {}",
             crate::plan::CAGE,
             Printable::new(&scratch.path)
         )?;
@@ -129,7 +131,7 @@ fn first_lock(plan: &Plan, out: &mut String) -> fmt::Result {
     if plan.access_rules.is_empty() {
         return Ok(());
     }
-    let title = "landlock: nothing can be opened but";
+    let title = "landlock: only these can be opened";
     section(out, title, &plan.access_rules, |rule, line| {
         let rights = match rule.rights {
             AccessRights::ReadTree | AccessRights::ReadFile => "read-only",
@@ -144,7 +146,7 @@ fn leases(plan: &Plan, out: &mut String) -> fmt::Result {
     let Some(leases) = &plan.leases else {
         return Ok(());
     };
-    let title = "leases: what the running cage may be given";
+    let title = "leases: paths that the running cage can get";
     section(out, title, &leases.paths, |part, line| {
         let (mark, right) = (part.mark.name(), part.right.name());
         write!(line, "{mark:<5} {right:<6} {}", Printable::new(&part.path))
@@ -152,7 +154,7 @@ fn leases(plan: &Plan, out: &mut String) -> fmt::Result {
     if leases.others.is_empty() {
         return Ok(());
     }
-    let title = "leases: and beside files";
+    let title = "leases: other resources that the running cage can get";
     section(out, title, &leases.others, |part, line| {
         let kind = match &part.extent {
             Extent::Host(_) => "host ",
@@ -172,21 +174,21 @@ fn taint(plan: &Plan, out: &mut String) -> fmt::Result {
     let Some(marking) = &plan.taint else {
         return Ok(());
     };
-    let title = "taint: private data lies in";
+    let title = "taint: private data in";
     section(out, title, &marking.private, |place, line| {
         write!(line, "{}", Printable::new(&place.path))
     })?;
-    let title = "taint: what these hosts serve is not trusted";
+    let title = "taint: untrusted content from";
     section(out, title, &marking.untrusted, |untrusted, line| {
         write!(line, "{}", untrusted.host)
     })?;
-    writeln!(out, "  from its start the cage has: {}", marking.start)?;
+    writeln!(out, "  the cage starts with: {}", marking.start)?;
     writeln!(
         out,
-        "  where both meet, leases by which something could leave are {}",
+        "  with both, a lease through which data could leave {}",
         match marking.ask {
-            true => "asked for first",
-            false => "given as the ceiling says",
+            true => "needs approval",
+            false => "follows the ceiling",
         }
     )
 }
@@ -196,51 +198,65 @@ fn network(plan: &Plan, out: &mut String) -> fmt::Result {
         return writeln!(out, "\nnetwork\n  none");
     };
     let rule = |rule: &NetworkRule, line: &mut String| write!(line, "{}", rule.rule);
-    section(out, "network: goes out", &network.allow, rule)?;
+    section(out, "network: allowed hosts", &network.allow, rule)?;
     if network.live {
         writeln!(
             out,
-            "  and what `ironcage net allow` allows while the cage runs"
+            "  and hosts that `ironcage net allow` adds while the cage runs"
         )?;
     }
     if !network.deny.is_empty() {
-        section(out, "network: denied all the same", &network.deny, rule)?;
+        section(out, "network: denied hosts", &network.deny, rule)?;
     }
     if !network.http.is_empty() {
-        let title = "network: only these requests go out to their hosts, whose TLS is opened";
+        let title = "network: hosts with request rules, with TLS interception";
         section(out, title, &network.http, |http, line| {
             write!(line, "{}", http.rule)
         })?;
     }
     if let Some(models) = &network.models {
-        let title = "network: models whose answers prepare leases, and whose TLS is opened for it";
+        let title = "network: models whose responses prepare leases, with TLS interception";
         section(out, title, &models.hosts, |host, line| {
-            write!(line, "{host}")
+            write!(line, "{}", host.rule)
         })?;
     }
     if !network.secrets.is_empty() {
-        let title = "network: secrets that the door puts on requests, and the cage never has";
+        let title =
+            "network: secrets that the egress proxy adds to requests; the cage never has them";
         section(out, title, &network.secrets, |secret, line| {
             let rule = &secret.rule;
-            let hosts: Vec<String> = rule.hosts.iter().map(ToString::to_string).collect();
+            let hosts = rule.host_texts();
             let from = rule.from.to_string();
             let from = Printable::new(&from);
             write!(line, "{} from {from} for {}", rule.name, hosts.join(", "))
         })?;
+        writeln!(
+            out,
+            "  in answers, values of 16 bytes or more are covered; shorter ones are not"
+        )?;
     }
     if let Some(keys) = &network.aws {
         let title =
-            "network: requests that the door signs with keys of Amazon's, which the cage never has";
+            "network: AWS keys with which the egress proxy signs requests; the cage never has them";
         section(out, title, std::slice::from_ref(keys), |keys, line| {
             let rule = &keys.rule;
             let hosts: Vec<String> = rule.hosts.iter().map(ToString::to_string).collect();
             let from = rule.from.to_string();
             let from = Printable::new(&from);
-            write!(line, "keys from {from} for {}", hosts.join(", "))
+            write!(line, "keys from {from} for {}", hosts.join(", "))?;
+            match rule.credentials.as_slice() {
+                [] => Ok(()),
+                named => write!(
+                    line,
+                    ", and for {}, which HANDS OUT CREDENTIALS",
+                    named.join(", ")
+                ),
+            }
         })?;
     }
     if !network.logins.is_empty() {
-        let title = "network: logins that the door puts on requests, and the cage never has";
+        let title =
+            "network: logins that the egress proxy adds to requests; the cage never has them";
         section(out, title, &network.logins, |login, line| {
             let rule = &login.rule;
             let hosts: Vec<String> = rule.hosts.iter().map(ToString::to_string).collect();
@@ -261,23 +277,23 @@ fn network(plan: &Plan, out: &mut String) -> fmt::Result {
         })?;
     }
     if !network.sockets.is_empty() {
-        let title = "network: sockets of the host";
+        let title = "network: host sockets";
         section(out, title, &network.sockets, |socket, line| {
             write!(line, "{}", Printable::new(&socket.path))?;
-            match socket.commands {
-                Some(commands) => write!(line, ", which COMMANDS {commands}"),
+            match &socket.commands {
+                Some(commands) => write!(line, ", which CONTROLS {commands}"),
                 None => Ok(()),
             }
         })?;
     }
     if !network.publish.is_empty() {
-        let title = "network: ports inside at the host's loopback";
+        let title = "network: ports published on the host's loopback";
         section(out, title, &network.publish, |port, line| {
             write!(line, "127.0.0.1:{} is {} inside", port.outer, port.inner)
         })?;
     }
     if !network.resolve.is_empty() {
-        let title = "network: names with an address of their own";
+        let title = "network: names with a fixed address";
         section(out, title, &network.resolve, |fixed, line| {
             write!(line, "{} is {}", fixed.name, fixed.address)
         })?;
@@ -287,14 +303,14 @@ fn network(plan: &Plan, out: &mut String) -> fmt::Result {
 
 fn identity(plan: &Plan, out: &mut String) -> fmt::Result {
     let outside = match plan.identity.map {
-        IdMap::Own { uid, gid } => format!("user {uid}, group {gid} outside"),
+        IdMap::Own { uid, gid } => format!("user {uid}, group {gid} on the host"),
         IdMap::Range { count } => {
-            format!("a range of {count} ids outside that no other cage has")
+            format!("its own range of {count} ids on the host")
         }
     };
     writeln!(
         out,
-        "agent      user {}, group {} inside; {outside}",
+        "agent      user {}, group {} in the cage; {outside}",
         plan.identity.uid, plan.identity.gid
     )?;
     writeln!(
@@ -311,7 +327,7 @@ fn identity(plan: &Plan, out: &mut String) -> fmt::Result {
     };
     writeln!(
         out,
-        "processors at least {} in whole cores of its own{more}  [{}]",
+        "CPUs       at least {}, in whole cores of its own{more}  [{}]",
         hardening.what.wanted, hardening.origin
     )
 }
@@ -375,9 +391,18 @@ fn view_op(op: &ViewOp, line: &mut String) -> fmt::Result {
                 write!(line, " from {}", Printable::new(source))?;
             }
             if let (Some(owner), NodeKind::Directory) = (owner, kind) {
-                write!(line, " (user {} outside is the agent)", owner.uid)?;
+                write!(line, " (host user {} is the agent)", owner.uid)?;
             }
             Ok(())
+        }
+        ViewOp::Supervisor { file, target } => {
+            let file = match file {
+                SupervisorFile::SocketProxy => "its socket proxy",
+                SupervisorFile::RequestSocket => "the socket for permission requests",
+                SupervisorFile::InsideProgram => "ironcage-inside",
+                SupervisorFile::ReaderProgram => "ironcage-reader",
+            };
+            write!(line, "read-only  {} from {file}", Printable::new(target))
         }
         ViewOp::Overlay {
             lower,
@@ -394,13 +419,13 @@ fn view_op(op: &ViewOp, line: &mut String) -> fmt::Result {
                 write!(line, " of {}", Printable::new(lower))?;
             }
             if memory.is_some() {
-                line.write_str(", changes in memory, at the end")?;
+                line.write_str(", changes in memory, saved at the end")?;
             } else {
                 line.write_str(", changes")?;
             }
             write!(line, " to {}", Printable::new(upper))?;
             if let Some(owner) = owner {
-                write!(line, " (user {} outside is the agent)", owner.uid)?;
+                write!(line, " (host user {} is the agent)", owner.uid)?;
             }
             Ok(())
         }
@@ -425,7 +450,7 @@ fn bounds(plan: &Plan, out: &mut String) -> fmt::Result {
     writeln!(out, "\nlimits")?;
     for (name, item, unit) in [
         ("memory", &bounds.memory, "bytes"),
-        ("cpus", &bounds.cpu, "thousandths of a processor"),
+        ("cpus", &bounds.cpu, "thousandths of a CPU"),
         ("pids", &bounds.pids, "processes and threads"),
         ("disk", &bounds.disk, "bytes"),
         ("inodes", &bounds.inodes, "files"),
@@ -450,17 +475,17 @@ fn bounds(plan: &Plan, out: &mut String) -> fmt::Result {
 fn seccomp(plan: &Plan, detail: Detail, out: &mut String) -> fmt::Result {
     let rules = plan.seccomp.rules();
     let refusal = match plan.seccomp.refusal {
-        Refusal::Notify => "refused with EPERM and recorded",
-        Refusal::Errno => "refused with EPERM",
+        DefaultAction::Notify => "denied with EPERM and logged",
+        DefaultAction::Errno => "denied with EPERM",
     };
     writeln!(
         out,
-        "\nsystem calls: {} named, {} instructions; the rest is {refusal}",
+        "\nsystem calls: {} listed, {} instructions; all others are {refusal}",
         rules.len(),
         plan.seccomp.program.len()
     )?;
     if plan.seccomp.one_exec {
-        writeln!(out, "  execve is let through once, to start the command")?;
+        writeln!(out, "  execve is allowed once, to start the command")?;
     }
     if detail == Detail::Brief {
         return seccomp_in_brief(&rules, out);
@@ -478,8 +503,8 @@ fn seccomp_in_brief(rules: &[FilterRule], out: &mut String) -> fmt::Result {
     for rule in rules {
         let kind = match rule.verdict.as_str() {
             "allow" => "allowed",
-            verdict if verdict.starts_with("allow") => "allowed by their arguments",
-            _ => "answered with an error, unseen",
+            verdict if verdict.starts_with("allow") => "allowed with certain arguments",
+            _ => "answered with an error, not logged",
         };
         let names = sorted.entry((&rule.origin, kind)).or_default();
         names.push(rule.syscall);
@@ -491,5 +516,5 @@ fn seccomp_in_brief(rules: &[FilterRule], out: &mut String) -> fmt::Result {
         };
         writeln!(out, "  {line:<56} [{origin}]")?;
     }
-    writeln!(out, "  --full names each, with its reason")
+    writeln!(out, "  --full lists each call with its reason")
 }

@@ -1,6 +1,6 @@
 //! From lists of system calls to the filter of a plan.
 
-use crate::seccomp::{Action, Comparison, Filter, FilterRule, Instruction, Refusal, compile};
+use crate::seccomp::{Action, Comparison, DefaultAction, Filter, FilterRule, Instruction, compile};
 use crate::{PlanError, bounds, filter_leased, filter_shared, observed};
 use ironcage_host::HostCaps;
 use ironcage_model::Isolation;
@@ -16,15 +16,19 @@ const SET_PROCESSORS: &str = "sched_setaffinity";
 
 /// What besides the policy makes the filter.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wanted {
+pub(crate) struct FilterOptions {
     /// Whether files may be leased to the running cage.
     pub(crate) leased: bool,
     /// Whether what the command uses is observed.
     pub(crate) observed: bool,
 }
 
-pub(crate) fn make(policy: &Policy, host: &HostCaps, wanted: Wanted) -> Result<Filter, PlanError> {
-    let Wanted { leased, observed } = wanted;
+pub(crate) fn make(
+    policy: &Policy,
+    host: &HostCaps,
+    wanted: FilterOptions,
+) -> Result<Filter, PlanError> {
+    let FilterOptions { leased, observed } = wanted;
     if observed && !host.seccomp_notify {
         return Err(PlanError::CannotObserve);
     }
@@ -51,10 +55,15 @@ pub(crate) fn make(policy: &Policy, host: &HostCaps, wanted: Wanted) -> Result<F
         Isolation::Chroot | Isolation::Landlock
     );
     let refusal = if host.seccomp_notify {
-        Refusal::Notify
+        DefaultAction::Notify
     } else {
-        Refusal::Errno
+        DefaultAction::Errno
     };
+    let one_exec = list.rule("execve").is_none();
+    if one_exec && refusal == DefaultAction::Errno {
+        // The first execve passes by the supervisor's answer, and nobody asks it.
+        return Err(PlanError::NoFirstExec { list: list.name });
+    }
     let mut filter = Filter {
         list: list.name,
         groups: groups.iter().map(|group| group.name).collect(),
@@ -64,7 +73,7 @@ pub(crate) fn make(policy: &Policy, host: &HostCaps, wanted: Wanted) -> Result<F
         observed: Vec::new(),
         program: Vec::new(),
         refusal,
-        one_exec: list.rule("execve").is_none(),
+        one_exec,
     };
     if observed {
         filter.observed = observable(&filter, list, &groups);
@@ -132,9 +141,9 @@ pub(crate) fn with_group(filter: &Filter, name: &str) -> Option<Filter> {
     Some(wider)
 }
 
-/// The program of the network door's filter.
-pub fn door() -> Vec<Instruction> {
-    own(syscalls::door())
+/// The program of the egress proxy's filter.
+pub fn proxy() -> Vec<Instruction> {
+    own(syscalls::proxy())
 }
 
 /// The program of the filter of the reader of models' answers.
@@ -148,7 +157,7 @@ fn own(lists: &'static [SyscallList]) -> Vec<Instruction> {
     let actions = rules
         .map(|rule| (rule.number, action(&rule.action)))
         .collect();
-    compile(&actions, Refusal::Errno, KNOWN)
+    compile(&actions, DefaultAction::Errno, KNOWN)
 }
 
 /// The list and the groups of a filter, by their names.

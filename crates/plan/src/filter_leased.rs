@@ -1,15 +1,15 @@
-//! What the filter refuses besides where files may be leased.
+//! Additional denials of the filter in a cage that can lease files.
 //!
-//! A lease on files is revoked when the kernel takes its mount off, which it refuses while anybody
-//! has a file of it open or mapped. Pages that were moved into a pipe or a socket hold the file's
-//! content and not its mount: they would show what the host writes after the revocation. Programs
-//! that meet these answers read and write instead, as the manual pages of these calls tell them.
+//! A lease on files is revoked when the kernel unmounts it, which fails while a process has one
+//! of its files open or mapped. Pages in a pipe or a socket hold the file's content but not its
+//! mount: they would show what the host writes after the revocation. Programs that get these
+//! errors read and write instead, as the manual pages of these calls advise.
 
 use ironcage_policy::syscalls::{Condition, SyscallAction, SyscallRule};
 
-const EINVAL: u16 = 22;
-const ENOSYS: u16 = 38;
-const ENOPROTOOPT: u16 = 92;
+const EINVAL: u16 = linux_raw_sys::errno::EINVAL as u16;
+const ENOSYS: u16 = linux_raw_sys::errno::ENOSYS as u16;
+const ENOPROTOOPT: u16 = linux_raw_sys::errno::ENOPROTOOPT as u16;
 const SOL_SOCKET: u32 = 1;
 const SO_ZEROCOPY: u32 = 60;
 
@@ -32,12 +32,12 @@ pub(crate) fn narrowed(leased: bool, rule: SyscallRule) -> SyscallRule {
     match rule.name {
         "splice" | "tee" | "vmsplice" | "sendfile" => SyscallRule {
             action: SyscallAction::Errno(EINVAL),
-            why: "pages in a pipe or a socket would outlive a lease on the file that they are of",
+            why: "pages in a pipe or a socket would outlive a lease on their file",
             ..rule
         },
         "io_uring_setup" | "io_uring_enter" | "io_uring_register" => SyscallRule {
             action: SyscallAction::Errno(ENOSYS),
-            why: "it splices and sends by itself: pages in a pipe or a socket would outlive a lease on the file that they are of",
+            why: "it can splice and send: pages in a pipe or a socket would outlive a lease on their file",
             ..rule
         },
         "setsockopt" => SyscallRule {
@@ -45,7 +45,7 @@ pub(crate) fn narrowed(leased: bool, rule: SyscallRule) -> SyscallRule {
                 alternatives: NO_ZERO_COPY,
                 else_errno: ENOPROTOOPT,
             },
-            why: "all but SO_ZEROCOPY: pages that wait to be sent would outlive a lease on the file that they are of",
+            why: "all except SO_ZEROCOPY: queued pages would outlive a lease on their file",
             ..rule
         },
         _ => rule,

@@ -1,12 +1,12 @@
-//! What the filter refuses besides where processes, network and IPC are shared with the host: a
-//! list of system calls says what an ordinary program needs in namespaces of its own.
+//! Additional denials of the filter in a cage that shares processes, network and IPC with the
+//! host: the lists of system calls assume a cage with its own namespaces.
 
 use ironcage_policy::syscalls::{Condition, SyscallAction, SyscallRule};
 
-const EPERM: u16 = 1;
-const EINVAL: u16 = 22;
-const ENOSYS: u16 = 38;
-const EAFNOSUPPORT: u16 = 97;
+const EPERM: u16 = linux_raw_sys::errno::EPERM as u16;
+const EINVAL: u16 = linux_raw_sys::errno::EINVAL as u16;
+const ENOSYS: u16 = linux_raw_sys::errno::ENOSYS as u16;
+const EAFNOSUPPORT: u16 = linux_raw_sys::errno::EAFNOSUPPORT as u16;
 
 /// The low half of an argument, which is all that the kernel reads of a number.
 const LOW: u64 = 0xffff_ffff;
@@ -64,11 +64,11 @@ fn narrower(name: &str) -> Option<(SyscallAction, &'static str)> {
         alternatives,
         else_errno,
     };
-    const OTHERS: &str = "only on the caller itself: without a pid namespace it would reach every process of the user";
+    const OTHERS: &str = "only on the caller itself: without a PID namespace it would reach every process of the user";
     Some(match name {
         "socket" => (
             SyscallAction::Errno(EAFNOSUPPORT),
-            "without a network namespace a socket leads to the host's network, its services and its local sockets",
+            "without a network namespace a socket reaches the host's network, services and local sockets",
         ),
         "socketpair" => (
             only(CONNECTED_PAIRS, EAFNOSUPPORT),
@@ -78,7 +78,7 @@ fn narrower(name: &str) -> Option<(SyscallAction, &'static str)> {
         | "msgget" | "msgsnd" | "msgrcv" | "msgctl" | "mq_open" | "mq_unlink" | "mq_timedsend"
         | "mq_timedreceive" | "mq_notify" | "mq_getsetattr" => (
             SyscallAction::Errno(ENOSYS),
-            "without an IPC namespace these are the host's segments and queues",
+            "without an IPC namespace these are host segments and queues",
         ),
         "prlimit64" => (only(OWN_LIMITS, EINVAL), OTHERS),
         "sched_setaffinity" | "sched_setparam" | "sched_setscheduler" | "sched_setattr" => {

@@ -1,7 +1,6 @@
-//! Places outside of the workspace that are given only with an explicit word (`--i-know`):
-//! secrets by their own names, directories of the whole system, and for writing what the host
-//! itself executes. Here is the judgement; the lists are `policies/guarded.toml`,
-//! `credentials.toml` and `protected.toml`.
+//! Paths outside the workspace that need an explicit flag (`--i-know`): secrets, directories of
+//! the whole system, and for writing everything that the host itself executes. The lists are
+//! `policies/guarded.toml`, `credentials.toml` and `protected.toml`.
 
 use crate::Request;
 use crate::plan::Access;
@@ -69,15 +68,15 @@ pub(crate) fn why(known: &[PathBuf], path: &Path, access: Access) -> Option<Guar
         .or_else(|| find(guarded::SECRETS, &of, &in_it))
     {
         return Some(Guard {
-            why: format!("it holds secrets: {}", entry.why),
+            why: format!("it contains secrets: {}", entry.why),
             parts_are_free: false,
         });
     }
     if homes.iter().any(|home| home == path) {
-        return whole("it is a whole home directory, with keys and settings");
+        return whole("it is a home directory, with keys and settings");
     }
     if homes.iter().any(|home| home.starts_with(path)) {
-        return whole("a home directory lies in it");
+        return whole("it contains a home directory");
     }
     let is_it = |place: &Path| place == path;
     if let Some(entry) = find(guarded::WHOLE, &of, &is_it) {
@@ -97,7 +96,7 @@ pub(crate) fn why(known: &[PathBuf], path: &Path, access: Access) -> Option<Guar
         .or_else(|| find(protected::ENTRIES, &in_homes, &around))?;
     Some(Guard {
         why: format!(
-            "the host executes or trusts what is written there ({}: {})",
+            "the host would execute or trust files written there ({}: {})",
             executed.path, executed.why
         ),
         parts_are_free: false,
@@ -116,7 +115,7 @@ pub(crate) fn behind_link(files: &dyn HostFiles, known: &[PathBuf], path: &Path)
             if is_link && files.real(&named).is_ok_and(|real| path.starts_with(real)) {
                 return Some(Guard {
                     why: format!(
-                        "{} leads there, and it holds secrets: {}",
+                        "{} points there and contains secrets: {}",
                         named.display(),
                         entry.why
                     ),

@@ -1,9 +1,8 @@
-//! What leases may give to the running cage: the ceiling, resolved on this host, and what no
-//! lease ever gives.
+//! The ceiling for leases of the running cage, resolved on this host, and what no lease can open.
 
 use crate::bounds::milli_cpus;
 use crate::plan::{Access, Item, NodeKind, ViewOp, WriteRights, WriteRule};
-use crate::view::{Made, NEVER};
+use crate::view::{NEVER, ViewPlan};
 use crate::{PlanError, Request, bytes, guarded, network};
 use ironcage_host::{HostCaps, HostFiles, NodeType};
 use ironcage_model::{Extent, Holders, LimitKind, Mark, Right, ShellMode, WordsMode};
@@ -105,12 +104,12 @@ pub struct Leases {
     /// Whether what is guarded is given all the same, by explicit word.
     pub i_know: bool,
     /// How people are asked.
-    pub questions: QuestionTerms,
+    pub questions: PermissionRequestTerms,
 }
 
 /// How people are asked about what is given after asking.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct QuestionTerms {
+pub struct PermissionRequestTerms {
     /// How long an answer is waited for; `null` is as long as the cage runs.
     pub expire: Option<Duration>,
     /// How long the same is not asked again after it was denied.
@@ -125,10 +124,10 @@ pub struct QuestionTerms {
     pub webhook: Option<String>,
 }
 
-impl QuestionTerms {
+impl PermissionRequestTerms {
     fn of(questions: &Questions) -> Self {
         let notify = questions.notify.as_ref();
-        QuestionTerms {
+        PermissionRequestTerms {
             expire: questions.expire.value,
             remember: questions.remember.value.unwrap_or(Duration::MAX),
             key: questions.key.value,
@@ -168,7 +167,7 @@ impl Leases {
             && let Some(name) = lies_in_protected(path)
         {
             return Some(format!(
-                "the host executes or trusts what is written to {name}"
+                "the host would execute or trust files written to {name}"
             ));
         }
         if self.i_know {
@@ -221,7 +220,7 @@ pub(crate) fn make(
             return Err(PlanError::RefusedPath {
                 path: named.clone(),
                 origin: part.origin.to_string(),
-                why: "it goes through a symbolic link in the workspace, which may lead anywhere",
+                why: "a symbolic link in the workspace is on its path, and may point anywhere",
             });
         }
         // Where the workspace's repository lies elsewhere, it comes along with the workspace.
@@ -256,7 +255,7 @@ pub(crate) fn make(
         real_workspace: policy.workspace_mode.value == WorkspaceMode::Direct,
         homes: guarded::known_homes(request),
         i_know: request.i_know,
-        questions: QuestionTerms::of(&policy.questions),
+        questions: PermissionRequestTerms::of(&policy.questions),
     }))
 }
 
@@ -342,11 +341,11 @@ fn closed(
     for own in &request.own.paths {
         closed.push(place(
             own,
-            "it is, holds or lies in Ironcage's own directories, which are in no cage",
+            "it overlaps Ironcage's own directories, which are never in a cage",
         ));
     }
     for document in &request.policy_documents {
-        let why = "it is or holds a policy file of yours, which no agent may write";
+        let why = "it is or contains one of your policy files, which no agent may write";
         let mut item = place(document, why);
         item.what.right = Right::Write;
         closed.push(item);
@@ -356,7 +355,7 @@ fn closed(
     let matched = matched.iter();
     for (path, origin) in hidden.chain(matched.map(|(path, origin)| (path, origin.clone()))) {
         let why = format!(
-            "it is, holds or lies in {}, which the policy hides ({origin})",
+            "it overlaps {}, which the policy hides ({origin})",
             path.display()
         );
         closed.push(place(path, &why));
@@ -369,7 +368,7 @@ fn closed(
                 .node(&named)
                 .is_some_and(|node| node.kind == NodeType::Symlink);
             if is_link && !request.i_know {
-                let why = format!("{} leads there, and it holds secrets", named.display());
+                let why = format!("{} points there and contains secrets", named.display());
                 closed.push(place(&named, &why));
             }
         }
@@ -379,7 +378,7 @@ fn closed(
 
 /// Makes the view ready for leases: directories in which a leased one can appear, and Landlock
 /// rules above them, because those only ever tighten.
-pub(crate) fn prepare(leases: &Leases, view: &mut Made) {
+pub(crate) fn prepare(leases: &Leases, view: &mut ViewPlan) {
     for item in &leases.paths {
         let LeasePath { path, right, mark } = &item.what;
         let in_view = view.ops.iter().any(|op| {

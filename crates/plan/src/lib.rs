@@ -3,8 +3,11 @@
 //! Pure: looks at the host only through `HostFiles`, changes nothing. The plan is the waist
 //! of Ironcage: what it holds is what will be enforced, in order, and nothing that comes
 //! after it reads the policy again.
+#![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
+mod agent_help;
+mod bind;
 mod bounds;
 mod bytes;
 mod command;
@@ -16,7 +19,8 @@ mod filter_leased;
 mod filter_shared;
 mod guarded;
 mod identity;
-mod kept;
+mod isolation;
+mod keys;
 mod leases;
 mod locate;
 mod login;
@@ -25,9 +29,10 @@ mod network;
 mod network_notes;
 pub mod observed;
 mod oci;
+mod persistent_state;
 mod plan;
+mod prepared;
 mod request;
-mod rung;
 mod scope;
 pub mod seccomp;
 mod shared;
@@ -39,23 +44,29 @@ mod trust;
 mod view;
 mod workspace;
 
+pub use bind::{BindError, Bindings, BoundPlan, ChangeBinding, FileBinding};
 pub use bounds::amounts;
 pub use error::PlanError;
 pub use explain::{Detail, explain};
-pub use filter::door as door_filter;
+pub use filter::proxy as proxy_filter;
 pub use identity::git::{GitSetting, git_settings};
+pub use isolation::enforcement;
 pub use leases::{
-    ClosedPlace, Drift, LeasePart, LeasePath, LeaseRules, Leases, QuestionTerms, protected_names,
+    ClosedPlace, Drift, LeasePart, LeasePath, LeaseRules, Leases, PermissionRequestTerms,
+    protected_names,
 };
-pub use locate::{Located, Standing, guard, locate};
+pub use locate::{Located, PathStatus, guard, locate};
 pub use login::PlannedLogin;
 pub use make::make;
 pub use network::{
-    FixedAddress, HostPort, Models, Network, NetworkRule, PlannedAws, PlannedSecret, RequestRule,
+    FixedAddress, HostPort, ModelHost, Models, Network, NetworkRule, PlannedAws, PlannedSecret,
+    RequestRule,
 };
 pub use oci::{CONTAINER_INIT, OciRuntime, installed_runtime};
 pub use plan::*;
-pub use request::{AskedHost, ChangeLayer, ChangePlace, KeptPlaces, OwnDirectories, Request};
-pub use rung::enforcement;
+pub use prepared::{OwnPart, StaticPart, Unfit};
+pub use request::{
+    AskedHost, ChangeLayer, ChangePlace, GitPlace, ImageRoot, KeptPlaces, OwnDirectories, Request,
+};
 pub use sockets::AllowedSocket;
 pub use taint::{Marking, PrivatePlace, UntrustedHost};

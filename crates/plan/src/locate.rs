@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// What a path is in a cage.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
+pub enum PathStatus {
     /// Nothing of it is there.
     Absent,
     /// An empty directory that leads to something deeper.
@@ -34,22 +34,22 @@ pub enum Standing {
     Kernel,
 }
 
-impl Standing {
+impl PathStatus {
     /// Whether what is written there goes anywhere.
     pub fn is_writable(&self) -> bool {
         match self {
-            Standing::Ephemeral
-            | Standing::Writable(_)
-            | Standing::CopyOnWrite(_)
-            | Standing::Device
-            | Standing::Kernel => true,
-            Standing::Absent
-            | Standing::Leads
-            | Standing::Made
-            | Standing::ReadOnly(_)
-            | Standing::Locked(_)
-            | Standing::Protected
-            | Standing::Hidden => false,
+            PathStatus::Ephemeral
+            | PathStatus::Writable(_)
+            | PathStatus::CopyOnWrite(_)
+            | PathStatus::Device
+            | PathStatus::Kernel => true,
+            PathStatus::Absent
+            | PathStatus::Leads
+            | PathStatus::Made
+            | PathStatus::ReadOnly(_)
+            | PathStatus::Locked(_)
+            | PathStatus::Protected
+            | PathStatus::Hidden => false,
         }
     }
 }
@@ -58,7 +58,7 @@ impl Standing {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Located {
     /// What it is.
-    pub standing: Standing,
+    pub standing: PathStatus,
     /// Where that comes from: the origin of the plan's item.
     pub origin: Option<String>,
     /// The path that the item names, where it is another.
@@ -80,7 +80,7 @@ pub fn locate(plan: &Plan, path: &Path) -> Located {
         }
     }
     let mut found = Located {
-        standing: Standing::Absent,
+        standing: PathStatus::Absent,
         origin: None,
         by: None,
         path: path.clone(),
@@ -94,8 +94,8 @@ pub fn locate(plan: &Plan, path: &Path) -> Located {
         found.origin = Some(item.origin.clone());
         found.by = Some(target);
     }
-    if found.standing == Standing::Absent && leads(plan, &path) {
-        found.standing = Standing::Leads;
+    if found.standing == PathStatus::Absent && leads(plan, &path) {
+        found.standing = PathStatus::Leads;
     }
     if found.by.as_deref() == Some(&*path) {
         found.by = None;
@@ -109,7 +109,7 @@ pub fn guard(home: &Path, path: &Path, write: bool) -> Option<String> {
     guarded::why(&[home.to_owned()], path, access).map(|guard| guard.why)
 }
 
-fn standing(op: &ViewOp, path: &Path, below: &Standing) -> Option<(PathBuf, Standing)> {
+fn standing(op: &ViewOp, path: &Path, below: &PathStatus) -> Option<(PathBuf, PathStatus)> {
     let in_it = |target: &Path| path.starts_with(target);
     let of_host = |source: &Path, target: &Path| match path.strip_prefix(target) {
         Ok(rest) if rest.as_os_str().is_empty() => source.to_owned(),
@@ -120,15 +120,19 @@ fn standing(op: &ViewOp, path: &Path, below: &Standing) -> Option<(PathBuf, Stan
         ViewOp::Directory { target, .. } | ViewOp::File { target, .. } if target == path => {
             // A node in storage of the cage's own is as writable as that.
             let standing = match below {
-                Standing::Ephemeral => Standing::Ephemeral,
-                _ => Standing::Made,
+                PathStatus::Ephemeral => PathStatus::Ephemeral,
+                _ => PathStatus::Made,
             };
             (target, standing)
         }
-        ViewOp::Authorities { target, .. } | ViewOp::Cover { target, .. } if target == path => {
-            (target, Standing::Made)
+        ViewOp::Authorities { target, .. }
+        | ViewOp::Supervisor { target, .. }
+        | ViewOp::Cover { target, .. }
+            if target == path =>
+        {
+            (target, PathStatus::Made)
         }
-        ViewOp::Ephemeral { target, .. } if in_it(target) => (target, Standing::Ephemeral),
+        ViewOp::Ephemeral { target, .. } if in_it(target) => (target, PathStatus::Ephemeral),
         ViewOp::Bind {
             source,
             target,
@@ -137,9 +141,9 @@ fn standing(op: &ViewOp, path: &Path, below: &Standing) -> Option<(PathBuf, Stan
         } if in_it(target) => {
             let place = of_host(source, target);
             let standing = match access {
-                Access::Read => Standing::ReadOnly(place),
-                Access::Write => Standing::Writable(place),
-                Access::Device => Standing::Device,
+                Access::Read => PathStatus::ReadOnly(place),
+                Access::Write => PathStatus::Writable(place),
+                Access::Device => PathStatus::Device,
             };
             (target, standing)
         }
@@ -151,25 +155,25 @@ fn standing(op: &ViewOp, path: &Path, below: &Standing) -> Option<(PathBuf, Stan
         } if in_it(target) => {
             let place = of_host(lower, target);
             let standing = match locked {
-                true => Standing::Locked(place),
-                false => Standing::CopyOnWrite(place),
+                true => PathStatus::Locked(place),
+                false => PathStatus::CopyOnWrite(place),
             };
             (target, standing)
         }
         ViewOp::Pin {
             target,
             access: Access::Read,
-        } if in_it(target) => (target, Standing::Protected),
-        ViewOp::Hide { target, .. } if in_it(target) => (target, Standing::Hidden),
+        } if in_it(target) => (target, PathStatus::Protected),
+        ViewOp::Hide { target, .. } if in_it(target) => (target, PathStatus::Hidden),
         ViewOp::MaskProc {
             target,
             instead: None,
-        } if in_it(target) => (target, Standing::Hidden),
+        } if in_it(target) => (target, PathStatus::Hidden),
         ViewOp::Proc if in_it(Path::new("/proc")) => {
-            return Some(("/proc".into(), Standing::Kernel));
+            return Some(("/proc".into(), PathStatus::Kernel));
         }
         ViewOp::Terminals if in_it(Path::new("/dev/pts")) => {
-            return Some(("/dev/pts".into(), Standing::Kernel));
+            return Some(("/dev/pts".into(), PathStatus::Kernel));
         }
         _ => return None,
     };
@@ -184,6 +188,7 @@ fn target_of(op: &ViewOp) -> Option<&Path> {
         | ViewOp::Authorities { target, .. }
         | ViewOp::Ephemeral { target, .. }
         | ViewOp::Bind { target, .. }
+        | ViewOp::Supervisor { target, .. }
         | ViewOp::Overlay { target, .. } => Some(target),
         _ => None,
     }

@@ -1,13 +1,13 @@
 //! Logins of agents: what the cage has in the place of the user's own file.
 //!
-//! The user's file is read by the network door alone, which is no part of the plan; what stands
+//! The user's file is read by the egress proxy alone, which is no part of the plan; what stands
 //! here for it holds nothing of it.
 
 use crate::Request;
 use crate::plan::Item;
 use ironcage_model::{LoginFormat, LoginRule, SecretPlace, base64};
 use ironcage_policy::{Sourced, logins};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 /// When placeholders expire, as agents see it: never in the life of a cage, so that they do not
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 const NEVER: u64 = 4_102_444_800;
 
 /// A login, and what the cage has in its place.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedLogin {
     /// Which, for whom and renewed by whom.
     #[serde(flatten)]

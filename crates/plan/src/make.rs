@@ -1,12 +1,15 @@
-//! Makes the plan: brings the parts together in the order in which they are enforced.
+//! Makes the plan: assembles the parts in the order in which they are enforced.
 
+use crate::bind::before_seal;
 use crate::plan::{
-    AccessRights, AccessRule, Bounds, Hardening, Hostname, IdMap, Identity, Item, Plan, Rung,
-    Scratch, Variable,
+    AccessRights, AccessRule, Bounds, Hardening, Hostname, IdMap, Identity, IsolationLevel, Item,
+    Plan, Scratch, Variable,
 };
 use crate::{
-    PlanError, Request, bounds, command, filter, leases, network, oci, rung, taint, trust, view,
+    PlanError, Request, bounds, command, filter, isolation, keys, leases, network, oci, sockets,
+    taint, trust, view,
 };
+use ironcage_host::doctor::needs_consent;
 use ironcage_host::{CgroupHost, HostCaps, HostFiles, Privilege};
 use ironcage_model::{Enforcement, Isolation, Layer, LayerReport, ShellMode};
 use ironcage_policy::{Policy, SideChannels, Sourced, capabilities};
@@ -24,7 +27,7 @@ pub fn make(
     files: &dyn HostFiles,
 ) -> Result<Plan, PlanError> {
     let isolation = policy.isolation.value;
-    rung::check(policy, request, host)?;
+    isolation::check(policy, request, host)?;
     let (mut layers, degraded) = layers(policy, host)?;
     let identity = identity(policy, request, host, files)?;
     let landlock = holds(&layers, Layer::Landlock);
@@ -40,7 +43,7 @@ pub fn make(
         }
         if network.authorities.is_empty() && network.models.take().is_some() {
             unread = Some(
-                "the model's answers are not read: this host has no certificate authorities to know its server by; install ca-certificates",
+                "the model's responses are not read: this host has no certificate authorities to verify its server; install ca-certificates",
             );
         }
     }
@@ -53,29 +56,32 @@ pub fn make(
     )?;
     let mut runtime = None;
     match isolation {
-        Isolation::Chroot => rung::without_proc(&mut view, files),
+        Isolation::Chroot => isolation::without_proc(&mut view, files),
         Isolation::Oci => {
             runtime = Some(oci::runtime(request, files)?);
             oci::prepare(&mut view, request);
         }
         Isolation::Landlock | Isolation::Namespace => {}
     }
-    if policy.in_memory.value && view.writable.is_empty() {
-        // All that can be written has a size of its own.
+    let leases = match isolation {
+        Isolation::Namespace => leases::make(policy, request, (host, files), &view.matched)?,
+        Isolation::Oci | Isolation::Chroot | Isolation::Landlock => None,
+    };
+    // All that can be written is one tmpfs, whose size and number of files the kernel holds. A
+    // lease could give a directory of the host, and scopes and children each have a tmpfs of
+    // their own.
+    let alone = leases.is_none() && policy.ceiling.children.value == 0;
+    if policy.in_memory.value && view.writable.is_empty() && alone {
         for report in &mut layers {
             if matches!(report.layer, Layer::Disk | Layer::Inodes) {
                 report.enforcement = Enforcement::Full;
             }
         }
     }
-    let leases = match isolation {
-        Isolation::Namespace => leases::make(policy, request, (host, files), &view.matched)?,
-        Isolation::Oci | Isolation::Chroot | Isolation::Landlock => None,
-    };
     if let Some(leases) = &leases {
         leases::prepare(leases, &mut view);
     } else if policy.ceiling.is_given() {
-        let note = "the policy's ceiling gives nothing here: leases need namespaces";
+        let note = "the policy's ceiling has no effect: leases need --isolation namespace";
         view.notes.push(note.into());
     }
     let bounds = bounds::make(&policy.limits, host);
@@ -83,7 +89,7 @@ pub fn make(
     match &leases {
         Some(leases) => crate::shell::stand_in(leases, files, &mut view.ops, &mut command),
         None if policy.ceiling.shell.value == ShellMode::Scoped => view.notes.push(
-            "the agent's shell has no scopes here: there is no ceiling whose leases they could have"
+            "the agent's shell has no scopes: the policy has no ceiling, so there are no leases for them"
                 .into(),
         ),
         None => {}
@@ -91,10 +97,10 @@ pub fn make(
     if let Some(models) = network.as_mut().and_then(|network| network.models.as_mut()) {
         models.belong_to(&command);
     }
-    let mut unenforced = rung::unenforced(policy);
+    let mut unenforced = isolation::unenforced(policy);
     let (mut access_rules, mut scratch) = (Vec::new(), None);
     if isolation == Isolation::Landlock {
-        let lock = rung::first_lock(&view, files)?;
+        let lock = isolation::first_lock(&view, files)?;
         view.ops.clear();
         unenforced.extend(lock.unenforced);
         access_rules = lock.rules;
@@ -111,21 +117,31 @@ pub fn make(
             kept.keep.len() < policy.keep.len() || kept.caches.len() < policy.caches.len()
         }) {
             view.notes.push(
-                "landlock keeps neither state nor caches: the home directory is new at each start"
+                "--isolation landlock keeps neither state nor caches: the home directory is new at each start"
                     .into(),
             );
         }
     }
+    let (children, channels) = match isolation {
+        Isolation::Namespace => (policy.ceiling.children.value, policy.ceiling.channels.value),
+        Isolation::Oci | Isolation::Chroot | Isolation::Landlock => (0, 0),
+    };
+    let proxied = network.iter().flat_map(|network| &network.sockets);
+    before_seal(&mut view.ops, proxied.map(sockets::proxy));
+    if leases.is_some() || children > 0 || channels > 0 {
+        before_seal(&mut view.ops, sockets::for_requests());
+    }
     let mut notes = view.notes;
     notes.extend(command::not_passed(policy, request));
+    notes.extend(keys::not_passed(policy, network.as_ref(), request));
     notes.extend(network.iter().flat_map(crate::network_notes::of));
     if network.is_none() {
         notes.extend(crate::network_notes::without_network(&policy.network));
     }
     notes.extend(unread.map(str::to_owned));
     let mut plan = Plan {
-        rung: Item {
-            what: Rung { isolation, runtime },
+        isolation_level: Item {
+            what: IsolationLevel { isolation, runtime },
             origin: policy.isolation.origin.to_string(),
         },
         access_rules,
@@ -165,7 +181,7 @@ pub fn make(
         seccomp: filter::make(
             policy,
             host,
-            filter::Wanted {
+            filter::FilterOptions {
                 leased: request.leased_beside
                     || leases
                         .as_ref()
@@ -174,14 +190,8 @@ pub fn make(
             },
         )?,
         leases,
-        children: match isolation {
-            Isolation::Namespace => policy.ceiling.children.value,
-            Isolation::Oci | Isolation::Chroot | Isolation::Landlock => 0,
-        },
-        channels: match isolation {
-            Isolation::Namespace => policy.ceiling.channels.value,
-            Isolation::Chroot | Isolation::Landlock | Isolation::Oci => 0,
-        },
+        children,
+        channels,
         bounds,
         cgroup: host.cgroup.clone(),
         identity,
@@ -208,7 +218,7 @@ fn hardening(
     if speculation {
         let missing = match &host.side_channels {
             Some(there) => there.missing(),
-            None => vec!["the host was not examined for it".into()],
+            None => vec!["not examined on this host".into()],
         };
         if !missing.is_empty() {
             return Err(PlanError::SideChannels {
@@ -254,7 +264,7 @@ fn own_directory(
     files: Vec<(&'static str, String)>,
     env: &mut Vec<Item<Variable>>,
 ) -> Scratch {
-    let path = rung::scratch_below(&request.temporary);
+    let path = isolation::scratch_below(&request.temporary);
     let places = [
         ("HOME", "home"),
         ("TMPDIR", "tmp"),
@@ -284,7 +294,7 @@ fn identity(
     files: &dyn HostFiles,
 ) -> Result<Identity, PlanError> {
     if policy.isolation.value == Isolation::Landlock {
-        let (uid, gid) = rung::agent_on_host(request, host, files)?;
+        let (uid, gid) = isolation::agent_on_host(request, host, files)?;
         return Ok(Identity {
             uid,
             gid,
@@ -311,12 +321,17 @@ fn layers(policy: &Policy, host: &HostCaps) -> Result<(Vec<LayerReport>, Vec<Lay
     let mut degraded = Vec::new();
     let reports = Layer::ALL.map(|layer| LayerReport {
         layer,
-        enforcement: rung::enforcement(policy.isolation.value, host, layer),
+        enforcement: isolation::enforcement(policy.isolation.value, host, layer),
     });
+    // An OCI runtime reports none, whatever the host can.
+    let can_report_denials = host.seccomp_notify || policy.isolation.value == Isolation::Oci;
     let mut missing: Vec<(&Sourced<Layer>, String)> = Vec::new();
     for required in &policy.require {
         let report = reports.iter().find(|report| report.layer == required.value);
-        let Some(Enforcement::Off(why)) = report.map(|report| &report.enforcement) else {
+        let why = report.and_then(|report| {
+            needs_consent(required.value, &report.enforcement, can_report_denials)
+        });
+        let Some(why) = why else {
             continue;
         };
         if policy
@@ -326,7 +341,7 @@ fn layers(policy: &Policy, host: &HostCaps) -> Result<(Vec<LayerReport>, Vec<Lay
         {
             degraded.push(required.value);
         } else {
-            missing.push((required, why.clone()));
+            missing.push((required, why.to_owned()));
         }
     }
     if let Some((required, why)) = missing.first() {
@@ -349,8 +364,8 @@ fn given_capabilities(policy: &Policy) -> Result<Vec<Item<crate::plan::Capabilit
             origin: wanted.origin.to_string(),
             why: why.into(),
         };
-        let known = capabilities::find(&wanted.value)
-            .ok_or_else(|| refuse("there is no such capability"))?;
+        let known =
+            capabilities::find(&wanted.value).ok_or_else(|| refuse("unknown capability"))?;
         if !known.allowed {
             return Err(refuse(known.why));
         }

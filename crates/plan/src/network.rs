@@ -1,4 +1,4 @@
-//! The network of a plan: what the door lets through, with the origin of each rule.
+//! The network of a plan: what the egress proxy allows, with the origin of each rule.
 
 use crate::filter;
 use crate::login::{self, PlannedLogin};
@@ -13,11 +13,11 @@ use ironcage_model::{
     Publish, SecretRule,
 };
 use ironcage_policy::{CeilingWhat, Policy, Resolve, Sourced, allowed, bundles, network_limits};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
 /// One rule over hosts.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkRule {
     /// Which hosts and ports.
     pub rule: HostRule,
@@ -26,14 +26,14 @@ pub struct NetworkRule {
 }
 
 /// One rule over requests.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestRule {
     /// Which requests.
     pub rule: HttpRule,
 }
 
 /// A secret, and what the cage has in its place.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedSecret {
     /// Which, from where and for whom.
     #[serde(flatten)]
@@ -43,7 +43,7 @@ pub struct PlannedSecret {
 }
 
 /// Keys of Amazon's, and what the cage has in their place.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedAws {
     /// From where and for whom.
     #[serde(flatten)]
@@ -70,14 +70,14 @@ pub(crate) fn aws_key(nonce: u64) -> String {
 }
 
 /// A port of the host's own loopback.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostPort {
     /// The port.
     pub port: u16,
 }
 
 /// A name with an address of its own.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FixedAddress {
     /// The name.
     pub name: HostName,
@@ -85,11 +85,18 @@ pub struct FixedAddress {
     pub address: IpAddr,
 }
 
+/// A model whose answers are read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelHost {
+    /// Where it answers.
+    pub rule: HostRule,
+}
+
 /// Models whose answers are read as they pass.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Models {
     /// Where they answer; TLS is opened there. In a scope none is read.
-    pub hosts: Vec<Item<HostRule>>,
+    pub hosts: Vec<Item<ModelHost>>,
     /// Where the agent's commands run.
     #[serde(serialize_with = "crate::bytes::path")]
     pub cwd: std::path::PathBuf,
@@ -100,8 +107,8 @@ pub struct Models {
     pub reader_filter: Vec<Instruction>,
 }
 
-/// What the network door lets through.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// What the egress proxy lets through.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Network {
     /// What goes out.
     pub allow: Vec<Item<NetworkRule>>,
@@ -130,7 +137,7 @@ pub struct Network {
     pub live: bool,
     /// Whether leases may be about single requests, for which TLS has to be opened.
     pub leases_requests: bool,
-    /// What leases may open: the door keeps the ports of it.
+    /// What leases may open: the proxy keeps the ports of it.
     pub leasable: Vec<HostRule>,
     /// Unix sockets of the host's that are reached from inside.
     pub sockets: Vec<Item<AllowedSocket>>,
@@ -138,9 +145,9 @@ pub struct Network {
     pub publish: Vec<Item<Publish>>,
     /// Bounds on what goes out.
     pub limits: NetworkLimits,
-    /// The door's own system call filter.
+    /// The proxy's own system call filter.
     #[serde(skip)]
-    pub door_filter: Vec<Instruction>,
+    pub proxy_filter: Vec<Instruction>,
 }
 
 impl Network {
@@ -180,6 +187,32 @@ impl Network {
     }
 }
 
+impl Network {
+    /// The network that lets nothing through: of the proxy that answers for the resolver of a cage
+    /// without a network.
+    pub fn denying() -> Network {
+        Network {
+            allow: Vec::new(),
+            deny: Vec::new(),
+            http: Vec::new(),
+            models: None,
+            secrets: Vec::new(),
+            aws: None,
+            logins: Vec::new(),
+            authorities: Vec::new(),
+            host_ports: Vec::new(),
+            resolve: Vec::new(),
+            live: false,
+            leases_requests: false,
+            leasable: Vec::new(),
+            sockets: Vec::new(),
+            publish: Vec::new(),
+            limits: NetworkLimits::default(),
+            proxy_filter: filter::proxy(),
+        }
+    }
+}
+
 /// The network of a plan, or `None` where the policy gives none: then there is no door.
 pub(crate) fn make(
     policy: &Policy,
@@ -208,7 +241,7 @@ pub(crate) fn make(
         && network.host_ports.is_empty()
         && network.publish.is_empty()
         && network.sockets.is_empty();
-    if nothing && !network.live.value && !policy.has_door() {
+    if nothing && !network.live.value && !policy.has_proxy() {
         return Ok(None);
     }
     let mut made = Network {
@@ -285,7 +318,7 @@ pub(crate) fn make(
             })
             .collect(),
         limits: network_limits(&network.limits),
-        door_filter: filter::door(),
+        proxy_filter: filter::proxy(),
     };
     made.models = models(policy, &made);
     Ok(Some(made))
@@ -312,10 +345,12 @@ fn models(policy: &Policy, network: &Network) -> Option<Models> {
                 .iter()
                 .any(|rule| rule.knows(name) || rule.to == model.to)
     };
-    let hosts: Vec<Item<HostRule>> = (policy.network.models.iter())
+    let hosts: Vec<Item<ModelHost>> = (policy.network.models.iter())
         .filter(|model| reached(&model.value))
         .map(|model| Item {
-            what: model.value.clone(),
+            what: ModelHost {
+                rule: model.value.clone(),
+            },
             origin: model.origin.to_string(),
         })
         .collect();
@@ -376,8 +411,7 @@ pub(crate) fn hosts_of(
         origin: name.origin.to_string(),
         why,
     };
-    let bundle =
-        bundles::find(&name.value).ok_or_else(|| refused("there is no such bundle".into()))?;
+    let bundle = bundles::find(&name.value).ok_or_else(|| refused("unknown bundle".into()))?;
     let item = |rule: HostRule, said_by: Option<&str>| Item {
         what: NetworkRule {
             rule,
@@ -405,7 +439,7 @@ pub(crate) fn hosts_of(
         .collect();
     if hosts.is_empty() {
         return Err(refused(format!(
-            "{} is not there, or names no host in its settings",
+            "{} is not installed, or has no hosts in its settings",
             bundle.name
         )));
     }

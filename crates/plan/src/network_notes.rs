@@ -1,7 +1,7 @@
-//! Rules of a network that have no effect, or less than they seem to have: most likely a slip.
+//! Notes about network rules with no effect, or less than they seem to have: most likely mistakes.
 
 use crate::network::Network;
-use ironcage_model::{Destination, HostName, HostRule, Ports};
+use ironcage_model::{Destination, HOST_NAME, HostName, HostRule, Ports};
 
 /// What is to be said of a network at the start.
 pub(crate) fn of(network: &Network) -> Vec<String> {
@@ -19,17 +19,17 @@ pub(crate) fn of(network: &Network) -> Vec<String> {
     notes
 }
 
-/// What is asked of a network door, where nothing can be reached and so there is none.
+/// Notes the secrets, logins and keys of a cage that has no network and so no egress proxy.
 pub(crate) fn without_network(asked: &ironcage_policy::Network) -> Option<String> {
     let secrets = asked.secrets.iter().map(|secret| &secret.value);
     let secrets = secrets.map(|secret| format!("the secret {}", secret.name));
     let logins = asked.logins.iter();
-    let logins = logins.map(|login| format!("the login of {}", login.value.name));
-    let aws = asked.aws.iter().map(|_| "Amazon's keys".to_owned());
+    let logins = logins.map(|login| format!("the {} login", login.value.name));
+    let aws = asked.aws.iter().map(|_| "the AWS keys".to_owned());
     let all: Vec<String> = secrets.chain(logins).chain(aws).collect();
     (!all.is_empty()).then(|| {
         format!(
-            "the cage has no network, and so nothing of {}: --allow-host NAME lets it reach who that is for",
+            "the cage has no network and does not get {}; allow the hosts with --allow-host NAME",
             all.join(", ")
         )
     })
@@ -52,7 +52,7 @@ fn own_loopback(network: &Network, rule: &HostRule, origin: &str) -> Option<Stri
     };
     loopback.then(|| {
         format!(
-            "{origin} {rule}: inside, that is the cage's own loopback; --allow-host-port {port} reaches the host's"
+            "{origin} {rule}: in a cage, that is its own loopback; use --allow-host-port {port} for the host's"
         )
     })
 }
@@ -64,6 +64,14 @@ fn without_way(network: &Network, secret: &str, host: &HostRule) -> Option<Strin
     };
     if network.live {
         return None;
+    }
+    if let (HOST_NAME, Ports::One(port)) = (name.as_str(), host.ports) {
+        let mut open = network.host_ports.iter().map(|item| item.what.port);
+        return (!open.any(|open| open == port)).then(|| {
+            format!(
+                "the secret {secret} is for {host}, which no rule allows: --allow-host-port {port} lets the cage reach it"
+            )
+        });
     }
     let rules = || {
         let allowed = network.allow.iter().map(|item| &item.what.rule);
@@ -81,10 +89,10 @@ fn without_way(network: &Network, secret: &str, host: &HostRule) -> Option<Strin
     });
     Some(match other {
         Some(port) => format!(
-            "the secret {secret} is for {host}, and rules allow port {port} of it: without a port, 80 and 443 are meant; --secret {secret}@{name}:{port} is for that one"
+            "the secret {secret} is for ports 80 and 443 of {host}, but the rules allow port {port}; use --secret {secret}@{name}:{port}"
         ),
         None => format!(
-            "the secret {secret} is for {host}, which no rule allows: --allow-host {} lets the cage reach it",
+            "the secret {secret} is for {host}, which no rule allows; allow it with --allow-host {}",
             written(name, host.ports)
         ),
     })
@@ -98,7 +106,7 @@ fn by_name_only(network: &Network) -> Option<String> {
     let mut denied = network.deny.iter().map(|item| &item.what.rule);
     let named = denied.any(by_name) || !network.http.is_empty();
     (open && named).then(|| {
-        "in an open network a rule over a name holds for the addresses that the name has at that time, and not for other names of the same server"
+        "in an open network, a rule for a name applies to the addresses that the name has at that time, not to other names of the same server"
             .to_owned()
     })
 }
@@ -174,7 +182,7 @@ mod tests {
             sockets: Vec::new(),
             publish: Vec::new(),
             limits: NetworkLimits::default(),
-            door_filter: Vec::new(),
+            proxy_filter: Vec::new(),
         })
     }
 
@@ -196,6 +204,10 @@ mod tests {
             "--allow-host api.test",
         );
         assert!(notes(&["api.test:18443"], &[], "api.test:18443", &[]).is_empty());
+        says(
+            notes(&["api.test"], &[], "host.ironcage:4000", &[]),
+            "--allow-host-port 4000",
+        );
         assert!(notes(&["**.test"], &[], "api.test", &[]).is_empty());
         says(
             notes(&["every host:*"], &["api.test:*"], "", &[]),

@@ -1,10 +1,10 @@
-//! The rung `oci`: which runtime runs the bundle, what it enforces, and what it cannot.
+//! The isolation level `oci`: which runtime runs the bundle, what it enforces, and what it cannot.
 //!
-//! The view is built as for `namespace`, and given to the runtime as its root; the runtime makes
-//! the namespaces, the process file system, terminals, capabilities, rlimits and the filter.
+//! The view is built as for `namespace` and passed to the runtime as its root; the runtime creates
+//! the namespaces, /proc, terminals, capabilities, rlimits and the filter.
 
 use crate::plan::{Access, Item, NodeKind, ViewOp};
-use crate::view::Made;
+use crate::view::ViewPlan;
 use crate::{PlanError, Request, bytes};
 use ironcage_host::{HostFiles, NodeType};
 use ironcage_model::{Enforcement, Isolation, Layer, Printable};
@@ -32,11 +32,11 @@ const CRUN: &str = "crun";
 const NOT_USED: [(&str, &str); 2] = [
     (
         "runsc",
-        "it makes files as root of the host, which the id-mapped mounts that make the workspace the agent's refuse, and Debian 12's answers EINVAL to `ls` and `stat` of the same Debian; use crun",
+        "it creates files as host root, which the id-mapped mounts of the workspace deny, and the one in Debian 12 answers EINVAL to Debian's own `ls` and `stat`; use crun",
     ),
     (
         "runc",
-        "it covers no file in /proc, which the plan does, and without root it makes no container in which nobody is root; use crun",
+        "it cannot mask files in /proc, and cannot create a container without a root user unless root starts it; use crun",
     ),
 ];
 
@@ -77,7 +77,7 @@ pub(crate) fn runtime(request: &Request, files: &dyn HostFiles) -> Result<OciRun
     let Some(asked) = &request.oci_runtime else {
         return installed_runtime(files).ok_or_else(|| {
             let why =
-                "crun is not installed: `apt install crun`, or name one with --oci-runtime PATH";
+                "crun is not installed: run `apt install crun`, or pass a path with --oci-runtime PATH";
             refuse("an OCI runtime".into(), why)
         });
     };
@@ -87,7 +87,8 @@ pub(crate) fn runtime(request: &Request, files: &dyn HostFiles) -> Result<OciRun
         return Err(refuse(what, why));
     }
     if name != CRUN {
-        let why = "crun is the one that is known, by that name or by an absolute path to a program of that name";
+        let why =
+            "only crun is supported, by that name or by an absolute path to a program of that name";
         return Err(refuse(what, why));
     }
     let found = match asked.is_absolute() {
@@ -95,21 +96,23 @@ pub(crate) fn runtime(request: &Request, files: &dyn HostFiles) -> Result<OciRun
             path: asked.clone(),
         }),
         false if asked.components().count() == 1 => installed_runtime(files),
-        false => return Err(refuse(what, "a path to a runtime is an absolute one")),
+        false => return Err(refuse(what, "the path of a runtime must be absolute")),
     };
-    found.ok_or_else(|| refuse(what, "there is no such program"))
+    found.ok_or_else(|| refuse(what, "the program does not exist"))
 }
 
 /// How far a layer holds; `None` as far as the host can.
 pub(crate) fn enforcement(layer: Layer) -> Option<Enforcement> {
     Some(match layer {
-        Layer::TimeNs => Enforcement::Off("OCI runtimes of this age make no time namespace".into()),
-        Layer::Landlock => Enforcement::Off("OCI runtimes apply no Landlock".into()),
+        Layer::TimeNs => {
+            Enforcement::Off("the OCI runtime does not create a time namespace".into())
+        }
+        Layer::Landlock => Enforcement::Off("OCI runtimes do not apply Landlock".into()),
         Layer::Counters => {
-            Enforcement::Off("OCI runtimes set no counters of a user namespace".into())
+            Enforcement::Off("OCI runtimes do not set the counters of a user namespace".into())
         }
         Layer::Seccomp => Enforcement::Partial(
-            "the runtime's filter from the same list: refusals answer EPERM and are not recorded"
+            "the runtime's filter, from the same list: denials answer EPERM and are not logged"
                 .into(),
         ),
         _ => return None,
@@ -130,28 +133,28 @@ pub(crate) fn check(policy: &Policy, request: &Request) -> Result<(), PlanError>
         return refuse(
             "observing what the command uses",
             &"the run",
-            "the runtime's filter reports to nobody; --isolation namespace does",
+            "the runtime's filter does not report system calls; use --isolation namespace",
         );
     }
     if policy.syscalls.value == "minimal" {
         return refuse(
             "the system call list `minimal`",
             &policy.syscalls.origin,
-            "it refuses every program after the first, which needs a filter that reports",
+            "it denies every program after the first, which needs a filter that reports system calls",
         );
     }
     if policy.side_channels.value != SideChannels::Off {
         return refuse(
-            "means against side channels",
+            "side-channel mitigations",
             &policy.side_channels.origin,
-            "the runtime has none; --isolation namespace has",
+            "the runtime does not have them; use --isolation namespace",
         );
     }
     Ok(())
 }
 
 /// Adds to a view what the runtime needs in it.
-pub(crate) fn prepare(made: &mut Made, request: &Request) {
+pub(crate) fn prepare(made: &mut ViewPlan, request: &Request) {
     let seal = made
         .ops
         .iter()
@@ -165,7 +168,7 @@ pub(crate) fn prepare(made: &mut Made, request: &Request) {
             kind: NodeKind::File,
             owner: None,
         },
-        origin: "the container's first process".into(),
+        origin: "the first process of the container".into(),
     };
     made.ops.insert(seal, init);
     // crun puts links of its own there before it seals the root, with the container's ids.

@@ -1,7 +1,8 @@
 //! The plan: what will be enforced, in order, with the origin of each item.
 //!
 //! Absolute, fully resolved, serialisable. Nothing in it means "default", nothing is left
-//! to be decided after the fork.
+//! to be decided after the fork. Values that exist only when the cage starts are symbols in it,
+//! which [`Plan::bind`] replaces.
 
 mod view_op;
 
@@ -14,15 +15,14 @@ use crate::oci::OciRuntime;
 use crate::seccomp::Filter;
 use crate::taint::Marking;
 use ironcage_host::CgroupHost;
-use ironcage_model::{CageId, Isolation, Layer, LayerReport};
-use serde::Serialize;
-use std::borrow::Cow;
+use ironcage_model::{Isolation, Layer, LayerReport};
+use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// One item of a plan and where it came from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Item<T> {
     /// What is to be done.
     #[serde(flatten)]
@@ -209,12 +209,15 @@ pub struct TimeBound {
 /// Stands for the cage's id in paths that are known only when it starts.
 pub const CAGE: &str = "CAGE";
 
+/// Stands for the name of a change that is made only when the cage starts.
+pub const CHANGE: &str = "CHANGE";
+
 /// How the cage is made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Rung {
-    /// The rung of the ladder.
+pub struct IsolationLevel {
+    /// The isolation level.
     pub isolation: Isolation,
-    /// The program that makes the container, where the rung is `oci`.
+    /// The program that makes the container, where the isolation level is `oci`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runtime: Option<OciRuntime>,
 }
@@ -245,7 +248,7 @@ pub enum AccessRights {
     Device,
 }
 
-/// Something that the policy asks for and the rung does not enforce. It goes with a layer that
+/// Something that the policy asks for and the isolation level does not enforce. It goes with a layer that
 /// is off, and so only where the user allowed that.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Unenforced {
@@ -281,7 +284,8 @@ pub enum ScopeOf {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Plan {
     /// How the cage is made.
-    pub rung: Item<Rung>,
+    #[serde(rename = "rung")]
+    pub isolation_level: Item<IsolationLevel>,
     /// Profile at the bottom of the policy.
     pub profile: String,
     /// The program. A sticky cage may have none.
@@ -328,7 +332,7 @@ pub struct Plan {
     /// What is done against side channels; `null` is nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hardening: Option<Item<Hardening>>,
-    /// What the network door lets through; `null` is no network and no door.
+    /// What the egress proxy lets through; `null` is no network and no door.
     pub network: Option<Network>,
     /// What leases may give to the running cage; `null` is nothing, and no lease.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -352,7 +356,7 @@ pub struct Plan {
     pub layers: Vec<LayerReport>,
     /// Required layers that are off by explicit word.
     pub degraded: Vec<Layer>,
-    /// What the policy asks for and this rung does not enforce.
+    /// What the policy asks for and this isolation level does not enforce.
     pub unenforced: Vec<Item<Unenforced>>,
     /// Names in writable trees that would be protected if they were there, looked for when the
     /// cage is gone: what appeared is reported.
@@ -363,36 +367,6 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan of one cage: its id in the place of [`CAGE`] in every path that has it.
-    pub fn placed(&self, id: &CageId) -> Cow<'_, Plan> {
-        if self.scratch.is_none() {
-            return Cow::Borrowed(self);
-        }
-        let mut plan = self.clone();
-        let Some(scratch) = &mut plan.scratch else {
-            return Cow::Owned(plan);
-        };
-        let general = scratch.path.clone();
-        let name = format!("ironcage-{}", id.as_str());
-        scratch.path.set_file_name(name);
-        let placed = |path: &Path| match path.strip_prefix(&general) {
-            Ok(below) if below.as_os_str().is_empty() => Some(scratch.path.clone()),
-            Ok(below) => Some(scratch.path.join(below)),
-            Err(_) => None,
-        };
-        for item in &mut plan.command.env {
-            if let Some(path) = placed(Path::new(&item.what.value)) {
-                item.what.value = path.into();
-            }
-        }
-        for item in &mut plan.access_rules {
-            if let Some(path) = placed(&item.what.path) {
-                item.what.path = path;
-            }
-        }
-        Cow::Owned(plan)
-    }
-
     /// The copy-on-write views whose changes are in memory: the real directory, and the place on
     /// the ephemeral storage.
     pub fn in_memory(&self) -> impl Iterator<Item = (&Path, &'static str)> {
@@ -411,10 +385,16 @@ impl Plan {
         use sha2::{Digest, Sha256};
         use std::fmt::Write as _;
         let mut hash = Sha256::new();
-        // Plans hold no map with keys that JSON could refuse.
-        hash.update(serde_json::to_vec(self).unwrap_or_default());
-        let door = self.network.iter().flat_map(|network| &network.door_filter);
-        for step in self.seccomp.program.iter().chain(door) {
+        match serde_json::to_vec(self) {
+            Ok(text) => hash.update(text),
+            // What JSON refuses counts all the same.
+            Err(_) => hash.update(format!("{self:?}")),
+        }
+        let proxy = self
+            .network
+            .iter()
+            .flat_map(|network| &network.proxy_filter);
+        for step in self.seccomp.program.iter().chain(proxy) {
             hash.update(step.code.to_le_bytes());
             hash.update([step.jt, step.jf]);
             hash.update(step.k.to_le_bytes());
@@ -432,7 +412,7 @@ impl Plan {
 pub struct Hardening {
     /// How many processors of its own the cage gets, in whole cores.
     pub wanted: u32,
-    /// Which; empty until it starts, when those that no other such cage has are known.
+    /// Which; empty until [`Plan::bind`], as only then those that no other cage reserved are known.
     pub processors: Vec<u32>,
     /// Whether core scheduling and speculation controls are asked for as well.
     pub speculation: bool,

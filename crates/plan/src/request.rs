@@ -87,6 +87,32 @@ pub struct AskedHost {
     pub said_by: String,
 }
 
+/// A place that the user's git runs, obeys or takes for a repository.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GitPlace {
+    /// Its path, through whatever links.
+    pub path: PathBuf,
+    /// Whether a directory counts with all that is in it; else only a file does.
+    pub whole: bool,
+    /// What git does with it.
+    pub why: String,
+}
+
+/// An image that stands for the host's system in the view.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageRoot {
+    /// Its name, as the user said it.
+    pub name: String,
+    /// Its layers as one tree, in Ironcage's own store.
+    pub root: PathBuf,
+    /// The variables of its configuration.
+    pub env: Vec<(String, String)>,
+    /// Its list of users, to which the agent is added.
+    pub passwd: String,
+    /// Its list of groups.
+    pub group: String,
+}
+
 /// One run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
@@ -115,11 +141,13 @@ pub struct Request {
     pub env: Vec<(OsString, OsString)>,
     /// A directory that stands for the host's system in the view.
     pub root: Option<PathBuf>,
+    /// An image that does.
+    pub image: Option<ImageRoot>,
     /// The OCI runtime to use, by name or absolute path; `None` takes the first that is found.
     pub oci_runtime: Option<PathBuf>,
-    /// The program of Ironcage itself.
+    /// The first process of a container, where a runtime makes one.
     pub program: PathBuf,
-    /// Where temporary files are made: for a rung that has no storage of its own.
+    /// Where temporary files are made: for an isolation level that has no storage of its own.
     pub temporary: PathBuf,
     /// The user said that they know what they do.
     pub i_know: bool,
@@ -133,6 +161,9 @@ pub struct Request {
     pub git_directory: Option<PathBuf>,
     /// The user's settings of git that are harmless; used where the policy gives them.
     pub git: Vec<GitSetting>,
+    /// What git on the host runs, obeys or takes for a repository in trees of real files that the
+    /// agent can write.
+    pub git_places: Vec<GitPlace>,
     /// What the user's files of known hosts say; used where the cage may reach a host.
     pub known_hosts: String,
     /// What makes the placeholders of this cage's secrets its own.

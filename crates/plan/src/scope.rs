@@ -1,7 +1,7 @@
 //! The plan of a scope: the cage's own, for one command beside it.
 
-use crate::{Plan, ScopeOf, Standing, ViewOp, locate};
-use ironcage_model::ShellMode;
+use crate::{PathStatus, Plan, ScopeOf, ViewOp, locate};
+use ironcage_model::{ASK_SOCKET, ShellMode};
 use std::path::Path;
 
 impl Plan {
@@ -16,6 +16,9 @@ impl Plan {
         plan.scope = Some(of);
         plan.writable.clear();
         plan.absent.clear();
+        // Requests made in a scope would be the cage's.
+        let is_socket = |op: &ViewOp| op.target() == Some(Path::new(ASK_SOCKET));
+        plan.view.retain(|item| !is_socket(&item.what));
         plan.bounds.time.what.value = None;
         plan.bounds.idle.what.value = None;
         if let Some(network) = &mut plan.network {
@@ -94,7 +97,7 @@ impl Plan {
 
     /// Whether a path lies in the cage's own storage, as far as scopes share it.
     pub fn is_shared_storage(&self, path: &Path) -> bool {
-        self.shares_storage() && matches!(locate(self, path).standing, Standing::Ephemeral)
+        self.shares_storage() && matches!(locate(self, path).standing, PathStatus::Ephemeral)
     }
 
     /// Whether a path lies in a place that a scope takes over, or one lies in it.
@@ -117,6 +120,7 @@ impl ViewOp {
             | ViewOp::Cover { target, .. }
             | ViewOp::Ephemeral { target, .. }
             | ViewOp::Bind { target, .. }
+            | ViewOp::Supervisor { target, .. }
             | ViewOp::Overlay { target, .. }
             | ViewOp::Pin { target, .. }
             | ViewOp::Hide { target, .. }

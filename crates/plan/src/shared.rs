@@ -7,7 +7,7 @@ const MOST: usize = 32;
 
 impl Plan {
     /// Directories of the host that the cage writes to, and what it reaches through the network
-    /// door, each with where the policy says so. Everything else that a cage changes is its own.
+    /// proxy, each with where the policy says so. Everything else that a cage changes is its own.
     pub fn shared(&self) -> Vec<String> {
         let written = self.view.iter().filter_map(|item| match &item.what {
             ViewOp::Bind {

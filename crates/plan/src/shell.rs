@@ -1,10 +1,11 @@
 //! The agent's shell, where its commands run in scopes: programs named like shells that stand
 //! ahead of them, and variables that lead there.
 
+use crate::bind::before_seal;
 use crate::leases::Leases;
-use crate::plan::{Command, Item, Variable, ViewOp};
+use crate::plan::{Command, Item, SupervisorFile, Variable, ViewOp};
 use ironcage_host::HostFiles;
-use ironcage_model::{SHELL_PLACE, ShellMode};
+use ironcage_model::{READER_PROGRAM, SHELL_PLACE, ShellMode};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -12,8 +13,7 @@ use std::path::Path;
 /// Shells that can be stood ahead of, the one that agents like best first.
 const SHELLS: [&str; 4] = ["bash", "zsh", "sh", "dash"];
 
-/// What a link there leads to: Ironcage's own program, which is in view where anything can be
-/// asked for.
+/// What a link there leads to: the program that is in view where anything can be asked for.
 const PROGRAM: &str = "../bin/ironcage";
 
 /// Where the system has shells.
@@ -38,8 +38,6 @@ pub(crate) fn stand_in(
         return;
     };
     let origin = || "ceiling.shell".to_owned();
-    let seal = view.iter().position(|op| matches!(op.what, ViewOp::Seal));
-    let place = seal.unwrap_or(view.len());
     let links = shells.iter().map(|name| Item {
         what: ViewOp::Symlink {
             target: Path::new(SHELL_PLACE).join(name),
@@ -47,7 +45,14 @@ pub(crate) fn stand_in(
         },
         origin: origin(),
     });
-    view.splice(place..place, links);
+    let reader = Item {
+        what: ViewOp::Supervisor {
+            file: SupervisorFile::ReaderProgram,
+            target: READER_PROGRAM.into(),
+        },
+        origin: origin(),
+    };
+    before_seal(view, links.chain([reader]));
     let shell = Path::new(SHELL_PLACE).join(first);
     for item in view.iter_mut() {
         // Some agents ask there which shell is the user's.

@@ -1,47 +1,71 @@
-//! Unix sockets of the host's that are reached from inside, each by its own name.
+//! Host Unix sockets that a cage can reach, each at its own path.
 //!
-//! The socket itself is in no view: the agent meets one of Ironcage's own in its place, and each
-//! connection is carried and recorded by the network door.
+//! The host socket itself is not in the view: the cage has a socket proxy in its place, and the
+//! egress proxy carries and logs each connection.
 
-use crate::plan::Item;
+use crate::plan::{Item, Plan, SupervisorFile, ViewOp};
 use crate::{PlanError, Request, bytes};
 use ironcage_host::{HostFiles, NodeType};
-use ironcage_model::{Extent, Mark};
+use ironcage_model::{ASK_PROGRAM, ASK_SOCKET, Extent, Mark};
 use ironcage_policy::{CeilingWhat, Policy, Sourced};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 /// A socket of the host's.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllowedSocket {
     /// Its real path, inside too.
     #[serde(serialize_with = "bytes::path")]
     pub path: PathBuf,
     /// What who connects to it commands; `null` where that is nothing known.
-    pub commands: Option<&'static str>,
+    pub commands: Option<Cow<'static, str>>,
     /// Whether it is reached only while there is a lease on it.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leased: bool,
 }
 
 /// Names of sockets whose servers do what root does for whoever connects.
 const COMMANDING: [(&str, &str); 12] = [
-    ("docker.sock", "Docker: root on this host"),
-    ("podman.sock", "Podman: containers with the user's files"),
-    ("containerd.sock", "containerd: root on this host"),
-    ("crio.sock", "CRI-O: root on this host"),
-    ("buildkitd.sock", "BuildKit: root on this host"),
-    ("libvirt-sock", "libvirt: root on this host"),
-    ("virtqemud-sock", "libvirt: root on this host"),
-    ("unix.socket", "LXD or Incus: root on this host"),
-    ("snapd.socket", "snapd: installs packages"),
-    (
-        "system_bus_socket",
-        "the system's bus: systemd among others",
-    ),
-    ("bus", "the session's bus: starts programs as the user"),
-    ("private", "systemd: starts programs"),
+    ("docker.sock", "Docker (root on this host)"),
+    ("podman.sock", "Podman (containers with the user's files)"),
+    ("containerd.sock", "containerd (root on this host)"),
+    ("crio.sock", "CRI-O (root on this host)"),
+    ("buildkitd.sock", "BuildKit (root on this host)"),
+    ("libvirt-sock", "libvirt (root on this host)"),
+    ("virtqemud-sock", "libvirt (root on this host)"),
+    ("unix.socket", "LXD or Incus (root on this host)"),
+    ("snapd.socket", "snapd (installs packages)"),
+    ("system_bus_socket", "the system bus (systemd and others)"),
+    ("bus", "the session bus (starts programs as the user)"),
+    ("private", "systemd (starts programs)"),
 ];
+
+/// The operation that puts the proxy of a socket into the view.
+pub(crate) fn proxy(socket: &Item<AllowedSocket>) -> Item<ViewOp> {
+    Item {
+        what: ViewOp::Supervisor {
+            file: SupervisorFile::SocketProxy,
+            target: socket.what.path.clone(),
+        },
+        origin: socket.origin.clone(),
+    }
+}
+
+/// The operations that let the agent ask for permissions.
+pub(crate) fn for_requests() -> [Item<ViewOp>; 2] {
+    [
+        (SupervisorFile::RequestSocket, ASK_SOCKET),
+        (SupervisorFile::InsideProgram, ASK_PROGRAM),
+    ]
+    .map(|(file, target)| Item {
+        what: ViewOp::Supervisor {
+            file,
+            target: target.into(),
+        },
+        origin: "for asking".into(),
+    })
+}
 
 pub(crate) fn make(
     policy: &Policy,
@@ -85,27 +109,45 @@ fn one(
     };
     let path = files
         .real(&asked.value)
-        .map_err(|error| refuse(format!("it cannot be found: {error}")))?;
+        .map_err(|error| refuse(format!("cannot find it: {error}")))?;
     if files.node(&path).map(|node| node.kind) != Some(NodeType::Socket) {
         return Err(refuse("it is not a socket".into()));
     }
     if request.own.paths.iter().any(|own| path.starts_with(own)) {
-        return Err(refuse("it is one of Ironcage's own".into()));
+        return Err(refuse("it is one of Ironcage's own sockets".into()));
     }
     let commands = commands(&path);
     if let (Some(commands), false) = (commands, request.i_know) {
         return Err(refuse(format!(
-            "who connects to it commands {commands}; --i-know gives it all the same"
+            "a connection to it controls {commands}; use --i-know to allow it anyway"
         )));
     }
     Ok(Item {
         what: AllowedSocket {
             path,
-            commands,
+            commands: commands.map(Cow::Borrowed),
             leased: false,
         },
         origin: asked.origin.to_string(),
     })
+}
+
+impl Plan {
+    /// Whether a socket of the plan is reached only while there is a lease on it.
+    pub fn is_leased_socket(&self, path: &Path) -> bool {
+        let mut sockets = self.network.iter().flat_map(|network| &network.sockets);
+        sockets.any(|socket| socket.what.leased && socket.what.path == path)
+    }
+
+    /// Plans a proxy for one more host socket.
+    pub fn add_socket(&mut self, socket: Item<AllowedSocket>) {
+        let Some(network) = &mut self.network else {
+            return;
+        };
+        let op = proxy(&socket);
+        network.sockets.push(socket);
+        self.add_to_view([op]);
+    }
 }
 
 fn commands(path: &Path) -> Option<&'static str> {

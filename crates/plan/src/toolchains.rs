@@ -39,7 +39,7 @@ pub(crate) enum Shape {
 
 /// What was found.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct ToolchainSet {
     pub(crate) parts: Vec<Part>,
     pub(crate) variables: Vec<Item<Variable>>,
     /// Entries for PATH in the caller's order; some may not be visible.
@@ -55,9 +55,10 @@ pub(crate) fn find(
     request: &Request,
     files: &dyn HostFiles,
     map_owners: bool,
-) -> Found {
-    if !policy.toolchains.value {
-        return Found::default();
+) -> ToolchainSet {
+    // The host's programs need the host's libraries, which an image replaces.
+    if !policy.toolchains.value || request.image.is_some() {
+        return ToolchainSet::default();
     }
     let writable = policy
         .write
@@ -77,7 +78,7 @@ pub(crate) fn find(
         scratch: policy.workspace_mode.value == WorkspaceMode::Scratch,
         roots: Vec::new(),
         real_parent: None,
-        found: Found::default(),
+        found: ToolchainSet::default(),
     };
     let variable = |name: &str| {
         let found = request.env.iter().find(|(known, _)| known == name);
@@ -110,7 +111,7 @@ struct Search<'a> {
     roots: Vec<PathBuf>,
     /// A directory and its real path: parts lie beside each other.
     real_parent: Option<(PathBuf, PathBuf)>,
-    found: Found,
+    found: ToolchainSet,
 }
 
 /// What of a path stands for the stars of a pattern, and the directory above an entry.

@@ -1,5 +1,5 @@
-//! Where programs look for certificate authorities: in a cage whose TLS is opened they find
-//! the host's and the cage's own there.
+//! Where programs look for certificate authorities: in a cage with TLS interception they find the
+//! host's and the cage's own there.
 
 use crate::plan::{Item, Variable, ViewOp};
 use crate::{PlanError, Request};
@@ -37,7 +37,7 @@ const NAME_ALL: [&str; 8] = [
 ];
 /// Variables that name a file with authorities besides those that a program has itself.
 const NAME_OWN: [&str; 1] = ["NODE_EXTRA_CA_CERTS"];
-const ORIGIN: &str = "built in: TLS is opened for rules over requests, secrets or models";
+const ORIGIN: &str = "built in: TLS interception for request rules, secrets or models";
 
 fn real_file(path: &Path, files: &dyn HostFiles) -> Option<PathBuf> {
     let real = files.real(path).ok()?;

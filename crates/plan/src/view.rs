@@ -4,6 +4,7 @@ mod beside;
 mod covered;
 mod grants;
 mod host_caches;
+mod image;
 mod overlay;
 mod patterns;
 
@@ -11,13 +12,13 @@ use crate::network::Network;
 use crate::plan::{
     Access, Identity, Item, KeptPlace, NodeKind, Owner, Variable, ViewOp, WriteRights, WriteRule,
 };
-use crate::{PlanError, Request, etc, toolchains, trust};
+use crate::{PlanError, Request, agent_help, etc, toolchains, trust};
 use ironcage_host::{HostCaps, HostFiles, Kernel, NodeType, Privilege};
 use ironcage_policy::{Listed, Policy, system};
 use std::path::{Path, PathBuf};
 
 /// What the making of a view yields.
-pub(crate) struct Made {
+pub(crate) struct ViewPlan {
     pub(crate) ops: Vec<Item<ViewOp>>,
     pub(crate) write_rules: Vec<Item<WriteRule>>,
     /// Directories of the host that the agent fills: where the watchdog looks.
@@ -43,15 +44,18 @@ const DEVICE_LINKS: [(&str, &str); 5] = [
     ("/dev/ptmx", "pts/ptmx"),
 ];
 
+/// Links to the cage's own directories, where nothing else of the view lies in their place.
+const OWN_LINKS: [(&str, &str); 2] = [("/var/tmp", "../tmp"), ("/var/run", "../run")];
+
 /// Trees of the host that no rule can open: they are the kernel's, or hold every device.
 pub(crate) const NEVER: [(&str, &str); 4] = [
-    ("/", "the whole tree of the host cannot be given"),
-    ("/proc", "the cage has a process file system of its own"),
+    ("/", "a cage cannot have the whole host file system"),
+    ("/proc", "the cage has its own /proc"),
     (
         "/sys",
-        "kernel objects and hardware of the host are in no cage",
+        "host kernel objects and hardware are never in a cage",
     ),
-    ("/dev", "devices of the host are in no cage"),
+    ("/dev", "host devices are never in a cage"),
 ];
 
 pub(crate) fn make(
@@ -60,7 +64,7 @@ pub(crate) fn make(
     host: &HostCaps,
     files: &dyn HostFiles,
     (identity, network): (&Identity, Option<&Network>),
-) -> Result<Made, PlanError> {
+) -> Result<ViewPlan, PlanError> {
     let mut builder = Builder {
         request,
         files,
@@ -69,7 +73,7 @@ pub(crate) fn make(
             uid: host.uid,
             gid: host.gid,
         },
-        made: Made {
+        made: ViewPlan {
             ops: Vec::new(),
             write_rules: Vec::new(),
             writable: Vec::new(),
@@ -92,13 +96,18 @@ pub(crate) fn make(
             .collect(),
     };
     builder.own_directories();
-    match &request.root {
-        Some(root) => builder.given_root(root)?,
-        None => {
+    match (&request.image, &request.root) {
+        (Some(image), _) => builder.image(image, policy, (identity, network))?,
+        (None, Some(root)) => builder.given_root(root)?,
+        (None, None) => {
+            for listed in ["/", "/etc"] {
+                files.read_ahead(Path::new(listed));
+            }
             for entry in system::DIRECTORIES {
                 builder.system(Path::new(entry.path), entry);
             }
             builder.etc(policy, identity, network);
+            builder.agent_help(policy);
             builder.fixed_etc();
         }
     }
@@ -118,6 +127,7 @@ pub(crate) fn make(
     builder.grants(policy, grants)?;
     builder.policy_documents();
     builder.hidden(policy)?;
+    builder.replace_links(policy);
     builder.push(ViewOp::Seal, "built in");
     Ok(builder.made)
 }
@@ -127,7 +137,7 @@ struct Builder<'a> {
     files: &'a dyn HostFiles,
     map_owners: bool,
     caller: Owner,
-    made: Made,
+    made: ViewPlan,
     granted: Vec<PathBuf>,
     /// Directories of the agent's home that were made for what is mounted in them.
     below_home: Vec<PathBuf>,
@@ -140,24 +150,24 @@ struct Builder<'a> {
 
 /// How something of the host's is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum HostAccess {
     Read,
     Write,
     CopyOnWrite,
 }
 
-impl Way {
+impl HostAccess {
     fn access(self) -> Access {
         match self {
-            Way::Read => Access::Read,
-            Way::Write | Way::CopyOnWrite => Access::Write,
+            HostAccess::Read => Access::Read,
+            HostAccess::Write | HostAccess::CopyOnWrite => Access::Write,
         }
     }
 }
 
 struct Grant {
     path: PathBuf,
-    way: Way,
+    way: HostAccess,
     origin: String,
 }
 
@@ -198,20 +208,10 @@ impl Builder<'_> {
         self.directory("/dev/shm", 0o1777, true);
         self.directory("/run", 0o755, false);
         self.directory(home.clone(), 0o700, true);
-        self.push(
-            ViewOp::Symlink {
-                target: "/var/tmp".into(),
-                to: "../tmp".into(),
-            },
-            "built in",
-        );
-        self.push(
-            ViewOp::Symlink {
-                target: "/var/run".into(),
-                to: "../run".into(),
-            },
-            "built in",
-        );
+        for (target, to) in OWN_LINKS {
+            let (target, to) = (target.into(), to.into());
+            self.push(ViewOp::Symlink { target, to }, "built in");
+        }
         for (target, executable) in [
             (PathBuf::from("/tmp"), true),
             (home, true),
@@ -224,13 +224,47 @@ impl Builder<'_> {
         self.write_rule("/proc", WriteRights::Existing, "built in");
     }
 
+    /// Makes a directory of a link in whose place something of the view lies, or may come to lie
+    /// by a lease: a home or a workspace below `/var/tmp`.
+    fn replace_links(&mut self, policy: &Policy) {
+        for (link, _) in OWN_LINKS {
+            let link = Path::new(link);
+            let below = |path: &Path| path.starts_with(link) && path != link;
+            let mut leased = policy.ceiling.paths.iter();
+            let occupied = leased.any(|part| below(&part.value.path))
+                || (self.made.ops.iter()).any(|op| op.what.target().is_some_and(below));
+            let is_it = |op: &Item<ViewOp>| matches!(&op.what, ViewOp::Symlink { target, .. } if target == link);
+            let Some(index) = self.made.ops.iter().position(is_it).filter(|_| occupied) else {
+                continue;
+            };
+            let ephemeral = ViewOp::Ephemeral {
+                target: link.into(),
+                executable: true,
+            };
+            if let Some(op) = self.made.ops.get_mut(index) {
+                op.what = ephemeral;
+            }
+            self.write_rule(link, WriteRights::Tree, "built in");
+            // Before a home that lies in it, which would make it with another mode.
+            let directory = Item {
+                what: ViewOp::Directory {
+                    target: link.into(),
+                    mode: 0o1777,
+                    agents: true,
+                },
+                origin: "built in".into(),
+            };
+            self.made.ops.insert(0, directory);
+        }
+    }
+
     /// A part of the system: a link stays a link where it leads into the view.
     fn system(&mut self, path: &Path, entry: &Listed) {
         let origin = format!("system: {}", entry.why);
-        let Some(node) = self.files.node(path) else {
+        let Some(kind) = self.files.kind(path) else {
             return;
         };
-        let kind = match node.kind {
+        let kind = match kind {
             NodeType::Directory => NodeKind::Directory,
             NodeType::File => NodeKind::File,
             NodeType::Symlink => {
@@ -257,7 +291,7 @@ impl Builder<'_> {
             );
             return;
         }
-        let kind = match self.files.node(&real).map(|node| node.kind) {
+        let kind = match self.files.kind(&real) {
             Some(NodeType::Directory) => NodeKind::Directory,
             Some(NodeType::File) => NodeKind::File,
             _ => return,
@@ -306,11 +340,23 @@ impl Builder<'_> {
         }
     }
 
+    /// Instructions for the agent.
+    fn agent_help(&mut self, policy: &Policy) {
+        for (target, content, why) in agent_help::files(policy) {
+            let file = ViewOp::File {
+                target: target.into(),
+                content,
+                mode: 0o644,
+            };
+            self.push(file, format!("system: {why}"));
+        }
+    }
+
     fn fixed_etc(&mut self) {
         for entry in system::ETC_FIXED {
             let target = Path::new("/etc").join(entry.path);
             let around = target.parent().unwrap_or(&target);
-            if self.files.node(around).is_some() {
+            if self.files.kind(around).is_some() {
                 let content = entry.content.to_owned();
                 let mode = 0o644;
                 self.push(
@@ -328,7 +374,7 @@ impl Builder<'_> {
     fn devices(&mut self) {
         for entry in system::DEVICES {
             let path = PathBuf::from(entry.path);
-            if self.files.node(&path).is_some() {
+            if self.files.kind(&path).is_some() {
                 self.push(
                     ViewOp::Bind {
                         source: path.clone(),
@@ -402,7 +448,7 @@ impl Builder<'_> {
 }
 
 /// Where fixed contents of `/proc` files stand in the view.
-const STAND_INS: [&str; 4] = [
+pub(crate) const STAND_INS: [&str; 4] = [
     "/.hidden/fixed-0",
     "/.hidden/fixed-1",
     "/.hidden/fixed-2",

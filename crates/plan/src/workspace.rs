@@ -1,7 +1,7 @@
-//! What may be the workspace, and what of it stays protected.
+//! Which directory can be the workspace, and which of its paths are protected.
 
 use crate::plan::{Access, Item, ViewOp};
-use crate::{PlanError, Request};
+use crate::{GitPlace, PlanError, Request};
 use ironcage_host::{HostFiles, NodeType};
 use ironcage_policy::{Executed, Policy, executed, protected};
 use std::ffi::OsStr;
@@ -50,13 +50,13 @@ pub(crate) fn check_place(request: &Request) -> Result<(), PlanError> {
         })
     };
     if path == Path::new("/") {
-        return refuse("it is the root of the whole system");
+        return refuse("it is the root of the file system");
     }
     if KERNEL_TREES.iter().any(|tree| path.starts_with(tree)) {
-        return refuse("it belongs to the kernel");
+        return refuse("it is a kernel file system");
     }
     if request.own.paths.iter().any(|own| path.starts_with(own)) {
-        return refuse("it lies in Ironcage's own directories");
+        return refuse("it is in Ironcage's own directories");
     }
     Ok(())
 }
@@ -79,44 +79,50 @@ pub(crate) fn check(request: &Request, files: &dyn HostFiles) -> Result<(), Plan
         return refuse("it is your home directory, with your keys and settings");
     }
     if request.home.starts_with(path) {
-        return refuse("your home directory lies in it");
+        return refuse("it contains your home directory");
     }
     if request
         .other_homes
         .iter()
         .any(|home| home.starts_with(path))
     {
-        return refuse("the home directory of its owner is or lies in it, with keys and settings");
+        return refuse("it is or contains its owner's home directory, with keys and settings");
     }
     if request.own.paths.iter().any(|own| own.starts_with(path)) {
-        return refuse("Ironcage's own configuration or state lies in it");
+        return refuse("it contains Ironcage's own configuration or state");
     }
     let is_shared = SHARED.iter().any(|shared| path == Path::new(shared));
     let in_system = SYSTEM_TREES.iter().any(|tree| path.starts_with(tree));
     if is_shared || in_system {
-        return refuse("it belongs to the system, or to all of its users");
+        return refuse("it belongs to the system or to all of its users");
     }
     const OTHERS_WRITE: u32 = 0o002;
     if files
         .node(path)
         .is_some_and(|node| node.mode & OTHERS_WRITE != 0)
     {
-        return refuse("every user of this system can write in it");
+        return refuse("every user of this system can write to it");
     }
     Ok(())
 }
 
 /// Refuses to lift a protection that the workspace has not.
-pub(crate) fn check_lifted(policy: &Policy, workspace: &Path) -> Result<(), PlanError> {
+pub(crate) fn check_lifted(
+    policy: &Policy,
+    request: &Request,
+    files: &dyn HostFiles,
+) -> Result<(), PlanError> {
+    let workspace = &request.workspace;
+    let trusted = trusted_in(workspace, &request.git_places, files, &mut Vec::new());
     for sourced in &policy.unprotect {
         let path = workspace.join(&sourced.value);
         let parts: Vec<&OsStr> = sourced.value.iter().collect();
         let listed = |entry: &Executed| entry.found_in(&parts).is_some();
-        let known = protected::ENTRIES.iter().any(|entry| {
-            let entry = workspace.join(entry.path);
-            path.starts_with(&entry) || entry.starts_with(&path)
-        }) || executed::NAMES.iter().any(listed);
-        if !known || path == workspace {
+        let known = trusted
+            .iter()
+            .any(|entry| path.starts_with(&entry.path) || entry.path.starts_with(&path))
+            || executed::NAMES.iter().any(listed);
+        if !known || path == *workspace {
             return Err(PlanError::NotProtected {
                 path: sourced.value.clone(),
                 origin: sourced.origin.to_string(),
@@ -126,31 +132,83 @@ pub(crate) fn check_lifted(policy: &Policy, workspace: &Path) -> Result<(), Plan
     Ok(())
 }
 
+/// A path in a writable tree that the host executes or trusts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TrustedPath {
+    pub(crate) path: PathBuf,
+    why: String,
+}
+
+/// What is protected in a tree: what the list names in its root, and what git is told to run or
+/// obey, by its real path. A link on the way there can be replaced, which is noted.
+pub(crate) fn trusted_in(
+    root: &Path,
+    places: &[GitPlace],
+    files: &dyn HostFiles,
+    notes: &mut Vec<String>,
+) -> Vec<TrustedPath> {
+    let mut of_git: Vec<TrustedPath> = Vec::new();
+    for place in places {
+        let real = match files.real(&place.path) {
+            Ok(real) => real,
+            Err(_) => place.path.clone(),
+        };
+        let is_plain = !place.path.iter().any(|part| part == "..");
+        if real != place.path && is_plain && place.path.starts_with(root) {
+            notes.push(format!(
+                "{} is behind a symbolic link and cannot be protected in a writable workspace",
+                place.path.display()
+            ));
+        }
+        if root.starts_with(&real) && place.whole {
+            notes.push(format!(
+                "{} cannot be protected, because all of the workspace is in it: {}",
+                real.display(),
+                place.why
+            ));
+        }
+        let is_directory = (files.node(&real)).is_some_and(|node| node.kind == NodeType::Directory);
+        let counts = real.starts_with(root) && real != root && (place.whole || !is_directory);
+        let is_known = of_git.iter().any(|known| known.path == real);
+        if counts && !is_known {
+            of_git.push(TrustedPath {
+                path: real,
+                why: place.why.clone(),
+            });
+        }
+    }
+    // A directory before what is in it, which it covers.
+    of_git.sort_by_key(|trusted| trusted.path.components().count());
+    let listed = protected::ENTRIES.iter().map(|entry| TrustedPath {
+        path: root.join(entry.path),
+        why: entry.why.to_owned(),
+    });
+    listed.chain(of_git).collect()
+}
+
 /// Operations that keep the host from executing or trusting what the agent wrote, in a
 /// writable tree of real files: the workspace, or another that is given for writing. Only what
-/// exists in its root: no walk. `lifted` are the paths whose protection the policy lifts; a
+/// exists and is named: no walk. `lifted` are the paths whose protection the policy lifts; a
 /// deeper path that is itself given for writing is mounted over its protection later. `layers`
 /// are copy-on-write views, in which nothing needs protection. What is not there cannot be
 /// mounted over: it goes to `absent`, to be looked for at the end.
 pub(crate) fn protect(
     (lifted, layers): (&[PathBuf], &[PathBuf]),
-    root: &Path,
+    (root, trusted): (&Path, &[TrustedPath]),
     files: &dyn HostFiles,
     notes: &mut Vec<String>,
     absent: &mut Vec<PathBuf>,
 ) -> Vec<Item<ViewOp>> {
     let mut ops: Vec<Item<ViewOp>> = Vec::new();
     let mut done: Vec<PathBuf> = layers.to_vec();
-    for entry in protected::ENTRIES {
-        let target = root.join(entry.path);
+    for entry in trusted {
+        let target = entry.path.clone();
         let covered = done.iter().any(|parent| target.starts_with(parent));
         // Lifting `.git` lets commits be made; hooks and config in it are entries of their own,
         // and are lifted by their own names only. A directory that is no entry itself stands
         // for those in it.
         let is_lifted = lifted.iter().any(|path| {
-            let is_entry = protected::ENTRIES
-                .iter()
-                .any(|entry| *path == root.join(entry.path));
+            let is_entry = trusted.iter().any(|entry| *path == entry.path);
             target == *path || (!is_entry && target.starts_with(path))
         });
         if covered || is_lifted {
@@ -168,7 +226,7 @@ pub(crate) fn protect(
             }
             Some(_) if through_link => {
                 notes.push(format!(
-                    "{} lies behind a symbolic link and cannot be protected where it is writable",
+                    "{} is behind a symbolic link and cannot be protected in a writable workspace",
                     target.display()
                 ));
                 continue;
@@ -177,14 +235,14 @@ pub(crate) fn protect(
             // itself in the list.
             Some(NodeType::Symlink) => {
                 notes.push(format!(
-                    "{} is a symbolic link and cannot be protected where it is writable",
+                    "{} is a symbolic link and cannot be protected in a writable workspace",
                     target.display()
                 ));
                 continue;
             }
             Some(NodeType::File) if files.node(&target).is_some_and(|node| node.links > 1) => {
                 notes.push(format!(
-                    "{} has another name (a hard link), through which it can be written",
+                    "{} has another name (a hard link), under which it can be written",
                     target.display()
                 ));
             }
@@ -201,7 +259,7 @@ pub(crate) fn protect(
                         target: ancestor,
                         access: Access::Write,
                     },
-                    origin: format!("keeps {} in its place", entry.path),
+                    origin: format!("keeps {} from being moved", below(root, &target).display()),
                 });
             }
         }
@@ -221,6 +279,10 @@ pub(crate) fn protect(
         done.push(target);
     }
     ops
+}
+
+fn below<'p>(root: &Path, path: &'p Path) -> &'p Path {
+    path.strip_prefix(root).unwrap_or(path)
 }
 
 fn lift(path: &Path, files: &dyn HostFiles) -> Option<Item<ViewOp>> {

@@ -131,7 +131,7 @@ fn where_a_copy_on_write_view_cannot_be_the_plan_says_why() {
         ),
         (
             why(&|_, host, _| host.gid = 7, Privilege::User),
-            "its group is 1001",
+            "belongs to group 1001",
         ),
         (
             why(
@@ -149,7 +149,7 @@ fn where_a_copy_on_write_view_cannot_be_the_plan_says_why() {
                 &|_, _, policy| give(policy, "/srv/mounted"),
                 Privilege::Root,
             ),
-            "/srv/mounted/disk is mounted in it",
+            "/srv/mounted/disk is mounted below it",
         ),
         (
             why(

@@ -4,7 +4,7 @@
 mod made_up;
 
 use ironcage_host::Privilege;
-use ironcage_plan::{Standing, guard, locate};
+use ironcage_plan::{PathStatus, guard, locate};
 use ironcage_policy::{FlagLayer, WorkspaceMode};
 use made_up::{host, plan_of, request};
 use std::path::Path;
@@ -16,7 +16,7 @@ fn direct() -> FlagLayer {
     }
 }
 
-fn standing(path: &str) -> Standing {
+fn standing(path: &str) -> PathStatus {
     let host = host(Privilege::User);
     let plan = plan_of("shell", direct(), &request(), &host).unwrap();
     locate(&plan, Path::new(path)).standing
@@ -26,27 +26,30 @@ fn standing(path: &str) -> Standing {
 fn every_kind_of_place_is_told_apart() {
     let project = |name: &str| format!("/home/ann/project{name}").into();
     for (path, wanted) in [
-        ("/srv/data", Standing::Absent),
+        ("/srv/data", PathStatus::Absent),
         (
             "/home/ann/project/src/x",
-            Standing::Writable(project("/src/x")),
+            PathStatus::Writable(project("/src/x")),
         ),
-        ("/home/ann/project", Standing::Writable(project(""))),
-        ("/home/ann/project/.envrc", Standing::Protected),
-        ("/home/ann/project/.github/workflows/x", Standing::Protected),
+        ("/home/ann/project", PathStatus::Writable(project(""))),
+        ("/home/ann/project/.envrc", PathStatus::Protected),
+        (
+            "/home/ann/project/.github/workflows/x",
+            PathStatus::Protected,
+        ),
         (
             "/home/ann/project/.git/config",
-            Standing::CopyOnWrite(project("/.git/config")),
+            PathStatus::CopyOnWrite(project("/.git/config")),
         ),
-        ("/home/ann/.ssh/id", Standing::Ephemeral),
-        ("/tmp/x", Standing::Ephemeral),
-        ("/usr/lib/x", Standing::ReadOnly("/usr/lib/x".into())),
+        ("/home/ann/.ssh/id", PathStatus::Ephemeral),
+        ("/tmp/x", PathStatus::Ephemeral),
+        ("/usr/lib/x", PathStatus::ReadOnly("/usr/lib/x".into())),
         // Through a link of the view.
-        ("/bin/sh", Standing::ReadOnly("/usr/bin/sh".into())),
-        ("/etc/passwd", Standing::Made),
-        ("/dev/null", Standing::Device),
-        ("/proc/1/root", Standing::Kernel),
-        ("/home", Standing::Leads),
+        ("/bin/sh", PathStatus::ReadOnly("/usr/bin/sh".into())),
+        ("/etc/passwd", PathStatus::Made),
+        ("/dev/null", PathStatus::Device),
+        ("/proc/1/root", PathStatus::Kernel),
+        ("/home", PathStatus::Leads),
     ] {
         assert_eq!(standing(path), wanted, "{path}");
     }

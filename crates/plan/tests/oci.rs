@@ -1,4 +1,4 @@
-//! The rung `oci` in plans: which runtime, what it leaves open and says so, what it refuses.
+//! The isolation level `oci` in plans: which runtime, what it leaves open and says so, what it refuses.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod made_up;
@@ -49,8 +49,8 @@ fn named(runtime: &str) -> Request {
 #[test]
 fn the_plan_is_the_one_that_is_kept_and_names_the_runtime_and_its_first_process() {
     let plan = attempt("shell", flags(), &request(), &with_crun()).unwrap();
-    compare("rung-oci", &plan);
-    let runtime = plan.rung.what.runtime.as_ref().unwrap();
+    compare("isolation-oci", &plan);
+    let runtime = plan.isolation_level.what.runtime.as_ref().unwrap();
     assert_eq!(runtime.path, Path::new("/usr/bin/crun"));
     assert!(plan.view.iter().any(|item| matches!(
         &item.what,
@@ -69,15 +69,18 @@ fn a_runtime_is_taken_by_name_or_path_and_others_are_refused_with_the_reason() {
     let tree = with_crun();
     for (asked, path) in [("crun", "/usr/bin/crun"), ("/opt/crun", "/opt/crun")] {
         let plan = attempt("shell", flags(), &named(asked), &tree).unwrap();
-        assert_eq!(plan.rung.what.runtime.unwrap().path, Path::new(path));
+        assert_eq!(
+            plan.isolation_level.what.runtime.unwrap().path,
+            Path::new(path)
+        );
     }
     for (asked, why) in [
-        ("runsc", "as root of the host"),
-        ("/usr/bin/runsc", "as root of the host"),
-        ("runc", "covers no file in /proc"),
+        ("runsc", "as host root"),
+        ("/usr/bin/runsc", "as host root"),
+        ("runc", "cannot mask files in /proc"),
         ("bin/crun", "absolute"),
-        ("/nowhere/crun", "no such program"),
-        ("/bin/sh", "crun is the one"),
+        ("/nowhere/crun", "does not exist"),
+        ("/bin/sh", "only crun is supported"),
     ] {
         let error = attempt("shell", flags(), &named(asked), &tree).unwrap_err();
         assert!(error.to_string().contains(why), "{asked}: {error}");

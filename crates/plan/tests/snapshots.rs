@@ -8,7 +8,7 @@ mod made_up;
 
 use ironcage_host::{NodeType, Privilege};
 use ironcage_model::{Enforcement, Layer};
-use ironcage_plan::{Plan, PlanError, Request, ViewOp, make};
+use ironcage_plan::{Detail, Plan, PlanError, Request, ViewOp, explain, make};
 use ironcage_policy::{EnvRule, FlagLayer, Origin, Policy, Sourced, WorkspaceMode};
 use made_up::{Tree, compare, host, plan_of, policy_of, request};
 use std::path::{Path, PathBuf};
@@ -69,6 +69,81 @@ fn a_secret_is_in_the_environment_only_when_it_is_passed() {
         }],
         ..FlagLayer::default()
     }));
+}
+
+#[test]
+fn a_credential_variable_that_is_not_passed_is_noted_with_the_flags_that_pass_it() {
+    let notes = |flags, env: &[(&str, &str)]| {
+        let mut request = request();
+        let pairs = env.iter().map(|(name, value)| (name.into(), value.into()));
+        request.env = pairs.collect();
+        // A secret needs TLS interception, and that needs the authorities of the host.
+        let mut tree = Tree::new();
+        tree.add("/etc/ssl/certs/ca-certificates.crt", NodeType::File);
+        let host = host(Privilege::User);
+        let plan = make(&policy_of("shell", flags), &request, &host, &tree).unwrap();
+        let mut notes = plan.notes;
+        notes.retain(|note| note.contains("is set in your environment"));
+        notes
+    };
+    let none = FlagLayer::default;
+    let token = ("GITHUB_TOKEN", "canary");
+    let told = notes(
+        none(),
+        &[token, ("HF_TOKEN", ""), ("UNKNOWN_TOKEN", "canary")],
+    );
+    let [told] = &told[..] else {
+        panic!("{told:?}")
+    };
+    assert!(
+        told.ends_with(
+            "--secret GITHUB_TOKEN@api.github.com,github.com --allow-host api.github.com --allow-host github.com"
+        ),
+        "{told}"
+    );
+    assert!(!told.contains("canary"), "{told}");
+    // What is said about it counts, whatever it is.
+    let passed = FlagLayer {
+        env: vec![EnvRule::Pass {
+            name: "GITHUB_*".into(),
+        }],
+        ..none()
+    };
+    assert!(notes(passed, &[token]).is_empty());
+    let secret = FlagLayer {
+        secrets: vec!["GITHUB_TOKEN@api.github.com".into()],
+        allow_hosts: vec!["api.github.com".into()],
+        ..none()
+    };
+    assert!(notes(secret, &[token]).is_empty());
+    let allowed = FlagLayer {
+        allow_hosts: vec!["api.github.com".into()],
+        ..none()
+    };
+    let told = notes(allowed, &[token]).concat();
+    assert!(
+        told.ends_with("github.com --allow-host github.com"),
+        "{told}"
+    );
+    // Another base URL: its host is the one that gets the key, and no password in it is shown.
+    let at = |url| {
+        let env = [("OPENAI_API_KEY", "canary"), ("OPENAI_BASE_URL", url)];
+        notes(none(), &env).concat()
+    };
+    let gateway = at("https://user:canary@llm.example:8443/v1");
+    assert!(
+        gateway.ends_with(
+            "-e OPENAI_BASE_URL --secret OPENAI_API_KEY@llm.example:8443 --allow-host llm.example:8443"
+        ),
+        "{gateway}"
+    );
+    let local = at("http://localhost:11434/v1");
+    assert!(
+        local.ends_with(
+            "-e OPENAI_BASE_URL=http://host.ironcage:11434/v1 --secret OPENAI_API_KEY@http://host.ironcage:11434 --allow-host-port 11434"
+        ),
+        "{local}"
+    );
 }
 
 #[test]
@@ -355,4 +430,44 @@ fn what_is_hidden_comes_back_neither_as_a_toolchain_nor_as_state() {
             .push(Sourced::new(path.into(), Origin::Flag { flag }));
     }
     assert_eq!(sees(&policy), [false, false, true]);
+}
+
+#[test]
+fn a_plan_with_a_network_is_written_as_json_and_every_part_of_it_counts() {
+    let host = host(Privilege::User);
+    let plan = |model: &str| {
+        let flags = FlagLayer {
+            allow_hosts: vec![model.into()],
+            ..FlagLayer::default()
+        };
+        let mut tree = Tree::new();
+        // Without authorities no TLS is intercepted, and no model is read.
+        tree.add("/etc/ssl/certs/ca-certificates.crt", NodeType::File);
+        make(&policy_of("coding-agent", flags), &request(), &host, &tree).unwrap()
+    };
+    let with_model = plan("api.anthropic.com");
+    assert!(with_model.network.as_ref().unwrap().models.is_some());
+    serde_json::to_vec(&with_model).unwrap();
+    assert_ne!(with_model.digest(), plan("api.openai.com").digest());
+}
+
+#[test]
+fn a_plan_with_a_secret_says_which_values_are_covered() {
+    let host = host(Privilege::User);
+    let explained = |secrets: Vec<String>| {
+        let flags = FlagLayer {
+            allow_hosts: vec!["api.example.com".into()],
+            secrets,
+            ..FlagLayer::default()
+        };
+        let mut tree = Tree::new();
+        tree.add("/etc/ssl/certs/ca-certificates.crt", NodeType::File);
+        let mut wanted = request();
+        wanted.env.push(("TOKEN".into(), "value".into()));
+        let plan = make(&policy_of("coding-agent", flags), &wanted, &host, &tree).unwrap();
+        explain(&plan, Detail::Full)
+    };
+    let says = "values of 16 bytes or more are covered; shorter ones are not";
+    assert!(explained(vec!["TOKEN@api.example.com".into()]).contains(says));
+    assert!(!explained(Vec::new()).contains(says));
 }

@@ -5,30 +5,21 @@
 //! ours is parsed, which on a cold start costs more than the rest of the resolution.
 
 use crate::{Failure, files, read, read_text, stem};
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 use toml::{Table, Value};
 
-pub(crate) struct Profiles {
-    pub(crate) names: BTreeSet<String>,
-    pub(crate) code: String,
-}
-
-pub(crate) fn emit(policies: &Path) -> Result<Profiles, Failure> {
+pub(crate) fn emit(policies: &Path) -> Result<String, Failure> {
     let mut functions = String::new();
     let defaults = embedded(&policies.join("defaults.toml"), &mut functions)?;
-    let mut names = BTreeSet::new();
     let mut profiles = String::new();
     for path in files(&policies.join("profiles"))? {
         let _ = writeln!(profiles, "    {},", embedded(&path, &mut functions)?);
-        names.insert(stem(&path));
     }
-    let code = format!(
+    Ok(format!(
         "{functions}/// The defaults below every profile.\npub(crate) static DEFAULTS: Embedded = {defaults};\n\
          /// The profiles that ship.\npub(crate) static PROFILES: &[Embedded] = &[\n{profiles}];\n"
-    );
-    Ok(Profiles { names, code })
+    ))
 }
 
 fn embedded(path: &Path, functions: &mut String) -> Result<String, Failure> {

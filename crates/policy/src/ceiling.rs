@@ -22,7 +22,6 @@ pub struct CeilingPath {
     pub path: PathBuf,
     /// What may be done with it.
     pub right: Right,
-    /// How it is given.
     pub mark: Mark,
 }
 
@@ -36,10 +35,8 @@ impl CeilingPath {
 /// A part of the ceiling that is not about paths.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CeilingOther {
-    /// What it is about.
     #[serde(flatten)]
     pub what: CeilingWhat,
-    /// How it is given.
     pub mark: Mark,
 }
 
@@ -72,7 +69,6 @@ pub struct Drift {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CeilingLimit {
-    /// Memory.
     Memory(Amount),
     /// Processor time.
     Cpus(Cpus),
@@ -100,10 +96,10 @@ impl CeilingOther {
         format!("ceiling.{}.{below}", self.mark.name())
     }
 
-    /// Whether a network door has to be there for it.
-    pub fn needs_door(&self) -> bool {
+    /// Whether an egress proxy has to be there for it.
+    pub fn needs_proxy(&self) -> bool {
         match &self.what {
-            CeilingWhat::Extent(extent) => extent.needs_door(),
+            CeilingWhat::Extent(extent) => extent.needs_proxy(),
             CeilingWhat::Secret(_) | CeilingWhat::Bundle(_) => true,
             CeilingWhat::Limit(_) => false,
         }
@@ -156,7 +152,6 @@ pub(crate) struct CeilingFragment {
     pub(crate) drift: [Option<Sourced<u32>>; 3],
     /// The file of rules that is named.
     pub(crate) cedar: Option<Sourced<PathBuf>>,
-    /// The same, read.
     pub(crate) rules: Option<Sourced<RulesFile>>,
     pub(crate) paths: Vec<Sourced<CeilingPath>>,
     pub(crate) others: Vec<Sourced<CeilingOther>>,
@@ -262,7 +257,7 @@ impl Ceiling {
 
     /// The network was turned off: nothing of it is given by leases either.
     pub(crate) fn without_network(&mut self) {
-        self.others.retain(|other| !other.value.needs_door());
+        self.others.retain(|other| !other.value.needs_proxy());
     }
 
     /// Puts a fragment on top.
@@ -472,7 +467,12 @@ pub(crate) fn narrow(base: &Ceiling, fragment: &mut CeilingFragment, dropped: &m
                 // Another value of a secret by the same name would take the place of this one.
                 && !matches!(part.value.what, CeilingWhat::Secret(_));
         if !kept {
-            dropped.note(&part.value.key(), part.value.as_written(), part);
+            let shown = match &part.value.what {
+                // Its name alone does not tell which command is run for it, and who gets it.
+                CeilingWhat::Secret(rule) => crate::network::in_words(rule),
+                _ => part.value.as_written(),
+            };
+            dropped.note(&part.value.key(), shown, part);
         }
         kept
     });

@@ -5,18 +5,15 @@ use crate::fragment::{self, Base, Fragment, Source};
 use crate::parse::parse_document;
 use crate::profiles::{self, Embedded};
 use crate::{Diagnostic, PolicyError, RulesFile, Sourced};
+use ironcage_files::{Links, ReadError, read_text};
 use ironcage_model::Printable;
-use std::fs::{self, File, OpenOptions};
-use std::io::Read as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// No policy that a person wrote is larger; a file that is would only cost memory.
 const LARGEST: u64 = 256 * 1024;
 /// A policy on a policy on a policy; more is a mistake.
 const DEEPEST: usize = 16;
-/// `O_NONBLOCK`: opening a FIFO that somebody put in the place of a policy must not wait.
-const O_NONBLOCK: i32 = 0o4000;
 
 /// One file of a chain.
 pub(crate) struct Link {
@@ -38,31 +35,13 @@ pub(crate) struct Chain {
 
 /// Reads a file as text; only a regular file of sane size.
 pub(crate) fn read(path: &Path) -> Result<Document, PolicyError> {
-    let failed = |source| PolicyError::Read {
-        path: path.to_owned(),
-        source,
-    };
-    let refused = |reason| PolicyError::NotAPolicy {
-        path: path.to_owned(),
-        reason,
-    };
-    let file: File = OpenOptions::new()
-        .read(true)
-        .custom_flags(O_NONBLOCK)
-        .open(path)
-        .map_err(failed)?;
-    let metadata = file.metadata().map_err(failed)?;
-    if !metadata.is_file() {
-        return Err(refused("it is not a regular file"));
-    }
-    let mut bytes = Vec::new();
-    file.take(LARGEST + 1)
-        .read_to_end(&mut bytes)
-        .map_err(failed)?;
-    if bytes.len() as u64 > LARGEST {
-        return Err(refused("it is larger than 256 KiB"));
-    }
-    let text = String::from_utf8(bytes).map_err(|_| refused("it is not UTF-8 text"))?;
+    let text = read_text(path, LARGEST, Links::Follow).map_err(|error| match error {
+        ReadError::Failed { path, source } => PolicyError::Read { path, source },
+        other => PolicyError::NotAPolicy {
+            path: path.to_owned(),
+            reason: other.reason(),
+        },
+    })?;
     Ok(Document {
         path: path.to_owned(),
         text: text.into(),
@@ -70,14 +49,14 @@ pub(crate) fn read(path: &Path) -> Result<Document, PolicyError> {
 }
 
 /// Reads a file that was found in a workspace and all that it extends. An agent may have put
-/// it there: a link, or a base outside of its directory, would make us read other files of the
-/// user's, and show their lines in an error.
+/// it there: a link, or a base outside its directory, would make us read other files of the
+/// user and show their lines in an error.
 pub(crate) fn load_found(path: &Path, home: &Path) -> Result<Chain, PolicyError> {
     let is_link = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink());
     if is_link {
         return Err(PolicyError::NotAPolicy {
             path: path.to_owned(),
-            reason: "it is a symbolic link; `--policy` takes a file that lies elsewhere",
+            reason: "a symbolic link; use `--policy` for a file outside the workspace".into(),
         });
     }
     read_chain(path, home, false, path.parent())
@@ -143,7 +122,7 @@ fn read_chain(
                     format!("names {}", Printable::new(&base)),
                 )
                 .remedy(format!(
-                    "the chain is {}; write a path relative to this file",
+                    "the chain is {}; use a path relative to this file",
                     trail(&chain.links, &base)
                 ));
                 let base = fs::canonicalize(&base).map_err(|_| missing.clone())?;
@@ -154,10 +133,10 @@ fn read_chain(
                     return Err(Diagnostic::new(
                         document,
                         extends.span(),
-                        "a policy file of a workspace extends a file outside of its directory",
-                        "lies elsewhere",
+                        "a policy file in a workspace cannot extend a file outside its directory",
+                        "outside the directory",
                     )
-                    .remedy("copy that file beside this one, or name this one with --policy")
+                    .remedy("copy that file next to this one, or pass this one with --policy")
                     .into());
                 }
                 let seen = chain.links.iter().any(|link| link.document.path == base);
@@ -166,9 +145,9 @@ fn read_chain(
                         document,
                         extends.span(),
                         "a policy extends itself",
-                        "comes back to where it was",
+                        "closes the cycle",
                     )
-                    .remedy(format!("break the chain {}", trail(&chain.links, &base)))
+                    .remedy(format!("break the cycle {}", trail(&chain.links, &base)))
                     .into());
                 }
                 named = Some(missing);
@@ -180,8 +159,8 @@ fn read_chain(
     Ok(chain)
 }
 
-/// Reads the rules that a policy file names, as a part of it: whoever may not have that file read
-/// another one may not by this either.
+/// Reads the rules file of a policy file. A policy file that must not name other files must not
+/// name rules outside its directory either.
 fn read_rules(
     document: &Document,
     written: &toml::Spanned<String>,
@@ -189,27 +168,27 @@ fn read_rules(
     within: Option<&Path>,
 ) -> Result<Document, PolicyError> {
     let wrong = |label: String, remedy: &str| {
-        let title = format!("cannot read the rules `{}`", written.get_ref());
+        let title = format!("cannot read the rules file `{}`", written.get_ref());
         PolicyError::from(Diagnostic::new(document, written.span(), title, label).remedy(remedy))
     };
     let named = format!("names {}", Printable::new(path));
     let real = fs::canonicalize(path).map_err(|error| {
         let label = format!("{named}: {error}");
-        wrong(label, "write a path relative to this file")
+        wrong(label, "use a path relative to this file")
     })?;
     if within.is_some_and(|within| !real.starts_with(within)) {
         return Err(wrong(
-            "lies elsewhere".to_owned(),
-            "a policy file of a workspace names rules in its own directory; copy them there, or name this one with --policy",
+            "outside the directory".to_owned(),
+            "rules of a policy file in a workspace must be in its directory; copy them there, or pass this file with --policy",
         ));
     }
     read(&real).map_err(|error| {
         let why = match &error {
-            PolicyError::NotAPolicy { reason, .. } => (*reason).to_owned(),
+            PolicyError::NotAPolicy { reason, .. } => reason.clone(),
             PolicyError::Read { source, .. } => source.to_string(),
             other => other.to_string(),
         };
-        let remedy = "rules are a text file of at most 256 KiB";
+        let remedy = "a rules file is text of at most 256 KiB";
         wrong(format!("{named}: {why}"), remedy)
     })
 }
@@ -225,15 +204,15 @@ fn config_profile(
     };
     if !allowed {
         return Err(wrong(
-            "`profile` belongs into the user's configuration",
-            "write extends = \"...\" to build on a profile",
+            "`profile` is only allowed in the user's configuration",
+            "use extends = \"...\" to build on a profile",
         ));
     }
     match fragment::base(document, name, home)? {
         Base::Profile(profile) => Ok(profile),
         Base::File(_) => Err(wrong(
-            "`profile` names a profile, not a file",
-            "write extends = \"./file.toml\" to build on a file",
+            "`profile` takes the name of a profile, not a file",
+            "use extends = \"./file.toml\" to build on a file",
         )),
     }
 }

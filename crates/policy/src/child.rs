@@ -1,8 +1,7 @@
-//! The policy of a child cage: what somebody in a cage wants for it, checked against the cage's own.
+//! The policy of a child cage: what a process in a cage asks for, checked against the cage's own.
 //!
-//! The text comes from the agent. It names no file that would be read, and nothing in it is
-//! taken for granted: what it asks for has to lie in what the parent has, part by part, and what
-//! the parent is forbidden is forbidden to the child whatever it says.
+//! The text comes from the agent and is not trusted. It cannot name files to read. Each part of
+//! it must be within what the parent has, and whatever the parent is denied, the child is denied.
 
 use crate::diagnostic::Document;
 use crate::fragment::{self, Base, Source};
@@ -14,22 +13,22 @@ use crate::{
 use ironcage_model::{Mark, Printable};
 use std::path::Path;
 
-/// The profile below a child's policy that names none.
+/// The profile of a child's policy that does not name one.
 const BASE: &str = "strict";
-/// What a child's policy is called in messages.
-const NAME: &str = "policy of the child";
+/// The name of a child's policy in messages.
+const NAME: &str = "the child's policy";
 
-/// Why there is no policy for a child.
+/// Why a child's policy was rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum ChildPolicyError {
-    /// Its text is no policy.
+    /// The text is not a valid policy.
     #[error("{0}")]
     Policy(#[from] PolicyError),
     /// It names a file.
-    #[error("the policy of a child extends a profile by its name, and no file")]
+    #[error("a child's policy can extend a profile by name, but not a file")]
     Extends,
-    /// It asks for more than its parent has, or in a way that a child cannot have it.
-    #[error("beyond what its parent has: {}", .0.join("; "))]
+    /// It asks for more than its parent has, or for something that a child cannot have.
+    #[error("the child's policy asks for more than its parent has: {}", .0.join("; "))]
     Beyond(Vec<String>),
 }
 
@@ -37,7 +36,7 @@ pub enum ChildPolicyError {
 /// can have it. `amounts` turns limits into numbers of the host.
 ///
 /// # Errors
-/// Where the text is no policy, or asks for anything that the parent does not have.
+/// If the text is not a valid policy, or asks for anything that the parent does not have.
 pub fn child_policy(
     parent: &Policy,
     text: Option<&str>,
@@ -64,7 +63,7 @@ pub fn child_policy(
 fn same(parent: &Policy) -> Policy {
     let mut child = parent.clone();
     child.ceiling.children.value = 0;
-    // A port of the host's is taken once.
+    // A host port can be published only once.
     child.network.publish.clear();
     child
         .ceiling
@@ -91,7 +90,7 @@ fn written(
         return Err(ChildPolicyError::Extends);
     }
     if file.ceiling.cedar.is_some() {
-        let whose = "ceiling.cedar: the parent's rules hold for the child, and no others";
+        let whose = "ceiling.cedar: a child always has its parent's rules";
         return Err(ChildPolicyError::Beyond(vec![whose.to_owned()]));
     }
     let profile = match &file.extends {
@@ -112,7 +111,7 @@ fn written(
     merge::add_capability_groups(&mut child);
     merge::add_leased_secrets(&mut child);
     if child.questions != questions {
-        let whose = "questions: how people are asked is the parent's to say".to_owned();
+        let whose = "questions: a child always has its parent's settings".to_owned();
         return Err(ChildPolicyError::Beyond(vec![whose]));
     }
     Ok(child)
@@ -202,7 +201,7 @@ fn narrower<T: PartialOrd + Clone>(own: &mut Sourced<T>, most: &Sourced<T>) {
     }
 }
 
-/// What a child cannot have because it shares its parent's workspace, cgroup and ids.
+/// Collects what a child cannot have because it shares its parent's workspace, cgroup and ids.
 fn shared(parent: &Policy, child: &Policy, workspace: &Path, beyond: &mut Vec<String>) {
     let mut unless = |holds: bool, what: String| {
         if !holds {
@@ -212,7 +211,7 @@ fn shared(parent: &Policy, child: &Policy, workspace: &Path, beyond: &mut Vec<St
     unless(
         child.isolation.value == parent.isolation.value,
         format!(
-            "isolation: {} (a child has its parent's)",
+            "isolation: {} (must be the parent's)",
             child.isolation.value
         ),
     );
@@ -224,7 +223,7 @@ fn shared(parent: &Policy, child: &Policy, workspace: &Path, beyond: &mut Vec<St
     unless(
         alike,
         format!(
-            "workspace.mode: {} (the workspace is shared: {}, read-only or scratch)",
+            "workspace.mode: {} (the child shares its parent's workspace; expected {}, read-only or scratch)",
             own.name(),
             outer.name()
         ),
@@ -234,7 +233,7 @@ fn shared(parent: &Policy, child: &Policy, workspace: &Path, beyond: &mut Vec<St
         unless(
             known || !hidden.value.starts_with(workspace),
             format!(
-                "files.hide: {} (the workspace is shared as the parent has it)",
+                "files.hide: {} (a child sees its parent's workspace unchanged)",
                 Printable::new(&hidden.value)
             ),
         );
@@ -245,7 +244,7 @@ fn shared(parent: &Policy, child: &Policy, workspace: &Path, beyond: &mut Vec<St
         .all(|own| parent.hide_matching.iter().any(|p| p.value == own.value));
     unless(
         known,
-        "files.hide: a pattern (the workspace is shared as the parent has it)".into(),
+        "files.hide: a pattern (a child sees its parent's workspace unchanged)".into(),
     );
     for (key, list) in [
         ("files.read", &child.read),
@@ -256,7 +255,7 @@ fn shared(parent: &Policy, child: &Policy, workspace: &Path, beyond: &mut Vec<St
             unless(
                 !path.value.starts_with(workspace),
                 format!(
-                    "{key}: {} (the workspace is shared as a whole)",
+                    "{key}: {} (a child gets the whole workspace of its parent)",
                     Printable::new(&path.value)
                 ),
             );
@@ -267,12 +266,12 @@ fn shared(parent: &Policy, child: &Policy, workspace: &Path, beyond: &mut Vec<St
         unless(
             same,
             format!(
-                "files.write: {} (a copy-on-write view is shared as the parent has it)",
+                "files.write: {} (only copy-on-write paths of the parent)",
                 Printable::new(&path.value)
             ),
         );
     }
-    // What the parent writes as it is, it can put links into while the child starts.
+    // The parent could put links into paths that it writes directly, while the child starts.
     let direct = parent.write_direct.iter().map(|path| path.value.as_path());
     let replaced: Vec<&Path> = direct.collect();
     for path in child
@@ -285,7 +284,7 @@ fn shared(parent: &Policy, child: &Policy, workspace: &Path, beyond: &mut Vec<St
         unless(
             !replaced.iter().any(below),
             format!(
-                "files: {} (it lies in what the parent writes, who could exchange it)",
+                "files: {} (below a path that the parent can write and could replace)",
                 Printable::new(&path.value)
             ),
         );
@@ -324,7 +323,7 @@ fn shared(parent: &Policy, child: &Policy, workspace: &Path, beyond: &mut Vec<St
         || leased.count() > 0;
     unless(
         !outbound || !summed,
-        "network: what a child sends would not be counted with what its parent sends (network.limits)".into(),
+        "network: the parent's network.limits would not count the child's traffic".into(),
     );
     let models = &child.network.models;
     let known = |rule: &Sourced<ironcage_model::HostRule>| {
@@ -333,19 +332,19 @@ fn shared(parent: &Policy, child: &Policy, workspace: &Path, beyond: &mut Vec<St
     };
     unless(
         models.iter().all(known),
-        "network.models: others than the parent's".into(),
+        "network.models: hosts that the parent does not have".into(),
     );
 }
 
 fn beyond_told(key: &str) -> String {
-    format!("{key}: a child's is counted with its parent's; leave it out")
+    format!("{key}: a child counts against its parent's limit; leave this key out")
 }
 
 fn ceiling(parent: &Ceiling, child: &Ceiling, unless: &mut impl FnMut(bool, String)) {
     unless(
         child.children.value < parent.children.value.max(1),
         format!(
-            "ceiling.children: {} (less than the parent's {})",
+            "ceiling.children: {} (must be less than the parent's {})",
             child.children.value, parent.children.value
         ),
     );
@@ -357,7 +356,7 @@ fn ceiling(parent: &Ceiling, child: &Ceiling, unless: &mut impl FnMut(bool, Stri
         unless(
             part.value.mark == Mark::Deny,
             format!(
-                "{}: {} (leases of paths are the parent's: what is open could be handed over in the shared workspace)",
+                "{}: {} (only the parent can lease paths, because open files could be passed through the shared workspace)",
                 part.value.key(),
                 Printable::new(&part.value.path)
             ),
@@ -367,16 +366,16 @@ fn ceiling(parent: &Ceiling, child: &Ceiling, unless: &mut impl FnMut(bool, Stri
         let limit = matches!(part.value.what, CeilingWhat::Limit(_));
         unless(
             !limit || part.value.mark == Mark::Deny,
-            format!("{}: limits are the parent's", part.value.key()),
+            format!("{}: only the parent can lease limits", part.value.key()),
         );
     }
     unless(
         crate::narrow::time_within(child.call_longest.value, parent.call_longest.value),
-        "ceiling.call-longest: longer".into(),
+        "ceiling.call-longest: longer than the parent's".into(),
     );
     unless(
         child.words.value <= parent.words.value,
-        "ceiling.words: the parent's narrow".into(),
+        "ceiling.words: the parent's is `narrow`".into(),
     );
     let (own, outer) = (&child.drift, &parent.drift);
     let within = own.shorten.value <= outer.shorten.value

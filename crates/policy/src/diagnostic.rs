@@ -12,7 +12,6 @@ use std::sync::Arc;
 pub(crate) struct Document {
     /// The file's path, or the profile's name.
     pub(crate) path: PathBuf,
-    /// Its whole text.
     pub(crate) text: Arc<str>,
 }
 
@@ -88,12 +87,10 @@ impl Diagnostic {
         self
     }
 
-    /// The file.
     pub fn path(&self) -> &Path {
         &self.0.document.path
     }
 
-    /// The line, from one.
     pub fn line(&self) -> usize {
         self.0.document.line(self.0.span.start)
     }

@@ -1,15 +1,14 @@
 //! `PolicyFile`: a policy file as written, every key optional, with the place of each value.
 //!
-//! Only the shape is checked here: keys and types. What values mean, and whether they are
-//! in range, is `fragment`'s to say.
+//! This module checks only keys and types. `fragment` checks the values.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use toml::Spanned;
 
-/// A policy: what a cage may see, change and use. All keys are optional; what is not said
-/// here comes from the profile.
+/// A policy: what a cage may see, change and use. All keys are optional; the profile sets the
+/// others.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 #[schemars(title = "ironcage.toml")]
@@ -20,7 +19,7 @@ pub struct PolicyFile {
     /// The profile to use without `--profile`. Only in the user's own configuration.
     #[schemars(skip)]
     pub profile: Option<Spanned<String>>,
-    /// How the cage is made: `namespace`, or a weaker rung for hosts that lack what it needs.
+    /// The isolation level: `namespace`, or a weaker one for hosts that lack what it needs.
     #[schemars(with = "Option<crate::schema::IsolationName>")]
     pub isolation: Option<Spanned<String>>,
     /// The directory that the agent works in.
@@ -29,23 +28,23 @@ pub struct PolicyFile {
     pub files: FilesSection,
     /// What outlives a run: paths of the agent's home, and caches.
     pub state: StateSection,
-    /// Environment variables. What is not named here or in the defaults is not there.
+    /// Environment variables. The cage has only those in this section and in the defaults.
     pub env: EnvSection,
-    /// Who the agent is inside.
+    /// The agent's identity in the cage.
     pub process: ProcessSection,
-    /// What of the network can be reached. Nothing, unless it is named here.
+    /// The hosts that the cage can reach. None, unless they are listed here.
     pub network: NetworkSection,
-    /// What leases may give to the running cage beyond all this.
+    /// The upper bound for leases of the running cage.
     pub ceiling: CeilingSection,
-    /// How people are asked about what the ceiling gives after asking.
+    /// Settings for permission requests.
     pub questions: QuestionsSection,
-    /// Which data is private and which content untrusted, and what follows where both meet.
+    /// Which data is private and which content is untrusted, and whether a cage with both needs approval.
     pub taint: TaintSection,
     /// System calls.
     pub syscalls: SyscallsSection,
-    /// Bounds on what the cage uses.
+    /// Resource limits of the cage.
     pub limits: LimitsSection,
-    /// The kernel mechanisms that must hold.
+    /// The kernel mechanisms that the cage requires.
     pub layers: LayersSection,
 }
 
@@ -53,13 +52,13 @@ pub struct PolicyFile {
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct WorkspaceSection {
-    /// `cow`: a copy-on-write view, the change is kept aside until it is applied; `apply`: the same, applied when the command ends successfully; `direct`: the real files, writable; `read-only`: the real files; `scratch`: an empty directory, gone at the end.
+    /// `cow`: a copy-on-write view, the change stays pending until you apply it; `apply`: the same, applied when the command succeeds; `direct`: the real files, writable; `read-only`: the real files; `scratch`: an empty directory, deleted at the end.
     #[schemars(with = "Option<crate::WorkspaceMode>")]
     pub mode: Option<Spanned<String>>,
-    /// Whether the change is in memory while the cage runs, bounded by `limits.disk`, and written down at its end.
+    /// Whether the change is in memory while the cage runs, limited by `limits.disk`, and saved at the end.
     #[schemars(with = "Option<bool>")]
     pub in_memory: Option<Spanned<bool>>,
-    /// Protected paths in the workspace's root that stay writable, such as `.vscode`; and, where the change is applied at the end, what else the host would execute or trust and is to come over, such as `Makefile` or `sub/.envrc`.
+    /// Protected paths in the workspace's root that stay writable, such as `.vscode`. If the change is applied at the end, also other paths that the host would execute or trust and that are to be applied, such as `Makefile` or `sub/.envrc`.
     #[schemars(with = "Vec<String>")]
     pub unprotect: Vec<Spanned<String>>,
 }
@@ -72,32 +71,32 @@ pub struct FilesSection {
     /// Readable.
     #[schemars(with = "Vec<String>")]
     pub read: Vec<Spanned<String>>,
-    /// Readable and writable. The change is kept aside like the workspace's, unless that is `direct`.
+    /// Readable and writable. The change stays pending like the workspace's, unless the mode is `direct`.
     #[schemars(with = "Vec<String>")]
     pub write: Vec<Spanned<String>>,
-    /// Readable and writable as they are: what the agent writes is there at once, in every mode.
+    /// The real files, readable and writable in every mode: the agent's writes take effect at once.
     #[schemars(with = "Vec<String>")]
     pub write_direct: Vec<Spanned<String>>,
-    /// Not visible, even below something that is. `*.pem` and `**/.env` hide such names at any depth in the workspace
-    /// and in what is given, `config/*.key` in one directory: as they are when the cage starts.
+    /// Hidden, even below a visible path. `*.pem` and `**/.env` hide such names at any depth in the workspace and in
+    /// other visible paths, `config/*.key` in one directory. Patterns hide what exists when the cage starts.
     #[schemars(with = "Vec<String>")]
     pub hide: Vec<Spanned<String>>,
-    /// Whether toolchains outside of the system's directories, found by the caller's PATH, are readable.
+    /// Whether toolchains outside the system directories that are on the caller's PATH are readable.
     #[schemars(with = "Option<bool>")]
     pub toolchains: Option<Spanned<bool>>,
 }
 
-/// What outlives a run, for each workspace on its own and never the user's own copies.
+/// What outlives a run. Each workspace has its own copies, never the user's.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct StateSection {
-    /// Paths of the agent's home that are kept: `.claude` or `~/.claude`.
+    /// Paths in the agent's home that are kept: `.claude` or `~/.claude`.
     #[schemars(with = "Vec<String>")]
     pub keep: Vec<Spanned<String>>,
-    /// Caches of tools that are kept, such as `cargo`; each profile has its own.
+    /// Tool caches that are kept, such as `cargo`; each profile has its own.
     #[schemars(with = "Vec<crate::schema::CacheName>")]
     pub caches: Vec<Spanned<String>>,
-    /// Whether what the user's own caches hold can be read through those that are kept. Nothing is ever written there.
+    /// Whether the cage can read the user's own caches through the kept ones. Nothing is ever written there.
     #[schemars(with = "Option<bool>")]
     pub host_caches: Option<Spanned<bool>>,
 }
@@ -106,7 +105,7 @@ pub struct StateSection {
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct EnvSection {
-    /// Taken over from the caller's environment where they exist.
+    /// Passed from the caller's environment if they are set.
     #[schemars(with = "Vec<String>")]
     pub pass: Vec<Spanned<String>>,
     /// Set to these values.
@@ -114,20 +113,20 @@ pub struct EnvSection {
     pub set: BTreeMap<Spanned<String>, Spanned<String>>,
 }
 
-/// Who the agent is inside.
+/// The agent's identity in the cage.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ProcessSection {
-    /// The host name inside: letters, digits and hyphens, 63 at most.
+    /// The host name in the cage: letters, digits and hyphens, at most 63.
     #[schemars(with = "Option<String>", length(min = 1, max = 63))]
     pub hostname: Option<Spanned<String>>,
-    /// Whether the agent is uid 0 of its user namespace; outside it never is.
+    /// Whether the agent is uid 0 in its user namespace; it never is outside.
     #[schemars(with = "Option<bool>")]
     pub root_inside: Option<Spanned<bool>>,
-    /// Whether git inside knows the user's name and address, so that commits are theirs.
+    /// Whether git in the cage has the user's name and email address for commits.
     #[schemars(with = "Option<bool>")]
     pub git_identity: Option<Spanned<bool>>,
-    /// What is done against what agents learn of each other by sharing a processor.
+    /// Side-channel mitigation between agents that share a CPU: `off`, `cores` or `hardened`.
     #[schemars(with = "Option<crate::SideChannels>")]
     pub side_channels: Option<Spanned<String>>,
     /// Capabilities inside the namespaces, such as `CAP_NET_BIND_SERVICE`.
@@ -135,218 +134,224 @@ pub struct ProcessSection {
     pub capabilities: Vec<Spanned<String>>,
 }
 
-/// One secret, named like the variable that holds its placeholder in the cage.
+/// One secret. Its name is that of the variable with its placeholder in the cage.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct SecretSection {
-    /// Hosts that it is for, by name.
+    /// The host names that get the secret.
     #[schemars(with = "Vec<String>")]
     pub hosts: Vec<Spanned<String>>,
-    /// Where its value comes from: `"env:NAME"`, `"file:/PATH"`, `"command:TEXT"` or `"keyring:SERVICE/USER"`; without it, the variable of its own name.
+    /// The source of its value: `"env:NAME"`, `"file:/PATH"`, `"command:TEXT"` or `"keyring:SERVICE/USER"`. The default is the environment variable of the same name.
     #[schemars(with = "Option<String>")]
     pub from: Option<Spanned<String>>,
-    /// Places of a request in which the placeholder becomes the value: `"header:NAME"`, `"basic"`, `"query:NAME"`, `"body:FIELD"`; without it, fields that carry credentials by custom, and Basic credentials.
+    /// The parts of a request in which the value replaces the placeholder: `"header:NAME"`, `"basic"`, `"query:NAME"`, `"body:FIELD"`. The default is the usual credential headers and Basic credentials.
     #[serde(rename = "in")]
     #[schemars(with = "Vec<String>")]
     pub places: Vec<Spanned<String>>,
 }
 
-/// Keys of Amazon's: the cage signs with placeholders, the network door signs anew.
+/// AWS keys: the cage signs with placeholders, and the egress proxy signs again with the real keys.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct AwsSection {
-    /// Hosts that they are for, by name.
+    /// The host names that get signed requests.
     #[schemars(with = "Vec<String>")]
     pub hosts: Vec<Spanned<String>>,
-    /// Where they come from: `"env"`, or `"file:/PATH"` and `"command:TEXT"`, which say them as a `credential_process` does.
+    /// The source of the keys: `"env"`, or `"file:/PATH"` or `"command:TEXT"` in the format of a `credential_process`.
     #[schemars(with = "Option<String>")]
     pub from: Option<Spanned<String>>,
+    /// Services and actions that hand out credentials and are signed all the same, such as `"sts"` or `"ecr:GetAuthorizationToken"`.
+    #[schemars(with = "Vec<String>")]
+    pub credentials: Vec<Spanned<String>>,
 }
 
-/// A login of an agent's; what is not said is as it ships.
+/// The login of an agent; keys that are not set have the shipped values.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LoginSection {
-    /// The user's own file, by its whole path.
+    /// The absolute path of the user's own login file.
     #[schemars(with = "Option<String>")]
     pub file: Option<Spanned<String>>,
     /// Hosts that get the access token, by name.
     #[schemars(with = "Vec<String>")]
     pub hosts: Vec<Spanned<String>>,
-    /// Who renews the token: `"https://NAME/PATH"`.
+    /// The only requests that get the access token: `"POST /v1/messages/**"`. An account can do more than ask a model.
+    #[schemars(with = "Vec<String>")]
+    pub requests: Vec<Spanned<String>>,
+    /// The URL that renews the token: `"https://NAME/PATH"`.
     #[schemars(with = "Option<String>")]
     pub token_url: Option<Spanned<String>>,
 }
 
-/// What of the network can be reached. Denying wins over allowing.
+/// The hosts that the cage can reach. `deny` wins over `allow`.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct NetworkSection {
-    /// `off`: nothing, whatever was allowed below; `listed`: what is allowed; `live`: also what is allowed while the cage runs, about any port; `open`: every host of the internet.
+    /// `off`: nothing, even if hosts are allowed; `listed`: the allowed hosts; `live`: also hosts that you allow while the cage runs, on any port; `open`: every host on the internet.
     #[schemars(with = "Option<crate::NetworkMode>")]
     pub mode: Option<Spanned<String>>,
-    /// Hosts that are allowed: `"api.example.com"` (ports 80 and 443), `"db.example.com:5432"`, `"*.example.com"` (names below it), `"**.example.com"` (also itself), addresses and networks.
+    /// Allowed hosts: `"api.example.com"` (ports 80 and 443), `"db.example.com:5432"`, `"*.example.com"` (subdomains), `"**.example.com"` (the name and its subdomains), addresses and networks.
     #[schemars(with = "Vec<String>")]
     pub allow: Vec<Spanned<String>>,
-    /// Hosts that are denied, even where they are allowed; without a port on every one.
+    /// Denied hosts, even if they are also allowed; without a port, on every port.
     #[schemars(with = "Vec<String>")]
     pub deny: Vec<Spanned<String>>,
-    /// Requests that are allowed: `"GET,HEAD api.example.com/v1/**"`. A host that one of them is about gets no others; its TLS is opened.
+    /// Allowed requests: `"GET,HEAD api.example.com/v1/**"`. A host with a request rule gets no other requests, and the egress proxy intercepts its TLS.
     #[schemars(with = "Vec<String>")]
     pub http: Vec<Spanned<String>>,
-    /// Hosts of the agent's model, of those that are allowed: their TLS is opened, and the tool calls in their answers prepare leases below the ceiling.
+    /// The allowed hosts that serve the agent's model: the egress proxy intercepts their TLS, and tool calls in their responses prepare leases within the ceiling.
     #[schemars(with = "Vec<String>")]
     pub models: Vec<Spanned<String>>,
-    /// Secrets that the network door puts on requests to their hosts; the cage has placeholders.
+    /// Secrets that the egress proxy adds to requests to their hosts; the cage has placeholders.
     #[schemars(with = "BTreeMap<String, SecretSection>")]
     pub secrets: BTreeMap<Spanned<String>, SecretSection>,
-    /// Keys of Amazon's with which the network door signs requests anew; the cage has placeholders.
+    /// AWS keys with which the egress proxy signs requests; the cage has placeholders.
     pub aws: Option<AwsSection>,
-    /// Logins of agents, `claude` or `codex`: the cage has a file of placeholders, the network door the token.
+    /// Logins of agents, `claude` or `codex`: the cage has a file with placeholders, and the egress proxy has the token.
     #[schemars(with = "BTreeMap<String, LoginSection>")]
     pub logins: BTreeMap<Spanned<String>, LoginSection>,
-    /// Bundles of hosts, such as `github`; `pip`, `npm`, `cargo` and `apt` follow your own settings of those tools.
+    /// Bundles of hosts, such as `github`; `pip`, `npm`, `cargo` and `apt` follow your own settings for those tools.
     #[schemars(with = "Vec<crate::schema::BundleName>")]
     pub bundles: Vec<Spanned<String>>,
-    /// Ports of the host's own loopback, reached as `host.ironcage`.
+    /// Ports on the host's own loopback, which the cage reaches as `host.ironcage`.
     #[schemars(with = "Vec<u16>")]
     pub host_ports: Vec<Spanned<u16>>,
-    /// Ports inside that are reached at the host's loopback: `"8080:3000"` is the cage's 3000 at the host's 8080.
+    /// Ports of the cage to publish on the host's loopback: `"8080:3000"` is port 3000 of the cage on the host's 8080.
     #[schemars(with = "Vec<String>")]
     pub publish: Vec<Spanned<String>>,
-    /// Unix sockets of the host's that are reached from inside, each by its own path.
+    /// Host Unix sockets that the cage can reach, each at its own path.
     #[schemars(with = "Vec<String>")]
     pub sockets: Vec<Spanned<String>>,
-    /// Names with an address of their own, which no resolver is asked for.
+    /// Names with a fixed address, without a DNS query.
     #[schemars(with = "BTreeMap<String, String>")]
     pub resolve: BTreeMap<Spanned<String>, Spanned<String>>,
-    /// Whether `mode = "open"` is refused, whoever asks for it.
+    /// Whether `mode = "open"` is an error, even as a flag.
     #[schemars(with = "Option<bool>")]
     pub never_open: Option<Spanned<bool>>,
-    /// Bounds on what goes out.
+    /// Limits on outgoing traffic.
     pub limits: NetworkLimitsSection,
 }
 
-/// Bounds on what goes through the network door; without one there is none.
+/// Limits on traffic through the egress proxy; no limit by default.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct NetworkLimitsSection {
-    /// Connections at once.
+    /// Concurrent connections.
     #[schemars(with = "Option<u64>", range(min = 1))]
     pub connections: Option<Spanned<u64>>,
-    /// Requests of HTTP that the door sees, and connections that it does not look into.
+    /// HTTP requests that the proxy sees, and connections that it does not inspect.
     #[schemars(with = "Option<u64>", range(min = 1))]
     pub requests_per_second: Option<Spanned<u64>>,
-    /// Bytes that go out to one host, such as `"10M"`.
+    /// Bytes sent to one host, such as `"10M"`.
     #[schemars(with = "Option<String>")]
     pub bytes_out_per_host: Option<Spanned<String>>,
-    /// Bytes that go out in total, such as `"100M"`.
+    /// Bytes sent in total, such as `"100M"`.
     #[schemars(with = "Option<String>")]
     pub bytes_out: Option<Spanned<String>>,
-    /// Hosts that were not reached before.
+    /// Hosts that the cage did not contact before.
     #[schemars(with = "Option<u64>", range(min = 1))]
     pub new_hosts_per_minute: Option<Spanned<u64>>,
-    /// Bytes in the body of one request, where the door sees it, such as `"1M"`.
+    /// Bytes in the body of one request, if the proxy sees it, such as `"1M"`.
     #[schemars(with = "Option<String>")]
     pub body: Option<Spanned<String>>,
 }
 
-/// What leases may give to a running cage, and how: nothing beyond this is ever given, whoever asks. Denying wins over asking, asking over giving at once.
+/// The upper bound for leases of a running cage: nothing grants more, whoever asks. `deny` wins over `ask`, and `ask` over `auto`.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct CeilingSection {
-    /// How long a lease may live: `"1h"` or `"none"`.
+    /// The longest duration of a lease: `"1h"` or `"none"`.
     #[schemars(with = "Option<crate::schema::Time>")]
     pub longest: Option<Spanned<String>>,
-    /// How long those who use a lease may take to let go of it when it ends: `"2s"`.
+    /// The grace period for processes that still use a resource when its lease ends: `"2s"`.
     #[schemars(with = "Option<crate::schema::Time>")]
     pub grace: Option<Spanned<String>>,
-    /// How long a lease may live that a tool call in a model's answer opened: `"10m"`. It ends earlier when the call's result goes to the model.
+    /// The longest duration of a lease that a tool call in a model's response opened: `"10m"`. The lease ends earlier when the call's result goes to the model.
     #[schemars(with = "Option<crate::schema::Time>")]
     pub call_longest: Option<Spanned<String>>,
-    /// How often what happens may differ from what the model's answers said before the cage is trusted less.
+    /// How often a cage may diverge from what its model announced before Ironcage trusts it less.
     pub drift: DriftSection,
-    /// How many child cages may live at once that somebody in the cage opened, with those that they open: 0 to 64.
+    /// The number of child cages that may exist at once, including all descendants: 0 to 64.
     #[schemars(with = "Option<u64>", range(max = 64))]
     pub children: Option<Spanned<u64>>,
-    /// How many channels to and from other cages the operator may open: 0 to 64.
+    /// Experimental. The number of channels to and from other cages that you may open: 0 to 64.
     #[schemars(with = "Option<u64>", range(max = 64))]
     pub channels: Option<Spanned<u64>>,
-    /// What becomes of those who do not let go: `kill` ends them, and the cage where they cannot be found; `keep` lets them keep what they have open, and the lease is not on record as revoked.
+    /// What happens after the grace period: `kill` kills the processes that use the resource, or the cage if they cannot be found; `keep` lets them keep what they have open, and the audit log does not report the lease as revoked.
     #[schemars(with = "Option<crate::schema::HoldersName>")]
     pub holders: Option<Spanned<String>>,
-    /// Where the commands of the agent's shell run: with `scoped` each that needs a lease runs in a scope of its own, which alone has it; with `plain` in the cage.
+    /// How the agent's shell commands run: `plain`, in the cage; `scoped`, a command that needs a lease runs in a scope of its own, and only that scope holds the lease.
     #[schemars(with = "Option<crate::schema::ShellModeName>")]
     pub shell: Option<Spanned<String>>,
-    /// What the words of a model's answer do: with `narrow`, what its calls need and its words do not name is asked for where they name other places that can be leased; with `note` they stand beside questions, and nothing else.
+    /// How the text of a model's response is used: `note` shows it in permission requests; with `narrow`, a resource that the tool calls need and the text does not name also needs approval, if the text names others.
     #[schemars(with = "Option<crate::schema::WordsModeName>")]
     pub words: Option<Spanned<String>>,
-    /// A file of rules in Cedar that choose, within the parts below, what is given at once, what is asked about and what is never given. It needs an `ironcage` that was built with the feature `cedar`.
+    /// Experimental. A file of Cedar rules that choose between granting, asking and denying, within the parts below. It needs an `ironcage` built with the feature `cedar`.
     #[schemars(with = "Option<String>")]
     pub cedar: Option<Spanned<String>>,
-    /// Given at once, although another part asks first: what `ironcage approve --always` writes.
+    /// Granted at once, although another part asks first: `ironcage approve --always` writes this.
     pub always: CeilingAlways,
-    /// Given at once, to whoever asks.
+    /// Granted at once.
     pub auto: CeilingPart,
-    /// Given when you say so.
+    /// Granted when you approve.
     pub ask: CeilingPart,
-    /// Never given, even below something that is.
+    /// Never granted, even below a path that is.
     pub deny: CeilingPart,
 }
 
-/// From which number of differences on between what was said and what is done a cage is trusted less.
+/// The number of divergences from what the model announced at which Ironcage trusts a cage less.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct DriftSection {
-    /// Leases that answers open live a quarter as long.
+    /// Leases that model responses open last a quarter as long.
     #[schemars(with = "Option<u64>", range(min = 1))]
     pub shorten: Option<Spanned<u64>>,
-    /// What is given at once is asked for instead.
+    /// Leases that are granted at once need approval.
     #[schemars(with = "Option<u64>", range(min = 1))]
     pub ask: Option<Spanned<u64>>,
-    /// The cage is stopped for you to look at.
+    /// The cage is frozen until you resume it.
     #[schemars(with = "Option<u64>", range(min = 1))]
     pub freeze: Option<Spanned<u64>>,
 }
 
-/// How people are asked. A policy file of a workspace that is not trusted says nothing here.
+/// Settings for permission requests. Ignored in an untrusted policy file of a workspace.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct QuestionsSection {
-    /// How long an answer is waited for: `"30m"`.
+    /// When an unanswered request expires: `"30m"`.
     #[schemars(with = "Option<crate::schema::Time>")]
     pub expire: Option<Spanned<String>>,
-    /// How long the same is not asked again after it was denied: `"10m"`.
+    /// How long a denial also denies repeated requests for the same resource: `"10m"`.
     #[schemars(with = "Option<crate::schema::Time>")]
     pub remember: Option<Spanned<String>>,
-    /// The key that calls the prompt on the terminal of an interactive run while a question waits: `"ctrl-^"`.
+    /// The key that opens the prompt on the terminal of an interactive run while a request is pending: `"ctrl-^"`.
     #[schemars(with = "Option<String>")]
     pub key: Option<Spanned<String>>,
-    /// A command that is run for each question, with the question as JSON on its standard input.
+    /// A command to run for each request, with the request as JSON on its standard input.
     #[schemars(with = "Vec<String>")]
     pub notify: Vec<Spanned<String>>,
-    /// An address to which each question is sent as JSON, by `curl`.
+    /// A URL to which `curl` sends each request as JSON.
     #[schemars(with = "Option<String>")]
     pub webhook: Option<Spanned<String>>,
 }
 
-/// Which data is private and which content untrusted. A cage that can read or reach such a thing, from its start or by a
-/// lease, is marked, and so is whoever reads its workspace, its caches or its messages.
+/// Experimental. Which data is private and which content is untrusted. A cage that can read or reach it, from its start or through a
+/// lease, is marked, and so is every cage that reads its workspace, its caches or its messages.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct TaintSection {
     /// Paths with private data.
     #[schemars(with = "Vec<String>")]
     pub private: Vec<Spanned<String>>,
-    /// Hosts whose content is not trusted: `"*"` is every one.
+    /// Hosts whose content is not trusted: `"*"` is every host.
     #[schemars(with = "Vec<String>")]
     pub untrusted: Vec<Spanned<String>>,
-    /// Whether leases by which something could leave the cage need approval where both meet, also those that are given at once.
+    /// Whether leases through which data could leave a cage with both marks need approval, even those that are granted at once.
     #[schemars(with = "Option<bool>")]
     pub ask: Option<Spanned<bool>>,
 }
 
-/// A part of the ceiling, in the words of the base.
+/// A part of the ceiling, with the same keys as the base.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct CeilingPart {
@@ -362,7 +367,7 @@ pub struct CeilingPart {
     pub process: CeilingProcess,
 }
 
-/// What a person has approved for good.
+/// Standing approvals.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct CeilingAlways {
@@ -372,7 +377,7 @@ pub struct CeilingAlways {
     pub network: AlwaysNetwork,
 }
 
-/// Hosts that a person has approved for good.
+/// Standing approvals of hosts.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct AlwaysNetwork {
@@ -381,29 +386,29 @@ pub struct AlwaysNetwork {
     pub allow: Vec<Spanned<String>>,
 }
 
-/// What leases may open of the network, or parts of it. A cage whose ceiling gives any of it has a network door from the start, through which nothing goes without a lease.
+/// Network resources that leases may open. A cage with any of these has an egress proxy from the start, which denies everything without a lease.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct CeilingNetwork {
-    /// Hosts, written as in `network.allow`; `"*"` is every host of the internet on ports 80 and 443, `"*:22"` on that one, `"*:*"` on every one.
+    /// Hosts, written as in `network.allow`; `"*"` is every host on the internet on ports 80 and 443, `"*:22"` on port 22, `"*:*"` on every port.
     #[schemars(with = "Vec<String>")]
     pub allow: Vec<Spanned<String>>,
     /// Requests, written as in `network.http`.
     #[schemars(with = "Vec<String>")]
     pub http: Vec<Spanned<String>>,
-    /// Secrets, written as in `network.secrets`. Their placeholders are in the cage from the start; they become the values while there is a lease.
+    /// Secrets, written as in `network.secrets`. Their placeholders are in the cage from the start; the values replace them while there is a lease.
     #[schemars(with = "BTreeMap<String, SecretSection>")]
     pub secrets: BTreeMap<Spanned<String>, SecretSection>,
-    /// Bundles of hosts, as in `network.bundles`: what the model is about to use of one is known by its name.
+    /// Bundles of hosts, as in `network.bundles`. A tool call that needs a bundle gets it by name.
     #[schemars(with = "Vec<crate::schema::BundleName>")]
     pub bundles: Vec<Spanned<String>>,
-    /// Ports of the host's own loopback.
+    /// Ports on the host's own loopback.
     #[schemars(with = "Vec<u16>")]
     pub host_ports: Vec<Spanned<u16>>,
-    /// Ports inside that may be published: `"8080:3000"`, with `*` for any, as in `"*:3000"` or `"*"`.
+    /// Ports of the cage that may be published: `"8080:3000"`, with `*` for any, as in `"*:3000"` or `"*"`.
     #[schemars(with = "Vec<String>")]
     pub publish: Vec<Spanned<String>>,
-    /// Unix sockets of the host's.
+    /// Host Unix sockets.
     #[schemars(with = "Vec<String>")]
     pub sockets: Vec<Spanned<String>>,
 }
@@ -415,7 +420,7 @@ pub struct CeilingLimits {
     /// Memory: `"8G"` or a share of the host's, `"90%"`.
     #[schemars(with = "Option<crate::schema::Size>")]
     pub memory: Option<Spanned<String>>,
-    /// Processors: `4` or a share of the host's, `"100%"`.
+    /// CPUs: `4` or a share of the host's, `"100%"`.
     #[schemars(with = "Option<crate::schema::Processors>")]
     pub cpus: Option<Spanned<CpusText>>,
     /// Processes and threads.
@@ -423,7 +428,7 @@ pub struct CeilingLimits {
     pub pids: Option<Spanned<u64>>,
 }
 
-/// System calls that one command may be given.
+/// System calls that one command may get.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct CeilingSyscalls {
@@ -432,7 +437,7 @@ pub struct CeilingSyscalls {
     pub groups: Vec<Spanned<String>>,
 }
 
-/// Capabilities that one command may be given.
+/// Capabilities that one command may get.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct CeilingProcess {
@@ -441,14 +446,14 @@ pub struct CeilingProcess {
     pub capabilities: Vec<Spanned<String>>,
 }
 
-/// Files and directories that leases may give, or parts of them.
+/// Files and directories that leases may open, or parts of them.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct CeilingFiles {
     /// To read.
     #[schemars(with = "Vec<String>")]
     pub read: Vec<Spanned<String>>,
-    /// To read and write, as they are: what is written is there at once.
+    /// To read and write the real files: writes take effect at once.
     #[schemars(with = "Vec<String>")]
     pub write: Vec<Spanned<String>>,
 }
@@ -465,14 +470,14 @@ pub struct SyscallsSection {
     pub groups: Vec<Spanned<String>>,
 }
 
-/// Bounds on what the cage uses.
+/// Resource limits of the cage.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LimitsSection {
     /// Memory, temporary files included: `"2G"` or a share of the host's, `"50%"`.
     #[schemars(with = "Option<crate::schema::Size>")]
     pub memory: Option<Spanned<String>>,
-    /// Processors: `1.5` or a share of the host's, `"50%"`.
+    /// CPUs: `1.5` or a share of the host's, `"50%"`.
     #[schemars(with = "Option<crate::schema::Processors>")]
     pub cpus: Option<Spanned<CpusText>>,
     /// Processes and threads.
@@ -490,12 +495,12 @@ pub struct LimitsSection {
     /// Wall-clock time: `"30m"` or `"none"`.
     #[schemars(with = "Option<crate::schema::Time>")]
     pub time: Option<Spanned<String>>,
-    /// Time without output, input or processor use: `"5m"` or `"none"`.
+    /// Time without output, input or CPU use: `"5m"` or `"none"`.
     #[schemars(with = "Option<crate::schema::Time>")]
     pub idle: Option<Spanned<String>>,
 }
 
-/// Processors as a number or as text.
+/// A number of CPUs, or a share as text.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(
     untagged,
@@ -510,14 +515,14 @@ pub enum CpusText {
     Text(String),
 }
 
-/// The kernel mechanisms that must hold.
+/// The kernel mechanisms that the cage requires.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LayersSection {
     /// Layers without which a cage does not start, beyond the profile's.
     #[schemars(with = "Vec<crate::schema::LayerName>")]
     pub require: Vec<Spanned<String>>,
-    /// Required layers that may be missing all the same.
+    /// Required layers that may be missing.
     #[schemars(with = "Vec<crate::schema::LayerName>")]
     pub allow_degraded: Vec<Spanned<String>>,
 }

@@ -18,13 +18,9 @@ use std::path::{Path, PathBuf};
 /// What the flags of one run say. Relative paths are relative to the current directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FlagLayer {
-    /// `--isolation`.
     pub isolation: Option<Isolation>,
-    /// `--shell`.
     pub shell: Option<ShellMode>,
-    /// `--workspace-mode`.
     pub workspace_mode: Option<WorkspaceMode>,
-    /// `--in-memory`.
     pub in_memory: bool,
     /// `--unprotect`, relative to the workspace.
     pub unprotect: Vec<PathBuf>,
@@ -34,77 +30,45 @@ pub struct FlagLayer {
     pub write: Vec<PathBuf>,
     /// `-w PATH:direct`.
     pub write_direct: Vec<PathBuf>,
-    /// `--hide` with a path.
     pub hide: Vec<PathBuf>,
-    /// `--hide` with a pattern.
     pub hide_matching: Vec<HidePattern>,
-    /// `--no-toolchains`.
     pub no_toolchains: bool,
     /// `--state`, relative to the home directory.
     pub state: Vec<PathBuf>,
-    /// `--no-state`.
     pub no_state: bool,
-    /// `--host-caches`.
     pub host_caches: bool,
-    /// `--env`.
     pub env: Vec<EnvRule>,
-    /// `--hostname`.
     pub hostname: Option<String>,
-    /// `--root-inside`.
     pub root_inside: bool,
-    /// `--side-channels`.
     pub side_channels: Option<SideChannels>,
     /// `--cap`, with or without `CAP_`.
     pub capabilities: Vec<String>,
-    /// `--syscalls`.
     pub syscalls: Option<String>,
-    /// `--syscall-group`.
     pub syscall_groups: Vec<String>,
-    /// `--network`.
     pub network: Option<NetworkMode>,
-    /// `--allow-socket`.
     pub allow_sockets: Vec<PathBuf>,
-    /// `--publish`.
     pub publish: Vec<Publish>,
-    /// `--network-limit`.
     pub network_limits: Vec<NetworkLimit>,
-    /// `--allow-host`.
     pub allow_hosts: Vec<String>,
-    /// `--deny-host`.
     pub deny_hosts: Vec<String>,
-    /// `--http-allow`.
     pub http_allow: Vec<String>,
-    /// `--secret`.
     pub secrets: Vec<String>,
-    /// `--aws`.
     pub aws: Option<String>,
-    /// `--login`.
     pub logins: Vec<String>,
     /// `--allow-bundle`.
     pub bundles: Vec<String>,
     /// `--allow-host-port`.
     pub host_ports: Vec<u16>,
-    /// `--resolve`.
     pub resolve: Vec<String>,
-    /// `--memory`.
     pub memory: Option<Amount>,
-    /// `--cpus`.
     pub cpus: Option<Cpus>,
-    /// `--pids`.
     pub pids: Option<u32>,
-    /// `--disk`.
     pub disk: Option<Amount>,
-    /// `--inodes`.
     pub inodes: Option<u64>,
-    /// `--files`.
     pub files: Option<u64>,
-    /// `--time`.
     pub time: Option<TimeLimit>,
-    /// `--idle`.
     pub idle: Option<TimeLimit>,
-    /// `--require`.
     pub require: Vec<Layer>,
-    /// `--allow-degraded`.
     pub allow_degraded: Vec<Layer>,
 }
 
@@ -152,7 +116,7 @@ fn number(
         Some(value) if !range.contains(&value) => Err(wrong(
             flag,
             format!(
-                "{value} is out of range; write a number from {} to {}",
+                "{value} is out of range; expected a number from {} to {}",
                 range.start(),
                 range.end()
             ),
@@ -172,7 +136,10 @@ fn known(
     let names: Vec<&str> = list.iter().map(|known| known.name).collect();
     Err(wrong(
         flag,
-        format!("there is no `{name}`; write one of {}", names.join(", ")),
+        format!(
+            "unknown name `{name}`; expected one of {}",
+            names.join(", ")
+        ),
     ))
 }
 
@@ -186,7 +153,7 @@ impl FlagLayer {
         {
             return Err(wrong(
                 "--hostname",
-                format!("`{name}` is not a host name; {}", fragment::HOSTNAME_RULE),
+                format!("invalid host name `{name}`; {}", fragment::HOSTNAME_RULE),
             ));
         }
         if let Some(rule) = self
@@ -196,7 +163,7 @@ impl FlagLayer {
         {
             return Err(wrong(
                 "--env",
-                format!("`{}` cannot be the name of a variable", rule.name()),
+                format!("invalid variable name `{}`", rule.name()),
             ));
         }
         if let Some(list) = &self.syscalls {
@@ -278,13 +245,16 @@ impl FlagLayer {
         {
             return Err(wrong(
                 "--allow-bundle",
-                format!("there is no `{name}`; write one of {}", names.join(", ")),
+                format!(
+                    "unknown name `{name}`; expected one of {}",
+                    names.join(", ")
+                ),
             ));
         }
         if self.host_ports.contains(&0) {
             return Err(wrong(
                 "--allow-host-port",
-                "a port is a number from 1 to 65535",
+                "invalid port 0; expected a number from 1 to 65535",
             ));
         }
         Ok(NetworkFragment {
@@ -324,7 +294,7 @@ impl FlagLayer {
         let check = |path: &PathBuf| {
             check_keep(path, home).map_err(|remedy| {
                 let shown = ironcage_model::Printable::new(path);
-                wrong("--state", format!("`{shown}` cannot be kept; {remedy}"))
+                wrong("--state", format!("cannot keep `{shown}`; {remedy}"))
             })
         };
         self.state.iter().map(check).collect()

@@ -1,5 +1,5 @@
-//! What one source says: a file, a profile or the flags, with the values checked and the
-//! origin of each beside it. Fragments are what is merged.
+//! The checked values of one source (a file, a profile or the flags), each with its origin.
+//! `merge` combines fragments.
 
 mod ceiling;
 mod network;
@@ -138,8 +138,8 @@ impl Check<'_> {
             host_caches: self.one(&file.state.host_caches, |_, value| Ok(*value.get_ref()))?,
             keep: self.each(&file.state.keep, |this, text| {
                 check_keep(Path::new(text.get_ref()), this.home).map_err(|remedy| {
-                    let title = format!("`{}` cannot be kept", text.get_ref());
-                    this.wrong(text, title, "not a path of the home directory")
+                    let title = format!("cannot keep `{}`", text.get_ref());
+                    this.wrong(text, title, "not a path in the home directory")
                         .remedy(remedy)
                 })
             })?,
@@ -155,11 +155,11 @@ impl Check<'_> {
             capabilities: self.each(&process.capabilities, Self::capability)?,
             syscalls: self.one(&file.syscalls.list, |this, text| {
                 let names: Vec<&str> = syscalls::lists().iter().map(|list| list.name).collect();
-                this.name_of(text, "list of system calls", &names)
+                this.name_of(text, "system call list", &names)
             })?,
             syscall_groups: self.each(&file.syscalls.groups, |this, text| {
                 let names: Vec<&str> = syscalls::groups().iter().map(|group| group.name).collect();
-                this.name_of(text, "group of system calls", &names)
+                this.name_of(text, "system call group", &names)
             })?,
             network: self.network(&file.network)?,
             ceiling: self.ceiling(&file.ceiling)?,
@@ -242,8 +242,9 @@ impl Check<'_> {
         text.get_ref()
             .parse()
             .map_err(|error: crate::InvalidQuantity| {
-                self.wrong(text, error.to_string(), "out of range or not understood")
-                    .remedy(format!("write {}", error.wanted))
+                let title = format!("cannot parse `{}`", error.text.escape_debug());
+                self.wrong(text, title, "invalid or out of range")
+                    .remedy(format!("expected {}", error.wanted))
             })
     }
 
@@ -254,8 +255,9 @@ impl Check<'_> {
             CpusText::Text(text) => text.clone(),
         };
         text.parse().map_err(|error: crate::InvalidQuantity| {
-            self.wrong(value, error.to_string(), "out of range or not understood")
-                .remedy(format!("write {}", error.wanted))
+            let title = format!("cannot parse `{}`", error.text.escape_debug());
+            self.wrong(value, title, "invalid or out of range")
+                .remedy(format!("expected {}", error.wanted))
         })
     }
 
@@ -272,13 +274,13 @@ impl Check<'_> {
             let (least, most) = (range.start(), range.end());
             Err(this
                 .wrong(number, format!("{value} is out of range"), "out of range")
-                .remedy(format!("write a number from {least} to {most}")))
+                .remedy(format!("expected a number from {least} to {most}")))
         })
     }
 
     fn side_channels(&self, text: &Spanned<String>) -> Result<SideChannels, Diagnostic> {
         let names = SideChannels::ALL.map(SideChannels::name);
-        let name = self.name_of(text, "means against side channels", &names)?;
+        let name = self.name_of(text, "side-channel mode", &names)?;
         let mut all = SideChannels::ALL.into_iter();
         let found = all.find(|value| value.name() == name);
         Ok(found.unwrap_or(SideChannels::Hardened))
@@ -320,16 +322,16 @@ impl Check<'_> {
         if names.contains(&name.as_str()) {
             return Ok(name.clone());
         }
-        let diagnostic = self.wrong(text, format!("there is no {kind} `{name}`"), "unknown name");
+        let diagnostic = self.wrong(text, format!("unknown {kind} `{name}`"), "unknown name");
         Err(match nearest(name, names) {
             Some(near) => diagnostic.remedy(format!("did you mean \"{near}\"?")),
-            None => diagnostic.remedy(format!("write one of {}", names.join(", "))),
+            None => diagnostic.remedy(format!("expected one of {}", names.join(", "))),
         })
     }
 
     fn capability(&self, text: &Spanned<String>) -> Result<String, Diagnostic> {
         check_capability(text.get_ref()).map_err(|(title, remedy)| {
-            self.wrong(text, title, "not to be had in a cage")
+            self.wrong(text, title, "not available in a cage")
                 .remedy(remedy)
         })
     }
@@ -342,7 +344,7 @@ impl Check<'_> {
         Err(self
             .wrong(
                 text,
-                format!("`{name}` is not a host name"),
+                format!("invalid host name `{name}`"),
                 "not a host name",
             )
             .remedy(HOSTNAME_RULE))
@@ -354,23 +356,28 @@ impl Check<'_> {
             return Ok(name.clone());
         }
         Err(self
-            .wrong(text, format!("`{name}` cannot be the name of a variable"), "not a name")
-            .remedy("a name is not empty and has no `=` and no NUL; values go into set = { NAME = \"value\" }"))
+            .wrong(text, format!("invalid variable name `{name}`"), "not a name")
+            .remedy("a name must not be empty or contain `=` or NUL; put values into set = { NAME = \"value\" }"))
     }
 
     fn env_value(&self, text: &Spanned<String>) -> Result<String, Diagnostic> {
         if text.get_ref().contains('\0') {
             return Err(self
-                .wrong(text, "the value of a variable holds a NUL", "holds a NUL")
-                .remedy("remove it; the kernel ends values at a NUL"));
+                .wrong(
+                    text,
+                    "the value of a variable contains a NUL",
+                    "contains a NUL",
+                )
+                .remedy("remove it; the kernel ends a value at a NUL"));
         }
         Ok(text.get_ref().clone())
     }
 
     fn unprotect(&self, text: &Spanned<String>) -> Result<PathBuf, Diagnostic> {
-        check_unprotect(text.get_ref()).map_err(|remedy| {
+        check_unprotect(text.get_ref()).map_err(|error| {
             let title = format!("`{}` is not a protected path", text.get_ref());
-            self.wrong(text, title, "nothing to lift").remedy(remedy)
+            self.wrong(text, title, "not protected")
+                .remedy(error.to_string())
         })
     }
 
@@ -388,9 +395,9 @@ impl Check<'_> {
         HidePattern::parse(text.get_ref(), absolute).map_err(|wrong| match wrong {
             Wrong::Path(diagnostic) => diagnostic,
             Wrong::Pattern(why) => {
-                let title = format!("`{}` cannot be a pattern here", text.get_ref());
+                let title = format!("invalid pattern `{}`", text.get_ref());
                 self.wrong(text, title, why)
-                    .remedy("write `*.pem`, `**/.env` or `config/*.key`")
+                    .remedy("use a pattern such as `*.pem`, `**/.env` or `config/*.key`")
             }
         })
     }
@@ -398,20 +405,20 @@ impl Check<'_> {
     pub(super) fn path(&self, text: &Spanned<String>) -> Result<PathBuf, Diagnostic> {
         let written = text.get_ref().as_str();
         let refuse = |label: &str, remedy: &str| {
-            let title = format!("`{written}` cannot be a path here");
+            let title = format!("invalid path `{written}`");
             Err(self.wrong(text, title, label).remedy(remedy))
         };
         if written.is_empty() || written.contains('\0') {
             return refuse(
-                "empty, or holds a NUL",
-                "write an absolute path, ~/..., or one relative to this file",
+                "empty, or contains a NUL",
+                "use an absolute path, ~/..., or a path relative to this file",
             );
         }
         let path = match written.strip_prefix('~') {
             Some("") => self.home.to_owned(),
             Some(rest) => match rest.strip_prefix('/') {
                 Some(rest) => self.home.join(rest.trim_start_matches('/')),
-                None => return refuse("another user's home", "write the directory in full"),
+                None => return refuse("another user's home", "use an absolute path"),
             },
             None if written.starts_with('/') => PathBuf::from(written),
             None => match self.source {
@@ -422,7 +429,7 @@ impl Check<'_> {
                 _ => {
                     return refuse(
                         "relative",
-                        "a profile has no directory: write ~/... or an absolute path",
+                        "a profile has no directory; use ~/... or an absolute path",
                     );
                 }
             },
@@ -432,7 +439,7 @@ impl Check<'_> {
 }
 
 pub(crate) const HOSTNAME_RULE: &str =
-    "use 1 to 63 letters, digits and hyphens, with no hyphen at either end (RFC 1123)";
+    "expected 1 to 63 letters, digits and hyphens, with no hyphen at either end (RFC 1123)";
 
 /// Whether it is one label of RFC 1123.
 pub(crate) fn is_hostname(name: &str) -> bool {
@@ -454,8 +461,8 @@ pub(crate) fn check_capability(name: &str) -> Result<String, (String, String)> {
     match capabilities::find(name) {
         Some(capability) if capability.allowed => Ok(capability.name.to_owned()),
         Some(capability) => Err((
-            format!("{} is refused in every cage", capability.name),
-            format!("remove it: it {}", capability.why),
+            format!("no cage can have {}", capability.name),
+            format!("remove it ({})", capability.why),
         )),
         None => {
             let allowed: Vec<&str> = capabilities::ENTRIES
@@ -466,16 +473,26 @@ pub(crate) fn check_capability(name: &str) -> Result<String, (String, String)> {
             let upper = name.to_ascii_uppercase();
             let remedy = match nearest(&upper, &allowed) {
                 Some(near) => format!("did you mean `{near}`?"),
-                None => format!("those that a cage can have are {}", allowed.join(", ")),
+                None => format!("expected one of {}", allowed.join(", ")),
             };
-            Err((format!("there is no capability `{name}`"), remedy))
+            Err((format!("unknown capability `{name}`"), remedy))
         }
     }
 }
 
-/// What the host would execute or trust and is to stay writable, or to be applied; else the
-/// remedy.
-pub(crate) fn check_unprotect(path: &str) -> Result<PathBuf, String> {
+/// What to write instead of a path that is not protected.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotProtected {
+    #[error("use `{0}`, which is unprotected as a whole")]
+    Within(&'static str),
+    #[error("did you mean `{0}`?")]
+    Near(String),
+    #[error("use a path relative to the workspace")]
+    NotRelative,
+}
+
+/// What the host would execute or trust and is to stay writable, or to be applied.
+pub(crate) fn check_unprotect(path: &str) -> Result<PathBuf, NotProtected> {
     let bare = path
         .strip_prefix("./")
         .unwrap_or(path)
@@ -485,7 +502,7 @@ pub(crate) fn check_unprotect(path: &str) -> Result<PathBuf, String> {
     }
     let below = |entry: &&Listed| Path::new(bare).starts_with(entry.path);
     if let Some(entry) = protected::ENTRIES.iter().find(below) {
-        return Err(format!("it is lifted as a whole: `{}`", entry.path));
+        return Err(NotProtected::Within(entry.path));
     }
     let parts: Vec<Component<'_>> = Path::new(bare).components().collect();
     let plain = parts
@@ -497,10 +514,12 @@ pub(crate) fn check_unprotect(path: &str) -> Result<PathBuf, String> {
         return Ok(PathBuf::from(bare));
     }
     let names: Vec<&str> = executed::NAMES.iter().map(|entry| entry.path).collect();
-    Err(match nearest(bare, &names) {
-        Some(near) => format!("did you mean `{near}`?"),
-        None => "name a protected path as `ironcage plan` shows them, or what `ironcage diff` tells as withheld or flagged by its name; relative to the workspace".to_owned(),
-    })
+    match nearest(bare, &names) {
+        Some(near) => Err(NotProtected::Near(near.to_string())),
+        // Settings of git may name it, which the plan knows.
+        None if plain && !bare.is_empty() => Ok(PathBuf::from(bare)),
+        None => Err(NotProtected::NotRelative),
+    }
 }
 
 /// A path of the agent's home that is to be kept, relative to it; else the remedy.
@@ -514,11 +533,11 @@ pub(crate) fn check_keep(path: &Path, home: &Path) -> Result<PathBuf, &'static s
         match component {
             Component::Normal(name) => kept.push(name),
             Component::CurDir => {}
-            _ => return Err("name a path below the home directory, such as \".claude\""),
+            _ => return Err("use a path below the home directory, such as \".claude\""),
         }
     }
     if kept.as_os_str().is_empty() {
-        return Err("name paths of the home directory; the whole of it is not kept");
+        return Err("use paths in the home directory; the whole home cannot be kept");
     }
     Ok(kept)
 }
@@ -566,13 +585,13 @@ pub(crate) fn base(
     let diagnostic = Diagnostic::new(
         document,
         name.span(),
-        format!("there is no profile `{text}`"),
+        format!("unknown profile `{text}`"),
         "unknown profile",
     );
     Err(match nearest(text, &names) {
         Some(near) => diagnostic.remedy(format!("did you mean \"{near}\"?")),
         None => diagnostic.remedy(format!(
-            "the profiles are {}; a file is named with a slash, as \"./base.toml\"",
+            "expected one of {}; for a file, write a slash, as in \"./base.toml\"",
             names.join(", ")
         )),
     })

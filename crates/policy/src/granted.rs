@@ -47,8 +47,7 @@ pub fn granted(policy: &Policy) -> (Vec<Grant>, bool) {
     list.all("network.host-ports", &network.host_ports);
     list.all("network.publish", &network.publish);
     for secret in &network.secrets {
-        let hosts = secret.value.hosts.iter().map(ToString::to_string);
-        let hosts: Vec<String> = hosts.collect();
+        let hosts = secret.value.host_texts();
         let value = format!("{}@{}", secret.value.name, hosts.join(","));
         list.one("network.secrets", &value, &secret.origin);
     }

@@ -1,4 +1,4 @@
-//! Patterns of what is hidden: `*.pem`, `**/.env`, `config/*.key`.
+//! Patterns of hidden paths: `*.pem`, `**/.env`, `config/*.key`.
 
 use serde::Serialize;
 use std::fmt;
@@ -12,7 +12,6 @@ const MOST_PARTS: usize = 63;
 /// character, `**` between slashes for any number of directories.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct HidePattern {
-    /// As it was written.
     text: String,
     /// The directory below which it holds; `None` is every tree that the cage is given.
     below: Option<PathBuf>,
@@ -24,7 +23,6 @@ pub struct HidePattern {
 enum Part {
     /// Any number of directories.
     Any,
-    /// One name.
     Name(String),
 }
 
@@ -59,7 +57,7 @@ impl HidePattern {
                     continue;
                 };
                 let Some(name) = name.to_str() else {
-                    return Err("its directory has a name that is not UTF-8".into());
+                    return Err("the name of its directory is not UTF-8".into());
                 };
                 if rest.is_empty() && !HidePattern::is_one(name) {
                     below.push(name);
@@ -70,12 +68,12 @@ impl HidePattern {
             (Some(below), rest)
         };
         if names.len() > MOST_PARTS {
-            return Err("it has too many parts".into());
+            return Err("too many parts".into());
         }
         let part = |name: String| match name.as_str() {
             "**" => Ok(Part::Any),
-            name if name.contains("**") => Err("`**` stands alone between slashes".into()),
-            "." | ".." => Err("`.` and `..` are no part of a pattern".into()),
+            name if name.contains("**") => Err("`**` must stand alone between slashes".into()),
+            "." | ".." => Err("`.` and `..` are not allowed in a pattern".into()),
             _ => Ok(Part::Name(name)),
         };
         Ok(HidePattern {

@@ -6,14 +6,12 @@
 #![forbid(unsafe_code)]
 
 pub mod bundles;
-pub mod caches;
-pub mod capabilities;
 mod ceiling;
 mod chain;
 mod child;
-pub mod commands;
 mod diagnostic;
 mod error;
+pub mod export;
 mod file;
 mod flags;
 mod fragment;
@@ -21,7 +19,6 @@ mod granted;
 mod hide;
 pub mod import;
 mod lint;
-mod listed;
 pub mod logins;
 mod merge;
 mod narrow;
@@ -38,9 +35,7 @@ mod resolve;
 mod rules;
 pub mod schema;
 mod search;
-pub mod syscalls;
 mod taint;
-pub mod toolchains;
 mod trust;
 
 pub use ceiling::{Ceiling, CeilingLimit, CeilingOther, CeilingPath, CeilingWhat, Drift};
@@ -57,9 +52,9 @@ pub use file::{
 pub use flags::FlagLayer;
 pub use granted::granted;
 pub use hide::{HidePattern, Progress};
-pub use listed::{
-    Class, Executed, Fixed, GitKey, Listed, Masked, credentials, executed, git, guarded, is_like,
-    protected, system,
+pub use ironcage_catalog::{
+    Executed, Fixed, GitKey, Listed, Masked, caches, capabilities, commands, credentials, executed,
+    git, guarded, keys, protected, syscalls, system, toolchains,
 };
 pub use narrow::is_no_wider;
 pub use network::{
@@ -82,4 +77,4 @@ pub use resolve::{Examined, Resolved, Sources, examine, resolve, resolve_profile
 pub use rules::RulesFile;
 pub use search::{FILE_NAME, find_policy_file};
 pub use taint::TaintRules;
-pub use trust::{TrustDigest, TrustError, TrustStore, Trusted};
+pub use trust::{TrustDigest, TrustError, TrustStore, TrustedFile};

@@ -1,4 +1,4 @@
-//! Contradictions and missing paths of a merged policy, shown where they were written.
+//! Finds contradictions and missing paths in a merged policy, and shows where they were written.
 
 use crate::diagnostic::Document;
 use crate::{Diagnostic, Origin, Policy, PolicyError, Sourced, WorkspaceMode};
@@ -33,22 +33,22 @@ impl Lint<'_> {
             .chain(policy.write_direct.iter().map(|path| ("write", path)));
         for (right, path) in given {
             let why = if path.value == Path::new("/") {
-                "it is the whole host, every socket and secret with it"
+                "that is the whole host, with every socket and secret"
             } else if path.value.starts_with("/proc") {
-                "it shows the host's processes; a cage has its own /proc"
+                "that shows the host's processes; a cage has its own /proc"
             } else if path.value == Path::new("/dev") {
-                "it holds the host's disks and terminals"
+                "that contains the host's disks and terminals"
             } else if path.value == Path::new("/sys") && right == "write" {
-                "it steers the host's devices"
+                "that controls the host's devices"
             } else {
                 continue;
             };
             let shown = Printable::new(&path.value);
             return Err(self.refuse(
                 path,
-                format!("{shown} cannot be given to a cage: {why}"),
+                format!("cannot make {shown} visible in a cage: {why}"),
                 "too wide",
-                "name the files or directories that are needed",
+                "name the files or directories that the cage needs",
             ));
         }
         Ok(())
@@ -66,7 +66,7 @@ impl Lint<'_> {
                         Printable::new(&hidden.value)
                     ),
                     "hidden",
-                    "hide what lies in it, or use mode = \"scratch\"",
+                    "hide paths in it, or use mode = \"scratch\"",
                 ));
             }
             let given = policy
@@ -106,7 +106,7 @@ impl Lint<'_> {
         let mode_name = Sourced::new(PathBuf::from(mode.value.name()), mode.origin.clone());
         Err(self.contradiction(
             format!(
-                "{shown} is writable, but the workspace that it lies in is {}",
+                "{shown} is writable, but its workspace is {}",
                 mode.value.name()
             ),
             (inside, "writable"),
@@ -126,7 +126,7 @@ impl Lint<'_> {
             |text: &Sourced<String>| Sourced::new(PathBuf::from(&text.value), text.origin.clone());
         Err(self.contradiction(
             format!(
-                "the list `minimal` takes no groups, and `{}` is one",
+                "the system call list `minimal` does not allow groups, but the policy has `{}`",
                 group.value
             ),
             (&as_path(group), "a group"),
@@ -141,15 +141,15 @@ impl Lint<'_> {
             return Ok(());
         }
         Err(PolicyError::Contradiction {
-            what: "the network is to be open, where it never is".to_owned(),
+            what: "the policy opens the network, but another part forbids it".to_owned(),
             first: network.open.origin.clone(),
             second: network.never_open.origin.clone(),
             remedy: "name the hosts with --allow-host, or use another profile".to_owned(),
         })
     }
 
-    /// A path that is not there is a slip of the pen, or a secret that is not hidden.
-    /// Profiles may name what not every host has.
+    /// A path that does not exist is a typo, or a secret that stays visible.
+    /// Profiles may name paths that not every host has.
     fn missing(&self, policy: &Policy) -> Result<(), PolicyError> {
         for path in policy
             .read
@@ -162,14 +162,20 @@ impl Lint<'_> {
             if written && std::fs::metadata(&path.value).is_err() {
                 // A shell expands `~` only at the beginning of a word: not in `--read=~/x`.
                 let literal = path.value.components().any(|part| part.as_os_str() == "~");
+                // Docker's -w is the working directory.
+                let write = matches!(&path.origin, Origin::Flag { flag } if *flag == "--write");
                 return Err(self.refuse(
                     path,
-                    format!("there is no {}", Printable::new(&path.value)),
-                    "does not exist, or cannot be reached",
-                    if literal && matches!(path.origin, Origin::Flag { .. }) {
-                        "`~` was not expanded: put a space before the path instead of `=`"
-                    } else {
-                        "correct it, create it, or leave it out"
+                    format!("{} does not exist", Printable::new(&path.value)),
+                    "missing, or not accessible",
+                    match &path.origin {
+                        Origin::Flag { .. } if literal => {
+                            "`~` was not expanded: put a space before the path instead of `=`"
+                        }
+                        _ if write => {
+                            "correct the path or create it; --cwd sets the working directory"
+                        }
+                        _ => "correct the path, create it, or remove it",
                     },
                 ));
             }

@@ -1,70 +1,51 @@
-//! Logins of agents that a policy names in one word.
-//!
-//! The entries lie in `policies/logins.toml`.
+//! Agents' logins that a policy can name, from `policies/logins.toml`.
 
 use crate::InvalidHostRule;
-use crate::network::{host_name, secret_host};
-use ironcage_model::{LoginFormat, LoginRule, TokenServer};
-use serde::Serialize;
+use crate::network::{host_name, requests_to, secret_host};
+use ironcage_model::{HostRule, HttpRule, LoginRule, TokenServer};
 
-/// A login.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Login {
-    /// The name in policies.
-    pub name: &'static str,
-    /// Which form its file has.
-    pub format: LoginFormat,
-    /// The file, below the home of the user and of the agent.
-    pub file: &'static str,
-    /// Who gets the access token.
-    pub hosts: &'static [&'static str],
-    /// Who renews it.
-    pub token_url: &'static str,
-    /// By which name the agent is known there.
-    pub client: &'static str,
-    /// Whose it is.
-    pub why: &'static str,
-}
-
-include!(concat!(env!("OUT_DIR"), "/logins.rs"));
-
-/// The login with this name.
-pub fn find(name: &str) -> Option<&'static Login> {
-    ENTRIES.iter().find(|login| login.name == name)
-}
-
-/// Every name, for messages.
-pub fn names() -> Vec<&'static str> {
-    ENTRIES.iter().map(|login| login.name).collect()
-}
+pub use ironcage_catalog::logins::*;
 
 /// A login by its name, as it ships.
 ///
 /// # Errors
-/// Where there is none; the text says which there are.
+/// If the login is unknown; the message lists the known ones.
 pub fn login(name: &str) -> Result<LoginRule, InvalidHostRule> {
     let known = find(name).ok_or_else(|| InvalidHostRule {
         text: name.to_owned(),
-        remedy: format!("a login is one of {}", names().join(", ")),
+        remedy: format!("expected one of {}", names().join(", ")),
     })?;
-    let hosts = known.hosts.iter();
+    let hosts = known.hosts.iter().map(|host| secret_host(host));
+    let hosts = hosts.collect::<Result<Vec<_>, _>>()?;
     Ok(LoginRule {
+        requests: shipped_requests(name, &hosts)?,
+        hosts,
         name: known.name.to_owned(),
         format: known.format,
         file: None,
         token_server: token_server(known.token_url)?,
         client: known.client.to_owned(),
-        hosts: hosts
-            .map(|host| secret_host(host))
-            .collect::<Result<_, _>>()?,
     })
+}
+
+/// The requests that get the token of a login, to other hosts than those that ship.
+pub(crate) fn shipped_requests(
+    name: &str,
+    hosts: &[HostRule],
+) -> Result<Vec<HttpRule>, InvalidHostRule> {
+    let shipped = find(name).map_or(&[][..], |known| known.requests);
+    let mut rules = Vec::new();
+    for text in shipped {
+        rules.extend(requests_to(hosts, text)?);
+    }
+    Ok(rules)
 }
 
 /// Who renews tokens: `https://NAME[:PORT]/PATH`.
 pub(crate) fn token_server(text: &str) -> Result<TokenServer, InvalidHostRule> {
     let wrong = || InvalidHostRule {
         text: text.to_owned(),
-        remedy: "write https://NAME/PATH, or https://NAME:PORT/PATH".to_owned(),
+        remedy: "expected https://NAME/PATH or https://NAME:PORT/PATH".to_owned(),
     };
     let rest = text.strip_prefix("https://").ok_or_else(wrong)?;
     let at = rest.find('/').ok_or_else(wrong)?;

@@ -151,7 +151,7 @@ pub(crate) fn apply(policy: &mut Policy, fragment: Fragment) {
 }
 
 /// Adds the secrets that leases may give to those of the cage: it has their placeholders from
-/// the start, and the network door their values.
+/// the start, and the egress proxy their values.
 pub(crate) fn add_leased_secrets(policy: &mut Policy) {
     for part in &policy.ceiling.others {
         let CeilingWhat::Secret(rule) = &part.value.what else {

@@ -1,4 +1,4 @@
-//! Which of two policies is the wider, and what an untrusted file may still say.
+//! Which of two policies is wider, and what an untrusted file can still set.
 
 use crate::fragment::Fragment;
 use crate::{EnvRule, Policy, Sourced, WorkspaceMode};
@@ -127,14 +127,14 @@ impl Dropped {
     }
 }
 
-/// Takes out of an untrusted fragment what would widen `base`; returns that in words.
-/// Afterwards `apply` gives a policy that is no wider than `base`.
+/// Removes from an untrusted fragment what would widen `base`, and returns a description of it.
+/// `apply` then makes a policy that is not wider than `base`.
 pub(crate) fn narrow(base: &mut Policy, fragment: &mut Fragment, workspace: &Path) -> Vec<String> {
     let mut dropped = Dropped::default();
     let path = |path: &PathBuf| ironcage_model::Printable::new(path).to_string();
     let inside = base.workspace_mode.value != WorkspaceMode::Scratch;
     let writable = base.workspace_mode.value.is_writable();
-    // What is there anyway is no wish worth telling about.
+    // Paths that the base already allows are not reported.
     let quiet = |item: &PathBuf, write: bool| {
         let given = covered(item, &base.write)
             || covered(item, &base.write_direct)
@@ -283,7 +283,7 @@ pub(crate) fn limits_to_weigh(base: &Policy, fragment: &Fragment) -> Vec<String>
             && !wanted.value.is_within(bound)
             && wanted.value.least(bound) != bound
         {
-            let shown = format!("{}, where that is more than {bound}", wanted.value);
+            let shown = format!("{}, if that is more than {bound}", wanted.value);
             found.note(what, shown, wanted);
         }
     }
@@ -292,7 +292,7 @@ pub(crate) fn limits_to_weigh(base: &Policy, fragment: &Fragment) -> Vec<String>
         && !wanted.value.is_within(bound)
         && wanted.value.least(bound) != bound
     {
-        let shown = format!("{}, where that is more than {bound}", wanted.value);
+        let shown = format!("{}, if that is more than {bound}", wanted.value);
         found.note("limits.cpus", shown, wanted);
     }
     found.0

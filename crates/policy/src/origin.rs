@@ -12,13 +12,9 @@ pub enum Origin {
     /// Ironcage's own default, the same in every profile.
     BuiltIn,
     /// A profile that ships with Ironcage.
-    Profile {
-        /// Its name.
-        name: String,
-    },
+    Profile { name: String },
     /// A policy or configuration file.
     File {
-        /// Its path.
         path: PathBuf,
         /// The line of the value, from one.
         line: usize,

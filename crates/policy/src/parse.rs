@@ -1,4 +1,4 @@
-//! Text to `PolicyFile`, with errors that show the line and the remedy.
+//! Parses text into a `PolicyFile`, with errors that show the line and the fix.
 
 use crate::diagnostic::Document;
 use crate::{Diagnostic, PolicyFile};
@@ -92,14 +92,14 @@ fn explain(document: &Document, error: &toml::de::Error) -> Diagnostic {
     let title = if wrong_type {
         "a value has the wrong type"
     } else if message.starts_with("duplicate key") {
-        "a key stands there twice"
+        "duplicate key"
     } else {
         "the policy is not valid TOML"
     };
     let diagnostic = Diagnostic::new(document, span.clone(), title, message);
     match key_before(&document.text, span.start) {
         Some(key) if wrong_type => match EXAMPLES.iter().find(|(known, _)| *known == key) {
-            Some((_, example)) => diagnostic.remedy(format!("write {example}")),
+            Some((_, example)) => diagnostic.remedy(format!("use {example}")),
             None => diagnostic,
         },
         _ => diagnostic,
@@ -112,7 +112,7 @@ fn unknown_key(
     key: &str,
     message: &str,
 ) -> Diagnostic {
-    let title = format!("there is no key `{key}`");
+    let title = format!("unknown key `{key}`");
     // The message lists the keys of the section that the unknown one stands in.
     let allowed: Vec<&str> = message
         .split_once(", expected ")
@@ -130,9 +130,9 @@ fn unknown_key(
         .iter()
         .find(|(section, keys)| !section.is_empty() && keys.contains(&key));
     let remedy = match elsewhere {
-        Some((section, _)) => format!("`{key}` belongs into the section [{section}]"),
+        Some((section, _)) => format!("move `{key}` to the section [{section}]"),
         None if allowed.is_empty() => "remove it".to_owned(),
-        None => format!("the keys here are {}", allowed.join(", ")),
+        None => format!("expected one of {}", allowed.join(", ")),
     };
     Diagnostic::new(document, span, title, "unknown key").remedy(remedy)
 }
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn a_misspelt_key_is_shown_with_what_was_meant() {
         let shown = fail("[limits]\nmemroy = \"2G\"\n");
-        assert!(shown.contains("there is no key `memroy`"), "{shown}");
+        assert!(shown.contains("unknown key `memroy`"), "{shown}");
         assert!(shown.contains("ironcage.toml:2:1"), "{shown}");
         assert!(shown.contains("^^^^^^"), "{shown}");
         assert!(shown.contains("did you mean `memory`?"), "{shown}");
@@ -197,17 +197,14 @@ mod tests {
     #[test]
     fn a_key_of_another_section_is_sent_there() {
         let shown = fail("memory = \"2G\"\n");
-        assert!(
-            shown.contains("belongs into the section [limits]"),
-            "{shown}"
-        );
+        assert!(shown.contains("to the section [limits]"), "{shown}");
     }
 
     #[test]
     fn an_unknown_key_like_no_other_lists_those_that_exist() {
         let shown = fail("[files]\nblorb = 1\n");
         assert!(
-            shown.contains("the keys here are read, write, write-direct, hide"),
+            shown.contains("expected one of read, write, write-direct, hide"),
             "{shown}"
         );
     }
@@ -219,11 +216,11 @@ mod tests {
             shown.contains("wrong type") && shown.contains(":2:10"),
             "{shown}"
         );
-        assert!(shown.contains("write memory = \"2G\""), "{shown}");
+        assert!(shown.contains("use memory = \"2G\""), "{shown}");
         let shown = fail("[limits]\ncpus = []\n");
-        assert!(shown.contains("write cpus = 1.5"), "{shown}");
+        assert!(shown.contains("use cpus = 1.5"), "{shown}");
         let shown = fail("[files]\nread = [1]\n");
-        assert!(shown.contains("write read = ["), "{shown}");
+        assert!(shown.contains("use read = ["), "{shown}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! The resolved policy: every value decided, and each knows where it came from.
+//! The resolved policy: every value is set, and has its origin.
 //!
-//! Made by `resolve` from policy files, profiles and flags; read by `plan`. Nothing here
-//! looks at the host: shares of memory are still shares, paths may not exist.
+//! `resolve` makes it from policy files, profiles and flags; `plan` reads it. It does not depend
+//! on the host: shares of memory are still shares, and paths may not exist.
 
 use crate::Origin;
 use ironcage_model::{Isolation, Layer};
@@ -145,9 +145,9 @@ impl std::fmt::Display for SideChannels {
     }
 }
 
-/// Text that names no means against side channels.
+/// An unknown side-channel mode.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{}` is nothing against side channels; write off, cores or hardened", .0.escape_debug())]
+#[error("unknown side-channel mode `{}`; expected off, cores or hardened", .0.escape_debug())]
 pub struct InvalidSideChannels(pub String);
 
 impl FromStr for SideChannels {
@@ -162,7 +162,7 @@ impl FromStr for SideChannels {
 
 /// Text that is not a workspace mode.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{}` is not a workspace mode; write cow, apply, leased, direct, read-only or scratch", .0.escape_debug())]
+#[error("unknown workspace mode `{}`; expected cow, apply, leased, direct, read-only or scratch", .0.escape_debug())]
 pub struct InvalidMode(pub String);
 
 impl FromStr for WorkspaceMode {
@@ -239,7 +239,7 @@ impl EnvRule {
 
 /// Text that is neither `NAME` nor `NAME=VALUE`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{}` is neither NAME nor NAME=VALUE", .0.escape_debug())]
+#[error("cannot parse `{}`; expected NAME or NAME=VALUE", .0.escape_debug())]
 pub struct InvalidEnvRule(pub String);
 
 impl FromStr for EnvRule {
@@ -279,9 +279,9 @@ pub struct Limits {
     pub inodes: Sourced<u64>,
     /// Open descriptors for each process.
     pub files: Sourced<u64>,
-    /// Wall-clock time; `None` is no bound.
+    /// Wall-clock time; `None` is unlimited.
     pub time: Sourced<Option<Duration>>,
-    /// Time without output, input or processor use; `None` is no bound.
+    /// Time without output, input or CPU use; `None` is unlimited.
     pub idle: Sourced<Option<Duration>>,
 }
 
@@ -350,11 +350,10 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Whether the cage has a network door: something is given from the start, or may be given
-    /// by a lease.
-    pub fn has_door(&self) -> bool {
+    /// Whether the cage has an egress proxy: some host is allowed from the start, or by a lease.
+    pub fn has_proxy(&self) -> bool {
         let mut others = self.ceiling.others.iter();
-        let leased = others.any(|part| part.value.mark.gives() && part.value.needs_door());
+        let leased = others.any(|part| part.value.mark.gives() && part.value.needs_proxy());
         self.network.is_given() || leased && self.isolation.value == Isolation::Namespace
     }
 

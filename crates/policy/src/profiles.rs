@@ -7,7 +7,6 @@ use toml::Spanned;
 /// A policy text that is part of the binary.
 #[derive(Debug)]
 pub(crate) struct Embedded {
-    /// The profile's name.
     pub(crate) name: &'static str,
     /// What it is for, in one line.
     pub(crate) about: &'static str,
@@ -38,7 +37,6 @@ fn pairs(values: &[(&str, &str)]) -> BTreeMap<Spanned<String>, Spanned<String>> 
 /// A profile that ships with Ironcage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Profile {
-    /// Its name.
     pub name: &'static str,
     /// What it is for, in one line.
     pub about: &'static str,
@@ -106,6 +104,14 @@ mod tests {
                 .collect();
             let file = crate::parse(Path::new("ironcage.toml"), &on).unwrap();
             assert!(file.limits.idle.is_some() && !file.layers.require.is_empty());
+            for section in [
+                "[network]",
+                "[ceiling]",
+                "[ceiling.ask.files]",
+                "[questions]",
+            ] {
+                assert!(text.contains(section), "{section}");
+            }
         }
     }
 

@@ -1,7 +1,6 @@
-//! Amounts as people write them: `2G`, `50%`, `1.5`, `30m`, `none`.
+//! Amounts as text: `2G`, `50%`, `1.5`, `30m`, `none`.
 //!
-//! Parsing, printing, and which of two is the smaller. What the host has is an argument
-//! here: this room does not look.
+//! Parses, prints and compares them. The host's resources are arguments; nothing here reads them.
 
 use crate::{Amount, Cpus};
 use std::fmt;
@@ -10,17 +9,16 @@ use std::time::Duration;
 
 /// Text that is not an amount of the wanted kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{}` is not {wanted}", .text.escape_debug())]
+#[error("cannot parse `{}`; expected {wanted}", .text.escape_debug())]
 pub struct InvalidQuantity {
-    /// What was written.
     pub text: String,
     /// What can be written instead, with an example.
     pub wanted: &'static str,
 }
 
 const AMOUNT: &str =
-    "a size with its unit, of at least 1M, such as \"512M\" or \"2G\", or a share such as \"50%\"";
-const CPUS: &str = "a number of processors such as 1.5, or a share of them such as \"50%\"";
+    "a size of at least 1M with its unit, such as \"512M\" or \"2G\", or a share such as \"50%\"";
+const CPUS: &str = "a number of CPUs such as 1.5, or a share of them such as \"50%\"";
 const TIME: &str = "a time of at least 1s such as \"90s\", \"30m\" or \"2h\", or \"none\"";
 
 const MEBIBYTE: u64 = 1 << 20;

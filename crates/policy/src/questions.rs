@@ -1,4 +1,4 @@
-//! How people are asked about what the ceiling gives after asking.
+//! Settings for permission requests.
 
 use crate::narrow::Dropped;
 use crate::{PolicyError, Sourced, TimeLimit};
@@ -13,7 +13,7 @@ pub struct ControlKey(u8);
 
 /// A text that names no such key.
 #[derive(Debug, thiserror::Error)]
-#[error("`{}` is no key with Ctrl", .0.escape_debug())]
+#[error("invalid key `{}`; expected ctrl- and a free key", .0.escape_debug())]
 pub struct InvalidKey(String);
 
 impl ControlKey {

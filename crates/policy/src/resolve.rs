@@ -1,8 +1,8 @@
-//! All sources of one run to one policy.
+//! Merges all sources of one run into one policy.
 //!
 //! Defaults, then the profile, the user's configuration, the policy file and the flags, each
-//! on top of the one before. A file that was found in the workspace can only narrow what is
-//! below it, unless the user has trusted it.
+//! on top of the one before. A file in the workspace can only narrow the policy below it,
+//! unless the user has trusted it.
 
 use crate::chain::{self, Chain};
 use crate::diagnostic::Document;
@@ -10,8 +10,10 @@ use crate::lint::Lint;
 use crate::narrow::{limits_to_weigh, narrow};
 use crate::profiles::{self, Embedded};
 use crate::search::find_policy_file;
-use crate::trust::{TrustDigest, TrustStore, Trusted};
-use crate::{FlagLayer, Policy, PolicyError, Sourced, commands, fragment, merge};
+use crate::trust::{TrustDigest, TrustStore, TrustedFile};
+use crate::{FlagLayer, Policy, PolicyError, Sourced, commands, fragment, merge, secret};
+use ironcage_catalog::commands::CommandProfile;
+use ironcage_catalog::keys;
 use ironcage_model::Printable;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -19,7 +21,6 @@ use std::path::{Path, PathBuf};
 /// What a policy is made from.
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
-    /// `--profile`.
     pub profile: Option<String>,
     /// `--policy`: a file that the user named, and so trusts.
     pub policy_file: Option<PathBuf>,
@@ -33,14 +34,15 @@ pub struct Sources {
     pub state_dir: Option<PathBuf>,
     /// The user's home directory, for `~/`.
     pub home: PathBuf,
-    /// The flags.
+    /// The caller's environment variables that are not empty, by name: a known agent gets the key
+    /// of its vendor.
+    pub variables: Vec<OsString>,
     pub flags: FlagLayer,
 }
 
 /// A policy, and how it came about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resolved {
-    /// The policy.
     pub policy: Policy,
     /// Which profile and why, in one line.
     pub profile_choice: String,
@@ -58,7 +60,7 @@ pub struct Resolved {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Examined {
     /// What would be recorded.
-    pub trusted: Trusted,
+    pub trusted: TrustedFile,
     /// Every file whose content counts, base first.
     pub files: Vec<PathBuf>,
     /// What it would allow beyond the profile, in words.
@@ -110,6 +112,7 @@ pub fn resolve(sources: &Sources) -> Result<Resolved, PolicyError> {
     merge::apply(&mut policy, sources.flags.fragment(&sources.home)?);
     merge::add_capability_groups(&mut policy);
     merge::add_leased_secrets(&mut policy);
+    add_command_keys(&mut policy, sources)?;
     let lint = Lint {
         workspace: &sources.workspace,
         documents: &documents,
@@ -129,7 +132,7 @@ pub fn resolve(sources: &Sources) -> Result<Resolved, PolicyError> {
 /// What a profile alone makes, as `ironcage profile show` prints it.
 ///
 /// # Errors
-/// Where there is no such profile.
+/// If the profile does not exist.
 pub fn resolve_profile(name: &str, home: &Path) -> Result<Policy, PolicyError> {
     base_policy(find_profile(name)?, home)
 }
@@ -170,7 +173,7 @@ pub fn examine(path: &Path, sources: &Sources) -> Result<Examined, PolicyError> 
         &mut documents,
     )?);
     Ok(Examined {
-        trusted: Trusted { path, digest },
+        trusted: TrustedFile { path, digest },
         files,
         widens,
         already,
@@ -242,10 +245,15 @@ fn base_policy(profile: &'static Embedded, home: &Path) -> Result<Policy, Policy
     Ok(policy)
 }
 
-/// The hosts that a command comes with, where it gets the profile that is made for it.
-fn add_command_bundles(policy: &mut Policy, sources: &Sources) {
+/// The entry of the command, where it gets the profile that is made for it.
+fn command_entry(policy: &Policy, sources: &Sources) -> Option<&'static CommandProfile> {
     let entry = sources.command.as_deref().and_then(commands::profile_for);
-    let Some(entry) = entry.filter(|entry| entry.profile == policy.profile.value) else {
+    entry.filter(|entry| entry.profile == policy.profile.value)
+}
+
+/// The hosts that a command comes with.
+fn add_command_bundles(policy: &mut Policy, sources: &Sources) {
+    let Some(entry) = command_entry(policy, sources) else {
         return;
     };
     let bundles = entry.bundles.iter().map(|name| {
@@ -253,6 +261,40 @@ fn add_command_bundles(policy: &mut Policy, sources: &Sources) {
         Sourced::new((*name).to_owned(), origin)
     });
     policy.network.bundles.extend(bundles);
+}
+
+/// The keys of an agent's vendor that the caller has, as secrets for the vendor's hosts; unless the
+/// policy says something about the variable or has a login for the host, or another variable sends
+/// the agent to other hosts.
+fn add_command_keys(policy: &mut Policy, sources: &Sources) -> Result<(), PolicyError> {
+    let Some(entry) = command_entry(policy, sources) else {
+        return Ok(());
+    };
+    let is_set = |name: &str| sources.variables.iter().any(|known| known == name);
+    for key in entry.keys.iter().filter_map(|name| keys::find(name)) {
+        let network = &policy.network;
+        let decided = network
+            .secrets
+            .iter()
+            .any(|secret| secret.value.name == key.variable)
+            || policy
+                .env
+                .iter()
+                .any(|rule| rule.value.name() == key.variable)
+            || key.base_url.is_some_and(is_set)
+            || !network.logins.is_empty();
+        if decided || key.hosts.is_empty() || !is_set(key.variable) {
+            continue;
+        }
+        let text = format!("{}@{}", key.variable, key.hosts.join(","));
+        let rule = secret(&text).map_err(|error| PolicyError::Flag {
+            flag: "--secret",
+            reason: error.to_string(),
+        })?;
+        let origin = merge::profile_origin(entry.profile);
+        policy.network.secrets.push(Sourced::new(rule, origin));
+    }
+    Ok(())
 }
 
 fn apply_chain(
@@ -298,7 +340,7 @@ fn apply_untrusted(
                 .map(|link| Printable::new(&link.document.path).to_string());
             let path = path.unwrap_or_default();
             narrowed.push(format!(
-                "extends {}, where it is wider ({path})",
+                "extends {}, in the parts that are wider ({path})",
                 profile.name
             ));
         }

@@ -1,5 +1,5 @@
-//! Rules in Cedar that a policy names for its ceiling: read here, as a part of the policy, and
-//! understood in `crates/cedar`.
+//! Cedar rules of a policy's ceiling: read here, as a part of the policy, and evaluated in
+//! `crates/lease`.
 
 use crate::Diagnostic;
 use crate::diagnostic::Document;
@@ -7,10 +7,8 @@ use serde::Serialize;
 use std::ops::Range;
 use std::path::PathBuf;
 
-/// A file of rules.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RulesFile {
-    /// Its real path.
     pub path: PathBuf,
     /// Its whole text, as it was read with the policy that names it.
     pub text: String,
@@ -39,6 +37,6 @@ impl RulesFile {
             text: self.text.as_str().into(),
         };
         Diagnostic::new(&document, span, title, label)
-            .remedy("docs/guides/cedar.md has the schema: what rules can be about")
+            .remedy("see the schema in docs/guides/cedar.md")
     }
 }

@@ -13,9 +13,10 @@ const EVERYONE_WRITES: u32 = 0o002;
 /// It stops where a directory belongs to someone else than the workspace does, or where
 /// everyone can write (`/tmp`): what lies there was not written for it.
 pub fn find_policy_file(workspace: &Path, home: &Path) -> Option<PathBuf> {
-    let owner = fs::metadata(workspace).ok()?.uid();
+    let mut owner = None;
     for directory in workspace.ancestors() {
         let metadata = fs::metadata(directory).ok()?;
+        let owner = *owner.get_or_insert(metadata.uid());
         let shared = metadata.mode() & EVERYONE_WRITES != 0 && directory != workspace;
         if metadata.uid() != owner || shared {
             return None;

@@ -5,6 +5,7 @@
 //! records lie in Ironcage's state directory, which no cage can reach.
 
 use crate::chain::Link;
+use ironcage_files::Links;
 use ironcage_model::Printable;
 use sha2::{Digest as _, Sha256};
 use std::ffi::OsStr;
@@ -14,6 +15,9 @@ use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+
+/// The longest path that the kernel takes.
+const LONGEST_PATH: u64 = 4096;
 
 /// What is trusted: a file at its place with its content, and all that it extends.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,20 +69,16 @@ impl TrustDigest {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {operation} {}", Printable::new(path))]
 pub struct TrustError {
-    /// What was tried.
     pub operation: &'static str,
     /// The file or directory.
     pub path: PathBuf,
-    /// Why not.
     pub source: std::io::Error,
 }
 
 /// A file that is trusted.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Trusted {
-    /// Its path.
+pub struct TrustedFile {
     pub path: PathBuf,
-    /// What was trusted.
     pub digest: TrustDigest,
 }
 
@@ -127,7 +127,7 @@ impl TrustStore {
     ///
     /// # Errors
     /// Where the record cannot be written.
-    pub fn record(&self, trusted: &Trusted) -> Result<(), TrustError> {
+    pub fn record(&self, trusted: &TrustedFile) -> Result<(), TrustError> {
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -184,7 +184,7 @@ impl TrustStore {
     ///
     /// # Errors
     /// Where the records cannot be read.
-    pub fn list(&self) -> Result<Vec<Trusted>, TrustError> {
+    pub fn list(&self) -> Result<Vec<TrustedFile>, TrustError> {
         let listing = match fs::read_dir(&self.directory) {
             Ok(listing) => listing,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -196,8 +196,9 @@ impl TrustStore {
             let Some(digest) = TrustDigest::parse(&entry.file_name()) else {
                 continue;
             };
-            let bytes = fs::read(entry.path()).map_err(Self::error("read", &entry.path()))?;
-            all.push(Trusted {
+            let bytes = ironcage_files::read(&entry.path(), LONGEST_PATH, Links::Refuse)
+                .map_err(|error| Self::error("read", &entry.path())(error.into()))?;
+            all.push(TrustedFile {
                 path: PathBuf::from(OsStr::from_bytes(&bytes)),
                 digest,
             });

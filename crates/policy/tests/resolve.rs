@@ -132,6 +132,66 @@ fn the_profile_is_chosen_by_flag_then_configuration_then_command() {
 }
 
 #[test]
+fn an_agent_gets_the_key_of_its_vendor_unless_the_policy_says_otherwise() {
+    let stage = Stage::new();
+    let secrets = |name: &str, variables: &[&str], flags: FlagLayer| {
+        let resolved = resolve(&Sources {
+            command: command(name),
+            variables: variables.iter().map(Into::into).collect(),
+            flags,
+            ..stage.sources()
+        });
+        let secrets = resolved.unwrap().policy.network.secrets;
+        let text = |secret: &ironcage_model::SecretRule| {
+            format!("{}@{}", secret.name, secret.host_texts().join(","))
+        };
+        let secrets = secrets.iter().map(|secret| text(&secret.value));
+        secrets.collect::<Vec<_>>()
+    };
+    let none = FlagLayer::default;
+    let key = ["ANTHROPIC_API_KEY", "GITHUB_TOKEN"];
+    assert_eq!(
+        secrets("claude", &key, none()),
+        ["ANTHROPIC_API_KEY@api.anthropic.com"]
+    );
+    // Another command, another vendor's key, no key, and a base URL that leads elsewhere.
+    assert!(secrets("python3", &key, none()).is_empty());
+    assert!(secrets("codex", &key, none()).is_empty());
+    assert!(secrets("claude", &[], none()).is_empty());
+    let gateway = ["ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"];
+    assert!(secrets("claude", &gateway, none()).is_empty());
+    // What the user says about the variable or the account counts.
+    let passed = FlagLayer {
+        env: vec![EnvRule::Pass {
+            name: key[0].into(),
+        }],
+        ..none()
+    };
+    assert!(secrets("claude", &key, passed).is_empty());
+    let own = FlagLayer {
+        secrets: vec!["ANTHROPIC_API_KEY@llm.example".into()],
+        ..none()
+    };
+    assert_eq!(
+        secrets("claude", &key, own),
+        ["ANTHROPIC_API_KEY@llm.example"]
+    );
+    let login = FlagLayer {
+        logins: vec!["claude".into()],
+        ..none()
+    };
+    assert!(secrets("claude", &key, login).is_empty());
+    // A profile that is not the agent's brings neither its hosts nor its keys.
+    let strict = resolve(&Sources {
+        command: command("claude"),
+        profile: Some("strict".into()),
+        variables: vec![key[0].into()],
+        ..stage.sources()
+    });
+    assert!(strict.unwrap().policy.network.secrets.is_empty());
+}
+
+#[test]
 fn an_unknown_profile_is_refused_with_those_that_exist() {
     let stage = Stage::new();
     let error = resolve(&Sources {
@@ -320,7 +380,7 @@ fn contradictions_are_shown_with_both_places() {
         "{shown}"
     );
     let shown = stage.refused("[syscalls]\nlist = \"minimal\"\ngroups = [\"debug\"]\n");
-    assert!(shown.contains("takes no groups"), "{shown}");
+    assert!(shown.contains("does not allow groups"), "{shown}");
     // The same values without the other half are fine.
     assert!(
         stage
@@ -363,7 +423,7 @@ fn missing_paths_are_errors_at_their_line() {
         "{shown}"
     );
     let shown = stage.refused("[files]\nhide = [\"secrtes\"]\n");
-    assert!(shown.contains("there is no"), "{shown}");
+    assert!(shown.contains("does not exist"), "{shown}");
     fs::write(stage.path("home/nowhere"), "").unwrap();
     assert!(
         stage
@@ -377,38 +437,45 @@ fn values_out_of_range_are_errors_with_the_remedy() {
     let stage = Stage::new();
     for (text, says) in [
         ("[limits]\nmemory = \"12x\"", "such as \"512M\""),
-        ("[limits]\nmemory = \"0%\"", "is not a size"),
+        ("[limits]\nmemory = \"0%\"", "expected a size"),
         ("[limits]\npids = 1", "from 2 to"),
         ("[limits]\nfiles = 9000000", "from 16 to"),
-        ("[limits]\ncpus = 0", "number of processors"),
+        ("[limits]\ncpus = 0", "number of CPUs"),
         ("[limits]\ntime = \"soon\"", "\"30m\""),
         ("[process]\nhostname = \"a_b\"", "RFC 1123"),
         ("[process]\nhostname = \"-a\"", "RFC 1123"),
         (
             "[process]\ncapabilities = [\"CAP_SYS_ADMIN\"]",
-            "undoes the cage",
+            "could undo the cage",
         ),
         (
             "[process]\ncapabilities = [\"CAP_CHWON\"]",
             "did you mean `CAP_CHOWN`",
         ),
-        ("[env]\npass = [\"A=B\"]", "no `=`"),
-        ("[env]\nset = { A = \"x\\u0000\" }", "holds a NUL"),
+        ("[env]\npass = [\"A=B\"]", "contain `=`"),
+        ("[env]\nset = { A = \"x\\u0000\" }", "contains a NUL"),
         ("[syscalls]\ngroups = [\"debgu\"]", "did you mean \"debug\""),
         (
             "[syscalls]\nlist = \"wide\"",
-            "write one of standard, minimal",
+            "expected one of standard, minimal",
         ),
         (
             "[layers]\nrequire = [\"landlok\"]",
             "did you mean \"landlock\"",
         ),
-        ("[workspace]\nmode = \"rw\"", "write one of direct"),
-        ("[workspace]\nunprotect = [\"src\"]", "not a protected path"),
+        ("[workspace]\nmode = \"rw\"", "expected one of direct"),
+        (
+            "[workspace]\nunprotect = [\".envrcc\"]",
+            "not a protected path",
+        ),
+        (
+            "[workspace]\nunprotect = [\"../src\"]",
+            "relative to the workspace",
+        ),
         ("[files]\nread = [\"/\"]", "the whole host"),
         ("[files]\nread = [\"/proc/1\"]", "own /proc"),
         ("[files]\nread = [\"~other/x\"]", "another user's home"),
-        ("profile = \"strict\"", "write extends"),
+        ("profile = \"strict\"", "use extends"),
     ] {
         let shown = stage.refused(text);
         assert!(shown.contains(says), "{text}:\n{shown}");
@@ -568,7 +635,7 @@ fn what_is_kept_lies_in_the_home_directory_and_flags_add_to_it_or_take_it_away()
     }
     for path in ["/etc", "../other", "~", ".", ".tool/../../x"] {
         let refused = kept(state(path)).unwrap_err().to_string();
-        assert!(refused.contains("cannot be kept"), "{path}: {refused}");
+        assert!(refused.contains("cannot keep"), "{path}: {refused}");
     }
     let nothing = kept(FlagLayer {
         no_state: true,
@@ -585,7 +652,7 @@ fn caches_and_kept_paths_of_a_file_are_checked_where_they_are_written() {
     let text = stage.refused("[state]\ncaches = [\"crago\"]\n");
     assert!(text.contains("did you mean \"cargo\"?"), "{text}");
     let text = stage.refused("[state]\nkeep = [\"/etc\"]\n");
-    assert!(text.contains("cannot be kept"), "{text}");
+    assert!(text.contains("cannot keep"), "{text}");
     let policy = stage
         .with_policy(
             "[state]\nkeep = [\"~/.tool\"]\ncaches = [\"go\"]\n[files]\ntoolchains = false\n",

@@ -2,7 +2,6 @@
 
 use serde::Serialize;
 
-/// One accepted surface.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct AcceptedSurface {
     /// The probe that finds it open.

@@ -15,7 +15,6 @@ const REQUIREMENTS: &str = include_str!("../../../docs/casf/requirements.toml");
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Standard {
-    /// Its version.
     pub version: String,
     /// Its requirements, in their order.
     #[serde(rename = "requirement")]
@@ -30,11 +29,8 @@ pub struct Requirement {
     pub id: String,
     /// The lowest level that asks for it.
     pub level: u8,
-    /// In a few words.
     pub title: String,
-    /// The normative sentence.
     pub text: String,
-    /// What decides.
     pub check: Check,
     /// Ids of other standards that it answers to, by the standard's name.
     pub maps: BTreeMap<String, Vec<String>>,
@@ -65,10 +61,7 @@ pub enum Check {
         must_work: bool,
     },
     /// What the claim must contain.
-    Claim {
-        /// In words.
-        claim: String,
-    },
+    Claim { claim: String },
 }
 
 /// From the worst on.
@@ -103,7 +96,7 @@ impl Check {
 /// What a report says of a requirement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Standing {
+pub enum RequirementStatus {
     /// It is shown to be met.
     Met,
     /// It is shown not to be met.
@@ -114,28 +107,26 @@ pub enum Standing {
     ByClaim,
 }
 
-impl Standing {
+impl RequirementStatus {
     const fn name(self) -> &'static str {
         match self {
-            Standing::Met => "met",
-            Standing::NotMet => "NOT MET",
-            Standing::NotShown => "not shown",
-            Standing::ByClaim => "by claim",
+            RequirementStatus::Met => "met",
+            RequirementStatus::NotMet => "NOT MET",
+            RequirementStatus::NotShown => "not shown",
+            RequirementStatus::ByClaim => "by claim",
         }
     }
 }
 
 /// A requirement with what a report says of it.
 #[derive(Debug, Clone, Serialize)]
-pub struct Judged {
-    /// The requirement's id.
+pub struct RequirementResult {
     pub id: String,
     /// The lowest level that asks for it.
     pub level: u8,
-    /// In a few words.
     pub title: String,
     /// What the report says.
-    pub standing: Standing,
+    pub standing: RequirementStatus,
     /// The probes that decide, or what the claim must contain.
     pub evidence: String,
 }
@@ -143,14 +134,12 @@ pub struct Judged {
 /// What a report shows of the standard.
 #[derive(Debug, Clone, Serialize)]
 pub struct Judgement {
-    /// The standard's version.
     pub version: String,
     /// The highest level of which nothing that a run can show is missing; 0 for none.
     pub level: u8,
     /// What the claim for that level still has to contain.
     pub to_be_claimed: Vec<String>,
-    /// Every requirement.
-    pub requirements: Vec<Judged>,
+    pub requirements: Vec<RequirementResult>,
 }
 
 /// The name of a level.
@@ -171,12 +160,12 @@ impl Standard {
 
     /// Judges a report.
     pub fn judge(&self, report: &Report) -> Judgement {
-        let requirements: Vec<Judged> = self
+        let requirements: Vec<RequirementResult> = self
             .requirements
             .iter()
             .map(|requirement| {
                 let (standing, evidence) = stand(requirement, report);
-                Judged {
+                RequirementResult {
                     id: requirement.id.clone(),
                     level: requirement.level,
                     title: requirement.title.clone(),
@@ -187,20 +176,25 @@ impl Standard {
             .collect();
         let missing = requirements
             .iter()
-            .filter(|judged| matches!(judged.standing, Standing::NotMet | Standing::NotShown))
+            .filter(|judged| {
+                matches!(
+                    judged.standing,
+                    RequirementStatus::NotMet | RequirementStatus::NotShown
+                )
+            })
             .map(|judged| judged.level)
             .min();
         // A level with nothing that a run shows would be reached by silence.
         let shown = requirements
             .iter()
-            .filter(|judged| judged.standing == Standing::Met)
+            .filter(|judged| judged.standing == RequirementStatus::Met)
             .map(|judged| judged.level)
             .max()
             .unwrap_or(0);
         let level = missing.map_or(shown, |level| shown.min(level.saturating_sub(1)));
         let to_be_claimed = requirements
             .iter()
-            .filter(|judged| judged.standing == Standing::ByClaim && judged.level <= level)
+            .filter(|judged| judged.standing == RequirementStatus::ByClaim && judged.level <= level)
             .map(|judged| judged.id.clone())
             .collect();
         Judgement {
@@ -212,9 +206,12 @@ impl Standard {
     }
 }
 
-fn stand(requirement: &Requirement, report: &Report) -> (Standing, String) {
+fn stand(requirement: &Requirement, report: &Report) -> (RequirementStatus, String) {
     match &requirement.check {
-        Check::Claim { claim } => (Standing::ByClaim, format!("the claim must contain {claim}")),
+        Check::Claim { claim } => (
+            RequirementStatus::ByClaim,
+            format!("the claim must contain {claim}"),
+        ),
         Check::MustWork { .. } => {
             let tried: Vec<_> = report
                 .must_work
@@ -227,18 +224,24 @@ fn stand(requirement: &Requirement, report: &Report) -> (Standing, String) {
                 .map(|item| item.name.as_str())
                 .collect();
             if tried.is_empty() {
-                return (Standing::NotShown, "nothing was tried".into());
+                return (RequirementStatus::NotShown, "nothing was tried".into());
             }
             if failed.is_empty() {
-                return (Standing::Met, format!("{} of {0} work", tried.len()));
+                return (
+                    RequirementStatus::Met,
+                    format!("{} of {0} work", tried.len()),
+                );
             }
-            (Standing::NotMet, format!("fails: {}", failed.join(", ")))
+            (
+                RequirementStatus::NotMet,
+                format!("fails: {}", failed.join(", ")),
+            )
         }
         check @ Check::Probes { .. } => by_probes(check, report),
     }
 }
 
-fn by_probes(check: &Check, report: &Report) -> (Standing, String) {
+fn by_probes(check: &Check, report: &Report) -> (RequirementStatus, String) {
     let rows: Vec<&Row> = report
         .rows
         .iter()
@@ -256,7 +259,7 @@ fn by_probes(check: &Check, report: &Report) -> (Standing, String) {
     let silent = with(&|verdict| matches!(verdict, Verdict::NotDiscriminating | Verdict::Skipped));
     if !failed.is_empty() {
         return (
-            Standing::NotMet,
+            RequirementStatus::NotMet,
             format!("gets through: {}", failed.join(", ")),
         );
     }
@@ -269,7 +272,7 @@ fn by_probes(check: &Check, report: &Report) -> (Standing, String) {
             .all(|row| row.finding.verdict == Verdict::Skipped)
     {
         let evidence = format!("the claim must contain {claim}");
-        return (Standing::ByClaim, evidence);
+        return (RequirementStatus::ByClaim, evidence);
     }
     let mut evidence = format!("{} blocked", blocked.len());
     if !accepted.is_empty() {
@@ -279,9 +282,9 @@ fn by_probes(check: &Check, report: &Report) -> (Standing, String) {
         let _ = write!(evidence, "; shows nothing here: {}", silent.join(", "));
     }
     let standing = if blocked.is_empty() {
-        Standing::NotShown
+        RequirementStatus::NotShown
     } else {
-        Standing::Met
+        RequirementStatus::Met
     };
     (standing, evidence)
 }
@@ -457,18 +460,21 @@ mod tests {
     #[test]
     fn a_network_that_nobody_can_be_given_is_left_to_the_claim() {
         let standing = |verdict: Verdict| {
-            let door =
+            let proxy =
                 |id: &str| ["NE-20", "NE-20b"].contains(&id) || ("NE-21".."NE-27").contains(&id);
             let judged = standard().judge(&report(
-                |id| if door(id) { verdict } else { Verdict::Blocked },
+                |id| if proxy(id) { verdict } else { Verdict::Blocked },
                 true,
             ));
             let mut all = judged.requirements.into_iter();
             all.find(|judged| judged.id == "CASF-2.9").unwrap().standing
         };
-        assert_eq!(standing(Verdict::Blocked), Standing::Met);
-        assert_eq!(standing(Verdict::Skipped), Standing::ByClaim);
-        assert_eq!(standing(Verdict::NotDiscriminating), Standing::NotShown);
-        assert_eq!(standing(Verdict::Escaped), Standing::NotMet);
+        assert_eq!(standing(Verdict::Blocked), RequirementStatus::Met);
+        assert_eq!(standing(Verdict::Skipped), RequirementStatus::ByClaim);
+        assert_eq!(
+            standing(Verdict::NotDiscriminating),
+            RequirementStatus::NotShown
+        );
+        assert_eq!(standing(Verdict::Escaped), RequirementStatus::NotMet);
     }
 }

@@ -5,10 +5,9 @@ use crate::probe::{Class, Probe};
 
 /// A word that names neither a probe nor a class.
 #[derive(Debug, thiserror::Error)]
-#[error("there is no probe or class `{0}`; `ironcage probe list` shows them")]
+#[error("unknown probe or class `{0}`; `ironcage probe list` lists them")]
 pub struct UnknownProbe(pub String);
 
-/// Every probe.
 pub fn probes() -> impl Iterator<Item = &'static Probe> {
     classes::ALL.iter().flat_map(|class| class.iter())
 }

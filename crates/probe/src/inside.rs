@@ -11,9 +11,18 @@ use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// The first line that a probe prints: the sandbox did start it.
 pub(crate) const STARTED: &str = "@started";
+/// Printed when a probe has all that it could get, and holds it.
+pub(crate) const HOLDING: &str = "@holding";
+/// The file of the suite's directory that tells a probe to let go.
+pub(crate) const RELEASE: &str = "release";
+/// How long a probe holds what it has where nobody tells it to let go: time enough for whatever
+/// ends it on a busy machine.
+const LONGEST_HOLD: Duration = Duration::from_secs(10);
+
 /// Begins the line with the observation.
 pub(crate) const OBSERVED: &str = "@observed ";
 
@@ -24,6 +33,21 @@ pub(crate) struct Inside {
     pub(crate) params: Params,
     /// The copy of the suite's program that runs.
     pub(crate) program: std::path::PathBuf,
+    /// A copy of `ironcage` itself, for an agent that uses the sandbox's own commands.
+    pub(crate) ironcage: std::path::PathBuf,
+}
+
+impl Inside {
+    /// Holds what the probe has got until somebody has looked at it from outside.
+    pub(crate) fn hold(&self) {
+        let mut out = io::stdout();
+        let _ = writeln!(out, "{HOLDING}").and_then(|()| out.flush());
+        let release = self.params.workspace.join(".suite").join(RELEASE);
+        let started = Instant::now();
+        while !release.exists() && started.elapsed() < LONGEST_HOLD {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
 }
 
 /// What a probe saw inside.

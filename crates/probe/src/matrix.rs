@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 /// What one weakened run showed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Seen {
+pub enum AblationOutcome {
     /// It got through.
     Through,
     /// It did not.
@@ -18,13 +18,13 @@ pub enum Seen {
     Unknown,
 }
 
-impl Seen {
+impl AblationOutcome {
     /// One word.
     pub const fn name(self) -> &'static str {
         match self {
-            Seen::Through => "through",
-            Seen::Stopped => "stopped",
-            Seen::Unknown => "UNKNOWN",
+            AblationOutcome::Through => "through",
+            AblationOutcome::Stopped => "stopped",
+            AblationOutcome::Unknown => "UNKNOWN",
         }
     }
 }
@@ -34,31 +34,25 @@ impl Seen {
 pub struct Alone {
     /// The part that was there, of those behind the probe.
     pub part: String,
-    /// What it did.
-    pub seen: Seen,
+    pub seen: AblationOutcome,
 }
 
 /// One probe's line.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Line {
-    /// The probe's id.
     pub id: String,
-    /// What it tries.
     pub title: String,
     /// Whether it gets through without any sandbox; a probe that does not shows nothing.
     pub control: bool,
     /// The whole cage but the parts behind the probe.
-    pub without: Option<Seen>,
-    /// What shows that.
+    pub without: Option<AblationOutcome>,
     pub detail: String,
     /// The same with one of those parts.
     pub alone: Vec<Alone>,
 }
 
-/// Every line.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Matrix {
-    /// The kernel's release.
     pub kernel: String,
     /// One line for each probe.
     pub lines: Vec<Line>,
@@ -79,11 +73,11 @@ impl Line {
     /// Whether the line shows what it should, or nothing can be shown: without its parts the
     /// probe gets through.
     pub fn holds(&self) -> bool {
-        !self.control || matches!(self.without, None | Some(Seen::Through))
+        !self.control || matches!(self.without, None | Some(AblationOutcome::Through))
     }
 
     /// The parts that do this alone.
-    fn parts(&self, wanted: Seen) -> String {
+    fn parts(&self, wanted: AblationOutcome) -> String {
         let parts = self.alone.iter().filter(|alone| alone.seen == wanted);
         let names: Vec<&str> = parts.map(|alone| alone.part.as_str()).collect();
         names.join(", ")
@@ -95,9 +89,9 @@ impl Line {
             "| {} | {} | {} | {} | {} |",
             self.id,
             self.title,
-            self.without.map_or("", Seen::name),
-            self.parts(Seen::Stopped),
-            self.parts(Seen::Through)
+            self.without.map_or("", AblationOutcome::name),
+            self.parts(AblationOutcome::Stopped),
+            self.parts(AblationOutcome::Through)
         )
     }
 }
@@ -110,7 +104,7 @@ impl Matrix {
                 .lines
                 .iter()
                 .flat_map(|line| &line.alone)
-                .all(|alone| alone.seen != Seen::Unknown)
+                .all(|alone| alone.seen != AblationOutcome::Unknown)
     }
 
     /// The tables of the documentation.
@@ -156,7 +150,7 @@ impl Matrix {
                 (true, Some(seen)) => seen.name(),
             };
             let detail: String = line.detail.chars().take(100).collect();
-            let unknown = line.parts(Seen::Unknown);
+            let unknown = line.parts(AblationOutcome::Unknown);
             let detail = match unknown.is_empty() {
                 true => detail,
                 false => format!("UNKNOWN with {unknown}; {detail}"),
@@ -165,8 +159,8 @@ impl Matrix {
                 text,
                 "{:<7} {without:<12} {:<40} {:<30} {}",
                 line.id,
-                line.parts(Seen::Stopped),
-                line.parts(Seen::Through),
+                line.parts(AblationOutcome::Stopped),
+                line.parts(AblationOutcome::Through),
                 Printable::new(&detail)
             );
         }

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 /// How an item is tried.
 #[derive(Debug, Clone, Copy)]
-enum Way {
+enum ItemTest {
     /// By a shell script in an empty directory of the workspace.
     Script(&'static str),
     /// By a function of the suite's program.
@@ -21,11 +21,10 @@ enum Way {
 /// One thing that must work.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Item {
-    /// What it is.
     pub(crate) name: &'static str,
     /// Programs that it needs, looked for in the system directories.
     tools: &'static [&'static str],
-    way: Way,
+    way: ItemTest,
 }
 
 /// The list.
@@ -33,14 +32,14 @@ pub(crate) const ITEMS: &[Item] = &[
     Item {
         name: "compile and run a C program",
         tools: &["gcc"],
-        way: Way::Script(
+        way: ItemTest::Script(
             "printf 'int main(void){return 7;}' > a.c && gcc a.c -o a && { ./a; test $? = 7; }",
         ),
     },
     Item {
         name: "git init and commit",
         tools: &["git"],
-        way: Way::Script(
+        way: ItemTest::Script(
             "git init -q repo && cd repo && echo x > x && git add x && \
              git -c user.name=a -c user.email=a@example.org commit -q -m x && test -n \"$(git log --oneline)\"",
         ),
@@ -48,39 +47,39 @@ pub(crate) const ITEMS: &[Item] = &[
     Item {
         name: "python3 -m venv",
         tools: &["python3"],
-        way: Way::Script(
+        way: ItemTest::Script(
             "python3 -m venv --without-pip v && v/bin/python -c 'import ssl, sqlite3'",
         ),
     },
     Item {
         name: "threads",
         tools: &[],
-        way: Way::Function(threads),
+        way: ItemTest::Function(threads),
     },
     Item {
         name: "a pty of its own",
         tools: &[],
-        way: Way::Function(own_pty),
+        way: ItemTest::Function(own_pty),
     },
     Item {
         name: "TCP on its own loopback",
         tools: &[],
-        way: Way::Function(loopback),
+        way: ItemTest::Function(loopback),
     },
     Item {
         name: "Unix sockets inside",
         tools: &[],
-        way: Way::Function(unix_sockets),
+        way: ItemTest::Function(unix_sockets),
     },
     Item {
         name: "subprocesses and pipes",
         tools: &[],
-        way: Way::Function(subprocess),
+        way: ItemTest::Function(subprocess),
     },
     Item {
         name: "files in workspace, /tmp and HOME",
         tools: &[],
-        way: Way::Function(files),
+        way: ItemTest::Function(files),
     },
 ];
 
@@ -101,14 +100,14 @@ impl Item {
     /// Its command line.
     pub(crate) fn command(&self, program: &Path) -> Vec<OsString> {
         match self.way {
-            Way::Script(script) => {
+            ItemTest::Script(script) => {
                 let whole = format!(
                     "PATH=/usr/local/bin:/usr/bin:/bin; export PATH; echo {STARTED}; \
                      mkdir -p trial && cd trial && {{ {script}; }} && echo {WORKS}"
                 );
                 vec!["/bin/sh".into(), "-c".into(), whole.into()]
             }
-            Way::Function(_) => {
+            ItemTest::Function(_) => {
                 let words = ["probe", "role", "works", self.name];
                 let mut command = vec![program.as_os_str().to_owned()];
                 command.extend(words.map(OsString::from));
@@ -146,7 +145,7 @@ pub(crate) fn run(name: &str) -> u8 {
     println!("{STARTED}");
     let item = ITEMS.iter().find(|item| item.name == name);
     match item.map(|item| item.way) {
-        Some(Way::Function(function)) => match function() {
+        Some(ItemTest::Function(function)) => match function() {
             Ok(()) => {
                 println!("{WORKS}");
                 0

@@ -4,6 +4,9 @@ use crate::errno;
 use crate::inside::{OBSERVED, Observation, STARTED};
 use crate::sampler::Samples;
 use crate::stage::{Canary, Channel, Stage};
+use ironcage_model::{
+    Enforcement, Event, EventKind, Layer, LayerReport, LimitHit, LimitKind, Traffic,
+};
 use std::path::PathBuf;
 
 /// What is known after one run.
@@ -39,6 +42,12 @@ pub(crate) struct Evidence {
     pub(crate) broken_record: Option<String>,
     /// What the sandbox said when the change of the run was applied.
     pub(crate) applied: Option<String>,
+    /// Limits that the run reached, by the sandbox's own record.
+    pub(crate) limits: Vec<LimitHit>,
+    /// Layers that the sandbox says it held in full.
+    pub(crate) full: Vec<Layer>,
+    /// Connections that the sandbox's own record has.
+    pub(crate) traffic: Vec<Traffic>,
 }
 
 impl Evidence {
@@ -55,6 +64,31 @@ impl Evidence {
             .rev()
             .find_map(|line| line.strip_prefix(OBSERVED))?;
         serde_json::from_str(line).ok()
+    }
+
+    /// Takes what the sandbox's own record says about limits.
+    pub(crate) fn take_record(&mut self, lines: &[u8]) {
+        let events = serde_json::Deserializer::from_slice(lines).into_iter::<Event>();
+        for event in events.map_while(Result::ok) {
+            match event.kind {
+                EventKind::Start { layers, .. } => {
+                    let full = |report: &LayerReport| report.enforcement == Enforcement::Full;
+                    let full = layers.into_iter().filter(full);
+                    self.full.extend(full.map(|report| report.layer));
+                }
+                EventKind::Limit(hit) => self.limits.push(hit),
+                EventKind::Network(traffic) => self.traffic.push(traffic),
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether the run was ended for going past this limit, and its record says by how much.
+    pub(crate) fn was_ended_for(&self, limit: LimitKind) -> bool {
+        let mut hits = self.limits.iter();
+        let told = hits.any(|hit| hit.limit == limit && hit.ended && hit.used.is_some());
+        // What a limit ends has this status, whatever the command's own was.
+        told && self.status == 137
     }
 
     /// What the probe was answered, in words.

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 /// Descriptors leaked into the launcher on purpose.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Leaks {
-    /// The home directory.
     pub(crate) directory: i32,
     /// A pidfd of the canary process.
     pub(crate) pidfd: i32,

@@ -17,7 +17,6 @@ pub enum Class {
     Pr,
     /// Sockets, shared memory and queues of the host.
     Ip,
-    /// The network.
     Ne,
     /// System calls.
     Sy,
@@ -25,7 +24,6 @@ pub enum Class {
     Ki,
     /// Secrets and identity of the host.
     Se,
-    /// The terminal.
     Tt,
     /// Files that the host would later execute or trust.
     Ps,
@@ -37,11 +35,15 @@ pub enum Class {
     Su,
     /// Permissions for a while, and their end.
     Le,
+    /// Oracles: what answers tell of a secret that the egress proxy adds.
+    Or,
+    /// Encodings that a request negotiates for an answer with such a secret.
+    Ng,
 }
 
 impl Class {
     /// Every class, in the order of the report.
-    pub const ALL: [Class; 14] = [
+    pub const ALL: [Class; 16] = [
         Class::Fs,
         Class::Fd,
         Class::Pr,
@@ -56,6 +58,8 @@ impl Class {
         Class::Lf,
         Class::Su,
         Class::Le,
+        Class::Or,
+        Class::Ng,
     ];
 
     /// The two letters that begin its probes' ids.
@@ -75,6 +79,8 @@ impl Class {
             Class::Lf => "LF",
             Class::Su => "SU",
             Class::Le => "LE",
+            Class::Or => "OR",
+            Class::Ng => "NG",
         }
     }
 
@@ -95,6 +101,8 @@ impl Class {
             Class::Lf => "start, end and what stays behind",
             Class::Su => "supervisor and other cages",
             Class::Le => "permissions for a while, and their end",
+            Class::Or => "oracles about secrets at the egress proxy",
+            Class::Ng => "negotiated encodings of answers with secrets",
         }
     }
 }
@@ -124,7 +132,6 @@ impl fmt::Display for Kind {
     }
 }
 
-/// How much it matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Severity {
@@ -164,8 +171,13 @@ pub(crate) enum Setup {
     HostStdin,
     /// From a terminal, as a user starts it.
     Terminal,
-    /// With small limits on memory, processes, files, disk and processors.
+    /// With small limits on memory, processes, files, disk and processors. What the probe holds
+    /// is looked at from outside, and then it is told to let go.
     Limits,
+    /// The same, but in the sandbox it is to be ended by a limit, and is not told.
+    LimitsUntilEnded,
+    /// With the same limits, and the change of the workspace in memory.
+    LimitsInMemory,
     /// The same with a share of one processor.
     CpuShare,
     /// With a time limit of one second.
@@ -187,7 +199,10 @@ pub(crate) enum Setup {
     /// Its processes are watched from outside.
     Watched,
     /// With a network of which the policy allows this.
-    Door(DoorRules),
+    Proxy(ProxyRules),
+    /// With a network of which the policy allows one host, and the sandbox's own record of the run is
+    /// looked at afterwards.
+    Crowded,
     /// In a workspace that brings settings which would give it more.
     HostilePolicy,
     /// In a workspace whose settings the user has approved and somebody has exchanged since.
@@ -204,24 +219,35 @@ pub(crate) enum Setup {
     Scoped,
 }
 
+impl Setup {
+    /// Whether it has limits, and what they did is to be known.
+    pub(crate) fn is_limited(self) -> bool {
+        matches!(
+            self,
+            Setup::Limits | Setup::LimitsUntilEnded | Setup::LimitsInMemory | Setup::CpuShare
+        )
+    }
+}
+
 /// What the policy of a run with a network allows of [`crate::stage::allowed::NAME`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DoorRules {
+pub(crate) enum ProxyRules {
     /// Reading packages: GET and HEAD below `/pkg`.
     Reading,
     /// GET and POST below `/pkg`.
     Posting,
-    /// The host, and no more than [`DoorRules::BUDGET`] bytes to it.
+    /// The host, and no more than [`ProxyRules::BUDGET`] bytes to it.
     Budget,
-    /// The host.
     Name,
     /// Every host of the internet.
     Open,
-    /// The host, with a secret that the door puts on.
+    /// The host, with a secret that the proxy puts on.
     Secret,
+    /// The same for a host that echoes; and another one that does.
+    Echo,
 }
 
-impl DoorRules {
+impl ProxyRules {
     /// Bytes that may go out.
     pub(crate) const BUDGET: u64 = 64 << 10;
 }
@@ -245,11 +271,9 @@ pub(crate) enum Control {
 pub struct Probe {
     /// Its id in the catalogue.
     pub id: &'static str,
-    /// Its subject.
     pub class: Class,
     /// Effect or surface.
     pub kind: Kind,
-    /// How much it matters.
     pub severity: Severity,
     /// What it does, in one line.
     pub title: &'static str,
@@ -265,10 +289,8 @@ pub struct Probe {
     /// How it is shown to be able to succeed.
     #[serde(skip)]
     pub(crate) control: Control,
-    /// What runs inside.
     #[serde(skip)]
     pub(crate) inside: fn(&Inside) -> Observation,
-    /// What decides outside.
     #[serde(skip)]
     pub(crate) oracle: Oracle,
 }

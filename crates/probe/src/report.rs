@@ -66,7 +66,6 @@ impl fmt::Display for Verdict {
 /// What was found, with what shows it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Finding {
-    /// The verdict.
     pub verdict: Verdict,
     /// What stopped it, or what shows that nothing did.
     pub detail: String,
@@ -77,15 +76,11 @@ pub struct Finding {
 /// One probe's line in the report.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Row {
-    /// The probe's id.
     pub id: String,
-    /// What it does.
     pub title: String,
     /// Effect or surface.
     pub kind: String,
-    /// How much it matters.
     pub severity: String,
-    /// What was found.
     #[serde(flatten)]
     pub finding: Finding,
 }
@@ -106,7 +101,6 @@ impl Row {
 /// Something that must work in a sandbox, so that blocking everything is no way to win.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct MustWork {
-    /// What it is.
     pub name: String,
     /// Whether it worked; nothing if it was skipped.
     pub works: Option<bool>,
@@ -121,11 +115,9 @@ pub struct Report {
     pub against: String,
     /// The user id that ran it.
     pub uid: u32,
-    /// The kernel's release.
     pub kernel: String,
     /// One line for each probe.
     pub rows: Vec<Row>,
-    /// What must work.
     pub must_work: Vec<MustWork>,
 }
 

@@ -12,8 +12,8 @@ use crate::params::Params;
 use crate::probe::Probe;
 use crate::report::Report;
 use crate::runner::Runner;
-use crate::stage::{Stage, StageError, making, namespaces, random_hex, victim};
-use ironcage_egress::DoorIds;
+use crate::stage::{Programs, Stage, StageError, making, namespaces, random_hex, victim};
+use ironcage_egress::ProxyIds;
 use ironcage_model::in_full;
 use ironcage_sys::attack;
 use ironcage_sys::rustix::mount::{MountPropagationFlags, mount_change};
@@ -26,8 +26,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The port of the rule of a door that is taken over.
-const DOOR_PORT: u16 = 443;
+/// The port of the rule of a proxy that is taken over.
+const PROXY_PORT: u16 = 443;
 
 /// What to run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -63,7 +63,7 @@ pub enum SuiteError {
 /// What the stage tells the outside.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Answer {
+enum StageReply {
     Report(Report),
     Matrix(Matrix),
     Failed(String),
@@ -81,9 +81,9 @@ fn adapter_of(options: &Options) -> Result<Adapter, crate::adapter::AdapterError
 /// whatever reason, the stage and everything on it ends too.
 pub fn run_suite(options: &Options) -> Result<Report, SuiteError> {
     match on_a_stage(options)? {
-        Answer::Report(report) => Ok(report),
-        Answer::Matrix(_) => Err(SuiteError::Stage("the stage ran something else".into())),
-        Answer::Failed(why) => Err(SuiteError::Stage(why)),
+        StageReply::Report(report) => Ok(report),
+        StageReply::Matrix(_) => Err(SuiteError::Stage("the stage ran something else".into())),
+        StageReply::Failed(why) => Err(SuiteError::Stage(why)),
     }
 }
 
@@ -100,13 +100,13 @@ pub fn run_matrix(ids: Vec<String>, progress: bool) -> Result<Matrix, SuiteError
         weakened: true,
     };
     match on_a_stage(&options)? {
-        Answer::Matrix(matrix) => Ok(matrix),
-        Answer::Report(_) => Err(SuiteError::Stage("the stage ran something else".into())),
-        Answer::Failed(why) => Err(SuiteError::Stage(why)),
+        StageReply::Matrix(matrix) => Ok(matrix),
+        StageReply::Report(_) => Err(SuiteError::Stage("the stage ran something else".into())),
+        StageReply::Failed(why) => Err(SuiteError::Stage(why)),
     }
 }
 
-fn on_a_stage(options: &Options) -> Result<Answer, SuiteError> {
+fn on_a_stage(options: &Options) -> Result<StageReply, SuiteError> {
     adapter_of(options)?;
     let text = serde_json::to_string(options).map_err(|error| SuiteError::Start(error.into()))?;
     let program = std::env::current_exe().map_err(SuiteError::Start)?;
@@ -131,13 +131,18 @@ pub fn play(name: &str, rest: &[OsString]) -> u8 {
         ("stage", [options]) => return stage(options),
         ("canary", _) => victim::run(),
         ("inside", [id, params]) => run_inside(id, Path::new(params)),
-        ("as-door", [id, params]) => run_as_door(id, Path::new(params)),
+        ("as-proxy", [id, params]) => run_as_proxy(id, Path::new(params)),
         ("scope", [params]) => crate::classes::le::scope(Path::new(params)),
         ("works", [item]) => return mustwork::run(item),
         ("sibling", [abstract_name, port]) => crate::classes::su::sibling(abstract_name, port),
         ("privileged", [mask, grant, _, ..]) => privileged(mask, grant, &rest[2..]),
         ("terminal", [path, _, ..]) => from_terminal(Path::new(path), &rest[1..]),
         ("hoard", [_, ..]) => return hoard(rest),
+        ("leases", [ironcage, workspace, _, ..]) => {
+            let (ironcage, workspace) = (Path::new(ironcage), Path::new(workspace));
+            let command = command_after_dashes(rest);
+            command.and_then(|line| Err(bundle::become_leased(ironcage, workspace, line)))
+        }
         ("peer", [kind, workspace, _, ..]) => {
             let command = command_after_dashes(rest);
             command.and_then(|line| Err(bundle::become_peer(kind, Path::new(workspace), line)))
@@ -156,32 +161,30 @@ pub fn play(name: &str, rest: &[OsString]) -> u8 {
 }
 
 fn stage(options: &str) -> u8 {
-    let answer = |answer: &Answer| {
+    let answer = |answer: &StageReply| {
         let text = serde_json::to_vec(answer).unwrap_or_default();
         let mut out = io::stdout();
         // Without a reader there is nobody to tell.
         let _ = out.write_all(&text).and_then(|()| out.flush());
     };
-    let prepared = || -> Result<(Options, PathBuf, Vec<u8>, String), StageError> {
+    let prepared = || -> Result<(Options, PathBuf, Programs, String), StageError> {
         let options = serde_json::from_str(options)
             .map_err(|error| making("its options")(io::Error::from(error)))?;
         // Read now: the stage covers the home directory, in which the program may lie.
-        let program = std::env::current_exe()
-            .and_then(std::fs::read)
-            .map_err(making("the program"))?;
+        let programs = Programs::read()?;
         let hostname = random_hex(6).map_err(making("random numbers"))?;
         Ok((
             options,
             namespaces::home_directory()?,
-            program,
+            programs,
             format!("stage-{hostname}"),
         ))
     };
-    let ran = prepared().and_then(|(options, home, program, hostname)| {
+    let ran = prepared().and_then(|(options, home, programs, hostname)| {
         namespaces::run_in_stage(&home, &hostname, || {
-            match on_stage(&options, home.clone(), program, &hostname) {
+            match on_stage(&options, home.clone(), programs, &hostname) {
                 Ok(found) => answer(&found),
-                Err(why) => answer(&Answer::Failed(why)),
+                Err(error) => answer(&StageReply::Failed(in_full(&error))),
             }
             0
         })
@@ -189,44 +192,61 @@ fn stage(options: &str) -> u8 {
     match ran {
         Ok(code) => u8::try_from(code).unwrap_or(125),
         Err(error) => {
-            answer(&Answer::Failed(in_full(&error)));
+            answer(&StageReply::Failed(in_full(&error)));
             125
         }
     }
 }
 
+/// Why nothing could be run on the stage.
+#[derive(Debug, thiserror::Error)]
+enum OnStageError {
+    #[error(transparent)]
+    Adapter(#[from] crate::adapter::AdapterError),
+    #[error(
+        "`{0}` is not there on the stage, which covers /tmp, /run and the home directory; \
+         put it elsewhere"
+    )]
+    Hidden(String),
+    #[error(transparent)]
+    Stage(#[from] StageError),
+    #[error("the sandbox cannot be put on the stage")]
+    Sandbox(#[source] io::Error),
+}
+
 fn on_stage(
     options: &Options,
     home: PathBuf,
-    program: Vec<u8>,
+    programs: Programs,
     hostname: &str,
-) -> Result<Answer, String> {
-    let adapter = adapter_of(options).map_err(|error| error.to_string())?;
+) -> Result<StageReply, OnStageError> {
+    let adapter = adapter_of(options)?;
     if let Some(program) = adapter.hidden_program() {
-        return Err(format!(
-            "`{program}` is not there on the stage, which covers /tmp, /run and the home \
-             directory; put it elsewhere"
-        ));
+        return Err(OnStageError::Hidden(program.to_string()));
     }
-    let stage =
-        Stage::build(home, &program, hostname.to_owned()).map_err(|error| in_full(&error))?;
-    let mut runner = Runner::new(stage, adapter, program, options.progress)
-        .map_err(|error| format!("the sandbox cannot be put on the stage: {error}"))?;
+    let stage = Stage::build(home, &programs, hostname.to_owned())?;
+    let mut runner =
+        Runner::new(stage, adapter, programs, options.progress).map_err(OnStageError::Sandbox)?;
     let ran = match options.weakened {
-        true => runner.matrix(&options.ids).map(Answer::Matrix),
+        true => runner.matrix(&options.ids).map(StageReply::Matrix),
         false => runner
             .run(&options.ids, options.must_work)
-            .map(Answer::Report),
+            .map(StageReply::Report),
     };
-    ran.map_err(|error| in_full(&error))
+    Ok(ran?)
 }
 
 fn probe_inside(id: &str, params: &Path) -> io::Result<(&'static Probe, Inside)> {
     let text = std::fs::read(params)?;
     let params: Params = serde_json::from_slice(&text)?;
     let probe = catalogue::find(id).ok_or_else(|| io::Error::other(format!("no probe `{id}`")))?;
-    let program = params.workspace.join(".suite/program");
-    Ok((probe, Inside { params, program }))
+    let suite = params.workspace.join(".suite");
+    let inside = Inside {
+        program: suite.join("program"),
+        ironcage: suite.join("ironcage"),
+        params,
+    };
+    Ok((probe, inside))
 }
 
 fn run_inside(id: &str, params: &Path) -> io::Result<()> {
@@ -235,16 +255,16 @@ fn run_inside(id: &str, params: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A probe in a process that is confined as the network door of a cage with one host and one
-/// port is: what somebody who takes the door over could do.
-fn run_as_door(id: &str, params: &Path) -> io::Result<()> {
-    /// As root gives each door: an id that nobody has.
+/// A probe in a process that is confined as the egress proxy of a cage with one host and one
+/// port is: what somebody who takes the proxy over could do.
+fn run_as_proxy(id: &str, params: &Path) -> io::Result<()> {
+    /// As root gives each proxy: an id that nobody has.
     const NOBODYS: u32 = 0x6fff_0000;
     let (probe, inside) = probe_inside(id, params)?;
     let ids = ironcage_sys::rustix::process::geteuid()
         .is_root()
-        .then_some(DoorIds { id: NOBODYS });
-    ironcage_egress::confine_as_door(&[DOOR_PORT], &ironcage_plan::door_filter(), ids)?;
+        .then_some(ProxyIds { id: NOBODYS });
+    ironcage_egress::confine_as_proxy(&[PROXY_PORT], &ironcage_plan::proxy_filter(), ids)?;
     inside::run(probe, &inside);
     Ok(())
 }
@@ -269,7 +289,7 @@ fn become_command(rest: &[OsString]) -> io::Error {
 
 /// The control with every capability: a mount namespace of its own, the mask and the grant.
 fn privileged(mask: &str, grant: &str, rest: &[OsString]) -> io::Result<()> {
-    const NEWNS: i32 = 0x0002_0000;
+    const NEWNS: i32 = ironcage_sys::rustix::thread::UnshareFlags::NEWNS.bits() as i32;
     attack::share_nothing(NEWNS)?;
     mount_change(
         "/",

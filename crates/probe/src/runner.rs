@@ -8,14 +8,15 @@ mod settings;
 use crate::accepted;
 use crate::adapter::{Adapter, Source};
 use crate::catalogue;
-use crate::matrix::{Alone, Line, Matrix, Seen, all_but};
+use crate::matrix::{AblationOutcome, Alone, Line, Matrix, all_but};
 use crate::mustwork;
 use crate::oracle::{Decision, Evidence};
 use crate::probe::{Control, Kind, Probe, Setup};
 use crate::report::{Finding, MustWork, Report, Row, Verdict};
-use crate::stage::{Stage, StageError};
+use crate::stage::{Programs, Stage, StageError};
 use crate::switches;
 use ironcage_model::Switch;
+use ironcage_programs::Program;
 use launch::{Mode, RunError};
 use std::io;
 use std::path::PathBuf;
@@ -36,21 +37,29 @@ pub(crate) struct Runner {
 }
 
 impl Runner {
-    /// Puts the sandbox's launcher on the stage. `program` is the suite's own, as it is the
-    /// launcher of Ironcage.
+    /// Puts the sandbox's launcher on the stage.
     pub(crate) fn new(
         mut stage: Stage,
         adapter: Adapter,
-        program: Vec<u8>,
+        programs: Programs,
         progress: bool,
     ) -> io::Result<Runner> {
+        if let Source::Ironcage = &adapter.source {
+            for (program, content) in [
+                (Program::Inside, programs.inside),
+                (Program::Egress, programs.egress),
+                (Program::Reader, programs.reader),
+            ] {
+                stage.layout.install_launcher(program.name(), &content?)?;
+            }
+        }
         let (launcher_content, launcher_name) = match &adapter.source {
-            Source::Own => (program, "ironcage".to_owned()),
+            Source::Ironcage => (programs.ironcage?, "ironcage".to_owned()),
             Source::System(path) => {
                 let name = path.file_name().unwrap_or_default().to_string_lossy();
                 (std::fs::read(path)?, name.into_owned())
             }
-            Source::None => (program, "launcher".to_owned()),
+            Source::None => (programs.suite, "launcher".to_owned()),
         };
         let launcher = stage
             .layout
@@ -149,16 +158,24 @@ impl Runner {
     }
 
     /// One run of a probe in a cage without these parts.
-    fn without(&mut self, probe: &Probe, off: Vec<Switch>) -> Result<(Seen, String), StageError> {
+    fn without(
+        &mut self,
+        probe: &Probe,
+        off: Vec<Switch>,
+    ) -> Result<(AblationOutcome, String), StageError> {
         self.off = off;
         let tried = self.attempt(probe, Mode::Caged);
         self.off.clear();
         match tried {
-            Ok((decision, _)) if decision.through => Ok((Seen::Through, decision.detail)),
-            Ok((decision, evidence)) if evidence.started() => Ok((Seen::Stopped, decision.detail)),
-            Ok((_, evidence)) => Ok((Seen::Unknown, not_started(&evidence))),
+            Ok((decision, _)) if decision.through => {
+                Ok((AblationOutcome::Through, decision.detail))
+            }
+            Ok((decision, evidence)) if evidence.started() => {
+                Ok((AblationOutcome::Stopped, decision.detail))
+            }
+            Ok((_, evidence)) => Ok((AblationOutcome::Unknown, not_started(&evidence))),
             Err(RunError::Stage(error)) => Err(error),
-            Err(error) => Ok((Seen::Unknown, error.to_string())),
+            Err(error) => Ok((AblationOutcome::Unknown, error.to_string())),
         }
     }
 
@@ -174,10 +191,10 @@ impl Runner {
         for item in mustwork::ITEMS {
             self.tell(&format!("must work: {}", item.name));
             let found = match item.missing_tool() {
-                _ if self.adapter.door => MustWork {
+                _ if self.adapter.proxy => MustWork {
                     name: item.name.to_owned(),
                     works: None,
-                    detail: "no programs run in the network door".to_owned(),
+                    detail: "no programs run in the egress proxy".to_owned(),
                 },
                 Some(tool) => MustWork {
                     name: item.name.to_owned(),
@@ -206,7 +223,7 @@ impl Runner {
         }
         Ok(match worked(self.launch_item(item, Mode::Caged))? {
             Ok(()) => verdict(Some(true), String::new()),
-            Err(why) => verdict(Some(false), why),
+            Err(why) => verdict(Some(false), why.to_string()),
         })
     }
 
@@ -222,8 +239,9 @@ impl Runner {
             _ if adapter.is_bare() => None,
             Setup::Mask if !adapter.hides => lacks("hidden directories"),
             Setup::ReadGrant if !adapter.grants => lacks("read-only grants"),
-            Setup::Limits | Setup::CpuShare if !adapter.limits => lacks("limits"),
-            Setup::Door(_) if !adapter.network => lacks("a network with rules"),
+            Setup::LimitsInMemory if !adapter.in_memory => lacks("a workspace in memory"),
+            setup if setup.is_limited() && !adapter.limits => lacks("limits"),
+            Setup::Proxy(_) | Setup::Crowded if !adapter.network => lacks("a network with rules"),
             Setup::Leased | Setup::Scoped if !adapter.network => lacks("leases"),
             Setup::Exchanged if !adapter.commands => lacks("approval"),
             _ => None,
@@ -312,7 +330,7 @@ impl Runner {
             decision =
                 crate::classes::sy::against_declared(&evidence, self.declared.as_deref(), decision);
         }
-        if matches!(probe.setup, Setup::Limits | Setup::CpuShare) && !decision.through {
+        if probe.setup.is_limited() && !decision.through {
             let seen = &evidence.samples;
             decision.detail = format!(
                 "{} (at most {} tasks, {} MiB, {} descriptors, {} ticks)",
@@ -336,12 +354,17 @@ fn not_started(evidence: &Evidence) -> String {
     format!("not started, status {}: {line}", evidence.status)
 }
 
+/// Why a must-work item did not work: what it wrote, or why it was not started.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct MustWorkFailure(String);
+
 /// Whether a must-work item worked, and why not.
-fn worked(run: Result<Evidence, RunError>) -> Result<Result<(), String>, StageError> {
+fn worked(run: Result<Evidence, RunError>) -> Result<Result<(), MustWorkFailure>, StageError> {
     match run {
         Ok(evidence) if mustwork::succeeded(&evidence) => Ok(Ok(())),
-        Ok(evidence) => Ok(Err(mustwork::failure(&evidence))),
+        Ok(evidence) => Ok(Err(MustWorkFailure(mustwork::failure(&evidence)))),
         Err(RunError::Stage(error)) => Err(error),
-        Err(error) => Ok(Err(error.to_string())),
+        Err(error) => Ok(Err(MustWorkFailure(error.to_string()))),
     }
 }

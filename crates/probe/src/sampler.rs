@@ -1,9 +1,10 @@
 //! Watches the processes of a probe from outside while it runs.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ pub(crate) struct Samples {
 /// A watch in progress.
 pub(crate) struct Sampler {
     stop: Arc<AtomicBool>,
+    /// How often it has looked.
+    looks: Arc<AtomicU64>,
     thread: JoinHandle<Samples>,
 }
 
@@ -139,6 +142,44 @@ fn status_number(status: &str, field: &str) -> u64 {
         .unwrap_or(0)
 }
 
+/// How many processes are looked at so closely.
+const FEW: usize = 4;
+
+/// What a process has taken of memory, in KiB: private pages, and those of files in memory that
+/// it has mapped. Not the pages of the suite's own program: it may lie in a tmpfs, and nobody in
+/// the sandbox took them. All from one look, so that nothing is counted before and after a change.
+fn taken_kib(pid: i32, program: &Path) -> u64 {
+    let smaps = std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default();
+    let program = std::fs::metadata(program).map_or(0, |program| program.ino());
+    taken_in(&smaps, program)
+}
+
+fn taken_in(smaps: &str, program: u64) -> u64 {
+    let (mut counts, mut file_pages, mut total) = (false, 0_u64, 0_u64);
+    for line in smaps.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let (Some(first), Some(second)) = (words.next(), words.next()) else {
+            continue;
+        };
+        let kib = || second.parse::<u64>().unwrap_or(0);
+        match first {
+            "Rss:" => file_pages = kib(),
+            "Anonymous:" => {
+                total += kib();
+                if counts {
+                    total += file_pages.saturating_sub(kib());
+                }
+            }
+            range if range.contains('-') && !range.ends_with(':') => {
+                let inode = words.nth(2).and_then(|inode| inode.parse::<u64>().ok());
+                counts = inode.is_some_and(|inode| inode != 0 && inode != program);
+            }
+            _ => {}
+        }
+    }
+    total
+}
+
 impl Samples {
     fn look(&mut self, program: &Path, known: &[i32]) {
         let own: Vec<i32> = processes_of(program)
@@ -152,7 +193,10 @@ impl Samples {
             };
             tasks += status_number(&status, "Threads");
             // Private pages of each, shared ones (memfd, tmpfs, mappings) where they are touched.
-            resident += status_number(&status, "RssAnon") + status_number(&status, "RssShmem");
+            resident += match own.len() <= FEW {
+                true => taken_kib(*pid, program),
+                false => status_number(&status, "RssAnon") + status_number(&status, "RssShmem"),
+            };
             let fields = stat_fields(*pid);
             let field = |index: usize| fields.get(index).copied().unwrap_or(0);
             ticks += u64::try_from(field(USER_TICKS) + field(SYSTEM_TICKS)).unwrap_or(0);
@@ -195,22 +239,62 @@ impl Sampler {
     /// Begins to watch the processes that run `program`, except those that are there already.
     pub(crate) fn start(program: &Path) -> Sampler {
         let stop = Arc::new(AtomicBool::new(false));
+        let looks = Arc::new(AtomicU64::new(0));
         let (ended, program) = (Arc::clone(&stop), program.to_owned());
+        let looked = Arc::clone(&looks);
         let known = processes_of(&program);
         let thread = std::thread::spawn(move || {
             let mut samples = Samples::default();
             while !ended.load(Ordering::Relaxed) {
                 samples.look(&program, &known);
+                looked.fetch_add(1, Ordering::Release);
                 std::thread::sleep(Duration::from_millis(8));
             }
             samples
         });
-        Sampler { stop, thread }
+        Sampler {
+            stop,
+            looks,
+            thread,
+        }
+    }
+
+    /// Waits until a look has begun after this and come to its end, however busy the machine is.
+    pub(crate) fn look_again(&self) {
+        let enough = self.looks.load(Ordering::Acquire) + 2;
+        while self.looks.load(Ordering::Acquire) < enough && !self.thread.is_finished() {
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 
     /// Ends the watch.
     pub(crate) fn finish(self) -> Samples {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_of_the_program_are_nobodys_and_copies_of_them_are() {
+        let smaps = "\
+7f00-7f10 r-xp 00000000 00:2a 77   /suite/program
+Rss:                4000 kB
+Pss:                2000 kB
+Anonymous:           100 kB
+7f20-7f30 rw-s 00000000 00:01 12   /memfd:probe (deleted)
+Rss:                 300 kB
+Anonymous:             0 kB
+7f40-7f50 rw-p 00000000 00:00 0    [heap]
+Rss:                  20 kB
+Anonymous:            20 kB
+THPeligible:           0
+";
+        assert_eq!(taken_in(smaps, 77), 420);
+        assert_eq!(taken_in(smaps, 78), 4320);
+        assert_eq!(taken_in("", 77), 0);
     }
 }

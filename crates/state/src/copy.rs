@@ -12,12 +12,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// What was copied.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Copied {
-    /// Files.
     pub files: u64,
-    /// Bytes in them.
     pub bytes: u64,
     /// What is neither a file nor a directory and stayed outside.
     pub left_out: Vec<PathBuf>,

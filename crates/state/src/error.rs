@@ -10,27 +10,20 @@ pub enum StateError {
     /// The system refused something.
     #[error("cannot {action} {}", Printable::new(path))]
     Io {
-        /// What was tried.
         action: &'static str,
-        /// On what.
         path: PathBuf,
-        /// Why not.
         source: io::Error,
     },
     /// A path that is to be below another is not.
     #[error("{} is not below {}", Printable::new(path), Printable::new(above))]
     NotBelow {
-        /// The path.
         path: PathBuf,
         /// Where it was to be.
         above: PathBuf,
     },
     /// Something is there already.
-    #[error("{} is kept already", Printable::new(path))]
-    Exists {
-        /// What.
-        path: PathBuf,
-    },
+    #[error("{} is already kept", Printable::new(path))]
+    Exists { path: PathBuf },
 }
 
 pub(crate) trait Doing<T> {

@@ -6,17 +6,21 @@
 //! they are.
 #![forbid(unsafe_code)]
 
+mod archive;
 mod copy;
 mod error;
 mod marks;
 mod place;
 mod remove;
+mod seed;
 mod store;
 mod tree;
 
+pub use archive::{Archive, EARLIER_LOG, OUTPUT_LOG};
 pub use copy::Copied;
 pub use error::StateError;
 pub use marks::{Edition, Mark, Marks};
 pub use place::{Place, workspace_key};
 pub use remove::{remove_tree, renew_directory};
+pub use seed::placeholder_number;
 pub use store::{Entry, Store};

@@ -5,10 +5,11 @@
 //! says. A line that cannot be read says the worst of every place. Whoever writes holds a lock, and
 //! when the file has become long, lines of places that are not there any more go.
 
+use ironcage_files::{Links, ReadError};
 use ironcage_model::{CageId, Taint};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -23,7 +24,6 @@ const LONG: u64 = 256 << 10;
 pub struct Mark {
     /// Its real path; what lies in it is meant too.
     pub place: PathBuf,
-    /// What it can hold.
     pub taint: Taint,
     /// From which cage; `None` where the line cannot be read.
     pub cage: Option<CageId>,
@@ -52,7 +52,6 @@ impl Marks {
         }
     }
 
-    /// The file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -79,16 +78,12 @@ impl Marks {
     /// # Errors
     /// Where the file is there and cannot be read.
     pub fn all(&self) -> io::Result<Vec<Mark>> {
-        let file = match File::open(&self.path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(error),
+        let text = match ironcage_files::read(&self.path, LONGEST, Links::Refuse) {
+            Ok(text) => text,
+            Err(error) if error.is_absent() => return Ok(Vec::new()),
+            Err(ReadError::TooLarge { .. }) => return Ok(vec![worst()]),
+            Err(error) => return Err(error.into()),
         };
-        let mut text = Vec::new();
-        file.take(LONGEST + 1).read_to_end(&mut text)?;
-        if text.len() as u64 > LONGEST {
-            return Ok(vec![worst()]);
-        }
         let lines = text.split(|byte| *byte == b'\n');
         let lines = lines.filter(|line| !line.is_empty());
         Ok(lines

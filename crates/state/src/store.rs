@@ -5,6 +5,7 @@ use crate::place::{Place, workspace_key};
 use crate::remove::{open_path, remove_tree, sweep, take_out};
 use crate::tree::{PRIVATE, exists, make_directory};
 use crate::{Copied, copy};
+use ironcage_files::{Links, open_regular};
 use ironcage_sys::rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, openat};
 use ironcage_sys::rustix::io::Errno;
 use std::ffi::OsStr;
@@ -15,6 +16,9 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// The longest path that the kernel takes.
+const LONGEST_PATH: u64 = 4096;
 
 /// Names the workspace that a place belongs to.
 const RECORD: &str = "workspace";
@@ -144,7 +148,7 @@ impl Store {
 
     /// Whether another run has the layers. Changes nothing.
     pub fn layers_in_use(layers: &Path) -> bool {
-        let Ok(file) = File::open(layers.join(LOCK)) else {
+        let Ok((file, _)) = open_regular(&layers.join(LOCK), Links::Refuse) else {
             return false;
         };
         flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
@@ -178,7 +182,8 @@ impl Store {
         for entry in listing {
             let entry = entry.doing("read", &self.kept)?;
             // A place without its record is one that is just being made, or removed.
-            let Ok(workspace) = std::fs::read(entry.path().join(RECORD)) else {
+            let path = entry.path().join(RECORD);
+            let Ok(workspace) = ironcage_files::read(&path, LONGEST_PATH, Links::Refuse) else {
                 continue;
             };
             let place = Place::new(&self.kept, &self.caches, &entry.file_name());

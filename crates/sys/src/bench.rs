@@ -95,7 +95,7 @@ impl Program {
 
 /// How one start went.
 #[derive(Debug, Clone, Copy)]
-pub struct Finished {
+pub struct FinishedStart {
     /// From just before the spawn to just after the exit was collected.
     pub elapsed: Duration,
     /// How the program ended.
@@ -129,13 +129,13 @@ impl Launch {
     }
 
     /// Starts the program, waits for its end, and says how long that took.
-    pub fn run(&self) -> io::Result<Finished> {
+    pub fn run(&self) -> io::Result<FinishedStart> {
         let actions = FileActions::new(&self.directory, &self.stderr)?;
         let started = Instant::now();
         let pid = self.spawn_with(&actions)?;
         let status = wait_for(pid)?;
         let elapsed = started.elapsed();
-        Ok(Finished { elapsed, status })
+        Ok(FinishedStart { elapsed, status })
     }
 
     fn spawn_with(&self, actions: &FileActions) -> io::Result<Pid> {

@@ -98,7 +98,10 @@ pub fn fork(namespaces: Namespaces, cgroup: Option<BorrowedFd<'_>>) -> io::Resul
         )
     })?;
     match Pid::from_raw(result as i32) {
-        None => Ok(Forked::Child),
+        None => {
+            crate::spent::forget();
+            Ok(Forked::Child)
+        }
         Some(pid) => Ok(Forked::Parent {
             pid,
             // SAFETY: the kernel stored a fresh descriptor there, which nobody else owns.
@@ -107,16 +110,30 @@ pub fn fork(namespaces: Namespaces, cgroup: Option<BorrowedFd<'_>>) -> io::Resul
     }
 }
 
-/// Forks without new namespaces by the old call, which a cage's filter allows (clone3 keeps
-/// its flags in memory, where a filter cannot see them).
-pub(crate) fn fork_plain() -> io::Result<Option<Pid>> {
-    if !crate::process::is_single_threaded() {
-        return Err(io::Error::other("fork from a process with several threads"));
-    }
-    // SAFETY: a plain fork: the child has its own copy of all memory, and the caller has one
-    // thread.
-    let result = check(unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) })?;
-    Ok(Pid::from_raw(result as i32))
+/// Makes a process that shares the caller's memory until it executes a program or ends; the caller
+/// stands still until then. So nothing is copied for a process that is about to be another program.
+///
+/// By the old call, which a cage's filter allows (clone3 keeps its flags in memory, where a filter
+/// cannot see them).
+///
+/// # Safety
+/// `child` gets `argument`, and may do only what the child of a `vfork` in a program with threads
+/// may do: no allocation, no locks. It never returns.
+pub(crate) unsafe fn clone_sharing_memory(
+    child: extern "C" fn(*mut libc::c_void) -> libc::c_int,
+    argument: *mut libc::c_void,
+) -> io::Result<Pid> {
+    const WORDS: usize = 64 * 1024 / size_of::<u128>();
+    let mut stack = vec![0_u128; WORDS];
+    let top = stack.as_mut_ptr_range().end;
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    // SAFETY: the stack is the child's alone, aligned, and outlives it, because the caller goes on
+    // only when the child has left this memory; what the child does, the caller vouches for.
+    let pid = check(i64::from(unsafe {
+        libc::clone(child, top.cast(), flags, argument)
+    }))?;
+    drop(stack);
+    Pid::from_raw(pid as i32).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
 /// Moves the calling thread, which must be the only one, into new namespaces.

@@ -3,11 +3,14 @@
 //! `IRONCAGE_FAULT=N` kills the process that reaches the Nth step of a start or an apply, counted
 //! over one command from zero: before and after every operation there is one.
 //! `IRONCAGE_FAULT=lease:N` does the same for the giving and taking back of leases. It can only
-//! end what goes on, never widen it, and release builds do not have it. `IRONCAGE_FAULT=door:N`
-//! is about the orders that the network door carries out.
+//! end what goes on, never widen it, and release builds do not have it. `IRONCAGE_FAULT=proxy:N`
+//! is about the orders that the egress proxy carries out.
 //!
 //! `IRONCAGE_LACKING=NAME` makes a debug build find that the host lacks something, so that what is
 //! done without it can be tested on a host that has it.
+//!
+//! With `IRONCAGE_PREPARED` a debug build prepares the cage of a run and adopts it, so that every
+//! test of a start can be one of an adopted cage. The cage is the same, or the start fails.
 
 #[cfg(debug_assertions)]
 mod enabled {
@@ -16,7 +19,7 @@ mod enabled {
     thread_local! {
         static LEFT: Cell<Option<u32>> = Cell::new(wanted(""));
         static LEFT_OF_LEASES: Cell<Option<u32>> = Cell::new(wanted("lease:"));
-        static LEFT_OF_ORDERS: Cell<Option<u32>> = Cell::new(wanted("door:"));
+        static LEFT_OF_ORDERS: Cell<Option<u32>> = Cell::new(wanted("proxy:"));
     }
 
     fn wanted(series: &str) -> Option<u32> {
@@ -42,13 +45,18 @@ mod enabled {
         std::env::var_os("IRONCAGE_LACKING").is_some_and(|lacking| lacking == what)
     }
 
+    /// Whether a run prepares its cage and then adopts it.
+    pub fn adopts() -> bool {
+        std::env::var_os("IRONCAGE_PREPARED").is_some()
+    }
+
     /// Reads what was asked for, before the environment is wiped.
-    pub fn prepare_door() {
+    pub fn prepare_proxy() {
         LEFT_OF_ORDERS.with(|_| ());
     }
 
-    /// Dies here, if this is the step of the network door's orders that was asked for.
-    pub fn door_step() {
+    /// Dies here, if this is the step of the egress proxy's orders that was asked for.
+    pub fn proxy_step() {
         LEFT_OF_ORDERS.with(count);
     }
 
@@ -60,7 +68,7 @@ mod enabled {
 
 /// A point at which a start or an apply may be made to die.
 #[cfg(debug_assertions)]
-pub use enabled::{door_step, lacks, lease_step, prepare_door, step};
+pub use enabled::{adopts, lacks, lease_step, prepare_proxy, proxy_step, step};
 
 /// A point at which a start or an apply may be made to die; nothing in release builds.
 #[cfg(not(debug_assertions))]
@@ -72,13 +80,19 @@ pub const fn lacks(_: &str) -> bool {
     false
 }
 
+/// Whether a run prepares its cage and then adopts it; never in release builds.
+#[cfg(not(debug_assertions))]
+pub const fn adopts() -> bool {
+    false
+}
+
 /// Reads what was asked for; nothing in release builds.
 #[cfg(not(debug_assertions))]
-pub fn prepare_door() {}
+pub fn prepare_proxy() {}
 
-/// A point at which the network door may be made to die; nothing in release builds.
+/// A point at which the egress proxy may be made to die; nothing in release builds.
 #[cfg(not(debug_assertions))]
-pub fn door_step() {}
+pub fn proxy_step() {}
 
 /// A point at which the giving or taking back of a lease may be made to die; nothing in release
 /// builds.

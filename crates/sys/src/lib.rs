@@ -4,18 +4,23 @@
 //! One file per subject. Every function here is safe to call with any argument: it may
 //! fail, it may not corrupt the process. One unsafe operation per block, each with the
 //! reason why it holds.
+#![warn(missing_docs)]
 
 pub mod arena;
+#[cfg(feature = "bench")]
 pub mod bench;
 pub mod host;
 
+#[cfg(feature = "attack")]
 pub mod attack;
 
 pub use rustix;
 
 pub mod clone;
+pub mod entry;
 pub mod faults;
 pub mod inet;
+pub mod landlock;
 pub mod lock;
 pub mod mount;
 pub mod namespace;
@@ -26,6 +31,10 @@ pub mod seccomp;
 pub mod signals;
 pub mod spawn;
 pub mod speculation;
+pub mod spent;
+pub mod steps;
+#[cfg(feature = "bench")]
+pub mod trace;
 pub mod trial;
 
 /// Turns a system call's result into a `Result`.

@@ -3,9 +3,12 @@
 use crate::check;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::mount::{OpenTreeFlags, open_tree};
+use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Attributes of a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -54,24 +57,29 @@ pub struct AttributeChange<'a> {
     pub slave: bool,
 }
 
+impl AttributeChange<'_> {
+    fn for_kernel(&self) -> MountAttr {
+        let mut attr = MountAttr {
+            attr_set: self.set.0,
+            attr_clr: self.clear.0,
+            propagation: match (self.private, self.slave) {
+                (true, _) => libc::MS_PRIVATE,
+                (false, true) => libc::MS_SLAVE,
+                (false, false) => 0,
+            },
+            userns_fd: 0,
+        };
+        if let Some(user_namespace) = self.id_map {
+            attr.attr_set |= MountAttributes::ID_MAPPED;
+            attr.userns_fd = user_namespace.as_raw_fd() as u64;
+        }
+        attr
+    }
+}
+
 /// Changes the attributes of the mount that a descriptor stands for.
 pub fn set_attributes(mount: BorrowedFd<'_>, change: AttributeChange<'_>) -> io::Result<()> {
-    const MS_PRIVATE: u64 = 1 << 18;
-    const MS_SLAVE: u64 = 1 << 19;
-    let mut attr = MountAttr {
-        attr_set: change.set.0,
-        attr_clr: change.clear.0,
-        propagation: match (change.private, change.slave) {
-            (true, _) => MS_PRIVATE,
-            (false, true) => MS_SLAVE,
-            (false, false) => 0,
-        },
-        userns_fd: 0,
-    };
-    if let Some(user_namespace) = change.id_map {
-        attr.attr_set |= MountAttributes::ID_MAPPED;
-        attr.userns_fd = user_namespace.as_raw_fd() as u64;
-    }
+    let mut attr = change.for_kernel();
     let mut flags = libc::AT_EMPTY_PATH;
     if change.recursive {
         flags |= libc::AT_RECURSIVE;
@@ -108,8 +116,83 @@ pub fn open_below(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     )?)
 }
 
+/// `open_tree_attr` came with Linux 6.15, under one number on every architecture; libc does not
+/// name it yet.
+const SYS_OPEN_TREE_ATTR: libc::c_long = 467;
+
+/// Set once the kernel said that it has no `open_tree_attr`.
+static NO_OPEN_TREE_ATTR: AtomicBool = AtomicBool::new(false);
+
+/// Clones a tree of mounts as a detached one that has other attributes, in one call where the
+/// kernel has one for it.
+pub fn clone_with(
+    directory: BorrowedFd<'_>,
+    path: &Path,
+    flags: OpenTreeFlags,
+    change: AttributeChange<'_>,
+) -> io::Result<OwnedFd> {
+    let flags = flags | OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let recursive = match change.recursive {
+        true => OpenTreeFlags::AT_RECURSIVE,
+        false => OpenTreeFlags::empty(),
+    };
+    if !NO_OPEN_TREE_ATTR.load(Ordering::Relaxed) {
+        let name = CString::new(path.as_os_str().as_bytes())?;
+        let mut attr = change.for_kernel();
+        // SAFETY: the path is a C string and the attributes live across the call.
+        let opened = check(unsafe {
+            libc::syscall(
+                SYS_OPEN_TREE_ATTR,
+                directory.as_raw_fd(),
+                name.as_ptr(),
+                (flags | recursive).bits(),
+                std::ptr::from_mut(&mut attr),
+                size_of::<MountAttr>(),
+            )
+        });
+        match opened {
+            Ok(fd) => return owned(fd),
+            Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
+                NO_OPEN_TREE_ATTR.store(true, Ordering::Relaxed);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let tree = open_tree(directory, path, flags | recursive)?;
+    set_attributes(tree.as_fd(), change)?;
+    Ok(tree)
+}
+
+fn owned(fd: libc::c_long) -> io::Result<OwnedFd> {
+    let fd = i32::try_from(fd).map_err(io::Error::other)?;
+    // SAFETY: the kernel has just made this descriptor for the caller.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 /// Directories in which only root makes names: what lies in one of them can be named.
 const ROOTS_OWN: [&str; 3] = ["/", "/etc", "/dev"];
+
+fn lies_in_roots_own(path: &Path) -> bool {
+    path.parent()
+        .is_some_and(|parent| ROOTS_OWN.iter().any(|own| parent == Path::new(own)))
+}
+
+/// As [`clone_source`], with other attributes. Returns the handle that was needed for it, too: who
+/// clones much closes them together.
+pub fn clone_source_with(
+    path: &Path,
+    change: AttributeChange<'_>,
+) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
+    if lies_in_roots_own(path) {
+        let no_link = OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
+        let tree = clone_with(rustix::fs::CWD, path, no_link, change)?;
+        return Ok((tree, None));
+    }
+    let handle = open_source(path)?;
+    let empty = OpenTreeFlags::AT_EMPTY_PATH;
+    let tree = clone_with(handle.as_fd(), Path::new(""), empty, change)?;
+    Ok((tree, Some(handle)))
+}
 
 /// Clones the tree of mounts at an absolute path of the host, as a detached one, following no
 /// link.
@@ -118,10 +201,7 @@ pub fn clone_source(path: &Path) -> io::Result<OwnedFd> {
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_RECURSIVE;
     // One call instead of three, for most of what a cage sees.
-    if path
-        .parent()
-        .is_some_and(|parent| ROOTS_OWN.iter().any(|own| parent == Path::new(own)))
-    {
+    if lies_in_roots_own(path) {
         let no_link = OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
         return Ok(open_tree(rustix::fs::CWD, path, flags | no_link)?);
     }

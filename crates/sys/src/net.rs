@@ -33,8 +33,10 @@ pub fn loopback_up() -> io::Result<()> {
             libc::SIOCSIFFLAGS as libc::Ioctl,
             std::ptr::from_mut(&mut request),
         )
-    }))
-    .map(drop)
+    }))?;
+    // The process that makes a network namespace ends when it has handed it over.
+    std::mem::forget(socket);
+    Ok(())
 }
 
 /// The process at the other end of a connected Unix socket, as a descriptor: it stays that

@@ -2,11 +2,8 @@
 
 use crate::check;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-
-/// What was found out last about the number of threads.
-static ALONE: AtomicBool = AtomicBool::new(false);
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// Whether this process has one thread only, asked of the kernel by a call that does nothing
 /// else: "stop sharing what threads share" is refused where there are any. Cheaper than a look
@@ -14,30 +11,20 @@ static ALONE: AtomicBool = AtomicBool::new(false);
 pub(crate) fn has_one_thread() -> bool {
     // SAFETY: with this flag the call changes nothing in a process of one thread, and is
     // refused in another.
-    let alone = check(unsafe { libc::syscall(libc::SYS_unshare, libc::CLONE_THREAD) }).is_ok();
-    ALONE.store(alone, Ordering::Relaxed);
-    alone
+    check(unsafe { libc::syscall(libc::SYS_unshare, libc::CLONE_THREAD) }).is_ok()
 }
 
-/// Whether this process has one thread only. Where `/proc` has gone out of sight since the last
-/// question, that answer still holds: a process that has one thread and enters a cage makes no
-/// other, and a fork has one only.
-pub fn is_single_threaded() -> bool {
-    // Field 20 of /proc/self/stat would need a parse; the directory's link count is two
-    // for `.` and `..`, and one for each thread.
-    match rustix::fs::stat("/proc/self/task") {
-        Ok(stat) => {
-            let alone = stat.st_nlink == 3;
-            ALONE.store(alone, Ordering::Relaxed);
-            alone
-        }
-        Err(_) => ALONE.load(Ordering::Relaxed),
-    }
+/// The effective user id with which this process was started. The kernel passes it to every
+/// program: no call. For processes that never change it, as the supervisor.
+pub fn started_as() -> u32 {
+    // SAFETY: reads the auxiliary vector, which stands for the whole life of a process.
+    (unsafe { libc::getauxval(libc::AT_EUID) }) as u32
 }
 
 /// Closes every descriptor from three upwards but those named.
 pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut kept: Vec<RawFd> = keep.iter().map(AsRawFd::as_raw_fd).collect();
+    kept.extend(crate::steps::descriptor());
     kept.sort_unstable();
     let mut next: RawFd = 3;
     for fd in kept.into_iter().filter(|fd| *fd >= 3) {
@@ -46,7 +33,36 @@ pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
         }
         next = fd + 1;
     }
-    close_range(next as u32, u32::MAX)
+    close_range(next as u32, u32::MAX)?;
+    crate::spent::forget();
+    Ok(())
+}
+
+/// Closes descriptors, neighbours in one call.
+pub fn close_together(descriptors: Vec<OwnedFd>) -> io::Result<()> {
+    close_runs(descriptors, |before, after| after == before + 1)
+}
+
+/// Closes descriptors in few calls, in a process that has no others from three upwards but those
+/// that are kept: numbers between two of them are closed along where none of these is there.
+pub fn close_together_but(descriptors: Vec<OwnedFd>, keep: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut kept: Vec<RawFd> = keep.iter().map(AsRawFd::as_raw_fd).collect();
+    kept.extend(crate::steps::descriptor());
+    close_runs(descriptors, |before, after| {
+        !kept.iter().any(|kept| (before..after).contains(kept))
+    })
+}
+
+/// Closes descriptors, those in one call that `belong` together: of two neighbours in their order.
+fn close_runs(descriptors: Vec<OwnedFd>, belong: impl Fn(RawFd, RawFd) -> bool) -> io::Result<()> {
+    let mut numbers: Vec<RawFd> = descriptors.into_iter().map(OwnedFd::into_raw_fd).collect();
+    numbers.sort_unstable();
+    for run in numbers.chunk_by(|before, after| belong(*before, *after)) {
+        if let (Some(first), Some(last)) = (run.first(), run.last()) {
+            close_range(*first as u32, *last as u32)?;
+        }
+    }
+    Ok(())
 }
 
 fn close_range(first: u32, last: u32) -> io::Result<()> {
@@ -64,21 +80,13 @@ pub struct FileIds {
     pub gid: u32,
 }
 
-/// Sets this thread's file ids; returns those that it had.
+/// Sets this thread's file ids; returns those that it had. The kernel does not say whether it did:
+/// the ids that the next call returns are those that were in force.
 pub fn set_file_ids(ids: FileIds) -> io::Result<FileIds> {
-    // An id that cannot be: the call then changes nothing and tells what is set.
-    const ASK: u32 = u32::MAX;
     // SAFETY: the call takes a number and touches no memory.
     let gid = check(unsafe { libc::syscall(libc::SYS_setfsgid, ids.gid) })?;
     // SAFETY: the call takes a number and touches no memory.
     let uid = check(unsafe { libc::syscall(libc::SYS_setfsuid, ids.uid) })?;
-    // SAFETY: the call takes a number and touches no memory.
-    let gid_now = check(unsafe { libc::syscall(libc::SYS_setfsgid, ASK) })?;
-    // SAFETY: the call takes a number and touches no memory.
-    let uid_now = check(unsafe { libc::syscall(libc::SYS_setfsuid, ASK) })?;
-    if (uid_now as u32, gid_now as u32) != (ids.uid, ids.gid) {
-        return Err(io::Error::from(io::ErrorKind::PermissionDenied));
-    }
     Ok(FileIds {
         uid: uid as u32,
         gid: gid as u32,
@@ -168,12 +176,25 @@ fn wipe_strings(list: *mut *mut libc::c_char) {
 
 /// Takes every capability but those of `keep` out of the bounding set. Needs CAP_SETPCAP.
 pub fn drop_bounding_set(keep: u64) -> io::Result<()> {
-    for number in (0..=last_capability()).filter(|number| keep & (1 << number) == 0) {
+    for number in (0..64_u32).filter(|number| keep & (1 << number) == 0) {
         // SAFETY: prctl with plain numbers.
-        check(unsafe { libc::syscall(libc::SYS_prctl, libc::PR_CAPBSET_DROP, number, 0, 0, 0) })?;
+        let dropped =
+            unsafe { libc::syscall(libc::SYS_prctl, libc::PR_CAPBSET_DROP, number, 0, 0, 0) };
+        match check(dropped) {
+            // The first one that this kernel does not know: there are no others behind it.
+            Err(error)
+                if number > LEAST_LAST_CAPABILITY && error.raw_os_error() == Some(libc::EINVAL) =>
+            {
+                break;
+            }
+            other => other.map(drop)?,
+        }
     }
     Ok(())
 }
+
+/// Kernels since 5.9 know 40 capabilities and the zeroth; newer ones may know more.
+const LEAST_LAST_CAPABILITY: u32 = 40;
 
 /// Gives up every capability that this process holds. Needs none; the bounding set stays.
 pub fn give_up_capabilities() -> io::Result<()> {
@@ -195,7 +216,6 @@ pub fn give_up_capabilities() -> io::Result<()> {
 /// `keep` (a bit for each capability), and forbids user id 0 from regaining any by execve.
 pub fn set_capabilities(keep: u64) -> io::Result<()> {
     use rustix::thread as t;
-    let last = last_capability();
     drop_bounding_set(keep)?;
     let bits = t::CapabilitiesSecureBits::NO_ROOT
         | t::CapabilitiesSecureBits::NO_ROOT_LOCKED
@@ -213,7 +233,7 @@ pub fn set_capabilities(keep: u64) -> io::Result<()> {
             inheritable: sets,
         },
     )?;
-    for number in (0..=last).filter(|number| keep & (1 << number) != 0) {
+    for number in (0..64_u32).filter(|number| keep & (1 << number) != 0) {
         const PR_CAP_AMBIENT: i32 = 47;
         const PR_CAP_AMBIENT_RAISE: i32 = 2;
         // SAFETY: prctl with plain numbers.
@@ -229,24 +249,6 @@ pub fn set_capabilities(keep: u64) -> io::Result<()> {
         })?;
     }
     Ok(())
-}
-
-/// The highest capability number that this kernel knows.
-fn last_capability() -> u32 {
-    // The bounding set tells without a file: unknown numbers are EINVAL. Kernels since 5.9
-    // know 40 (CAP_CHECKPOINT_RESTORE); newer ones may know more.
-    const KNOWN: u32 = 40;
-    let mut last = KNOWN;
-    while last < 63 {
-        let next = last + 1;
-        // SAFETY: prctl with plain numbers.
-        let known = unsafe { libc::syscall(libc::SYS_prctl, libc::PR_CAPBSET_READ, next, 0, 0, 0) };
-        if known < 0 {
-            break;
-        }
-        last = next;
-    }
-    last
 }
 
 /// Sends a signal to every process of the calling process's pid namespace but itself.
@@ -280,4 +282,31 @@ pub fn kill_self() -> ! {
     unsafe { libc::kill(own, libc::SIGKILL) };
     // A pid namespace's first process ignores its own SIGKILL: leave by the other door.
     crate::clone::exit_now(137)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    #[test]
+    fn descriptors_are_closed_together_and_no_other_is() {
+        let open = || File::open("/dev/null").unwrap();
+        let files: Vec<File> = (0..5).map(|_| open()).collect();
+        let mut files = files.into_iter();
+        let (first, kept) = (files.next().unwrap(), files.next().unwrap());
+        let closed: Vec<OwnedFd> = std::iter::once(first)
+            .chain(files)
+            .map(Into::into)
+            .collect();
+        let numbers: Vec<RawFd> = closed.iter().map(AsRawFd::as_raw_fd).collect();
+        close_together(closed).unwrap();
+        for number in numbers {
+            let path = format!("/proc/self/fd/{number}");
+            let there = std::fs::read_link(path).is_ok_and(|to| to.ends_with("null"));
+            // Another thread of the tests may have taken the number for something else.
+            assert!(!there);
+        }
+        assert!(kept.metadata().is_ok());
+    }
 }

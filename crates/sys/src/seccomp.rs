@@ -86,7 +86,7 @@ struct Response {
 
 /// How a notification is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
+pub enum NotificationReply {
     /// The call fails with this error number.
     Errno(i32),
     /// The kernel carries the call out. Only where the number alone decides.
@@ -133,7 +133,7 @@ pub fn still_waits(listener: BorrowedFd<'_>, id: u64) -> bool {
 }
 
 /// Answers a notification. A caller that is gone by now is no error.
-pub fn answer(listener: BorrowedFd<'_>, id: u64, answer: Answer) -> io::Result<()> {
+pub fn answer(listener: BorrowedFd<'_>, id: u64, answer: NotificationReply) -> io::Result<()> {
     const CONTINUE: u32 = 1;
     let mut response = Response {
         id,
@@ -142,8 +142,8 @@ pub fn answer(listener: BorrowedFd<'_>, id: u64, answer: Answer) -> io::Result<(
         flags: 0,
     };
     match answer {
-        Answer::Errno(number) => response.error = -number,
-        Answer::Continue => response.flags = CONTINUE,
+        NotificationReply::Errno(number) => response.error = -number,
+        NotificationReply::Continue => response.flags = CONTINUE,
     }
     // SAFETY: the structure has the size that the request number encodes and lives across
     // the call.

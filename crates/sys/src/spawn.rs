@@ -1,15 +1,16 @@
-//! Between fork and exec.
+//! From PID 1 to a program, by a child that shares PID 1's memory until it executes it.
 //!
 //! Everything that runs in the child before execve stands in this file. It calls only
 //! async-signal-safe functions: no allocation, no locks, no Rust standard library beyond
-//! plain arithmetic. Memory is prepared before the fork.
+//! plain arithmetic. Memory is prepared before, and nothing of it is changed but one flag.
 
-use crate::clone::{exit_now, fork_plain};
+use crate::clone::{clone_sharing_memory, exit_now};
 use crate::signals::{block_stop, reset_for_exec};
 use rustix::process::Pid;
 use std::ffi::{CStr, CString, c_char};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A program with its arguments and environment, ready for execve.
 #[derive(Debug)]
@@ -66,31 +67,66 @@ fn pointers(strings: &[CString]) -> Vec<*const c_char> {
         .collect()
 }
 
-/// Starts the program and returns its id.
-///
-/// Preconditions: one thread; every restriction that the program is to have is already in
-/// force on the caller.
-pub fn spawn(image: &Image, streams: &Streams<'_>) -> io::Result<Pid> {
-    let argv = pointers(&image.argv);
-    let envp = pointers(&image.envp);
-    match fork_plain()? {
-        Some(pid) => Ok(pid),
-        None => become_program(image, &argv, &envp, streams),
-    }
+/// A process that was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spawned {
+    /// Its id.
+    pub pid: Pid,
+    /// Whether it executes the program. Where not, it has reported why, and ended.
+    pub executed: bool,
 }
 
-fn become_program(
-    image: &Image,
-    argv: &[*const c_char],
-    envp: &[*const c_char],
-    streams: &Streams<'_>,
-) -> ! {
+/// What the child needs, in memory that it shares with the caller.
+struct SpawnArguments<'a> {
+    image: &'a Image,
+    argv: &'a [*const c_char],
+    envp: &'a [*const c_char],
+    streams: &'a Streams<'a>,
+    failed: &'a AtomicBool,
+}
+
+/// Starts the program. Returns when it is executed, or could not be.
+///
+/// Preconditions: every restriction that the program is to have is already in force on the caller.
+pub fn spawn(image: &Image, streams: &Streams<'_>) -> io::Result<Spawned> {
+    let failed = AtomicBool::new(true);
+    let mut prepared = SpawnArguments {
+        image,
+        argv: &pointers(&image.argv),
+        envp: &pointers(&image.envp),
+        streams,
+        failed: &failed,
+    };
+    // SAFETY: the child gets what `begin` expects, which lives until this function returns, and
+    // does only what is async-signal-safe.
+    let pid = unsafe { clone_sharing_memory(begin, std::ptr::from_mut(&mut prepared).cast()) }?;
+    Ok(Spawned {
+        pid,
+        executed: !failed.load(Ordering::Relaxed),
+    })
+}
+
+/// Where the child begins.
+extern "C" fn begin(prepared: *mut libc::c_void) -> libc::c_int {
+    // SAFETY: `spawn` passes this, and waits until this process has left its memory.
+    let prepared = unsafe { &*prepared.cast::<SpawnArguments<'_>>() };
+    become_program(prepared)
+}
+
+fn become_program(prepared: &SpawnArguments<'_>) -> ! {
+    let SpawnArguments {
+        image,
+        argv,
+        envp,
+        streams,
+        failed,
+    } = *prepared;
     let path: &CStr = &image.path;
     if take_seat(streams.seat) < 0 {
         fail(streams.report.as_raw_fd(), streams.failure);
     }
     if let Some(cwd) = &image.cwd {
-        // SAFETY: a C string, prepared before the fork.
+        // SAFETY: a C string, prepared before.
         if unsafe { libc::chdir(cwd.as_ptr()) } < 0 {
             fail(streams.report.as_raw_fd(), streams.failure);
         }
@@ -117,8 +153,11 @@ fn become_program(
         fail(report, streams.failure);
     }
     reset_for_exec();
-    // SAFETY: a C string and two null-terminated lists of such, prepared before the fork.
+    // Nobody reads this before execve has succeeded or this process has ended.
+    failed.store(false, Ordering::Relaxed);
+    // SAFETY: a C string and two null-terminated lists of such, prepared before.
     unsafe { libc::execve(path.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
+    failed.store(true, Ordering::Relaxed);
     fail(report, streams.failure)
 }
 
@@ -154,9 +193,12 @@ fn take_seat(seat: Seat<'_>) -> i32 {
     }
 }
 
-/// A copy of the descriptor above the standard streams, so that dup2 onto 0, 1 and 2 cannot
+/// The descriptor, or a copy of it above the standard streams, so that dup2 onto 0, 1 and 2 cannot
 /// overwrite one that is still needed.
 fn above_streams(fd: RawFd) -> RawFd {
+    if fd > libc::STDERR_FILENO {
+        return fd;
+    }
     // SAFETY: plain numbers.
     let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) };
     if copy < 0 { fd } else { copy }

@@ -1,5 +1,6 @@
-//! One pending change: its record, its layers, and the lock that says it is in use.
+//! One pending change: its state file, its layers, and the lock that shows that it is in use.
 
+use crate::content::own_file;
 use crate::error::{Doing as _, WorkspaceError};
 use crate::path_text;
 use crate::real_links::RealLinks;
@@ -66,7 +67,7 @@ impl From<ChangeId> for String {
 
 /// Text that is not the id of a change.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{}` is not the id of a change (`w` and eight letters or digits)", .0.escape_debug())]
+#[error("invalid change ID `{}`; expected `w` and eight letters or digits", .0.escape_debug())]
 pub struct InvalidChangeId(pub String);
 
 impl TryFrom<String> for ChangeId {
@@ -97,7 +98,6 @@ impl FromStr for ChangeId {
 pub struct Moment {
     /// Seconds since 1970.
     pub seconds: i64,
-    /// And nanoseconds.
     pub nanoseconds: i64,
 }
 
@@ -105,7 +105,6 @@ pub struct Moment {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LayerRole {
-    /// The workspace itself.
     Workspace,
     /// A git directory: that of a direct workspace, or the common one of a worktree.
     Git,
@@ -118,7 +117,6 @@ pub enum LayerRole {
 pub struct Layer {
     /// What it lies over.
     pub role: LayerRole,
-    /// The real directory.
     #[serde(with = "path_text")]
     pub real: PathBuf,
     /// Device of the real directory when the change began.
@@ -138,7 +136,7 @@ pub struct Layer {
 
 /// What is written down about a change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Record {
+pub(crate) struct ChangeState {
     pub(crate) id: ChangeId,
     #[serde(with = "path_text")]
     pub(crate) workspace: PathBuf,
@@ -161,7 +159,7 @@ pub(crate) struct Record {
 /// A pending change: what cages did to a workspace and nobody has applied yet.
 #[derive(Debug, Clone)]
 pub struct Change {
-    pub(crate) record: Record,
+    pub(crate) record: ChangeState,
     pub(crate) directory: PathBuf,
     /// What was read of the real trees' links, by the layer.
     pub(crate) real_links: RefCell<BTreeMap<usize, RealLinks>>,
@@ -219,7 +217,6 @@ impl Lock {
 }
 
 impl Moment {
-    /// A while ago.
     pub(crate) fn before_now(ago: std::time::Duration) -> Moment {
         let then = std::time::SystemTime::now()
             .checked_sub(ago)
@@ -233,7 +230,7 @@ impl Moment {
 }
 
 impl Change {
-    pub(crate) fn new(record: Record, directory: PathBuf) -> Change {
+    pub(crate) fn new(record: ChangeState, directory: PathBuf) -> Change {
         Change {
             record,
             directory,
@@ -244,8 +241,8 @@ impl Change {
     /// Reads the change that lies in a directory.
     pub(crate) fn read(directory: &Path) -> Result<Change, WorkspaceError> {
         let path = directory.join(RECORD);
-        let text = std::fs::read(&path).doing("read", &path)?;
-        let mut record: Record = serde_json::from_slice(&text)
+        let text = own_file(&path).doing("read", &path)?;
+        let mut record: ChangeState = serde_json::from_slice(&text)
             .map_err(|source| WorkspaceError::Record { path, source })?;
         for layer in &mut record.layers {
             layer.upper = directory.join(&layer.place).join("upper");
@@ -278,7 +275,6 @@ impl Change {
         write(&path, &text).doing("write", &path)
     }
 
-    /// Its id.
     pub fn id(&self) -> &ChangeId {
         &self.record.id
     }
@@ -461,7 +457,9 @@ impl Change {
         })
     }
 
-    fn try_lock(&self) -> Result<Lock, WorkspaceError> {
+    /// Takes it without completing anything: for a change that was just made, in which nobody has
+    /// begun anything.
+    pub(crate) fn try_lock(&self) -> Result<Lock, WorkspaceError> {
         let path = self.directory.join(LOCK);
         let file = OpenOptions::new()
             .write(true)
@@ -482,7 +480,6 @@ impl Change {
         }
     }
 
-    /// Whether somebody has it.
     pub fn in_use(&self) -> bool {
         matches!(self.try_lock(), Err(WorkspaceError::InUse { .. }))
     }
@@ -504,12 +501,20 @@ fn write_beside(path: &Path, content: &[u8], durable: bool) -> std::io::Result<(
     // Others may write the same file at this moment.
     name.push(format!(".new-{}", std::process::id()));
     let beside = PathBuf::from(name);
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&beside)?;
+    // Exclusive, and so through no link that somebody else put there.
+    let create = || {
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(0o600);
+        options.open(&beside)
+    };
+    let mut file = match create() {
+        // A process of the same number left it when it was killed.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            std::fs::remove_file(&beside)?;
+            create()?
+        }
+        other => other?,
+    };
     file.write_all(content)?;
     if durable {
         file.sync_data()?;

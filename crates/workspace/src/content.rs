@@ -1,10 +1,12 @@
 //! What is in files: comparing, and copying with holes.
 
+use ironcage_files::Links;
 use ironcage_sys::rustix::fs::{SeekFrom, copy_file_range, ftruncate, ioctl_ficlone, seek};
 use ironcage_sys::rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::fs::FileExt as _;
+use std::path::Path;
 
 const STEP: usize = 128 * 1024;
 
@@ -56,6 +58,18 @@ fn fill(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
         }
     }
     Ok(filled)
+}
+
+/// The most that is read of a file of Ironcage's own: the journal of a large apply is the longest.
+const OWN_SIZE: u64 = 1 << 30;
+
+/// Reads a file that Ironcage keeps beside a change.
+pub(crate) fn own_file(path: &Path) -> io::Result<Vec<u8>> {
+    Ok(ironcage_files::read(path, OWN_SIZE, Links::Refuse)?)
+}
+
+pub(crate) fn own_text(path: &Path) -> io::Result<String> {
+    Ok(ironcage_files::read_text(path, OWN_SIZE, Links::Refuse)?)
 }
 
 /// Reads a file that has at most so many bytes; `None` when it has more.

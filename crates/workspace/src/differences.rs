@@ -26,7 +26,6 @@ pub struct Difference {
     pub layer: usize,
     /// Where it is, or was.
     pub path: PathBuf,
-    /// How it differs.
     pub status: Status,
     /// Where it was moved from, and how much of it stayed, in percent.
     pub moved: Option<(PathBuf, u8)>,

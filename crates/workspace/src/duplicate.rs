@@ -1,7 +1,7 @@
-//! Copies of a change: snapshots to go back to, and forks to go on with.
+//! Copies of a change: snapshots to restore, and forks to continue with.
 //!
-//! A snapshot is a change that no run continues, by a name of its own in `changes/KEY/snapshots`.
-//! Going back makes a new change of it; what was pending before stays.
+//! A snapshot is a change that no run continues, with a name in `changes/KEY/snapshots`.
+//! Restoring creates a new change from it; the one that was pending before stays.
 
 use crate::apply::Moved;
 use crate::apply::staging::{self, Dress};
@@ -241,7 +241,7 @@ impl Change {
         }
         for (beside, upper) in ready {
             // It is empty: nothing of the change was on disk.
-            std::fs::rename(&beside, &upper).doing("put in its place", &upper)?;
+            std::fs::rename(&beside, &upper).doing("move the copied change to", &upper)?;
         }
         self.set_in_memory(false)
     }

@@ -1,14 +1,16 @@
 //! Finds what the host would execute or trust in a change, by the lists in `policies/`.
 
 use crate::git::{self, Part};
+use crate::mode::Umask;
 use crate::reading::Entry;
 use crate::tree::{self, Kind, Node};
 use crate::{Change, content};
-use ironcage_policy::{Class, Executed, executed, is_like};
+use ironcage_catalog::{Class, Executed, executed, is_like};
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 
 /// What the host would execute or trust in an entry, and what becomes of it.
@@ -24,14 +26,14 @@ pub struct Note {
 
 /// The most that is read of settings of git.
 const CONFIG_SIZE: u64 = 1024 * 1024;
-const SET_ID: u32 = 0o6000;
 const EXECUTABLE: u32 = 0o111;
 
 /// Puts notes to every entry that deserves one; also to one that was only touched, since a cage
 /// that runs may write it in the next moment.
 pub(crate) fn annotate(change: &Change, entries: &mut [Entry]) {
     let host = HostPath::of_environment();
-    let made = Made::of(entries);
+    let umask = Umask::of_process();
+    let made = PackageMarkers::of(entries);
     for entry in entries {
         let Some(layer) = change.layers().get(entry.layer) else {
             continue;
@@ -41,8 +43,14 @@ pub(crate) fn annotate(change: &Change, entries: &mut [Entry]) {
             let real = layer.real.join(git);
             let own = git::own_worktree(change, entry.layer);
             notes = of_git_directory(entry, git, &real, &layer.upper, own.as_deref());
+        } else if let Some(dependencies) = &entry.dependencies {
+            // One decision, whatever the names in it.
+            let root = dependencies.root.clone();
+            notes.extend(shape(dependencies.manager.shape(), root));
+            notes.extend(by_mode(entry, &layer.real, umask));
         } else {
-            notes.extend(by_name(&entry.path));
+            notes.extend(by_name(&entry.path, entry.after.as_ref()));
+            notes.extend(by_mode(entry, &layer.real, umask));
             if let Some(after) = &entry.after {
                 by_shape(entry, after, &layer.real, &host, &mut notes);
                 if let Some(programs) = made.environment_of(entry, &layer.real) {
@@ -60,17 +68,18 @@ pub(crate) fn annotate(change: &Change, entries: &mut [Entry]) {
 }
 
 /// What the change itself has of the names that make a directory something special.
-struct Made(BTreeSet<(usize, PathBuf)>);
+struct PackageMarkers(BTreeSet<(usize, PathBuf)>);
 
-impl Made {
-    const NAMES: [&'static str; 5] = ["HEAD", "objects", "refs", "pyvenv.cfg", "conda-meta"];
+impl PackageMarkers {
+    const NAMES: [&'static str; 2] = ["pyvenv.cfg", "conda-meta"];
 
-    fn of(entries: &[Entry]) -> Made {
+    fn of(entries: &[Entry]) -> PackageMarkers {
         let special = entries.iter().filter(|entry| {
             let name = entry.path.file_name().unwrap_or_default();
-            entry.after.is_some() && Made::NAMES.iter().any(|special| name == *special)
+            let mut special = PackageMarkers::NAMES.iter().chain(&git::MAKERS);
+            entry.after.is_some() && special.any(|special| name == *special)
         });
-        Made(
+        PackageMarkers(
             special
                 .map(|entry| (entry.layer, entry.path.clone()))
                 .collect(),
@@ -85,30 +94,9 @@ impl Made {
 
     /// The directory that git would take for a repository and that an entry changes.
     fn repository_of(&self, entry: &Entry, real: &Path) -> Option<PathBuf> {
-        let mut below = entry.path.as_path();
-        while let Some(directory) = below.parent() {
-            let part = below.file_name().unwrap_or_default();
-            let parts = [
-                "HEAD",
-                "config",
-                "config.worktree",
-                "commondir",
-                "hooks",
-                "info",
-                "objects",
-                "refs",
-            ];
-            let is_repository = || {
-                ["HEAD", "objects", "refs"]
-                    .iter()
-                    .all(|name| self.has(entry.layer, directory, name, real))
-            };
-            if parts.iter().any(|name| part == *name) && is_repository() {
-                return Some(directory.to_owned());
-            }
-            below = directory;
-        }
-        None
+        git::repository_around(&entry.path, &|directory, name| {
+            self.has(entry.layer, directory, name, real)
+        })
     }
 
     /// The directory of programs of a Python environment that an entry lies in.
@@ -134,7 +122,7 @@ fn of_git_directory(
             .into_iter()
             .collect();
     }
-    if !real.is_dir() {
+    if !git::is_repository(real) {
         return shape("nested-repository", git.to_owned())
             .into_iter()
             .collect();
@@ -165,6 +153,7 @@ fn of_git_directory(
     };
     match git::sort(path, own, &is_module).part {
         Part::Withheld(why) => vec![note(Class::Withheld, why.to_owned())],
+        Part::Unfinished => vec![note(Class::Flagged, git::UNFINISHED.to_owned())],
         Part::Config => {
             let read = |root: &Path, path: &Path| {
                 let root = tree::open_root(root).ok()?;
@@ -199,20 +188,30 @@ pub(crate) fn shape(name: &str, root: PathBuf) -> Option<Note> {
     })
 }
 
-/// The names of the lists that a path has in it.
-pub(crate) fn by_name(path: &Path) -> Vec<Note> {
+/// The names of the lists that a path has in it; what is there now tells files from directories.
+pub(crate) fn by_name(path: &Path, node: Option<&Node>) -> Vec<Note> {
     let parts: Vec<&OsStr> = path.components().map(Component::as_os_str).collect();
-    let mut notes = Vec::new();
-    for listed in executed::NAMES {
-        if let Some(end) = listed.found_in(&parts) {
-            notes.push(Note {
-                class: listed.class,
-                why: listed.why.to_owned(),
-                root: parts[..end].iter().collect(),
-            });
-        }
-    }
-    notes
+    let is_directory = node.is_some_and(|node| node.kind == Kind::Directory);
+    executed::found_in(&parts)
+        .into_iter()
+        .filter(|(listed, _)| !(listed.files_only && is_directory))
+        .map(|(listed, end)| Note {
+            class: listed.class,
+            why: listed.why.to_owned(),
+            root: parts[..end].iter().collect(),
+        })
+        .collect()
+}
+
+fn by_mode(entry: &Entry, real: &Path, umask: Umask) -> Vec<Note> {
+    let Some(after) = &entry.after else {
+        return Vec::new();
+    };
+    let above = || {
+        let above = real.join(entry.path.parent()?);
+        Some(above.symlink_metadata().ok()?.mode())
+    };
+    umask.notes(&entry.path, entry.before.as_ref(), after, above())
 }
 
 /// A listed name that begins in a path, and what of it does not lie in that path.
@@ -243,11 +242,7 @@ pub(crate) fn beginnings(path: &Path) -> Vec<Begun> {
 fn by_shape(entry: &Entry, after: &Node, real: &Path, host: &HostPath, notes: &mut Vec<Note>) {
     let root = || entry.path.clone();
     let name = entry.path.file_name().unwrap_or_default();
-    let is_program = after.kind == Kind::File && after.mode & EXECUTABLE != 0;
-    let becomes_program = is_program || after.kind == Kind::Link;
-    if after.kind != Kind::Directory && after.mode & SET_ID != 0 && after.kind != Kind::Link {
-        notes.extend(shape("set-id", root()));
-    }
+    let is_program = is_program(after);
     if is_like(".git", name) && (after.kind != Kind::Directory || name != ".git") {
         notes.extend(shape("git-pointer", root()));
     }
@@ -267,7 +262,7 @@ fn by_shape(entry: &Entry, after: &Node, real: &Path, host: &HostPath, notes: &m
                 }),
         );
     }
-    if becomes_program {
+    if is_program || after.kind == Kind::Link {
         let directory = real.join(&entry.path);
         let directory = directory.parent().unwrap_or(real);
         if host.directories.contains(directory) {
@@ -276,6 +271,18 @@ fn by_shape(entry: &Entry, after: &Node, real: &Path, host: &HostPath, notes: &m
             notes.extend(shape("shadows-command", root()));
         }
     }
+}
+
+/// Whether something is a file that can be executed.
+pub(crate) fn is_program(node: &Node) -> bool {
+    node.kind == Kind::File && node.mode & EXECUTABLE != 0
+}
+
+/// The directories of the user's search path, by their names.
+pub(crate) fn path_directories() -> Vec<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let directories = std::env::split_paths(&path);
+    directories.filter(|path| path.is_absolute()).collect()
 }
 
 /// The search path of the one who applies.
@@ -287,10 +294,9 @@ struct HostPath {
 
 impl HostPath {
     fn of_environment() -> HostPath {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let named = std::env::split_paths(&path).filter(|directory| directory.is_absolute());
-        // By its name and by what that leads to.
-        let directories: BTreeSet<PathBuf> = named
+        // By its name and by what that leads to. Where the change would lead it is for the links.
+        let directories: BTreeSet<PathBuf> = path_directories()
+            .into_iter()
             .flat_map(|directory| [std::fs::canonicalize(&directory).ok(), Some(directory)])
             .flatten()
             .collect();
@@ -323,7 +329,7 @@ mod tests {
             ("home/.config/fish/config.fish", "home/.config/fish"),
             ("x/evil.pth", "x/evil.pth"),
         ] {
-            let notes = by_name(Path::new(path));
+            let notes = by_name(Path::new(path), None);
             assert_eq!(
                 notes.first().map(|note| note.root.as_path()),
                 Some(Path::new(root)),
@@ -335,9 +341,9 @@ mod tests {
             );
         }
         for path in ["src/main.rs", "envrc", "claude/x", ".config/other", "pth"] {
-            assert_eq!(by_name(Path::new(path)), [], "{path}");
+            assert_eq!(by_name(Path::new(path), None), [], "{path}");
         }
-        let flagged = by_name(Path::new("deep/package.json"));
+        let flagged = by_name(Path::new("deep/package.json"), None);
         assert_eq!(flagged.len(), 1);
         assert_eq!(flagged[0].class, Class::Flagged);
     }
@@ -346,6 +352,14 @@ mod tests {
     fn every_shape_that_is_looked_for_is_in_the_list() {
         for name in [
             "set-id",
+            "mode-write",
+            "mode-read",
+            "mode-cut",
+            "mode-set-group",
+            "python-environment",
+            "node-modules",
+            "imported-at-start",
+            "path-link",
             "nested-repository",
             "git-pointer",
             "bare-repository",

@@ -31,7 +31,6 @@ struct Rule {
 enum Segment {
     /// Any number of names.
     Names,
-    /// One name.
     Name(Vec<Token>),
 }
 

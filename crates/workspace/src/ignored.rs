@@ -36,7 +36,7 @@ impl Rules {
             let text = read(&path, RULES_SIZE);
             outer.push(text.and_then(|text| Gitignore::parse(Path::new(""), &text)));
         }
-        let index = git.and_then(|git| read(&git.join("index"), INDEX_SIZE));
+        let index = git.and_then(|git| read_index(&git));
         Rules {
             stack: outer,
             tracked: index
@@ -84,15 +84,8 @@ impl Rules {
 
 /// The user's own file of rules: where `core.excludesFile` says, else where git looks then.
 fn excludes() -> Option<PathBuf> {
-    let absolute = |variable: &str| {
-        let path = std::env::var_os(variable).map(PathBuf::from);
-        path.filter(|path| path.is_absolute())
-    };
-    let home = absolute("HOME");
-    let config = absolute("XDG_CONFIG_HOME").or_else(|| Some(home.as_ref()?.join(".config")));
-    let own = home.as_ref().map(|home| home.join(".gitconfig"));
-    let shared = config.as_ref().map(|config| config.join("git/config"));
-    for path in [own, shared].into_iter().flatten() {
+    let (home, config) = homes();
+    for path in own_settings() {
         let text = read(&path, RULES_SIZE).and_then(|text| String::from_utf8(text).ok());
         let settings = text.and_then(|text| parse_settings(&text));
         let named = settings.into_iter().flatten().rev().find(|setting| {
@@ -108,6 +101,30 @@ fn excludes() -> Option<PathBuf> {
         }
     }
     Some(config?.join("git/ignore"))
+}
+
+/// The user's home directory, and the one of settings.
+fn homes() -> (Option<PathBuf>, Option<PathBuf>) {
+    let absolute = |variable: &str| {
+        let path = std::env::var_os(variable).map(PathBuf::from);
+        path.filter(|path| path.is_absolute())
+    };
+    let home = absolute("HOME");
+    let config = absolute("XDG_CONFIG_HOME").or_else(|| Some(home.as_ref()?.join(".config")));
+    (home, config)
+}
+
+/// Where the user's own settings of git may lie.
+pub(crate) fn own_settings() -> Vec<PathBuf> {
+    let (home, config) = homes();
+    let own = home.map(|home| home.join(".gitconfig"));
+    let shared = config.map(|config| config.join("git/config"));
+    [own, shared].into_iter().flatten().collect()
+}
+
+/// The index of a git directory.
+pub(crate) fn read_index(git: &Path) -> Option<Vec<u8>> {
+    read(&git.join("index"), INDEX_SIZE)
 }
 
 fn read(path: &Path, most: u64) -> Option<Vec<u8>> {

@@ -1,5 +1,6 @@
 //! What earlier applies of a change put into the real tree: no edit of the host's.
 
+use crate::content::own_text;
 use crate::error::{Doing as _, WorkspaceError};
 use crate::tree::Node;
 use crate::{Change, Moment, path_text};
@@ -28,7 +29,7 @@ pub(crate) struct Known(BTreeMap<(usize, PathBuf), ((u64, u64), Moment)>);
 impl Known {
     pub(crate) fn read(change: &Change) -> Result<Known, WorkspaceError> {
         let path = change.directory().join(FILE);
-        let text = match std::fs::read_to_string(&path) {
+        let text = match own_text(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 return Ok(Known::default());

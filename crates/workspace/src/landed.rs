@@ -6,6 +6,7 @@
 //! own copy. When no cage uses the change any more, it leaves the upper layer.
 
 use crate::change::replace_file;
+use crate::content::own_file;
 use crate::error::{Doing as _, WorkspaceError};
 use crate::tree::{Kind, Node};
 use crate::{Change, Moment, path_text};
@@ -23,7 +24,6 @@ pub(crate) enum Left {
     Whiteout,
     /// A directory, by its place: what is in it is written down by itself.
     Directory((u64, u64)),
-    /// Anything else.
     Other {
         place: (u64, u64),
         size: u64,
@@ -70,7 +70,7 @@ pub(crate) struct Landed(BTreeMap<(usize, PathBuf), Left>);
 impl Landed {
     pub(crate) fn read(change: &Change) -> Result<Landed, WorkspaceError> {
         let path = change.directory().join(FILE);
-        let text = match std::fs::read(&path) {
+        let text = match own_file(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Landed::default()),
             Err(error) => return Err(error).doing("read", &path),

@@ -1,4 +1,4 @@
-//! The copy-on-write workspace: what an agent changed, kept aside until the user decides.
+//! The copy-on-write workspace: an agent's changes stay pending until the user decides.
 //!
 //! A [`Change`] is the upper layers of the overlays that a cage worked in, with what has to be
 //! known to judge them later. This room stores changes, reads them and brings them over to the
@@ -10,11 +10,14 @@
 mod apply;
 mod change;
 mod content;
+mod dependency_tree;
 mod differences;
 mod discard;
 mod duplicate;
 mod error;
 mod executed;
+#[doc(hidden)] // for the fuzzer in fuzz/
+pub mod fuzz;
 mod git;
 mod gitignore;
 mod ignored;
@@ -22,7 +25,9 @@ mod known;
 mod landed;
 mod links;
 mod merge;
+mod mode;
 mod path_text;
+mod pth;
 mod reading;
 mod real_links;
 mod renames;
@@ -36,13 +41,14 @@ mod upper;
 
 pub use apply::{Applied, ApplyOptions, Moved, OnConflict};
 pub use change::{Applying, Change, ChangeId, InvalidChangeId, Layer, LayerRole, Lock, Moment};
+pub use dependency_tree::{DependencyTree, PackageManager};
 pub use differences::{Difference, Roots, Versions, differences};
 pub use error::WorkspaceError;
 pub use executed::Note;
-pub use git::{HowMoved, ReferenceChange};
+pub use git::{HowMoved, NamedPlace, ReferenceChange, places_git_obeys};
 pub use reading::{Entry, IgnoredTree, Reading, Status};
 pub use rights::take_owners_rights;
 pub use selection::Selection;
 pub use store::{Draft, LayerRequest, Store};
-pub use summary::{Summary, Told};
+pub use summary::{ReportedPath, Summary};
 pub use tree::{Kind, Node};

@@ -7,19 +7,18 @@ use crate::apply::staging::{self, Dress};
 use crate::content;
 use crate::differences::Roots;
 use crate::error::WorkspaceError;
-use crate::git::object_in_index;
+use crate::git::{Plumbing, object_in_index};
 use crate::ignored::git_directory;
 use crate::known::Known;
 use crate::reading::{Entry, Reading, Status};
 use crate::tree::{self, Kind, Node};
 use crate::{Change, LayerRole};
-use ironcage_sys::rustix::fs::{Mode, OFlags, openat, renameat};
+use ironcage_sys::rustix::fs::{Mode, renameat};
 use similar::TextMerge;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 /// Larger files are not merged.
 const LARGEST: u64 = 1024 * 1024;
@@ -92,8 +91,8 @@ fn put(roots: &Roots, entry: &Entry, agents: &File, text: &[u8]) -> io::Result<(
     let upper = roots.upper(entry.layer)?;
     let above = tree::open_below(upper, entry.path.parent().unwrap_or(Path::new("")))?;
     let beside = ".ironcage-merged";
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mut made = File::from(openat(&above, beside, flags, Mode::RUSR | Mode::WUSR)?);
+    let mode = Mode::RUSR | Mode::WUSR;
+    let mut made = tree::create_temporary(above.as_fd(), beside, mode)?;
     made.write_all(text)?;
     staging::dress(
         agents.as_fd(),
@@ -127,15 +126,5 @@ fn base(change: &Change, real: &Path, path: &Path) -> io::Result<Option<Vec<u8>>
     let Some(object) = object_in_index(&bytes, path) else {
         return Ok(None);
     };
-    // Of the real repository, which no agent writes; it runs nothing and fetches nothing.
-    let output = Command::new("git")
-        .args(["-c", "safe.directory=*", "--git-dir"])
-        .arg(&git)
-        .args(["cat-file", "blob", &object])
-        .env("GIT_NO_LAZY_FETCH", "1")
-        .env("GIT_OPTIONAL_LOCKS", "0")
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .output()?;
-    Ok(output.status.success().then_some(output.stdout))
+    Ok(Plumbing::of(&git).blob(&object)?)
 }

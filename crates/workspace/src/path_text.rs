@@ -4,7 +4,7 @@ use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// A path as text that [`parse`] turns back into the same bytes.
 pub(crate) fn show(path: &Path) -> String {
@@ -52,7 +52,7 @@ pub(crate) fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::
 
 pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
     let text = String::deserialize(deserializer)?;
-    parse(&text).ok_or_else(|| D::Error::custom(format!("`{text}` is no path as we write it")))
+    parse(&text).ok_or_else(|| D::Error::custom(format!("invalid encoded path `{text}`")))
 }
 
 /// Lists of paths, in the same way.
@@ -74,11 +74,26 @@ pub(crate) mod list {
     ) -> Result<Vec<PathBuf>, D::Error> {
         let texts = Vec::<String>::deserialize(deserializer)?;
         let parsed = texts.iter().map(|text| {
-            parse(text)
-                .ok_or_else(|| D::Error::custom(format!("`{text}` is no path as we write it")))
+            parse(text).ok_or_else(|| D::Error::custom(format!("invalid encoded path `{text}`")))
         });
         parsed.collect()
     }
+}
+
+/// A path without `.` and `..`. The names stay as they are: no link is resolved, because the
+/// path need not exist in the real tree.
+pub(crate) fn plain(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                plain.pop();
+            }
+            part => plain.push(part),
+        }
+    }
+    plain
 }
 
 #[cfg(test)]

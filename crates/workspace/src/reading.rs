@@ -1,8 +1,9 @@
 //! Reads a change: every difference between the layers and the real tree.
 //!
-//! Nothing is followed and nothing is trusted: an upper layer holds what an agent made. What
-//! cannot be understood becomes an obstacle of its entry, and is not applied.
+//! An upper layer holds what an agent wrote: it is not trusted, and no link is followed. An entry
+//! that cannot be read gets an obstacle and is not applied.
 
+use crate::dependency_tree::DependencyTree;
 use crate::differences::Roots;
 use crate::error::{Doing as _, WorkspaceError};
 use crate::executed::Note;
@@ -13,6 +14,7 @@ use crate::tree::{self, DEEPEST, Kind, Node};
 use crate::{Change, Layer, LayerRole, Moment, Selection, content};
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -25,7 +27,6 @@ pub enum Status {
     Added,
     /// It is gone.
     Removed,
-    /// It holds something else.
     Modified,
     /// It is something else: a directory where a file was.
     Type,
@@ -46,7 +47,6 @@ pub struct Entry {
     pub before: Option<Node>,
     /// What the change has.
     pub after: Option<Node>,
-    /// How they differ.
     pub status: Status,
     /// Why it cannot be applied, if it cannot.
     pub obstacle: Option<String>,
@@ -58,6 +58,8 @@ pub struct Entry {
     pub git: Option<PathBuf>,
     /// Whether it was named, or something that it lies in, in that git directory.
     pub named: bool,
+    /// The tree of installed packages that it is, or lies in: applied as a whole or not at all.
+    pub dependencies: Option<DependencyTree>,
 }
 
 /// A tree or a file that git ignores. It stays for the next run and is applied when named.
@@ -212,6 +214,11 @@ struct Place<'a> {
     /// What the lower layer has here is not seen through the upper one.
     hides: bool,
     git: Option<&'a Path>,
+    /// The tree of installed packages that it is, or lies in.
+    dependencies: Option<&'a DependencyTree>,
+    /// Nothing in it is left out because git ignores it: git ignores all of it, and it was named
+    /// nevertheless; or it is not to be applied in parts.
+    whole: bool,
 }
 
 impl Walk<'_> {
@@ -233,6 +240,8 @@ impl Walk<'_> {
             lower: Some(lower),
             hides: tree::is_opaque(upper).doing("read", &layer.upper)?,
             git,
+            dependencies: None,
+            whole: false,
         };
         self.directory(&place).doing("read", &layer.upper)
     }
@@ -261,6 +270,7 @@ impl Walk<'_> {
             notes: Vec::new(),
             git: git.map(Path::to_owned),
             named: git.is_some_and(|git| self.selection.names_in(self.layer, git, path)),
+            dependencies: None,
         }
     }
 
@@ -329,24 +339,21 @@ impl Walk<'_> {
         let is_directory = seen.kind == Kind::Directory;
         let is_git = self.rules.is_some() && place.git.is_none() && name == ".git" && is_directory;
         let git = if is_git { Some(&*path) } else { place.git };
-        if git.is_none()
-            && !above
-            && self
-                .rules
-                .as_ref()
-                .is_some_and(|rules| rules.ignore(&path, is_directory))
-        {
+        let rules = self.rules.as_ref().filter(|_| !place.whole);
+        let ignored = git.is_none() && rules.is_some_and(|rules| rules.ignore(&path, is_directory));
+        if ignored && !above {
             self.count_ignored(place, name, path.clone(), after.as_ref());
             return Ok(());
         }
         let mut entry = self.entry(&path, before, after, git);
+        entry.dependencies = place.dependencies.cloned();
         match entry.after.as_ref().map(|node| node.kind) {
             None => {
                 entry.conflict = self.removal_conflicts(place, name, &entry);
                 self.push(entry);
                 Ok(())
             }
-            Some(Kind::Directory) => self.enter(place, name, entry),
+            Some(Kind::Directory) => self.enter(place, name, entry, ignored),
             Some(kind) => {
                 self.judge(place, name, kind, &mut entry);
                 self.push(entry);
@@ -356,7 +363,13 @@ impl Walk<'_> {
     }
 
     /// A directory of the upper layer: its own entry, then what is in it.
-    fn enter(&mut self, place: &Place<'_>, name: &OsStr, mut entry: Entry) -> io::Result<()> {
+    fn enter(
+        &mut self,
+        place: &Place<'_>,
+        name: &OsStr,
+        mut entry: Entry,
+        ignored: bool,
+    ) -> io::Result<()> {
         let opened = if entry.path.components().count() > DEEPEST {
             Err(io::Error::other(format!("more than {DEEPEST} levels deep")))
         } else {
@@ -365,13 +378,13 @@ impl Walk<'_> {
         let upper = match opened.and_then(|upper| {
             let foreign = tree::foreign_attribute(upper.as_fd())?;
             match foreign {
-                Some(name) => Err(io::Error::other(format!("it has the attribute {name}"))),
+                Some(name) => Err(io::Error::other(format!("unsupported attribute {name}"))),
                 None => Ok((tree::is_opaque(upper.as_fd())?, upper)),
             }
         }) {
             Ok(opened) => opened,
             Err(error) => {
-                entry.obstacle = Some(format!("the directory cannot be read: {error}"));
+                entry.obstacle = Some(format!("cannot read the directory: {error}"));
                 self.push(entry);
                 return Ok(());
             }
@@ -385,7 +398,8 @@ impl Walk<'_> {
                     match tree::open_directory(above, name) {
                         Ok(opened) => lower = Some(opened),
                         Err(error) => {
-                            entry.obstacle = Some(format!("the real directory: {error}"));
+                            entry.obstacle =
+                                Some(format!("cannot open the real directory: {error}"));
                         }
                     }
                 }
@@ -395,11 +409,16 @@ impl Walk<'_> {
             None if self.landed.has(self.layer, &entry.path) => entry.conflict = true,
             None => entry.conflict = self.was_removed(place, &entry.path),
         }
+        if entry.git.is_none() && entry.dependencies.is_none() {
+            let lower = lower.as_ref().map(AsFd::as_fd);
+            entry.dependencies = DependencyTree::of(&entry.path, upper.as_fd(), lower)?;
+        }
         let (path, git, stop) = (
             entry.path.clone(),
             entry.git.clone(),
             entry.obstacle.is_some(),
         );
+        let dependencies = entry.dependencies.clone();
         self.push(entry);
         if stop {
             return Ok(());
@@ -410,6 +429,8 @@ impl Walk<'_> {
             lower: lower.as_ref().map(AsFd::as_fd),
             hides: place.hides || opaque,
             git: git.as_deref(),
+            whole: place.whole || ignored || dependencies.is_some(),
+            dependencies: dependencies.as_ref(),
         })
     }
 
@@ -418,11 +439,11 @@ impl Walk<'_> {
         let judged = match kind {
             Kind::File => self.judge_file(place, name, entry),
             Kind::Socket => {
-                entry.obstacle = Some("a socket is of use only while its program runs".into());
+                entry.obstacle = Some("a socket, which is useless after its program ends".into());
                 Ok(())
             }
             Kind::Device => {
-                entry.obstacle = Some("a device, which no cage can make".into());
+                entry.obstacle = Some("a device, which no cage can create".into());
                 Ok(())
             }
             _ => {
@@ -436,7 +457,7 @@ impl Walk<'_> {
             }
         };
         if let Err(error) = judged {
-            entry.obstacle = Some(format!("it cannot be read: {error}"));
+            entry.obstacle = Some(format!("cannot read it: {error}"));
         }
         let differs = !matches!(entry.status, Status::Touched);
         entry.conflict = match (&entry.before, entry.status) {
@@ -449,7 +470,7 @@ impl Walk<'_> {
     fn judge_file(&self, place: &Place<'_>, name: &OsStr, entry: &mut Entry) -> io::Result<()> {
         let file = tree::open_file(place.upper, name)?;
         if let Some(name) = tree::foreign_attribute(file.as_fd())? {
-            return Err(io::Error::other(format!("it has the attribute {name}")));
+            return Err(io::Error::other(format!("unsupported attribute {name}")));
         }
         let (Some(before), Some(after), Some(lower)) = (&entry.before, &entry.after, place.lower)
         else {
@@ -460,12 +481,31 @@ impl Walk<'_> {
         }
         let same =
             before.size == after.size && content::same(&file, &tree::open_file(lower, name)?)?;
-        entry.status = if same {
+        entry.status = if same || self.is_refreshed_index(entry, &file, lower, name)? {
             changed_mode(entry)
         } else {
             Status::Modified
         };
         Ok(())
+    }
+
+    /// Whether a git index holds what the real one holds: `git status` writes new times into it,
+    /// and alone that is not a change worth keeping. Beside other differences it counts, because
+    /// the index is then rebuilt from it.
+    fn is_refreshed_index(
+        &self,
+        entry: &Entry,
+        upper: &File,
+        lower: BorrowedFd<'_>,
+        name: &OsStr,
+    ) -> io::Result<bool> {
+        let index = entry.git.as_deref().map(|git| git.join("index"));
+        if !self.first_only || index.as_ref() != Some(&entry.path) {
+            return Ok(false);
+        }
+        let mut upper = upper.try_clone()?;
+        io::Seek::rewind(&mut upper)?;
+        crate::git::same_index(&upper, &tree::open_file(lower, name)?)
     }
 
     /// Whether the host changed something since the change began.

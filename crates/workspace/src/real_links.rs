@@ -1,4 +1,5 @@
-//! The symbolic links of a real tree that have a listed name, or the beginning of one.
+//! The symbolic links of a real tree that have a listed name, or the beginning of one; and the
+//! files that tell Python what to import when it starts.
 //!
 //! Where such a link leads is not known before it is found, so the whole tree is looked at: its
 //! directories, not its files. What was read of a directory is remembered for as long as the
@@ -7,6 +8,7 @@
 //! something was made, removed or renamed.
 
 use crate::executed;
+use crate::pth::is_path_file;
 use crate::tree::{self, DEEPEST, Kind, Node};
 use crate::{Moment, executed::Begun};
 use ironcage_sys::rustix::fs::{Dir, FileType};
@@ -36,7 +38,10 @@ struct Listing {
     steady: bool,
     /// Its links that matter, by their path below the tree's root.
     links: Vec<(PathBuf, Vec<Begun>)>,
-    /// Its directories.
+    /// Its `.pth` files, by their path below the tree's root.
+    path_files: Vec<PathBuf>,
+    /// Whether it has a `.git`, of whatever kind.
+    has_git: bool,
     inner: BTreeMap<OsString, Listing>,
 }
 
@@ -63,6 +68,38 @@ impl RealLinks {
         told(&listing, &mut tell);
         self.0 = Some(listing);
         Ok(())
+    }
+
+    /// The `.pth` files of the tree, as of the last look.
+    pub(crate) fn path_files(&self) -> Vec<&Path> {
+        fn collect<'a>(listing: &'a Listing, found: &mut Vec<&'a Path>) {
+            found.extend(listing.path_files.iter().map(PathBuf::as_path));
+            for inner in listing.inner.values() {
+                collect(inner, found);
+            }
+        }
+        let mut found = Vec::new();
+        self.0
+            .iter()
+            .for_each(|listing| collect(listing, &mut found));
+        found
+    }
+
+    /// The directories that have a `.git`, below the tree's root, as they were last looked at.
+    pub(crate) fn repositories(&self) -> Vec<PathBuf> {
+        fn collect(listing: &Listing, path: &Path, found: &mut Vec<PathBuf>) {
+            if listing.has_git {
+                found.push(path.to_owned());
+            }
+            for (name, inner) in &listing.inner {
+                collect(inner, &path.join(name), found);
+            }
+        }
+        let mut found = Vec::new();
+        if let Some(listing) = &self.0 {
+            collect(listing, Path::new(""), &mut found);
+        }
+        found
     }
 
     /// How many directories would be read anew, were nothing to change.
@@ -137,6 +174,8 @@ fn read(
         changed: node.changed,
         steady: node.changed < Moment::before_now(COARSE),
         links: Vec::new(),
+        path_files: Vec::new(),
+        has_git: false,
         inner: BTreeMap::new(),
     };
     if path.components().count() > DEEPEST {
@@ -145,12 +184,16 @@ fn read(
     for entry in Dir::read_from(&directory)? {
         let entry = entry?;
         let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if name == ".git" {
+            listing.has_git = true;
+        }
         if name == "." || name == ".." || name == ".git" {
             continue;
         }
         let kind = match entry.file_type() {
             FileType::Symlink => Kind::Link,
             FileType::Directory => Kind::Directory,
+            FileType::RegularFile => Kind::File,
             // Some file systems do not tell.
             FileType::Unknown => match tree::look(directory.as_fd(), name)? {
                 Some(node) => node.kind,
@@ -173,6 +216,7 @@ fn read(
                     listing.inner.insert(name.to_owned(), inner);
                 }
             }
+            Kind::File if is_path_file(name) => listing.path_files.push(path.join(name)),
             _ => {}
         }
     }

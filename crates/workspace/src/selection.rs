@@ -1,7 +1,8 @@
 //! Which part of a change a command is about.
 
+use crate::path_text::plain;
 use crate::{Change, WorkspaceError};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 /// Which part of a change a command is about: all of it, or what was named.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -43,7 +44,6 @@ impl Selection {
         Ok(Selection { named })
     }
 
-    /// Whether it is everything.
     pub fn is_everything(&self) -> bool {
         self.named.is_empty()
     }
@@ -69,6 +69,13 @@ impl Selection {
         })
     }
 
+    /// Whether a path itself was named: naming a part is not enough for what is applied whole.
+    pub(crate) fn names_whole(&self, layer: usize, path: &Path) -> bool {
+        self.named
+            .iter()
+            .any(|(number, named)| *number == layer && named == path)
+    }
+
     /// Whether a path, or something below it, was named: naming what lies above is not enough
     /// for what has to be named.
     pub(crate) fn names(&self, layer: usize, path: &Path) -> bool {
@@ -76,20 +83,4 @@ impl Selection {
             .iter()
             .any(|(number, named)| *number == layer && named.starts_with(path))
     }
-}
-
-/// A path without `.` and `..`. The names stay as they are: no link is resolved, because the
-/// path need not exist in the real tree.
-fn plain(path: &Path) -> PathBuf {
-    let mut plain = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::CurDir => {}
-            Component::ParentDir => {
-                plain.pop();
-            }
-            part => plain.push(part),
-        }
-    }
-    plain
 }

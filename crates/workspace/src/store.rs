@@ -4,15 +4,18 @@
 //! `changes/KEY/current` names the one that the next run in the workspace continues.
 
 use crate::change::{
-    Change, ChangeId, LOCK, Layer, LayerRole, Lock, Moment, RECORD, Record, put_file,
+    Change, ChangeId, ChangeState, LOCK, Layer, LayerRole, Lock, Moment, RECORD, put_file,
 };
+use crate::content::own_text;
 use crate::error::{Doing as _, WorkspaceError};
 use ironcage_state::{remove_tree, renew_directory, workspace_key};
-use ironcage_sys::rustix::fs::{Gid, Mode, Uid, chown};
+use ironcage_sys::rustix::fs::{Gid, Mode, OFlags, RawDir, Uid, chown, open};
 use ironcage_sys::rustix::rand::{GetRandomFlags, getrandom};
+use ironcage_sys::spent::close_later;
 use std::ffi::OsStr;
 use std::fs::DirBuilder;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -38,9 +41,7 @@ pub struct LayerRequest {
 /// A change that is not there yet: the plan of a run names places in it before they are made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Draft {
-    /// Its id.
     pub id: ChangeId,
-    /// Its directory.
     pub directory: PathBuf,
 }
 
@@ -63,7 +64,7 @@ impl Store {
     pub fn pending(&self, workspace: &Path) -> Result<Option<Change>, WorkspaceError> {
         let place = self.of_workspace(workspace);
         let current = place.join(CURRENT);
-        let id = match std::fs::read_to_string(&current) {
+        let id = match own_text(&current) {
             Ok(id) => id,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error).doing("read", &current),
@@ -91,7 +92,7 @@ impl Store {
     pub fn draft(&self, workspace: &Path) -> Result<Draft, WorkspaceError> {
         let place = self.of_workspace(workspace);
         let mut random = [0; 8];
-        getrandom(&mut random, GetRandomFlags::empty()).doing("name a change in", &place)?;
+        getrandom(&mut random, GetRandomFlags::empty()).doing("create a change in", &place)?;
         let id = ChangeId::from_entropy(random);
         let directory = place.join(id.as_str());
         Ok(Draft { id, directory })
@@ -110,13 +111,12 @@ impl Store {
         layers: &[LayerRequest],
     ) -> Result<(Change, Lock), WorkspaceError> {
         let Draft { id, directory } = draft;
-        // Whoever removed the last change of the workspace may take the place with it.
-        make_private(&directory).or_else(|_| make_private(&directory))?;
+        make_in_place(&self.of_workspace(workspace), &directory)?;
         let mut made = Vec::with_capacity(layers.len());
         for request in layers {
             made.push(make_layer(&directory, request)?);
         }
-        let record = Record {
+        let record = ChangeState {
             id,
             workspace: workspace.to_owned(),
             began: Moment::default(),
@@ -129,7 +129,7 @@ impl Store {
             in_memory: false,
         };
         let mut change = Change::new(record, directory);
-        let lock = change.lock()?;
+        let lock = change.try_lock()?;
         change.record.began = lock.stamp(&change)?;
         change.write_first()?;
         self.make_current(&change)?;
@@ -238,17 +238,33 @@ impl Store {
     /// # Errors
     /// Where the system refuses.
     pub fn remove_locked(&self, change: &Change) -> Result<(), WorkspaceError> {
+        self.remove_with(change, change.is_unused())
+    }
+
+    /// As [`Store::remove_locked`], of a change in which its holder has found nothing.
+    ///
+    /// # Errors
+    /// Where the system refuses.
+    pub fn remove_unused(&self, change: &Change) -> Result<(), WorkspaceError> {
+        self.remove_with(change, true)
+    }
+
+    fn remove_with(&self, change: &Change, unused: bool) -> Result<(), WorkspaceError> {
         let place = self.of_workspace(change.workspace());
-        if !remove_unused(change) {
+        if !(unused && remove_known(change)) {
             remove_tree(&place, OsStr::new(change.id().as_str()))?;
         }
         let current = place.join(CURRENT);
-        if std::fs::read_to_string(&current).is_ok_and(|id| id == change.id().as_str()) {
+        if own_text(&current).is_ok_and(|id| id == change.id().as_str()) {
             match std::fs::remove_file(&current) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(error).doing("remove", &current);
                 }
                 _ => {}
+            }
+            // Only when nothing is left in it.
+            if std::fs::remove_dir(&place).is_ok() {
+                return Ok(());
             }
             // What it was forked from, or stood beside it, the last one of them, has its turn.
             let others = directories(&place)?.into_iter();
@@ -271,10 +287,7 @@ impl Store {
 /// Removes a change in which there is nothing, by the names that are known to be there. Most runs
 /// leave none: looking for what else there might be would cost more than all of their start.
 /// Returns whether all of it is gone; whatever is left is somebody else's to find.
-fn remove_unused(change: &Change) -> bool {
-    if !change.is_unused() {
-        return false;
-    }
+fn remove_known(change: &Change) -> bool {
     // The record first: a directory without one is passed over, whoever is killed meanwhile.
     if std::fs::remove_file(change.directory.join(RECORD)).is_err() {
         return false;
@@ -283,8 +296,20 @@ fn remove_unused(change: &Change) -> bool {
         let made_by_the_kernel = layer.work.join("work");
         let _ = ironcage_sys::rustix::fs::chmod(&made_by_the_kernel, Mode::RWXU);
         let mark = made_by_the_kernel.join("incompat");
+        // Linux 6.18 puts a file into the mark of a volatile overlay; before, it was empty.
+        let volatile = mark.join("volatile");
+        let dirty = volatile.join("dirty");
+        if let Err(error) = std::fs::remove_file(&dirty)
+            && error.kind() == io::ErrorKind::PermissionDenied
+        {
+            // The kernel makes them for nobody, which keeps all but root out.
+            for closed in [&mark, &volatile] {
+                let _ = ironcage_sys::rustix::fs::chmod(closed, Mode::RWXU);
+            }
+            let _ = std::fs::remove_file(&dirty);
+        }
         for directory in [
-            &mark.join("volatile"),
+            &volatile,
             &mark,
             &made_by_the_kernel,
             &layer.work,
@@ -299,20 +324,37 @@ fn remove_unused(change: &Change) -> bool {
 
 /// Whether a directory can be read and has nothing in it.
 pub(crate) fn directory_is_empty(path: &Path) -> bool {
-    std::fs::read_dir(path).is_ok_and(|mut listing| listing.next().is_none())
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(directory) = open(path, flags, Mode::empty()) else {
+        return false;
+    };
+    let mut buffer = [MaybeUninit::uninit(); 1024];
+    let mut entries = RawDir::new(&directory, &mut buffer);
+    let is_empty = loop {
+        match entries.next() {
+            None => break true,
+            Some(Ok(entry)) if [c".", c".."].contains(&entry.file_name()) => {}
+            Some(_) => break false,
+        }
+    };
+    close_later(directory);
+    is_empty
 }
 
 fn make_layer(directory: &Path, request: &LayerRequest) -> Result<Layer, WorkspaceError> {
     let real = std::fs::symlink_metadata(&request.real).doing("look at", &request.real)?;
     if !real.is_dir() {
         return Err(io::Error::from(io::ErrorKind::NotADirectory))
-            .doing("lay a layer over", &request.real);
+            .doing("create a layer over", &request.real);
     }
     let place = directory.join(&request.place);
     let (upper, work) = (place.join("upper"), place.join("work"));
     make_private(&work)?;
-    make_private(&upper)?;
-    // The root of the overlay has the upper directory's owner and mode.
+    // The root of the overlay has the upper directory's owner and mode. Nobody else gets to it:
+    // the directory of the change is closed.
+    let mode = real.permissions().mode() & 0o7777;
+    let made = DirBuilder::new().mode(mode).create(&upper);
+    made.doing("make", &upper)?;
     let owner = (Uid::from_raw(real.uid()), Gid::from_raw(real.gid()));
     let own = std::fs::metadata(&upper).doing("look at", &upper)?;
     if (own.uid(), own.gid()) != (real.uid(), real.gid()) {
@@ -325,8 +367,12 @@ fn make_layer(directory: &Path, request: &LayerRequest) -> Result<Layer, Workspa
             }
         }
     }
-    let mode = Mode::from_raw_mode(real.permissions().mode() & 0o7777);
-    ironcage_sys::rustix::fs::chmod(&upper, mode).doing("set the mode of", &upper)?;
+    // The umask takes bits from what mkdir is given, and chown takes some away.
+    let is_the_owners = (own.uid(), own.gid()) == (real.uid(), real.gid());
+    if own.permissions().mode() & 0o7777 != mode || !is_the_owners {
+        let mode = Mode::from_raw_mode(mode);
+        ironcage_sys::rustix::fs::chmod(&upper, mode).doing("set the mode of", &upper)?;
+    }
     Ok(Layer {
         role: request.role,
         real: request.real.clone(),
@@ -336,6 +382,22 @@ fn make_layer(directory: &Path, request: &LayerRequest) -> Result<Layer, Workspa
         upper,
         work,
     })
+}
+
+/// Makes the directory of a change in its workspace's place, which is there only where another
+/// change is.
+fn make_in_place(place: &Path, directory: &Path) -> Result<(), WorkspaceError> {
+    let make = |path: &Path| DirBuilder::new().mode(0o700).create(path);
+    match make(place) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(_) => make_private(place)?,
+    }
+    match make(directory) {
+        // Whoever removed the last change of the workspace took the place with it.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => make_private(directory),
+        made => made.doing("make", directory),
+    }
 }
 
 pub(crate) fn make_private(path: &Path) -> Result<(), WorkspaceError> {

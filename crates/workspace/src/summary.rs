@@ -5,20 +5,21 @@ use crate::error::WorkspaceError;
 use crate::reading::{IgnoredTree, Reading, Status};
 use crate::unified::quoted;
 use crate::{Change, ReferenceChange, Selection};
-use ironcage_policy::Class;
-use std::collections::BTreeSet;
+use ironcage_catalog::Class;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// More of one sort are counted, not listed.
-const MOST_LISTED: usize = 12;
+pub(crate) const MOST_LISTED: usize = 20;
+/// The same in a long list, of those with one reason.
+const MOST_OF_ONE_SORT: usize = 5;
 
 /// Something that has to be told, and why.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Told {
+pub struct ReportedPath {
     /// Where: below the workspace, or absolute in another layer.
     pub path: PathBuf,
-    /// Why.
     pub why: String,
 }
 
@@ -35,22 +36,23 @@ pub struct Summary {
     pub moved: usize,
     /// Lines added, in files that have lines.
     pub lines_added: usize,
-    /// Lines removed.
     pub lines_removed: usize,
     /// Differences in git directories.
     pub git: usize,
     /// Branches, tags and HEADs that are new, moved or deleted.
     pub references: Vec<ReferenceChange>,
     /// What stays aside until it is named.
-    pub withheld: Vec<Told>,
+    pub withheld: Vec<ReportedPath>,
     /// What is applied, and told.
-    pub flagged: Vec<Told>,
+    pub flagged: Vec<ReportedPath>,
     /// What cannot be applied.
-    pub obstacles: Vec<Told>,
+    pub obstacles: Vec<ReportedPath>,
     /// What the host changed meanwhile.
     pub conflicts: Vec<PathBuf>,
-    /// What git ignores.
     pub ignored: Vec<IgnoredTree>,
+    /// Whether all that differs is installed packages, or ignored by git: nothing of it is applied
+    /// unless it is named.
+    pub only_aside: bool,
 }
 
 impl Change {
@@ -80,6 +82,12 @@ impl Change {
                 summary.lines_removed += removed;
             }
         }
+        let mut differing = reading
+            .entries
+            .iter()
+            .filter(|entry| entry.status != Status::Touched || entry.obstacle.is_some());
+        summary.only_aside =
+            differing.all(|entry| entry.dependencies.is_some() && entry.obstacle.is_none());
         let (mut withheld, mut flagged) = (BTreeSet::new(), BTreeSet::new());
         for entry in &reading.entries {
             let shown = || change.shown(entry.layer, &entry.path);
@@ -88,7 +96,7 @@ impl Change {
             }
             let differs = entry.status != Status::Touched;
             for note in entry.notes.iter().filter(|_| differs) {
-                let told = Told {
+                let told = ReportedPath {
                     path: change.shown(entry.layer, &note.root),
                     why: note.why.clone(),
                 };
@@ -98,7 +106,7 @@ impl Change {
                 };
             }
             if let Some(obstacle) = &entry.obstacle {
-                summary.obstacles.push(Told {
+                summary.obstacles.push(ReportedPath {
                     path: shown(),
                     why: obstacle.clone(),
                 });
@@ -112,6 +120,21 @@ impl Change {
         summary.ignored = reading.ignored.clone();
         summary.references = crate::git::references(change, roots, reading);
         summary
+    }
+
+    /// Names what stays aside, for one line.
+    pub fn aside(&self, summary: &Summary) -> String {
+        const MOST_NAMED: usize = 3;
+        let packages = summary.withheld.iter().map(|told| &told.path);
+        let ignored = summary.ignored.iter().map(|tree| &tree.path);
+        let paths: BTreeSet<&PathBuf> = packages.chain(ignored).collect();
+        let named = paths.iter().take(MOST_NAMED);
+        let named: Vec<String> = named.map(|path| quoted("", path)).collect();
+        let more = paths.len().saturating_sub(MOST_NAMED);
+        match more {
+            0 => named.join(" "),
+            more => format!("{} and {more} more", named.join(" ")),
+        }
     }
 
     /// A path of a layer as people know it: below the workspace, or absolute.
@@ -145,8 +168,8 @@ impl fmt::Display for Summary {
             .collect();
         let counts = match (counts.is_empty(), self.git) {
             (false, _) => counts.join(", "),
-            (true, 0) => "no file differs".to_owned(),
-            (true, _) => "no file outside of the git directory differs".to_owned(),
+            (true, 0) => "no changed files".to_owned(),
+            (true, _) => "no changed files outside the git directory".to_owned(),
         };
         write!(
             f,
@@ -174,7 +197,7 @@ impl fmt::Display for Summary {
         for path in self.conflicts.iter().take(MOST_LISTED) {
             write!(
                 f,
-                "\n  conflict  {}: it changed in the real tree too",
+                "\n  conflict  {}: changed in the real tree too",
                 quoted("", path)
             )?;
         }
@@ -185,7 +208,7 @@ impl fmt::Display for Summary {
         for tree in self.ignored.iter().take(MOST_LISTED) {
             write!(
                 f,
-                "\n  ignored   {}: {} files, {} bytes; by git's rules, applied when named",
+                "\n  ignored   {}: {} files, {} bytes; ignored by git, applied only when named",
                 quoted("", &tree.path),
                 tree.files,
                 tree.bytes
@@ -195,18 +218,91 @@ impl fmt::Display for Summary {
     }
 }
 
-fn told(f: &mut fmt::Formatter<'_>, word: &str, list: &[Told]) -> fmt::Result {
-    for told in list.iter().take(MOST_LISTED) {
+/// Tells a list. A short one as it is. Of a long one each reason has lines of its own, so that junk
+/// of one sort does not crowd out another: what lies in the root of the workspace, all of it, and
+/// some of what lies deeper.
+pub(crate) fn told<'a>(
+    f: &mut fmt::Formatter<'_>,
+    word: &str,
+    list: impl IntoIterator<Item = &'a ReportedPath>,
+) -> fmt::Result {
+    let list: Vec<&ReportedPath> = list.into_iter().collect();
+    let is_short = list.len() <= MOST_LISTED;
+    let mut deeper: BTreeMap<&str, usize> = BTreeMap::new();
+    for told in &list {
+        if !is_short && told.path.components().count() > 1 {
+            let count = deeper.entry(&told.why).or_default();
+            *count += 1;
+            if *count > MOST_OF_ONE_SORT {
+                continue;
+            }
+        }
         let path = quoted("", &told.path);
         // The reason can hold the words of an error, never of the agent.
         write!(f, "\n  {word:9} {path}: {}", told.why)?;
     }
-    more(f, word, list.len())
+    for (why, count) in deeper {
+        if let Some(rest @ 1..) = count.checked_sub(MOST_OF_ONE_SORT) {
+            write!(f, "\n  {word:9} and {rest} more: {why}")?;
+        }
+    }
+    Ok(())
 }
 
-fn more(f: &mut fmt::Formatter<'_>, word: &str, length: usize) -> fmt::Result {
+pub(crate) fn more(f: &mut fmt::Formatter<'_>, word: &str, length: usize) -> fmt::Result {
     match length.checked_sub(MOST_LISTED) {
         Some(rest) if rest > 0 => write!(f, "\n  {word:9} and {rest} more"),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct List(Vec<ReportedPath>);
+
+    impl fmt::Display for List {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            told(f, "flagged", &self.0)
+        }
+    }
+
+    fn one(path: &str, why: &str) -> ReportedPath {
+        let (path, why) = (path.into(), why.into());
+        ReportedPath { path, why }
+    }
+
+    #[test]
+    fn junk_of_one_sort_crowds_nothing_out() {
+        let junk = |number| one(&format!("a/{number:04}/Makefile"), "run by make");
+        let mut list: Vec<ReportedPath> = (0..1000).map(junk).collect();
+        list.push(one("Makefile", "run by make"));
+        list.push(one("z/package.json", "names scripts"));
+        let shown = List(list).to_string();
+        for wanted in [
+            "  Makefile: run",
+            " z/package.json: names",
+            " and 995 more: run by make",
+        ] {
+            assert!(
+                shown.contains(wanted.trim_start_matches(' ')),
+                "{wanted}: {shown}"
+            );
+        }
+        assert!(shown.lines().count() < 12, "{shown}");
+    }
+
+    #[test]
+    fn a_short_list_is_told_as_it_is() {
+        let list: Vec<ReportedPath> = (0..MOST_LISTED)
+            .map(|number| one(&format!("a/{number}"), "why"))
+            .collect();
+        let shown = List(list).to_string();
+        assert_eq!(
+            shown.lines().filter(|line| line.contains("a/")).count(),
+            MOST_LISTED
+        );
+        assert!(!shown.contains("more"));
     }
 }

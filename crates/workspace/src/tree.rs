@@ -1,10 +1,10 @@
-//! Steps in trees that an agent made or that others change meanwhile: one name at a time from
-//! an open directory, so that no link is followed and nothing leaves the tree.
+//! Access to trees that an agent wrote or that others change meanwhile: one name at a time from
+//! an open directory, so that no link is followed and no path leaves the tree.
 
 use crate::Moment;
 use ironcage_sys::rustix::fs::{
-    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fgetxattr, flistxattr, fstat,
-    openat2, readlinkat, statat,
+    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fgetxattr, flistxattr, fstat, openat,
+    openat2, readlinkat, statat, unlinkat,
 };
 use ironcage_sys::rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
@@ -23,15 +23,10 @@ const LONGEST_AT_ONCE: usize = 4000;
 /// What something in a tree is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A regular file.
     File,
-    /// A directory.
     Directory,
-    /// A symbolic link.
     Link,
-    /// A named pipe.
     Pipe,
-    /// A socket.
     Socket,
     /// A device; never a whiteout, which is no thing but the absence of one.
     Device,
@@ -40,7 +35,6 @@ pub enum Kind {
 /// What is known of one thing in a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// What it is.
     pub kind: Kind,
     /// The mode's permission and set-id bits.
     pub mode: u32,
@@ -168,7 +162,7 @@ pub(crate) fn open_file(above: BorrowedFd<'_>, name: &OsStr) -> io::Result<File>
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = openat2(above, name, flags, Mode::empty(), STRICT)?;
     if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::RegularFile {
-        return Err(io::Error::other("it is no regular file any more"));
+        return Err(io::Error::other("no longer a regular file"));
     }
     Ok(File::from(file))
 }
@@ -181,6 +175,18 @@ pub(crate) fn open_file_below(root: BorrowedFd<'_>, path: &Path) -> io::Result<F
     }
     let above = open_below(root, path.parent().unwrap_or(Path::new("")))?;
     open_file(above.as_fd(), path.file_name().unwrap_or_default())
+}
+
+/// Makes a file under a temporary name of ours. What has that name is a leftover of a command that
+/// was killed, or was put there by somebody who can write in the directory: a link, a second name
+/// of another file. It goes, and the new file is made exclusively.
+pub(crate) fn create_temporary(above: BorrowedFd<'_>, name: &str, mode: Mode) -> io::Result<File> {
+    match unlinkat(above, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(File::from(openat(above, name, flags, mode)?))
 }
 
 /// Names in a directory, in order.

@@ -1,7 +1,7 @@
-//! A difference as unified text, the way git writes it.
+//! Differences in git's unified format.
 //!
-//! Names are quoted as git quotes them. What is in files is escaped where it could act on a
-//! terminal, unless the bytes are asked for as they are.
+//! Names are quoted as git quotes them. File content is escaped where it could control a
+//! terminal, unless the caller asks for the raw bytes.
 
 use crate::Change;
 use crate::differences::{Difference, Roots, Versions, compare};
@@ -19,7 +19,6 @@ const CONTEXT: usize = 3;
 /// How a difference is written.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Style {
-    /// With colours.
     pub colour: bool,
     /// Bytes as they are, for `git apply`.
     pub raw: bool,
@@ -118,7 +117,7 @@ pub fn write(
             hunks(out, &old, &new, style)
         }
         Err(error) => {
-            let line = format!("It cannot be read: {error}");
+            let line = format!("Cannot read it: {error}");
             paint(out, style, Paint::Plain, line.as_bytes())
         }
     }

@@ -24,7 +24,7 @@ fn is_there(bed: &Bed, name: &str) -> bool {
 fn a_link_of_the_agents_with_the_beginning_of_a_listed_name_stays_aside() {
     let bed = Bed::new();
     let change = bed.changed_by(
-        "mkdir -p g/wrapper; echo x >g/wrapper/p; ln -s g gradle; ln -s y .yarn; ln -s h .hg; ln -s cfg .config; ln -s gh .github; ln -s g plain",
+        "mkdir -p g/wrapper; echo x >g/wrapper/p; ln -s g gradle; ln -s y .yarn; ln -s h .hg; ln -s cfg .config; ln -s gh .gitea; ln -s g plain",
     );
     let applied = apply(&bed, &change, &[]);
     for name in ["gradle", ".yarn", ".hg", ".config"] {
@@ -33,10 +33,10 @@ fn a_link_of_the_agents_with_the_beginning_of_a_listed_name_stays_aside() {
         assert!(held, "{name} in {applied}");
     }
     // Another name may lead there, and what is only told is told.
-    for name in ["plain", "g/wrapper/p", ".github"] {
+    for name in ["plain", "g/wrapper/p", ".gitea"] {
         assert!(is_there(&bed, name), "{name}");
     }
-    let told = |told: &ironcage_workspace::Told| told.path == Path::new(".github");
+    let told = |told: &ironcage_workspace::ReportedPath| told.path == Path::new(".gitea");
     assert!(applied.flagged.iter().any(told), "{applied}");
     apply(&bed, &change, &["gradle"]);
     assert!(is_there(&bed, "gradle"));
@@ -64,7 +64,7 @@ fn what_a_listed_link_of_the_hosts_leads_to_stays_aside() {
         assert!(!is_there(&bed, name), "{name}");
     }
     let why = applied.to_string();
-    assert!(why.contains("the name .envrc leads to it"), "{why}");
+    assert!(why.contains("the link .envrc points to it"), "{why}");
     // Named, it comes; named from above, it does not.
     apply(&bed, &change, &["conf"]);
     assert_eq!(bed.read("conf/env").as_deref(), Some("ours\n"));

@@ -1,6 +1,6 @@
 //! The cases. Each says what is not as promised, or nothing.
 
-use crate::scene::{Finding, MINUTE, Scene, demand, marker, same, stray};
+use super::scene::{Finding, MINUTE, Scene, demand, marker, same, stray};
 use ironcage_tests::{Running, processes_with, tree, wait_until};
 use rustix::process::Signal;
 use std::io::Read;
@@ -87,7 +87,7 @@ fn the_workspace_is_written_and_nothing_outside(scene: &Scene) -> Finding {
 }
 
 fn what_is_written_is_kept_aside_unless_the_real_files_are_asked_for(scene: &Scene) -> Finding {
-    let mut flags = scene.rung.flags();
+    let mut flags = scene.level.flags();
     flags.push("-q");
     let ran = scene.stage.sh_with(&flags, "echo in > inside; cat inside");
     same(ran.stdout(), "in\n".into(), &ran)?;
@@ -128,7 +128,7 @@ fn nothing_is_left_behind(scene: &Scene) -> Finding {
     let deep = "mkdir -p $HOME/a/b/c && chmod 000 $HOME/a/b && ln -s / $TMPDIR/link";
     let ran = scene.sh(deep);
     same(ran.code(), 0, &ran)?;
-    let ran = Running::start(&mut scene.command(&["--isolation", "no-such-rung"], &["true"]))
+    let ran = Running::start(&mut scene.command(&["--isolation", "no-such-level"], &["true"]))
         .finish(MINUTE);
     same(ran.code(), 125, &ran)?;
     let left = tree(&scene.temporary());

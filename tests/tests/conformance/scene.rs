@@ -1,6 +1,6 @@
 //! The scene of a case: a stage, a backend, and what is asked of them.
 
-use crate::rung::Rung;
+use super::isolation::IsolationLevel;
 use ironcage_tests::{DIRECT, Ran, Running, Stage, TEST_USER, Who};
 use std::os::unix::fs::chown;
 use std::path::PathBuf;
@@ -14,25 +14,25 @@ pub(crate) type Finding = Result<(), String>;
 
 pub(crate) struct Scene {
     pub(crate) stage: Stage,
-    pub(crate) rung: Rung,
+    pub(crate) level: IsolationLevel,
 }
 
 impl Scene {
-    pub(crate) fn new(who: Who, rung: Rung) -> Option<Scene> {
+    pub(crate) fn new(who: Who, level: IsolationLevel) -> Option<Scene> {
         let stage = Stage::new(who)?;
         let temporary = stage.base().join("tmp");
         stage.mkdir(&temporary);
-        if rung == Rung::Landlock && who == Who::Root {
+        if level == IsolationLevel::Landlock && who == Who::Root {
             // There the agent is the workspace's owner, who must not be root.
             let (uid, gid) = account(TEST_USER);
             chown(stage.project(), Some(uid), Some(gid)).expect("the project's owner");
         }
-        Some(Scene { stage, rung })
+        Some(Scene { stage, level })
     }
 
-    /// A cage on the real files, which every rung has.
+    /// A cage on the real files, which every isolation level has.
     pub(crate) fn command(&self, flags: &[&str], command: &[&str]) -> Command {
-        let mut all = self.rung.flags();
+        let mut all = self.level.flags();
         all.push("-q");
         all.extend(DIRECT);
         all.extend(flags);

@@ -1,21 +1,22 @@
 //! The supervisor's side of a cage: forks it, hears it, ends it.
 
-mod birth;
+mod starting;
 
-pub use birth::Birth;
-pub(crate) use birth::Guard;
+pub(crate) use starting::Guard;
+pub use starting::StartingCage;
 
 use crate::ids::{Range, Reaped};
 use crate::init::InnerStreams;
 use crate::order::Order;
 use crate::spawner::COMMAND;
 use crate::wire::{self, ExecOrder, FromInit, ToInit};
-use crate::{Grounds, Sibling, StartError, descendants};
-use ironcage_egress::Door;
+use crate::{MountContext, Sibling, StartError, descendants};
+use ironcage_egress::{Proxy, ProxyIds};
 use ironcage_layers::cgroup::{Cgroup, CgroupLimits};
 use ironcage_layers::overlay::renew;
 use ironcage_model::CageId;
 use ironcage_plan::{Command, Plan};
+use ironcage_sys::process::close_together;
 use ironcage_sys::rustix::fs::{Gid, Uid, fchown};
 use ironcage_sys::rustix::net::{Shutdown, shutdown};
 use ironcage_sys::rustix::pipe::{PipeFlags, pipe_with};
@@ -64,7 +65,6 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// Makes both ends.
     pub(crate) fn make(kind: StreamKind) -> io::Result<Ends> {
         if let StreamKind::Terminal { size } = kind {
             // Made by PID 1, from the cage's own devpts.
@@ -123,14 +123,16 @@ pub struct Cage {
     root: OwnedFd,
     proc: OwnedFd,
     shared_memory: Option<OwnedFd>,
-    grounds: Option<Grounds>,
+    sockets: Option<OwnedFd>,
+    mount_context: Option<MountContext>,
     overlays: Vec<OwnedFd>,
+    resolver: Option<OwnedFd>,
     cgroup: Option<Cgroup>,
     range: Option<Range>,
     /// The agent's ids outside, where they are not the caller's own.
     agent: Option<(u32, u32)>,
-    _children: Vec<Reaped>,
-    door: Option<Door>,
+    children: Vec<Reaped>,
+    proxy: Option<Proxy>,
     per_port: Option<String>,
     gone: bool,
 }
@@ -212,6 +214,12 @@ impl Cage {
         self.shared_memory.as_ref().map(AsFd::as_fd)
     }
 
+    /// Where the kernel lists the sockets of its network namespace, where somebody has to count
+    /// what they hold.
+    pub fn sockets(&self) -> Option<BorrowedFd<'_>> {
+        self.sockets.as_ref().map(AsFd::as_fd)
+    }
+
     /// The cage's ephemeral storage, bounded by its size; `None` where it has a directory on
     /// the host instead.
     pub fn storage(&self) -> Option<BorrowedFd<'_>> {
@@ -224,8 +232,8 @@ impl Cage {
     }
 
     /// What leases and scopes stand on, where the backend has them.
-    pub fn grounds(&self) -> Option<&Grounds> {
-        self.grounds.as_ref()
+    pub fn mount_context(&self) -> Option<&MountContext> {
+        self.mount_context.as_ref()
     }
 
     /// In a scope: what it has of its cage's storage, where both share that.
@@ -233,8 +241,8 @@ impl Cage {
     /// # Errors
     /// Where there is no descriptor to be had.
     pub fn stand_beside(&mut self, sibling: &Sibling) -> io::Result<()> {
-        if let (Some(grounds), Some(storage)) = (&mut self.grounds, &sibling.storage) {
-            grounds.beside = Some(storage.try_clone()?);
+        if let (Some(mount_context), Some(storage)) = (&mut self.mount_context, &sibling.storage) {
+            mount_context.beside = Some(storage.try_clone()?);
         }
         Ok(())
     }
@@ -254,17 +262,29 @@ impl Cage {
         self.cgroup.as_ref()
     }
 
-    /// The network door, where there is one.
-    pub fn door(&self) -> Option<&Door> {
-        self.door.as_ref()
+    /// The egress proxy, where there is one.
+    pub fn proxy(&self) -> Option<&Proxy> {
+        self.proxy.as_ref()
     }
 
-    /// Takes the network door away from the cage, which has no network without it.
-    pub fn take_door(&mut self) -> Option<Door> {
-        self.door.take()
+    /// Takes the egress proxy away from the cage, which has no network without it.
+    pub fn take_proxy(&mut self) -> Option<Proxy> {
+        self.proxy.take()
     }
 
-    /// Why the door listens on single ports only; `None` where it has every one.
+    /// The resolver's socket of a cage without a network, for who reads it.
+    pub fn take_resolver(&mut self) -> Option<OwnedFd> {
+        self.resolver.take()
+    }
+
+    /// Ids that an egress proxy of this cage becomes, where root started it.
+    pub fn proxy_ids(&self) -> Option<ProxyIds> {
+        self.range
+            .as_ref()
+            .map(|range| ProxyIds { id: range.last() })
+    }
+
+    /// Why the proxy listens on single ports only; `None` where it has every one.
     pub fn per_port(&self) -> Option<&str> {
         self.per_port.as_deref()
     }
@@ -357,10 +377,10 @@ impl Cage {
     /// Why the cage cannot be held, if it cannot.
     pub fn cannot_hold(&self) -> Option<&'static str> {
         if self.guard.is_some() {
-            return Some("below a guardian it cannot be stopped as a whole");
+            return Some("without a PID namespace the cage cannot be paused as a whole");
         }
         let none = self.overlays.is_empty();
-        none.then_some("it has no copy-on-write view that could be renewed")
+        none.then_some("the cage has no copy-on-write view to refresh")
     }
 
     /// Stops every process of the cage but PID 1, for a moment that the command's shell and the
@@ -375,6 +395,25 @@ impl Cage {
         let renewed = self.overlays.iter().map(AsFd::as_fd).try_for_each(renew);
         self.tell(&ToInit::Release)?;
         renewed
+    }
+
+    /// Stops every process of the cage but PID 1 while somebody counts what it uses; neither the
+    /// command's shell nor the supervisor takes it for a stop.
+    pub fn pause(&self) -> io::Result<()> {
+        self.hold()?;
+        match self.guard {
+            // PID 1 keeps quiet about it, and the supervisor does it.
+            Some(_) => self.freeze(),
+            None => Ok(()),
+        }
+    }
+
+    /// Lets what was paused go on.
+    pub fn unpause(&self) -> io::Result<()> {
+        if self.guard.is_some() {
+            self.resume()?;
+        }
+        self.tell(&ToInit::Release)
     }
 
     /// Lets a stopped command go on, in the foreground of its terminal.
@@ -394,7 +433,7 @@ impl Cage {
         if !self.gone {
             match self.guard.take() {
                 Some(guard) => {
-                    // One write where there is a group; the guardian has the rest.
+                    // One write where there is a group; the subreaper has the rest.
                     if let Some(cgroup) = &self.cgroup {
                         let _ = cgroup.kill();
                     }
@@ -406,15 +445,39 @@ impl Cage {
         }
     }
 
+    /// As [`bury`](Self::bury), for a caller that goes on: everything is closed.
+    ///
+    /// # Errors
+    /// Where the cgroup cannot be removed.
+    pub fn remove(mut self) -> Result<(), StartError> {
+        let _ = shutdown(&self.control, Shutdown::Both);
+        self.kill();
+        let cgroup = self.cgroup.take();
+        Ok(cgroup.map_or(Ok(()), Cgroup::remove_and_close)?)
+    }
+
     /// Waits for a PID 1 that has ended by itself, and removes what belongs to the cage
     /// outside.
     pub fn bury(mut self) -> Result<(), StartError> {
         let _ = shutdown(&self.control, Shutdown::Both);
         self.kill();
-        match self.cgroup.take() {
-            Some(cgroup) => Ok(cgroup.remove()?),
-            None => Ok(()),
-        }
+        let removed = self.cgroup.take().map_or(Ok(()), Cgroup::remove);
+        drop(std::mem::take(&mut self.children));
+        drop(self.proxy.take());
+        // With these go the cage's mounts, which nobody else has open.
+        let mut mounts = std::mem::take(&mut self.overlays);
+        mounts.extend(
+            self.mount_context
+                .take()
+                .map(MountContext::into_descriptors)
+                .into_iter()
+                .flatten(),
+        );
+        let closed = close_together(mounts).map_err(StartError::Channel);
+        // The caller ends soon, and the kernel closes the rest at once.
+        std::mem::forget(self);
+        removed?;
+        closed
     }
 }
 

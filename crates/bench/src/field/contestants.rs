@@ -1,11 +1,11 @@
 //! The sandboxes of the field's table, each with the command line that its users take.
 
-use crate::BenchError;
 use crate::arm::Arm;
 use crate::peers::{Bundle, BwrapView, bwrap_arguments, find_program, version};
 use crate::resident::{CGROUP, HYBRID, Resident};
 use crate::scratch::Scratch;
 use crate::task::{self, LEASED, leased_line};
+use crate::{ArmError, BenchError, own_program};
 use ironcage_sys::rustix::process::geteuid;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -74,7 +74,7 @@ const UNSHARE: [&str; 10] = [
 ];
 
 /// Those that this host has and this user may start; the others with the reason.
-pub(super) fn all(ironcage: &Path) -> (Vec<Contestant>, Vec<(&'static str, String)>) {
+pub(super) fn all(ironcage: &Path) -> (Vec<Contestant>, Vec<(&'static str, ArmError)>) {
     let mut present = Vec::new();
     let mut absent = Vec::new();
     for (name, kind, program, package) in ALL {
@@ -84,9 +84,9 @@ pub(super) fn all(ironcage: &Path) -> (Vec<Contestant>, Vec<(&'static str, Strin
         };
         let needs_root = matches!(kind, Kind::Chroot | Kind::Nspawn | Kind::Oci("runsc"));
         match found {
-            None => absent.push((name, format!("not installed (package {package})"))),
+            None => absent.push((name, ArmError::NotInstalled { package })),
             Some(_) if needs_root && !geteuid().is_root() => {
-                absent.push((name, "needs root".to_owned()));
+                absent.push((name, ArmError::NeedsRoot));
             }
             Some(program) => present.push(Contestant {
                 name,
@@ -162,7 +162,10 @@ impl Contestant {
                 let flags = ["run", "-q", "--workspace-mode", "direct", "--"];
                 (program, with(flags.map(OsString::from).to_vec()))
             }
-            Kind::Leases => (program, with(leased_line(scratch.work()))),
+            Kind::Leases => {
+                let line = leased_line(&program, scratch.work());
+                (own_program()?, with(line))
+            }
             Kind::Bwrap => {
                 let view = BwrapView {
                     workspace: scratch.work(),
@@ -241,7 +244,6 @@ impl Contestant {
     pub(super) fn arm(
         &self,
         scratch: &Scratch,
-        ironcage: &Path,
         purpose: &str,
         command: &[OsString],
     ) -> Result<Arm, BenchError> {
@@ -251,22 +253,21 @@ impl Contestant {
         }
         let mut line: Vec<OsString> = vec!["__bench-launcher".into(), "--".into(), program.into()];
         line.extend(arguments);
-        Resident::start(self.name, ironcage, &line, scratch).map(Arm::Resident)
+        Resident::start(self.name, &own_program()?, &line, scratch).map(Arm::Resident)
     }
 
     /// Finds out whether it starts at all; the reason if not.
     pub(super) fn try_out(
         &mut self,
         scratch: &Scratch,
-        ironcage: &Path,
-    ) -> Result<Result<(), String>, BenchError> {
+    ) -> Result<Result<(), ArmError>, BenchError> {
         let command = [OsString::from("/bin/true")];
-        let plain = self.arm(scratch, ironcage, "try", &command)?.measure()?;
+        let plain = self.arm(scratch, "try", &command)?.measure()?;
         let hybrid = geteuid().is_root() && Path::new(HYBRID).is_dir();
         if plain.is_err() && self.kind == Kind::Oci("crun") && hybrid {
             self.private_cgroup = true;
             self.about.push_str(", the version 2 cgroup tree alone");
-            let again = self.arm(scratch, ironcage, "again", &command)?.measure()?;
+            let again = self.arm(scratch, "again", &command)?.measure()?;
             return Ok(again.map(drop));
         }
         Ok(plain.map(drop))
@@ -334,7 +335,10 @@ mod tests {
         );
         assert_eq!(present.len() + absent.len(), ALL.len());
         for (_, reason) in absent {
-            assert!(reason.contains("package") || reason.contains("root"));
+            assert!(matches!(
+                reason,
+                ArmError::NotInstalled { .. } | ArmError::NeedsRoot
+            ));
         }
     }
 }

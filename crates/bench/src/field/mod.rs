@@ -14,7 +14,7 @@ use crate::statistics::{Shuffle, Summary, median};
 use crate::syscalls;
 use crate::table::{Table, number};
 use crate::task;
-use crate::{BenchError, HostFacts};
+use crate::{ArmError, BenchError, HostFacts};
 use contestants::Contestant;
 use ironcage_sys::bench::{Launch, Program, wait_for};
 use serde::Serialize;
@@ -32,7 +32,6 @@ pub struct FieldRequest {
     pub runs: usize,
 }
 
-/// What was measured.
 #[derive(Debug, Clone, Serialize)]
 pub struct FieldReport {
     bench: &'static str,
@@ -130,11 +129,11 @@ pub fn bench_field(request: &FieldRequest) -> Result<FieldReport, BenchError> {
     let (contestants, missing) = contestants::all(ironcage);
     let mut absent: Vec<(String, String)> = missing
         .into_iter()
-        .map(|(name, reason)| (name.to_owned(), reason))
+        .map(|(name, reason)| (name.to_owned(), reason.to_string()))
         .collect();
     let mut runners = Vec::new();
     for mut contestant in contestants {
-        match contestant.try_out(&scratch, ironcage)? {
+        match contestant.try_out(&scratch)? {
             Ok(()) => runners.push(Runner {
                 contestant,
                 start: Vec::new(),
@@ -148,7 +147,7 @@ pub fn bench_field(request: &FieldRequest) -> Result<FieldReport, BenchError> {
                     reason,
                 });
             }
-            Err(reason) => absent.push((contestant.name.to_owned(), reason)),
+            Err(reason) => absent.push((contestant.name.to_owned(), reason.to_string())),
         }
     }
     time_starts(&mut runners, &scratch, request)?;
@@ -167,7 +166,7 @@ pub fn bench_field(request: &FieldRequest) -> Result<FieldReport, BenchError> {
     })
 }
 
-fn failed(contestant: &Contestant) -> impl FnOnce(String) -> BenchError {
+fn failed(contestant: &Contestant) -> impl FnOnce(ArmError) -> BenchError {
     let arm = contestant.name.to_owned();
     move |reason| BenchError::Failed { arm, reason }
 }
@@ -181,7 +180,7 @@ fn time_starts(
     let mut arms = Vec::new();
     for runner in runners.iter() {
         let contestant = &runner.contestant;
-        arms.push(contestant.arm(scratch, &request.ironcage, "start", &command)?);
+        arms.push(contestant.arm(scratch, "start", &command)?);
     }
     let mut shuffle = Shuffle::new();
     for _ in 0..request.runs {
@@ -199,13 +198,13 @@ fn time_calls(
     scratch: &Scratch,
     request: &FieldRequest,
 ) -> Result<(), BenchError> {
-    syscalls::lay_out(scratch, &request.ironcage)?;
+    syscalls::lay_out(scratch)?;
     let mut arms = Vec::new();
     for runner in runners.iter() {
         let contestant = &runner.contestant;
         let program = contestant.work(scratch).join(syscalls::PROGRAM);
         let command = [program.into(), OsString::from(syscalls::TIMER)];
-        arms.push(contestant.arm(scratch, &request.ironcage, "calls", &command)?);
+        arms.push(contestant.arm(scratch, "calls", &command)?);
     }
     let mut shuffle = Shuffle::new();
     for _ in 0..rounds(request) {
@@ -235,7 +234,7 @@ fn time_tasks(
     for runner in runners.iter() {
         let contestant = &runner.contestant;
         let command = ["/bin/sh", "task.sh"].map(OsString::from);
-        let arm = contestant.arm(scratch, &request.ironcage, "task", &command)?;
+        let arm = contestant.arm(scratch, "task", &command)?;
         let (name, about) = (contestant.name, contestant.about.clone());
         let fetch = contestant.fetch(scratch, "result")?;
         workers.push(task::Worker::new(name, about, arm).with_fetch(fetch));
@@ -281,8 +280,10 @@ fn weigh(contestant: &Contestant, scratch: &Scratch) -> Result<Option<f64>, Benc
     }
     let status = wait_for(pid).map_err(BenchError::call("waitpid"))?;
     if !status.success() {
-        let reason = format!("{status}: {}", complaints.take());
-        return Err(failed(contestant)(reason));
+        return Err(failed(contestant)(ArmError::Status {
+            status: status.to_string(),
+            complaints: complaints.take(),
+        }));
     }
     Ok(weighed)
 }

@@ -1,11 +1,12 @@
-//! The flags that describe a cage, shared by every command that makes or shows one.
+//! The flags that describe a cage, shared by every command that starts or shows one.
 
+mod image;
 mod prepare;
 
-pub(crate) use prepare::{Judgement, Prepared};
+pub(crate) use prepare::{Judgement, PreparedCage};
 
 use crate::error::CliError;
-use crate::values::{LayerName, Offered, count};
+use crate::values::{LayerName, NamedValue, SuggestedName, count};
 use clap::{Args, ValueHint};
 use ironcage_model::{Destination, Extent, HOST_NAME, Isolation, Layer, Mark, Publish, ShellMode};
 use ironcage_policy::{
@@ -16,203 +17,210 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-/// Flags that describe a cage.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct CageFlags {
-    /// Profile to start from (see `ironcage profile list`)
-    #[arg(long, value_name = "NAME", value_parser = Offered::profiles(), help_heading = "Policy")]
+    /// Profile to extend (see `ironcage profile list`)
+    #[arg(long, value_name = "NAME", value_parser = SuggestedName::profiles(), help_heading = "Policy")]
     profile: Option<String>,
-    /// Policy file to use instead of looking for ironcage.toml
+    /// Policy file to use instead of ironcage.toml
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Policy")]
     policy: Option<PathBuf>,
-    /// How the cage is made: namespace, oci, chroot or landlock
-    #[arg(long, value_name = "RUNG", help_heading = "Policy")]
+    /// Isolation level: namespace, oci, chroot or landlock
+    #[arg(long, value_name = "LEVEL", value_parser = NamedValue::<Isolation>::of(&["namespace", "oci", "chroot", "landlock"]), hide_possible_values = true, help_heading = "Policy")]
     isolation: Option<Isolation>,
-    /// The runtime of --isolation oci: crun, or an absolute path to one [default: the crun of the system]
+    /// OCI runtime for --isolation oci: crun, or an absolute path [default: the system's crun]
     #[arg(long, value_name = "RUNTIME", help_heading = "Policy")]
     oci_runtime: Option<PathBuf>,
-    /// Let the cage start although these required layers are missing (can be repeated)
+    /// Start even if this required layer is missing (can be repeated)
     #[arg(long, value_name = "LAYER", value_parser = LayerName, value_delimiter = ',', hide_possible_values = true, help_heading = "Policy")]
     allow_degraded: Vec<Layer>,
-    /// Refuse to start unless this layer holds (can be repeated)
+    /// Refuse to start without this layer (can be repeated)
     #[arg(long, value_name = "LAYER", value_parser = LayerName, hide_possible_values = true, help_heading = "Policy")]
     require: Vec<Layer>,
-    /// Confirm a workspace or a path that gives away much, such as your home directory or keys
+    /// Confirm a risky workspace or path, such as your home directory or keys
     #[arg(long, help_heading = "Policy")]
     i_know: bool,
 
-    /// Let the agent read this path (can be repeated)
+    /// Make PATH readable (can be repeated)
     #[arg(short, long, value_name = "PATH", value_hint = ValueHint::AnyPath, help_heading = "Files")]
     read: Vec<PathBuf>,
-    /// Let the agent write this path; PATH:direct writes through at once, else the change is kept
-    /// aside like the workspace's (can be repeated)
+    /// Make PATH writable, copy-on-write like the workspace; PATH:direct writes to the real files
+    /// (can be repeated)
     #[arg(short, long, value_name = "PATH[:direct]", value_hint = ValueHint::AnyPath, help_heading = "Files")]
     write: Vec<PathBuf>,
-    /// Hide this path, even below something readable; '*.pem' and '**/.env' hide such names at any
-    /// depth, as they are at the start (can be repeated)
+    /// Hide PATH, even below a readable path; '*.pem' and '**/.env' hide matching files that exist
+    /// at the start, at any depth (can be repeated)
     #[arg(long, value_name = "PATH|PATTERN", value_hint = ValueHint::AnyPath, help_heading = "Files")]
     hide: Vec<PathBuf>,
-    /// Do not show toolchains outside of the system's directories that PATH names
+    /// Hide toolchains in PATH that are outside the system directories
     #[arg(long, help_heading = "Files")]
     no_toolchains: bool,
-    /// Keep this path of the home directory for the next run in this workspace (can be repeated)
+    /// Keep PATH of the home directory for the next run in this workspace (can be repeated)
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath, help_heading = "Files")]
     state: Vec<PathBuf>,
-    /// Keep nothing, and see nothing that was kept: no state, no caches
+    /// Neither use nor keep state and caches
     #[arg(long, conflicts_with = "state", help_heading = "Files")]
     no_state: bool,
-    /// Read what your own caches of cargo, npm, pip, uv and Go hold through those that are kept
+    /// Let the kept caches read through to your own cargo, npm, pip, uv and Go caches
     #[arg(long, conflicts_with = "no_state", help_heading = "Files")]
     host_caches: bool,
-    /// The workspace [default: the repository around the current directory, else that directory]
+    /// Workspace [default: the repository around the current directory, or that directory]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = "Files")]
     workspace: Option<PathBuf>,
-    /// A directory with a system in it, seen instead of the host's own
-    #[arg(long, value_name = "DIR", help_heading = "Files")]
+    /// Use DIR as the root file system, not the host's
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = "Files")]
     root: Option<PathBuf>,
-    /// How the workspace appears: cow, apply, leased, direct, read-only or scratch
-    #[arg(long, value_name = "MODE", help_heading = "Files")]
+    /// Use a container image as the root file system; `run` pulls it if it is missing
+    #[arg(
+        long,
+        value_name = "IMAGE",
+        conflicts_with = "root",
+        help_heading = "Files"
+    )]
+    image: Option<String>,
+    /// Workspace mode: cow, apply, leased, direct, read-only or scratch
+    #[arg(long, value_name = "MODE", value_parser = NamedValue::<WorkspaceMode>::of(&["cow", "apply", "leased", "direct", "read-only", "scratch"]), hide_possible_values = true, help_heading = "Files")]
     workspace_mode: Option<WorkspaceMode>,
-    /// Keep what is changed in memory while the cage runs, where --disk bounds it hard; it is
-    /// written down at the end. Starts from the real files
+    /// Keep changes in memory while the cage runs, where --disk is a hard limit, and write them to
+    /// disk at the end. Starts from the real files
     #[arg(long, help_heading = "Files")]
     in_memory: bool,
-    /// Start from the real files although an earlier change is pending, which stays
+    /// Start from the real files; an earlier pending change stays
     #[arg(long, help_heading = "Files")]
     fresh: bool,
-    /// Leave this protected path of the workspace writable; with --workspace-mode apply, let it come over, as
-    /// any other that the host would execute or trust, such as Makefile (can be repeated)
+    /// Make a protected workspace path writable; with --workspace-mode apply, also apply it, like
+    /// any other file that the host would execute or trust, such as Makefile (can be repeated)
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath, help_heading = "Files")]
     unprotect: Vec<PathBuf>,
-    /// Working directory; without --workspace, the workspace is the repository around it
-    /// [default: the current one]
+    /// Working directory; without --workspace, the workspace is the repository around it [default:
+    /// the current directory]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = "Files")]
     cwd: Option<PathBuf>,
 
-    /// Set a variable, or pass the caller's (can be repeated)
-    #[arg(long, value_name = "NAME[=VALUE]", help_heading = "Process")]
+    /// Set an environment variable, or pass yours through (can be repeated)
+    #[arg(short, long, value_name = "NAME[=VALUE]", help_heading = "Process")]
     env: Vec<EnvRule>,
-    /// Let the cage live on when its command is over, until it is stopped (with run -d)
+    /// Keep the cage running after its command ends, until it is stopped (with run -d)
     #[arg(long, help_heading = "Process")]
     pub(crate) sticky: bool,
-    /// Put every file, program and socket that is used on record, for `ironcage policy tighten` and
-    /// `policy test`; each use costs some ten microseconds more
+    /// Record every use of a file, program or socket, for `ironcage policy tighten` and `policy
+    /// test`; adds some ten microseconds to each use
     #[arg(long, help_heading = "Process")]
     pub(crate) observe: bool,
-    /// Host name inside
+    /// Host name in the cage
     #[arg(long, value_name = "NAME", help_heading = "Process")]
     hostname: Option<String>,
-    /// Be user 0 inside; outside that is still nobody
+    /// Run as user 0 inside the cage, which has no privileges on the host
     #[arg(long, help_heading = "Process")]
     root_inside: bool,
-    /// Where commands of the agent's shell run: plain, in the cage, or scoped, each that needs a
-    /// lease beside it, with that lease alone
-    #[arg(long, value_name = "WAY", help_heading = "Process")]
+    /// How the agent's shell commands run: `plain` (in the cage) or `scoped` (a command that needs a
+    /// lease runs in a scope of its own, and only that scope holds the lease)
+    #[arg(long, value_name = "MODE", value_parser = NamedValue::<ShellMode>::of(&["plain", "scoped"]), hide_possible_values = true, help_heading = "Process")]
     shell: Option<ShellMode>,
-    /// Against what agents learn of each other by sharing a processor: off, cores or hardened
-    #[arg(long, value_name = "MEANS", help_heading = "Process")]
+    /// Side-channel mitigation between agents that share a CPU: off, cores or hardened
+    #[arg(long, value_name = "MODE", value_parser = NamedValue::<SideChannels>::of(&["off", "cores", "hardened"]), hide_possible_values = true, help_heading = "Process")]
     side_channels: Option<SideChannels>,
-    /// Give back one capability inside the cage's namespaces (can be repeated)
-    #[arg(long, value_name = "NAME", value_parser = Offered::capabilities(), hide_possible_values = true, help_heading = "Process")]
+    /// Grant a capability in the cage's namespaces (can be repeated)
+    #[arg(long, value_name = "NAME", value_parser = SuggestedName::capabilities(), hide_possible_values = true, help_heading = "Process")]
     cap: Vec<String>,
-    /// List of system calls: standard or minimal
-    #[arg(long, value_name = "LIST", value_parser = Offered::syscall_lists(), hide_possible_values = true, help_heading = "Process")]
+    /// System call list: standard or minimal
+    #[arg(long, value_name = "LIST", value_parser = SuggestedName::syscall_lists(), hide_possible_values = true, help_heading = "Process")]
     syscalls: Option<String>,
-    /// Add a group of system calls, such as debug (can be repeated)
-    #[arg(long, value_name = "GROUP", value_parser = Offered::syscall_groups(), hide_possible_values = true, help_heading = "Process")]
+    /// Add a system call group, for example debug (can be repeated)
+    #[arg(long, value_name = "GROUP", value_parser = SuggestedName::syscall_groups(), hide_possible_values = true, help_heading = "Process")]
     syscall_group: Vec<String>,
 
-    /// Let connections out to this host: NAME[:PORT], '*.NAME', '**.NAME', an address or a
-    /// network; without a port 80 and 443 (can be repeated)
+    /// Allow connections to HOST: NAME[:PORT], '*.NAME', '**.NAME', an address or a network; the
+    /// default ports are 80 and 443 (can be repeated)
     #[arg(long, value_name = "HOST", help_heading = "Network")]
     allow_host: Vec<String>,
-    /// Let no connection out to this host, even where it is allowed (can be repeated)
+    /// Deny connections to HOST, even where a rule allows them (can be repeated)
     #[arg(long, value_name = "HOST", help_heading = "Network")]
     deny_host: Vec<String>,
-    /// Let only such requests out to a host: '[METHOD,..] NAME[:PORT][/PATH]', where * stands for
-    /// a part of the path and ** for any number (can be repeated)
+    /// Allow only these requests to a host: '[METHOD,..] NAME[:PORT][/PATH]', where * matches one
+    /// path segment and ** any number (can be repeated)
     #[arg(long, value_name = "REQUESTS", help_heading = "Network")]
     http_allow: Vec<String>,
-    /// Let the network door put a secret of yours on requests to a host; the cage has a
-    /// placeholder in the variable NAME. SOURCE is env:NAME, file:PATH, command:TEXT or
-    /// keyring:SERVICE/USER; without one, your own variable NAME (can be repeated)
+    /// Inject a secret into requests to HOST; the cage has a placeholder in the variable NAME.
+    /// SOURCE is env:NAME, file:PATH, command:TEXT or keyring:SERVICE/USER [default: env:NAME].
+    /// HOST must prove its name by TLS, or be http://host.ironcage:PORT, a loopback port of the
+    /// host (can be repeated)
     #[arg(long, value_name = "NAME[=SOURCE]@HOST", help_heading = "Network")]
     secret: Vec<String>,
-    /// Let the network door sign requests to hosts of Amazon's anew, with your keys; the cage
-    /// signs with placeholders. SOURCE is env (the default: your variables AWS_ACCESS_KEY_ID and
-    /// so on), file:PATH or command:TEXT, which say them as a credential_process does
+    /// Sign requests to AWS hosts with your keys; the cage signs with placeholders. SOURCE is env
+    /// (AWS_ACCESS_KEY_ID and so on), file:PATH or command:TEXT, in the format of a
+    /// credential_process. Requests that return credentials are signed only if the policy names
+    /// them [default source: env]
     #[arg(long, value_name = "[SOURCE@]HOST[,HOST]", help_heading = "Network")]
     aws: Option<String>,
-    /// Let the network door use your login of an agent, claude or codex, and renew it; the cage
-    /// has a file of placeholders in its place (can be repeated)
-    #[arg(long, value_name = "AGENT", help_heading = "Network")]
+    /// Use and renew your login of an agent, claude or codex; the cage has a file of placeholders
+    /// in its place (can be repeated)
+    #[arg(long, value_name = "AGENT", value_parser = SuggestedName::logins(), hide_possible_values = true, help_heading = "Network")]
     login: Vec<String>,
-    /// Let connections out to the hosts of a bundle, such as github or pip (can be repeated)
-    #[arg(long, value_name = "NAME", help_heading = "Network")]
+    /// Allow connections to the hosts of a bundle, for example github or pip (can be repeated)
+    #[arg(long, value_name = "NAME", value_parser = SuggestedName::bundles(), hide_possible_values = true, help_heading = "Network")]
     allow_bundle: Vec<String>,
-    /// Reach this port of the host's own loopback, as host.ironcage (can be repeated)
+    /// Allow connections to a loopback port of the host, as host.ironcage (can be repeated)
     #[arg(long, value_name = "PORT", help_heading = "Network")]
     allow_host_port: Vec<u16>,
-    /// Take this address for a name, and ask no resolver (can be repeated)
+    /// Resolve NAME to ADDRESS without DNS (can be repeated)
     #[arg(long, value_name = "NAME=ADDRESS", help_heading = "Network")]
     resolve: Vec<String>,
-    /// off: no network, whatever the policy allows; listed: what is allowed; live: also what
-    /// `ironcage net allow` allows later; open: every host
-    #[arg(long, value_name = "MODE", help_heading = "Network")]
+    /// Network mode: off (no network, whatever the policy allows), listed (only allowed hosts),
+    /// live (also hosts that `ironcage net allow` adds later) or open (every host)
+    #[arg(long, value_name = "MODE", value_parser = NamedValue::<NetworkMode>::of(&["off", "listed", "live", "open"]), hide_possible_values = true, help_heading = "Network")]
     network: Option<NetworkMode>,
-    /// Reach this Unix socket of the host's, and no other; what commands the host, such as
+    /// Allow connections to a Unix socket on the host; a socket that controls the host, such as
     /// docker.sock, needs --i-know (can be repeated)
-    #[arg(long, value_name = "PATH", help_heading = "Network")]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath, help_heading = "Network")]
     allow_socket: Vec<PathBuf>,
-    /// Reach a port inside at the host's 127.0.0.1: OUTER:INNER, such as 8080:3000 (can be
+    /// Publish a port of the cage on the host's loopback: OUTER:INNER, for example 8080:3000 (can be
     /// repeated)
-    #[arg(long, value_name = "PORTS", help_heading = "Network")]
+    #[arg(short, long, value_name = "PORTS", help_heading = "Network")]
     publish: Vec<Publish>,
-    /// Bound what goes out, such as bytes-out=100M: connections, requests-per-second,
+    /// Limit outgoing traffic, for example bytes-out=100M: connections, requests-per-second,
     /// bytes-out-per-host, bytes-out, new-hosts-per-minute, body (can be repeated)
     #[arg(long, value_name = "NAME=VALUE", help_heading = "Network")]
     network_limit: Vec<NetworkLimit>,
 
-    /// Memory, such as 2G or 50%
+    /// Memory limit, for example 2G or 50%
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     memory: Option<Amount>,
-    /// Processors, such as 1.5 or 50%
+    /// CPU limit, for example 1.5 or 50%
     #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
     cpus: Option<Cpus>,
-    /// Processes and threads
+    /// Limit on processes and threads
     #[arg(long, value_name = "NUMBER", value_parser = count::<u32>, help_heading = "Limits")]
     pids: Option<u32>,
-    /// Ephemeral storage, and bytes added to writable directories
+    /// Limit on scratch storage, and on bytes added to writable directories
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     disk: Option<Amount>,
-    /// Files in ephemeral storage, and files added to writable directories
+    /// Limit on files in scratch storage, and on files added to writable directories
     #[arg(long, value_name = "NUMBER", value_parser = count::<u64>, help_heading = "Limits")]
     inodes: Option<u64>,
-    /// Open descriptors for each process
+    /// Limit on open file descriptors of each process
     #[arg(long, value_name = "NUMBER", value_parser = count::<u64>, help_heading = "Limits")]
     files: Option<u64>,
-    /// Wall-clock time, such as 30s or 10m
+    /// Limit on wall-clock time, for example 30s or 10m
     #[arg(long, value_name = "DURATION", help_heading = "Limits")]
     time: Option<TimeLimit>,
-    /// Time without output, input or processor use
+    /// Limit on time without output, input or CPU use
     #[arg(long, value_name = "DURATION", help_heading = "Limits")]
     idle: Option<TimeLimit>,
 }
 
 impl CageFlags {
-    /// Takes a profile, or a policy file, as what all else stands on.
+    /// Sets the profile or policy file that the other flags extend.
     pub(crate) fn set_base(&mut self, profile: Option<String>, file: Option<PathBuf>) {
         self.profile = profile;
         self.policy = file;
     }
 
-    /// Whether a profile or a policy file was named.
     pub(crate) fn names_policy(&self) -> bool {
         self.profile.is_some() || self.policy.is_some()
     }
 
-    /// Opens from the start what leases could open of the network, for a run that is to show
-    /// what it needs.
+    /// Opens from the start the network that leases could open, for a run that is observed.
     pub(crate) fn open_leasable(&mut self, policy: &Policy) {
         for part in &policy.ceiling.others {
             let CeilingWhat::Extent(Extent::Host(rule)) = &part.value.what else {
@@ -228,7 +236,7 @@ impl CageFlags {
         }
     }
 
-    /// A cage with a policy file that is named, and nothing else said.
+    /// A cage with this policy file and default flags.
     pub(crate) fn of_policy(path: &Path, workspace: Option<PathBuf>) -> Self {
         CageFlags {
             policy: Some(path.to_owned()),
@@ -238,7 +246,7 @@ impl CageFlags {
         }
     }
 
-    /// A cage in a workspace, and nothing else said.
+    /// A cage in this workspace with default flags.
     pub(crate) fn in_workspace(workspace: PathBuf) -> Self {
         CageFlags {
             workspace: Some(workspace),
@@ -248,7 +256,7 @@ impl CageFlags {
     }
 
     fn layer(&self, cwd: &Path) -> Result<FlagLayer, CliError> {
-        let (direct, kept_aside) = written(&self.write);
+        let (direct, copied) = written(&self.write);
         let (hide_matching, hidden) = hidden(&self.hide, cwd)?;
         let absolute = |paths: &[PathBuf]| paths.iter().map(|path| cwd.join(path)).collect();
         Ok(FlagLayer {
@@ -258,7 +266,7 @@ impl CageFlags {
             in_memory: self.in_memory,
             unprotect: self.unprotect.clone(),
             read: absolute(&self.read),
-            write: absolute(&kept_aside),
+            write: absolute(&copied),
             write_direct: absolute(&direct),
             hide: absolute(&hidden),
             hide_matching,
@@ -300,7 +308,7 @@ impl CageFlags {
     }
 }
 
-/// What `--hide` names: patterns, and paths.
+/// The patterns and the paths of `--hide`.
 fn hidden(named: &[PathBuf], cwd: &Path) -> Result<(Vec<HidePattern>, Vec<PathBuf>), CliError> {
     let (mut patterns, mut paths) = (Vec::new(), Vec::new());
     for path in named {
@@ -310,10 +318,10 @@ fn hidden(named: &[PathBuf], cwd: &Path) -> Result<(Vec<HidePattern>, Vec<PathBu
                 let pattern = HidePattern::parse(text, |text| Ok(cwd.join(text)));
                 let pattern = pattern.map_err(|why: &'static str| {
                     CliError::new(format!(
-                        "--hide: `{}` is no pattern: {why}",
+                        "invalid pattern `{}` in --hide: {why}",
                         text.escape_debug()
                     ))
-                    .hint("write '*.pem', '**/.env' or 'config/*.key'")
+                    .hint("expected for example '*.pem', '**/.env' or 'config/*.key'")
                 })?;
                 patterns.push(pattern);
             }
@@ -322,20 +330,21 @@ fn hidden(named: &[PathBuf], cwd: &Path) -> Result<(Vec<HidePattern>, Vec<PathBu
     Ok((patterns, paths))
 }
 
-/// The paths of `-w`: those that end in `:direct`, without it, and the others.
+/// The paths of `-w`: first those with the suffix `:direct`, without it, then the others.
 fn written(paths: &[PathBuf]) -> (Vec<PathBuf>, Vec<PathBuf>) {
     let direct = |path: &PathBuf| {
         let bytes = path.as_os_str().as_bytes().strip_suffix(b":direct")?;
         Some(PathBuf::from(OsStr::from_bytes(bytes)))
     };
-    let kept_aside = paths.iter().filter(|path| direct(path).is_none());
+    let copied = paths.iter().filter(|path| direct(path).is_none());
     (
         paths.iter().filter_map(direct).collect(),
-        kept_aside.cloned().collect(),
+        copied.cloned().collect(),
     )
 }
 
 fn real(path: &Path, flag: &str) -> Result<PathBuf, CliError> {
-    std::fs::canonicalize(path)
-        .map_err(|error| CliError::new(format!("{flag} {}: {error}", path.display())))
+    std::fs::canonicalize(path).map_err(|error| {
+        CliError::new(format!("cannot resolve {flag} {}: {error}", path.display()))
+    })
 }

@@ -1,38 +1,44 @@
-//! The way from the flags of a cage to its plan.
+//! From the flags of a cage to its plan.
 
+use super::image::SelectedImage;
 use super::{CageFlags, real};
 use crate::error::CliError;
-use crate::{asked, change, places};
-use ironcage_host::{HostCaps, SideChannelHost, SystemFiles};
-use ironcage_model::Isolation;
+use crate::{change, package_hosts, paths};
+use ironcage_host::{HostCaps, HostFiles as _, SideChannelHost, SystemFiles};
+use ironcage_images::ImageUse;
+use ironcage_model::{Isolation, Layer, StartCode};
 use ironcage_plan::{
-    AskedHost, ChangePlace, KeptPlaces, NodeKind, Overlaid, OwnDirectories, Plan, PlanError,
-    Request, ViewOp, make,
+    AskedHost, ChangePlace, GitPlace, KeptPlaces, NodeKind, Overlaid, OwnDirectories, Plan,
+    PlanError, Request, ViewOp, make,
 };
-use ironcage_policy::{Resolved, SideChannels, Sources, resolve};
+use ironcage_policy::{Policy, Resolved, SideChannels, Sources, WorkspaceMode, resolve};
+use ironcage_programs::Program;
 use ironcage_state::{StateError, Store, renew_directory};
+use ironcage_workspace::{NamedPlace, places_git_obeys};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::ffi::OsStringExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use zeroize::Zeroize as _;
 
-/// A plan, and how its policy came about.
-pub(crate) struct Prepared {
+/// A plan, with the policy that it came from.
+pub(crate) struct PreparedCage {
     pub(crate) plan: Plan,
     pub(crate) resolved: Resolved,
-    pub(crate) change: change::Choice,
-    /// Where the changes to the user's own caches go.
+    pub(crate) change: change::ChangeChoice,
+    /// Upper layers over the user's own caches.
     layers: Option<PathBuf>,
-    /// What the user's tools named when they were asked.
+    /// Hosts that the user's package managers named.
     asked_hosts: Vec<AskedHost>,
+    /// Keeps the image from being removed while the cage runs.
+    _image: Option<ImageUse>,
 }
 
-impl Prepared {
-    /// Makes the places of what outlives the run, where they are missing. The last step
-    /// before a start: the plan itself changes nothing.
-    /// Returns what is to be held as long as the cage runs.
-    pub(crate) fn make_places(&self) -> Result<Option<File>, CliError> {
+impl PreparedCage {
+    /// Creates the directories of kept state, the last step before a start: the plan itself
+    /// changes nothing. The returned lock must live as long as the cage.
+    pub(crate) fn create_state(&self) -> Result<Option<File>, CliError> {
         if self.plan.kept.is_empty() {
             return Ok(None);
         }
@@ -40,10 +46,13 @@ impl Prepared {
             let is_directory = item.what.kind == NodeKind::Directory;
             (item.what.path.as_path(), is_directory)
         });
-        let store = places::store(&places::home()?);
+        let store = paths::store(
+            &paths::home(&SystemFiles::default())?,
+            &SystemFiles::default(),
+        );
         let shown = |error: &StateError| {
             CliError::from_error(error)
-                .hint("`ironcage state reset` removes what is kept for this workspace")
+                .hint("`ironcage state reset` removes the state of this workspace")
                 .hint("--no-state starts without it")
         };
         store
@@ -71,56 +80,63 @@ impl Prepared {
                 Ok(Some(held))
             }
             None => Err(CliError::new(
-                "another cage has just begun to read your own caches in this workspace",
+                "cannot use your own caches: another cage in this workspace has just started to use them",
             )
-            .hint("start again: this one then runs without them")),
+            .hint("start it again: it then runs without them")),
         }
     }
 }
 
-/// Why a policy does not lead to a plan.
+/// Why a policy cannot start a cage.
 pub(crate) enum Judgement {
-    /// No cage can start with it.
     Refused(CliError),
-    /// One can, with an explicit word at each start.
-    NeedsWord(PlanError),
+    /// Each start needs --i-know.
+    NeedsConfirmation(PlanError),
 }
 
-/// Where a cage is made: real paths.
-struct At {
+/// Real paths.
+struct CageLocation {
     home: PathBuf,
     cwd: PathBuf,
     workspace: PathBuf,
+    /// The host's tree, as seen on the way there.
+    files: SystemFiles,
 }
 
-/// What a cage works on beside its policy.
-struct Beside {
-    change: change::Choice,
+/// Input of a plan beside the policy.
+struct PlanContext {
+    change: change::ChangeChoice,
     place: ChangePlace,
-    /// Whether files can be leased to another cage on the same workspace.
+    /// Whether another cage on the same workspace can lease files.
     leased: bool,
-    /// What the user's tools named for another cage, whose words are these.
+    /// The parent's hosts, for a child.
     asked_hosts: Option<Vec<AskedHost>>,
+    /// The image that the cage runs.
+    image: Option<SelectedImage>,
+    /// A child ends with its command, even if its parent is sticky.
+    child: bool,
 }
 
-impl Beside {
-    fn change(change: change::Choice) -> Beside {
-        Beside {
-            place: change.place(),
+impl PlanContext {
+    fn new(change: change::ChangeChoice) -> PlanContext {
+        PlanContext {
+            place: change.planned_place(),
             change,
             leased: false,
             asked_hosts: None,
+            image: None,
+            child: false,
         }
     }
 }
 
 impl CageFlags {
-    /// Whether the policy itself stands against a start. What this host lacks, and a workspace
-    /// that is none, are no faults of the policy.
+    /// Checks whether the policy itself prevents a start. Missing host features and an unsuitable
+    /// workspace do not count.
     pub(crate) fn judge(&self) -> Result<(), Judgement> {
         let attempt = self.attempt(vec!["/bin/sh".into()]);
         match attempt.map_err(Judgement::Refused)? {
-            Err(error @ PlanError::GuardedPath { .. }) => Err(Judgement::NeedsWord(error)),
+            Err(error @ PlanError::GuardedPath { .. }) => Err(Judgement::NeedsConfirmation(error)),
             Ok(_)
             | Err(
                 PlanError::MissingLayer { .. }
@@ -132,23 +148,24 @@ impl CageFlags {
         }
     }
 
-    /// From flags to a plan. Changes nothing.
-    pub(crate) fn prepare(&self, argv: Vec<OsString>) -> Result<Prepared, CliError> {
+    /// Makes the plan. Changes nothing.
+    pub(crate) fn prepare(&self, argv: Vec<OsString>) -> Result<PreparedCage, CliError> {
         self.attempt(argv)?.map_err(plan_error)
     }
 
-    /// The policy that flags and files come to, whatever the command. Changes nothing.
+    /// The effective policy, for any command. Changes nothing.
     pub(crate) fn resolve(&self) -> Result<Resolved, CliError> {
-        self.resolve_at(&self.at()?, None)
+        self.resolve_at(&self.location()?, None)
     }
 
-    /// Where the cage is made.
-    fn at(&self) -> Result<At, CliError> {
-        let home = places::home()?;
+    fn location(&self) -> Result<CageLocation, CliError> {
+        let files = SystemFiles::default();
+        files.read_ahead(Path::new("/"));
+        let home = paths::home(&files)?;
         let cwd = match &self.cwd {
             Some(path) => real(path, "--cwd")?,
             None => std::env::current_dir().map_err(|error| {
-                CliError::new(format!("cannot tell the current directory: {error}"))
+                CliError::new(format!("cannot determine the current directory: {error}"))
             })?,
         };
         let workspace = match &self.workspace {
@@ -156,82 +173,107 @@ impl CageFlags {
                 let path = real(path, "--workspace")?;
                 if !path.is_dir() {
                     return Err(CliError::new(format!(
-                        "--workspace {} is not a directory",
+                        "cannot use --workspace {}: not a directory",
                         path.display()
                     )));
                 }
                 path
             }
-            None => places::workspace_around(&cwd, &home),
+            None => paths::workspace_around(&cwd, &home, &files),
         };
-        // A workspace elsewhere, and the user did not say where to start: start in it.
+        // With a workspace elsewhere and no --cwd, start in the workspace.
         let cwd = if self.cwd.is_none() && self.workspace.is_some() && !cwd.starts_with(&workspace)
         {
             workspace.clone()
         } else {
             cwd
         };
-        Ok(At {
+        Ok(CageLocation {
             home,
             cwd,
             workspace,
+            files,
         })
     }
 
-    fn resolve_at(&self, at: &At, command: Option<OsString>) -> Result<Resolved, CliError> {
-        let At {
+    fn resolve_at(
+        &self,
+        at: &CageLocation,
+        command: Option<OsString>,
+    ) -> Result<Resolved, CliError> {
+        let CageLocation {
             home,
             cwd,
             workspace,
+            ..
         } = at;
         let resolved = resolve(&Sources {
             profile: self.profile.clone(),
             policy_file: self.policy.clone(),
             workspace: workspace.clone(),
             command,
-            user_config_dir: Some(places::config_dir(home)),
-            state_dir: Some(places::state_dir(home)),
+            user_config_dir: Some(paths::config_dir(home)),
+            state_dir: Some(paths::state_dir(home)),
             home: home.clone(),
+            variables: set_variables(),
             flags: self.layer(cwd)?,
         });
         let checked = resolved.and_then(|resolved| {
-            ironcage_cedar::check(&resolved.policy)?;
+            ironcage_lease::cedar::check(&resolved.policy)?;
             Ok(resolved)
         });
-        checked.map_err(|error| CliError::from_error(&error))
+        checked.map_err(|error| CliError::from_error(&error).with_code(StartCode::PolicyInvalid))
     }
 
-    fn attempt(&self, argv: Vec<OsString>) -> Result<Result<Prepared, PlanError>, CliError> {
-        let at = self.at()?;
+    fn attempt(&self, argv: Vec<OsString>) -> Result<Result<PreparedCage, PlanError>, CliError> {
+        let at = self.location()?;
+        let image = self.selected_image(&at.home)?;
+        let argv = match &image {
+            Some(image) => image.argv(argv),
+            None => argv,
+        };
         let resolved = self.resolve_at(&at, argv.first().cloned())?;
-        let change = change::Choice::make(&at.home, &at.workspace, &resolved.policy, self.fresh)?;
-        self.lay_out(at, resolved, argv, Beside::change(change))
+        ironcage_sys::steps::mark("places and policy");
+        let change = change::ChangeChoice::make(
+            (&at.home, &at.files),
+            &at.workspace,
+            &resolved.policy,
+            self.fresh,
+        )?;
+        let context = PlanContext {
+            image,
+            ..PlanContext::new(change)
+        };
+        self.lay_out(at, resolved, argv, context)
     }
 
-    /// The plan of a child of a cage with these flags: the same workspace, and a policy that has
-    /// been checked. No tool is asked anew: the parent may have written its settings.
+    /// The plan of a child cage: the same workspace, and a policy that was checked already. Package
+    /// managers are not asked again: the parent may have written their settings.
     pub(crate) fn prepare_child(
         &self,
-        parent: &Prepared,
+        parent: &PreparedCage,
         resolved: Resolved,
         (workspace, cwd): (PathBuf, PathBuf),
         argv: Vec<OsString>,
         (place, leased): (ChangePlace, bool),
-    ) -> Result<Prepared, CliError> {
-        let at = At {
-            home: places::home()?,
+    ) -> Result<PreparedCage, CliError> {
+        let at = CageLocation {
+            home: paths::home(&SystemFiles::default())?,
             cwd,
             workspace,
+            files: SystemFiles::default(),
         };
-        let beside = Beside {
-            change: change::Choice::None,
+        let context = PlanContext {
+            change: change::ChangeChoice::None,
             place,
             leased,
             asked_hosts: Some(parent.asked_hosts.clone()),
+            child: true,
+            image: self.selected_image(&at.home)?,
         };
-        let prepared = self.lay_out(at, resolved, argv, beside)?;
+        let prepared = self.lay_out(at, resolved, argv, context)?;
         let mut prepared = prepared.map_err(plan_error)?;
-        // Both are looked after by the parent, whose they are.
+        // The parent watches both.
         prepared.plan.writable.clear();
         prepared.plan.absent.clear();
         Ok(prepared)
@@ -239,18 +281,20 @@ impl CageFlags {
 
     fn lay_out(
         &self,
-        at: At,
+        at: CageLocation,
         resolved: Resolved,
         argv: Vec<OsString>,
-        beside: Beside,
-    ) -> Result<Result<Prepared, PlanError>, CliError> {
-        let At {
+        context: PlanContext,
+    ) -> Result<Result<PreparedCage, PlanError>, CliError> {
+        let CageLocation {
             home,
             cwd,
             workspace,
+            mut files,
         } = at;
-        let mut host = HostCaps::quick(&places::state_dir(&home))
+        let mut host = HostCaps::quick(&paths::state_dir(&home))
             .map_err(|error| CliError::from_error(&error))?;
+        ironcage_sys::steps::mark("pending change, host");
         if resolved.policy.side_channels.value == SideChannels::Hardened {
             host.side_channels = Some(SideChannelHost::examine());
         }
@@ -258,7 +302,7 @@ impl CageFlags {
         let kept = if policy.keep.is_empty() && policy.caches.is_empty() {
             KeptPlaces::default()
         } else {
-            let place = places::store(&home).place(&workspace);
+            let place = paths::store(&home, &files).place(&workspace);
             let layers = place.layers_of(&policy.profile.value);
             KeptPlaces {
                 caches: place.caches_of(&policy.profile.value),
@@ -267,16 +311,18 @@ impl CageFlags {
                 home: place.home,
             }
         };
-        let own = places::own(&home);
+        let own = paths::own(&home, &files);
         if self.i_know {
-            places::make_own_in(&workspace, &own)?;
+            paths::make_own_in(&workspace, &own)?;
+            // Some of what was not there is now.
+            files = SystemFiles::default();
         }
-        let other_homes = places::other_homes(&workspace, &home);
-        let asked_hosts = match beside.asked_hosts {
+        let other_homes = paths::other_homes(&workspace, &home, &files);
+        let asked_hosts = match context.asked_hosts {
             Some(known) => known,
-            None => asked::hosts(
+            None => package_hosts::hosts(
                 &resolved.policy.all_bundles(),
-                &asked::Places {
+                &package_hosts::UserDirectories {
                     home: &home,
                     workspace: &workspace,
                 },
@@ -285,22 +331,28 @@ impl CageFlags {
         let request = Request {
             asked_hosts,
             git: if resolved.policy.git_identity.value {
-                places::git(&home)
+                paths::git(&home)
             } else {
                 Vec::new()
             },
             kept,
-            change: beside.place,
-            git_directory: places::git_directory(&workspace),
+            change: context.place,
+            git_directory: paths::git_directory(&workspace, &files),
+            git_places: git_places(&workspace, &resolved.policy),
             known_hosts: if resolved.policy.network.is_given() {
-                places::known_hosts(&home)
+                paths::known_hosts(&home)
             } else {
                 String::new()
             },
-            // Without a command there is none whose end could be the cage's.
-            sticky: self.sticky || argv.is_empty(),
+            nonce: match resolved.policy.network.has_placeholders() {
+                false => 0,
+                true => ironcage_state::placeholder_number(&paths::state_dir(&home), &workspace)
+                    .map_err(|error| CliError::from_error(&error))?,
+            },
+            // A cage without a command cannot end with one.
+            sticky: !context.child && (self.sticky || argv.is_empty()),
             observed: self.observe,
-            leased_beside: beside.leased,
+            leased_beside: context.leased,
             argv,
             cwd,
             workspace,
@@ -308,39 +360,59 @@ impl CageFlags {
             own: OwnDirectories { paths: own },
             home,
             env: environment(&resolved.policy.network),
-            nonce: match resolved.policy.network.has_placeholders() {
-                false => 0,
-                true => nonce()?,
-            },
             root: self
                 .root
                 .as_deref()
                 .map(|path| real(path, "--root"))
                 .transpose()?,
+            image: context.image.as_ref().map(|image| image.root.clone()),
             oci_runtime: self.oci_runtime.clone(),
             program: match resolved.policy.isolation.value {
-                Isolation::Oci => own_program()?,
+                Isolation::Oci => container_init()?,
                 _ => PathBuf::new(),
             },
-            temporary: places::temporary(),
+            temporary: paths::temporary(&files),
             i_know: self.i_know,
             other_homes,
             policy_documents: resolved.documents.clone(),
         };
-        let files = SystemFiles::default();
         let plan = make(&resolved.policy, &request, &host, &files);
-        Ok(plan.map(|plan| Prepared {
-            plan,
+        Ok(plan.map(|plan| PreparedCage {
+            plan: ironcage_supervisor::weaken(plan),
             layers: request.kept.layers,
             asked_hosts: request.asked_hosts,
             resolved,
-            change: beside.change,
+            change: context.change,
+            _image: context.image.map(|image| image.held),
         }))
     }
 }
 
-/// The caller's environment without secrets that the network door reads for itself: what is
-/// not copied is in no memory that the cage's first process inherits.
+/// The files that git follows in the real trees that the agent can write.
+fn git_places(workspace: &Path, policy: &Policy) -> Vec<GitPlace> {
+    let is_direct = policy.workspace_mode.value == WorkspaceMode::Direct;
+    let real = is_direct.then_some(&policy.write).into_iter().flatten();
+    let beside = real.chain(&policy.write_direct).map(|path| &*path.value);
+    let trees = is_direct.then_some(workspace).into_iter().chain(beside);
+    let places: BTreeSet<NamedPlace> = trees.flat_map(places_git_obeys).collect();
+    places
+        .into_iter()
+        .map(|NamedPlace { path, whole, why }| GitPlace { path, whole, why })
+        .collect()
+}
+
+/// The caller's variables that are not empty. No copy of a value stays in memory.
+fn set_variables() -> Vec<OsString> {
+    let set = std::env::vars_os().filter_map(|(name, value)| {
+        let is_set = !value.is_empty();
+        value.into_vec().zeroize();
+        is_set.then_some(name)
+    });
+    set.collect()
+}
+
+/// The caller's environment without secrets that the egress proxy reads itself, so that the memory
+/// which the cage's first process inherits has no copy of them.
 fn environment(network: &ironcage_policy::Network) -> Vec<(OsString, OsString)> {
     let mut kept = Vec::new();
     for (name, value) in std::env::vars_os() {
@@ -353,23 +425,15 @@ fn environment(network: &ironcage_policy::Network) -> Vec<(OsString, OsString)> 
     kept
 }
 
-/// The program that is running, which is also the first process of a container.
-fn own_program() -> Result<PathBuf, CliError> {
-    let own = std::env::current_exe();
-    own.map_err(|error| CliError::new(format!("cannot tell where ironcage itself is: {error}")))
-}
-
-/// What makes the placeholders of one cage different from those of another.
-fn nonce() -> Result<u64, CliError> {
-    use ironcage_sys::rustix::rand::{GetRandomFlags, getrandom};
-    let mut bytes = [0; 8];
-    getrandom(&mut bytes, GetRandomFlags::empty())
-        .map_err(|error| CliError::new(format!("no random numbers: {error}")))?;
-    Ok(u64::from_ne_bytes(bytes))
+/// The first process of a container.
+fn container_init() -> Result<PathBuf, CliError> {
+    Program::Inside
+        .find()
+        .map_err(|error| CliError::from_error(&error).hint(error.hint()))
 }
 
 fn plan_error(error: PlanError) -> CliError {
-    let shown = CliError::from_error(&error);
+    let shown = CliError::from_error(&error).with_code(error.code());
     match error {
         PlanError::MissingLayer {
             missing, isolation, ..
@@ -377,11 +441,15 @@ fn plan_error(error: PlanError) -> CliError {
             let names: Vec<&str> = missing.iter().map(|layer| layer.name()).collect();
             let first = match isolation {
                 Isolation::Namespace => {
-                    "`ironcage doctor` says what this host lacks and the command that mends it"
+                    "`ironcage doctor` reports what this host lacks, and how to fix it"
                 }
-                _ => "`ironcage doctor --recommend` says when to use which isolation",
+                _ => "`ironcage doctor --recommend` recommends an isolation level",
             };
-            let without = if names.len() == 1 { "it" } else { "them" };
+            let without = match missing.as_slice() {
+                [Layer::Seccomp] => "it, or with denials unreported",
+                [_] => "it",
+                _ => "them",
+            };
             shown.hint(first).hint(format!(
                 "--allow-degraded {} starts without {without}",
                 names.join(",")
@@ -394,28 +462,33 @@ fn plan_error(error: PlanError) -> CliError {
         } => shown
             .hint("start in a project directory, or name one with --workspace DIR")
             .hint(format!(
-                "--workspace {} --i-know takes it all the same; credentials in it stay hidden",
+                "--workspace {} --i-know uses it anyway; credentials in it stay hidden",
                 path.display()
             )),
         PlanError::Workspace { .. } => {
             shown.hint("start in a project directory, or name one with --workspace DIR")
         }
         PlanError::WorkingDirectory { .. } => {
-            shown.hint("start inside of the workspace, or give the directory with -r or --cwd")
+            shown.hint("start inside the workspace, or name the directory with -r or --cwd")
         }
         PlanError::GuardedPath {
             parts_are_free: true,
             ..
         } => shown
-            .hint("name only what the command needs: a file or directory in it")
-            .hint("--i-know gives it all the same"),
-        PlanError::GuardedPath { .. } => shown.hint("--i-know gives it all the same"),
+            .hint("name only the file or directory that the command needs")
+            .hint("--i-know allows it anyway"),
+        PlanError::GuardedPath { .. } => shown.hint("--i-know allows it anyway"),
         PlanError::CopyOnWrite { .. } => shown
-            .hint("--workspace-mode direct works on the real files, read-only only shows them")
-            .hint("or copy the directory (`cp -a`) to where that is possible, and start there"),
-        PlanError::MissingPath { .. } => shown.hint("make it first, or take it out of the policy"),
+            .hint(
+                "use --workspace-mode direct to work on the real files, or read-only to show them",
+            )
+            .hint("or copy the directory (`cp -a`) to another file system, and start there"),
+        PlanError::NotProtected { .. } => shown.hint(
+            "use a protected path from `ironcage plan`, or a path that `ironcage diff` shows as withheld or flagged, relative to the workspace",
+        ),
+        PlanError::MissingPath { .. } => shown.hint("create it, or remove it from the policy"),
         PlanError::UnknownSyscalls { .. } => {
-            shown.hint("the lists are standard and minimal; `ironcage plan` shows what each allows")
+            shown.hint("expected standard or minimal; `ironcage plan` shows what each allows")
         }
         _ => shown,
     }

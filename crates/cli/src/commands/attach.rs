@@ -1,33 +1,36 @@
-//! `ironcage attach`: join the command of a background cage.
+//! `ironcage attach`.
 
-use crate::completed::running_cages;
+use crate::cages;
+use crate::completion::running_cages;
 use crate::error::CommandResult;
-use crate::running;
-use ironcage_runtime::client::{Attachment, attach};
+use ironcage_client::{Attachment, attach};
 
-/// Join the command of a background cage
+/// Attach to the command of a background cage
 ///
-/// Shows its output from now on (`ironcage logs` has what came before). Your keys go to it where
-/// it was started with -t or -i. Ctrl-P followed by Ctrl-Q leaves it, and it runs on; without a
-/// terminal Ctrl-C does the same.
+/// Shows its output from now on (`ironcage logs` has the earlier output). It receives your input if
+/// it was started with -t or -i. Ctrl-P Ctrl-Q detaches and leaves it running; without a terminal
+/// Ctrl-C does the same.
 ///
-/// Exit status: the command's own when it ends while you are there; 0 when you leave.
+/// Exit status: that of the command if it ends while you are attached; 0 if you detach.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Let through what makes your terminal act or answer: clipboard, notifications, reports
+    /// Pass escape sequences through that act on your terminal: clipboard, notifications, reports
     #[arg(long)]
     raw_terminal: bool,
-    /// Id of the cage, its beginning, or the cage's name
+    /// Cage ID, unique ID prefix, or name
     #[arg(value_name = "ID", add = running_cages())]
     id: String,
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
-    let connection = running::connect(&args.id)?;
-    let how = attach(&connection, args.raw_terminal).map_err(running::said)?;
+    let connection = cages::connect(&args.id)?;
+    let how = attach(&connection, args.raw_terminal).map_err(cages::client_error)?;
     match how {
         Attachment::Left => {
-            anstream::eprintln!("ironcage: left {}; it runs on", connection.id());
+            anstream::eprintln!(
+                "ironcage: detached from {}; it continues to run",
+                connection.id()
+            );
             Ok(0)
         }
         Attachment::Ended(ending) => Ok(ending.exit_code()),

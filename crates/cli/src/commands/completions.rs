@@ -1,26 +1,29 @@
-//! `ironcage completions`: scripts with which a shell asks this program how a line could go on.
+//! `ironcage completions`: scripts by which a shell asks this program for completions.
 
 use crate::error::{CliError, CommandResult};
-use crate::values::Offered;
+use crate::output::print;
+use crate::values::SuggestedName;
 use clap_complete::env::Shells;
 
-/// The variable by which a shell says that it asks, and which one it is.
-pub(crate) const ASKED: &str = "IRONCAGE_COMPLETE";
+/// Set by a shell that asks for completions, to its own name.
+pub(crate) const SHELL_VARIABLE: &str = "IRONCAGE_COMPLETE";
 
 /// Print a completion script for a shell
 ///
-/// The script asks `ironcage` itself at each press of the key, so that cages, changes and profiles
-/// are those that are there now. For example:
+/// The script calls `ironcage` for each completion, so cages, changes and profiles are current. For
+/// example:
 /// `ironcage completions bash > /etc/bash_completion.d/ironcage`
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The shell
-    #[arg(value_parser = Offered::shells())]
+    /// Name of the shell
+    #[arg(value_parser = SuggestedName::shells())]
     shell: String,
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
-    super::man::print(&script(&args.shell)?)
+    let script = script(&args.shell)?;
+    print(|out| out.write_all(&script))?;
+    Ok(0)
 }
 
 fn script(shell: &str) -> Result<Vec<u8>, CliError> {
@@ -28,14 +31,20 @@ fn script(shell: &str) -> Result<Vec<u8>, CliError> {
     let known = || shells.names().collect::<Vec<_>>().join(", ");
     let found = shells.completer(shell).ok_or_else(|| {
         CliError::new(format!(
-            "there are no completions for `{}`",
+            "cannot print completions: unknown shell `{}`",
             shell.escape_debug()
         ))
-        .hint(format!("the shells: {}", known()))
+        .hint(format!("expected one of {}", known()))
     })?;
     let mut script = Vec::new();
     found
-        .write_registration(ASKED, "ironcage", "ironcage", "ironcage", &mut script)
+        .write_registration(
+            SHELL_VARIABLE,
+            "ironcage",
+            "ironcage",
+            "ironcage",
+            &mut script,
+        )
         .map_err(CliError::new)?;
     Ok(script)
 }
@@ -43,13 +52,12 @@ fn script(shell: &str) -> Result<Vec<u8>, CliError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory as _;
     use std::ffi::OsString;
 
     fn offered(line: &[&str]) -> Vec<String> {
         let words: Vec<OsString> = line.iter().map(OsString::from).collect();
         let last = words.len() - 1;
-        let mut command = crate::Cli::command();
+        let mut command = crate::cli::command();
         clap_complete::engine::complete(&mut command, words, last, None)
             .expect("an answer")
             .into_iter()
@@ -64,6 +72,13 @@ mod tests {
             (["ironcage", "run", "--allow-degraded", ""], "net-ns"),
             (["ironcage", "run", "--syscalls", ""], "minimal"),
             (["ironcage", "run", "--cap", ""], "CAP_CHOWN"),
+            (["ironcage", "run", "--isolation", ""], "landlock"),
+            (["ironcage", "run", "--workspace-mode", ""], "apply"),
+            (["ironcage", "run", "--network", ""], "listed"),
+            (["ironcage", "run", "--shell", ""], "scoped"),
+            (["ironcage", "run", "--side-channels", ""], "cores"),
+            (["ironcage", "run", "--allow-bundle", ""], "pip"),
+            (["ironcage", "run", "--login", ""], "claude"),
         ] {
             let offered = offered(&line);
             assert!(
@@ -73,11 +88,32 @@ mod tests {
         }
     }
 
+    /// Names that completions suggest are names that the parser takes.
+    #[test]
+    fn what_is_offered_is_accepted() {
+        use clap::Parser as _;
+        for flag in [
+            "--isolation",
+            "--workspace-mode",
+            "--network",
+            "--shell",
+            "--side-channels",
+        ] {
+            for value in offered(&["ironcage", "run", flag, ""]) {
+                let words = ["ironcage", "run", flag, value.as_str(), "--", "true"];
+                assert!(
+                    crate::cli::Cli::try_parse_from(words).is_ok(),
+                    "{flag} {value}"
+                );
+            }
+        }
+    }
+
     #[test]
     fn every_shell_has_a_script_that_asks_and_others_are_refused() {
         for shell in Shells::builtins().names() {
             let script = String::from_utf8(script(shell).expect("a script")).expect("text");
-            assert!(script.contains(ASKED), "{shell}");
+            assert!(script.contains(SHELL_VARIABLE), "{shell}");
         }
         assert!(script("tcsh").is_err());
     }

@@ -1,35 +1,32 @@
-//! `ironcage doctor`: what this host can enforce, layer by layer, and what mends the rest.
-//!
-//! It tries each layer in a child that is thrown away; it changes nothing.
+//! `ironcage doctor`: tries each layer in a child process, and changes nothing.
 
 use crate::error::{CliError, CommandResult};
 use crate::json;
-use crate::places;
+use crate::paths;
 use ironcage_host::doctor::{Examination, Finding, examine};
 use ironcage_host::{HostError, Privilege, SystemFiles};
 use ironcage_model::{Enforcement, Layer, Printable};
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// The profile whose required layers decide the exit status: that of ordinary commands.
+/// The exit status depends on the layers that this profile requires.
 const PROFILE: &str = "shell";
 
-/// Say what this host can enforce, layer by layer, and the command that mends what is missing.
+/// Report what this host can enforce, and how to fix what is missing
 ///
-/// Exits with 0 if every layer that the profile `shell` requires is there, with 1 if not.
+/// Exit status: 0 if the host has every layer that the profile `shell` requires, 1 if not.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Print JSON.
+    /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Say which backend is for which risk.
+    /// Recommend a backend for each kind of risk
     #[arg(long)]
     recommend: bool,
 }
 
-/// What is printed as JSON.
 #[derive(Debug, Serialize)]
-struct Report<'a> {
+struct DoctorReport<'a> {
     #[serde(flatten)]
     examination: &'a Examination,
     profile: &'static str,
@@ -37,15 +34,14 @@ struct Report<'a> {
     missing: Vec<Layer>,
 }
 
-/// Runs the command.
 pub(crate) fn run(args: Args) -> CommandResult {
-    let home = places::home()?;
+    let home = paths::home(&SystemFiles::default())?;
     let examination = match examine(
-        &places::state_dir(&home),
-        &ironcage_runtime::delivery_messages(),
+        &paths::state_dir(&home),
+        &ironcage_supervisor::delivery_messages(),
     ) {
         Ok(examination) => examination,
-        // This is the answer to the question, not a failure to answer it.
+        // A finding, not a failure to examine the host.
         Err(error @ HostError::KernelTooOld { .. }) => {
             anstream::println!("{error}");
             return Ok(1);
@@ -63,7 +59,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let code = u8::from(!missing.is_empty());
     let mut out = anstream::stdout().lock();
     let written = if args.json {
-        let report = Report {
+        let report = DoctorReport {
             examination: &examination,
             profile: PROFILE,
             required: &required,
@@ -77,9 +73,9 @@ pub(crate) fn run(args: Args) -> CommandResult {
         print_findings(&mut out, &examination, &missing)
     };
     match written {
-        // A reader that has seen enough is no error.
+        // The reader closed the pipe.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(code),
-        Err(error) => Err(CliError::new("cannot print the findings").hint(error)),
+        Err(error) => Err(CliError::new(format!("cannot print the findings: {error}"))),
         Ok(()) => Ok(code),
     }
 }
@@ -90,23 +86,23 @@ fn print_findings(
     missing: &[Layer],
 ) -> io::Result<()> {
     let power = match examination.privilege {
-        Privilege::Root => "root: each cage gets ids of its own",
-        Privilege::User => "user: the agent's id is the user's own",
+        Privilege::Root => "root: each cage gets IDs of its own",
+        Privilege::User => "user: the agent runs with the user's own ID",
     };
     writeln!(
         out,
-        "Linux {} (at least {}), {}, uid {} ({power}), Landlock {}",
+        "Linux {} (minimum {}), {}, uid {} ({power}), Landlock {}",
         Printable::new(&examination.kernel),
         examination.least_kernel,
         examination.place.name(),
         examination.uid,
         examination.landlock_abi,
     )?;
-    writeln!(out, "\n{:<13} {:<8} how, or why not", "layer", "level")?;
-    let mut said = None;
+    writeln!(out, "\n{:<13} {:<8} evidence", "layer", "level")?;
+    let mut last = None;
     for finding in &examination.findings {
-        print_finding(out, finding, said)?;
-        said = finding.remedy.as_deref().or(said);
+        print_finding(out, finding, last)?;
+        last = finding.remedy.as_deref().or(last);
     }
     writeln!(out)?;
     for extra in &examination.extras {
@@ -128,12 +124,12 @@ fn print_findings(
     if missing.is_empty() {
         return writeln!(
             out,
-            "\nEvery layer that profile `{PROFILE}` requires is there."
+            "\nThis host has every layer that the profile `{PROFILE}` requires."
         );
     }
     write!(
         out,
-        "\nNo cage with profile `{PROFILE}` starts here; missing:"
+        "\nCages with the profile `{PROFILE}` cannot start here; missing:"
     )?;
     for layer in missing {
         write!(out, " {layer}")?;
@@ -141,8 +137,8 @@ fn print_findings(
     writeln!(out)
 }
 
-/// Prints one layer; a remedy that was said just before is not said again.
-fn print_finding(out: &mut impl Write, finding: &Finding, said: Option<&str>) -> io::Result<()> {
+/// `last` is the remedy of the previous layer, which is not repeated.
+fn print_finding(out: &mut impl Write, finding: &Finding, last: Option<&str>) -> io::Result<()> {
     let (level, text) = match &finding.enforcement {
         Enforcement::Full => ("full", &finding.evidence),
         Enforcement::Partial(how) => ("partial", how),
@@ -163,8 +159,8 @@ fn print_finding(out: &mut impl Write, finding: &Finding, said: Option<&str>) ->
         )?;
     }
     match &finding.remedy {
-        Some(remedy) if said == Some(remedy) => writeln!(out, "{:<22} mend: the same", ""),
-        Some(remedy) => writeln!(out, "{:<22} mend: {}", "", Printable::new(remedy)),
+        Some(remedy) if last == Some(remedy) => writeln!(out, "{:<22} fix: the same", ""),
+        Some(remedy) => writeln!(out, "{:<22} fix: {}", "", Printable::new(remedy)),
         None => Ok(()),
     }
 }
@@ -174,7 +170,7 @@ fn print_recommendations(out: &mut impl Write, examination: &Examination) -> io:
         let there = if entry.available {
             "available"
         } else {
-            "not there yet"
+            "not available yet"
         };
         writeln!(out, "{}", entry.risk)?;
         writeln!(out, "    {} ({there}): {}", entry.backend, entry.why)?;
@@ -205,7 +201,7 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("seen: mounting proc was refused"));
-        assert!(text.contains("mend: docker run ..."));
+        assert!(text.contains("fix: docker run ..."));
     }
 
     #[test]

@@ -1,13 +1,14 @@
-//! `ironcage exec`: another command in a running cage.
+//! `ironcage exec`.
 
-use crate::completed::running_cages;
+use crate::completion::running_cages;
 use crate::error::{CliError, CommandResult};
-use crate::live::Live;
-use crate::{places, running};
-use ironcage_control::{GrantRequest, Wanted};
+use crate::running_change::RunningChange;
+use crate::{cages, paths};
+use ironcage_client::{Connection, ExecOptions, ScopeOptions, exec};
+use ironcage_control::{GrantRequest, LeaseTarget};
+use ironcage_host::SystemFiles;
 use ironcage_model::{Ending, LeaseOrigin, Printable, Resource, Right, Term};
 use ironcage_policy::requests;
-use ironcage_runtime::client::{Connection, ExecOptions, ScopeOptions, exec};
 use ironcage_workspace::{ApplyOptions, Change, Selection, Store, take_owners_rights};
 use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal as _;
@@ -15,79 +16,80 @@ use std::path::{Path, PathBuf};
 
 /// Run another command in a running cage
 ///
-/// It is held by everything that holds the cage: its view, its limits, its filters. Its
-/// environment is the cage's own, with --env on top. It ends when this command ends, unless -d
-/// is given; what it started in the background stays, as long as the cage does.
+/// The command has a terminal if you are at one, as `ironcage run` gives it one. Otherwise it has
+/// pipes, and standard input only with -i. It runs under every layer of the cage: mount view, limits, filters. It has the cage's
+/// environment, with --env on top. It is killed when this command exits, unless -d is given; its
+/// background processes live as long as the cage.
 ///
-/// With --scope it runs beside the cage instead of in it: it shares the workspace, and neither
-/// sees the other. What --lease names is there for it alone, and everything that it started ends
-/// with it.
+/// With --scope the command runs beside the cage instead of in it: it shares the workspace, and
+/// neither sees the other's processes. Only the scope holds the leases of --lease, and everything
+/// in the scope ends with the command.
 ///
-/// Exit status: the command's own; 125 for Ironcage's own errors, 126 and 127 when the command
-/// cannot be executed or found, 128 and the signal's number when a signal ended it.
+/// Exit status: that of the command; 125 for Ironcage's own errors, 126 if the command cannot be
+/// executed, 127 if it is not found, 128 plus the signal number if a signal killed it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Pass standard input on
+    /// Forward standard input
     #[arg(short, long)]
     interactive: bool,
-    /// Give the command a terminal of the cage's own; where you are at one, it gets your keys (-i)
-    #[arg(short = 't', long)]
+    /// Give the command a terminal [default: if standard input and output are terminals]
+    #[arg(short = 't', long, overrides_with = "no_tty")]
     tty: bool,
-    /// Leave the command running; its output goes where the cage's goes
+    /// Give the command pipes, even at a terminal
+    #[arg(short = 'T', long)]
+    no_tty: bool,
+    /// Leave the command running; its output goes to the cage's output
     #[arg(short, long, conflicts_with_all = ["interactive", "tty"])]
     detach: bool,
-    /// Set a variable, or pass the caller's (can be repeated)
-    #[arg(long, value_name = "NAME[=VALUE]")]
+    /// Set an environment variable, or pass yours through (can be repeated)
+    #[arg(short, long, value_name = "NAME[=VALUE]")]
     env: Vec<OsString>,
-    /// Working directory inside [default: the cage's]
+    /// Working directory in the cage [default: the cage's]
     #[arg(long, value_name = "DIR")]
     cwd: Option<OsString>,
-    /// Let through what makes your terminal act or answer: clipboard, notifications, reports
+    /// Pass escape sequences through that act on your terminal: clipboard, notifications, reports
     #[arg(long)]
     raw_terminal: bool,
-    /// Run it beside the cage, in a scope that ends with it
+    /// Run the command in a scope of its own, beside the cage
     #[arg(long, conflicts_with = "detach")]
     scope: bool,
-    /// Give it a lease of its own, within the cage's ceiling: read=PATH or write=PATH (several
-    /// with `:` between them), host=NAME[:PORT], 'http=GET NAME/PATH', secret=NAME, socket=PATH,
+    /// Grant the command a lease within the cage's ceiling: read=PATH or write=PATH (separate
+    /// several with `:`), host=NAME[:PORT], 'http=GET NAME/PATH', secret=NAME, socket=PATH,
     /// publish=OUTER:INNER, memory=SIZE, cpus=N, pids=N, syscalls=GROUP, capability=NAME (can be
     /// repeated; implies --scope)
     #[arg(long, value_name = "WHAT", conflicts_with = "detach")]
     lease: Vec<OsString>,
-    /// What its leases are for; it is put on record
+    /// Reason for the leases, for the audit log
     #[arg(long, value_name = "TEXT", default_value = "", requires = "lease")]
     reason: String,
-    /// Apply what the cage has changed when the command ends with status 0; what is withheld or
-    /// flagged stays aside, unless the cage's policy lists it (`unprotect`)
+    /// Apply the cage's pending change if the command succeeds; withheld and flagged files stay
+    /// pending unless the cage's policy lists them (`unprotect`)
     #[arg(long, conflicts_with = "detach")]
     commit_on_success: bool,
-    /// Carry out a tool call in a file, or `-`, instead of a command: of Anthropic's messages,
-    /// OpenAI's chat completions or responses, or MCP. It runs in a scope with what it needs, as
-    /// far as the ceiling gives that at once; its result is printed in the same shape. Exit status
-    /// 0 when it was carried out, 1 when it was refused
+    /// Execute the tool call in FILE (`-` for standard input) instead of a command: Anthropic
+    /// messages, OpenAI chat completions or responses, or MCP. It runs in a scope with the leases
+    /// it needs, if the ceiling grants them automatically; the result has the format of the call.
+    /// Exit status 0 if it was executed, 1 if it was denied
     #[arg(
         long, value_name = "FILE", value_hint = clap::ValueHint::FilePath,
-        conflicts_with_all = ["command", "interactive", "tty", "detach", "env", "cwd", "raw_terminal", "scope", "lease", "reason", "commit_on_success"]
+        conflicts_with_all = ["command", "interactive", "tty", "no_tty", "detach", "env", "cwd", "raw_terminal", "scope", "lease", "reason", "commit_on_success"]
     )]
     intent: Option<PathBuf>,
-    /// How many seconds to wait for a person's answer to what a tool call needs
+    /// Seconds to wait for approval of what the tool call needs
     #[arg(long, value_name = "SECONDS", default_value_t = 0, requires = "intent")]
     wait: u64,
-    /// Id of the cage, its beginning, or the cage's name
+    /// Cage ID, unique ID prefix, or name
     #[arg(value_name = "ID", add = running_cages())]
     id: String,
-    /// The command and its arguments
-    #[arg(
-        last = true,
-        required_unless_present = "intent",
-        value_name = "COMMAND"
-    )]
+    /// Command and its arguments; put `--` before a command that begins with `-` [default: your
+    /// SHELL]
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
 impl Args {
-    /// What these words say, where they say no more than where and what to run: the parser need
-    /// not be asked. `None` for anything else, which is the parser's.
+    /// Parses `ID -- COMMAND` without clap, which takes longer than the rest of an exec's client.
+    /// `None` for anything else.
     pub(crate) fn plain(words: &[OsString]) -> Option<Args> {
         let end = words.iter().position(|word| word == "--")?;
         let (flags, rest) = words.split_at(end);
@@ -97,6 +99,7 @@ impl Args {
         Some(Args {
             interactive: false,
             tty: false,
+            no_tty: false,
             detach: false,
             env: Vec::new(),
             cwd: None,
@@ -115,9 +118,15 @@ impl Args {
 
 pub(crate) fn run(args: Args) -> CommandResult {
     if let Some(path) = &args.intent {
-        return super::call::run(&args.id, path, args.wait);
+        return super::tool_call::run(&args.id, path, args.wait);
     }
-    let program = args.command.first().cloned().unwrap_or_default();
+    let command = match args.command.is_empty() {
+        true => vec![super::shell::users_shell()],
+        false => args.command,
+    };
+    let program = command.first().cloned().unwrap_or_default();
+    let at_terminal = !args.detach && !args.no_tty && ironcage_terminal::is_interactive();
+    let terminal = args.tty || at_terminal;
     let mut env = args
         .env
         .into_iter()
@@ -126,8 +135,8 @@ pub(crate) fn run(args: Args) -> CommandResult {
         .into_iter()
         .flatten()
         .collect::<Vec<_>>();
-    // A program on a terminal has to know which kind.
-    if args.tty
+    // A program on a terminal needs its type.
+    if terminal
         && !env.iter().any(|(name, _)| name == "TERM")
         && let Some(kind) = std::env::var_os("TERM")
     {
@@ -135,25 +144,25 @@ pub(crate) fn run(args: Args) -> CommandResult {
     }
     let scope = scope_of(args.scope, &args.lease, &args.reason)?;
     let committed = match args.commit_on_success {
-        true => Some(Committed::find(&args.id)?),
+        true => Some(CommitOnSuccess::find(&args.id)?),
         false => None,
     };
-    let connection = running::connect(&args.id)?;
+    let connection = cages::connect(&args.id)?;
     let ending = exec(
         &connection,
         ExecOptions {
-            argv: args.command,
+            argv: command,
             env,
             cwd: args.cwd,
-            // A terminal at which nobody can type could not even be left.
-            input: args.interactive || (args.tty && std::io::stdin().is_terminal()),
-            terminal: args.tty,
+            // Without input nobody could leave the terminal.
+            input: args.interactive || (terminal && std::io::stdin().is_terminal()),
+            terminal,
             detached: args.detach,
             raw_terminal: args.raw_terminal,
             scope,
         },
     )
-    .map_err(running::said)?;
+    .map_err(cages::client_error)?;
     let Some(ending) = ending else {
         return Ok(0);
     };
@@ -170,22 +179,25 @@ pub(crate) fn run(args: Args) -> CommandResult {
     }
 }
 
-/// The change that is applied when the command succeeds.
-struct Committed {
+/// The change to apply if the command succeeds.
+struct CommitOnSuccess {
     store: Store,
     change: Change,
     cage: Connection,
 }
 
-impl Committed {
-    fn find(cage: &str) -> Result<Committed, CliError> {
-        let store = places::changes(&places::home()?);
-        let cage = running::connect(cage)?;
-        let change = running::change_of(&store, &cage)?.ok_or_else(|| {
-            CliError::new("the cage has no pending change that could be applied")
-                .hint("its workspace is not copy-on-write: what it writes is there already")
+impl CommitOnSuccess {
+    fn find(cage: &str) -> Result<CommitOnSuccess, CliError> {
+        let store = paths::changes(
+            &paths::home(&SystemFiles::default())?,
+            &SystemFiles::default(),
+        );
+        let cage = cages::connect(cage)?;
+        let change = cages::change_of(&store, &cage)?.ok_or_else(|| {
+            CliError::new("cannot use --commit-on-success: the cage has no pending change")
+                .hint("its workspace is not copy-on-write, so writes go to the real files at once")
         })?;
-        Ok(Committed {
+        Ok(CommitOnSuccess {
             store,
             change,
             cage,
@@ -193,25 +205,21 @@ impl Committed {
     }
 
     fn apply(self) -> CommandResult {
-        // Refused on hosts without user namespaces: what cannot be read there is told.
+        // Refused on hosts without user namespaces; a file that cannot be read there is reported.
         let _ = take_owners_rights();
         let options = ApplyOptions {
             hold_flagged: true,
             allowed: self.change.allowed().to_vec(),
             ..ApplyOptions::default()
         };
-        let live = Live {
-            store: &self.store,
-            change: &self.change,
-            cage: &self.cage,
-        };
-        let applied = live.apply(&Selection::everything(), &options)?.applied;
+        let running = RunningChange::new(&self.store, &self.change, &self.cage);
+        let applied = running.apply(&Selection::everything(), &options)?.applied;
         anstream::eprintln!("ironcage: {applied}");
         Ok(u8::from(!applied.conflicts.is_empty()))
     }
 }
 
-/// The scope that the flags ask for, if they do.
+/// The scope that the flags describe.
 fn scope_of(
     scope: bool,
     words: &[OsString],
@@ -222,7 +230,7 @@ fn scope_of(
     for word in words {
         let wrong = || {
             CliError::new(format!(
-                "--lease takes read=PATH, write=PATH, host=NAME, http=REQUESTS, secret=NAME, socket=PATH, publish=OUTER:INNER, memory=SIZE, cpus=N, pids=N, syscalls=GROUP or capability=NAME, not `{}`",
+                "invalid lease `{}`: expected read=PATH, write=PATH, host=NAME, http=REQUESTS, secret=NAME, socket=PATH, publish=OUTER:INNER, memory=SIZE, cpus=N, pids=N, syscalls=GROUP or capability=NAME",
                 Printable::new(word)
             ))
         };
@@ -252,14 +260,16 @@ fn scope_of(
                         name: name()?.to_owned(),
                     },
                     b"socket" => Resource::Socket {
-                        path: super::grant::socket(Path::new(OsStr::from_bytes(paths)))?,
+                        path: super::lease::grant::socket(Path::new(OsStr::from_bytes(paths)))?,
                     },
                     b"publish" => Resource::Port {
                         publish: name()?.parse().map_err(|_| wrong())?,
                     },
-                    b"memory" => super::grant::memory(name()?.parse().map_err(|_| wrong())?)?,
-                    b"cpus" => super::grant::cpus(name()?.parse().map_err(|_| wrong())?)?,
-                    b"pids" => super::grant::pids(name()?.parse().map_err(|_| wrong())?),
+                    b"memory" => {
+                        super::lease::grant::memory(name()?.parse().map_err(|_| wrong())?)?
+                    }
+                    b"cpus" => super::lease::grant::cpus(name()?.parse().map_err(|_| wrong())?)?,
+                    b"pids" => super::lease::grant::pids(name()?.parse().map_err(|_| wrong())?),
                     b"syscalls" => Resource::Syscalls {
                         group: name()?.to_owned(),
                     },
@@ -268,7 +278,7 @@ fn scope_of(
                     },
                     _ => return Err(wrong()),
                 };
-                leases.push((grant(Wanted::Other(resource)), None));
+                leases.push((grant(LeaseTarget::Other(resource)), None));
                 continue;
             }
         };
@@ -277,7 +287,7 @@ fn scope_of(
                 return Err(wrong());
             }
             let path = PathBuf::from(OsString::from_vec(path.to_vec()));
-            leases.push((grant(Wanted::Path { right }), Some(path)));
+            leases.push((grant(LeaseTarget::Path { right }), Some(path)));
         }
     }
     let wanted = scope || !leases.is_empty();
@@ -287,7 +297,7 @@ fn scope_of(
     }))
 }
 
-/// `NAME=VALUE`, or the caller's value of `NAME`, if it has one.
+/// `NAME=VALUE`, or `NAME` with the caller's value.
 fn variable(text: OsString) -> Result<Option<(OsString, OsString)>, CliError> {
     use std::os::unix::ffi::{OsStrExt, OsStringExt};
     let bytes = text.as_bytes();
@@ -302,7 +312,7 @@ fn variable(text: OsString) -> Result<Option<(OsString, OsString)>, CliError> {
     };
     if name.is_empty() {
         return Err(CliError::new(
-            "--env takes NAME=VALUE, or NAME to pass your own",
+            "invalid --env: expected NAME=VALUE, or NAME to pass yours through",
         ));
     }
     let name = OsString::from_vec(name.to_vec());

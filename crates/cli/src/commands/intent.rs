@@ -1,47 +1,48 @@
-//! `ironcage intent`: what a command, a tool call or a model's answer says that it needs.
+//! `ironcage intent`.
 
-use super::audit::print;
 use crate::error::{CliError, CommandResult};
 use crate::json;
-use ironcage_intent::{Answer, Call, Calls, Context, Encoding, Format, Needs, Said, Shell, Table};
+use crate::output::print;
+use ironcage_files::Links;
+use ironcage_intent::{
+    Action, AnswerPart, AnswerReader, Call, Calls, Context, Encoding, Format, Needs, Table,
+    read_with,
+};
 use ironcage_model::Printable;
+use ironcage_programs::Program;
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-/// Say what a shell command needs: programs, files, hosts, and what its text does not tell.
+/// Analyse what a shell command or tool call needs
 ///
-/// Also for a tool call as a model writes it (`--call`), and for each call in a model's recorded
-/// answer (`--answer`). Nothing is executed and nothing is granted.
+/// Lists programs, files and hosts, and what the text does not reveal. Also analyses a tool call
+/// (--call), or each call in a model's recorded response (--answer). Nothing is executed or granted.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("text").required(true))]
 pub(crate) struct Args {
-    /// The command, as it would be given to a shell; `-` reads it from the standard input
+    /// Shell command; `-` reads it from standard input
     #[arg(group = "text")]
     command: Option<String>,
-    /// A tool call in a file, or `-`: of Anthropic's messages, OpenAI's chat completions or
-    /// responses, or MCP
+    /// Tool call in FILE, or `-`: Anthropic messages, OpenAI chat completions or responses, or MCP
     #[arg(long, value_name = "FILE", group = "text", value_hint = clap::ValueHint::FilePath)]
     call: Option<PathBuf>,
-    /// A model's answer in a file, or `-`: a stream of events or one JSON document
+    /// Model response in FILE, or `-`: an event stream or one JSON document
     #[arg(long, value_name = "FILE", group = "text", value_hint = clap::ValueHint::FilePath)]
     answer: Option<PathBuf>,
-    /// Where it would run [default: the current directory]
+    /// Directory where it would run [default: the current directory]
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     cwd: Option<PathBuf>,
-    /// As JSON: one object, for an answer one for each call
+    /// Print JSON, one object per command or call
     #[arg(long)]
     json: bool,
 }
 
-/// More than this is not read.
-const LONGEST: u64 = 16 * 1024 * 1024;
+const LONGEST_INPUT: u64 = 16 * 1024 * 1024;
 
-/// One reading.
 #[derive(Debug, serde::Serialize)]
-struct Reading {
-    /// The tool that is called, and the call's name for itself.
+struct Analysis {
+    /// Name of the tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     call: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -50,17 +51,17 @@ struct Reading {
     needs: Needs,
 }
 
-/// Runs the command.
 pub(crate) fn run(args: Args) -> CommandResult {
-    let here = std::env::current_dir()
-        .map_err(|error| CliError::new(format!("cannot tell the current directory: {error}")))?;
+    let here = std::env::current_dir().map_err(|error| {
+        CliError::new(format!("cannot determine the current directory: {error}"))
+    })?;
     let context = Context {
         cwd: args.cwd.map_or_else(|| here.clone(), |cwd| here.join(cwd)),
         home: std::env::var_os("HOME").map(PathBuf::from),
     };
     let tools = Table::shipped().map_err(|error| CliError::from_error(&error))?;
     let mut not_read = Vec::new();
-    let readings = if let Some(path) = &args.call {
+    let analyses = if let Some(path) = &args.call {
         let call = Call::read(&contents(path)?).map_err(|error| CliError::from_error(&error))?;
         vec![of_call(call, &tools, &context)?]
     } else if let Some(path) = &args.answer {
@@ -71,31 +72,39 @@ pub(crate) fn run(args: Args) -> CommandResult {
             "-" => String::from_utf8_lossy(&contents(Path::new("-"))?).into_owned(),
             _ => command,
         };
-        vec![Reading {
+        vec![Analysis {
             call: None,
             id: None,
-            needs: Shell::new(&tools).read(&command, &context),
+            needs: follow(&tools, &command, &context)?,
         }]
     };
     print(|out| {
-        for reading in &readings {
+        for analysis in &analyses {
             match args.json {
-                true => writeln!(out, "{}", json::line(reading)?)?,
-                false => tell(out, reading)?,
+                true => writeln!(out, "{}", json::line(analysis)?)?,
+                false => report(out, analysis)?,
             }
         }
         Ok(())
     })?;
     for why in &not_read {
         eprintln!(
-            "ironcage: a part of the answer was not read: {}",
+            "ironcage: part of the response was not parsed: {}",
             Printable::new(why)
         );
     }
     Ok(0)
 }
 
-/// What is in a file, or comes to the standard input.
+/// The needs of a command and of the programs that it executes.
+fn follow(tools: &Table, command: &str, context: &Context) -> Result<Needs, CliError> {
+    let reader = Program::Reader
+        .find()
+        .map_err(|error| CliError::from_error(&error).hint(error.hint()))?;
+    Ok(read_with(&reader, tools, command, context))
+}
+
+/// Reads a file, or standard input for `-`.
 pub(super) fn contents(path: &Path) -> Result<Vec<u8>, CliError> {
     let failed = |error: io::Error| {
         CliError::new(format!(
@@ -105,20 +114,33 @@ pub(super) fn contents(path: &Path) -> Result<Vec<u8>, CliError> {
     };
     let mut bytes = Vec::new();
     match path.as_os_str().to_str() {
-        Some("-") => io::stdin().lock().take(LONGEST).read_to_end(&mut bytes),
-        _ => File::open(path)
-            .map_err(failed)?
-            .take(LONGEST)
+        Some("-") => io::stdin()
+            .lock()
+            .take(LONGEST_INPUT)
             .read_to_end(&mut bytes),
+        _ => {
+            return ironcage_files::read(path, LONGEST_INPUT, Links::Follow)
+                .map_err(|error| CliError::from_error(&error));
+        }
     }
     .map_err(failed)?;
     Ok(bytes)
 }
 
-fn of_call(call: Call, tools: &Table, context: &Context) -> Result<Reading, CliError> {
+fn of_call(call: Call, tools: &Table, context: &Context) -> Result<Analysis, CliError> {
     let calls = Calls::shipped().map_err(|error| CliError::from_error(&error))?;
-    let needs = calls.needs(&call, tools, context);
-    Ok(Reading {
+    let needs = match calls.action(&call, context) {
+        Some(Action::Script { text, cwd }) => {
+            let cwd = cwd.map_or_else(|| context.cwd.clone(), |cwd| context.cwd.join(cwd));
+            let context = Context {
+                cwd,
+                home: context.home.clone(),
+            };
+            follow(tools, &text, &context)?
+        }
+        _ => calls.needs(&call, tools, context),
+    };
+    Ok(Analysis {
         call: Some(call.name),
         id: call.id,
         needs,
@@ -130,29 +152,29 @@ fn of_answer(
     tools: &Table,
     context: &Context,
     not_read: &mut Vec<String>,
-) -> Result<Vec<Reading>, CliError> {
+) -> Result<Vec<Analysis>, CliError> {
     let document = bytes.trim_ascii_start().starts_with(b"{");
     let format = if document {
         Format::Document
     } else {
         Format::Events
     };
-    let mut answer = Answer::new(format, Encoding::Identity);
-    let mut said = answer.feed(bytes);
-    said.extend(answer.end());
-    let mut readings = Vec::new();
-    for said in said {
-        match said {
-            Said::Call(call) => readings.push(of_call(call, tools, context)?),
-            Said::Words(_) | Said::Pause => {}
-            Said::NotRead(why) => not_read.push(why),
+    let mut answer = AnswerReader::new(format, Encoding::Identity);
+    let mut items = answer.feed(bytes);
+    items.extend(answer.end());
+    let mut analyses = Vec::new();
+    for item in items {
+        match item {
+            AnswerPart::Call(call) => analyses.push(of_call(call, tools, context)?),
+            AnswerPart::Words(_) | AnswerPart::Pause => {}
+            AnswerPart::NotRead(why) => not_read.push(why),
         }
     }
-    Ok(readings)
+    Ok(analyses)
 }
 
-fn tell(out: &mut dyn Write, reading: &Reading) -> io::Result<()> {
-    let needs = &reading.needs;
+fn report(out: &mut dyn Write, analysis: &Analysis) -> io::Result<()> {
+    let needs = &analysis.needs;
     let mut line = |label: &str, entries: Vec<String>| {
         for (index, entry) in entries.iter().enumerate() {
             let label = if index == 0 { label } else { "" };
@@ -164,11 +186,12 @@ fn tell(out: &mut dyn Write, reading: &Reading) -> io::Result<()> {
         let paths = paths.iter().map(|path| path.to_string_lossy().into_owned());
         paths.collect::<Vec<_>>()
     };
-    line("call", reading.call.iter().cloned().collect())?;
+    line("call", analysis.call.iter().cloned().collect())?;
     line("runs", needs.programs.iter().cloned().collect())?;
     line("reads", paths(&needs.reads))?;
     line("writes", paths(&needs.writes))?;
     line("removes", paths(&needs.removes))?;
+    line("enters", paths(&needs.enters))?;
     let contacts = needs.destinations.iter();
     line("contacts", contacts.map(ToString::to_string).collect())?;
     let unknown = needs.unknown.iter();

@@ -1,13 +1,13 @@
-//! `ironcage learn`: watches a run and writes the least policy for it.
+//! `ironcage learn`.
 
-use super::audit::{logs, said};
-use super::run::{self, Ended, Run};
+use super::run::{self, FinishedRun, RunOutcome};
+use crate::audit_log::{self, audit_error};
 use crate::cage_flags::{CageFlags, Judgement};
 use crate::error::{CliError, CommandResult};
-use crate::{places, written};
+use crate::{paths, staged_file};
 use ironcage_audit::{Error, Reader};
-use ironcage_host::HostCaps;
-use ironcage_learn::{Host, Learned, Record, Source, learn};
+use ironcage_host::{HostCaps, SystemFiles};
+use ironcage_learn::{Host, Learned, ObservedRun, Source, learn};
 use ironcage_model::{CageId, Mark, Printable};
 use ironcage_plan::{NodeKind, amounts};
 use ironcage_policy::{Policy, Reach, Resolved, resolve_profile};
@@ -21,51 +21,49 @@ Examples:
   ironcage learn -o agent.toml --max coding-agent -r ~/data -- claude
   ironcage run --policy policy.toml -- make test";
 
-/// The profile that bounds a run where nobody named another.
+/// Upper bound of a run without --max.
 const BOUND: &str = "learning";
-/// The profile on which every learned policy stands.
+/// The profile that every learned policy extends.
 const BASE: &str = "shell";
 
-/// Watch a run and write the least policy for it
+/// Observe a run and write the smallest policy for it
 ///
-/// The command runs in a cage that gives what --max gives, and what its ceiling would give of the
-/// network; without --max, every host of the internet, the system, toolchains and the workspace
-/// as a copy, and nothing of your home directory. Every file, program, socket, connection and
-/// refused system call goes on record. The policy that is written gives what was used, each entry
-/// with its reason; what was tried in vain stands in it as a comment. It never gives more than
-/// --max and its ceiling.
+/// The command runs in a cage with everything that --max allows, and the network that its ceiling
+/// would allow. Without --max that is every internet host, the system, toolchains, a copy of the
+/// workspace, and nothing of your home directory. The audit log gets every file, program, socket,
+/// connection and denied system call. The policy allows what was used, each entry with its reason;
+/// denied attempts become comments. It never allows more than --max and its ceiling.
 ///
-/// Exit status: the command's own; 125 where no policy could be written.
+/// Exit status: that of the command; 125 if no policy could be written.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Write the policy to this file
+    /// Write the policy to FILE
     #[arg(short, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     output: PathBuf,
-    /// Replace the file if it exists
+    /// Overwrite the file if it exists
     #[arg(long)]
     force: bool,
-    /// The profile or policy file that the policy never goes beyond [default: learning]
+    /// Profile or policy file that bounds the policy [default: learning]
     #[arg(long, value_name = "PROFILE|FILE", value_hint = clap::ValueHint::AnyPath)]
     max: Option<OsString>,
     #[command(flatten)]
     flags: CageFlags,
-    /// Print nothing but errors
+    /// Print only errors
     #[arg(short, long)]
     quiet: bool,
-    /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    /// Command and its arguments
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
     if args.flags.names_policy() {
-        return Err(CliError::new(
-            "--profile and --policy say what a run gets; here that is --max",
-        ));
+        return Err(CliError::new("cannot use --profile or --policy with learn")
+            .hint("--max PROFILE|FILE bounds the run"));
     }
-    // Before the run: it may take hours.
-    written::check(&args.output, args.force)?;
+    // Before the run, which may take hours.
+    staged_file::check(&args.output, args.force)?;
     let mut flags = args.flags;
     flags.observe = true;
     let (profile, file) = bound(args.max.as_deref());
@@ -74,13 +72,13 @@ pub(crate) fn run(args: Args) -> CommandResult {
     flags.open_leasable(&max.policy);
     if !args.quiet {
         anstream::eprintln!(
-            "ironcage: learning: what is used goes on record, each use takes longer"
+            "ironcage: learning: every use is recorded, which slows the command down"
         );
     }
     let started = run::Args::of(flags, args.command.clone(), args.quiet);
-    let ended = match run::to_the_end(started)? {
-        Run::Ended(ended) => ended,
-        Run::InBackground(code) => return Ok(code),
+    let ended = match run::execute(started)? {
+        RunOutcome::Finished(ended) => ended,
+        RunOutcome::InBackground(code) => return Ok(code),
     };
     let learned = write(&args.output, args.force, &max, &ended)?;
     if !args.quiet {
@@ -90,12 +88,14 @@ pub(crate) fn run(args: Args) -> CommandResult {
             learned.given,
             learned.proposed
         );
-        anstream::eprintln!("  hint: read it; `ironcage run --policy {shown} -- ...` runs with it");
+        anstream::eprintln!(
+            "  hint: review it, then use it: `ironcage run --policy {shown} -- COMMAND`"
+        );
     }
     Ok(ended.code)
 }
 
-/// What `--max` names: a profile that ships, else a file.
+/// `--max` names a built-in profile, or else a file.
 fn bound(max: Option<&std::ffi::OsStr>) -> (Option<String>, Option<PathBuf>) {
     let Some(max) = max else {
         return (Some(BOUND.to_owned()), None);
@@ -107,49 +107,86 @@ fn bound(max: Option<&std::ffi::OsStr>) -> (Option<String>, Option<PathBuf>) {
     }
 }
 
-/// Looks at the host itself.
-pub(super) struct OnHost;
+/// Directory entries that are searched for sensitive names before a directory is not given.
+const MOST_LOOKED: usize = 10_000;
 
-impl Host for OnHost {
+/// The file system of this host.
+pub(super) struct HostFiles;
+
+impl Host for HostFiles {
     fn kind(&self, path: &Path) -> Option<NodeKind> {
         let there = std::fs::symlink_metadata(path).ok()?;
         match there.is_dir() {
             true => Some(NodeKind::Directory),
             false if there.is_file() => Some(NodeKind::File),
-            // Links were followed; sockets and devices are given by other keys.
+            // Links are resolved; other policy keys grant sockets and devices.
             false => std::os::unix::fs::FileTypeExt::is_socket(&there.file_type())
                 .then_some(NodeKind::File),
         }
     }
+
+    fn sensitive(&self, directory: &Path) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        let mut left = vec![directory.to_owned()];
+        let mut looked = 0_usize;
+        while let Some(directory) = left.pop() {
+            let Ok(entries) = std::fs::read_dir(&directory) else {
+                continue;
+            };
+            for entry in entries.flatten() {
+                looked += 1;
+                if looked > MOST_LOOKED {
+                    // What was not looked at may be sensitive.
+                    found.push(directory);
+                    return found;
+                }
+                let kind = entry.file_type();
+                if kind.as_ref().is_ok_and(std::fs::FileType::is_dir) {
+                    left.push(entry.path());
+                } else if ironcage_catalog::sensitive::entry(&entry.file_name()).is_some() {
+                    found.push(entry.path());
+                }
+            }
+        }
+        found
+    }
 }
 
-/// Reads the record of a run.
-pub(super) fn record(id: &CageId) -> Result<Record, CliError> {
-    let path = ironcage_audit::log_path(&logs()?, id);
-    let mut record = Record::default();
-    for item in Reader::open(&path).map_err(said)? {
+/// Reads the audit log of a run.
+pub(super) fn read_record(id: &CageId) -> Result<ObservedRun, CliError> {
+    let path = ironcage_audit::log_path(&audit_log::directory()?, id);
+    let mut record = ObservedRun::default();
+    for item in Reader::open(&path).map_err(audit_error)? {
         match item {
             Ok(line) => record.add(line.event.kind),
             Err(error @ Error::Damaged { .. }) => {
-                return Err(said(error).hint("a policy is not made from a damaged record"));
+                return Err(
+                    audit_error(error).hint("Ironcage does not learn from a damaged audit log")
+                );
             }
-            Err(error) => return Err(said(error)),
+            Err(error) => return Err(audit_error(error)),
         }
     }
     Ok(record)
 }
 
-fn write(output: &Path, force: bool, max: &Resolved, ended: &Ended) -> Result<Learned, CliError> {
-    let home = places::home()?;
+fn write(
+    output: &Path,
+    force: bool,
+    max: &Resolved,
+    ended: &FinishedRun,
+) -> Result<Learned, CliError> {
+    let home = paths::home(&SystemFiles::default())?;
     let base = resolve_profile(BASE, &home).map_err(|error| CliError::from_error(&error))?;
     let plan = &ended.prepared.plan;
+    let record = read_record(&ended.id)?;
     let learned = learn(&Source {
-        record: &record(&ended.id)?,
+        record: &record,
         max: &max.policy,
         plan,
         base: &base,
         home: &home,
-        host: &OnHost,
+        host: &HostFiles,
     });
     let mut text = String::new();
     let command = plan.command.argv.iter();
@@ -157,41 +194,50 @@ fn write(output: &Path, force: bool, max: &Resolved, ended: &Ended) -> Result<Le
     // Writing to a string cannot fail.
     let _ = write!(
         text,
-        "# Made by `ironcage learn` from cage {} in\n# {}\n# of: {}\n#\n\
-         # It gives what that run used; each entry says by whom. What was tried in vain is a comment.\n\
-         # A run shows what it did, not what it may do: another may need more. Within: {}.\n\n\
+        "# Written by `ironcage learn` from cage {} in\n# {}\n# of: {}\n#\n\
+         # It allows what that run used; each entry names the program. Denied attempts are comments.\n\
+         # Another run may need more. Upper bound: {}.\n\n\
          extends = \"{BASE}\"\n",
         ended.id,
         Printable::new(&plan.workspace),
         command.join(" "),
         max.profile_choice,
     );
+    if record.left_out > 0 {
+        let _ = writeln!(
+            text,
+            "# Incomplete: the run used more than its audit log lists ({} uses are missing).",
+            record.left_out
+        );
+    }
     text.push_str(&learned.text);
-    let staged = written::stage(output, &text)?;
+    let staged = staged_file::stage(output, &text)?;
     check(staged.path(), &max.policy, &plan.workspace)?;
     staged.put(force)?;
     Ok(learned)
 }
 
-/// Whether the file is a policy, leads to a cage, and is within its bound.
+/// Checks that the file is a valid policy, can start a cage, and is within its bound.
 fn check(file: &Path, max: &Policy, workspace: &Path) -> Result<(), CliError> {
     let flags = CageFlags::of_policy(file, Some(workspace.to_owned()));
     let resolved = flags.resolve()?;
-    let state = places::state_dir(&places::home()?);
+    let state = paths::state_dir(&paths::home(&SystemFiles::default())?);
     let host = HostCaps::quick(&state).map_err(|error| CliError::from_error(&error))?;
     let reach = Reach::through(max, workspace, Mark::Ask);
     let beyond = reach.lacks(&resolved.policy, |limits| amounts(limits, &host));
     if !beyond.is_empty() {
         return Err(CliError::new(format!(
-            "what was learned is beyond --max, and was not written: {}",
+            "cannot write the learned policy: it exceeds --max: {}",
             beyond.join("; ")
         ))
-        .hint("this is a mistake of Ironcage's; the record of the run has all that was seen"));
+        .hint("this is a bug in Ironcage; the run's audit log has everything that was observed"));
     }
     match flags.judge() {
         Ok(()) => Ok(()),
-        Err(Judgement::NeedsWord(error)) => Err(CliError::from_error(&error)
-            .hint("learn with --max that gives less, or name single files there")),
+        Err(Judgement::NeedsConfirmation(error)) => {
+            Err(CliError::from_error(&error)
+                .hint("use a smaller --max, or name single files there"))
+        }
         Err(Judgement::Refused(error)) => Err(error),
     }
 }

@@ -1,37 +1,39 @@
-//! `ironcage logs`: the output of a background cage.
+//! `ironcage logs`.
 
-use crate::completed::kept_cages;
+use crate::cages;
+use crate::completion::kept_cages;
 use crate::error::{CliError, CommandResult};
-use crate::running;
-use ironcage_runtime::client::{LogOptions, logs};
+use ironcage_client::{LogOptions, logs};
 
 /// Show the output of a background cage
 ///
-/// Output and errors together, as they came. The last 8 to 16 MiB are kept, until
-/// `ironcage rm` removes them.
+/// Standard output and standard error together, in the order of their arrival. The last 8 to 16
+/// MiB are kept until `ironcage rm` removes them.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Go on until the cage is gone
+    /// Continue until the cage ends
     #[arg(short, long)]
     follow: bool,
-    /// Only this many lines from the end
+    /// Show only the last N lines
     #[arg(long, value_name = "N")]
     tail: Option<usize>,
-    /// Let through what makes your terminal act or answer: clipboard, notifications, reports
+    /// Pass escape sequences through that act on your terminal: clipboard, notifications, reports
     #[arg(long)]
     raw_terminal: bool,
-    /// Id of the cage, its beginning, or the cage's name
+    /// Cage ID, unique ID prefix, or name
     #[arg(value_name = "ID", add = kept_cages())]
     id: String,
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
-    let cages = running::cages()?;
-    let id = running::find(&cages, &args.id)?;
+    let cages = cages::all()?;
+    let id = cages::find(&cages, &args.id)?;
     if !cages.archive().has(&id) {
-        let why = match cages.is_running(&id).map_err(running::said)? {
-            true => format!("the cage {id} runs in the foreground: its output goes to its caller"),
-            false => format!("no output is kept of {id}"),
+        let why = match cages.is_running(&id).map_err(cages::client_error)? {
+            true => format!(
+                "cannot show output of cage {id}: it runs in the foreground, and its caller has the output"
+            ),
+            false => format!("cannot show output of cage {id}: no output is kept"),
         };
         return Err(CliError::new(why).hint("`ironcage run -d` starts a cage in the background"));
     }
@@ -40,6 +42,6 @@ pub(crate) fn run(args: Args) -> CommandResult {
         follow: args.follow,
         raw_terminal: args.raw_terminal,
     };
-    logs(&cages, &id, options).map_err(running::said)?;
+    logs(&cages, &id, options).map_err(cages::client_error)?;
     Ok(0)
 }

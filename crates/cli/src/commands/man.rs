@@ -1,72 +1,62 @@
-//! `ironcage man`: the manual pages and the command reference, from the commands themselves.
+//! `ironcage man`: manual pages and the command reference, generated from the commands.
 
+use crate::cli::{self, ALIASES};
 use crate::error::{CliError, CommandResult};
-use clap::{Command, CommandFactory};
+use crate::output::print;
+use clap::Command;
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-/// Write the manual pages
+/// Print or write the manual pages
 ///
-/// Without a directory, prints the page of ironcage itself: `ironcage man | man -l -`
+/// Without --dir, prints the page of ironcage itself: `ironcage man | man -l -`
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Write one page for each command into this directory
+    /// Write one page for each command to DIR
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Print the whole reference as Markdown instead
+    /// Print the command reference as Markdown
     #[arg(long, conflicts_with = "dir")]
     markdown: bool,
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
-    // A fixed width: what is checked in must not depend on a terminal.
-    let command = crate::Cli::command().term_width(100);
-    if args.markdown {
-        return print(markdown(command).as_bytes());
-    }
-    match args.dir {
-        Some(dir) => write_pages(command, &dir),
-        None => print(&page(command, "ironcage")?),
-    }
+    // A fixed width: checked-in output must not depend on a terminal.
+    let command = cli::command().term_width(100);
+    let text = match (args.markdown, args.dir) {
+        (true, _) => markdown(command).into_bytes(),
+        (false, Some(dir)) => return write_pages(command, &dir),
+        (false, None) => page(command, "ironcage")?,
+    };
+    print(|out| out.write_all(&text))?;
+    Ok(0)
 }
 
-/// Prints bytes; a reader that has seen enough is no error.
-pub(super) fn print(bytes: &[u8]) -> CommandResult {
-    match std::io::stdout().write_all(bytes) {
-        Ok(()) => Ok(0),
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(0),
-        Err(error) => Err(CliError::new(format!(
-            "cannot write to standard output: {error}"
-        ))),
-    }
-}
-
-/// What the page of `ironcage` itself says at its end.
+/// The end of the page of `ironcage` itself.
 const ENDING: &str = r#".SH FILES
 .TP
 \fIironcage.toml\fR
-The policy of a workspace, in its top directory or above. It only narrows until \fBironcage trust\fR.
+Policy of a workspace, in its top directory or above. Before \fBironcage trust\fR it can only narrow permissions.
 .TP
 \fI$XDG_CONFIG_HOME/ironcage/config.toml\fR
-Your own policy, below every workspace's.
+Your own policy, which every workspace extends.
 .TP
 \fI$XDG_STATE_HOME/ironcage\fR
-The record of every cage, what is trusted, and what is kept between runs.
+Audit logs, pending changes, the list of trusted policies, and state that is kept between runs.
 .TP
 \fI$XDG_CACHE_HOME/ironcage\fR
-Caches of tools, by workspace and profile.
+Tool caches, by workspace and profile.
 .SH EXIT STATUS
-Of \fBironcage run\fR: the command's own, as ironcage\-run(1) says. 125 for Ironcage's own errors, everywhere.
+That of the command for \fBironcage run\fR, see ironcage\-run(1). 125 for Ironcage's own errors, everywhere.
 "#;
 
 fn page(mut command: Command, name: &str) -> Result<Vec<u8>, CliError> {
     let failed = |error: &dyn std::fmt::Display| {
-        CliError::new(format!("cannot make the manual page {name}: {error}"))
+        CliError::new(format!("cannot generate the manual page {name}: {error}"))
     };
     let usage = command
         .clone()
-        .bin_name(name.replace('-', " "))
+        .bin_name(typed(&name.replace('-', " ")))
         .render_usage();
     let usage = usage.to_string();
     command = command.display_name(name.to_owned());
@@ -78,8 +68,8 @@ fn page(mut command: Command, name: &str) -> Result<Vec<u8>, CliError> {
     Ok(with_synopsis(&page, &usage, name).into_bytes())
 }
 
-/// The generated synopsis names every flag and no command: ours is the usage that `--help`
-/// prints, and the flags have a section of their own.
+/// clap_mangen's synopsis lists every flag and no command. This one is the usage of `--help`; the
+/// flags have a section of their own.
 fn with_synopsis(page: &str, usage: &str, name: &str) -> String {
     const HEADING: &str = ".SH SYNOPSIS\n";
     const NEXT: &str = "\n.SH DESCRIPTION";
@@ -111,17 +101,35 @@ fn write_pages(command: Command, dir: &Path) -> CommandResult {
     for (name, command) in all(command) {
         let name = name.replace(' ', "-");
         let path = dir.join(format!("{name}.1"));
-        std::fs::write(&path, page(command, &name)?).map_err(|error| failed(&path, error))?;
+        let text = match alias(&name.replace('-', " ")) {
+            Some(long) => format!(".so man1/{}.1\n", long.replace(' ', "-")).into_bytes(),
+            None => page(command, &name)?,
+        };
+        std::fs::write(&path, text).map_err(|error| failed(&path, error))?;
     }
     Ok(0)
 }
 
-/// Every command that is not hidden, with its full name, depth first.
+/// The name that an agent types inside a cage, without `inside`.
+fn typed(name: &str) -> String {
+    name.replacen("ironcage inside", "ironcage", 1)
+}
+
+/// The full name of the command that an alias stands for.
+fn alias(name: &str) -> Option<String> {
+    let found = ALIASES
+        .iter()
+        .find(|(short, _)| name == format!("ironcage {short}"));
+    found.map(|(_, long)| format!("ironcage {long}"))
+}
+
+/// Every command that is not hidden, and `inside`, with its full name, depth first.
 fn all(command: Command) -> Vec<(String, Command)> {
     fn walk(name: String, command: Command, found: &mut Vec<(String, Command)>) {
         let below: Vec<Command> = command
             .get_subcommands()
-            .filter(|sub| !sub.is_hide_set() && sub.get_name() != "help")
+            .filter(|sub| sub.get_name() != "help")
+            .filter(|sub| !sub.is_hide_set() || sub.get_name() == "inside")
             .cloned()
             .collect();
         found.push((name.clone(), command));
@@ -140,10 +148,19 @@ fn all(command: Command) -> Vec<(String, Command)> {
 
 fn markdown(command: Command) -> String {
     let mut text = String::from(
-        "# Commands\n\nGenerated by `ironcage man --markdown`; a test holds it in step.\n",
+        "# Commands\n\nGenerated by `ironcage man --markdown`; a test keeps it up to date.\n",
     );
     for (name, mut command) in all(command) {
-        command = command.bin_name(name.clone());
+        if let Some(long) = alias(&name) {
+            // Writing to a string cannot fail.
+            let _ = write!(
+                text,
+                "\n## {name}\n\nAlias of [`{long}`](#{}).\n",
+                long.replace(' ', "-")
+            );
+            continue;
+        }
+        command = command.bin_name(typed(&name));
         let help = command.render_long_help().to_string();
         let trimmed: Vec<&str> = help.lines().map(str::trim_end).collect();
         // Writing to a string cannot fail.
@@ -162,16 +179,16 @@ mod tests {
 
     #[test]
     fn a_page_says_how_its_command_is_called_and_keeps_its_flags() {
-        for (name, command) in all(crate::Cli::command()) {
+        for (name, command) in all(cli::command()) {
             let dashed = name.replace(' ', "-");
             let page = String::from_utf8(page(command, &dashed).unwrap()).unwrap();
             let synopsis = page.split_once(".SH SYNOPSIS\n").unwrap().1;
             assert!(
-                synopsis.starts_with(&name.replace('-', "\\-")),
+                synopsis.starts_with(&typed(&name).replace('-', "\\-")),
                 "{name}: {synopsis}"
             );
         }
-        let run = all(crate::Cli::command()).into_iter();
+        let run = all(cli::command()).into_iter();
         let (_, run) = run
             .into_iter()
             .find(|(name, _)| name == "ironcage run")

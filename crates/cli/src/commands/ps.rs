@@ -1,36 +1,35 @@
-//! `ironcage ps`: the cages that run, and those of which output is kept.
+//! `ironcage ps`.
 
-use super::audit::ending_in_short;
 use crate::error::{CliError, CommandResult};
-use crate::json;
-use crate::running;
+use crate::render::event::ending_short;
+use crate::{cages, json, paths};
 use ironcage_audit::Summary;
+use ironcage_client::{Cages, RunningCage};
 use ironcage_control::Description;
+use ironcage_host::{HostCaps, SystemFiles};
 use ironcage_model::{CageId, Printable};
-use ironcage_runtime::client::{Cages, Found};
 use serde::Serialize;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// List running cages
 ///
-/// Each is asked: what is shown is what its supervisor says now. A supervisor that was killed has
-/// taken its cage along; what is left of its socket is removed here.
+/// Each supervisor reports the current state of its cage. A killed supervisor takes its cage with
+/// it; this command removes the socket and the cgroup that it left.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Also those that ran in the background and are over, until `ironcage rm` removes them
+    /// Also list ended background cages, until `ironcage rm` removes them
     #[arg(short, long)]
     all: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Print ids only
+    /// Print only IDs
     #[arg(short, long, conflicts_with = "json")]
     quiet: bool,
 }
 
-/// One line.
 #[derive(Debug, Serialize)]
-struct Line {
+struct CageLine {
     id: CageId,
     name: Option<String>,
     /// running, waiting, stopping, silent, or how it ended.
@@ -42,29 +41,32 @@ struct Line {
     supervisor: Option<u32>,
     command: Vec<String>,
     workspace: Option<String>,
-    /// The cage that opened it, where it is a child.
+    /// Only for child cages.
     #[serde(skip_serializing_if = "Option::is_none")]
     parent: Option<CageId>,
     execs: usize,
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
-    let cages = running::cages()?;
-    let mut lines: Vec<Line> = cages
+    let cages = cages::all()?;
+    let home = paths::home(&SystemFiles::default())?;
+    // Without the host's cgroups there is nothing in them to remove.
+    if let Ok(host) = HostCaps::quick(&paths::state_dir(&home)) {
+        ironcage_supervisor::sweep_cgroups(&host.cgroup);
+    }
+    let mut lines: Vec<CageLine> = cages
         .running()
-        .map_err(running::said)?
+        .map_err(cages::client_error)?
         .into_iter()
-        .map(|found| living(found, &cages))
+        .map(|found| of_running(found, &cages))
         .collect();
     if args.all {
         let kept = cages.archive().list().map_err(|error| {
-            CliError::new(format!(
-                "cannot list what is kept of background cages: {error}"
-            ))
+            CliError::new(format!("cannot list ended background cages: {error}"))
         })?;
         for id in kept {
             if !lines.iter().any(|line| line.id == id) {
-                lines.push(over(id, &cages));
+                lines.push(of_ended(id, &cages));
             }
         }
     }
@@ -82,9 +84,9 @@ pub(crate) fn run(args: Args) -> CommandResult {
     Ok(0)
 }
 
-fn living(found: Found, cages: &Cages) -> Line {
+fn of_running(found: RunningCage, cages: &Cages) -> CageLine {
     match found {
-        Found::Answered(description) => {
+        RunningCage::Answered(description) => {
             let Description {
                 id,
                 name,
@@ -98,7 +100,7 @@ fn living(found: Found, cages: &Cages) -> Line {
                 parent,
                 ..
             } = *description;
-            Line {
+            CageLine {
                 id,
                 name,
                 status: state.to_string(),
@@ -112,9 +114,9 @@ fn living(found: Found, cages: &Cages) -> Line {
                 execs: execs.len(),
             }
         }
-        Found::Silent { id, supervisor } => {
+        RunningCage::Silent { id, supervisor } => {
             let summary = summary(&id, cages);
-            Line {
+            CageLine {
                 name: summary.name,
                 status: "silent".into(),
                 running: true,
@@ -131,12 +133,12 @@ fn living(found: Found, cages: &Cages) -> Line {
     }
 }
 
-fn over(id: CageId, cages: &Cages) -> Line {
+fn of_ended(id: CageId, cages: &Cages) -> CageLine {
     let summary = summary(&id, cages);
-    Line {
+    CageLine {
         status: match &summary.ending {
-            Some(ending) => ending_in_short(ending),
-            // Its supervisor could not say how it ended.
+            Some(ending) => ending_short(ending),
+            // The supervisor was killed before it could record the end.
             None => "killed".into(),
         },
         name: summary.name,
@@ -152,12 +154,12 @@ fn over(id: CageId, cages: &Cages) -> Line {
     }
 }
 
-/// What the record says; nothing where there is none any more.
+/// From the audit log; empty if the log is gone.
 fn summary(id: &CageId, cages: &Cages) -> Summary {
     ironcage_audit::summary(cages.audit(), id).unwrap_or_default()
 }
 
-fn print(lines: &[Line]) {
+fn print(lines: &[CageLine]) {
     let rows: Vec<[String; 5]> = lines
         .iter()
         .map(|line| {

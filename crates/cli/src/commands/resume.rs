@@ -1,28 +1,30 @@
-//! `ironcage resume`: lets a cage go on that was stopped for its user to look at.
+//! `ironcage resume`.
 
-use crate::completed::running_cages;
+use crate::cages;
+use crate::completion::running_cages;
 use crate::error::CommandResult;
-use crate::running;
 use ironcage_control::Request;
 
-/// Let a cage go on that was stopped because words and deeds parted
+/// Resume a cage that was frozen because it diverged from its model
 ///
-/// A cage whose connections differ too often from what its model said is stopped (`freeze` in
-/// [ceiling.drift] of its policy). `ironcage leases -f ID` shows what was said and done, `ironcage
-/// diff` what it changed. Once it goes on, what its ceiling gives at once is asked for; `ironcage
-/// stop ID` ends it instead.
+/// The supervisor freezes a cage whose connections differ too often from what its model announced
+/// (`freeze` under [ceiling.drift] in its policy). `ironcage lease list -f ID` shows what was
+/// announced and done, `ironcage diff` what the cage changed. After it is resumed, leases that the
+/// ceiling would grant automatically need your approval. `ironcage stop ID` ends it instead.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The cage's id, its beginning, or its name
+    /// Cage ID, unique ID prefix, or name
     #[arg(value_name = "ID", add = running_cages())]
     id: String,
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
-    let cages = running::cages()?;
-    let id = running::find(&cages, &args.id)?;
-    let connection = cages.connect(&id).map_err(running::said)?;
-    connection.ask(&Request::Resume).map_err(running::said)?;
+    let cages = cages::all()?;
+    let id = cages::find(&cages, &args.id)?;
+    let connection = cages.connect(&id).map_err(cages::client_error)?;
+    connection
+        .ask(&Request::Resume)
+        .map_err(cages::client_error)?;
     anstream::println!("{id}");
     Ok(0)
 }

@@ -1,41 +1,41 @@
-//! `ironcage rm`: remove what is kept of background cages.
+//! `ironcage rm`.
 
-use crate::completed::kept_cages;
+use crate::cages;
+use crate::completion::kept_cages;
 use crate::error::{CliError, CommandResult};
-use crate::running;
+use ironcage_client::ClientError;
 use ironcage_control::Request;
-use ironcage_runtime::client::ClientError;
 
-/// Remove what is kept of background cages that are over
+/// Remove the saved output of ended background cages
 ///
-/// That is their output. The record stays: `ironcage audit` has its own ways.
+/// Audit logs are kept; `ironcage audit prune` removes those.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Kill cages that are running
+    /// Kill running cages first
     #[arg(short, long)]
     force: bool,
-    /// All that are over
+    /// Remove the output of all ended cages
     #[arg(long, conflicts_with = "ids")]
     all: bool,
-    /// Ids of cages, their beginnings, or names
+    /// Cage IDs, unique ID prefixes, or names
     #[arg(required_unless_present = "all", value_name = "ID", add = kept_cages())]
     ids: Vec<String>,
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
-    let cages = running::cages()?;
+    let cages = cages::all()?;
     let kept = |error: std::io::Error| {
         CliError::new(format!(
-            "cannot remove what is kept of background cages: {error}"
+            "cannot remove the output of background cages: {error}"
         ))
     };
     let mut ids = Vec::new();
     for text in &args.ids {
-        ids.push(running::find(&cages, text)?);
+        ids.push(cages::find(&cages, text)?);
     }
     if args.all {
         for id in cages.archive().list().map_err(kept)? {
-            if !cages.is_running(&id).map_err(running::said)? {
+            if !cages.is_running(&id).map_err(cages::client_error)? {
                 ids.push(id);
             }
         }
@@ -48,20 +48,25 @@ pub(crate) fn run(args: Args) -> CommandResult {
                     .and_then(|_| connection.await_end());
                 match end {
                     Ok(_) | Err(ClientError::Gone { .. }) => {}
-                    Err(error) => return Err(running::said(error)),
+                    Err(error) => return Err(cages::client_error(error)),
                 }
             }
             Ok(_) | Err(ClientError::Silent { .. }) => {
-                return Err(CliError::new(format!("the cage {id} is running"))
-                    .hint(format!("`ironcage stop {id}` ends it; --force kills it")));
+                return Err(
+                    CliError::new(format!("cannot remove cage {id}: it is running")).hint(format!(
+                        "`ironcage stop {id}` to stop it, --force to kill it"
+                    )),
+                );
             }
             Err(ClientError::NotRunning { .. }) => {}
-            Err(error) => return Err(running::said(error)),
+            Err(error) => return Err(cages::client_error(error)),
         }
         if cages.archive().has(&id) {
             cages.archive().remove(&id).map_err(kept)?;
         } else if !args.force {
-            return Err(CliError::new(format!("nothing is kept of {id}")));
+            return Err(CliError::new(format!(
+                "cannot remove cage {id}: no output is kept"
+            )));
         }
         anstream::println!("{id}");
     }

@@ -1,46 +1,53 @@
-//! `ironcage run`: a command in a cage, to its end.
+//! `ironcage run`: starts a cage and waits for its command, or detaches.
 
-use crate::cage_flags::{CageFlags, Prepared};
-use crate::change;
+use crate::cage_flags::{CageFlags, PreparedCage};
+use crate::child_spawner::ChildSpawner;
 use crate::error::{CliError, CommandResult, without_numbers};
-use crate::nursery::Nursery;
-use ironcage_backend::{COPY_ON_WRITE, MAP_OWNER, StartError};
-use ironcage_host::HostCaps;
-use ironcage_model::{CageId, Ending, Lent, LimitHit, Outcome, Printable};
-use ironcage_runtime::{Awaited, Job, RunError, Side, detach};
+use crate::render::denial;
+use crate::{announced, approved_rule, cages, change, paths};
+use ironcage_backend::StartError;
+use ironcage_host::{HostCaps, SystemFiles};
+use ironcage_model::{CageId, Ending, Lent, LimitHit, Outcome, Printable, StartCode, Traffic};
+use ironcage_supervisor::{AwaitedStart, ForkRole, Job, RunError, detach};
+use ironcage_sys::rustix::io::Errno;
+use ironcage_sys::steps;
+use std::cell::RefCell;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 Examples:
-  ironcage run -- python3 agent.py
+  ironcage run python3 agent.py
+  ironcage run -e STAGE=test -p 8080:3000 -- npm start
   ironcage run -r ~/data -w ~/results --memory 4G --time 30m -- make report
   ironcage run --profile strict -- ./downloaded.sh";
 
 /// Run a command in a cage
 ///
-/// The command sees a read-only system, its workspace, an empty home directory and nothing
-/// else: no network, no other process, no secret of yours. Everything it starts ends with it.
+/// The command sees a read-only system, its workspace, an empty home directory and nothing else: no
+/// network, no other process, none of your secrets. Everything it starts ends with it.
 ///
-/// Exit status: the command's own; 124 when a time limit ended it, 125 for Ironcage's own
-/// errors, 126 and 127 when the command cannot be executed or found, 137 when the memory or
-/// disk limit ended it, 128 and the signal's number when a signal did.
+/// Exit status: that of the command; 124 if a time limit ended it, 125 for Ironcage's own errors,
+/// 126 if the command cannot be executed, 127 if it is not found, 137 if the memory or disk limit
+/// ended it, 128 plus the signal number if a signal killed it.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(flatten)]
     flags: CageFlags,
-    /// Name of the cage, for the record and other commands; unique among those that run
+    /// Name of the cage, for other commands and the audit log; unique among running cages
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Run in the background: print the cage's id once its command runs, and keep its output
+    /// Run in the background: print the cage ID once the command runs, and keep its output
     #[arg(short, long, help_heading = "Background")]
     detach: bool,
-    /// Keep standard input of a background cage open for `ironcage attach`
-    #[arg(short, long, requires = "detach", help_heading = "Background")]
+    /// With -d, keep standard input open for `ironcage attach`; in the foreground it always is
+    #[arg(short, long, help_heading = "Background")]
     interactive: bool,
-    /// Give the command a terminal of the cage's own [default: when standard input and output
-    /// are terminals]
+    /// Remove the saved output when a background cage ends; a foreground cage saves none
+    #[arg(long, help_heading = "Background")]
+    rm: bool,
+    /// Give the command a terminal [default: if standard input and output are terminals]
     #[arg(
         short = 't',
         long,
@@ -48,28 +55,24 @@ pub(crate) struct Args {
         help_heading = "Terminal"
     )]
     tty: bool,
-    /// Give the command pipes even on a terminal
+    /// Give the command pipes, even at a terminal
     #[arg(short = 'T', long, help_heading = "Terminal")]
     no_tty: bool,
-    /// Let through what makes your terminal act or answer: clipboard, notifications, reports
+    /// Pass escape sequences through that act on your terminal: clipboard, notifications, reports
     #[arg(long, help_heading = "Terminal")]
     raw_terminal: bool,
-    /// Print nothing but errors
+    /// Print only errors
     #[arg(short, long)]
     quiet: bool,
-    /// The command and its arguments
-    #[arg(
-        last = true,
-        required_unless_present = "detach",
-        value_name = "COMMAND"
-    )]
+    /// Command and its arguments; put `--` before a command that begins with `-` [default: your
+    /// SHELL; with -d, none]
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
 impl Args {
-    /// What these words say, where they say no more than what to run. Most do, and describing
-    /// sixty flags to the parser, to find none of them, takes longer than mounting a cage's
-    /// devices. `None` for anything else, which is the parser's.
+    /// Parses `[-q] -- COMMAND` without clap: describing sixty flags to it takes longer than
+    /// mounting a cage's devices. `None` for anything else.
     pub(crate) fn plain(words: &[OsString]) -> Option<Args> {
         let end = words.iter().position(|word| word == "--")?;
         let (flags, rest) = words.split_at(end);
@@ -83,24 +86,22 @@ impl Args {
     }
 }
 
-/// A run that is over, and what it was made from.
-pub(crate) struct Ended {
-    /// The exit status for the caller.
+pub(crate) struct FinishedRun {
+    /// Exit status for the caller.
     pub(crate) code: u8,
-    /// The cage.
     pub(crate) id: CageId,
-    /// Its plan and policy.
-    pub(crate) prepared: Prepared,
+    pub(crate) prepared: PreparedCage,
 }
 
 impl Args {
-    /// In the foreground, with the terminal as it is.
+    /// A run in the foreground with default terminal handling.
     pub(crate) fn of(flags: CageFlags, command: Vec<OsString>, quiet: bool) -> Args {
         Args {
             flags,
             name: None,
             detach: false,
             interactive: false,
+            rm: false,
             tty: false,
             no_tty: false,
             raw_terminal: false,
@@ -111,73 +112,92 @@ impl Args {
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
-    let ended = match to_the_end(args)? {
-        Run::Ended(ended) => ended,
-        Run::InBackground(code) => return Ok(code),
+    let finished = match execute(args)? {
+        RunOutcome::Finished(finished) => finished,
+        RunOutcome::InBackground(code) => return Ok(code),
     };
-    // This process ends: the kernel takes all of its memory at once, sooner than piece by piece.
-    std::mem::forget(ended.prepared);
-    Ok(ended.code)
+    // This process is about to exit: the kernel frees its memory faster than drop would.
+    std::mem::forget(finished.prepared);
+    Ok(finished.code)
 }
 
-/// What became of a run.
-pub(crate) enum Run {
-    /// It is over.
-    Ended(Box<Ended>),
-    /// It goes on in the background, or did not start; this is the exit status for who asked.
+pub(crate) enum RunOutcome {
+    Finished(Box<FinishedRun>),
+    /// The cage runs in the background, or did not start; the exit status for the caller.
     InBackground(u8),
 }
 
-/// Runs it.
-pub(crate) fn to_the_end(args: Args) -> Result<Run, CliError> {
-    if args.flags.sticky && !args.detach {
-        return Err(CliError::new("--sticky is for cages in the background")
-            .hint("add -d; `ironcage exec` then runs commands in it"));
+pub(crate) fn execute(mut args: Args) -> Result<RunOutcome, CliError> {
+    args.flags.pull_image(args.quiet)?;
+    if args.command.is_empty() && !args.detach && !args.flags.has_image() {
+        args.command = vec![super::shell::users_shell()];
     }
-    // First of all, while nothing is open: whatever fails from here on is said by the
-    // supervisor, on standard error that it still has.
+    if args.flags.sticky && !args.detach {
+        return Err(
+            CliError::new("cannot use --sticky for a cage in the foreground")
+                .hint("add -d; `ironcage exec` then runs commands in it"),
+        );
+    }
+    // First, while nothing is open: the supervisor still has our standard error, and reports
+    // everything that fails from here on.
     let background = match args.detach {
         false => None,
         true => match detach().map_err(CliError::new)? {
-            Side::Supervisor(background) => Some(background),
-            Side::Caller(awaited) => return await_start(awaited).map(Run::InBackground),
+            ForkRole::Supervisor(background) => Some(background),
+            ForkRole::Caller(awaited) => return await_start(awaited).map(RunOutcome::InBackground),
         },
     };
     let program = args.command.first().cloned().unwrap_or_default();
+    steps::begin();
+    steps::mark("program loaded");
     let mut prepared = args.flags.prepare(args.command)?;
     if !args.quiet {
-        announce(&prepared);
+        announce(&prepared)?;
     }
-    let _held = prepared.make_places()?;
+    steps::mark("plan");
+    let _held = prepared.create_state()?;
     let mode = prepared.resolved.policy.workspace_mode.value;
     let unprotected = prepared.resolved.policy.unprotect.iter();
     let allowed: Vec<PathBuf> = unprotected.map(|path| path.value.clone()).collect();
-    let place = prepared.change.place();
+    let (place, new_change) = (prepared.change.place(), prepared.change.binding());
     let change = std::mem::take(&mut prepared.change).open(&prepared.plan, mode, &allowed)?;
     if let Some(change) = change.as_ref().filter(|_| !args.quiet) {
         change.announce();
     }
+    steps::mark("change made");
     let interactive = !args.detach && !args.no_tty;
-    let nursery = Nursery {
+    let spawner = ChildSpawner {
         flags: &args.flags,
         parent: &prepared,
         place,
-        change: change.as_ref().map(change::Open::id),
+        change: change.as_ref().map(change::OpenChange::id),
     };
-    let maker = |birthright| nursery.make(birthright);
+    let make_child = |birthright| spawner.make(birthright);
+    let policy = &prepared.resolved.policy;
+    // Lines that were told while the cage ran are not told again.
+    let told = RefCell::new(Vec::new());
+    let denial_line = |denied: &Traffic| {
+        let line = denial::line(denied, &[])?;
+        told.borrow_mut().push(line.clone());
+        Some(line)
+    };
     let job = Job {
-        children: Some(&maker),
-        kin: None,
+        child_spawner: Some(&make_child),
+        permanent: Some(&approved_rule::make_permanent),
+        parent: None,
+        denial_line: (!args.quiet).then_some(&denial_line),
         plan: &prepared.plan,
-        policy: &prepared.resolved.policy,
+        workspace_mode: policy.workspace_mode.value.name(),
+        granted: &|| ironcage_policy::granted(policy),
         name: args.name,
-        terminal: args.tty || (interactive && ironcage_runtime::terminal::is_interactive()),
+        terminal: args.tty || (interactive && ironcage_terminal::is_interactive()),
         raw_terminal: args.raw_terminal,
         background,
-        change: change.as_ref().map(change::Open::id),
+        change: change.as_ref().map(change::OpenChange::id),
+        new_change,
         keep_input: args.interactive,
     };
-    let finished = match ironcage_runtime::run(job) {
+    let finished = match ironcage_supervisor::run(job) {
         Ok(ended) => ended,
         Err(error) => {
             if let Some(change) = change {
@@ -186,9 +206,11 @@ pub(crate) fn to_the_end(args: Args) -> Result<Run, CliError> {
             return Err(run_error(error));
         }
     };
+    steps::mark("end recorded, cage gone");
     report(&finished.outcome, &program, finished.id.as_str());
     if !args.quiet {
-        tell_lent(&finished.outcome.lent);
+        report_denials(&finished.outcome, &told.borrow(), finished.id.as_str());
+        report_model_leases(&finished.outcome.lent);
     }
     if let Some(mut change) = change {
         if let Some(storage) = &finished.storage {
@@ -196,23 +218,31 @@ pub(crate) fn to_the_end(args: Args) -> Result<Run, CliError> {
         }
         change.finish(
             &finished.id,
-            &change::End {
+            &change::RunEnd {
                 mode,
                 succeeded: finished.outcome.ending.exit_code() == 0,
-                // In the background nobody reads or answers.
+                // Nobody reads or answers in the background.
                 quiet: args.quiet || args.detach,
             },
         )?;
     }
-    // Who waits for the cage hears of its end now: what it changed is in its place.
+    steps::mark("change kept or removed");
+    // The supervisor reports the end of the cage now, after its change is in place.
     let code = finished.outcome.ending.exit_code();
     let id = finished.id.clone();
     drop(finished);
-    Ok(Run::Ended(Box::new(Ended { code, id, prepared })))
+    if args.rm && args.detach {
+        let archive = cages::all()?;
+        archive.archive().remove(&id).map_err(|error| {
+            CliError::new(format!("cannot remove the output of cage {id}: {error}"))
+        })?;
+    }
+    let finished = FinishedRun { code, id, prepared };
+    Ok(RunOutcome::Finished(Box::new(finished)))
 }
 
-/// The caller's side of a start in the background.
-fn await_start(awaited: Awaited) -> CommandResult {
+/// The caller's side of a background start.
+fn await_start(awaited: AwaitedStart) -> CommandResult {
     match awaited.wait().map_err(CliError::new)? {
         Ok(id) => {
             anstream::println!("{id}");
@@ -222,33 +252,55 @@ fn await_start(awaited: Awaited) -> CommandResult {
     }
 }
 
-fn announce(prepared: &Prepared) {
-    anstream::eprintln!("ironcage: {}", prepared.resolved.profile_choice);
-    for wanted in &prepared.resolved.narrowed {
-        anstream::eprintln!("ironcage: not granted: {}", Printable::new(wanted));
+/// Prints what the user should know of this start. A note that was printed for this workspace
+/// before is not repeated, but a weaker cage is named every time.
+fn announce(prepared: &PreparedCage) -> Result<(), CliError> {
+    let mut lines = vec![format!("ironcage: {}", prepared.resolved.profile_choice)];
+    for denied in &prepared.resolved.narrowed {
+        lines.push(format!("ironcage: not granted: {}", Printable::new(denied)));
     }
     if !prepared.resolved.narrowed.is_empty() {
-        anstream::eprintln!("  hint: `ironcage trust` shows that file and lets it have these");
+        lines.push("  hint: `ironcage trust` to review the policy file and allow these".into());
     }
     for note in &prepared.plan.notes {
-        anstream::eprintln!("ironcage: note: {}", Printable::new(note));
+        lines.push(format!("ironcage: note: {}", Printable::new(note)));
+    }
+    let state = paths::state_dir(&paths::home(&SystemFiles::default())?);
+    if !announced::is_new(&state, &prepared.plan.workspace, &lines) {
+        lines.clear();
     }
     let open = prepared.plan.unenforced.len();
     if open > 0 {
-        anstream::eprintln!(
-            "ironcage: {open} item(s) of the policy are not enforced with this isolation; `ironcage plan` names them"
-        );
+        lines.push(format!(
+            "ironcage: {open} policy items are not enforced at this isolation level; `ironcage plan` lists them"
+        ));
     }
     for layer in &prepared.plan.degraded {
-        anstream::eprintln!("ironcage: running without the layer {layer}, as you allowed");
+        lines.push(format!(
+            "ironcage: running without the layer {layer}, as --allow-degraded permits"
+        ));
+    }
+    if !lines.is_empty() {
+        lines.push(String::new());
+    }
+    // In one piece: standard error is written as it comes.
+    anstream::eprint!("{}", lines.join("\n"));
+    Ok(())
+}
+
+fn report_denials(outcome: &Outcome, told: &[String], id: &str) {
+    let (denied, more) = (&outcome.network_denied, outcome.network_denied_more);
+    for line in denial::summary(denied, more, &[], id) {
+        if !told.contains(&line) {
+            anstream::eprintln!("{line}");
+        }
     }
 }
 
-/// Says how long what the model's answers opened was open.
-fn tell_lent(lent: &Lent) {
+fn report_model_leases(lent: &Lent) {
     if lent.leases > 0 {
         anstream::eprintln!(
-            "ironcage: what the model called had {} leases, open for {:.1} s of the {:.0} s that they were given",
+            "ironcage: the model's tool calls used {} leases: open for {:.1} s of {:.0} s granted",
             lent.leases,
             lent.open_milliseconds as f64 / 1000.0,
             lent.given_milliseconds as f64 / 1000.0
@@ -256,14 +308,14 @@ fn tell_lent(lent: &Lent) {
     }
 }
 
-/// Says what the exit status alone does not tell.
+/// Reports what the exit status does not show.
 fn report(outcome: &Outcome, program: &OsString, id: &str) {
     for hit in &outcome.limits {
         limit_line(hit);
     }
     if let Some(reason) = &outcome.door_narrowed {
         anstream::eprintln!(
-            "ironcage: the network door listened on the ports of the rules only: {}; `ironcage doctor` says what is missing",
+            "ironcage: the egress proxy listened only on the ports that rules name: {}; `ironcage doctor` reports what is missing",
             Printable::new(reason)
         );
     }
@@ -274,14 +326,13 @@ fn report(outcome: &Outcome, program: &OsString, id: &str) {
             .map(|path| Printable::new(path).to_string())
             .collect();
         anstream::eprintln!(
-            "ironcage: the command made {}, which your own tools execute or trust: read it before you go on",
+            "ironcage: the command created {}, which your own tools execute or trust: review it before you continue",
             paths.join(", ")
         );
     }
     if let Ending::NotExecuted { errno } = &outcome.ending {
-        const ENOENT: i32 = 2;
         let reason = match *errno {
-            ENOENT => "there is no such program".to_owned(),
+            errno if errno == Errno::NOENT.raw_os_error() => "no such program".to_owned(),
             errno => without_numbers(&std::io::Error::from_raw_os_error(errno).to_string()),
         };
         anstream::eprintln!(
@@ -290,20 +341,20 @@ fn report(outcome: &Outcome, program: &OsString, id: &str) {
         );
         if let Some(found) = on_host(program) {
             anstream::eprintln!(
-                "  hint: on the host it is {}, which the cage does not see: -r gives it",
+                "  hint: on the host it is {}, which the cage does not see; -r shows it",
                 Printable::new(&found)
             );
         }
-        anstream::eprintln!("  hint: `ironcage why {id}` says more");
+        anstream::eprintln!("  hint: `ironcage why {id}` explains denials");
     }
 }
 
 fn limit_line(hit: &LimitHit) {
     let flag = hit.limit.name();
-    let what = if hit.ended {
-        "ended the cage"
-    } else {
-        "was reached"
+    let what = match (hit.ended, hit.used_as_written()) {
+        (true, Some(used)) => format!("ended the cage, which used {used}"),
+        (true, None) => "ended the cage".to_owned(),
+        (false, _) => "was reached".to_owned(),
     };
     anstream::eprintln!(
         "ironcage: the {flag} limit of {} {what}; --{flag} raises it",
@@ -311,7 +362,7 @@ fn limit_line(hit: &LimitHit) {
     );
 }
 
-/// Where the caller's own PATH has a program that the cage did not find.
+/// The program in the caller's PATH.
 fn on_host(program: &OsString) -> Option<std::path::PathBuf> {
     if Path::new(program).components().count() > 1 {
         return None;
@@ -322,34 +373,38 @@ fn on_host(program: &OsString) -> Option<std::path::PathBuf> {
 }
 
 fn run_error(error: RunError) -> CliError {
-    let shown = CliError::from_error(&error);
-    if Path::new(ironcage_control::ASK_SOCKET).exists() {
-        return shown.hint("this is inside of a cage: `ironcage child` opens one within it");
+    let code = error.code();
+    let shown = CliError::from_error(&error).with_code(code);
+    if Path::new(ironcage_model::ASK_SOCKET).exists() {
+        return shown.hint("you are in a cage: use `ironcage child`");
     }
-    match &error {
-        RunError::Start(StartError::Fork(source)) => shown
+    if std::env::var_os("IRONCAGE").is_some() {
+        return shown.hint(
+            "you are in a cage without a ceiling; with `children = 1` under [ceiling] in its policy, use `ironcage child`",
+        );
+    }
+    match (&error, code) {
+        (RunError::Start(StartError::Fork(source)), _) => shown
             .hint(HostCaps::diagnose_userns_failure(
                 source.raw_os_error().unwrap_or_default(),
             ))
             .hint("`ironcage doctor` examines this host"),
-        // On the real files it is the same.
-        RunError::Start(StartError::Layer { action, .. }) if action.contains(MAP_OWNER) => shown
-            .hint("only root's cages map owners: start it as the user whose files they are")
+        // --workspace-mode direct would fail in the same way.
+        (RunError::Start(StartError::Layer { .. }), StartCode::OwnerMap) => shown
+            .hint("only cages of root map owners: start it as the owner of the files")
             .hint("or copy the directory (`cp -a`) to another file system, and start there")
-            .hint("XDG_STATE_HOME on another file system, if it is the one that cannot"),
-        RunError::Start(StartError::Layer { action, .. }) if action.contains(COPY_ON_WRITE) => {
-            shown
-                .hint("`ironcage doctor` tries what this directory's file system can do")
-                .hint("--workspace-mode direct works on the real files")
-                .hint("or copy the directory (`cp -a`) to another file system, and start there")
-                .hint("XDG_STATE_HOME on another file system, if it is the one that cannot")
+            .hint("or set XDG_STATE_HOME to another file system, if that one lacks support"),
+        (RunError::Start(StartError::Layer { .. }), StartCode::CopyOnWrite) => shown
+            .hint("`ironcage doctor` tests this directory's file system")
+            .hint("use --workspace-mode direct to work on the real files")
+            .hint("or copy the directory (`cp -a`) to another file system, and start there")
+            .hint("or set XDG_STATE_HOME to another file system, if that one lacks support"),
+        // A missing secret is the caller's problem, not the host's.
+        (RunError::Start(_), StartCode::SecretMissing) => {
+            shown.hint("set that variable, or name another source: --secret NAME=file:/PATH@HOST")
         }
-        // A secret that is not there is the caller's to give, not the host's.
-        RunError::Start(StartError::Door(source)) if source.to_string().contains("the secret ") => {
-            shown
-                .hint("set that variable, or say where the value is: --secret NAME=file:/PATH@HOST")
-        }
-        RunError::Start(_) => shown.hint("`ironcage doctor` examines this host"),
+        (RunError::Program(missing), _) => shown.hint(missing.hint()),
+        (RunError::Start(_), _) => shown.hint("`ironcage doctor` examines this host"),
         _ => shown,
     }
 }

@@ -1,6 +1,6 @@
-//! `ironcage setup`: what a host lacks for cages, installed by root.
+//! `ironcage setup`: installs, as root, what a host lacks for cages.
 
-use crate::ask::confirm;
+use crate::confirm::confirm;
 use crate::error::{CliError, CommandResult};
 use ironcage_host::setup::{Action, gather, plan, undo};
 use ironcage_model::Printable;
@@ -9,29 +9,29 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Install what this host lacks for cages; as root, after showing it
+/// Install what this host lacks for cages (as root, after showing it)
 ///
-/// Where it is missing: an AppArmor profile for the installed program alone, the delegation of
-/// cgroup controllers to users by systemd, and subordinate ids for one user. Every file with its
-/// content and every command is shown first. A second time there is nothing left to do.
+/// Adds what is missing: an AppArmor profile for the installed program only, delegation of cgroup
+/// controllers to users by systemd, and subordinate IDs for one user. Shows every file with its
+/// content, and every command, first. Running it again changes nothing.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Show what would be done, and do nothing
+    /// Print what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
-    /// Do it without asking
+    /// Do not ask for confirmation
     #[arg(short, long)]
     yes: bool,
-    /// Take away what an earlier setup installed
+    /// Remove what an earlier setup installed
     #[arg(long)]
     undo: bool,
-    /// Who gets subordinate ids [default: the user who called sudo]
+    /// User who gets subordinate IDs [default: the user who called sudo]
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
     /// Path of the installed program [default: this one]
     #[arg(long, value_name = "PATH")]
     binary: Option<PathBuf>,
-    /// Root directory of the host to set up; with another than / no command is run
+    /// Root directory of the host to set up; commands run only for /
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
 }
@@ -41,7 +41,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let binary = match args.binary {
         Some(path) => path,
         None => std::env::current_exe().map_err(|error| {
-            CliError::new(format!("cannot tell where this program is: {error}"))
+            CliError::new(format!("cannot find the path of this program: {error}"))
         })?,
     };
     let user = args.user.or_else(|| std::env::var("SUDO_USER").ok());
@@ -50,10 +50,10 @@ pub(crate) fn run(args: Args) -> CommandResult {
         && !is_known(name, &args.root, here)
     {
         let name = Printable::new(name);
-        return Err(
-            CliError::new(format!("there is no user {name} on this host"))
-                .hint("`--user NAME` says who gets subordinate ids"),
-        );
+        return Err(CliError::new(format!(
+            "cannot set up user {name}: no such user on this host"
+        ))
+        .hint("--user NAME names the user who gets subordinate IDs"));
     }
     let facts = gather(&args.root, &binary, user.as_deref());
     let actions = if args.undo {
@@ -62,7 +62,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
         plan(&facts).map_err(|error| CliError::from_error(&error))?
     };
     if actions.is_empty() {
-        anstream::println!("There is nothing to do.");
+        anstream::println!("Nothing to do.");
         return Ok(0);
     }
     for action in &actions {
@@ -72,32 +72,32 @@ pub(crate) fn run(args: Args) -> CommandResult {
         return Ok(0);
     }
     if here && !ironcage_sys::rustix::process::geteuid().is_root() {
-        return Err(CliError::new("only root can do this").hint("sudo ironcage setup"));
+        return Err(CliError::new("cannot set up this host: not root").hint("sudo ironcage setup"));
     }
-    if !args.yes && !confirm("Do this?", "nothing was done", "--yes")? {
-        anstream::println!("Nothing was done.");
+    if !args.yes && !confirm("Do this?", "nothing done", "--yes")? {
+        anstream::println!("Nothing done.");
         return Ok(1);
     }
     for action in &actions {
         carry_out(action, &args.root, here)?;
     }
-    anstream::println!("Done. `ironcage doctor` says what this host can enforce now.");
+    anstream::println!("Done. `ironcage doctor` reports what this host can enforce now.");
     Ok(0)
 }
 
-/// Whether a host has a user of this name: in its own list, or by what else it asks for names.
+/// Looks in the host's passwd file, then asks its name services.
 fn is_known(name: &str, root: &Path, here: bool) -> bool {
     let passwd = std::fs::read_to_string(root.join("etc/passwd")).unwrap_or_default();
     let listed = passwd
         .lines()
         .any(|line| line.split(':').next() == Some(name));
-    let asked = || {
+    let known_to_nss = || {
         let mut getent = trusted("getent");
         getent.args(["passwd", "--", name]);
         getent.stdout(Stdio::null()).stderr(Stdio::null());
         getent.status().is_ok_and(|status| status.success())
     };
-    listed || here && asked()
+    listed || here && known_to_nss()
 }
 
 fn show(action: &Action, here: bool) {
@@ -110,7 +110,9 @@ fn show(action: &Action, here: bool) {
         }
         Action::Remove { path } => anstream::println!("remove {}", Printable::new(path)),
         Action::Run { argv } if here => anstream::println!("run {}", argv.join(" ")),
-        Action::Run { argv } => anstream::println!("not run for another root: {}", argv.join(" ")),
+        Action::Run { argv } => {
+            anstream::println!("skip, because --root is not /: {}", argv.join(" "))
+        }
     }
 }
 
@@ -136,7 +138,7 @@ fn carry_out(action: &Action, root: &Path, here: bool) -> Result<(), CliError> {
     }
 }
 
-/// Writes a file whole or not at all: beside it, then in its place, with the mode that it had.
+/// Writes the whole file or nothing: to a temporary file, then renamed, with its old mode.
 fn write(path: &Path, content: &str) -> std::io::Result<()> {
     let parent = path.parent().unwrap_or(Path::new("/"));
     std::fs::create_dir_all(parent)?;
@@ -160,7 +162,7 @@ fn write(path: &Path, content: &str) -> std::io::Result<()> {
     written
 }
 
-/// A program of the system's. Not by the caller's PATH: this runs as root.
+/// A system program. Never by the caller's PATH: this runs as root.
 fn trusted(program: &str) -> Command {
     let mut command = Command::new(program);
     command
@@ -181,7 +183,9 @@ fn execute(argv: &[String]) -> Result<(), CliError> {
     if status.success() {
         Ok(())
     } else {
-        Err(CliError::new(format!("{shown} failed ({status})"))
-            .hint("`ironcage setup --undo` takes away what was done"))
+        Err(CliError::new(format!(
+            "cannot complete the setup: {shown} failed ({status})"
+        ))
+        .hint("`ironcage setup --undo` removes what was installed"))
     }
 }

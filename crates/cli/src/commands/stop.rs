@@ -1,66 +1,66 @@
-//! `ironcage stop`: end running cages.
+//! `ironcage stop`.
 
-use crate::completed::running_cages;
-use crate::error::CommandResult;
-use crate::pending::tell_left;
-use crate::running;
+use crate::cages;
+use crate::completion::running_cages;
+use crate::error::{CommandResult, InvalidValue};
+use crate::pending_change::report_left;
+use ironcage_client::ClientError;
 use ironcage_control::Request;
 use ironcage_policy::TimeLimit;
-use ironcage_runtime::client::ClientError;
 use std::time::Duration;
 
-/// End running cages
+/// Stop running cages
 ///
-/// The command gets SIGTERM; what has not ended in time is killed with everything in its cage. In
-/// a sticky cage every process gets the signal.
+/// The command gets SIGTERM; after the grace period it is killed with everything in the cage. In a
+/// sticky cage every process gets the signal.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How long the command may take to end by itself: seconds, or a time such as 2m
+    /// Grace period before the command is killed: seconds, or a duration such as 2m
     #[arg(long, value_name = "TIME", default_value = "10", value_parser = grace)]
     time: Duration,
-    /// Ids of cages, their beginnings, or names
+    /// Cage IDs, unique ID prefixes, or names
     #[arg(required = true, value_name = "ID", add = running_cages())]
     ids: Vec<String>,
-    /// Do not say where what the cages changed is kept
+    /// Do not report pending changes
     #[arg(short, long)]
     quiet: bool,
 }
 
-/// Seconds, which may be none or parts of one, or a time with its unit.
-fn grace(text: &str) -> Result<Duration, String> {
+/// Seconds, possibly zero or fractional, or a duration with a unit.
+fn grace(text: &str) -> Result<Duration, InvalidValue> {
     let seconds = text
         .parse()
         .ok()
         .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let limit = || text.parse::<TimeLimit>().ok().and_then(|limit| limit.0);
-    seconds
-        .or_else(limit)
-        .ok_or_else(|| format!("`{}` is no time such as 10, 0.5 or 2m", text.escape_debug()))
+    let expected = "for example 10, 0.5 or 2m";
+    let invalid = || InvalidValue::new("duration", text, expected);
+    seconds.or_else(limit).ok_or_else(invalid)
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
     let milliseconds = u64::try_from(args.time.as_millis()).unwrap_or(u64::MAX);
-    let cages = running::cages()?;
+    let cages = cages::all()?;
     let mut connections = Vec::new();
     for text in &args.ids {
-        let id = running::find(&cages, text)?;
-        let connection = cages.connect(&id).map_err(running::said)?;
-        // A supervisor that is stopped itself does not answer, and would be waited for forever.
+        let id = cages::find(&cages, text)?;
+        let connection = cages.connect(&id).map_err(cages::client_error)?;
+        // Wait for the reply: a stopped supervisor never sends one, and would block us forever.
         match connection.ask(&Request::Stop { milliseconds }) {
             Ok(_) | Err(ClientError::Gone { .. }) => connections.push(connection),
-            Err(error) => return Err(running::said(error)),
+            Err(error) => return Err(cages::client_error(error)),
         }
     }
     for connection in connections {
         match connection.await_end() {
-            // Without a word is an end too.
+            // A closed connection is an end, too.
             Ok(_) | Err(ClientError::Gone { .. }) => {
                 anstream::println!("{}", connection.id());
                 if !args.quiet {
-                    tell_left(connection.id())?;
+                    report_left(connection.id())?;
                 }
             }
-            Err(error) => return Err(running::said(error)),
+            Err(error) => return Err(cages::client_error(error)),
         }
     }
     Ok(0)

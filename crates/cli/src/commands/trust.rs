@@ -1,35 +1,36 @@
-//! `ironcage trust`: which policy files of workspaces count in full.
+//! `ironcage trust`: which policy files of workspaces may widen permissions.
 
-use crate::ask::confirm;
 use crate::cage_flags::{CageFlags, Judgement};
+use crate::confirm::confirm;
 use crate::error::{CliError, CommandResult};
-use crate::places;
+use crate::paths;
+use ironcage_host::SystemFiles;
 use ironcage_model::Printable;
 use ironcage_policy::{FILE_NAME, Sources, TrustStore, examine, find_policy_file};
 use std::path::{Path, PathBuf};
 
-/// Trust a policy file of a workspace, after showing what it allows.
+/// Trust a workspace's policy file, after showing what it allows
 ///
-/// A file that came with a workspace can only narrow. Once trusted its word counts in full,
-/// until it or anything that it extends changes.
+/// A policy file in a workspace can only narrow permissions. Once trusted it can also widen them,
+/// until it, or a file that it extends, changes.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The file, or a directory with one [default: the one that `ironcage run` would find]
+    /// Policy file, or its directory [default: the one that `ironcage run` would find]
     path: Option<PathBuf>,
-    /// List what is trusted
+    /// List trusted files
     #[arg(long, conflicts_with_all = ["revoke", "path"])]
     list: bool,
-    /// Take the trust away
+    /// Revoke the trust
     #[arg(long)]
     revoke: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     yes: bool,
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
-    let home = places::home()?;
-    let store = TrustStore::new(&places::state_dir(&home));
+    let home = paths::home(&SystemFiles::default())?;
+    let store = TrustStore::new(&paths::state_dir(&home));
     if args.list {
         return list(&store, home);
     }
@@ -46,13 +47,14 @@ pub(crate) fn run(args: Args) -> CommandResult {
 }
 
 fn find(home: &Path) -> Result<PathBuf, CliError> {
-    let cwd = std::env::current_dir()
-        .map_err(|error| CliError::new(format!("cannot tell the current directory: {error}")))?;
-    let workspace = places::workspace_around(&cwd, home);
+    let cwd = std::env::current_dir().map_err(|error| {
+        CliError::new(format!("cannot determine the current directory: {error}"))
+    })?;
+    let workspace = paths::workspace_around(&cwd, home, &SystemFiles::default());
     find_policy_file(&workspace, home).ok_or_else(|| {
         let workspace = Printable::new(&workspace);
         CliError::new(format!(
-            "there is no {FILE_NAME} in {workspace} or above it"
+            "cannot find {FILE_NAME} in {workspace} or above it"
         ))
         .hint("`ironcage profile init` writes one")
     })
@@ -61,7 +63,7 @@ fn find(home: &Path) -> Result<PathBuf, CliError> {
 fn list(store: &TrustStore, home: PathBuf) -> CommandResult {
     let trusted = store.list().map_err(|error| CliError::from_error(&error))?;
     if trusted.is_empty() {
-        anstream::println!("no file is trusted");
+        anstream::println!("no trusted files");
     }
     for entry in trusted {
         let digest = entry.digest.to_string();
@@ -72,8 +74,8 @@ fn list(store: &TrustStore, home: PathBuf) -> CommandResult {
         };
         let note = match examine(&entry.path, &sources) {
             Ok(now) if now.trusted.digest == entry.digest => "",
-            _ if !entry.path.exists() => "  (gone)",
-            _ => "  (changed since: trusted no longer)",
+            _ if !entry.path.exists() => "  (deleted)",
+            _ => "  (changed since, no longer trusted)",
         };
         anstream::println!("{short}  {}{note}", Printable::new(&entry.path));
     }
@@ -81,10 +83,12 @@ fn list(store: &TrustStore, home: PathBuf) -> CommandResult {
 }
 
 fn revoke(store: &TrustStore, path: &Path) -> CommandResult {
-    // A file that is gone can still be in the records, by the path it had.
+    // A deleted file can still be in the list, by its old path.
     let path = std::fs::canonicalize(path)
         .or_else(|_| std::path::absolute(path))
-        .map_err(|error| CliError::new(format!("{}: {error}", Printable::new(path))))?;
+        .map_err(|error| {
+            CliError::new(format!("cannot resolve {}: {error}", Printable::new(path)))
+        })?;
     let shown = Printable::new(&path);
     if store
         .revoke(&path)
@@ -93,19 +97,23 @@ fn revoke(store: &TrustStore, path: &Path) -> CommandResult {
         anstream::println!("{shown} is no longer trusted");
         return Ok(0);
     }
-    Err(CliError::new(format!("{shown} is not trusted"))
-        .hint("`ironcage trust --list` shows what is"))
+    Err(
+        CliError::new(format!("cannot revoke trust in {shown}: it is not trusted"))
+            .hint("`ironcage trust --list` lists trusted files"),
+    )
 }
 
-/// What `ironcage run` would say to a policy once it is trusted: an error where no cage could
-/// start with it, and lines to read where one needs another word.
+/// How `ironcage run` would treat the policy once it is trusted: an error if no cage could start
+/// with it, and a note if a start needs another flag.
 fn refused_by_run(path: &Path) -> Result<Vec<String>, CliError> {
     let around = path.parent().map(Path::to_owned);
     match CageFlags::of_policy(path, around).judge() {
         Ok(()) => Ok(Vec::new()),
-        Err(Judgement::NeedsWord(why)) => Ok(vec![format!("{why}: only with --i-know")]),
+        Err(Judgement::NeedsConfirmation(why)) => {
+            Ok(vec![format!("{why}: each start needs --i-know")])
+        }
         Err(Judgement::Refused(error)) => {
-            Err(error.hint("correct the file first: `ironcage run` would refuse it"))
+            Err(error.hint("fix the file first: `ironcage run` would refuse it"))
         }
     }
 }
@@ -117,16 +125,16 @@ fn trust(store: &TrustStore, path: &Path, home: PathBuf, yes: bool) -> CommandRe
         .unwrap_or_default();
     let sources = Sources {
         workspace,
-        user_config_dir: Some(places::config_dir(&home)),
-        state_dir: Some(places::state_dir(&home)),
+        user_config_dir: Some(paths::config_dir(&home)),
+        state_dir: Some(paths::state_dir(&home)),
         home,
         ..Sources::default()
     };
-    // What is shown and what is recorded come from one reading of the files.
+    // One read of the files: what is shown is what is recorded.
     let examined = examine(path, &sources).map_err(|error| CliError::from_error(&error))?;
     let shown = Printable::new(&examined.trusted.path);
     if examined.already {
-        anstream::println!("{shown} is trusted already");
+        anstream::println!("{shown} is already trusted");
         return Ok(0);
     }
     if examined.widens.is_empty() {
@@ -143,7 +151,7 @@ fn trust(store: &TrustStore, path: &Path, home: PathBuf, yes: bool) -> CommandRe
         .filter(|file| **file != examined.trusted.path)
     {
         anstream::println!(
-            "it extends {}, which is trusted with it",
+            "it extends {}, which becomes trusted with it",
             Printable::new(file)
         );
     }
@@ -157,6 +165,6 @@ fn trust(store: &TrustStore, path: &Path, home: PathBuf, yes: bool) -> CommandRe
     store
         .record(&examined.trusted)
         .map_err(|error| CliError::from_error(&error))?;
-    anstream::println!("trusted, until a file of it changes");
+    anstream::println!("trusted until it, or a file that it extends, changes");
     Ok(0)
 }

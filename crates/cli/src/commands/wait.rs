@@ -1,30 +1,31 @@
-//! `ironcage wait`: until a cage is gone.
+//! `ironcage wait`.
 
-use super::audit::ending_in_words;
-use crate::completed::kept_cages;
+use crate::cages;
+use crate::completion::kept_cages;
 use crate::error::{CliError, CommandResult};
-use crate::pending::tell_left;
-use crate::running;
+use crate::pending_change::report_left;
+use crate::render::event::ending_text;
+use ironcage_client::ClientError;
 use ironcage_control::Request;
 use ironcage_model::Ending;
-use ironcage_runtime::client::ClientError;
 
-/// Wait until a cage is gone, and exit as `ironcage run` would have
+/// Wait until a cage ends, and exit with its status
 ///
-/// One that is over already is looked up in its record.
+/// The status is the one that `ironcage run` would have returned. For a cage that has ended
+/// already it comes from the audit log.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Id of the cage, its beginning, or the cage's name
+    /// Cage ID, unique ID prefix, or name
     #[arg(value_name = "ID", add = kept_cages())]
     id: String,
-    /// Do not say where what the cage changed is kept
+    /// Do not report the pending change
     #[arg(short, long)]
     quiet: bool,
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
-    let cages = running::cages()?;
-    let id = running::find(&cages, &args.id)?;
+    let cages = cages::all()?;
+    let id = cages::find(&cages, &args.id)?;
     let ended = match cages.connect(&id) {
         Ok(connection) => connection
             .send(&Request::Wait)
@@ -35,22 +36,24 @@ pub(crate) fn run(args: Args) -> CommandResult {
     };
     let ending = match ended {
         Ok(Some(ending)) => Some(ending),
-        // It was over already, or ended between two words: the record has it.
-        Ok(None) | Err(ClientError::Gone { .. }) => cages.ending(&id).map_err(running::said)?,
-        Err(error) => return Err(running::said(error)),
+        // It ended before or during the request: the audit log has it.
+        Ok(None) | Err(ClientError::Gone { .. }) => {
+            cages.ending(&id).map_err(cages::client_error)?
+        }
+        Err(error) => return Err(cages::client_error(error)),
     };
     match ending {
         Some(ending) => {
             if !matches!(ending, Ending::Exited { .. } | Ending::Stopped) {
-                anstream::eprintln!("ironcage: {}", ending_in_words(&ending));
+                anstream::eprintln!("ironcage: {}", ending_text(&ending));
             }
             if !args.quiet {
-                tell_left(&id)?;
+                report_left(&id)?;
             }
             Ok(ending.exit_code())
         }
         None => Err(CliError::new(format!(
-            "the cage {id} was killed together with its supervisor"
+            "cannot tell how cage {id} ended: its supervisor was killed"
         ))),
     }
 }

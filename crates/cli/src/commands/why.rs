@@ -1,105 +1,119 @@
-//! `ironcage why`: what was refused in a cage, what it means, what would allow it.
-//!
-//! It reads the record and the explanations; it changes nothing and grants nothing.
+//! `ironcage why`: explains denials from the audit log. It changes nothing and grants nothing.
 
-use super::audit::{ending_in_words, find, limit_in_words, logs, print, said, times, words};
-use super::net;
+use crate::audit_log::{self, audit_error};
 use crate::cage_flags::CageFlags;
-use crate::completed::recorded_cages;
+use crate::completion::recorded_cages;
 use crate::error::{CliError, CommandResult};
-use ironcage_audit::{Error, Explanation, Explanations, Reader};
+use crate::output::{print, wrap};
+use crate::render::event::{command_line, ending_text, limit_text, times};
+use crate::render::{self, traffic};
+use crate::values::SuggestedName;
+use ironcage_audit::{Error, Reader};
+use ironcage_catalog::{Explanation, Explanations};
 use ironcage_model::{
-    CageId, Denial, Ending, EventKind, LimitHit, NetworkVerdict, Printable, QuestionEnd, Resource,
-    Traffic,
+    CageId, Denial, Ending, EventKind, LimitHit, NetworkReason, NetworkVerdict,
+    PermissionRequestEnd, Printable, Reason, Resource, Traffic, find_reason,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Say what was refused in a cage, what that means and what would allow it.
+/// Explain what was denied in a cage, and what would allow it
 ///
-/// Refused system calls and limits are recorded. Files that are not there, hidden or read-only
-/// are not: `--path` explains one.
+/// The audit log has denied system calls, connections, leases and limits. The kernel does not
+/// report access to absent, hidden or read-only files: use --path to explain one.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The cage: its id or the beginning of it, its name, or `last` [default: last]
+    /// Cage ID, unique ID prefix, name, or `last` [default: the last cage of this workspace]
     #[arg(add = recorded_cages())]
     cage: Option<String>,
-    /// Say what this path is in a cage that `run` would make here, and what would change it
-    /// (`ironcage plan --path` does so for a cage with flags)
+    /// Explain PATH in a cage that `run` would start here (`ironcage plan --path` accepts the
+    /// flags of a cage)
     #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::AnyPath, conflicts_with = "cage")]
     path: Option<PathBuf>,
+    /// Explain the code of a denial or of a failure to start
+    #[arg(long, value_name = "CODE", value_parser = SuggestedName::reason_codes(), hide_possible_values = true, conflicts_with_all = ["cage", "path"])]
+    code: Option<String>,
 }
 
-/// How the reason begins where a connection was allowed and not made.
-const UNREACHED: &str = "cannot connect";
-
-/// Programs can be called anything, so only so many are named.
+/// A cage chooses the names of its programs, so their number is limited.
 const NAMED_PROGRAMS: usize = 5;
-/// Leases that were not given and are told.
-const MOST_NOT_GIVEN: usize = 50;
+const MOST_ENTRIES: usize = 50;
 
-/// How often a system call was refused, and to whom.
+/// Denials of one system call.
 #[derive(Debug, Default)]
-struct Refusal {
+struct SyscallDenials {
     count: u64,
     programs: BTreeSet<String>,
-    /// Whether there were more programs than are kept.
+    /// Whether more programs were denied than are kept.
     more: bool,
 }
 
-/// All that was refused in one cage.
+/// Everything that was denied in one cage.
 #[derive(Debug, Default)]
-struct Refusals {
+struct CageDenials {
     command: Vec<String>,
-    denied: BTreeMap<String, Refusal>,
+    denied: BTreeMap<String, SyscallDenials>,
     limits: Vec<LimitHit>,
     ending: Option<Ending>,
     planted: Vec<String>,
     traffic: Vec<Traffic>,
-    door_ended: Option<String>,
-    /// Leases that were not given, why, and how often that was said.
-    not_given: Vec<(Resource, String, u64)>,
-    /// What the cage came into contact with, and by what.
+    door_ended: Option<Reason>,
+    /// Resource, reason and count.
+    leases: Vec<(Resource, String, u64)>,
     tainted: Vec<String>,
-    /// Why child cages were not opened.
-    no_child: Vec<String>,
-    /// Questions whose end has not been read.
-    asked: BTreeMap<u32, Resource>,
+    children: Vec<String>,
+    /// Permission requests whose end has not been read yet.
+    requests: BTreeMap<u32, Resource>,
     damaged: u64,
 }
 
-/// Runs the command.
 pub(crate) fn run(args: Args) -> CommandResult {
+    if let Some(code) = &args.code {
+        return explain_code(code);
+    }
     if let Some(path) = &args.path {
         let prepared = CageFlags::default().prepare(vec!["/bin/sh".into()])?;
-        return super::standing::tell(&prepared, path);
+        return render::path::explain(&prepared, path);
     }
-    let dir = logs()?;
-    let id = find(&dir, args.cage.as_deref())?;
-    let refusals = read(&dir, &id)?;
+    let dir = audit_log::directory()?;
+    let id = audit_log::find(&dir, args.cage.as_deref())?;
+    let denials = read(&dir, &id)?;
     let explanations = Explanations::built_in().map_err(|error| CliError::from_error(&error))?;
-    print(|out| tell(out, &id, &refusals, &explanations))?;
+    print(|out| report(out, &id, &denials, &explanations))?;
     Ok(0)
 }
 
-fn read(dir: &Path, id: &CageId) -> Result<Refusals, CliError> {
-    let path = ironcage_audit::log_path(dir, id);
-    if !path.exists() {
-        return Err(said(Error::NoSuchCage { id: id.clone() }));
-    }
-    let mut refusals = Refusals::default();
-    for item in Reader::open(&path).map_err(said)? {
-        match item {
-            Ok(record) => refusals.add(record.event.kind),
-            Err(Error::Damaged { .. }) => refusals.damaged += 1,
-            Err(error) => return Err(said(error)),
-        }
-    }
-    Ok(refusals)
+fn explain_code(code: &str) -> CommandResult {
+    let Some(entry) = find_reason(code) else {
+        let shown = Printable::new(code);
+        return Err(CliError::new(format!("unknown reason code `{shown}`"))
+            .hint("docs/reference/reasons.md lists every code"));
+    };
+    print(|out| {
+        writeln!(out, "{}: {}", entry.code, entry.meaning.trim())?;
+        writeln!(out, "  what to do: {}", entry.remedy)
+    })?;
+    Ok(0)
 }
 
-impl Refusals {
+fn read(dir: &Path, id: &CageId) -> Result<CageDenials, CliError> {
+    let path = ironcage_audit::log_path(dir, id);
+    if !path.exists() {
+        return Err(audit_error(Error::NoSuchCage { id: id.clone() }));
+    }
+    let mut denials = CageDenials::default();
+    for item in Reader::open(&path).map_err(audit_error)? {
+        match item {
+            Ok(record) => denials.add(record.event.kind),
+            Err(Error::Damaged { .. }) => denials.damaged += 1,
+            Err(error) => return Err(audit_error(error)),
+        }
+    }
+    Ok(denials)
+}
+
+impl CageDenials {
     fn add(&mut self, kind: EventKind) {
         match kind {
             EventKind::Start { command, .. } => self.command = command,
@@ -123,6 +137,7 @@ impl Refusals {
             | EventKind::Drift { .. }
             | EventKind::Resumed
             | EventKind::PeerRefused { .. }
+            | EventKind::LeftOut { .. }
             | EventKind::ChildOpened { .. }
             | EventKind::ChildEnded { .. }
             | EventKind::ChannelOpened { .. }
@@ -130,20 +145,21 @@ impl Refusals {
             | EventKind::ChannelClosed { .. }
             | EventKind::Observed(_) => {}
             EventKind::Tainted { taint, because } => {
-                if self.tainted.len() < MOST_NOT_GIVEN {
+                if self.tainted.len() < MOST_ENTRIES {
                     self.tainted.push(format!("{taint}: {because}"));
                 }
             }
             EventKind::ChildRefused { reason } => {
-                if self.no_child.len() < MOST_NOT_GIVEN && !self.no_child.contains(&reason) {
-                    self.no_child.push(reason);
+                let reason = reason.to_string();
+                if self.children.len() < MOST_ENTRIES && !self.children.contains(&reason) {
+                    self.children.push(reason);
                 }
             }
             EventKind::LeaseRefused {
                 resource, reason, ..
-            } => self.add_not_given(resource, reason),
+            } => self.add_lease(resource, reason.to_string()),
             EventKind::Question(question) => {
-                self.asked.insert(question.number, question.resource);
+                self.requests.insert(question.number, question.resource);
             }
             EventKind::QuestionEnd {
                 number,
@@ -151,13 +167,13 @@ impl Refusals {
                 reason,
                 ..
             } => {
-                let asked = self.asked.remove(&number);
-                if let Some(resource) = asked.filter(|_| end != QuestionEnd::Approved) {
+                let asked = self.requests.remove(&number);
+                if let Some(resource) = asked.filter(|_| end != PermissionRequestEnd::Approved) {
                     let reason = match reason.as_str() {
-                        "" => format!("it was asked for, and {}", end.name()),
-                        said => format!("it was asked for, and {}: {said}", end.name()),
+                        "" => format!("the request was {}", end.name()),
+                        reason => format!("the request was {}: {reason}", end.name()),
                     };
-                    self.add_not_given(resource, reason);
+                    self.add_lease(resource, reason);
                 }
             }
             EventKind::Exit { ending, .. } => {
@@ -169,33 +185,33 @@ impl Refusals {
         }
     }
 
-    fn add_not_given(&mut self, resource: Resource, reason: String) {
-        let mut known = self.not_given.iter_mut();
+    fn add_lease(&mut self, resource: Resource, reason: String) {
+        let mut known = self.leases.iter_mut();
         if let Some((_, _, times)) =
             known.find(|(what, why, _)| *what == resource && *why == reason)
         {
             *times = times.saturating_add(1);
-        } else if self.not_given.len() < MOST_NOT_GIVEN {
-            self.not_given.push((resource, reason, 1));
+        } else if self.leases.len() < MOST_ENTRIES {
+            self.leases.push((resource, reason, 1));
         }
     }
 
     fn add_denial(&mut self, denial: Denial) {
-        let refusal = self.denied.entry(denial.syscall).or_default();
-        refusal.count = refusal.count.saturating_add(denial.count);
-        if refusal.programs.len() < NAMED_PROGRAMS {
-            refusal.programs.insert(denial.program);
+        let denied = self.denied.entry(denial.syscall).or_default();
+        denied.count = denied.count.saturating_add(denial.count);
+        if denied.programs.len() < NAMED_PROGRAMS {
+            denied.programs.insert(denial.program);
         } else {
-            refusal.more |= !refusal.programs.contains(&denial.program);
+            denied.more |= !denied.programs.contains(&denial.program);
         }
     }
 
     fn add_traffic(&mut self, traffic: Traffic) {
-        // Also what was allowed and found nobody.
-        let failed = traffic
-            .reason
-            .as_deref()
-            .is_some_and(|reason| reason.starts_with(UNREACHED));
+        // Also connections that were allowed but failed.
+        let failed = matches!(
+            traffic.reason,
+            Some(Reason::Network(NetworkReason::CannotConnect { .. }))
+        );
         if traffic.verdict == NetworkVerdict::Allowed && !failed {
             return;
         }
@@ -211,7 +227,7 @@ impl Refusals {
         }
     }
 
-    /// A limit that ended the cage stands in the record twice, as a limit and as the ending.
+    /// A limit that ended the cage is in the log twice, as a limit and as the ending.
     fn add_limit(&mut self, hit: LimitHit) {
         if !self.limits.contains(&hit) {
             self.limits.push(hit);
@@ -224,171 +240,142 @@ impl Refusals {
             && self.planted.is_empty()
             && self.traffic.is_empty()
             && self.door_ended.is_none()
-            && self.not_given.is_empty()
-            && self.no_child.is_empty()
+            && self.leases.is_empty()
+            && self.children.is_empty()
             && self.tainted.is_empty()
     }
 }
 
-fn tell(
+fn report(
     out: &mut dyn Write,
     id: &CageId,
-    refusals: &Refusals,
+    denials: &CageDenials,
     explanations: &Explanations,
 ) -> io::Result<()> {
-    writeln!(out, "cage {id}: {}", words(&refusals.command))?;
-    // System calls that mean the same are told together.
-    let mut told: Vec<(Explanation, Vec<String>)> = Vec::new();
-    for (syscall, refusal) in &refusals.denied {
-        let explanation = explanations.syscall(syscall);
-        let line = refusal_in_words(syscall, refusal);
-        match told.iter_mut().find(|(known, _)| *known == explanation) {
-            Some((_, lines)) => lines.push(line),
-            None => told.push((explanation, vec![line])),
+    writeln!(out, "cage {id}: {}", command_line(&denials.command))?;
+    // What ended the cage, then what the agent could not do, and last what programs only tried.
+    let ending = denials.ending.as_ref();
+    let ended = ending.and_then(|ending| Some((ending, explanations.ending(ending)?)));
+    if let Some((ending, explanation)) = &ended {
+        writeln!(out, "\nended: {}", ending_text(ending))?;
+        explain(out, explanation)?;
+    }
+    for hit in &denials.limits {
+        writeln!(out, "\nlimit reached: {}", limit_text(hit))?;
+        if let Some(explanation) = explanations.limit(hit.limit) {
+            explain(out, &explanation)?;
         }
     }
-    for (explanation, lines) in &told {
+    for traffic in &denials.traffic {
+        writeln!(out, "\nnetwork: {}", traffic::summary(traffic))?;
+        match render::remedy::remedy(traffic) {
+            Some(remedy) => wrap(out, "  to allow it:   ", &remedy.to_string())?,
+            None if traffic.verdict == NetworkVerdict::Allowed => wrap(
+                out,
+                "  what it means: ",
+                "the connection was allowed, but the host did not answer",
+            )?,
+            None => wrap(
+                out,
+                "  to allow it:   ",
+                "nothing: the connection does not match what the rule is for",
+            )?,
+        }
+    }
+    for (resource, reason, count) in &denials.leases {
+        let times = times(*count);
+        let reason = Printable::new(reason);
+        writeln!(out, "\nlease denied {times}: {resource}: {reason}")?;
+    }
+    if !denials.leases.is_empty() {
+        wrap(
+            out,
+            "  to allow it:   ",
+            "the ceiling of the cage's policy: [ceiling.auto] grants it automatically, [ceiling.ask] with your \
+             approval (`ironcage request list`, `ironcage grant`)",
+        )?;
+    }
+    for marked in &denials.tainted {
+        writeln!(out, "\ntainted: {}", Printable::new(marked))?;
+    }
+    for reason in &denials.children {
+        writeln!(out, "\nchild cage denied: {}", Printable::new(reason))?;
+    }
+    if let Some(reason) = &denials.door_ended {
+        writeln!(out, "\nthe egress proxy ended before the cage: {reason}")?;
+    }
+    if !denials.planted.is_empty() {
+        writeln!(out, "\ncreated by the cage, and left in place:")?;
+        for path in &denials.planted {
+            writeln!(out, "  {}", Printable::new(path))?;
+        }
+        wrap(
+            out,
+            "  ",
+            "Your own tools execute or trust files with these names. They did not exist when the cage started, \
+             so nothing protected them: review them before you continue.",
+        )?;
+    }
+    // System calls with the same explanation are one entry.
+    let mut entries: Vec<(Explanation, Vec<String>)> = Vec::new();
+    for (syscall, denied) in &denials.denied {
+        let explanation = explanations.syscall(syscall);
+        let line = denial_text(syscall, denied);
+        match entries.iter_mut().find(|(known, _)| *known == explanation) {
+            Some((_, lines)) => lines.push(line),
+            None => entries.push((explanation, vec![line])),
+        }
+    }
+    for (explanation, lines) in &entries {
         writeln!(out)?;
         for line in lines {
             writeln!(out, "denied: {line}")?;
         }
         explain(out, explanation)?;
     }
-    for traffic in &refusals.traffic {
-        writeln!(out, "\nnetwork: {}", net::in_words(traffic))?;
-        match net::remedy(traffic) {
-            Some(remedy) => wrap(out, "  what would allow it: ", &remedy)?,
-            None if traffic.verdict == NetworkVerdict::Allowed => wrap(
-                out,
-                "  what it means:       ",
-                "it was allowed, and nobody answered there",
-            )?,
-            None => wrap(
-                out,
-                "  what would allow it: ",
-                "nothing; it is not what the rule was given for",
-            )?,
-        }
-    }
-    for (resource, reason, times) in &refusals.not_given {
-        let times = super::audit::times(*times);
-        let reason = Printable::new(reason);
-        writeln!(out, "\nlease refused {times}: {resource}: {reason}")?;
-    }
-    if !refusals.not_given.is_empty() {
-        wrap(
-            out,
-            "  what would allow it: ",
-            "the ceiling of the cage's policy: [ceiling.auto] gives it at once, [ceiling.ask] when you say so \
-             (`ironcage pending`, `ironcage grant`)",
-        )?;
-    }
-    for marked in &refusals.tainted {
-        writeln!(out, "\nmarked as {}", Printable::new(marked))?;
-    }
-    for reason in &refusals.no_child {
+    if denials.is_empty() && ended.is_none() {
         writeln!(
             out,
-            "\nno child cage was opened: {}",
-            Printable::new(reason)
-        )?;
-    }
-    if let Some(reason) = &refusals.door_ended {
-        writeln!(
-            out,
-            "\nthe network door ended before the cage: {}",
-            Printable::new(reason)
-        )?;
-    }
-    for hit in &refusals.limits {
-        writeln!(out, "\nlimit reached: {}", limit_in_words(hit))?;
-        if let Some(explanation) = explanations.limit(hit.limit) {
-            explain(out, &explanation)?;
-        }
-    }
-    if !refusals.planted.is_empty() {
-        writeln!(out, "\nmade, and not removed by us:")?;
-        for path in &refusals.planted {
-            writeln!(out, "  {}", Printable::new(path))?;
-        }
-        wrap(
-            out,
-            "  ",
-            "Your own tools execute or trust files of these names. They were not there when the \
-             cage started, so nothing protected them: read them before you go on.",
-        )?;
-    }
-    let ending = refusals.ending.as_ref();
-    let ended = ending.and_then(|ending| Some((ending, explanations.ending(ending)?)));
-    if let Some((ending, explanation)) = &ended {
-        writeln!(out, "\nended: {}", ending_in_words(ending))?;
-        explain(out, explanation)?;
-    }
-    if refusals.is_empty() && ended.is_none() {
-        writeln!(
-            out,
-            "\nNo system call was refused, and no limit was noticed."
+            "\nNo system call was denied, and no limit was reached."
         )?;
         wrap(
             out,
             "",
-            "A file that is not in the cage's view is simply absent, one that is read-only refuses writing, and an \
-             address that the cage does not reach is unreachable: none of that is recorded. `ironcage why --path PATH` \
-             says what a path is in a cage, why, and what would change it.",
+            "The audit log does not record absent files, writes to read-only files, or addresses without a route. \
+             `ironcage why --path PATH` explains what a path is in a cage, why, and how to change it.",
         )?;
-        wrap(out, "", net::NO_NETWORK)?;
+        wrap(out, "", traffic::NO_NETWORK)?;
     }
-    if refusals.damaged > 0 {
-        let lines = refusals.damaged;
+    if denials.damaged > 0 {
+        let lines = denials.damaged;
         writeln!(
             out,
-            "\n{lines} lines of the record cannot be read; `ironcage audit verify {id}` says more."
+            "\n{lines} lines of the audit log are unreadable; `ironcage audit verify {id}` shows more."
         )?;
     }
     Ok(())
 }
 
-fn refusal_in_words(syscall: &str, refusal: &Refusal) -> String {
-    let mut programs: Vec<_> = refusal
+fn denial_text(syscall: &str, denied: &SyscallDenials) -> String {
+    let mut programs: Vec<_> = denied
         .programs
         .iter()
         .map(|program| Printable::new(program).to_string())
         .collect();
-    if refusal.more {
+    if denied.more {
         programs.push("others".into());
     }
     format!(
         "{}, {}, by {}",
         Printable::new(syscall),
-        times(refusal.count),
+        times(denied.count),
         programs.join(", ")
     )
 }
 
 fn explain(out: &mut dyn Write, explanation: &Explanation) -> io::Result<()> {
-    wrap(out, "  what it means:       ", &explanation.means)?;
-    wrap(out, "  what would allow it: ", &explanation.allow)
-}
-
-/// Prints a text in lines of moderate length, those after the first indented below it.
-pub(super) fn wrap(out: &mut dyn Write, first: &str, text: &str) -> io::Result<()> {
-    const WIDTH: usize = 96;
-    write!(out, "{first}")?;
-    let indent = first.chars().count();
-    let mut column = indent;
-    for (i, word) in text.split_whitespace().enumerate() {
-        let length = word.chars().count();
-        if i > 0 && column + 1 + length > WIDTH {
-            write!(out, "\n{:indent$}", "")?;
-            column = indent;
-        } else if i > 0 {
-            write!(out, " ")?;
-            column += 1;
-        }
-        write!(out, "{word}")?;
-        column += length;
-    }
-    writeln!(out)
+    wrap(out, "  what it means: ", &explanation.means)?;
+    wrap(out, "  to allow it:   ", &explanation.allow)
 }
 
 #[cfg(test)]
@@ -396,12 +383,12 @@ mod tests {
     use super::*;
     use ironcage_model::LimitKind;
 
-    fn told(kinds: Vec<EventKind>) -> String {
-        let mut refusals = Refusals::default();
-        kinds.into_iter().for_each(|kind| refusals.add(kind));
+    fn text_of(kinds: Vec<EventKind>) -> String {
+        let mut denials = CageDenials::default();
+        kinds.into_iter().for_each(|kind| denials.add(kind));
         let id = "c0123456789ab".parse().unwrap();
         let mut out = Vec::new();
-        tell(&mut out, &id, &refusals, &Explanations::built_in().unwrap()).unwrap();
+        report(&mut out, &id, &denials, &Explanations::built_in().unwrap()).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -414,8 +401,8 @@ mod tests {
     }
 
     #[test]
-    fn calls_of_one_family_are_told_together() {
-        let text = told(vec![
+    fn calls_with_one_explanation_are_one_entry() {
+        let text = text_of(vec![
             denied("mount", "sh"),
             denied("mount", "mount"),
             denied("umount2", "sh"),
@@ -429,10 +416,10 @@ mod tests {
     }
 
     #[test]
-    fn names_from_the_cage_are_escaped_and_only_some_are_told() {
+    fn names_from_the_cage_are_escaped_and_limited_in_number() {
         let mut kinds: Vec<_> = (0..9).map(|i| denied("bpf", &format!("p{i}"))).collect();
         kinds.insert(0, denied("bpf", "\u{1b}[2J"));
-        let text = told(kinds);
+        let text = text_of(kinds);
         assert!(!text.contains('\u{1b}'));
         assert!(
             text.contains("by \\u{1b}[2J, p0, p1, p2, p3, others"),
@@ -441,13 +428,14 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_ended_the_cage_is_told_once() {
+    fn a_limit_that_ended_the_cage_is_shown_once() {
         let hit = LimitHit {
             limit: LimitKind::Memory,
             value: "512M".into(),
             ended: true,
+            used: None,
         };
-        let text = told(vec![
+        let text = text_of(vec![
             EventKind::Limit(hit.clone()),
             EventKind::Exit {
                 ending: Ending::Limit { hit },
@@ -460,15 +448,15 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_not_in_view_is_told_and_a_clean_exit_is_not() {
+    fn a_program_that_is_not_in_view_is_explained_and_a_clean_exit_is_not() {
         let exit = |ending| {
-            told(vec![EventKind::Exit {
+            text_of(vec![EventKind::Exit {
                 ending,
                 milliseconds: 1,
                 usage: None,
             }])
         };
         assert!(exit(Ending::NotExecuted { errno: 2 }).contains("-r PATH"));
-        assert!(exit(Ending::Exited { code: 0 }).contains("No system call was refused"));
+        assert!(exit(Ending::Exited { code: 0 }).contains("No system call was denied"));
     }
 }

@@ -1,39 +1,44 @@
 //! Heads of HTTP/1.1 messages, read strictly: what two programs could understand differently
 //! is understood by neither. What goes on is written anew from what was understood.
 
-use ironcage_model::HostName;
+use super::pipeline::RequestParts;
+use ironcage_model::{HostName, NetworkReason};
 
 /// Longest head.
 pub(crate) const LONGEST: usize = 64 * 1024;
-/// Most fields.
-const MOST_FIELDS: usize = 200;
+pub(crate) const MOST_FIELDS: usize = 200;
 
 /// Why a message does not go on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refused {
     /// The status that the sender gets.
     pub(crate) status: u16,
-    /// In words.
-    pub(crate) reason: String,
+    pub(crate) reason: NetworkReason,
 }
 
 impl Refused {
-    pub(crate) fn new(status: u16, reason: impl Into<String>) -> Self {
-        Refused {
-            status,
-            reason: reason.into(),
-        }
+    pub(crate) fn new(status: u16, reason: NetworkReason) -> Self {
+        Refused { status, reason }
+    }
+
+    /// An invalid request, or one that two programs could parse differently.
+    pub(crate) fn invalid(error: &str) -> Self {
+        let error = error.to_owned();
+        Refused::new(400, NetworkReason::RequestInvalid { error })
     }
 }
 
-fn bad(reason: &str) -> Refused {
-    Refused::new(400, reason)
+/// Bytes of empty lines before a request.
+const MOST_EMPTY: usize = 64;
+
+fn too_long(error: &str) -> Refused {
+    let error = error.to_owned();
+    Refused::new(431, NetworkReason::HeadTooLong { error })
 }
 
 /// For whom requests of a connection are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Authority {
-    /// The name.
     pub(crate) name: HostName,
     /// The port of the connection.
     pub(crate) port: u16,
@@ -47,11 +52,10 @@ impl Authority {
         let wrong = || {
             Refused::new(
                 403,
-                format!(
-                    "the request is for {}, the connection for {}",
-                    String::from_utf8_lossy(bytes),
-                    self.name
-                ),
+                NetworkReason::OtherHost {
+                    host: String::from_utf8_lossy(bytes).into_owned(),
+                    name: self.name.to_string(),
+                },
             )
         };
         let (name, port) = match bytes.iter().position(|byte| *byte == b':') {
@@ -101,16 +105,13 @@ pub(crate) enum Framing {
 /// Fields of a head, in order.
 pub(crate) type Fields = Vec<(String, Vec<u8>)>;
 
-/// A request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Request {
-    /// GET and so on.
-    pub(crate) method: String,
-    /// Path and query.
-    pub(crate) target: String,
+    pub(crate) parts: RequestParts,
     /// Whether it is HTTP/1.1 rather than 1.0.
     eleven: bool,
-    pub(super) fields: Fields,
+    /// Whether an answer to it has no body.
+    is_head: bool,
     /// How long its body is.
     pub(crate) framing: Framing,
     /// Whether no other request follows.
@@ -119,7 +120,6 @@ pub(crate) struct Request {
     pub(crate) upgrade: bool,
 }
 
-/// A response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Response {
     /// 200 and so on.
@@ -137,12 +137,12 @@ fn end(bytes: &[u8]) -> Result<Option<usize>, Refused> {
     let head = bytes.get(..limit).unwrap_or_default();
     match head.windows(4).position(|four| four == b"\r\n\r\n") {
         Some(at) => Ok(Some(at + 4)),
-        None if bytes.len() >= LONGEST => Err(Refused::new(431, "the head is too long")),
+        None if bytes.len() >= LONGEST => Err(too_long("the head is too long")),
         None => Ok(None),
     }
 }
 
-fn is_token(byte: u8) -> bool {
+pub(crate) fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
@@ -160,7 +160,9 @@ fn split(head: &[u8]) -> Result<(&[u8], Fields), Refused> {
         .iter()
         .any(|line| line.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)))
     {
-        return Err(bad("a line ends in an odd way"));
+        return Err(Refused::invalid(
+            "a line ends in neither CRLF nor the end of the head",
+        ));
     }
     let mut lines = lines.into_iter();
     let first = lines.next().unwrap_or_default();
@@ -169,25 +171,25 @@ fn split(head: &[u8]) -> Result<(&[u8], Fields), Refused> {
         let at = line
             .iter()
             .position(|byte| *byte == b':')
-            .ok_or_else(|| bad("a line of the head has no colon"))?;
+            .ok_or_else(|| Refused::invalid("a header line has no colon"))?;
         let (name, value) = line.split_at(at);
         // Also refuses folded lines and spaces before the colon.
         if name.is_empty() || !name.iter().copied().all(is_token) {
-            return Err(bad("a field has an odd name"));
+            return Err(Refused::invalid("invalid name of a header field"));
         }
         let value = value.get(1..).unwrap_or_default().trim_ascii();
         if value
             .iter()
             .any(|byte| *byte < 0x20 && *byte != b'\t' || *byte == 0x7f)
         {
-            return Err(bad("a field holds a control character"));
+            return Err(Refused::invalid("a control character in a header field"));
         }
         fields.push((
             String::from_utf8_lossy(name).to_ascii_lowercase(),
             value.to_vec(),
         ));
         if fields.len() > MOST_FIELDS {
-            return Err(Refused::new(431, "the head has too many fields"));
+            return Err(too_long("the head has too many fields"));
         }
     }
     Ok((first, fields))
@@ -223,15 +225,13 @@ fn framing(fields: &Fields, eleven: bool) -> Result<Option<Framing>, Refused> {
                 && digits.bytes().all(|byte| byte.is_ascii_digit());
             match digits.parse() {
                 Ok(length) if plain => Ok(Some(Framing::Length(length))),
-                _ => Err(bad("the length of the body is no number")),
+                _ => Err(Refused::invalid("the content length is not a number")),
             }
         }
         ([coding], []) if eleven && coding.eq_ignore_ascii_case(b"chunked") => {
             Ok(Some(Framing::Chunked))
         }
-        _ => Err(bad(
-            "the length of the body is said in two ways, or in an odd one",
-        )),
+        _ => Err(Refused::invalid("ambiguous length of the body")),
     }
 }
 
@@ -260,39 +260,39 @@ pub(crate) fn request(
     bytes: &[u8],
     authority: &Authority,
 ) -> Result<Option<(Request, usize)>, Refused> {
+    // As RFC 9112 has it, empty lines before a request are skipped.
+    let empty = bytes.chunks(2).take_while(|two| two == b"\r\n").count() * 2;
+    if empty > MOST_EMPTY {
+        return Err(Refused::invalid("only empty lines"));
+    }
+    let bytes = bytes.get(empty..).unwrap_or_default();
     let Some(length) = end(bytes)? else {
         return Ok(None);
     };
     let (line, fields) = split(bytes.get(..length).unwrap_or_default())?;
     let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
     let [method, target, version] = words.as_slice() else {
-        return Err(bad("the first line is no request"));
+        return Err(Refused::invalid("invalid request line"));
     };
     let eleven = match *version {
         b"HTTP/1.1" => true,
         b"HTTP/1.0" => false,
         _ => {
-            return Err(Refused::new(
-                505,
-                "only HTTP/1.0 and HTTP/1.1 are spoken here",
-            ));
+            return Err(Refused::new(505, NetworkReason::HttpVersion));
         }
     };
     if method.is_empty() || !method.iter().copied().all(is_token) {
-        return Err(bad("the method is none"));
+        return Err(Refused::invalid("invalid method"));
     }
     if method.eq_ignore_ascii_case(b"connect") {
-        return Err(Refused::new(
-            405,
-            "CONNECT is not needed here: connections are made directly",
-        ));
+        return Err(Refused::new(405, NetworkReason::HttpConnect));
     }
     let target = check_target(method, target, authority)?;
     let hosts: Vec<&[u8]> = values(&fields, "host").collect();
     match hosts.as_slice() {
         [host] => authority.check(host)?,
         [] if !eleven => {}
-        _ => return Err(bad("a request has one Host field")),
+        _ => return Err(Refused::invalid("expected one Host field")),
     }
     let framing = framing(&fields, eleven)?.unwrap_or(Framing::Empty);
     let upgrade = lists(&fields, "connection", "upgrade")
@@ -302,21 +302,24 @@ pub(crate) fn request(
         && framing == Framing::Empty
         && *method == b"GET";
     let request = Request {
-        method: String::from_utf8_lossy(method).into_owned(),
-        target,
         eleven,
+        is_head: *method == b"HEAD",
         framing,
         last: !eleven || lists(&fields, "connection", "close"),
         upgrade,
-        fields,
+        parts: RequestParts {
+            method: String::from_utf8_lossy(method).into_owned(),
+            target,
+            fields,
+        },
     };
-    Ok(Some((request, length)))
+    Ok(Some((request, empty + length)))
 }
 
 /// The path and query of a target, in whatever form it came.
 fn check_target(method: &[u8], target: &[u8], authority: &Authority) -> Result<String, Refused> {
     if target.iter().any(|byte| !(0x21..0x7f).contains(byte)) || target.contains(&b'#') {
-        return Err(bad("the target of the request holds odd characters"));
+        return Err(Refused::invalid("invalid characters in the request target"));
     }
     let text = String::from_utf8_lossy(target).into_owned();
     if text.starts_with('/') {
@@ -334,7 +337,7 @@ fn check_target(method: &[u8], target: &[u8], authority: &Authority) -> Result<S
         .get(..scheme.len())
         .is_some_and(|start| start.eq_ignore_ascii_case(scheme));
     let Some(rest) = text.get(scheme.len()..).filter(|_| same) else {
-        return Err(bad("the target of the request is no path"));
+        return Err(Refused::invalid("the request target is not a path"));
     };
     let at = rest.find(['/', '?']).unwrap_or(rest.len());
     let (host, path) = rest.split_at(at);
@@ -351,13 +354,13 @@ impl Request {
     pub(crate) fn written(&self, authority: &Authority) -> Vec<u8> {
         let mut bytes = format!(
             "{} {} HTTP/1.{}\r\nhost: {}\r\n",
-            self.method,
-            self.target,
+            self.parts.method,
+            self.parts.target,
             u8::from(self.eleven),
             authority.written()
         )
         .into_bytes();
-        write_fields(&mut bytes, &self.fields);
+        write_fields(&mut bytes, &self.parts.fields);
         write_framing(&mut bytes, self.framing);
         if self.upgrade {
             bytes.extend(b"connection: upgrade\r\nupgrade: websocket\r\n");
@@ -393,12 +396,21 @@ fn write_framing(bytes: &mut Vec<u8>, framing: Framing) {
 /// Reads a response to a request. `None` while it is not all there; else with the length of
 /// its head.
 pub(crate) fn response(bytes: &[u8], to: &Request) -> Result<Option<(Response, usize)>, Refused> {
-    let wrong = |reason: &str| Refused::new(502, format!("the server's answer: {reason}"));
-    let Some(length) = end(bytes).map_err(|error| wrong(&error.reason))? else {
+    let wrong = |error: &str| {
+        let error = error.to_owned();
+        Refused::new(502, NetworkReason::AnswerInvalid { error })
+    };
+    let inner = |refused: Refused| match refused.reason {
+        NetworkReason::RequestInvalid { error } | NetworkReason::HeadTooLong { error } => {
+            wrong(&error)
+        }
+        other => wrong(&other.to_string()),
+    };
+    let Some(length) = end(bytes).map_err(inner)? else {
         return Ok(None);
     };
     let head = bytes.get(..length).unwrap_or_default();
-    let (line, fields) = split(head).map_err(|error| wrong(&error.reason))?;
+    let (line, fields) = split(head).map_err(inner)?;
     let eleven = match line.get(..9) {
         Some(b"HTTP/1.1 ") => true,
         Some(b"HTTP/1.0 ") => false,
@@ -413,15 +425,15 @@ pub(crate) fn response(bytes: &[u8], to: &Request) -> Result<Option<(Response, u
         .filter(|status| (100..1000).contains(status))
         .filter(|_| line.get(12).is_none_or(|byte| *byte == b' '))
         .ok_or_else(|| wrong("it has no status"))?;
-    let said = framing(&fields, eleven).map_err(|error| wrong(&error.reason))?;
-    let bodiless = status < 200 || matches!(status, 204 | 304) || to.method == "HEAD";
+    let said = framing(&fields, eleven).map_err(inner)?;
+    let bodiless = status < 200 || matches!(status, 204 | 304) || to.is_head;
     let framing = if bodiless {
         Framing::Empty
     } else {
         said.unwrap_or(Framing::ToTheEnd)
     };
     if status == 101 && !to.upgrade {
-        return Err(wrong("it changes the protocol, which was not asked for"));
+        return Err(wrong("it switches protocols without a request to do so"));
     }
     let response = Response {
         status,

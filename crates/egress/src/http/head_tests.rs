@@ -39,6 +39,20 @@ fn a_plain_request_goes_on() {
 }
 
 #[test]
+fn empty_lines_before_a_request_are_skipped_and_what_follows_is_checked() {
+    let text = "\r\n\r\nGET / HTTP/1.1\r\nHost: api.example.com\r\n\r\nmore";
+    let (request, length) = read(text).unwrap().unwrap();
+    assert_eq!(
+        (request.parts.target.as_str(), length),
+        ("/", text.len() - 4)
+    );
+    assert!(read("\r\n\r\n").unwrap().is_none());
+    let other = "\r\nGET / HTTP/1.1\r\nHost: other.com\r\n\r\n";
+    assert_eq!(status(other), 403);
+    assert_eq!(status(&"\r\n".repeat(40)), 400);
+}
+
+#[test]
 fn requests_for_others_are_refused() {
     assert_eq!(status("GET / HTTP/1.1\r\nHost: other.com\r\n\r\n"), 403);
     assert_eq!(
@@ -55,7 +69,7 @@ fn requests_for_others_are_refused() {
     let absolute = "GET http://other.com/ HTTP/1.1\r\nHost: api.example.com\r\n\r\n";
     assert_eq!(status(absolute), 403);
     let own = "GET http://API.example.com?x HTTP/1.1\r\nHost: api.example.com\r\n\r\n";
-    assert_eq!(read(own).unwrap().unwrap().0.target, "/?x");
+    assert_eq!(read(own).unwrap().unwrap().0.parts.target, "/?x");
     let connect = "CONNECT other.com:443 HTTP/1.1\r\nHost: other.com:443\r\n\r\n";
     assert_eq!(status(connect), 405);
     assert_eq!(status("PRI * HTTP/2.0\r\n\r\n"), 505);
@@ -165,7 +179,7 @@ proptest! {
             let written = request.written(&authority());
             let (again, used) = super::request(&written, &authority()).unwrap().unwrap();
             prop_assert_eq!(used, written.len());
-            prop_assert_eq!(&again.target, &request.target);
+            prop_assert_eq!(&again.parts.target, &request.parts.target);
             prop_assert_eq!(again.framing, request.framing);
             prop_assert_eq!(again.written(&authority()), written);
         }

@@ -1,21 +1,23 @@
 //! The decision over requests, and their record: what one connection's requests are held to,
 //! whichever version of HTTP carries them.
 
-use super::Passing;
 use super::head::{Authority, Fields, Refused};
+use super::passing::{HELD_FOR, LONGEST_HELD_FOR, Look, Passing};
+use super::pipeline::{AuthorisedRequest, RequestParts};
 use crate::decide::Rules;
-use crate::ledger::Kind;
 use crate::reader::Reader;
-use crate::secret::{Dealing, Room, Scanner, Signed, Stopped, unescaped};
-use ironcage_model::{HttpRule, NetworkVerdict, Protocol, RequestPath};
+use crate::secret::{SecretInjector, Stopped, unescaped};
+use crate::traffic_counters::TrafficEvent;
+use ironcage_model::{HttpRule, NetworkReason, NetworkVerdict, Protocol, Reason, RequestPath};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
 
 /// Longest path in the record.
 const LONGEST_PATH: usize = 160;
 
 /// What somebody can do about a refusal.
-const ASK: &str = "the cage refused this, not the server: ask the user, or run `ironcage ask --host NAME --reason TEXT` where the cage has a ceiling";
+const ASK: &str = "the cage denied this request, not the server: ask the user, or run `ironcage ask --host NAME --reason TEXT` where the cage has a ceiling";
 
 /// Fields of intermediaries that say for which host or path a request was.
 const FORWARDED: [&str; 8] = [
@@ -68,10 +70,9 @@ fn method_parameter(target: &str) -> Option<&'static str> {
 
 /// Who keeps the record of requests.
 pub(crate) trait Recorder {
-    /// One was refused.
-    fn refuse(&self, kind: Kind);
+    fn refuse(&self, kind: TrafficEvent);
     /// One was answered, or found nobody who would.
-    fn note(&self, kind: Kind);
+    fn note(&self, kind: TrafficEvent);
 }
 
 /// What the requests of one connection are held to.
@@ -82,32 +83,39 @@ pub(crate) struct Judge {
     /// The rule that let the connection out.
     pub(crate) rule: String,
     /// What the requests have to do with secrets, where the cage has any.
-    pub(crate) dealing: Option<Dealing>,
+    pub(crate) injector: Option<SecretInjector>,
     /// Who reads the bodies, where they are a model's.
     pub(crate) reader: Option<Rc<Reader>>,
     pub(crate) protocol: Protocol,
     /// Where the connection leads, once it does.
     pub(crate) address: RefCell<Option<String>>,
+    /// How long a message takes to the server and back.
+    pub(crate) round_trip: Cell<Duration>,
     pub(crate) recorder: Rc<dyn Recorder>,
 }
 
-/// A request as the judge sees it; it may change the target and the fields.
-pub(crate) struct Asked<'a> {
-    pub(crate) method: &'a str,
-    pub(crate) target: &'a mut String,
-    pub(crate) fields: &'a mut Fields,
-}
-
-/// A request that goes on.
+/// What the audit log says of a request.
 #[derive(Debug)]
-pub(crate) struct Passed {
-    /// Method and path, for the record.
+pub(crate) struct RequestRecord {
+    /// Method and path.
     line: String,
-    rule: String,
+    /// The rule that allows it.
+    pub(super) rule: String,
     /// Whether it carries the token of a login.
-    uses_login: bool,
+    pub(super) uses_login: bool,
     /// Whether it is on record.
     told: Cell<bool>,
+}
+
+impl RequestRecord {
+    pub(super) fn of(parts: &RequestParts) -> Self {
+        RequestRecord {
+            line: line(&parts.method, &parts.target),
+            rule: String::new(),
+            uses_login: false,
+            told: Cell::new(false),
+        }
+    }
 }
 
 /// Method and path without the query, in which secrets may stand.
@@ -125,86 +133,8 @@ fn line(method: &str, target: &str) -> String {
 }
 
 impl Judge {
-    /// Makes sure that what a request is to carry is there: tokens of logins are renewed.
-    pub(crate) async fn refresh(&self, fields: &Fields) -> Result<(), Refused> {
-        let Some(dealing) = &self.dealing else {
-            return Ok(());
-        };
-        let renewed = dealing.refresh(fields).await;
-        if let Err(refused) = &renewed {
-            self.refuse(None, refused);
-        }
-        renewed
-    }
-
-    /// Signs a request anew, where that is done: its target and its fields.
-    pub(crate) fn sign(
-        &self,
-        (method, target, fields): (&str, &str, &Fields),
-        body: Option<&[u8]>,
-    ) -> Result<Option<(String, Fields)>, Refused> {
-        let Some(dealing) = &self.dealing else {
-            return Ok(None);
-        };
-        let host = &self.authority.written();
-        dealing.sign(
-            &Signed {
-                method,
-                target,
-                host,
-                fields,
-            },
-            body,
-        )
-    }
-
-    /// Room for a body that is to be held and looked at as a whole.
-    pub(crate) fn holds_body(
-        &self,
-        (method, target, fields): (&str, &str, &Fields),
-        length: Option<u64>,
-    ) -> Result<Option<Room<'_>>, Refused> {
-        let Some(dealing) = &self.dealing else {
-            return Ok(None);
-        };
-        let host = &self.authority.written();
-        dealing.holds_body(
-            length,
-            &Signed {
-                method,
-                target,
-                host,
-                fields,
-            },
-        )
-    }
-
-    /// Decides over a request.
-    pub(crate) fn judge(&self, mut asked: Asked<'_>) -> Result<Passed, Refused> {
-        let shown = line(asked.method, asked.target);
-        let dealing = self.dealing.as_ref();
-        let uses_login = dealing.is_some_and(|dealing| dealing.uses_login(asked.fields));
-        let decided = self.decide(&asked).and_then(|rule| {
-            if let Some(dealing) = &self.dealing {
-                dealing.head(&mut asked)?;
-            }
-            Ok(rule)
-        });
-        match decided {
-            Ok(rule) => Ok(Passed {
-                line: shown,
-                rule,
-                uses_login,
-                told: Cell::new(false),
-            }),
-            Err(refused) => {
-                self.refuse(Some(shown), &refused);
-                Err(refused)
-            }
-        }
-    }
-
-    fn decide(&self, asked: &Asked<'_>) -> Result<String, Refused> {
+    /// The rule that allows a request.
+    pub(super) fn decide(&self, asked: &RequestParts) -> Result<String, Refused> {
         let Authority { name, port, .. } = &self.authority;
         let Some(rules) = self.rules.requests(name, *port) else {
             return Ok(self.rule.clone());
@@ -213,7 +143,9 @@ impl Judge {
         if let Some((name, _)) = asked.fields.iter().find(|(name, _)| overrides(name)) {
             return Err(Refused::new(
                 403,
-                format!("the field {name} can make it another request than the rules see"),
+                NetworkReason::RequestOverridden {
+                    field: name.clone(),
+                },
             ));
         }
         // A question about the server as a whole has no path.
@@ -221,16 +153,21 @@ impl Judge {
             "*" => RequestPath::read("/"),
             target => RequestPath::read(target),
         };
-        let path = path.map_err(|error| Refused::new(403, error.0))?;
-        match rules.iter().find(|rule| rule.allows(asked.method, &path)) {
-            Some(rule) => match method_parameter(asked.target) {
+        let path = path.map_err(|error| {
+            let error = error.0.to_owned();
+            Refused::new(403, NetworkReason::PathAmbiguous { error })
+        })?;
+        match rules.iter().find(|rule| rule.allows(&asked.method, &path)) {
+            Some(rule) => match method_parameter(&asked.target) {
                 Some(name) if !rule.methods.is_empty() => Err(Refused::new(
                     403,
-                    format!("the parameter {name} can make it another method than the rules see"),
+                    NetworkReason::MethodOverridden {
+                        parameter: name.to_owned(),
+                    },
                 )),
                 _ => {
                     let about = |rule: &HttpRule| {
-                        rule.is_about(name, *port) && rule.allows(asked.method, &path)
+                        rule.is_about(name, *port) && rule.allows(&asked.method, &path)
                     };
                     self.rules
                         .begin_request(about)
@@ -240,13 +177,15 @@ impl Judge {
             },
             None => Err(Refused::new(
                 403,
-                format!("no rule allows {} here", line(asked.method, asked.target)),
+                NetworkReason::RequestNotAllowed {
+                    request: line(&asked.method, &asked.target),
+                },
             )),
         }
     }
 
-    fn kind(&self, verdict: NetworkVerdict) -> Kind {
-        Kind {
+    fn kind(&self, verdict: NetworkVerdict) -> TrafficEvent {
+        TrafficEvent {
             verdict,
             host: self.authority.name.to_string(),
             port: self.authority.port,
@@ -261,36 +200,49 @@ impl Judge {
 
     /// Records that something was refused: a request, or what was none.
     pub(crate) fn refuse(&self, shown: Option<String>, refused: &Refused) {
-        self.recorder.refuse(Kind {
+        self.recorder.refuse(TrafficEvent {
             request: shown,
             status: Some(refused.status),
-            reason: Some(refused.reason.clone()),
+            reason: Some(refused.reason.clone().into()),
             ..self.kind(NetworkVerdict::Denied)
         });
     }
 
     /// What looks at what goes out.
-    fn watch(&self) -> Option<Scanner> {
-        self.dealing.as_ref().and_then(Dealing::watch)
+    fn look_out(&self) -> Look {
+        let scanner = self.injector.as_ref().and_then(SecretInjector::watch);
+        scanner.map_or(Look::Nothing, Look::Stops)
     }
 
     /// What covers secrets in what comes back.
-    fn mask(&self) -> Option<Scanner> {
-        self.dealing.as_ref().and_then(Dealing::mask)
+    fn look_back(&self) -> Look {
+        let redactor = self.injector.as_ref().map(SecretInjector::redactor);
+        redactor.map_or(Look::Nothing, Look::Redacts)
     }
 
     /// What the body of a request passes; one that was held was looked at before.
     pub(crate) fn way_out(&self, fields: &Fields, held: bool) -> Passing {
         let reader = self.reader.as_ref();
         let watch = reader.and_then(|reader| reader.request(fields));
-        Passing::new(self.watch().filter(|_| !held), watch)
+        let look = match held {
+            true => Look::Nothing,
+            false => self.look_out(),
+        };
+        Passing::new(look, watch, HELD_FOR)
+    }
+
+    /// How long an end without a delimiter is held back while the server is silent. One that sends
+    /// much waits for the other side again and again, a round trip each time: an end that comes
+    /// before such a pause is not over.
+    fn held_for(&self) -> Duration {
+        (self.round_trip.get() * 3).clamp(HELD_FOR, LONGEST_HELD_FOR)
     }
 
     /// What the body of an answer passes.
     pub(crate) fn way_back(&self, status: u16, fields: &Fields) -> Passing {
         let reader = self.reader.as_ref();
         let watch = reader.and_then(|reader| reader.answer(status, fields));
-        Passing::new(self.mask(), watch)
+        Passing::new(self.look_back(), watch, self.held_for())
     }
 
     /// What passes both ways where another protocol is spoken from now on.
@@ -298,60 +250,67 @@ impl Judge {
         if let Some(reader) = &self.reader {
             reader.switched();
         }
-        let out = Passing::new(self.watch(), None);
-        (out, Passing::new(self.mask(), None))
+        let out = Passing::new(self.look_out(), None, HELD_FOR);
+        let back = Passing::new(self.look_back(), None, self.held_for());
+        (out, back)
     }
 
     /// Covers secrets in the fields of an answer.
     pub(crate) fn answer(&self, fields: &mut Fields) -> Result<(), Refused> {
-        match &self.dealing {
-            Some(dealing) => dealing.answer(fields),
+        match &self.injector {
+            Some(injector) => injector.answer(fields),
             None => Ok(()),
         }
     }
 
     /// Covers secrets in fields that follow a body of an answer.
     pub(crate) fn cover(&self, fields: &mut Fields) {
-        if let Some(dealing) = &self.dealing {
-            dealing.cover(fields);
+        if let Some(injector) = &self.injector {
+            injector.cover(fields);
         }
     }
 
     /// Records how a request broke off: because it was stopped, or otherwise.
-    pub(crate) fn broke(&self, passed: &Passed, error: &std::io::Error) {
+    pub(crate) fn broke(&self, record: &RequestRecord, error: &std::io::Error) {
         let inner = error.get_ref();
         match inner.and_then(|inner| inner.downcast_ref::<Stopped>()) {
-            Some(stopped) => self.stop(passed, &Refused::new(403, stopped.reason.clone())),
-            None => self.unanswered(passed, "the connection broke"),
+            Some(stopped) => self.stop(record, &Refused::new(403, stopped.reason.clone())),
+            None => self.unanswered(record, NetworkReason::ConnectionBroke),
         }
+    }
+
+    /// The same for a request of which the rest is not read.
+    pub(crate) fn stop_authorised(&self, request: &AuthorisedRequest, refused: Refused) -> Refused {
+        self.stop(&request.record, &refused);
+        refused
     }
 
     /// Records that a request which was to go on did not.
-    pub(crate) fn stop(&self, passed: &Passed, refused: &Refused) {
-        passed.told.set(true);
-        self.refuse(Some(passed.line.clone()), refused);
+    pub(crate) fn stop(&self, record: &RequestRecord, refused: &Refused) {
+        record.told.set(true);
+        self.refuse(Some(record.line.clone()), refused);
     }
 
     /// Records how a server answered a request, once.
-    pub(crate) fn answered(&self, passed: &Passed, status: u16) {
-        if let (401, true, Some(dealing)) = (status, passed.uses_login, &self.dealing) {
-            dealing.login_was_refused();
+    pub(crate) fn answered(&self, record: &RequestRecord, status: u16) {
+        if let (401, true, Some(injector)) = (status, record.uses_login, &self.injector) {
+            injector.login_was_refused();
         }
-        self.note(passed, Some(status), None);
+        self.note(record, Some(status), None);
     }
 
     /// Records that a request went on and got no answer.
-    pub(crate) fn unanswered(&self, passed: &Passed, reason: &str) {
-        self.note(passed, None, Some(reason.to_owned()));
+    pub(crate) fn unanswered(&self, record: &RequestRecord, reason: NetworkReason) {
+        self.note(record, None, Some(reason));
     }
 
-    fn note(&self, passed: &Passed, status: Option<u16>, reason: Option<String>) {
-        if !passed.told.replace(true) {
-            self.recorder.note(Kind {
-                request: Some(passed.line.clone()),
+    fn note(&self, record: &RequestRecord, status: Option<u16>, reason: Option<NetworkReason>) {
+        if !record.told.replace(true) {
+            self.recorder.note(TrafficEvent {
+                request: Some(record.line.clone()),
                 status,
-                reason,
-                rule: Some(passed.rule.clone()),
+                reason: reason.map(Reason::from),
+                rule: Some(record.rule.clone()),
                 ..self.kind(NetworkVerdict::Allowed)
             });
         }
@@ -360,11 +319,12 @@ impl Judge {
 
 /// The words of a refusal, which a program can read.
 pub(crate) fn refusal(refused: &Refused) -> String {
-    let (error, reason) = ("ironcage", &refused.reason);
+    let (error, code) = ("ironcage", refused.reason.code());
+    let reason = refused.reason.to_string();
     // Who reads it is often a model: it is told what to do instead of trying on.
     let said = match refused.status {
-        403 => serde_json::json!({ "error": error, "reason": reason, "ask": ASK }),
-        _ => serde_json::json!({ "error": error, "reason": reason }),
+        403 => serde_json::json!({ "error": error, "code": code, "reason": reason, "ask": ASK }),
+        _ => serde_json::json!({ "error": error, "code": code, "reason": reason }),
     };
     let mut body = said.to_string();
     body.push('\n');

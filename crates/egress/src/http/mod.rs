@@ -1,12 +1,19 @@
 //! HTTP/1.1 between the cage and a server: every request of a connection is read, checked and
 //! written anew, one after the other.
 
+mod body_stream;
 mod exchange;
 pub(crate) mod head;
 mod judge;
 mod passing;
+mod pipeline;
 
-pub(crate) use exchange::{Client, carry, chunk_size};
+pub(crate) use body_stream::chunk_size;
+pub(crate) use exchange::{Client, carry};
 pub(crate) use head::{Authority, Fields, Refused};
-pub(crate) use judge::{Asked, Judge, Passed, Recorder, refusal};
+pub(crate) use judge::{Judge, Recorder, refusal};
 pub(crate) use passing::Passing;
+pub(crate) use pipeline::{NotSent, RequestBody, RequestParts, UpstreamRequest};
+
+#[cfg(test)]
+pub(crate) use exchange::secret_tests;

@@ -1,14 +1,17 @@
 //! HTTP/2 between the cage and a server: every stream is a request of its own, judged as one
 //! of HTTP/1.1 is. Pushed responses, tunnels and upgrades there are none.
 
-use crate::books::Counts;
-use crate::http::{Asked, Fields, Judge, Passed, Passing, Refused, refusal};
+use crate::http::{
+    Fields, Judge, NotSent, Passing, Refused, RequestBody, RequestParts, UpstreamRequest, refusal,
+};
+use crate::traffic_log::Counts;
 use bytes::Bytes;
 use h2::client::SendRequest;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
 use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use ironcage_model::NetworkReason;
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -19,7 +22,7 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
 
 /// Requests at once on one connection.
 const STREAMS: u32 = 100;
@@ -205,75 +208,68 @@ async fn stream(
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
 ) {
-    let (head, body) = request.into_parts();
+    let (head, mut body) = request.into_parts();
     let Shared { judge, counts } = &*place.shared;
-    if let Err(refused) = judge.refresh(&fields(&head.headers)).await {
-        let _ = say_refused(&mut respond, &refused);
-        return;
-    }
     let room = Room::take(size(&head));
-    let checked = check(judge, &head).and_then(|(request, passed)| {
-        match over_a_limit(&head, counts, place.first) {
-            None if room.is_none() => {
-                let refused = Refused::new(429, "too many requests at once");
-                judge.stop(&passed, &refused);
-                Err(refused)
-            }
-            None => Ok((request, passed)),
-            Some(refused) => {
-                judge.stop(&passed, &refused);
-                Err(refused)
-            }
+    let prepared = async {
+        let parts = parts(judge, &head)?;
+        let authorised = judge.authorise(parts).await?;
+        if room.is_none() {
+            let refused = Refused::new(429, NetworkReason::TooManyInProgress);
+            return Err(judge.stop_authorised(&authorised, refused).into());
         }
-    });
-    let (request, passed) = match checked {
-        Ok(checked) => checked,
-        Err(refused) => {
+        let length = match body.is_end_stream() {
+            true => Some(0),
+            false => content_length(&head.headers),
+        };
+        let mut body = ClientBody {
+            length,
+            stream: &mut body,
+        };
+        let limits = (counts, place.first);
+        let upstream = judge.prepare(authorised, limits, &mut body).await?;
+        let request = upstream_request(judge, &upstream)?;
+        Ok::<_, NotSent>((request, upstream))
+    };
+    let (request, upstream) = match prepared.await {
+        Ok(prepared) => prepared,
+        Err(NotSent::Refused(refused)) => {
             // A client that is gone needs no answer.
             let _ = say_refused(&mut respond, &refused);
             return drain(body).await;
         }
+        Err(NotSent::Broken(error)) => return respond.send_reset(reset_reason(&error)),
     };
-    let of = (&*place.shared, &passed);
-    match exchange(outside, request, body, &mut respond, of).await {
-        Ok(()) => {}
-        Err(error) => {
-            judge.broke(&passed, &error);
-            let reason = error
-                .get_ref()
-                .and_then(|inner| inner.downcast_ref::<h2::Error>())
-                .and_then(h2::Error::reason)
-                .unwrap_or(Reason::INTERNAL_ERROR);
-            respond.send_reset(reason);
-        }
+    let of = (&*place.shared, &upstream);
+    if let Err(error) = exchange(outside, request, body, &mut respond, of).await {
+        judge.broke(&upstream.record, &error);
+        respond.send_reset(reset_reason(&error));
     }
 }
 
-/// Why a request does not go on, where there are too many or its body is too long.
-fn over_a_limit(head: &http::request::Parts, counts: &Counts, first: bool) -> Option<Refused> {
-    if let Err(denied) = counts.requests(first) {
-        return Some(Refused::new(429, denied.reason));
-    }
-    let length = head.headers.get("content-length");
-    let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
-    let denied = counts.says_body(length.unwrap_or(0)).err()?;
-    Some(Refused::new(413, denied.reason))
+fn reset_reason(error: &io::Error) -> Reason {
+    let inner = error.get_ref();
+    inner
+        .and_then(|inner| inner.downcast_ref::<h2::Error>())
+        .and_then(h2::Error::reason)
+        .unwrap_or(Reason::INTERNAL_ERROR)
 }
 
-/// Holds a head to the connection's name and to the rules, and makes it anew.
-fn check(judge: &Judge, head: &http::request::Parts) -> Result<(Request<()>, Passed), Refused> {
+fn content_length(fields: &HeaderMap) -> Option<u64> {
+    fields.get("content-length")?.to_str().ok()?.parse().ok()
+}
+
+/// The request of a stream, which has to be for the connection's name.
+fn parts(judge: &Judge, head: &http::request::Parts) -> Result<RequestParts, Refused> {
     let refuse = |refused: Refused| {
         judge.refuse(None, &refused);
         refused
     };
     if head.method == Method::CONNECT {
-        return Err(refuse(Refused::new(
-            405,
-            "CONNECT is not needed here: connections are made directly",
-        )));
+        return Err(refuse(Refused::new(405, NetworkReason::HttpConnect)));
     }
     if head.uri.scheme_str() != Some("https") {
-        return Err(refuse(Refused::new(400, "the scheme is not https")));
+        return Err(refuse(Refused::invalid("the scheme is not https")));
     }
     let authority = head.uri.authority().map(|name| name.as_str().as_bytes());
     let hosts = head
@@ -287,26 +283,75 @@ fn check(judge: &Judge, head: &http::request::Parts) -> Result<(Request<()>, Pas
         named = true;
     }
     if !named {
-        return Err(refuse(Refused::new(400, "a request names its host")));
+        return Err(refuse(Refused::invalid("no host")));
     }
-    let mut target = match head.uri.path_and_query() {
+    let target = match head.uri.path_and_query() {
         Some(path) if !path.as_str().is_empty() => path.as_str().to_owned(),
         _ => "/".to_owned(),
     };
     let mut fields = fields(&head.headers);
     fields.retain(|(name, _)| name != "host" && name != "proxy-authorization");
-    let passed = judge.judge(Asked {
-        method: head.method.as_str(),
-        target: &mut target,
-        fields: &mut fields,
-    })?;
-    let uri = uri(judge, target).map_err(refuse)?;
-    let mut request = Request::new(());
-    *request.method_mut() = head.method.clone();
-    *request.uri_mut() = uri;
-    *request.version_mut() = http::Version::HTTP_2;
-    *request.headers_mut() = map(&fields).map_err(refuse)?;
-    Ok((request, passed))
+    Ok(RequestParts {
+        method: head.method.as_str().to_owned(),
+        target,
+        fields,
+    })
+}
+
+/// A request as HTTP/2 sends it.
+fn upstream_request(judge: &Judge, upstream: &UpstreamRequest) -> Result<Request<()>, Refused> {
+    let parts = &upstream.parts;
+    let made = || {
+        let mut request = Request::new(());
+        let method = Method::from_bytes(parts.method.as_bytes());
+        *request.method_mut() = method.map_err(|_| Refused::invalid("invalid method"))?;
+        *request.uri_mut() = Uri::builder()
+            .scheme("https")
+            .authority(judge.authority.written())
+            .path_and_query(parts.target.as_str())
+            .build()
+            .map_err(|_| Refused::invalid("the request target is not a path"))?;
+        *request.version_mut() = http::Version::HTTP_2;
+        *request.headers_mut() = map(&parts.fields)?;
+        if let Some(body) = &upstream.body {
+            let length = HeaderValue::from(body.upstream().len());
+            request.headers_mut().insert("content-length", length);
+        }
+        Ok(request)
+    };
+    made().inspect_err(|refused| judge.stop(&upstream.record, refused))
+}
+
+/// The body of a request that is still to be read from its client.
+struct ClientBody<'a> {
+    length: Option<u64>,
+    stream: &'a mut RecvStream,
+}
+
+impl RequestBody for ClientBody<'_> {
+    fn length(&self) -> Option<u64> {
+        self.length
+    }
+
+    async fn read(&mut self, length: usize, _: bool) -> Result<Vec<u8>, NotSent> {
+        let mut whole = Vec::new();
+        loop {
+            let part = match timeout(BEGIN, self.stream.data()).await {
+                Ok(Some(part)) => part.map_err(broken)?,
+                Ok(None) => return Ok(whole),
+                Err(_) => {
+                    return Err(Refused::new(408, NetworkReason::BodyTimeout).into());
+                }
+            };
+            let mut window = self.stream.flow_control().clone();
+            window.release_capacity(part.len()).map_err(broken)?;
+            whole.extend(part);
+            // The other end checks that, too.
+            if whole.len() > length {
+                return Err(Refused::invalid("the body is longer than its length").into());
+            }
+        }
+    }
 }
 
 fn fields(map: &HeaderMap) -> Fields {
@@ -316,7 +361,7 @@ fn fields(map: &HeaderMap) -> Fields {
 }
 
 fn map(fields: &Fields) -> Result<HeaderMap, Refused> {
-    let wrong = || Refused::new(400, "a field of the head is none");
+    let wrong = || Refused::invalid("invalid header field");
     let mut map = HeaderMap::with_capacity(fields.len());
     for (name, value) in fields {
         let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong())?;
@@ -327,28 +372,17 @@ fn map(fields: &Fields) -> Result<HeaderMap, Refused> {
 
 async fn exchange(
     outside: SendRequest<Bytes>,
-    mut request: Request<()>,
-    mut body: RecvStream,
+    request: Request<()>,
+    body: RecvStream,
     respond: &mut SendResponse<Bytes>,
-    (shared, passed): (&Shared, &Passed),
+    (shared, upstream): (&Shared, &UpstreamRequest),
 ) -> io::Result<()> {
     let Shared { judge, counts } = shared;
-    let held = match hold(&mut request, &mut body, judge).await? {
-        Ok(held) => held,
-        Err(refused) => {
-            judge.stop(passed, &refused);
-            return say_refused(respond, &refused);
-        }
-    };
-    if let Err(refused) = sign(&mut request, held.as_deref(), judge) {
-        judge.stop(passed, &refused);
-        return say_refused(respond, &refused);
-    }
-    let (method, target) = (
-        request.method().to_string(),
-        request.uri().path().to_owned(),
-    );
-    let said = fields(request.headers());
+    let UpstreamRequest {
+        parts,
+        body: held,
+        record,
+    } = upstream;
     let head: usize = request
         .headers()
         .iter()
@@ -360,7 +394,7 @@ async fn exchange(
     let empty = held.is_none() && body.is_end_stream();
     let (response, mut sink) = outside.send_request(request, empty).map_err(broken)?;
     let sent = Cell::new(0_u64);
-    let passing = judge.way_out(&said, held.is_some());
+    let passing = judge.way_out(&parts.fields, held.is_some());
     let upload = async {
         let mut passing = passing;
         let send = |bytes| {
@@ -369,21 +403,21 @@ async fn exchange(
             counts.send(bytes)
         };
         if let Some(held) = held {
-            send(held.len() as u64)?;
-            give(&mut sink, held.clone()).await?;
-            passing.went(&held);
+            send(held.upstream().len() as u64)?;
+            give(&mut sink, Bytes::copy_from_slice(held.upstream())).await?;
+            passing.went(held.as_sent());
             return sink.send_data(Bytes::new(), true).map_err(broken);
         }
         match empty {
             true => Ok(()),
-            false => pump(body, sink, passing, send, Way::Out).await,
+            false => pump(body, sink, passing, send, BodyDirection::Out).await,
         }
     };
     let download = async {
         let response = async { response.await.map_err(broken) };
         let (head, body) = unless_given_up(respond, response).await?.into_parts();
-        judge.answered(passed, head.status.as_u16());
-        counts.tell_request(&method, &target, head.status.as_u16());
+        judge.answered(record, head.status.as_u16());
+        counts.tell_request(&parts.method, &parts.target, head.status.as_u16());
         let mut response = Response::new(());
         *response.status_mut() = head.status;
         let mut fields = fields(&head.headers);
@@ -391,8 +425,8 @@ async fn exchange(
             return say_refused(respond, &refused);
         }
         let passing = judge.way_back(head.status.as_u16(), &fields);
-        *response.headers_mut() =
-            map(&fields).map_err(|refused| io::Error::other(refused.reason))?;
+        *response.headers_mut() = map(&fields)
+            .map_err(|refused| io::Error::other(ironcage_model::Reason::from(refused.reason)))?;
         let empty = body.is_end_stream();
         let sink = respond.send_response(response, empty).map_err(broken)?;
         match empty {
@@ -402,89 +436,15 @@ async fn exchange(
                     counts.received(bytes);
                     Ok(())
                 };
-                pump(body, sink, passing, receive, Way::Back(judge)).await
+                let way = BodyDirection::Back {
+                    judge,
+                    is_sized: head.headers.contains_key("content-length"),
+                };
+                pump(body, sink, passing, receive, way).await
             }
         }
     };
     until_answered(upload, download).await
-}
-
-/// Method, target and fields of a request.
-fn asked(request: &Request<()>) -> (String, String, Fields) {
-    let target = request.uri().path_and_query();
-    let target = target.map_or("/", |target| target.as_str()).to_owned();
-    let method = request.method().as_str().to_owned();
-    (method, target, fields(request.headers()))
-}
-
-/// Signs a request anew, where that is done.
-fn sign(request: &mut Request<()>, held: Option<&[u8]>, judge: &Judge) -> Result<(), Refused> {
-    let (method, target, said) = asked(request);
-    let Some((target, fields)) = judge.sign((&method, &target, &said), held)? else {
-        return Ok(());
-    };
-    *request.uri_mut() = uri(judge, target)?;
-    *request.headers_mut() = map(&fields)?;
-    Ok(())
-}
-
-fn uri(judge: &Judge, target: String) -> Result<Uri, Refused> {
-    Uri::builder()
-        .scheme("https")
-        .authority(judge.authority.written())
-        .path_and_query(target)
-        .build()
-        .map_err(|_| Refused::new(400, "the target of the request is no path"))
-}
-
-/// Reads a small body before its request goes on, where secrets make that necessary.
-async fn hold(
-    request: &mut Request<()>,
-    body: &mut RecvStream,
-    judge: &Judge,
-) -> io::Result<Result<Option<Bytes>, Refused>> {
-    let length = request.headers().get("content-length");
-    let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
-    let length = match body.is_end_stream() {
-        true => Some(0),
-        false => length,
-    };
-    let (method, target, said) = asked(request);
-    let room = judge.holds_body((&method, &target, &said), length);
-    let (_room, dealing) = match (room, &judge.dealing) {
-        (Ok(Some(room)), Some(dealing)) => (room, dealing),
-        (Ok(_), _) => return Ok(Ok(None)),
-        (Err(refused), _) => return Ok(Err(refused)),
-    };
-    let most = length
-        .and_then(|length| usize::try_from(length).ok())
-        .unwrap_or(0);
-    let mut whole = Vec::new();
-    loop {
-        let part = match timeout(BEGIN, body.data()).await {
-            Ok(Some(part)) => part.map_err(broken)?,
-            Ok(None) => break,
-            Err(_) => {
-                let reason = "the body of the request did not come in time";
-                return Ok(Err(Refused::new(408, reason)));
-            }
-        };
-        body.flow_control()
-            .release_capacity(part.len())
-            .map_err(broken)?;
-        whole.extend(part);
-        // More than was said is no body of this request's; the other end checks that too.
-        if whole.len() > most {
-            return Ok(Err(Refused::new(400, "the body is longer than it says")));
-        }
-    }
-    if let Err(refused) = dealing.body(&fields(request.headers()), &mut whole) {
-        return Ok(Err(refused));
-    }
-    request
-        .headers_mut()
-        .insert("content-length", HeaderValue::from(whole.len()));
-    Ok(Ok(Some(whole.into())))
 }
 
 /// A request's body goes while its response comes; when the response is over, so is all.
@@ -538,12 +498,21 @@ fn given_up<T>(reset: Result<Reason, h2::Error>) -> io::Result<T> {
 }
 
 /// Which way a body goes.
-enum Way<'a> {
+enum BodyDirection<'a> {
     /// To the server. What follows the body is not looked at, so it does not go on; it does not
     /// with HTTP/1.1 either.
     Out,
-    /// To the client, which may give it up. What follows the body is covered as the head is.
-    Back(&'a Judge),
+    /// To the client, which may give it up. What follows the body is covered as the head is. Of
+    /// a body whose length is known the rest is sure to follow.
+    Back { judge: &'a Judge, is_sized: bool },
+}
+
+/// Sends what was held back.
+async fn send_rest(to: &mut SendStream<Bytes>, passing: &mut Passing) -> io::Result<()> {
+    let rest: Bytes = passing.rest().into();
+    give(to, rest.clone()).await?;
+    passing.went(&rest);
+    Ok(())
 }
 
 /// Carries a body, and what follows it, at the pace of who takes it.
@@ -552,15 +521,26 @@ async fn pump(
     mut to: SendStream<Bytes>,
     mut passing: Passing,
     count: impl Fn(u64) -> io::Result<()>,
-    way: Way<'_>,
+    way: BodyDirection<'_>,
 ) -> io::Result<()> {
     loop {
         let part = poll_fn(|context| match (from.poll_data(context), &way) {
             (Poll::Ready(part), _) => Poll::Ready(part.transpose().map_err(broken)),
-            (Poll::Pending, Way::Out) => Poll::Pending,
-            (Poll::Pending, Way::Back(_)) => to.poll_reset(context).map(given_up),
+            (Poll::Pending, BodyDirection::Out) => Poll::Pending,
+            (Poll::Pending, BodyDirection::Back { .. }) => to.poll_reset(context).map(given_up),
         });
-        let Some(part) = part.await? else {
+        let may_pause = !matches!(way, BodyDirection::Back { is_sized: true, .. });
+        let part = match passing.due().filter(|_| may_pause) {
+            None => part.await?,
+            Some(due) => match timeout_at(due, part).await {
+                Ok(part) => part?,
+                Err(_) => {
+                    send_rest(&mut to, &mut passing).await?;
+                    continue;
+                }
+            },
+        };
+        let Some(part) = part else {
             break;
         };
         let length = part.len();
@@ -576,13 +556,11 @@ async fn pump(
             .release_capacity(length)
             .map_err(broken)?;
     }
-    let rest: Bytes = passing.rest().into();
-    give(&mut to, rest.clone()).await?;
-    passing.went(&rest);
+    send_rest(&mut to, &mut passing).await?;
     drop(passing);
     let trailers = from.trailers().await.map_err(broken)?;
     let trailers = match (way, trailers) {
-        (Way::Back(judge), Some(trailers)) => {
+        (BodyDirection::Back { judge, .. }, Some(trailers)) => {
             let mut fields = fields(&trailers);
             judge.cover(&mut fields);
             map(&fields).ok()
@@ -595,5 +573,7 @@ async fn pump(
     }
 }
 
+#[cfg(test)]
+mod secret_tests;
 #[cfg(test)]
 mod tests;

@@ -3,8 +3,8 @@
 use super::*;
 use crate::decide::Rules;
 use crate::http::{Authority, Recorder};
-use crate::ledger::Kind;
-use crate::secret::{Dealing, Secret, Vault};
+use crate::secret::{Secret, SecretInjector, SecretStore, ServerTrust};
+use crate::traffic_counters::TrafficEvent;
 use ironcage_model::{HostName, Protocol, SecretRule};
 use std::cell::RefCell;
 use tokio::io::{DuplexStream, duplex};
@@ -15,11 +15,11 @@ const HELD: Duration = Duration::from_secs(60);
 struct Silent;
 
 impl Recorder for Silent {
-    fn refuse(&self, _: Kind) {}
-    fn note(&self, _: Kind) {}
+    fn refuse(&self, _: TrafficEvent) {}
+    fn note(&self, _: TrafficEvent) {}
 }
 
-fn judge() -> Judge {
+pub(super) fn judge() -> Judge {
     let name = HostName::from_ascii(b"a.com").unwrap();
     let secret = Secret::new(
         "KEY".into(),
@@ -28,12 +28,12 @@ fn judge() -> Judge {
         vec!["a.com".parse().unwrap()],
         SecretRule::usual_places(),
     );
-    let mut vault = Vault::default();
-    vault.secrets.push(secret);
-    let vault = Rc::new(vault);
+    let mut store = SecretStore::default();
+    store.secrets.push(secret);
+    let store = Rc::new(store);
     Judge {
         rules: Rc::new(Rules::of_requests(Vec::new())),
-        dealing: Dealing::of(&vault, &name, 443, true),
+        injector: SecretInjector::of(&store, &name, 443, ServerTrust::Proved),
         reader: None,
         authority: Authority {
             name,
@@ -43,13 +43,14 @@ fn judge() -> Judge {
         rule: "a.com".into(),
         protocol: Protocol::Https,
         address: RefCell::default(),
+        round_trip: Cell::default(),
         recorder: Rc::new(Silent),
     }
 }
 
 type Server = h2::server::Connection<DuplexStream, Bytes>;
 
-/// Talks through the door: what to do as the client, and as the server.
+/// Talks through the proxy: what to do as the client, and as the server.
 fn talk<C, S>(
     client: impl FnOnce(SendRequest<Bytes>) -> C,
     server: impl FnOnce(Server) -> S + 'static,
@@ -126,6 +127,53 @@ fn what_follows_a_body_is_covered_and_that_of_a_request_stays_inside() {
             answered.await.unwrap();
         },
     );
+}
+
+#[test]
+fn frames_of_an_answer_do_not_tell_a_right_guess_from_a_wrong_one() {
+    let frames = |parts: &'static [(u64, &'static str)]| {
+        let seen = Rc::new(RefCell::new(Vec::new()));
+        let sees = Rc::clone(&seen);
+        talk(
+            async move |mut sender| {
+                let (response, _) = sender.send_request(get(), true).unwrap();
+                let mut body = response.await.unwrap().into_body();
+                while let Some(part) = body.data().await {
+                    let part = part.unwrap();
+                    let _ = body.flow_control().release_capacity(part.len());
+                    sees.borrow_mut().push(part);
+                }
+            },
+            async move |mut server: Server| {
+                let (_, mut respond) = server.accept().await.unwrap().unwrap();
+                spawn_local(async move {
+                    let mut body = respond.send_response(Response::new(()), false).unwrap();
+                    for (pause, part) in parts {
+                        tokio::time::sleep(Duration::from_millis(*pause)).await;
+                        body.send_data((*part).into(), false).unwrap();
+                    }
+                    body.send_data(Bytes::new(), true).unwrap();
+                });
+                while let Some(Ok(_)) = server.accept().await {}
+            },
+        );
+        let seen = seen.take();
+        let text = |part: &Bytes| String::from_utf8_lossy(part).into_owned();
+        let shown: Vec<String> = seen
+            .iter()
+            .map(text)
+            .filter(|part| !part.is_empty())
+            .collect();
+        shown
+    };
+    let right = frames(&[(0, "a value-of-the"), (400, "-ke"), (400, "z.")]);
+    let wrong = frames(&[(0, "a value-of-th~"), (400, "-ke"), (400, "z.")]);
+    let sizes = |parts: &[String]| parts.iter().map(String::len).collect::<Vec<_>>();
+    assert_eq!(right, ["a ", "value-of-the", "-ke", "z."]);
+    assert_eq!(sizes(&right), sizes(&wrong));
+    // Whole, it is covered, wherever it is cut.
+    let whole = frames(&[(0, "a value-of"), (1, "-the-key b\n")]).concat();
+    assert_eq!(whole, "a **************** b\n");
 }
 
 #[test]

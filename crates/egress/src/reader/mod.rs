@@ -1,22 +1,22 @@
 //! What passes between an agent and its model, handed to a process that reads it.
 //!
-//! The door copies the bytes and goes on: nothing waits for the reader, and nothing of what it
+//! The proxy copies the bytes and goes on: nothing waits for the reader, and nothing of what it
 //! does is done here. It reads what strangers write with parsers for JSON, compression and the
-//! shell; the door holds secrets. So the two are apart, and the reader is forked before there is
+//! shell; the proxy holds secrets. So the two are apart, and the reader is forked before there is
 //! any. What it says is believed no further than it is well-formed.
 
-mod heard;
+mod message_buffer;
 mod process;
 
-use crate::books::Books;
-use crate::confine::DoorIds;
+use crate::confine::ProxyIds;
 use crate::http::Fields;
-use heard::Heard;
+use crate::traffic_log::TrafficLog;
 use ironcage_intent::{Encoding, Format};
 use ironcage_model::{HostName, HostRule, Overheard};
 use ironcage_plan::Models;
 use ironcage_sys::clone::{Forked, Namespaces, exit_now, fork};
 use ironcage_sys::rustix::process::getpid;
+use message_buffer::MessageBuffer;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -90,7 +90,7 @@ fn number(encoding: Encoding) -> u8 {
 /// Forks the reader.
 ///
 /// Preconditions: the calling process holds no secret yet, and may still fork.
-pub(crate) fn start(models: &Models, ids: Option<DoorIds>) -> io::Result<OwnedFd> {
+pub(crate) fn start(models: &Models, ids: Option<ProxyIds>) -> io::Result<OwnedFd> {
     let (ours, theirs) = Socket::pair()?;
     let parent = getpid().as_raw_nonzero().get();
     match fork(Namespaces::NONE, None)? {
@@ -104,7 +104,7 @@ pub(crate) fn start(models: &Models, ids: Option<DoorIds>) -> io::Result<OwnedFd
     }
 }
 
-/// The reader, as the door has it.
+/// The reader, as the proxy has it.
 #[derive(Debug)]
 pub(crate) struct Reader {
     hosts: Vec<HostRule>,
@@ -119,16 +119,24 @@ pub(crate) struct Reader {
     gone: Cell<bool>,
     /// What came that is never read, by its few kinds: how often, and how much of that was told.
     never: RefCell<BTreeMap<String, (u64, u64)>>,
-    books: Rc<Books>,
+    traffic_log: Rc<TrafficLog>,
 }
 
 impl Reader {
     /// Begins to hear it, in a runtime.
-    pub(crate) fn new(models: &Models, socket: OwnedFd, books: &Rc<Books>) -> io::Result<Rc<Self>> {
+    pub(crate) fn new(
+        models: &Models,
+        socket: OwnedFd,
+        traffic_log: &Rc<TrafficLog>,
+    ) -> io::Result<Rc<Self>> {
         let socket = Socket::from(socket);
         socket.set_nonblocking(true)?;
         let reader = Rc::new(Reader {
-            hosts: models.hosts.iter().map(|item| item.what.clone()).collect(),
+            hosts: models
+                .hosts
+                .iter()
+                .map(|item| item.what.rule.clone())
+                .collect(),
             socket: UnixStream::from_std(socket)?,
             waiting: RefCell::default(),
             taken: Cell::default(),
@@ -137,7 +145,7 @@ impl Reader {
             last: Cell::default(),
             gone: Cell::default(),
             never: RefCell::default(),
-            books: Rc::clone(books),
+            traffic_log: Rc::clone(traffic_log),
         });
         tokio::task::spawn_local(Rc::clone(&reader).hear());
         Ok(reader)
@@ -178,7 +186,7 @@ impl Reader {
 
     /// From now on something else than HTTP is spoken, of which nothing is read.
     pub(crate) fn switched(&self) {
-        self.never_read("a WebSocket was opened, whose messages are not read");
+        self.never_read("a WebSocket was opened; its messages are not read");
     }
 
     fn begin(self: &Rc<Self>, kind: Frame, content: &[u8]) -> Option<Watch> {
@@ -186,7 +194,7 @@ impl Reader {
             return None;
         }
         if self.bodies.get() >= AT_ONCE {
-            self.not_read("too many answers came at once");
+            self.not_read("too many responses at once");
             return None;
         }
         self.last.set(self.last.get().wrapping_add(1));
@@ -203,7 +211,7 @@ impl Reader {
     }
 
     fn not_read(&self, why: &str) {
-        self.books.overhear(Overheard::NotRead {
+        self.traffic_log.overhear(Overheard::NotRead {
             times: 1,
             why: why.to_owned(),
         });
@@ -218,7 +226,7 @@ impl Reader {
         if count.is_power_of_two() {
             let times = *count - std::mem::replace(told, *count);
             let why = why.to_owned();
-            self.books.overhear(Overheard::NotRead { times, why });
+            self.traffic_log.overhear(Overheard::NotRead { times, why });
         }
     }
 
@@ -279,13 +287,13 @@ impl Reader {
         self.waiting.borrow_mut().clear();
         self.bytes.set(0);
         if !self.gone.replace(true) {
-            self.not_read("the process that reads answers ended");
+            self.not_read("the process that reads responses ended");
         }
     }
 
     /// Hears what it says, to its end.
     async fn hear(self: Rc<Self>) {
-        let mut heard = Heard::default();
+        let mut heard = MessageBuffer::default();
         let mut part = vec![0; 4096];
         loop {
             if self.socket.readable().await.is_err() {
@@ -299,7 +307,7 @@ impl Reader {
                         return self.lose();
                     };
                     for overheard in told {
-                        self.books.overhear(overheard);
+                        self.traffic_log.overhear(overheard);
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -318,14 +326,13 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// These bytes went on.
     pub(crate) fn went(&mut self, bytes: &[u8]) {
         for part in bytes.chunks(PART) {
             if !self.lost && !self.reader.put(frame(Frame::More, self.body, part)) {
                 self.lost = true;
                 if !self.reader.gone.get() {
                     self.reader
-                        .not_read("answers came faster than they are read");
+                        .not_read("responses arrived faster than they can be read");
                 }
             }
         }

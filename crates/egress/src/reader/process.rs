@@ -1,13 +1,14 @@
 //! The reader's process: one socket, memory, and parsers.
 
 use super::{ENCODINGS, Frame, HEAD, LONGEST, PART};
-use crate::confine::{self, DoorIds};
+use crate::confine::{self, ProxyIds};
 use ironcage_intent::{
-    Answer, Call, Calls, Context, Destination, Encoding, Format, Mention, Mentions, Needs, Results,
-    Said, Table,
+    AnswerPart, AnswerReader, Call, Calls, Context, Destination, Encoding, Format, Mention,
+    Mentions, Needs, Results, Table,
 };
 use ironcage_model::{Announced, Contact, Intent, MOST_INTENDED, Overheard};
 use ironcage_plan::Models;
+use ironcage_reader::Reader;
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -25,10 +26,10 @@ const MOST_RUINED: usize = 2;
 /// Calls whose results are waited for.
 const CALLS: usize = 256;
 
-/// Reads until the door is gone.
+/// Reads until the proxy is gone.
 pub(super) fn run(
     models: &Models,
-    ids: Option<DoorIds>,
+    ids: Option<ProxyIds>,
     parent: i32,
     socket: UnixStream,
 ) -> io::Result<()> {
@@ -83,11 +84,10 @@ struct Tables {
     tools: Table,
 }
 
-/// One body.
 #[derive(Debug)]
 enum Body {
     Request(Box<Results>),
-    Answer(Box<Answer>, Mentions),
+    Answer(Box<AnswerReader>, Mentions),
 }
 
 /// The bodies that are being read.
@@ -111,7 +111,7 @@ impl Reading {
         }
     }
 
-    /// Takes a frame of the door's. Returns what is to be told.
+    /// Takes a frame of the proxy's. Returns what is to be told.
     pub(super) fn frame(&mut self, kind: Frame, number: u32, content: &[u8]) -> Vec<Overheard> {
         let encoding = |at: usize| {
             let index = content.get(at).copied().unwrap_or_default();
@@ -129,7 +129,7 @@ impl Reading {
                     Some(1) => Format::Events,
                     _ => Format::Document,
                 };
-                let answer = Box::new(Answer::new(format, encoding(0)));
+                let answer = Box::new(AnswerReader::new(format, encoding(0)));
                 let body = Body::Answer(answer, Mentions::default());
                 self.bodies.insert(number, body);
                 Vec::new()
@@ -173,19 +173,19 @@ impl Reading {
         told.map(|ids| Overheard::Returned(ids.to_vec())).collect()
     }
 
-    fn said(&mut self, said: Vec<Said>, mentions: &mut Mentions) -> Vec<Overheard> {
+    fn said(&mut self, said: Vec<AnswerPart>, mentions: &mut Mentions) -> Vec<Overheard> {
         let mut told = Vec::new();
         for said in said {
             match said {
-                Said::Call(call) => {
+                AnswerPart::Call(call) => {
                     // What was announced is known before what is done.
                     mentions.pause(&self.context);
                     told.extend(announced(mentions));
                     told.extend(self.call(&call));
                 }
-                Said::Words(text) => mentions.read(&text, &self.context),
-                Said::Pause => mentions.pause(&self.context),
-                Said::NotRead(why) => told.push(not_read(why)),
+                AnswerPart::Words(text) => mentions.read(&text, &self.context),
+                AnswerPart::Pause => mentions.pause(&self.context),
+                AnswerPart::NotRead(why) => told.push(not_read(why)),
             }
         }
         told
@@ -193,9 +193,13 @@ impl Reading {
 
     fn call(&mut self, call: &Call) -> Option<Overheard> {
         if self.tables.is_none() {
-            self.tables = match (Calls::shipped(), Table::shipped()) {
-                (Ok(calls), Ok(tools)) => Some(Tables { calls, tools }),
-                _ => return Some(not_read("the tables of tools cannot be read".into())),
+            // It has no files: code is followed where the call carries it.
+            self.tables = match (Calls::shipped(), Table::shipped(), Reader::without_files()) {
+                (Ok(calls), Ok(tools), Ok(reader)) => {
+                    let tools = tools.following(Box::new(reader));
+                    Some(Tables { calls, tools })
+                }
+                _ => return Some(not_read("cannot read the tool tables".into())),
             };
         }
         let Tables { calls, tools } = self.tables.as_ref()?;
@@ -255,12 +259,9 @@ fn intent(call: &Call, needs: &Needs, removes: Vec<String>, shell: bool) -> Inte
         open |= fitting.len() < many;
         fitting
     };
-    let paths = |paths: &std::collections::BTreeSet<PathBuf>| -> Vec<Option<String>> {
-        let texts = paths.iter().map(|path| path.to_str().map(str::to_owned));
-        texts.collect()
-    };
-    let writes = fit(paths(&needs.writes));
-    let reads = fit(paths(&needs.reads));
+    let text = |path: &PathBuf| path.to_str().map(str::to_owned);
+    let writes = fit(needs.writes.iter().map(text).collect());
+    let reads = fit(needs.reads_and_enters().map(text).collect());
     let mut contacts: Vec<Contact> = needs.destinations.iter().map(contact).collect();
     contacts.retain(|contact| {
         let (Contact::Host(text) | Contact::Bundle(text) | Contact::Remote(text)) = contact;

@@ -1,21 +1,20 @@
 //! Values in bodies: where a field that the policy names holds a placeholder, and in no other
 //! place of such a body. Pure.
 //!
-//! Server and door have to read the same: a body counts as JSON or as a form only where its
+//! Server and proxy have to read the same: a body counts as JSON or as a form only where its
 //! head says so in one plain way, and it is made so that it is nothing when read as the other.
 
 use super::place::{parameters, replace, unescaped};
 use super::scan::find;
 use crate::http::Fields;
 
-/// What a body is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum BodyKind {
     Json,
     Form,
 }
 
-impl Kind {
+impl BodyKind {
     /// What the fields of a head say; `None` where they say it of nothing that is known, twice,
     /// or with words that could make it mean something else.
     pub(super) fn of(fields: &Fields) -> Option<Self> {
@@ -41,9 +40,9 @@ impl Kind {
             bytes.all(|byte| byte.is_ascii_alphanumeric() || b".-+_".contains(&byte))
         };
         match media.strip_prefix("application/")? {
-            "json" => Some(Kind::Json),
-            "x-www-form-urlencoded" => Some(Kind::Form),
-            other if other.ends_with("+json") && token(other) => Some(Kind::Json),
+            "json" => Some(BodyKind::Json),
+            "x-www-form-urlencoded" => Some(BodyKind::Form),
+            other if other.ends_with("+json") && token(other) => Some(BodyKind::Json),
             _ => None,
         }
     }
@@ -62,10 +61,16 @@ pub(super) enum Put {
 
 /// Puts a value where fields hold the placeholder that `paths` name, with dots for fields in
 /// fields.
-pub(super) fn put(kind: Kind, body: &[u8], placeholder: &str, value: &[u8], paths: &[&str]) -> Put {
+pub(super) fn put(
+    kind: BodyKind,
+    body: &[u8],
+    placeholder: &str,
+    value: &[u8],
+    paths: &[&str],
+) -> Put {
     match kind {
-        Kind::Json => json(body, placeholder, value, paths),
-        Kind::Form => form(body, placeholder, value, paths),
+        BodyKind::Json => json(body, placeholder, value, paths),
+        BodyKind::Form => form(body, placeholder, value, paths),
     }
 }
 
@@ -199,14 +204,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn kind(fields: &[(&str, &str)]) -> Option<Kind> {
+    fn kind(fields: &[(&str, &str)]) -> Option<BodyKind> {
         let field = |(name, value): &(&str, &str)| ((*name).into(), value.as_bytes().to_vec());
-        Kind::of(&fields.iter().map(field).collect())
+        BodyKind::of(&fields.iter().map(field).collect())
     }
 
     fn with(body: &str) -> String {
         match put(
-            Kind::Json,
+            BodyKind::Json,
             body.as_bytes(),
             "PLACE",
             b"v\"1",
@@ -220,10 +225,16 @@ mod tests {
     #[test]
     fn a_body_is_what_its_head_plainly_says() {
         let says = |value: &str| kind(&[("content-type", value)]);
-        assert_eq!(says("Application/JSON"), Some(Kind::Json));
-        assert_eq!(says("application/json; charset=UTF-8"), Some(Kind::Json));
-        assert_eq!(says("application/vnd.api+json"), Some(Kind::Json));
-        assert_eq!(says("application/x-www-form-urlencoded"), Some(Kind::Form));
+        assert_eq!(says("Application/JSON"), Some(BodyKind::Json));
+        assert_eq!(
+            says("application/json; charset=UTF-8"),
+            Some(BodyKind::Json)
+        );
+        assert_eq!(says("application/vnd.api+json"), Some(BodyKind::Json));
+        assert_eq!(
+            says("application/x-www-form-urlencoded"),
+            Some(BodyKind::Form)
+        );
         for odd in [
             "",
             "text/plain",
@@ -249,7 +260,7 @@ mod tests {
         );
         assert_eq!(with(r#"[{"token":"PLACE"}]"#), r#"[{"token":"v\"1"}]"#);
         for elsewhere in [
-            // Ran against the door: the count was right, and both got the value.
+            // Ran against the proxy: the count was right, and both got the value.
             r#"{"token":"\u0050LACE","issue":"PLACE"}"#,
             r#"{"token":"PLACE","issue":"\u0050LACE"}"#,
             r#"{"auth.token":"PLACE"}"#,
@@ -269,11 +280,11 @@ mod tests {
 
     #[test]
     fn forms_get_it_in_parameters_that_are_named() {
-        let form = |body: &str| match put(Kind::Form, body.as_bytes(), "PLACE", b"v/1", &["token"])
-        {
-            Put::With(with) => String::from_utf8(with).unwrap(),
-            other => format!("{other:?}"),
-        };
+        let form =
+            |body: &str| match put(BodyKind::Form, body.as_bytes(), "PLACE", b"v/1", &["token"]) {
+                Put::With(with) => String::from_utf8(with).unwrap(),
+                other => format!("{other:?}"),
+            };
         assert_eq!(form("a=1&token=PL%41CE"), "a=1&token=v%2F1");
         assert_eq!(form("a=1"), "Nothing");
         for elsewhere in [
@@ -296,7 +307,7 @@ mod tests {
         ) {
             let body = serde_json::json!({ &*name: said, "more": [more, 1] });
             let text = body.to_string();
-            match put(Kind::Json, text.as_bytes(), "PLACE", b"VALUE", &["token"]) {
+            match put(BodyKind::Json, text.as_bytes(), "PLACE", b"VALUE", &["token"]) {
                 Put::With(with) => {
                     let again: serde_json::Value = serde_json::from_slice(&with).unwrap();
                     let wanted = serde_json::json!({ "token": said.replace("PLACE", "VALUE"), "more": [more, 1] });
@@ -309,8 +320,8 @@ mod tests {
 
         #[test]
         fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
-            let _ = put(Kind::Json, &bytes, "P", b"v", &["a"]);
-            let _ = put(Kind::Form, &bytes, "P", b"v", &["a"]);
+            let _ = put(BodyKind::Json, &bytes, "P", b"v", &["a"]);
+            let _ = put(BodyKind::Form, &bytes, "P", b"v", &["a"]);
         }
     }
 }

@@ -1,24 +1,31 @@
-//! Secrets: the cage has placeholders, the door has the values and puts them on requests to
+//! Secrets: the cage has placeholders, the proxy has the values and puts them on requests to
 //! their hosts.
 //!
-//! Values are read when the door starts, before it is confined, and are in no other process of
-//! Ironcage's; what renews a login is in no process but that login's keeper. They go nowhere but
+//! Values are read when the proxy starts, before it is confined, and are in no other process of
+//! Ironcage's; what renews a login is in no process but that login's refresher. They go nowhere but
 //! into requests to their hosts: no message, record or error holds one.
 
 mod body;
-mod dealing;
-mod keeper;
+mod decode;
+mod error;
+mod injector;
 mod login;
+mod minting;
+mod negotiate;
 mod place;
+mod redact;
 mod scan;
 mod sigv4;
+mod store;
 mod token_file;
-mod vault;
+mod token_refresher;
 
-pub(crate) use dealing::Dealing;
+pub(crate) use injector::{SecretInjector, ServerTrust};
 pub(crate) use place::unescaped;
+pub(crate) use redact::Redactor;
 pub(crate) use scan::{Scanner, Stopped};
-pub(crate) use sigv4::Signed;
 #[cfg(test)]
-pub(crate) use vault::Secret;
-pub(crate) use vault::{Room, Vault};
+pub(crate) use sigv4::{Claim, Keys, Path as SignedPath, Signed, hash};
+pub(crate) use store::SecretStore;
+#[cfg(test)]
+pub(crate) use store::{Secret, Signer};

@@ -4,7 +4,7 @@
 //! request; what goes on is signed anew from the fields that do go on.
 
 use super::place::{escaped, unescaped};
-use crate::http::Fields;
+use crate::http::{Fields, RequestParts};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::{Digest as _, Sha256};
 use std::fmt::Write as _;
@@ -14,7 +14,8 @@ const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 const HASH: &str = "x-amz-content-sha256";
 const TOKEN: &str = "x-amz-security-token";
 /// Bodies that are not a part of the signature; what follows one is not either.
-const UNSIGNED: [&str; 2] = ["UNSIGNED-PAYLOAD", "STREAMING-UNSIGNED-PAYLOAD-TRAILER"];
+const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
+const TRAILED: &str = "STREAMING-UNSIGNED-PAYLOAD-TRAILER";
 /// Fields that are for the next hop alone: they are written anew, and no part of a signature.
 const HOPS: [&str; 9] = [
     "connection",
@@ -42,6 +43,17 @@ pub(crate) struct Signed<'a> {
     /// As the `Host` field says it, which goes on.
     pub(crate) host: &'a str,
     pub(crate) fields: &'a Fields,
+}
+
+impl<'a> Signed<'a> {
+    pub(crate) fn of(parts: &'a RequestParts, host: &'a str) -> Self {
+        Signed {
+            method: &parts.method,
+            target: &parts.target,
+            host,
+            fields: &parts.fields,
+        }
+    }
 }
 
 /// What a request says of its signature.
@@ -103,7 +115,7 @@ fn field<'a>(fields: &'a Fields, name: &str) -> Option<&'a str> {
 }
 
 /// Names and values of a query, without their escapes.
-fn parameters(target: &str) -> Vec<(String, String)> {
+pub(super) fn parameters(target: &str) -> Vec<(String, String)> {
     let query = target.split_once('?').map_or("", |(_, query)| query);
     let plain = |text: &str| String::from_utf8_lossy(&unescaped(text.as_bytes())).into_owned();
     let parts = query.split('&').filter(|part| !part.is_empty());
@@ -134,7 +146,7 @@ impl Claim {
             (Some(_), None) => {
                 return Err("its credentials are not a signature (AWS4-HMAC-SHA256)");
             }
-            (Some(_), Some(_)) => return Err("it is signed in two ways"),
+            (Some(_), Some(_)) => return Err("it is signed twice"),
         };
         let claim = claim.ok_or("its signature is not of the form AWS4-HMAC-SHA256")?;
         let day = claim.scope.split('/').next().unwrap_or_default();
@@ -188,21 +200,23 @@ impl Claim {
     pub(crate) fn payload(&self, fields: &Fields) -> Result<Payload, &'static str> {
         let is_hash = |text: &str| text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit());
         match field(fields, HASH) {
-            Some(said) if UNSIGNED.contains(&said) || is_hash(said) => {
+            // S3 alone takes a body in chunks with a trailer; what it holds is not read.
+            Some(TRAILED) if !self.service().starts_with("s3") => {
+                Err("only S3 accepts a chunked body with a trailer")
+            }
+            Some(said) if matches!(said, UNSIGNED | TRAILED) || is_hash(said) => {
                 Ok(Payload::Said(said.to_owned()))
             }
             Some(_) => Err(
-                "the parts of its body are signed one by one, which is not done anew; have the client send it unsigned or in one piece (over TLS that is the default of Amazon's own)",
+                "chunk-signed bodies are not supported; send the body unsigned or in one piece, as AWS clients do over TLS by default",
             ),
-            None if fields.iter().any(|(name, _)| name == HASH) => Err("it says its hash twice"),
-            None if self.query && self.service() == "s3" => {
-                Ok(Payload::Said("UNSIGNED-PAYLOAD".to_owned()))
-            }
+            None if fields.iter().any(|(name, _)| name == HASH) => Err("it has two content hashes"),
+            None if self.query && self.service() == "s3" => Ok(Payload::Said(UNSIGNED.to_owned())),
             None => Ok(Payload::Hashed),
         }
     }
 
-    fn service(&self) -> &str {
+    pub(super) fn service(&self) -> &str {
         self.scope.split('/').nth(2).unwrap_or_default()
     }
 

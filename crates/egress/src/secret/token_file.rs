@@ -1,5 +1,6 @@
 //! The file in which an agent keeps its login, as the user has it outside.
 
+use super::error::LoginError;
 use ironcage_model::LoginFormat;
 use ironcage_sys::rustix::fs::{
     AtFlags, FlockOperation, Mode, OFlags, flock, fsync, open, openat, renameat, unlinkat,
@@ -17,14 +18,13 @@ use zeroize::{Zeroize, Zeroizing};
 
 /// Longest file.
 const LONGEST: u64 = 1 << 20;
-/// How often and how long another keeper is waited for.
+/// How often and how long another refresher is waited for.
 const TRIES: u32 = 300;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What the door gets.
+/// What the proxy gets.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Tokens {
-    /// The access token.
     pub(crate) access: String,
     /// The name of the account, where the file has one.
     pub(crate) account: Option<String>,
@@ -93,7 +93,6 @@ fn is_plain(text: &str) -> bool {
     (8..=16 * 1024).contains(&text.len()) && text.bytes().all(|b| (0x21..0x7f).contains(&b))
 }
 
-/// The file.
 pub(super) struct TokenFile {
     directory: OwnedFd,
     name: OsString,
@@ -119,9 +118,11 @@ impl TokenFile {
         self.directory.as_fd()
     }
 
-    /// Until what this returns goes, no other keeper renews this login.
-    pub(super) fn lock(&self) -> Result<OwnedFd, String> {
-        let wrong = |error: Errno| format!("its directory cannot be locked: {error}");
+    /// Until what this returns goes, no other refresher renews this login.
+    pub(super) fn lock(&self) -> Result<OwnedFd, LoginError> {
+        let wrong = |error: Errno| LoginError::NotLocked {
+            error: error.to_string(),
+        };
         // A description of its own, so that closing it gives the lock up.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let lock = openat(&self.directory, ".", flags, Mode::empty()).map_err(wrong)?;
@@ -132,11 +133,13 @@ impl TokenFile {
                 Err(error) => return Err(wrong(error)),
             }
         }
-        Err("another cage renews it, and takes too long".to_owned())
+        Err(LoginError::LockTimeout)
     }
 
-    fn value(&self) -> Result<Value, String> {
-        let wrong = |error: io::Error| format!("its file cannot be read: {error}");
+    fn value(&self) -> Result<Value, LoginError> {
+        let wrong = |error: io::Error| LoginError::FileNotRead {
+            error: error.to_string(),
+        };
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = openat(&self.directory, &self.name, flags, Mode::empty());
         let file = file.map_err(|error| wrong(error.into()))?;
@@ -144,15 +147,15 @@ impl TokenFile {
         let read = File::from(file).take(LONGEST).read_to_end(&mut bytes);
         read.map_err(wrong)?;
         // Not with the error, which may hold a part of it.
-        serde_json::from_slice(&bytes).map_err(|_| "its file is not JSON".to_owned())
+        serde_json::from_slice(&bytes).map_err(|_| LoginError::FileNotJson)
     }
 
     /// The token by which others are renewed, and those for the door.
-    pub(super) fn read(&self) -> Result<(Zeroizing<String>, Tokens), String> {
+    pub(super) fn read(&self) -> Result<(Zeroizing<String>, Tokens), LoginError> {
         let mut value = self.value()?;
         let found = self.tokens(&value);
         wipe(&mut value);
-        found.ok_or_else(|| "its file holds no login".to_owned())
+        found.ok_or(LoginError::NoLogin)
     }
 
     fn tokens(&self, value: &Value) -> Option<(Zeroizing<String>, Tokens)> {
@@ -184,7 +187,7 @@ impl TokenFile {
         let stored = self.put(&mut value, renewed);
         let text = Zeroizing::new(serde_json::to_vec_pretty(&value)?);
         wipe(&mut value);
-        stored.ok_or_else(|| io::Error::other("its file holds no login"))?;
+        stored.ok_or_else(|| io::Error::other(LoginError::NoLogin))?;
         let mut beside = self.name.clone();
         beside.push(format!(".ironcage-{}", std::process::id()));
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;

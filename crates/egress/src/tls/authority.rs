@@ -49,7 +49,7 @@ impl Spoken {
 }
 
 /// What opens TLS.
-pub(crate) struct Opener {
+pub(crate) struct TlsInterceptor {
     issuer: Issuer<'static, KeyPair>,
     /// One key for all certificates: making one takes longer than signing.
     key: KeyPair,
@@ -70,7 +70,7 @@ fn params(name: &str) -> CertificateParams {
     params
 }
 
-impl Opener {
+impl TlsInterceptor {
     /// Makes an authority, and reads those of the host.
     ///
     /// # Errors
@@ -84,7 +84,7 @@ impl Opener {
         own.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let signing = key()?;
         let certificate = own.self_signed(&signing).map_err(io::Error::other)?;
-        Ok(Opener {
+        Ok(TlsInterceptor {
             pem: certificate.pem(),
             issuer: Issuer::new(own, signing),
             key: key()?,
@@ -193,11 +193,8 @@ pub(crate) async fn prove(
 
 /// Adds the certificates of a file. What is no authority is left out, as other programs do.
 fn add(roots: &mut RootCertStore, path: &Path) -> io::Result<()> {
-    use std::io::Read as _;
-    let mut bytes = Vec::new();
-    let file = std::fs::File::open(path)
-        .map_err(|error| io::Error::other(format!("{}: {error}", path.display())))?;
-    file.take(LONGEST).read_to_end(&mut bytes)?;
+    let bytes = ironcage_files::read(path, LONGEST, ironcage_files::Links::Follow)
+        .map_err(io::Error::other)?;
     let certificates = CertificateDer::pem_slice_iter(&bytes).filter_map(Result::ok);
     roots.add_parsable_certificates(certificates);
     Ok(())

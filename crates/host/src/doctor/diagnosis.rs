@@ -1,17 +1,14 @@
-//! From facts and trials to findings: how far each layer holds, why, and what mends it. Pure.
+//! Derives findings from facts and trials: how far each layer works, why, and how to fix it. Pure.
 
 use super::trials::{Subject, TrialResult, refusal};
 use super::{Extra, Finding, Place};
 use crate::SideChannelHost;
 use crate::assess::{self, Facts};
-use crate::{CgroupHost, Privilege};
+use crate::{CgroupHost, NoCgroup, Privilege};
 use ironcage_model::{Enforcement, Layer};
 use ironcage_sys::host::errno_text;
 use ironcage_sys::rustix::io::Errno;
 use std::collections::BTreeMap;
-
-/// How the remedy for a group that is not delegated begins; the drop-in is said with it.
-const SCOPE: &str = "start with: systemd-run";
 
 type Results = BTreeMap<Subject, TrialResult>;
 
@@ -53,15 +50,15 @@ pub(crate) fn extras(results: &Results) -> Vec<Extra> {
     let mut overlay = extra("copy-on-write view of this directory", Subject::Overlay);
     if !overlay.works {
         overlay.evidence.push_str(
-            "; --workspace-mode direct works without it, as does a copy of the directory on another \
-             file system, or an XDG_STATE_HOME there",
+            "; use --workspace-mode direct, a copy of the directory on another file system, or an \
+             XDG_STATE_HOME there",
         );
     }
-    let mut delivery = extra("network door on every port", Subject::Delivery);
+    let mut delivery = extra("egress proxy on every port", Subject::Delivery);
     if !delivery.works {
         delivery.evidence.push_str(
-            "; without it only the ports that rules name are led to the door, one by one, and a rule \
-             for all ports is refused; `modprobe nft_tproxy`, as root, mends it where the kernel has it",
+            "; without it only the ports in the rules reach the egress proxy, one by one, and a rule \
+             for all ports is rejected; if the kernel has the module, fix it as root with: modprobe nft_tproxy",
         );
     }
     let there = SideChannelHost::examine();
@@ -70,17 +67,16 @@ pub(crate) fn extras(results: &Results) -> Vec<Extra> {
         name: "--side-channels hardened",
         works: missing.is_empty(),
         evidence: match missing.is_empty() {
-            true => "the kernel says so".to_owned(),
+            true => "the kernel reports it".to_owned(),
             false => format!("missing {}", missing.join("; missing ")),
         },
     };
     let faults = Extra {
-        name: "leases at the first touch of a path",
+        name: "leases on first access to a path",
         works: false,
-        evidence:
-            "there are none in this version, with /dev/fuse or without: calls and commands are \
-                   read beforehand, and all else asks with `ironcage ask`"
-                .to_owned(),
+        evidence: "not in this version, with or without /dev/fuse: Ironcage reads tool calls and \
+                   commands before they run, and anything else uses `ironcage ask`"
+            .to_owned(),
     };
     vec![
         overlay,
@@ -106,7 +102,7 @@ impl Context<'_> {
                 layer,
                 evidence: match layer {
                     Layer::Disk | Layer::Inodes => "a property of tmpfs and of the watchdog",
-                    _ => "every kernel from the least one on has it",
+                    _ => "every supported kernel has it",
                 }
                 .into(),
                 enforcement: assessed,
@@ -133,16 +129,16 @@ impl Context<'_> {
         if needs_user_namespace && !self.worked(Subject::UserNs) {
             return Finding {
                 layer,
-                enforcement: Enforcement::Off("it needs the user namespace".into()),
-                evidence: "it needs the user namespace".into(),
-                remedy: Some("mend user-ns first".into()),
+                enforcement: Enforcement::Off("needs the user namespace".into()),
+                evidence: "needs the user namespace".into(),
+                remedy: Some("fix user-ns first".into()),
             };
         }
         match result {
             Some(TrialResult::Worked) => self.worked_finding(layer, assessed),
             Some(TrialResult::Refused { doing, errno }) => {
                 let evidence = refusal(doing, *errno);
-                let (why, remedy) = self.explain(subject, assessed, *errno);
+                let (why, remedy) = self.explain(layer, subject, *errno);
                 Finding {
                     layer,
                     enforcement: Enforcement::Off(why.unwrap_or_else(|| evidence.clone())),
@@ -152,7 +148,7 @@ impl Context<'_> {
             }
             Some(TrialResult::NotTried { why }) => Finding {
                 layer,
-                enforcement: Enforcement::Off(format!("it could not be tried: {why}")),
+                enforcement: Enforcement::Off(format!("could not be tried: {why}")),
                 evidence: why.clone(),
                 remedy: self.place.nesting_remedy().map(str::to_owned),
             },
@@ -169,8 +165,8 @@ impl Context<'_> {
         self.results.get(&subject) == Some(&TrialResult::Worked)
     }
 
-    /// The trial went well; a version may still lack something. A blocker that the facts suspect
-    /// and the trial did not meet is none.
+    /// The trial succeeded, so a blocker that the facts suspected does not exist. The kernel's version
+    /// may still lack something.
     fn worked_finding(&self, layer: Layer, assessed: Enforcement) -> Finding {
         let mut finding = Finding {
             layer,
@@ -182,13 +178,15 @@ impl Context<'_> {
             remedy: None,
         };
         if layer == Layer::Seccomp && !self.worked(Subject::SeccompNotify) {
-            finding.enforcement = Enforcement::Partial(
-                "system calls are refused but the refusals are not recorded".into(),
-            );
-            finding.remedy = Some(
-                "the filter around this process already has a listener: start Ironcage outside of it"
-                    .into(),
-            );
+            finding.enforcement = Enforcement::Partial(assess::UNREPORTED.into());
+            finding.remedy = Some(match self.place {
+                Place::Wsl2 => {
+                    "start cages with --allow-degraded seccomp: the filter is enforced, but denials are not reported".into()
+                }
+                _ => {
+                    "start Ironcage outside that filter, or cages with --allow-degraded seccomp: the filter is enforced, but denials are not reported".into()
+                }
+            });
         } else if layer == Layer::Landlock && finding.enforcement != Enforcement::Full {
             finding.remedy = Some("install Linux 6.12 or later".into());
         }
@@ -196,49 +194,40 @@ impl Context<'_> {
     }
 
     /// Reason, where it is known better than by the error number, and remedy.
-    fn explain(
-        &self,
-        subject: Subject,
-        assessed: Enforcement,
-        errno: i32,
-    ) -> (Option<String>, String) {
-        let known = match assessed {
-            Enforcement::Off(text) => split_remedy(&text),
-            _ => None,
-        };
+    fn explain(&self, layer: Layer, subject: Subject, errno: i32) -> (Option<String>, String) {
         if subject == Subject::UserNs {
             if let Some(blocker) = assess::userns_blocker(self.facts) {
                 return (Some(blocker.why), blocker.remedy);
             }
             return (None, userns_failure_hint(self.facts, self.place, errno));
         }
-        if let Some((why, remedy)) = known {
-            return (Some(why), remedy);
+        if let Some(blocker) = assess::blocker(self.facts, layer) {
+            return (Some(blocker.why), blocker.remedy);
         }
         let error = Errno::from_raw_os_error(errno);
         if matches!(self.facts.sysctls.apparmor_restrict, Some(1..))
             && self.facts.privilege == Privilege::User
         {
-            let why = "AppArmor gives no capabilities in user namespaces of this program";
+            let why = "AppArmor denies capabilities in this program's user namespaces";
             return (Some(why.into()), assess::apparmor_remedy());
         }
         if error == Errno::NOSPC {
-            let remedy = "as root, for the namespace named: sysctl -w user.max_mnt_namespaces=15000 (also max_pid_, max_net_, max_ipc_, max_uts_, max_cgroup_, max_time_)";
+            let remedy = "as root, for the namespace above: sysctl -w user.max_mnt_namespaces=15000 (also max_pid_, max_net_, max_ipc_, max_uts_, max_cgroup_, max_time_)";
             return (
-                Some("a limit on namespaces is reached".into()),
+                Some("the limit on namespaces is reached".into()),
                 remedy.into(),
             );
         }
         match (subject, self.place.nesting_remedy()) {
             (Subject::PidNs, Some(remedy)) => {
-                let why = "a new /proc is refused where parts of the present one are masked, as containers do";
+                let why = "the kernel denies a new /proc while parts of the current one are masked, as in containers";
                 (Some(why.into()), remedy.into())
             }
             (Subject::Counters, Some(remedy)) => (Some("/proc/sys is read-only here".into()), remedy.into()),
             (_, Some(remedy)) => (None, remedy.into()),
             (Subject::PidNs, None) if error == Errno::PERM => (
-                Some("a new /proc is refused while something is mounted over parts of the present one".into()),
-                "as root, unmount what this lists: grep ' /proc/' /proc/self/mountinfo".into(),
+                Some("the kernel denies a new /proc while parts of the current one are mounted over".into()),
+                "as root, unmount the mounts that this lists: grep ' /proc/' /proc/self/mountinfo".into(),
             ),
             (Subject::Counters, None) if error == Errno::ROFS => (
                 Some("/proc/sys is read-only here".into()),
@@ -253,7 +242,7 @@ impl Context<'_> {
             }
             (_, None) => (
                 None,
-                "a seccomp filter or a security module around this process is likely: start Ironcage outside of it".into(),
+                "probably a seccomp filter or a security module around this process: start Ironcage outside it".into(),
             ),
         }
     }
@@ -268,10 +257,7 @@ impl Context<'_> {
         match result {
             Some(TrialResult::Refused { doing, errno }) => Finding {
                 layer,
-                enforcement: Enforcement::Partial(format!(
-                    "by the next best means: {}",
-                    next_best(layer)
-                )),
+                enforcement: Enforcement::Partial(format!("by a fallback: {}", next_best(layer))),
                 evidence: refusal(doing, *errno),
                 remedy: Some(self.delegation_remedy()),
             },
@@ -290,10 +276,10 @@ impl Context<'_> {
             return remedy.into();
         }
         if let CgroupHost::None { why } = &self.facts.cgroup
-            && let Some((_, remedy)) = split_remedy(why)
-            && !remedy.starts_with(SCOPE)
+            && !matches!(why, NoCgroup::NotDelegated { .. })
+            && let Some(remedy) = why.remedy()
         {
-            return remedy;
+            return remedy.to_owned();
         }
         if self.facts.privilege == Privilege::Root {
             return "boot with systemd, or as root: mount -t cgroup2 none /sys/fs/cgroup && \
@@ -314,13 +300,13 @@ impl Context<'_> {
     const fn container_cgroup_remedy(&self) -> Option<&'static str> {
         match self.place {
             Place::Docker | Place::Podman => Some(
-                "start the container with: --cgroupns=private -v /sys/fs/cgroup:/sys/fs/cgroup:rw and an init that makes sub-groups, or set --memory, --pids-limit and --cpus on the container itself",
+                "start the container with: --cgroupns=private -v /sys/fs/cgroup:/sys/fs/cgroup:rw and an init that creates sub-cgroups, or set --memory, --pids-limit and --cpus on the container itself",
             ),
             Place::Kubernetes => {
-                Some("set resources.limits of the pod: they hold for all cages in it together")
+                Some("set resources.limits of the pod: they apply to all cages in it together")
             }
             Place::Lxc | Place::Container | Place::Gvisor => Some(
-                "set the limits on the container itself: they hold for all cages in it together",
+                "set the limits on the container itself: they apply to all cages in it together",
             ),
             Place::Host | Place::Wsl2 => None,
         }
@@ -329,23 +315,17 @@ impl Context<'_> {
 
 const fn what_worked(layer: Layer) -> &'static str {
     match layer {
-        Layer::UserNs => "made one and mapped an id",
-        Layer::MountNs => "made one, mounted a tmpfs and changed the root",
-        Layer::PidNs => "made one and mounted its /proc",
-        Layer::NetNs => "made one and brought its loopback up",
-        Layer::UtsNs => "made one and set its host name",
-        Layer::TimeNs => "made one and started a process in it",
-        Layer::Counters => "set user namespaces to none in a user namespace",
+        Layer::UserNs => "created one and mapped an id",
+        Layer::MountNs => "created one, mounted a tmpfs and changed the root",
+        Layer::PidNs => "created one and mounted its /proc",
+        Layer::NetNs => "created one and brought its loopback up",
+        Layer::UtsNs => "created one and set its host name",
+        Layer::TimeNs => "created one and started a process in it",
+        Layer::Counters => "set the limit on user namespaces to 0 in a user namespace",
         Layer::Seccomp => "installed a filter with a listener",
         Layer::Landlock => "entered a domain",
         _ => "made one",
     }
-}
-
-/// `why; remedy` in two.
-fn split_remedy(text: &str) -> Option<(String, String)> {
-    let (why, remedy) = text.split_once("; ")?;
-    Some((why.to_owned(), remedy.to_owned()))
 }
 
 const fn is_by_cgroup(layer: Layer) -> bool {
@@ -356,7 +336,7 @@ const fn next_best(layer: Layer) -> &'static str {
     match layer {
         Layer::Memory => "RLIMIT_DATA for each process and a watchdog over the total",
         Layer::Pids => "RLIMIT_NPROC in the user namespace",
-        _ => "a set of whole processors; no share of one",
+        _ => "a set of whole CPUs; no fractions of one",
     }
 }
 
@@ -385,15 +365,16 @@ pub(crate) fn userns_failure_hint(facts: &Facts, place: Place, errno: i32) -> St
     let errno = Errno::from_raw_os_error(errno);
     if errno == Errno::NOSPC || errno == Errno::USERS {
         return "the limit on user namespaces, or on their depth, is reached; as root: sysctl -w user.max_user_namespaces=15000 \
-                (a cage inside a cage is refused on purpose)"
+                (a cage in a cage is denied on purpose)"
             .into();
     }
     if errno == Errno::NOMEM || errno == Errno::AGAIN {
-        return "the kernel had no memory, or the limit on processes (ulimit -u) is reached".into();
+        return "the kernel is out of memory, or the limit on processes (ulimit -u) is reached"
+            .into();
     }
     if let Some(remedy) = place.nesting_remedy() {
         return format!(
-            "{} does not let namespaces be made inside it; {remedy}",
+            "{} does not allow namespaces inside it; {remedy}",
             place.name()
         );
     }
@@ -407,7 +388,7 @@ pub(crate) fn userns_failure_hint(facts: &Facts, place: Place, errno: i32) -> St
         return "WSL1 or an old WSL2 kernel; in Windows: wsl --update && wsl --shutdown".into();
     }
     format!(
-        "the kernel refused it ({}): a seccomp filter or a security module around this process is likely; \
+        "the kernel denied it ({}), probably because of a seccomp filter or a security module around this process; \
          `ironcage doctor` tries each layer",
         errno_text(errno.raw_os_error())
     )

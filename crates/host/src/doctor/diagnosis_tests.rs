@@ -1,10 +1,11 @@
 use super::*;
 use crate::assess::tests::desktop;
+use crate::doctor::needs_consent;
 
-const EPERM: i32 = 1;
-const EACCES: i32 = 13;
-const ENOSPC: i32 = 28;
-const EROFS: i32 = 30;
+const EPERM: i32 = ironcage_sys::rustix::io::Errno::PERM.raw_os_error();
+const EACCES: i32 = ironcage_sys::rustix::io::Errno::ACCESS.raw_os_error();
+const ENOSPC: i32 = ironcage_sys::rustix::io::Errno::NOSPC.raw_os_error();
+const EROFS: i32 = ironcage_sys::rustix::io::Errno::ROFS.raw_os_error();
 
 fn all_work() -> Results {
     [
@@ -166,8 +167,9 @@ fn docker_that_refuses_namespaces_is_told_so() {
 fn missing_delegation_is_mended_by_a_scope_or_a_drop_in() {
     let mut facts = desktop();
     facts.cgroup = CgroupHost::None {
-        why: "the group /user.slice/user-1000.slice/session-3.scope is not delegated to this user"
-            .into(),
+        why: NoCgroup::NotDelegated {
+            group: "user.slice/user-1000.slice/session-3.scope".into(),
+        },
     };
     let text = remedy(&findings(&facts, Place::Host, &all_work()), Layer::Memory);
     assert!(text.contains("systemd-run --user --scope"), "{text}");
@@ -192,7 +194,9 @@ fn wsl_without_systemd_is_told_how_to_get_it_and_old_landlock_is_partial() {
     let mut facts = desktop();
     facts.release = "5.15.167.4-microsoft-standard-WSL2".into();
     facts.landlock_abi = 1;
-    facts.cgroup = CgroupHost::None { why: "x".into() };
+    facts.cgroup = CgroupHost::None {
+        why: NoCgroup::LeftOut,
+    };
     let findings = findings(&facts, Place::Wsl2, &all_work());
     assert!(remedy(&findings, Layer::Pids).contains("systemd=true"));
     let landlock = find(&findings, Layer::Landlock);
@@ -212,14 +216,20 @@ fn a_kernel_without_landlock_is_told_the_boot_parameter() {
 }
 
 #[test]
-fn under_another_listener_refusals_are_not_recorded() {
+fn under_another_listener_a_start_needs_consent() {
     let mut results = all_work();
     results.insert(Subject::SeccompNotify, refused("installing a filter", 16));
     let findings = findings(&desktop(), Place::Host, &results);
-    assert!(matches!(
-        find(&findings, Layer::Seccomp).enforcement,
-        Enforcement::Partial(_)
-    ));
+    let seccomp = find(&findings, Layer::Seccomp);
+    assert!(matches!(seccomp.enforcement, Enforcement::Partial(_)));
+    let remedy = seccomp.remedy.as_deref().unwrap_or_default();
+    assert!(remedy.contains("--allow-degraded seccomp"), "{remedy}");
+    let consent = |can_report| needs_consent(Layer::Seccomp, &seccomp.enforcement, can_report);
+    assert!(consent(false).is_some() && consent(true).is_none());
+    // Other layers may be partial.
+    let disk = find(&findings, Layer::Disk);
+    assert!(matches!(disk.enforcement, Enforcement::Partial(_)));
+    assert!(needs_consent(Layer::Disk, &disk.enforcement, false).is_none());
 }
 
 #[test]
@@ -241,7 +251,7 @@ fn a_used_up_limit_is_told_from_a_refusal() {
     let hint = userns_failure_hint(&desktop(), Place::Docker, ENOSPC);
     assert!(hint.contains("max_user_namespaces"), "{hint}");
     let hint = userns_failure_hint(&desktop(), Place::Host, EPERM);
-    assert!(hint.contains("refused"), "{hint}");
+    assert!(hint.contains("denied"), "{hint}");
 }
 
 #[test]

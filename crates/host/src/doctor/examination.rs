@@ -8,7 +8,6 @@ use serde::Serialize;
 /// One layer as it was found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The layer.
     pub layer: Layer,
     /// How far it holds here.
     #[serde(flatten)]
@@ -23,11 +22,8 @@ pub struct Finding {
 /// Something beside the layers that some cages need.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Extra {
-    /// What.
     pub name: &'static str,
-    /// Whether it works here.
     pub works: bool,
-    /// What was seen.
     pub evidence: String,
 }
 
@@ -42,10 +38,11 @@ pub struct Examination {
     pub place: Place,
     /// With which power Ironcage runs.
     pub privilege: Privilege,
-    /// The user.
     pub uid: u32,
     /// Landlock's version.
     pub landlock_abi: u32,
+    /// Whether denied system calls can be reported to a supervisor.
+    pub can_report_denials: bool,
     /// Memory in bytes.
     pub memory: u64,
     /// Processors.
@@ -58,13 +55,31 @@ pub struct Examination {
     pub recommendations: Vec<Recommendation>,
 }
 
+/// Why a required layer keeps a cage from starting without `--allow-degraded`, if it does: it is
+/// off, or it is a filter whose denials cannot be reported.
+pub fn needs_consent(
+    layer: Layer,
+    enforcement: &Enforcement,
+    can_report_denials: bool,
+) -> Option<&str> {
+    match (layer, enforcement) {
+        (_, Enforcement::Off(why)) => Some(why),
+        (Layer::Seccomp, Enforcement::Partial(how)) if !can_report_denials => Some(how),
+        _ => None,
+    }
+}
+
 impl Examination {
-    /// Findings of required layers that are off: with any of these a cage does not start.
+    /// Findings of required layers that are off, or that hold so little that a start needs
+    /// `--allow-degraded`: with any of these a cage does not start.
     pub fn missing(&self, required: &[Layer]) -> Vec<&Finding> {
         self.findings
             .iter()
             .filter(|finding| required.contains(&finding.layer))
-            .filter(|finding| matches!(finding.enforcement, Enforcement::Off(_)))
+            .filter(|finding| {
+                let can_report = self.can_report_denials;
+                needs_consent(finding.layer, &finding.enforcement, can_report).is_some()
+            })
             .collect()
     }
 }

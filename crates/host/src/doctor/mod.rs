@@ -11,7 +11,7 @@ mod recommend;
 mod trials;
 
 pub(crate) use diagnosis::userns_failure_hint;
-pub use examination::{Examination, Extra, Finding};
+pub use examination::{Examination, Extra, Finding, needs_consent};
 pub use place::Place;
 pub use recommend::Recommendation;
 
@@ -20,7 +20,7 @@ use std::path::Path;
 
 /// Examines this host, and whether changes of the current directory can be kept aside in the
 /// state directory. `delivery` are the messages to nf_tables with which every connection of a cage
-/// is led to its network door. Takes some tens of milliseconds.
+/// is led to its egress proxy. Takes some tens of milliseconds.
 pub fn examine(state: &Path, delivery: &[u8]) -> Result<Examination, HostError> {
     let facts = quick::gather()?;
     let place = Place::here();
@@ -34,6 +34,7 @@ pub fn examine(state: &Path, delivery: &[u8]) -> Result<Examination, HostError> 
         place,
         privilege: facts.privilege,
         uid: facts.uid,
+        can_report_denials: facts.seccomp_notify,
         landlock_abi: facts.landlock_abi,
         memory: facts.memory,
         cpus: facts.cpus,

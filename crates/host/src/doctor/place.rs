@@ -10,9 +10,7 @@ use std::path::Path;
 pub enum Place {
     /// A host or a virtual machine of its own.
     Host,
-    /// A Docker container.
     Docker,
-    /// A Podman container.
     Podman,
     /// A container of LXC or Incus.
     Lxc,
@@ -99,7 +97,6 @@ impl Place {
         Place::Host
     }
 
-    /// The place in words.
     pub const fn name(self) -> &'static str {
         match self {
             Place::Host => "a host",

@@ -1,4 +1,4 @@
-//! Which backend for which risk. Only what exists is recommended for use today.
+//! Recommends an isolation level for each risk; only those that exist in this version.
 
 use serde::Serialize;
 
@@ -21,31 +21,31 @@ pub(crate) const RECOMMENDATIONS: [Recommendation; 7] = [
         risk: "your own coding agent or scripts, on your own machine",
         backend: "namespace",
         available: true,
-        why: "all layers, no daemon, no privileges, starts in milliseconds; the kernel is shared",
+        why: "all layers, no daemon, no privileges, starts in milliseconds; shares the host's kernel",
     },
     Recommendation {
         risk: "model-written code and packages that you have not read",
         backend: "namespace",
         available: true,
-        why: "profile `strict`: no toolchains, no identity, nothing kept; add `--syscalls minimal` for a program that starts no others, which leaves little of the kernel to attack",
+        why: "profile `strict`: no toolchains, no identity, nothing kept; add `--syscalls minimal` for a program that starts no others, which exposes little of the kernel",
     },
     Recommendation {
-        risk: "a place where a process file system or a network namespace of one's own is refused",
+        risk: "a container that denies a new /proc or network namespace",
         backend: "chroot",
         available: true,
-        why: "a root of its own in a user and mount namespace; processes are shared with the host, there is no loopback",
+        why: "its own root in a user and mount namespace; shares processes with the host, and has no loopback",
     },
     Recommendation {
-        risk: "a host where user namespaces cannot be had, and `sudo ironcage setup` cannot change that",
+        risk: "a host without user namespaces, where `sudo ironcage setup` cannot enable them",
         backend: "landlock",
         available: true,
-        why: "needs no namespaces but Linux 6.12; the view is the host's with denied access, and nothing in a writable directory is protected",
+        why: "needs Linux 6.12 but no namespaces; the view is the host's with denied access, and nothing in a writable directory is protected",
     },
     Recommendation {
-        risk: "a host where an OCI runtime has to make every container",
+        risk: "a host where an OCI runtime must create every container",
         backend: "oci",
         available: true,
-        why: "the same view and limits, made by crun: where containers have to be made by a runtime that is reviewed; no leases, no network rules, no Landlock",
+        why: "the same view and limits, created by crun; no leases, no network rules, no Landlock",
     },
     Recommendation {
         risk: "small pure functions, by the thousand",
@@ -54,10 +54,10 @@ pub(crate) const RECOMMENDATIONS: [Recommendation; 7] = [
         why: "no system calls at all; not in this version: use `namespace` with profile `strict`",
     },
     Recommendation {
-        risk: "code of strangers, several customers on one host, attacks on the kernel expected",
+        risk: "hostile code, several customers on one host, kernel attacks expected",
         backend: "microvm",
         available: false,
-        why: "a kernel of its own behind KVM; not in this version: use a virtual machine of your own around `namespace`",
+        why: "its own kernel under KVM; not in this version: use `namespace` in a virtual machine",
     },
 ];
 

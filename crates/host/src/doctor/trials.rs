@@ -1,4 +1,4 @@
-//! What the examination tries: for each subject the steps that a throw-away child takes.
+//! The trials of `ironcage doctor`: the steps that a throw-away child takes for each subject.
 
 use crate::assess::Facts;
 use crate::{CgroupHost, Privilege};
@@ -12,14 +12,14 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-const NEW_MOUNT: u32 = 0x0002_0000;
-const NEW_CGROUP: u32 = 0x0200_0000;
-const NEW_UTS: u32 = 0x0400_0000;
-const NEW_IPC: u32 = 0x0800_0000;
-const NEW_USER: u32 = 0x1000_0000;
-const NEW_PID: u32 = 0x2000_0000;
-const NEW_NET: u32 = 0x4000_0000;
-const NEW_TIME: u32 = 0x80;
+const NEW_MOUNT: u32 = ironcage_sys::rustix::thread::UnshareFlags::NEWNS.bits();
+const NEW_CGROUP: u32 = ironcage_sys::rustix::thread::UnshareFlags::NEWCGROUP.bits();
+const NEW_UTS: u32 = ironcage_sys::rustix::thread::UnshareFlags::NEWUTS.bits();
+const NEW_IPC: u32 = ironcage_sys::rustix::thread::UnshareFlags::NEWIPC.bits();
+const NEW_USER: u32 = ironcage_sys::rustix::thread::UnshareFlags::NEWUSER.bits();
+const NEW_PID: u32 = ironcage_sys::rustix::thread::UnshareFlags::NEWPID.bits();
+const NEW_NET: u32 = ironcage_sys::rustix::thread::UnshareFlags::NEWNET.bits();
+const NEW_TIME: u32 = ironcage_sys::rustix::thread::UnshareFlags::NEWTIME.bits();
 const NETFILTER: i32 = 12;
 const PRIVATE: u64 = (1 << 14) | (1 << 18);
 const NO_SUID_DEV: u64 = 2 | 4;
@@ -66,23 +66,18 @@ impl Subject {
 /// How a trial went.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TrialResult {
-    /// It worked.
     Worked,
     /// A step was refused.
     Refused {
         /// What was being done.
         doing: String,
-        /// The error number.
         errno: i32,
     },
-    /// It was not tried.
     NotTried {
-        /// Why.
         why: String,
     },
 }
 
-/// Tries everything.
 pub(crate) fn run(facts: &Facts, state: &Path, delivery: &[u8]) -> BTreeMap<Subject, TrialResult> {
     let mut results: BTreeMap<Subject, TrialResult> = Subject::IN_CHILD
         .into_iter()
@@ -97,7 +92,7 @@ pub(crate) fn run(facts: &Facts, state: &Path, delivery: &[u8]) -> BTreeMap<Subj
 fn run_one(facts: &Facts, steps: &[Step], subject: Subject) -> TrialResult {
     if subject == Subject::IdMappedMounts && facts.privilege != Privilege::Root {
         return TrialResult::NotTried {
-            why: "only root makes them; the user's own id is the agent's".into(),
+            why: "only root uses them; here the agent has the user's own id".into(),
         };
     }
     match trial::attempt(steps) {
@@ -116,7 +111,7 @@ fn run_one(facts: &Facts, steps: &[Step], subject: Subject) -> TrialResult {
 fn deliver(facts: &Facts, messages: &[u8]) -> TrialResult {
     if faults::lacks("nf_tables") {
         return TrialResult::NotTried {
-            why: "this test build takes the host as one without nf_tables".into(),
+            why: "this test build treats the host as one without nf_tables".into(),
         };
     }
     let mut steps = user_namespace(facts);
@@ -182,7 +177,7 @@ fn overlay(facts: &Facts, state: &Path) -> TrialResult {
         .any(|byte| b",:\\".contains(byte))
     {
         return not_tried(format!(
-            "{} is no name for a mount option",
+            "cannot use {} in a mount option",
             scratch.display()
         ));
     }
@@ -208,7 +203,7 @@ fn overlay_in(facts: &Facts, scratch: &Path) -> TrialResult {
         CString::new(options),
     ) else {
         return TrialResult::NotTried {
-            why: "the state directory's name holds a zero".into(),
+            why: "the path of the state directory contains a NUL".into(),
         };
     };
     let mut steps = user_namespace(facts);
@@ -264,10 +259,10 @@ fn private_mounts() -> Step {
 fn in_words(step: &Step) -> String {
     let shown = |text: &CString| text.to_string_lossy().into_owned();
     match step {
-        Step::Unshare(_) => "making the namespace".into(),
+        Step::Unshare(_) => "creating the namespace".into(),
         Step::Fork => "starting a process in it".into(),
         Step::Write { path, .. } => format!("writing {}", shown(path)),
-        Step::MakeDirectory(path) => format!("making {}", shown(path)),
+        Step::MakeDirectory(path) => format!("creating {}", shown(path)),
         Step::Mount { kind, target, .. } if kind.is_empty() => {
             format!("making mounts below {} private", shown(target))
         }
@@ -290,14 +285,17 @@ fn make_group(host: &CgroupHost) -> TrialResult {
     let parents: Vec<&Path> = match host {
         CgroupHost::V2 { parent, .. } => vec![parent],
         CgroupHost::V1(v1) => v1.controllers.values().map(|path| path.as_path()).collect(),
-        CgroupHost::None { why } => return TrialResult::NotTried { why: why.clone() },
+        CgroupHost::None { why } => {
+            let why = why.with_remedy();
+            return TrialResult::NotTried { why };
+        }
     };
     for parent in parents {
         let group = parent.join(format!("ironcage-doctor-{}", std::process::id()));
         let made = fs::create_dir(&group).and_then(|()| fs::remove_dir(&group));
         if let Err(error) = made {
             return TrialResult::Refused {
-                doing: format!("making {}", group.display()),
+                doing: format!("creating {}", group.display()),
                 errno: error.raw_os_error().unwrap_or(0),
             };
         }
@@ -305,7 +303,7 @@ fn make_group(host: &CgroupHost) -> TrialResult {
     TrialResult::Worked
 }
 
-/// A refusal as one says it.
+/// The message of a failed trial.
 pub(crate) fn refusal(doing: &str, errno: i32) -> String {
-    format!("{doing} was refused: {}", errno_text(errno))
+    format!("{doing} failed: {}", errno_text(errno))
 }

@@ -1,8 +1,8 @@
-//! What a host lacks that root can give it, as actions: pure, nothing is changed here.
+//! Plans the actions with which root can fix what a host lacks. Pure: nothing is changed here.
 //!
 //! Three things: an AppArmor profile where AppArmor keeps programs without one from using user
 //! namespaces, the delegation of cgroup controllers to users by systemd, and subordinate ids
-//! for one user. Each only where it is missing; what is there already is left alone.
+//! for one user. Each only if it is missing.
 
 mod facts;
 
@@ -30,7 +30,7 @@ const LAST: u64 = 0x7000_0000;
 
 const CONTROLLERS: &str = "\
 # Written by `ironcage setup`; `ironcage setup --undo` removes it.
-# Users may bound what their cages use.
+# Lets users limit the resources of their cages.
 [Service]
 Delegate=cpu cpuset io memory pids
 ";
@@ -38,7 +38,6 @@ Delegate=cpu cpuset io memory pids
 /// What is known about a host before it is set up.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// The installed program.
     pub binary: PathBuf,
     /// The first part of its path that somebody other than root can change.
     pub changeable: Option<PathBuf>,
@@ -52,24 +51,16 @@ pub struct Facts {
     pub files: BTreeMap<PathBuf, String>,
 }
 
-/// One thing to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// A file with exactly this content.
     Write {
-        /// Which.
         path: PathBuf,
-        /// All of it.
         content: String,
-        /// Why.
         why: &'static str,
     },
     /// A file taken away.
-    Remove {
-        /// Which.
-        path: PathBuf,
-    },
-    /// A program run.
+    Remove { path: PathBuf },
     Run {
         /// It and its arguments.
         argv: Vec<String>,
@@ -78,53 +69,52 @@ pub enum Action {
 
 /// Why a host is not set up.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Refusal {
+pub enum SetupError {
     /// The program could be replaced by somebody else.
     Changeable {
-        /// The program.
         binary: PathBuf,
         /// The part of its path.
         part: PathBuf,
     },
-    /// Its path has characters that mean something in a profile.
+    /// Its path has special characters of AppArmor profiles.
     UnusualPath(PathBuf),
-    /// The name is none that a user can have.
+    /// The user name is invalid.
     UnusualName(String),
     /// All ranges are given.
     NoIds(&'static str),
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for SetupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::Changeable { binary, part } => write!(
+            SetupError::Changeable { binary, part } => write!(
                 f,
-                "{} may be changed by others than root through {}: what is allowed to it would be allowed to them; install it where only root writes, such as /usr/local/bin",
+                "users other than root can change {} through {}, and would get its permissions; install it where only root can write, such as /usr/local/bin",
                 binary.display(),
                 part.display()
             ),
-            Refusal::UnusualPath(path) => write!(
+            SetupError::UnusualPath(path) => write!(
                 f,
-                "{} has characters that mean something in an AppArmor profile; install it under a plain path",
+                "{} contains special characters of AppArmor profiles; install it under a plain path",
                 path.display()
             ),
-            Refusal::UnusualName(name) => {
-                write!(f, "`{}` is no name of a user", name.escape_debug())
+            SetupError::UnusualName(name) => {
+                write!(f, "invalid user name `{}`", name.escape_debug())
             }
-            Refusal::NoIds(file) => write!(f, "{file} has no free range of {RANGE} ids left"),
+            SetupError::NoIds(file) => write!(f, "{file} has no free range of {RANGE} ids"),
         }
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for SetupError {}
 
-/// What is to be done on a host, in order. Nothing where nothing is missing.
+/// The actions that a host needs, in order; empty if nothing is missing.
 ///
 /// # Errors
-/// Where the program could be replaced by others than root, or an answer cannot be written down.
-pub fn plan(facts: &Facts) -> Result<Vec<Action>, Refusal> {
+/// If users other than root could replace the program, or a name cannot be written to a file.
+pub fn plan(facts: &Facts) -> Result<Vec<Action>, SetupError> {
     if let Some(part) = &facts.changeable {
-        return Err(Refusal::Changeable {
+        return Err(SetupError::Changeable {
             binary: facts.binary.clone(),
             part: part.clone(),
         });
@@ -137,7 +127,7 @@ pub fn plan(facts: &Facts) -> Result<Vec<Action>, Refusal> {
             (
                 PROFILE,
                 profile(&facts.binary)?,
-                "AppArmor refuses capabilities in user namespaces of programs without a profile; this one lets Ironcage alone have them",
+                "AppArmor denies capabilities in the user namespaces of programs without a profile; this profile allows them for Ironcage only",
             ),
             &["apparmor_parser", "-r", PROFILE],
         );
@@ -149,7 +139,7 @@ pub fn plan(facts: &Facts) -> Result<Vec<Action>, Refusal> {
             (
                 DELEGATION,
                 CONTROLLERS.to_owned(),
-                "systemd gives users the memory and pids controllers, others only on request; it holds from the next login on",
+                "systemd delegates only the memory and pids controllers to users by default; takes effect at the next login",
             ),
             &["systemctl", "daemon-reload"],
         );
@@ -195,7 +185,7 @@ pub fn undo(facts: &Facts) -> Vec<Action> {
             actions.push(Action::Write {
                 path: path.into(),
                 content: kept,
-                why: "the lines that `ironcage setup` added are taken out",
+                why: "removes the lines that `ironcage setup` added",
             });
         }
     }
@@ -231,8 +221,8 @@ fn write_and_run(
     });
 }
 
-fn profile(binary: &Path) -> Result<String, Refusal> {
-    let unusual = || Refusal::UnusualPath(binary.to_owned());
+fn profile(binary: &Path) -> Result<String, SetupError> {
+    let unusual = || SetupError::UnusualPath(binary.to_owned());
     let path = binary.to_str().ok_or_else(unusual)?;
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._+-".contains(c);
     if !path.starts_with('/') || !path.chars().all(plain) {
@@ -245,10 +235,10 @@ fn profile(binary: &Path) -> Result<String, Refusal> {
     ))
 }
 
-fn subordinate(facts: &Facts, user: &str, actions: &mut Vec<Action>) -> Result<(), Refusal> {
+fn subordinate(facts: &Facts, user: &str, actions: &mut Vec<Action>) -> Result<(), SetupError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if user.is_empty() || !user.chars().all(plain) || user.starts_with('-') {
-        return Err(Refusal::UnusualName(user.to_owned()));
+        return Err(SetupError::UnusualName(user.to_owned()));
     }
     let before = facts
         .files
@@ -270,7 +260,7 @@ fn subordinate(facts: &Facts, user: &str, actions: &mut Vec<Action>) -> Result<(
         }
         let line = format!(
             "{user}:{}:{RANGE}",
-            free(&text).ok_or(Refusal::NoIds(path))?
+            free(&text).ok_or(SetupError::NoIds(path))?
         );
         journal.push_str(&format!("{path} {line}\n"));
         let mut content = text;
@@ -281,7 +271,7 @@ fn subordinate(facts: &Facts, user: &str, actions: &mut Vec<Action>) -> Result<(
         actions.push(Action::Write {
             path: path.into(),
             content,
-            why: "a range of ids that this user may map into user namespaces",
+            why: "a range of ids that this user can map into user namespaces",
         });
     }
     if journal != before {

@@ -111,7 +111,7 @@ fn a_program_that_others_can_replace_gets_nothing() {
             user: Some(user.into()),
             ..facts()
         });
-        assert!(error.contains("no name of a user"), "{error}");
+        assert!(error.contains("invalid user name"), "{error}");
     }
 }
 

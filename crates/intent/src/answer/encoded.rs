@@ -1,4 +1,4 @@
-//! Answers that come compressed: what they say, in pieces as they come.
+//! Decompresses model responses as their parts arrive.
 
 use brotli_decompressor::DecompressorWriter;
 use flate2::write::{GzDecoder, ZlibDecoder};
@@ -7,9 +7,7 @@ use std::io::{self, Write};
 /// How the bytes of an answer are encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
-    /// As they are.
     Identity,
-    /// `gzip`.
     Gzip,
     /// `deflate`, with zlib's frame.
     Deflate,
@@ -47,7 +45,7 @@ impl Write for Out {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.total = self.total.saturating_add(bytes.len());
         if self.total > LARGEST {
-            return Err(io::Error::other("what was compressed is too long"));
+            return Err(io::Error::other("the decompressed body is too long"));
         }
         self.bytes.extend_from_slice(bytes);
         Ok(bytes.len())
@@ -58,7 +56,6 @@ impl Write for Out {
     }
 }
 
-/// A decoder.
 pub(super) enum Decoder {
     Identity,
     Gzip(GzDecoder<Out>),
@@ -117,7 +114,7 @@ impl Decoder {
                     let first = piece.first().filter(|_| !*begun);
                     // Windows of up to a gigabyte, which the encoding of HTTP does not have.
                     if first.is_some_and(|byte| byte & 0x7f == 0x11) {
-                        return Err(io::Error::other("its window is too large"));
+                        return Err(io::Error::other("the compression window is too large"));
                     }
                     *begun = true;
                     decoder.write_all(piece)?;

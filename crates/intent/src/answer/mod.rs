@@ -1,8 +1,8 @@
-//! A model's answer as it passes: the tool calls in it, before the agent has acted on them.
+//! Finds the tool calls in a model's response while it passes, before the agent acts on them.
 //!
-//! Three interfaces are read, as a stream of events or as one document: Anthropic's messages,
-//! OpenAI's chat completions, and OpenAI's responses. Bytes come in pieces of any size; what is
-//! kept of them is bounded, and what does not fit is told as not read.
+//! Three APIs are supported, as a stream of events or as one document: Anthropic's messages,
+//! OpenAI's chat completions, and OpenAI's responses. Bytes arrive in parts of any size. The
+//! buffers are bounded, and calls that do not fit are reported as not read.
 
 mod encoded;
 mod events;
@@ -27,9 +27,8 @@ pub enum Format {
     Document,
 }
 
-/// Something in an answer.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Said {
+pub enum AnswerPart {
     /// A tool is called.
     Call(Call),
     /// Words for the reader: text and visible reasoning. They grant nothing.
@@ -45,7 +44,7 @@ const LARGEST: usize = 8 * 1024 * 1024;
 
 /// A reader of one answer.
 #[derive(Debug)]
-pub struct Answer {
+pub struct AnswerReader {
     decoder: Decoder,
     input: Input,
     open: Open,
@@ -59,14 +58,14 @@ enum Input {
     Lost,
 }
 
-impl Answer {
+impl AnswerReader {
     /// For an answer of which nothing has come yet.
     pub fn new(format: Format, encoding: Encoding) -> Self {
         let input = match format {
             Format::Events => Input::Events(Events::new(LONGEST)),
             Format::Document => Input::Document(Vec::new()),
         };
-        Answer {
+        AnswerReader {
             decoder: Decoder::new(encoding),
             input,
             open: Open::default(),
@@ -74,7 +73,7 @@ impl Answer {
     }
 
     /// Takes the next bytes. Returns what they completed.
-    pub fn feed(&mut self, bytes: &[u8]) -> Vec<Said> {
+    pub fn feed(&mut self, bytes: &[u8]) -> Vec<AnswerPart> {
         let mut said = Vec::new();
         if matches!(self.input, Input::Lost) {
             return said;
@@ -85,20 +84,20 @@ impl Answer {
             .feed(bytes, |plain| input.take(plain, open, &mut said));
         if let Err(error) = taken {
             self.input = Input::Lost;
-            said.push(Said::NotRead(error.to_string()));
+            said.push(AnswerPart::NotRead(error.to_string()));
         }
         said
     }
 
     /// The answer is over. Returns what that completed.
-    pub fn end(mut self) -> Vec<Said> {
+    pub fn end(mut self) -> Vec<AnswerPart> {
         let mut said = Vec::new();
         match self.input {
             Input::Events(_) => self.open.end(&mut said),
             Input::Document(document) if document.is_empty() => {}
             Input::Document(document) => match json::read(&document) {
                 Ok(value) => whole(&value, &mut said),
-                Err(error) => said.push(Said::NotRead(error.to_string())),
+                Err(error) => said.push(AnswerPart::NotRead(error.to_string())),
             },
             Input::Lost => {}
         }
@@ -107,16 +106,16 @@ impl Answer {
 }
 
 impl Input {
-    fn take(&mut self, bytes: &[u8], open: &mut Open, said: &mut Vec<Said>) {
+    fn take(&mut self, bytes: &[u8], open: &mut Open, said: &mut Vec<AnswerPart>) {
         match self {
             Input::Events(events) => events.feed(bytes, |data| match data {
                 Some(data) => open.event(data, said),
-                None => said.push(Said::NotRead("an event is too long".to_owned())),
+                None => said.push(AnswerPart::NotRead("an event is too long".to_owned())),
             }),
             Input::Document(document) => {
                 if document.len().saturating_add(bytes.len()) > LARGEST {
                     *self = Input::Lost;
-                    said.push(Said::NotRead("the answer is too long".to_owned()));
+                    said.push(AnswerPart::NotRead("the response is too long".to_owned()));
                 } else {
                     document.extend_from_slice(bytes);
                 }
@@ -127,7 +126,7 @@ impl Input {
 }
 
 /// The calls and words of a whole answer.
-fn whole(value: &Value, said: &mut Vec<Said>) {
+fn whole(value: &Value, said: &mut Vec<AnswerPart>) {
     let lists = [value.get("content"), value.get("output")];
     for item in lists
         .into_iter()
@@ -154,7 +153,7 @@ fn whole(value: &Value, said: &mut Vec<Said>) {
 }
 
 /// One block of an answer's content.
-pub(super) fn block(item: &Value, said: &mut Vec<Said>) {
+pub(super) fn block(item: &Value, said: &mut Vec<AnswerPart>) {
     found(item, said);
     words(item.get("text"), said);
     words(item.get("thinking"), said);
@@ -167,25 +166,25 @@ pub(super) fn block(item: &Value, said: &mut Vec<Said>) {
     pause(said);
 }
 
-fn found(item: &Value, said: &mut Vec<Said>) {
+fn found(item: &Value, said: &mut Vec<AnswerPart>) {
     match Call::of(item) {
-        Ok(Some(call)) => said.push(Said::Call(call)),
+        Ok(Some(call)) => said.push(AnswerPart::Call(call)),
         Ok(None) => {}
-        Err(error) => said.push(Said::NotRead(error.to_string())),
+        Err(error) => said.push(AnswerPart::NotRead(error.to_string())),
     }
 }
 
 /// Notes that a part of the words is over, once.
-pub(super) fn pause(said: &mut Vec<Said>) {
-    if matches!(said.last(), Some(Said::Words(_))) {
-        said.push(Said::Pause);
+pub(super) fn pause(said: &mut Vec<AnswerPart>) {
+    if matches!(said.last(), Some(AnswerPart::Words(_))) {
+        said.push(AnswerPart::Pause);
     }
 }
 
 /// Words of one event that are kept.
 const MOST_WORDS: usize = 4096;
 
-pub(super) fn words(value: Option<&Value>, said: &mut Vec<Said>) {
+pub(super) fn words(value: Option<&Value>, said: &mut Vec<AnswerPart>) {
     if let Some(text) = value
         .and_then(Value::as_str)
         .filter(|text| !text.is_empty())
@@ -194,6 +193,8 @@ pub(super) fn words(value: Option<&Value>, said: &mut Vec<Said>) {
         while !text.is_char_boundary(end) {
             end -= 1;
         }
-        said.push(Said::Words(text.get(..end).unwrap_or_default().to_owned()));
+        said.push(AnswerPart::Words(
+            text.get(..end).unwrap_or_default().to_owned(),
+        ));
     }
 }

@@ -1,6 +1,6 @@
 //! Calls that have begun in a stream of events and are not complete.
 
-use super::{Said, block, words};
+use super::{AnswerPart, block, words};
 use crate::call::{Call, LONGEST, arguments};
 use crate::json;
 use serde_json::Value;
@@ -27,7 +27,7 @@ pub(super) struct Open {
 
 impl Open {
     /// Takes the data of one event.
-    pub(super) fn event(&mut self, data: &[u8], said: &mut Vec<Said>) {
+    pub(super) fn event(&mut self, data: &[u8], said: &mut Vec<AnswerPart>) {
         if data == b"[DONE]" {
             self.end(said);
             return;
@@ -35,7 +35,7 @@ impl Open {
         let value = match json::read(data) {
             Ok(value) => value,
             Err(error) => {
-                said.push(Said::NotRead(error.to_string()));
+                said.push(AnswerPart::NotRead(error.to_string()));
                 return;
             }
         };
@@ -43,7 +43,7 @@ impl Open {
             Some("content_block_start") => self.begin_block(&value, said),
             Some("content_block_delta") => self.continue_block(&value, said),
             Some("content_block_stop") => {
-                said.push(Said::Pause);
+                said.push(AnswerPart::Pause);
                 self.complete((0, index(&value)), said);
             }
             Some("message_stop") => self.end(said),
@@ -59,14 +59,14 @@ impl Open {
     }
 
     /// No more events will come.
-    pub(super) fn end(&mut self, said: &mut Vec<Said>) {
+    pub(super) fn end(&mut self, said: &mut Vec<AnswerPart>) {
         let places: Vec<_> = self.calls.keys().copied().collect();
         for place in places {
             self.complete(place, said);
         }
     }
 
-    fn begin_block(&mut self, value: &Value, said: &mut Vec<Said>) {
+    fn begin_block(&mut self, value: &Value, said: &mut Vec<AnswerPart>) {
         let Some(content) = value.get("content_block") else {
             return;
         };
@@ -84,20 +84,22 @@ impl Open {
         self.begin((0, index(value)), begun, said);
     }
 
-    fn begin(&mut self, place: (u64, u64), begun: Begun, said: &mut Vec<Said>) {
+    fn begin(&mut self, place: (u64, u64), begun: Begun, said: &mut Vec<AnswerPart>) {
         if self.calls.len() >= MOST_OPEN && !self.calls.contains_key(&place) {
-            said.push(Said::NotRead("too many calls are open at once".to_owned()));
+            said.push(AnswerPart::NotRead(
+                "too many calls are open at once".to_owned(),
+            ));
             return;
         }
         if self.calls.insert(place, begun).is_some() {
             // Which of the two the agent takes is not known.
-            said.push(Said::NotRead(
-                "a call begins where another one is open".to_owned(),
+            said.push(AnswerPart::NotRead(
+                "a call starts before the previous one ends".to_owned(),
             ));
         }
     }
 
-    fn continue_block(&mut self, value: &Value, said: &mut Vec<Said>) {
+    fn continue_block(&mut self, value: &Value, said: &mut Vec<AnswerPart>) {
         let Some(delta) = value.get("delta") else {
             return;
         };
@@ -121,29 +123,29 @@ impl Open {
         }
     }
 
-    fn complete(&mut self, place: (u64, u64), said: &mut Vec<Said>) {
+    fn complete(&mut self, place: (u64, u64), said: &mut Vec<AnswerPart>) {
         let Some(begun) = self.calls.remove(&place) else {
             return;
         };
         if begun.cut {
-            said.push(Said::NotRead(format!(
-                "the call of `{}` is too long",
+            said.push(AnswerPart::NotRead(format!(
+                "the call to `{}` is too long",
                 begun.name
             )));
             return;
         }
         match arguments(Some(&Value::String(begun.arguments))) {
-            Ok(input) => said.push(Said::Call(Call {
+            Ok(input) => said.push(AnswerPart::Call(Call {
                 id: begun.id,
                 name: begun.name,
                 input,
             })),
-            Err(error) => said.push(Said::NotRead(error.to_string())),
+            Err(error) => said.push(AnswerPart::NotRead(error.to_string())),
         }
     }
 
     /// OpenAI's chat completions: calls come in pieces, by choice and index.
-    fn choices(&mut self, value: &Value, said: &mut Vec<Said>) {
+    fn choices(&mut self, value: &Value, said: &mut Vec<AnswerPart>) {
         let choices = value.get("choices").and_then(Value::as_array);
         for choice in choices.into_iter().flatten() {
             let number = index(choice);
@@ -172,7 +174,7 @@ impl Open {
         }
     }
 
-    fn piece(&mut self, choice: u64, call: &Value, said: &mut Vec<Said>) {
+    fn piece(&mut self, choice: u64, call: &Value, said: &mut Vec<AnswerPart>) {
         let place = (choice, index(call));
         let function = call.get("function");
         let text = |key: &str| function?.get(key)?.as_str();

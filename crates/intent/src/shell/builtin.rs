@@ -1,10 +1,10 @@
-//! Commands that the shell itself executes, where they change what comes after them.
+//! Shell builtins that affect later commands.
 
 use super::walk::{Input, Walk};
 use super::word::Word;
 use crate::needs::Unsure;
 
-/// Executes a builtin. `false` when it is none of those that need more than the table knows.
+/// Interprets a builtin. Returns `false` if the table of tools is enough for it.
 pub(super) fn run(walk: &mut Walk<'_, '_>, name: &str, arguments: &[Word]) -> bool {
     match name {
         "cd" | "pushd" => change_directory(walk, arguments),
@@ -13,6 +13,10 @@ pub(super) fn run(walk: &mut Walk<'_, '_>, name: &str, arguments: &[Word]) -> bo
         "source" | "." => {
             if let Some(file) = arguments.first() {
                 walk.read(file);
+                if let Some(text) = walk.file_of(file) {
+                    walk.inline(&text);
+                    return true;
+                }
             }
             walk.needs.unsure(
                 Unsure::Everything,
@@ -48,7 +52,7 @@ pub(super) fn run(walk: &mut Walk<'_, '_>, name: &str, arguments: &[Word]) -> bo
             if !arguments.is_empty() {
                 walk.needs.unsure(
                     Unsure::Everything,
-                    format!("`{name}` changes what commands after it are"),
+                    format!("`{name}` changes which commands run after it"),
                 );
             }
         }
@@ -65,7 +69,13 @@ fn change_directory(walk: &mut Walk<'_, '_>, arguments: &[Word]) {
         None => walk.scope.home.clone(),
         Some(Word::Plain(text)) if text == "-" => None,
         Some(Word::Plain(text)) if text.is_empty() => return,
-        Some(word @ Word::Plain(_)) => walk.path(word, Unsure::Everything),
+        Some(word @ Word::Plain(_)) => {
+            let path = walk.path(word, Unsure::Everything);
+            if let Some(path) = &path {
+                walk.needs.enter(path.clone());
+            }
+            path
+        }
         // Which of several is not known.
         Some(_) => None,
     };
@@ -83,7 +93,7 @@ fn eval(walk: &mut Walk<'_, '_>, arguments: &[Word]) {
         Some(texts) => walk.inline(&texts.join(" ")),
         None => {
             walk.needs
-                .unsure(Unsure::Everything, "`eval` executes what is not known");
+                .unsure(Unsure::Everything, "`eval` executes text that is not known");
             walk.scope.cwd = None;
         }
     }
@@ -114,7 +124,7 @@ fn later(walk: &mut Walk<'_, '_>, script: &Word) {
         }
         _ => walk
             .needs
-            .unsure(Unsure::Everything, "`trap` executes what is not known"),
+            .unsure(Unsure::Everything, "`trap` executes text that is not known"),
     }
 }
 
@@ -132,7 +142,7 @@ fn forget(walk: &mut Walk<'_, '_>, names: &[Word]) {
             }
             None => walk.needs.unsure(
                 Unsure::Everything,
-                "a variable is set whose name is not known",
+                "it sets a variable whose name is not known",
             ),
         }
     }

@@ -31,6 +31,14 @@ impl<'t> Walk<'_, 't> {
             .collect()
     }
 
+    /// The words that an expansion inside quotes becomes: it is not split.
+    pub(super) fn expand_quoted(&mut self, node: Node<'t>) -> Vec<Word> {
+        let source = self.text(node).to_owned();
+        let drafts = self.drafts(node, true);
+        let words = drafts.into_iter().map(|draft| draft.finish(&source));
+        words.collect()
+    }
+
     /// Words of text with braces.
     fn alternatives(&mut self, source: &str) -> Vec<Word> {
         let mut done = Vec::new();
@@ -58,8 +66,21 @@ impl<'t> Walk<'_, 't> {
     /// A variable without quotes is split at blanks.
     fn split(&mut self, node: Node<'t>, source: &str) -> Vec<Word> {
         let mut words = Vec::new();
+        let set = self.scope.variables.is_set("IFS");
+        let marks = set.then(|| self.scope.variables.get("IFS")).flatten();
+        let marks: Option<String> = match marks.as_deref() {
+            Some([Word::Plain(marks)]) => Some(marks.clone()),
+            _ => None,
+        };
         for draft in self.drafts(node, false) {
             match draft.finish(source) {
+                Word::Plain(text) if set => match &marks {
+                    Some(marks) => {
+                        let parts = text.split(|char| marks.contains(char));
+                        words.extend(parts.map(|part| Draft::unquoted(part).finish(source)));
+                    }
+                    None => words.push(Draft::open().finish(source)),
+                },
                 Word::Plain(text) if text.contains(char::is_whitespace) || text.is_empty() => {
                     let parts = text.split_whitespace();
                     words.extend(parts.map(|part| Draft::unquoted(part).finish(source)));
@@ -131,10 +152,7 @@ impl<'t> Walk<'_, 't> {
                 match name.map(str::to_owned) {
                     Some(name) => self.variable(&name),
                     None if text.starts_with("${#") => vec![Draft::number()],
-                    None => {
-                        self.inside(node);
-                        vec![Draft::open()]
-                    }
+                    None => self.parameter(node, &text),
                 }
             }
             "command_substitution" => {
@@ -162,6 +180,64 @@ impl<'t> Walk<'_, 't> {
                 vec![Draft::open()]
             }
         }
+    }
+
+    /// `${v[@]}`, `${v:-word}`, `${v%suffix}` and the like.
+    fn parameter(&mut self, node: Node<'t>, text: &str) -> Vec<Draft> {
+        self.inside(node);
+        let inner = text
+            .strip_prefix("${")
+            .and_then(|text| text.strip_suffix('}'));
+        let Some(inner) = inner else {
+            return vec![Draft::open()];
+        };
+        let is_name = |char: char| char.is_ascii_alphanumeric() || char == '_';
+        let end = inner.find(|char| !is_name(char)).unwrap_or(inner.len());
+        let (name, mut rest) = inner.split_at(end);
+        if name.is_empty() {
+            // `${!name}` and keys of arrays.
+            return vec![Draft::open()];
+        }
+        if rest.starts_with('[') {
+            rest = rest
+                .find(']')
+                .map_or("", |at| rest.get(at + 1..).unwrap_or_default());
+        }
+        let held = self.variable(name);
+        if rest.is_empty() {
+            return held;
+        }
+        let plain = |text: &str| !text.contains(['$', '`', '"', '\'', '\\']);
+        let default = [":-", "-", ":=", "="]
+            .iter()
+            .find_map(|mark| rest.strip_prefix(mark));
+        if let Some(default) = default {
+            let mut drafts: Vec<Draft> = Vec::new();
+            let words: Vec<Node<'t>> = named(node).into_iter().skip(1).collect();
+            let other = match plain(default) {
+                true => vec![self.unquoted(default)],
+                false => self.sequence(words),
+            };
+            let empty = |draft: &Draft| draft.clone().finish("").text() == Some("");
+            let is_set =
+                |draft: &Draft| !empty(draft) && matches!(draft.clone().finish(""), Word::Plain(_));
+            if !held.is_empty() && held.iter().all(is_set) {
+                return held;
+            }
+            drafts.extend(held.into_iter().filter(|draft| !empty(draft)));
+            drafts.extend(other);
+            drafts.truncate(MOST_WORDS);
+            return drafts;
+        }
+        if rest.starts_with(":?") || rest.starts_with('?') {
+            return held;
+        }
+        let change = |text: &str| changed(text, rest).filter(|_| plain(rest));
+        let drafts = held.into_iter().map(|draft| match draft.finish("") {
+            Word::Plain(text) => change(&text).map_or_else(Draft::open, |text| Draft::plain(&text)),
+            _ => Draft::open(),
+        });
+        drafts.collect()
     }
 
     fn sequence(&mut self, parts: Vec<Node<'t>>) -> Vec<Draft> {
@@ -275,6 +351,49 @@ impl<'t> Walk<'_, 't> {
                 }
                 _ => self.descend(child),
             }
+        }
+    }
+}
+
+/// A value after `%suffix`, `#prefix`, `/old/new`, `^^` or `,,`. `None` for what is not done here.
+fn changed(text: &str, operation: &str) -> Option<String> {
+    let upto = |at: Option<usize>| at.and_then(|at| text.get(..at)).unwrap_or(text);
+    let from = |at: Option<usize>| at.and_then(|at| text.get(at..)).unwrap_or(text);
+    let fixed = |pattern: &str| !pattern.contains(['*', '?', '[']);
+    let owned = |text: &str| Some(text.to_owned());
+    if let Some(end) = operation.strip_prefix("%%").or(operation.strip_prefix('%')) {
+        return match end.strip_suffix('*') {
+            Some(mark) if fixed(mark) && operation.starts_with("%%") => {
+                owned(upto(text.find(mark)))
+            }
+            Some(mark) if fixed(mark) => owned(upto(text.rfind(mark))),
+            None if fixed(end) => owned(text.strip_suffix(end).unwrap_or(text)),
+            _ => None,
+        };
+    }
+    if let Some(start) = operation.strip_prefix("##").or(operation.strip_prefix('#')) {
+        return match start.strip_prefix('*') {
+            Some(mark) if fixed(mark) && operation.starts_with("##") => {
+                owned(from(text.rfind(mark).map(|at| at + mark.len())))
+            }
+            Some(mark) if fixed(mark) => owned(from(text.find(mark).map(|at| at + mark.len()))),
+            None if fixed(start) => owned(text.strip_prefix(start).unwrap_or(text)),
+            _ => None,
+        };
+    }
+    match operation {
+        "^^" => Some(text.to_uppercase()),
+        ",," => Some(text.to_lowercase()),
+        _ => {
+            let (all, rest) = match operation.strip_prefix("//") {
+                Some(rest) => (true, rest),
+                None => (false, operation.strip_prefix('/')?),
+            };
+            let (old, new) = rest.split_once('/').unwrap_or((rest, ""));
+            (fixed(old) && !old.is_empty() && !old.starts_with(['#', '%'])).then(|| match all {
+                true => text.replace(old, new),
+                false => text.replacen(old, new, 1),
+            })
         }
     }
 }

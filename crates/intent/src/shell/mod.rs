@@ -1,10 +1,11 @@
 //! Shell commands: from their text to what they need.
 //!
-//! The grammar is bash's, by a parser that gives a tree for any text and marks what it could not
-//! read. The walk goes through the tree as the shell would, with every branch taken.
+//! The grammar is bash's. The parser produces a tree for any text and marks the parts that it
+//! could not parse. The walk visits the tree as the shell would, with every branch taken.
 
 mod builtin;
 mod expand;
+mod redirect;
 pub(crate) mod walk;
 mod word;
 
@@ -47,21 +48,53 @@ impl<'t> Shell<'t> {
         Shell { table }
     }
 
-    /// What a command needs.
     pub fn read(&self, command: &str, context: &Context) -> Needs {
         let mut needs = Needs::default();
         let scope = walk::Scope::new(context.clone());
         walk::script(self.table, command, scope, 0, &mut needs);
+        needs.drop_entered();
         needs
     }
 }
 
-/// The tree of a script. `None`, and a reason, where there is none.
+/// Text that the grammar does not know, in a form of the same length that means the same here:
+/// `${v:$i:1}` and `$((8#$m))`. `None` if there is none.
+fn without_gaps(text: &str) -> Option<String> {
+    let mut bytes = text.as_bytes().to_vec();
+    let mut changed = false;
+    let mut inside = 0_usize;
+    for at in 0..bytes.len() {
+        let byte = |at: usize| text.as_bytes().get(at).copied().unwrap_or_default();
+        match byte(at) {
+            b'{' if at > 0 && byte(at - 1) == b'$' => inside += 1,
+            b'}' => inside = inside.saturating_sub(1),
+            b'$' if inside > 0
+                && byte(at.wrapping_sub(1)) == b':'
+                && byte(at + 1).is_ascii_alphabetic() =>
+            {
+                if let Some(dollar) = bytes.get_mut(at) {
+                    *dollar = b' ';
+                    changed = true;
+                }
+            }
+            b'#' if byte(at + 1) == b'$' && byte(at.wrapping_sub(1)).is_ascii_digit() => {
+                if let Some(hash) = bytes.get_mut(at) {
+                    *hash = b'+';
+                    changed = true;
+                }
+            }
+            _ => {}
+        }
+    }
+    String::from_utf8(bytes).ok().filter(|_| changed)
+}
+
+/// Parses a script; `None`, and a reason in `needs`, if that fails.
 fn parse(text: &str, needs: &mut Needs) -> Option<tree_sitter::Tree> {
     if text.len() > LONGEST {
         needs.unsure(
             Unsure::Everything,
-            format!("commands longer than {LONGEST} bytes are not read"),
+            format!("the command is longer than {LONGEST} bytes"),
         );
         return None;
     }
@@ -69,12 +102,12 @@ fn parse(text: &str, needs: &mut Needs) -> Option<tree_sitter::Tree> {
     if text.matches('|').count() > MOST_PIPES || text.matches("<<").count() > MOST_DOCUMENTS {
         needs.unsure(
             Unsure::Everything,
-            "there are too many pipes or here-documents in the command",
+            "the command has too many pipes or here-documents",
         );
         return None;
     }
     if text.contains('\0') {
-        needs.unsure(Unsure::Everything, "there is a NUL in the command");
+        needs.unsure(Unsure::Everything, "the command contains a NUL");
         return None;
     }
     let mut parser = Parser::new();
@@ -82,7 +115,7 @@ fn parse(text: &str, needs: &mut Needs) -> Option<tree_sitter::Tree> {
     if parser.set_language(&language).is_err() {
         needs.unsure(
             Unsure::Everything,
-            "the shell's grammar does not fit the parser",
+            "the shell grammar does not match the parser version",
         );
         return None;
     }
@@ -99,7 +132,7 @@ fn parse(text: &str, needs: &mut Needs) -> Option<tree_sitter::Tree> {
     let mut chunk = |at: usize, _| bytes.get(at..).unwrap_or_default();
     let tree = parser.parse_with_options(&mut chunk, None, Some(options));
     if tree.is_none() {
-        needs.unsure(Unsure::Everything, "the command takes too long to read");
+        needs.unsure(Unsure::Everything, "the command takes too long to parse");
     }
     tree
 }

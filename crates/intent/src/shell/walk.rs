@@ -1,15 +1,17 @@
 //! The walk through a script, with every branch taken.
 
+use super::redirect::is_redirect;
 use super::word::{Variables, Word};
-use super::{Context, builtin, parse};
+use super::{Context, builtin, parse, without_gaps};
 use crate::needs::{Needs, Unsure, tidy};
 use crate::tools::Table;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use tree_sitter::Node;
 
 /// Scripts inside scripts that are read.
-const MOST_NESTED: u32 = 8;
+pub(crate) const MOST_NESTED: u32 = 8;
 
 /// How deep a tree is walked.
 const DEEPEST: u32 = 120;
@@ -29,7 +31,13 @@ pub(crate) struct Scope {
     /// Whether this part may not run at all.
     pub(crate) maybe: bool,
     pub(crate) input: Input,
-    steps: u32,
+    /// The file that the command's output goes to, and whether it is added there.
+    pub(super) output: Option<(PathBuf, bool)>,
+    /// Files that earlier commands wrote, whose text is known.
+    pub(crate) written: Rc<BTreeMap<PathBuf, String>>,
+    /// Programs that earlier commands compiled, with their source.
+    pub(crate) compiled: Rc<BTreeMap<PathBuf, PathBuf>>,
+    pub(crate) steps: u32,
 }
 
 /// What stands at the standard input of a command.
@@ -39,7 +47,6 @@ pub(crate) enum Input {
     Inherited,
     /// Another command's output, or a file.
     Stream,
-    /// This.
     Text(String),
 }
 
@@ -52,6 +59,9 @@ impl Scope {
             arguments: None,
             maybe: false,
             input: Input::Inherited,
+            output: None,
+            written: Rc::default(),
+            compiled: Rc::default(),
             steps: 0,
         }
     }
@@ -66,26 +76,32 @@ pub(crate) fn script(
     needs: &mut Needs,
 ) -> Scope {
     if nested > MOST_NESTED {
-        needs.unsure(Unsure::Everything, "scripts stand too deep inside scripts");
+        needs.unsure(Unsure::Everything, "scripts are nested too deep");
         return scope;
     }
-    let Some(tree) = parse(text, needs) else {
+    let Some(mut tree) = parse(text, needs) else {
         return scope;
     };
+    let mut text = std::borrow::Cow::Borrowed(text);
+    if tree.root_node().has_error()
+        && let Some(other) = without_gaps(&text)
+        && let Some(again) = parse(&other, needs).filter(|tree| !tree.root_node().has_error())
+    {
+        tree = again;
+        text = std::borrow::Cow::Owned(other);
+    }
     if tree.root_node().has_error() {
-        needs.unsure(
-            Unsure::Everything,
-            "a part of it is no shell command that can be read",
-        );
+        needs.unsure(Unsure::Everything, "part of the command cannot be parsed");
     }
     let mut walk = Walk {
         table,
-        source: text,
+        source: &text,
         scope,
         functions: BTreeMap::new(),
         needs,
         nested,
         depth: 0,
+        piped: None,
     };
     walk.visit(tree.root_node());
     walk.scope
@@ -98,8 +114,10 @@ pub(crate) struct Walk<'a, 't> {
     pub(crate) scope: Scope,
     functions: BTreeMap<String, Node<'t>>,
     pub(crate) needs: &'a mut Needs,
-    nested: u32,
-    depth: u32,
+    pub(crate) nested: u32,
+    pub(crate) depth: u32,
+    /// What the last command wrote to its standard output, if that is known.
+    pub(super) piped: Option<String>,
 }
 
 impl<'t> Walk<'_, 't> {
@@ -107,13 +125,12 @@ impl<'t> Walk<'_, 't> {
         self.source.get(node.byte_range()).unwrap_or_default()
     }
 
-    /// Goes through a statement.
     pub(super) fn visit(&mut self, node: Node<'t>) {
         self.scope.steps = self.scope.steps.saturating_add(1);
         if self.scope.steps > MOST_STEPS || self.depth >= DEEPEST {
             self.needs.unsure(
                 Unsure::Everything,
-                "the command is too large or too deep to be read",
+                "the command is too long or too deep to parse",
             );
             return;
         }
@@ -122,7 +139,7 @@ impl<'t> Walk<'_, 't> {
         self.depth -= 1;
     }
 
-    /// Goes through what is no statement, for what is executed below it.
+    /// Visits a node that is not a statement, for statements below it.
     pub(super) fn descend(&mut self, node: Node<'t>) {
         if self.depth >= DEEPEST {
             self.visit_too_much();
@@ -163,11 +180,12 @@ impl<'t> Walk<'_, 't> {
             }
             "variable_assignment" => self.assign(node, false),
             "declaration_command" => {
-                let exported = self.text(node).starts_with("export")
-                    || self.text(node).starts_with("declare")
-                    || self.text(node).starts_with("typeset");
+                let mut exported = self.text(node).starts_with("export");
                 for child in named(node) {
                     match child.kind() {
+                        "word" if self.text(child).starts_with('-') => {
+                            exported |= self.text(child).contains('x');
+                        }
                         "variable_assignment" => self.assign(child, exported),
                         "variable_name" => {}
                         _ => drop(self.expand(child)),
@@ -219,8 +237,12 @@ impl<'t> Walk<'_, 't> {
         let scope = self.scope.clone();
         let functions = self.functions.clone();
         inside(self);
-        let steps = self.scope.steps;
-        self.scope = Scope { steps, ..scope };
+        self.scope = Scope {
+            steps: self.scope.steps,
+            written: Rc::clone(&self.scope.written),
+            compiled: Rc::clone(&self.scope.compiled),
+            ..scope
+        };
         self.functions = functions;
     }
 
@@ -260,107 +282,15 @@ impl<'t> Walk<'_, 't> {
 
     fn pipeline(&mut self, node: Node<'t>) {
         for (index, child) in named(node).into_iter().enumerate() {
+            let piped = self.piped.take();
             self.apart(|walk| {
                 if index > 0 {
-                    walk.scope.input = Input::Stream;
+                    walk.scope.input = piped.map_or(Input::Stream, Input::Text);
                 }
                 walk.visit(child);
             });
         }
-    }
-
-    fn redirected(&mut self, node: Node<'t>) {
-        let before = self.scope.input.clone();
-        for child in named(node) {
-            if is_redirect(child) {
-                self.redirect(child);
-            }
-        }
-        if let Some(body) = node.child_by_field_name("body") {
-            self.visit(body);
-        }
-        self.scope.input = before;
-    }
-
-    fn redirect(&mut self, node: Node<'t>) {
-        match node.kind() {
-            "herestring_redirect" => {
-                let mut words = Vec::new();
-                for child in named(node) {
-                    words.extend(self.expand(child));
-                }
-                self.scope.input = match words.as_slice() {
-                    [Word::Plain(text)] => Input::Text(text.clone()),
-                    _ => Input::Stream,
-                };
-            }
-            "heredoc_redirect" => self.here_document(node),
-            _ => self.file_redirect(node),
-        }
-    }
-
-    fn here_document(&mut self, node: Node<'t>) {
-        let mut input = Input::Text(String::new());
-        let mut after = Vec::new();
-        for child in named(node) {
-            match child.kind() {
-                "heredoc_start" | "heredoc_end" => {}
-                "heredoc_body" => {
-                    let plain = named(child)
-                        .iter()
-                        .all(|part| part.kind() == "heredoc_content");
-                    input = match plain {
-                        true => Input::Text(self.text(child).to_owned()),
-                        false => Input::Stream,
-                    };
-                    self.forget(child);
-                }
-                "file_redirect" => self.file_redirect(child),
-                "herestring_redirect" | "file_descriptor" => {}
-                // Arguments after the document's mark, or what the line goes on with.
-                _ => after.push(child),
-            }
-        }
-        for child in after {
-            self.apart(|walk| {
-                walk.scope.input = Input::Stream;
-                walk.visit(child);
-            });
-        }
-        self.scope.input = input;
-    }
-
-    fn file_redirect(&mut self, node: Node<'t>) {
-        let mut cursor = node.walk();
-        let operator = node
-            .children(&mut cursor)
-            .find(|child| !child.is_named())
-            .map(|child| child.kind().to_owned())
-            .unwrap_or_default();
-        let mut cursor = node.walk();
-        let destinations: Vec<_> = node
-            .children_by_field_name("destination", &mut cursor)
-            .collect();
-        for destination in destinations {
-            for word in self.expand(destination) {
-                let descriptor = word
-                    .text()
-                    .is_some_and(|text| text == "-" || text.bytes().all(|b| b.is_ascii_digit()));
-                match operator.as_str() {
-                    _ if self.shell_socket(&word) => {}
-                    "<&" | ">&" | "<&-" | ">&-" if descriptor => {}
-                    "<" | "<&" => {
-                        self.scope.input = Input::Stream;
-                        self.read(&word);
-                    }
-                    "<>" => {
-                        self.read(&word);
-                        self.write(&word);
-                    }
-                    _ => self.write(&word),
-                }
-            }
-        }
+        self.piped = None;
     }
 
     fn for_each(&mut self, node: Node<'t>) {
@@ -402,29 +332,64 @@ impl<'t> Walk<'_, 't> {
         let mut values = Some(vec![Word::Plain(String::new())]);
         if let Some(value) = node.child_by_field_name("value") {
             if value.kind() == "array" {
-                self.forget(value);
-                values = None;
+                values = self.array(value);
             } else {
                 let words = self.expand(value);
-                let known = words.iter().all(|word| matches!(word, Word::Plain(_)));
-                values = known.then_some(words);
+                let known = words.iter().any(|word| !word.known().is_empty());
+                let plain = words.iter().all(|word| matches!(word, Word::Plain(_)));
+                values = (known || plain).then_some(words);
             }
         }
         let maybe = self.scope.maybe;
-        let known = values.filter(|_| whole);
+        let is_array = node
+            .child_by_field_name("value")
+            .is_some_and(|value| value.kind() == "array");
+        let known = match (whole, is_array, self.scope.variables.get(&name)) {
+            (true, _, _) => values,
+            // `x+=(more)`.
+            (false, true, Some(mut held)) => values.map(|values| {
+                held.extend(values);
+                held
+            }),
+            _ => None,
+        };
         self.scope.variables.set(&name, known, maybe);
-        if self.table.environment.executes(&name)
+        // The shell's own splitting of words follows it.
+        let splits = name == "IFS" && !exported;
+        if !splits && self.table.environment.executes(&name)
             || (exported && !self.table.environment.is_harmless(&name))
         {
             self.needs.unsure(
                 Unsure::Everything,
-                format!("`{name}` changes what the programs after it do"),
+                format!("`{name}` changes what later programs do"),
             );
         }
     }
 
+    /// What an array holds; its variable stands for each of these.
+    fn array(&mut self, node: Node<'t>) -> Option<Vec<Word>> {
+        let mut held = Vec::new();
+        for element in named(node) {
+            let source = self.text(element).to_owned();
+            // `[key]=value`: the value is what follows.
+            let key = source.strip_prefix('[').and_then(|rest| rest.find("]="));
+            for word in self.expand(element) {
+                let cut = key.map_or(0, |at| at + 3);
+                match word {
+                    Word::Pattern { text, .. } if key.is_some() => {
+                        held.push(Word::Plain(text.get(cut..).unwrap_or_default().to_owned()));
+                    }
+                    word @ Word::Plain(_) => held.push(word.without(cut)),
+                    _ => return None,
+                }
+            }
+        }
+        Some(held)
+    }
+
     fn command(&mut self, node: Node<'t>) {
         let before = self.scope.input.clone();
+        let output = self.scope.output.clone();
         let mut words = Vec::new();
         let mut assignments = Vec::new();
         for child in named(node) {
@@ -445,16 +410,21 @@ impl<'t> Walk<'_, 't> {
                 self.assign(assignment, false);
             }
         } else {
+            let splits = matches!(
+                words.first().and_then(Word::text),
+                Some("read" | "mapfile" | "readarray")
+            );
             for assignment in assignments {
-                self.before_command(assignment);
+                self.before_command(assignment, splits);
             }
             self.call(&words);
         }
         self.scope.input = before;
+        self.scope.output = output;
     }
 
     /// A variable that is set for one command only.
-    fn before_command(&mut self, node: Node<'t>) {
+    fn before_command(&mut self, node: Node<'t>, splits: bool) {
         if let Some(value) = node.child_by_field_name("value") {
             self.expand(value);
         }
@@ -462,7 +432,9 @@ impl<'t> Walk<'_, 't> {
         let name = name
             .map(|name| self.text(name).to_owned())
             .unwrap_or_default();
-        if !self.table.environment.is_harmless(&name) {
+        // How `read` takes a line apart changes neither files nor programs.
+        let own = splits && name == "IFS";
+        if !own && !self.table.environment.is_harmless(&name) {
             self.needs.unsure(
                 Unsure::Everything,
                 format!("`{name}` may change what the program does"),
@@ -492,6 +464,7 @@ impl<'t> Walk<'_, 't> {
             return;
         }
         self.depth += 1;
+        self.note_output(&text, arguments);
         if !builtin::run(self, &text, arguments) {
             crate::tools::run(self, &text, arguments);
         }
@@ -501,7 +474,7 @@ impl<'t> Walk<'_, 't> {
     fn visit_too_much(&mut self) {
         self.needs.unsure(
             Unsure::Everything,
-            "the command is too large or too deep to be read",
+            "the command is too long or too deep to parse",
         );
     }
 
@@ -514,6 +487,8 @@ impl<'t> Walk<'_, 't> {
         };
         let after = script(self.table, text, scope, self.nested + 1, self.needs);
         self.scope.steps = after.steps;
+        self.scope.written = after.written;
+        self.scope.compiled = after.compiled;
     }
 
     /// Reads a script as if it stood here.
@@ -539,6 +514,10 @@ impl<'t> Walk<'_, 't> {
                     .rfind('/')
                     .map_or(".", |slash| fixed.get(..=slash).unwrap_or("."))
             }
+            // Something below a directory that is known.
+            Word::Open { known, .. } if self.below(known).is_some() => {
+                self.below(known).unwrap_or_default()
+            }
             Word::Open { source, .. } => {
                 self.needs
                     .unsure(what, format!("a path is not known: {source}"));
@@ -559,6 +538,13 @@ impl<'t> Walk<'_, 't> {
                 None
             }
         }
+    }
+
+    /// The directory in which a path lies whose beginning is known; `None` if that says nothing.
+    fn below<'k>(&self, known: &'k str) -> Option<&'k str> {
+        let slash = known.rfind('/')?;
+        let directory = known.get(..=slash)?;
+        (!directory.trim_matches('/').is_empty()).then_some(directory)
     }
 
     pub(crate) fn read(&mut self, word: &Word) {
@@ -595,11 +581,4 @@ impl<'t> Walk<'_, 't> {
 pub(super) fn named<'t>(node: Node<'t>) -> Vec<Node<'t>> {
     let mut cursor = node.walk();
     node.named_children(&mut cursor).collect()
-}
-
-fn is_redirect(node: Node<'_>) -> bool {
-    matches!(
-        node.kind(),
-        "file_redirect" | "heredoc_redirect" | "herestring_redirect"
-    )
 }

@@ -157,24 +157,29 @@ impl Draft {
 }
 
 /// What a variable can hold: one of these, or something that is not known.
-pub(crate) type Held = Option<Vec<Word>>;
+pub(crate) type VariableValue = Option<Vec<Word>>;
 
 /// The variables that the text has set. Those it has not come from elsewhere.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Variables {
-    held: BTreeMap<String, Held>,
+    held: BTreeMap<String, VariableValue>,
 }
 
 /// Values of one variable that are kept apart.
 const MOST_VALUES: usize = 32;
 
 impl Variables {
-    pub(crate) fn get(&self, name: &str) -> Held {
+    pub(crate) fn get(&self, name: &str) -> VariableValue {
         self.held.get(name).cloned().flatten()
     }
 
+    /// Whether the text has set it, whatever it holds.
+    pub(crate) fn is_set(&self, name: &str) -> bool {
+        self.held.contains_key(name)
+    }
+
     /// Sets it; where it only may have been set, it may also hold what it held.
-    pub(crate) fn set(&mut self, name: &str, values: Held, maybe: bool) {
+    pub(crate) fn set(&mut self, name: &str, values: VariableValue, maybe: bool) {
         let values = match (values, maybe) {
             (Some(mut values), true) => self.get(name).map(|held| {
                 for value in held {
@@ -250,6 +255,19 @@ pub(crate) fn ansi_c(text: &str) -> Option<String> {
         });
     }
     Some(plain)
+}
+
+/// Text of a here-document, without its expansions.
+pub(crate) fn document(text: &str) -> String {
+    let mut plain = String::new();
+    let mut chars = text.chars().peekable();
+    while let Some(char) = chars.next() {
+        match (char, chars.peek()) {
+            ('\\', Some('$' | '`' | '\\')) => plain.extend(chars.next()),
+            _ => plain.push(char),
+        }
+    }
+    plain
 }
 
 /// What stands between double quotes, without its expansions.

@@ -5,7 +5,7 @@ use crate::shell::Word;
 
 /// An option that was given.
 #[derive(Debug, Clone)]
-pub(crate) struct Given {
+pub(crate) struct OptionArgument {
     /// With its hyphens.
     pub(crate) name: String,
     pub(crate) value: Option<Word>,
@@ -16,7 +16,7 @@ pub(crate) struct Given {
 /// The arguments of a command.
 #[derive(Debug, Default)]
 pub(crate) struct Parsed {
-    pub(crate) options: Vec<Given>,
+    pub(crate) options: Vec<OptionArgument>,
     pub(crate) operands: Vec<Word>,
     /// Commands inside: the option, and the words after it.
     pub(crate) commands: Vec<(String, Vec<Word>)>,
@@ -25,7 +25,6 @@ pub(crate) struct Parsed {
 }
 
 impl Parsed {
-    /// All of them.
     pub(crate) fn read(tool: &Tool, words: &[Word]) -> Self {
         Self::until(tool, words, tool.wraps())
     }
@@ -94,7 +93,7 @@ impl Parsed {
         let Some(role) = tool.assignments.get(name).copied() else {
             return false;
         };
-        self.options.push(Given {
+        self.options.push(OptionArgument {
             name: name.to_owned(),
             value: Some(word.without(name.len() + 1)),
             role: Some(role),
@@ -118,7 +117,7 @@ impl Parsed {
             (None, Some(_)) => words.next().cloned(),
             (value, _) => value,
         };
-        self.options.push(Given {
+        self.options.push(OptionArgument {
             name: name.to_owned(),
             value,
             role,
@@ -145,7 +144,7 @@ impl Parsed {
                 Some(_) => words.next().cloned(),
             };
             let ends = role.is_some() && rest_is_there && skip > 0;
-            self.options.push(Given { name, value, role });
+            self.options.push(OptionArgument { name, value, role });
             if ends {
                 break;
             }

@@ -1,6 +1,7 @@
-//! What is known of programs: a table, and how a command's arguments are read by it.
+//! The table of known programs, and how it interprets a command's arguments.
 
 mod arguments;
+mod code;
 mod place;
 mod scripts;
 mod table;
@@ -8,7 +9,8 @@ mod table;
 use crate::needs::{Destination, Unsure};
 use crate::shell::Word;
 use crate::shell::walk::{Input, Walk};
-use arguments::{Given, Parsed};
+use arguments::{OptionArgument, Parsed};
+pub use place::destination;
 pub use table::{InvalidTable, Table};
 use table::{Role, Tool};
 
@@ -21,14 +23,18 @@ const SYSTEM: &[&str] = &[
     "/usr/local/bin/",
 ];
 
-/// Reads a command of a program that is none of the shell's own.
+/// Interprets a command that is not a shell builtin.
 pub(crate) fn run(walk: &mut Walk<'_, '_>, name: &str, arguments: &[Word]) {
     let table = walk.table;
     let short = SYSTEM.iter().find_map(|place| name.strip_prefix(place));
     if short.is_none() && name.contains('/') {
         walk.needs.program(name);
-        walk.read(&Word::Plain(name.to_owned()));
-        let why = format!("`{name}` is a program of its own");
+        let word = Word::Plain(name.to_owned());
+        walk.read(&word);
+        if walk.run_file(&word, arguments) {
+            return;
+        }
+        let why = format!("`{name}` is a separate program");
         walk.needs.unsure(Unsure::Everything, why);
         return;
     }
@@ -42,7 +48,17 @@ pub(crate) fn run(walk: &mut Walk<'_, '_>, name: &str, arguments: &[Word]) {
     if !tool.builtin {
         walk.needs.program(name);
     }
-    walk.apart(|walk| apply(walk, short, tool, arguments));
+    if matches!(
+        short,
+        "gcc" | "g++" | "cc" | "c++" | "clang" | "clang++" | "rustc" | "go"
+    ) {
+        walk.note_compiled(arguments);
+    }
+    walk.apart(|walk| {
+        if tool.language.as_deref() != Some("python") || !walk.python_module(arguments) {
+            apply(walk, short, tool, arguments);
+        }
+    });
 }
 
 /// Reads arguments by a tool's line of the table.
@@ -56,7 +72,11 @@ fn apply(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, arguments: &[Word]) {
     let parsed = Parsed::read(&case, arguments);
     use_options(walk, name, &case, &parsed);
     use_operands(walk, name, &case, &parsed);
-    always(walk, &case);
+    let followed = case
+        .follows
+        .as_deref()
+        .is_some_and(|what| walk.follow(what, name, &parsed));
+    always(walk, &case, followed);
 }
 
 /// The tool's first operand says what it does.
@@ -66,7 +86,7 @@ fn sub_command(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, arguments: &[Wo
     let rest = arguments.get(parsed.used..).unwrap_or_default();
     let Some((word, rest)) = rest.split_first() else {
         // By itself it only tells how it is used, unless the table says otherwise.
-        always(walk, tool);
+        always(walk, tool, false);
         return;
     };
     let sub = word.text().and_then(|text| tool.sub.get(text));
@@ -84,7 +104,7 @@ fn sub_command(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, arguments: &[Wo
 }
 
 fn use_options(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, parsed: &Parsed) {
-    let outside = |given: &&Given| given.is(&tool.from_outside);
+    let outside = |given: &&OptionArgument| given.is(&tool.from_outside);
     for given in parsed.options.iter().filter(outside) {
         if let (Some(role), Some(value)) = (given.role, &given.value) {
             use_word(walk, name, tool, role, value);
@@ -101,9 +121,15 @@ fn use_options(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, parsed: &Parsed
     }
     for given in parsed.options.iter().filter(|given| !outside(given)) {
         match (given.role, &given.value) {
+            (Some(Role::Code | Role::Program), Some(_)) if tool.language.is_some() => {
+                code_option(walk, name, tool, parsed, given);
+            }
             (Some(role), Some(value)) => use_word(walk, name, tool, role, value),
             (None, Some(value)) if value.source().contains('/') => {
-                let why = format!("`{name}` has no `{}` in the table of tools", given.name);
+                let why = format!(
+                    "`{name}` has no option `{}` in the table of tools",
+                    given.name
+                );
                 walk.needs.unsure(Unsure::Everything, why);
             }
             _ => {}
@@ -112,7 +138,7 @@ fn use_options(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, parsed: &Parsed
             let why = format!("`{name} {}`: {why}", given.name);
             walk.needs.unsure(Unsure::Everything, why);
         } else if let Some(whole) = tool.abbreviated(given) {
-            let why = format!("`{name} {}` can stand for `{whole}`", given.name);
+            let why = format!("`{name} {}` may mean `{whole}`", given.name);
             walk.needs.unsure(Unsure::Everything, why);
         }
     }
@@ -126,7 +152,7 @@ fn use_options(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, parsed: &Parsed
             })
             .collect();
         if words.is_empty() {
-            let why = format!("`{name} {name_of_option}` executes what is not known");
+            let why = format!("`{name} {name_of_option}` executes text that is not known");
             walk.needs.unsure(Unsure::Everything, why);
         }
         walk.call(&words);
@@ -161,20 +187,85 @@ fn use_operands(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, parsed: &Parse
                 script(walk, name, word, rest);
                 return;
             }
+            Some(Role::Program) => {
+                let rest = parsed.operands.get(index + 1..).unwrap_or_default();
+                program(walk, name, tool, word, rest);
+                return;
+            }
+            Some(Role::Awk) => {
+                let rest = parsed.operands.get(index + 1..).unwrap_or_default();
+                awk(walk, name, word, rest);
+            }
             Some(role) => use_word(walk, name, tool, role, word),
             None => {
-                let why = format!("`{name}` is given more than the table of tools knows");
+                let why = format!("`{name}` has more arguments than the table of tools describes");
                 walk.needs.unsure(Unsure::Everything, why);
             }
         }
     }
-    if tool.executes_input && parsed.operands.is_empty() {
+    // Code that an option brought is all that is executed.
+    let brought = parsed
+        .options
+        .iter()
+        .any(|given| matches!(given.role, Some(Role::Code | Role::Script)));
+    let from_input = matches!(parsed.operands.as_slice(), [])
+        || parsed.operands.first().and_then(Word::text) == Some("-");
+    if tool.executes_input && from_input && !brought {
         match walk.scope.input.clone() {
             Input::Text(text) if tool.input_is_shell => walk.script(&text, None),
+            Input::Text(text) if walk.code(tool.language.as_deref(), &text, None, &[]) => {}
             _ => {
                 let why = format!("`{name}` executes its input");
                 walk.needs.unsure(Unsure::Everything, why);
             }
+        }
+    }
+}
+
+/// Code, or a file with code, that an option names.
+fn code_option(
+    walk: &mut Walk<'_, '_>,
+    name: &str,
+    tool: &Tool,
+    parsed: &Parsed,
+    given: &OptionArgument,
+) {
+    let Some(value) = &given.value else {
+        return;
+    };
+    match (given.role, value) {
+        (Some(Role::Program), _) => program(walk, name, tool, value, &parsed.operands),
+        (_, Word::Plain(text))
+            if walk.code(tool.language.as_deref(), text, None, &parsed.operands) => {}
+        _ => use_word(walk, name, tool, Role::Code, value),
+    }
+}
+
+/// A file that is executed.
+fn program(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, word: &Word, arguments: &[Word]) {
+    if word.text() == Some("-") {
+        // The standard input.
+        return;
+    }
+    let text = walk.file_of(word);
+    let path = walk.path(word, Unsure::Reads);
+    if let (Some(text), Some(path)) = (text, path)
+        && walk.code(tool.language.as_deref(), &text, Some(&path), arguments)
+    {
+        walk.needs.read(path);
+        return;
+    }
+    use_word(walk, name, tool, Role::Program, word);
+}
+
+/// A program of awk.
+fn awk(walk: &mut Walk<'_, '_>, name: &str, word: &Word, arguments: &[Word]) {
+    match word {
+        Word::Plain(text) if scripts::awk_only_prints(text) => {}
+        Word::Plain(text) if walk.code(Some("awk"), text, None, arguments) => {}
+        _ => {
+            let why = format!("`{name}` executes code that is not analysed");
+            walk.needs.unsure(Unsure::Everything, why);
         }
     }
 }
@@ -195,7 +286,7 @@ fn wrapped(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, parsed: &Parsed, wo
     if !tool.appends.is_empty() {
         let given = Word::Open {
             known: String::new(),
-            source: format!("what `{name}` is given"),
+            source: format!("the input of `{name}`"),
         };
         let replaced = parsed
             .options
@@ -217,7 +308,7 @@ fn wrapped(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, parsed: &Parsed, wo
 }
 
 /// What a tool needs whatever its arguments are.
-fn always(walk: &mut Walk<'_, '_>, tool: &Tool) {
+fn always(walk: &mut Walk<'_, '_>, tool: &Tool, followed: bool) {
     for path in &tool.reads {
         walk.place(path, Walk::read);
     }
@@ -230,7 +321,7 @@ fn always(walk: &mut Walk<'_, '_>, tool: &Tool) {
     if let Some(remote) = &tool.remote {
         walk.needs.destination(Destination::Remote(remote.clone()));
     }
-    if let Some(why) = &tool.unknown {
+    if let Some(why) = tool.unknown.as_ref().filter(|_| !followed) {
         walk.needs.unsure(Unsure::Everything, why.clone());
     }
 }
@@ -243,7 +334,10 @@ fn script(walk: &mut Walk<'_, '_>, name: &str, word: &Word, arguments: &[Word]) 
             walk.script(text, Some(given));
         }
         other => {
-            let why = format!("`{name}` executes what is not known: {}", other.source());
+            let why = format!(
+                "`{name}` executes text that is not known: {}",
+                other.source()
+            );
             walk.needs.unsure(Unsure::Everything, why);
         }
     }
@@ -273,7 +367,7 @@ fn use_word(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, role: Role, word: 
         Role::Sed if word.text().is_some_and(scripts::sed_only_edits) => {}
         Role::Awk if word.text().is_some_and(scripts::awk_only_prints) => {}
         Role::Code | Role::Sed | Role::Awk => {
-            let why = format!("`{name}` executes code that is not read");
+            let why = format!("`{name}` executes code that is not analysed");
             walk.needs.unsure(Unsure::Everything, why);
         }
         Role::Program => {
@@ -316,7 +410,7 @@ fn use_word(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, role: Role, word: 
         Role::Package => walk.package(name, word, tool.contacts.as_deref()),
         Role::Unknown => {
             let why = format!(
-                "`{name}` is told {} in a way that is not read",
+                "`{name}` gets {} in a form that is not analysed",
                 word.source()
             );
             walk.needs.unsure(Unsure::Everything, why);
@@ -336,7 +430,7 @@ fn beside(word: &Word) -> Word {
     }
 }
 
-impl Given {
+impl OptionArgument {
     /// Whether it is this option.
     fn is(&self, names: &[String]) -> bool {
         names.contains(&self.name)

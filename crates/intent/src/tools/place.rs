@@ -54,7 +54,10 @@ impl Walk<'_, '_> {
     }
 
     fn not_known(&mut self, tool: &str, word: &Word) {
-        let why = format!("where `{tool}` connects to is not known: {}", word.source());
+        let why = format!(
+            "the host that `{tool}` connects to is not known: {}",
+            word.source()
+        );
         self.needs.unsure(Unsure::Destinations, why);
     }
 
@@ -163,7 +166,7 @@ impl Walk<'_, '_> {
             (Word::Plain(_), _) if is_path => {
                 let path = path.strip_prefix("file:").unwrap_or(path).to_owned();
                 self.read(&Word::Plain(path));
-                let why = format!("`{tool}` executes what the package holds");
+                let why = format!("`{tool}` executes code from the package");
                 self.needs.unsure(Unsure::Everything, why);
             }
             (Word::Plain(_) | Word::Pattern { .. }, Some(bundle)) => {
@@ -193,6 +196,18 @@ impl Walk<'_, '_> {
             _ => self.not_known("a redirection", word),
         }
         true
+    }
+}
+
+/// Where a URL leads, if it leads to a host that is known. `whole` says whether the text is all of
+/// it.
+pub fn destination(url: &str, whole: bool) -> Option<Destination> {
+    match address(url, whole)? {
+        Address::Host { name, port } => {
+            let name = name.trim_matches(['[', ']']).to_ascii_lowercase();
+            Some(Destination::Host { name, port })
+        }
+        Address::File(_) => None,
     }
 }
 

@@ -1,6 +1,7 @@
 //! The table of tools as it is written.
 
-use super::arguments::{Given, Parsed};
+use super::arguments::{OptionArgument, Parsed};
+use crate::sources::Sources;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -16,6 +17,7 @@ const SHIPPED: &str = include_str!("../../../../policies/tools.toml");
 pub struct Table {
     pub(crate) environment: Environment,
     tools: BTreeMap<&'static str, Line>,
+    pub(crate) sources: Option<Box<dyn Sources>>,
 }
 
 /// A tool's part of the text, and what it says.
@@ -54,14 +56,14 @@ fn header(line: &'static str) -> Option<&'static str> {
     line.starts_with('[').then(|| name.split(ends).next())?
 }
 
-/// A table that does not say what a table says.
+/// Why a table of tools is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidTable {
-    /// It is no table, or has something else in it.
-    #[error("the table of tools cannot be read: {0}")]
+    /// It cannot be parsed.
+    #[error("cannot parse the table of tools: {0}")]
     Text(#[from] toml::de::Error),
-    /// Nothing is said of variables.
-    #[error("the table of tools says nothing of variables: [environment] is missing")]
+    /// The section on environment variables is missing.
+    #[error("the table of tools has no section [environment]")]
     NoEnvironment,
 }
 
@@ -96,13 +98,11 @@ fn fits(entry: &str, name: &str) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Role {
-    /// Nothing that matters here.
     Text,
     /// A path that is read.
     Read,
     /// A path that is written, made or removed.
     Write,
-    /// Both.
     Change,
     /// A path that is removed with all that is in it.
     Remove,
@@ -112,7 +112,6 @@ pub(crate) enum Role {
     Directory,
     /// A URL, or a host without its scheme.
     Url,
-    /// A host.
     Host,
     /// A remote of the repository, or its URL.
     Remote,
@@ -189,6 +188,10 @@ pub(crate) struct Tool {
     pub(crate) executes_input: bool,
     /// And that is a script of the shell.
     pub(crate) input_is_shell: bool,
+    /// The language of the code that it executes.
+    pub(crate) language: Option<String>,
+    /// The kind of file that says what it executes: where that can be read, no more is unknown.
+    pub(crate) follows: Option<String>,
     /// Lines that hold instead in a case.
     cases: Vec<Case>,
     /// What it does by its first operand.
@@ -240,7 +243,20 @@ impl Table {
         take(begun, at);
         let text: Text = toml::from_str(environment.unwrap_or_default())?;
         let environment = text.environment.ok_or(InvalidTable::NoEnvironment)?;
-        Ok(Table { environment, tools })
+        Ok(Table {
+            environment,
+            tools,
+            sources: None,
+        })
+    }
+
+    /// The same table, for a reader that follows files and code.
+    #[must_use]
+    pub fn following(self, sources: Box<dyn Sources>) -> Self {
+        Table {
+            sources: Some(sources),
+            ..self
+        }
     }
 
     fn line(&self, name: &str) -> Option<&Tool> {
@@ -306,7 +322,7 @@ impl Tool {
     }
 
     /// The option of the table for which a shorter one can stand, as most programs have it.
-    pub(crate) fn abbreviated(&self, given: &Given) -> Option<&str> {
+    pub(crate) fn abbreviated(&self, given: &OptionArgument) -> Option<&str> {
         if given.role.is_some() || !given.name.starts_with("--") {
             return None;
         }

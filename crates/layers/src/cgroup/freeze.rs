@@ -43,7 +43,7 @@ impl Cgroup {
                 groups,
             } => {
                 let (_, source) = groups.first().ok_or(CgroupError::NoFreezer)?;
-                let freezer = Group::make(parent, name)?;
+                let freezer = Group::make(parent, name, "tasks")?;
                 gather(source, &freezer)?;
                 freezer.write("freezer.state", "FROZEN")?;
                 wait_for(&freezer, "frozen", || {

@@ -2,6 +2,7 @@
 
 use super::CgroupError;
 use ironcage_sys::rustix;
+use ironcage_sys::spent::close_later;
 use rustix::fs::{Access, AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,13 +21,16 @@ const LOCKING_TRIES: u32 = 10;
 pub(super) struct Group {
     path: PathBuf,
     directory: OwnedFd,
+    /// The file by which processes enter it, opened for writing. Not there any more where the
+    /// process that enters has taken it.
+    entry: Option<OwnedFd>,
     removed: bool,
 }
 
 impl Group {
     /// Makes a group and locks its directory for as long as this process lives, so that `sweep`
     /// in another process can tell it from one whose maker was killed.
-    pub(super) fn make(parent: &Path, name: &str) -> Result<Group, CgroupError> {
+    pub(super) fn make(parent: &Path, name: &str, entry: &str) -> Result<Group, CgroupError> {
         let path = parent.join(name);
         let failed = |errno: Errno| CgroupError::Make {
             path: path.clone(),
@@ -35,11 +39,12 @@ impl Group {
         let mut last = Errno::NOENT;
         for _ in 0..MAKING_TRIES {
             rustix::fs::mkdir(&path, Mode::from_raw_mode(0o755)).map_err(failed)?;
-            match open_and_lock(&path) {
-                Ok(directory) => {
+            match open_and_lock(&path, entry) {
+                Ok((directory, entry)) => {
                     return Ok(Group {
                         path,
                         directory,
+                        entry: Some(entry),
                         removed: false,
                     });
                 }
@@ -53,9 +58,11 @@ impl Group {
     #[cfg(test)]
     pub(super) fn adopt(path: &Path) -> Group {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = rustix::fs::open(path, flags, Mode::empty()).unwrap();
         Group {
             path: path.to_owned(),
-            directory: rustix::fs::open(path, flags, Mode::empty()).unwrap(),
+            entry: None,
+            directory,
             removed: true,
         }
     }
@@ -72,14 +79,12 @@ impl Group {
         rustix::fs::accessat(&self.directory, file, Access::EXISTS, AtFlags::empty()).is_ok()
     }
 
-    pub(super) fn open_for_writing(&self, file: &str) -> Result<OwnedFd, CgroupError> {
-        rustix::fs::openat(
-            &self.directory,
-            file,
-            OFlags::WRONLY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )
-        .map_err(|errno| self.write_error(file, "", errno))
+    pub(super) fn entry(&self) -> Option<&OwnedFd> {
+        self.entry.as_ref()
+    }
+
+    pub(super) fn take_entry(&mut self) -> Option<OwnedFd> {
+        self.entry.take()
     }
 
     pub(super) fn write(&self, file: &str, value: &str) -> Result<(), CgroupError> {
@@ -147,8 +152,9 @@ impl Drop for Group {
     }
 }
 
-/// Opens a group's directory and locks it. Fails where it has been removed in between.
-fn open_and_lock(path: &Path) -> Result<OwnedFd, Errno> {
+/// Opens a group's directory and locks it, and opens its entry. Fails where it has been removed in
+/// between.
+fn open_and_lock(path: &Path, entry: &str) -> Result<(OwnedFd, OwnedFd), Errno> {
     let directory = rustix::fs::open(
         path,
         OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
@@ -164,8 +170,9 @@ fn open_and_lock(path: &Path) -> Result<OwnedFd, Errno> {
             Ok(()) => break,
         }
     }
-    rustix::fs::accessat(&directory, "cgroup.procs", Access::EXISTS, AtFlags::empty())?;
-    Ok(directory)
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    let entry = rustix::fs::openat(&directory, entry, flags, Mode::empty())?;
+    Ok((directory, entry))
 }
 
 /// Makes controllers available to the children of a group that is ours by delegation.
@@ -193,7 +200,11 @@ fn write_at(directory: BorrowedFd<'_>, file: &str, value: &str) -> Result<(), Er
         Mode::empty(),
     )?;
     // The kernel takes such a value in one write or refuses it.
-    rustix::io::write(&file, value.as_bytes()).map(|_| ())
+    // A traced process gets signals that others would not, such as that a child has ended, and the
+    // kernel lets one interrupt a new limit on memory.
+    let written = rustix::io::retry_on_intr(|| rustix::io::write(&file, value.as_bytes()));
+    close_later(file);
+    written.map(drop)
 }
 
 fn read_at(directory: BorrowedFd<'_>, file: &str) -> Result<String, Errno> {
@@ -206,9 +217,12 @@ fn read_at(directory: BorrowedFd<'_>, file: &str) -> Result<String, Errno> {
     let mut bytes = Vec::with_capacity(4096);
     loop {
         bytes.reserve(2048);
-        if rustix::io::read(&file, rustix::buffer::spare_capacity(&mut bytes))? == 0 {
+        let read = rustix::io::read(&file, rustix::buffer::spare_capacity(&mut bytes))?;
+        // The kernel gives these files in one piece: what does not fill the buffer was all.
+        if read < 2048 {
             break;
         }
     }
+    close_later(file);
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -19,7 +19,7 @@ pub use freeze::Frozen;
 pub use sweep::sweep;
 
 use group::Group;
-use ironcage_host::CgroupHost;
+use ironcage_host::{CgroupHost, NoCgroup};
 use ironcage_model::{CageId, LimitKind, bytes_as_written};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -81,64 +81,36 @@ pub fn has_controller(host: &CgroupHost, controller: &str) -> bool {
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
     /// The host gives no cgroups.
-    #[error("no cgroup can be made: {why}")]
-    Unavailable {
-        /// Why.
-        why: String,
-    },
+    #[error("cannot create a cgroup: {}", why.with_remedy())]
+    Unavailable { why: NoCgroup },
     /// A limit was asked for whose controller is missing.
     #[error("the cgroup controller `{controller}` is not available to this process")]
-    MissingController {
-        /// The controller.
-        controller: &'static str,
-    },
+    MissingController { controller: &'static str },
     /// A group could not be made.
-    #[error("cannot make the cgroup {}", path.display())]
-    Make {
-        /// The group.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    #[error("cannot create the cgroup {}", path.display())]
+    Make { path: PathBuf, source: io::Error },
     /// Another scope of the same cage has limits of its own.
     #[error(
         "another command of this cage has limits of its own ({}); wait until it has ended",
         path.display()
     )]
-    Taken {
-        /// Its group.
-        path: PathBuf,
-    },
+    Taken { path: PathBuf },
     /// A value was refused.
     #[error("cannot write `{value}` to {}", path.display())]
     Write {
-        /// The file.
         path: PathBuf,
-        /// The value.
         value: String,
-        /// Why.
         source: io::Error,
     },
     /// A value could not be read.
     #[error("cannot read {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// A group could not be removed in the time allowed.
     #[error("cannot remove the cgroup {}", path.display())]
-    Remove {
-        /// The group.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Remove { path: PathBuf, source: io::Error },
     /// The group did not freeze, or some process did not die, in the time allowed.
     #[error("the cgroup {} did not become {wanted} in time", path.display())]
     TimedOut {
-        /// The group.
         path: PathBuf,
         /// The state waited for.
         wanted: &'static str,
@@ -151,7 +123,6 @@ pub enum CgroupError {
 /// A limit that the group's processes ran into.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CgroupHit {
-    /// Which one.
     pub limit: LimitKind,
     /// Its value as a person writes it.
     pub value: String,
@@ -246,12 +217,14 @@ impl Cgroup {
                 CgroupHost::None { why } => {
                     return Err(CgroupError::Unavailable { why: why.clone() });
                 }
-                CgroupHost::V2 { parent, .. } => Tree::V2(Group::make(parent, &name)?),
+                CgroupHost::V2 { parent, .. } => {
+                    Tree::V2(Group::make(parent, &name, "cgroup.procs")?)
+                }
                 CgroupHost::V1(v1) => {
                     let mut groups = Vec::with_capacity(3);
                     for controller in limits.wanted() {
                         if let Some(parent) = v1.controllers.get(controller) {
-                            groups.push((controller, Group::make(parent, &name)?));
+                            groups.push((controller, Group::make(parent, &name, "tasks")?));
                         }
                     }
                     let freezer = v1.controllers.get("freezer").cloned();
@@ -285,13 +258,19 @@ impl Cgroup {
     ///
     /// In version 1 they are `tasks` files: the kernel moves the writing thread without the lock
     /// over all forks and exits, because a thread that is writing neither exits nor execs.
-    pub fn entries(&self) -> Result<Vec<OwnedFd>, CgroupError> {
-        match &self.tree {
-            Tree::V2(group) => Ok(vec![group.open_for_writing("cgroup.procs")?]),
-            Tree::V1 { groups, .. } => groups
-                .iter()
-                .map(|(_, group)| group.open_for_writing("tasks"))
-                .collect(),
+    pub fn entries(&self) -> io::Result<Vec<OwnedFd>> {
+        let entries = self.groups().filter_map(Group::entry);
+        entries.map(OwnedFd::try_clone).collect()
+    }
+
+    /// The same, out of the child's own copy of this.
+    pub fn take_entries(&mut self) -> Vec<OwnedFd> {
+        match &mut self.tree {
+            Tree::V2(group) => group.take_entry().into_iter().collect(),
+            Tree::V1 { groups, .. } => {
+                let groups = groups.iter_mut();
+                groups.filter_map(|(_, group)| group.take_entry()).collect()
+            }
         }
     }
 
@@ -434,7 +413,15 @@ impl Cgroup {
     }
 
     /// Removes the group, waiting some milliseconds for processes that are still going away.
+    /// Descriptors of a group that is gone stay open: the caller is about to end.
     pub fn remove(mut self) -> Result<(), CgroupError> {
+        let removed = self.remove_groups();
+        std::mem::forget(self);
+        removed
+    }
+
+    /// As [`remove`](Self::remove), for a caller that goes on: closes the descriptors, too.
+    pub fn remove_and_close(mut self) -> Result<(), CgroupError> {
         self.remove_groups()
     }
 

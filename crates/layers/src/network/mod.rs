@@ -1,12 +1,16 @@
-//! The cage's own network namespace: loopback and nothing else, or the doorway to the door.
+//! The cage's own network namespace: loopback and nothing else, or the sockets of the egress proxy.
 
-mod doorway;
 mod netlink;
+mod proxy_sockets;
 
-pub use doorway::{Doorway, OWN_V4, OWN_V6, delivery_messages, doorway};
+pub use proxy_sockets::{
+    OWN_V4, OWN_V6, ProxySockets, delivery_messages, denying_resolver, proxy_sockets,
+};
 
 use crate::error::{Doing, LayerError};
 use ironcage_model::Layer;
+use ironcage_sys::rustix::fs::{Mode, OFlags, open};
+use ironcage_sys::rustix::io::write;
 use ironcage_sys::rustix::system::sethostname;
 
 /// Brings the loopback interface up.
@@ -18,7 +22,13 @@ pub fn loopback_up() -> Result<(), LayerError> {
 /// own, and servers expect to listen on 80. Where `/proc/sys` is read-only, as in some
 /// containers, they stay closed as on any system: a convenience, not a layer.
 pub fn open_low_ports() {
-    let _ = std::fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0");
+    const FILE: &str = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
+    let opened = open(FILE, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
+    if let Ok(file) = opened {
+        let _ = write(&file, b"0");
+        // Its caller ends soon, and closes all at once.
+        std::mem::forget(file);
+    }
 }
 
 /// Sets the host name of the cage's UTS namespace.

@@ -117,13 +117,11 @@ fn answers(mut packet: &[u8]) -> Vec<(u32, i32)> {
 pub(super) struct Body(Vec<u8>);
 
 impl Body {
-    /// Bytes as they are.
     pub(super) fn raw(&mut self, bytes: &[u8]) -> &mut Self {
         self.0.extend(bytes);
         self
     }
 
-    /// One attribute.
     pub(super) fn attribute(&mut self, kind: u16, value: &[u8]) -> &mut Self {
         self.0.extend(((4 + value.len()) as u16).to_ne_bytes());
         self.0.extend(kind.to_ne_bytes());

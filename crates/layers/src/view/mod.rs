@@ -4,29 +4,34 @@
 //! the host is attached: so nothing is ever created in a tree of the host's. Then mounts are
 //! attached, each target opened once as a handle below the new root, following no link.
 
+mod layout;
 mod mounts;
 mod nodes;
 
-use crate::authorities;
 use crate::error::{LayerError, shown};
-use crate::hiding::{Covers, HIDDEN_DIRECTORY, HIDDEN_FILE};
-use crate::overlay::{LAYERS, Layers, MAP_OWNER, Place, UPPER, WORK};
 pub use crate::shared::Shared;
-use ironcage_plan::{Access, Item, NodeKind, Owner, ViewOp};
+use ironcage_model::{Layer, StartCode};
+use ironcage_plan::{Access, NodeKind, Owner, ViewOp};
 use ironcage_sys::mount::{
-    AttributeChange, MountAttributes, clone_source, open_below, set_attributes,
+    AttributeChange, MountAttributes, clone_source, clone_source_with, clone_with, open_below,
+    set_attributes,
 };
 use ironcage_sys::rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, chmodat, fstat, openat, symlinkat,
+    AtFlags, CWD, FileType, Mode, OFlags, RawDir, fstat, openat, statat,
 };
 use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::mount::{
-    MountAttrFlags, MoveMountFlags, UnmountFlags, move_mount, unmount,
+    MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, move_mount, unmount,
 };
-use ironcage_sys::rustix::process::{fchdir, pivot_root};
-pub(crate) use mounts::{clone_tree, doing, make_filesystem, relative, stop_propagation};
-use std::cell::{OnceCell, RefCell};
+use ironcage_sys::rustix::process::{fchdir, getegid, geteuid, pivot_root};
+pub(crate) use mounts::{
+    clone_tree, doing, make_filesystem, mount_new, relative, stop_propagation,
+};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::BTreeSet;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 /// A user namespace that maps the owner of files on disk to the agent.
@@ -73,11 +78,41 @@ pub enum Processes {
 pub struct View<'a> {
     root: OwnedFd,
     proc: OwnedFd,
+    /// Where the root is mounted as long as it is not the caller's.
+    place: &'static str,
+    processes: Processes,
     setting: Setting<'a>,
-    pub(crate) covers: OnceCell<Covers>,
+    /// Whether the nodes that cover others can be mounted.
+    pub(crate) covers: Cell<bool>,
     foreign: RefCell<Vec<PathBuf>>,
+    /// Overlays that are made and not in their place yet.
+    made: RefCell<Vec<(PathBuf, OwnedFd)>>,
     overlays: RefCell<Vec<OwnedFd>>,
+    /// Directories on the cage's own tmpfs, relative to the root.
+    directories: RefCell<BTreeSet<PathBuf>>,
+    /// Files on it that were just written.
+    written: RefCell<Vec<OwnedFd>>,
+    /// What is in the root of the process file system.
+    kernel_files: OnceCell<Vec<KernelFile>>,
+    /// Descriptors that are no longer needed: closing each would be a fifth of the calls by which
+    /// a view is made.
+    spent: RefCell<Vec<OwnedFd>>,
+    /// Those of them that are roots of mounts, and where these stand.
+    places: RefCell<Vec<(PathBuf, OwnedFd)>>,
+    /// Whether what this process makes belongs to somebody else than the agent.
+    gives_to_agent: bool,
+    /// A mount of the root's storage without anything mounted in it, where nodes are made after
+    /// mounts: so nothing is created in a tree of the host's then, either.
+    bare_storage: Option<OwnedFd>,
+    /// Whether the nodes that cover others are there.
+    laid_out: Cell<bool>,
 }
+
+/// A name in the root of the process file system, and what it stands for.
+type KernelFile = (Box<[u8]>, NodeKind);
+
+/// As many descriptors are left open, at most: a plan can have thousands of operations.
+const MOST_SPENT: usize = 256;
 
 /// Handles of a view that was entered.
 #[derive(Debug)]
@@ -88,6 +123,9 @@ pub struct Entered {
     pub storage: OwnedFd,
     /// The copy-on-write views, for [`renew`](crate::overlay::renew).
     pub overlays: Vec<OwnedFd>,
+    /// Places of the view at which something is mounted, each with its root: the last one of a
+    /// place is what stands there.
+    pub places: Vec<(PathBuf, OwnedFd)>,
 }
 
 impl<'a> View<'a> {
@@ -100,7 +138,6 @@ impl<'a> View<'a> {
         let proc = match processes {
             Processes::Own => make_filesystem(
                 "proc",
-                &[],
                 MountAttrFlags::MOUNT_ATTR_NOSUID
                     | MountAttrFlags::MOUNT_ATTR_NODEV
                     | MountAttrFlags::MOUNT_ATTR_NOEXEC,
@@ -118,15 +155,6 @@ impl<'a> View<'a> {
                 || "open /proc".into(),
             )?,
         };
-        let root = make_filesystem(
-            "tmpfs",
-            &[
-                ("size", &setting.bytes.to_string()),
-                ("nr_inodes", &setting.inodes.to_string()),
-                ("mode", "0755"),
-            ],
-            MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV,
-        )?;
         // Any directory would do as the place: it is in a namespace that nobody else sees,
         // and gone after pivot_root. These exist everywhere; files of the host's /proc may
         // still be needed, those of /proc/fs never.
@@ -134,24 +162,124 @@ impl<'a> View<'a> {
             Processes::Own => "/proc",
             Processes::Hosts { .. } => "/proc/fs",
         };
-        doing(
-            move_mount(
-                &root,
-                "",
-                CWD,
-                place,
-                MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
-            ),
-            || "attach the new root".into(),
-        )?;
+        let (bytes, inodes) = (setting.bytes, setting.inodes);
+        let data = format!("size={bytes},nr_inodes={inodes},mode=0755");
+        let flags = MountFlags::NOSUID | MountFlags::NODEV;
+        mount_new("tmpfs", Path::new(place), flags, &data)?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = openat(CWD, place, flags, Mode::empty());
+        let root = doing(root, || "open the new root".into())?;
+        // What this process makes belongs to it: without root it is the agent already.
+        let own = (geteuid().as_raw(), getegid().as_raw());
         Ok(View {
             root,
             proc,
+            gives_to_agent: setting.agent != own,
+            place,
+            processes,
             setting,
-            covers: OnceCell::new(),
-            foreign: RefCell::new(Vec::new()),
-            overlays: RefCell::new(Vec::new()),
+            covers: Cell::new(false),
+            foreign: RefCell::default(),
+            made: RefCell::default(),
+            overlays: RefCell::default(),
+            directories: RefCell::default(),
+            written: RefCell::default(),
+            kernel_files: OnceCell::new(),
+            spent: RefCell::default(),
+            places: RefCell::default(),
+            bare_storage: None,
+            laid_out: Cell::new(false),
         })
+    }
+
+    /// Allows nodes to be made after mounts. Before anything is mounted.
+    pub fn keep_bare_storage(&mut self) -> Result<(), LayerError> {
+        self.bare_storage = Some(self.open_storage()?);
+        Ok(())
+    }
+
+    /// Goes on with other settings, for a view that was begun before they were known. Size and
+    /// agent stay what they are.
+    pub fn with_setting<'b>(self, authority: &'b str, owner_maps: &'b [OwnerMap]) -> View<'b> {
+        let View {
+            root,
+            proc,
+            place,
+            processes,
+            setting,
+            covers,
+            foreign,
+            made,
+            overlays,
+            directories,
+            written,
+            kernel_files,
+            spent,
+            places,
+            gives_to_agent,
+            bare_storage,
+            laid_out,
+        } = self;
+        View {
+            root,
+            proc,
+            place,
+            processes,
+            setting: Setting {
+                bytes: setting.bytes,
+                inodes: setting.inodes,
+                agent: setting.agent,
+                authority,
+                owner_maps,
+                shared: &[],
+            },
+            covers,
+            foreign,
+            made,
+            overlays,
+            directories,
+            written,
+            kernel_files,
+            spent,
+            places,
+            gives_to_agent,
+            bare_storage,
+            laid_out,
+        }
+    }
+
+    /// Where nodes are made.
+    pub(crate) fn nodes(&self) -> BorrowedFd<'_> {
+        self.bare_storage.as_ref().unwrap_or(&self.root).as_fd()
+    }
+
+    /// Takes a descriptor that is no longer needed.
+    pub(crate) fn spend(&self, descriptor: OwnedFd) {
+        let mut spent = self.spent.borrow_mut();
+        if spent.len() < MOST_SPENT {
+            spent.push(descriptor);
+        }
+    }
+
+    /// Takes the root of a mount that stands at a place of the view.
+    fn stands(&self, target: &Path, root: OwnedFd) {
+        let mut places = self.places.borrow_mut();
+        // What is not remembered must not leave an earlier one as the last of its place.
+        places.retain(|(place, _)| place != target);
+        if places.len() < MOST_SPENT {
+            places.push((target.to_owned(), root));
+        }
+    }
+
+    /// A place of the view as a path of the namespace in which it is built. Only for what is on
+    /// the cage's own tmpfs or the kernel's own: nobody else has been there.
+    pub(crate) fn outside(&self, target: &Path) -> PathBuf {
+        Path::new(self.place).join(relative(target))
+    }
+
+    /// How many overlays were made.
+    pub(crate) fn made_so_far(&self) -> usize {
+        self.overlays.borrow().len()
     }
 
     /// Keeps the handle by which an overlay is told to look at its layers anew.
@@ -172,89 +300,6 @@ impl<'a> View<'a> {
     /// is mounted in it: only the storage itself is to be seen through it.
     pub fn open_storage(&self) -> Result<OwnedFd, LayerError> {
         clone_tree(self.root.as_fd(), false, Path::new("/"))
-    }
-
-    /// Makes the nodes that the operations need.
-    pub fn lay_out(&self, ops: &[Item<ViewOp>]) -> Result<(), LayerError> {
-        self.directory(Path::new(HIDDEN_DIRECTORY), 0o700)?;
-        self.file(Path::new(HIDDEN_FILE), b"", 0o000)?;
-        doing(
-            chmodat(
-                &self.root,
-                HIDDEN_DIRECTORY,
-                Mode::empty(),
-                AtFlags::empty(),
-            ),
-            || "close the hidden directory".into(),
-        )?;
-        for item in ops {
-            match &item.what {
-                ViewOp::Directory {
-                    target,
-                    mode,
-                    agents,
-                } => {
-                    self.directory(target, *mode)?;
-                    if *agents {
-                        self.give_to_agent(target)?;
-                    }
-                }
-                ViewOp::Symlink { target, to } => {
-                    let make = || symlinkat(to, &self.root, relative(target));
-                    let made = self.with_parents(target, make)?;
-                    doing(made, || format!("make the link {}", shown(target)))?;
-                }
-                ViewOp::File {
-                    target,
-                    content,
-                    mode,
-                } => {
-                    self.file(target, content.as_bytes(), *mode)?;
-                    // Some programs, ssh among them, refuse settings of somebody else's.
-                    self.give_to_agent(target)?;
-                }
-                ViewOp::Authorities {
-                    target,
-                    bundles,
-                    java,
-                } => {
-                    let content = authorities::content(bundles, self.setting.authority, *java);
-                    let content = doing(content, || {
-                        format!("gather authorities for {}", shown(target))
-                    })?;
-                    self.file(target, &content, 0o444)?;
-                }
-                ViewOp::Bind { target, kind, .. } => match kind {
-                    NodeKind::Directory => self.directory(target, 0o755)?,
-                    NodeKind::File => self.empty_file(target)?,
-                },
-                ViewOp::Overlay {
-                    lower,
-                    target,
-                    owner,
-                    memory,
-                    ..
-                } => {
-                    self.directory(target, 0o755)?;
-                    if owner.is_some() {
-                        self.directory(Path::new(LAYERS), 0o700)?;
-                    }
-                    if let Some(place) = memory {
-                        self.make_memory(lower, Path::new(place), *owner)?;
-                    }
-                }
-                ViewOp::Proc => self.directory(Path::new("/proc"), 0o555)?,
-                ViewOp::Terminals => self.directory(Path::new("/dev/pts"), 0o755)?,
-                ViewOp::Ephemeral { .. }
-                | ViewOp::Cover { .. }
-                | ViewOp::Pin { .. }
-                | ViewOp::Hide { .. }
-                | ViewOp::MaskProc { .. }
-                | ViewOp::ReadOnlyProc { .. }
-                | ViewOp::Seal => {}
-            }
-        }
-        Ok(())
     }
 
     /// Carries out one operation.
@@ -297,27 +342,20 @@ impl<'a> View<'a> {
                 owner,
                 ..
             } => self.bind(source, target, *access, *owner),
-            ViewOp::Overlay {
-                lower,
-                target,
-                upper,
-                work,
-                memory,
-                owner,
-                of: _,
-                locked: _,
-            } => match memory {
-                None => self.overlay(Layers { lower, upper, work }, target, (*owner, Place::Host)),
-                Some(place) => {
-                    let place = Path::new(place);
-                    let (upper, work) = (&place.join(UPPER), &place.join(WORK));
-                    self.overlay(
-                        Layers { lower, upper, work },
-                        target,
-                        (*owner, Place::Memory),
-                    )
-                }
-            },
+            ViewOp::Overlay { target, .. } => {
+                let mut made = self.made.borrow_mut();
+                let Some(index) = made.iter().position(|(place, _)| place == target) else {
+                    return doing(Err(Errno::NOENT), || {
+                        format!("find the overlay of {}", shown(target))
+                    });
+                };
+                let (_, handle) = made.swap_remove(index);
+                self.attach(&handle, target)?;
+                self.stands(target, handle);
+                self.is_foreign(target);
+                Ok(())
+            }
+            ViewOp::Supervisor { target, .. } => Err(unbound(target)),
             ViewOp::Pin { target, access } => {
                 let set = match access {
                     Access::Read => base.with(MountAttributes::READ_ONLY),
@@ -330,12 +368,7 @@ impl<'a> View<'a> {
             ViewOp::MaskProc { target, instead } => match (self.kind_of(target)?, instead) {
                 (None, _) => Ok(()),
                 (Some(kind), None) => self.hide(target, kind),
-                (Some(_), Some(file)) => {
-                    let set = base
-                        .with(MountAttributes::READ_ONLY)
-                        .with(MountAttributes::NO_EXEC);
-                    self.cover(Path::new(file), target, set, false)
-                }
+                (Some(_), Some(file)) => self.cover_with(file, target),
             },
             ViewOp::ReadOnlyProc { target } => match self.kind_of(target)? {
                 Some(_) => {
@@ -346,16 +379,13 @@ impl<'a> View<'a> {
                 }
                 None => Ok(()),
             },
-            ViewOp::Terminals => {
-                let terminals = make_filesystem(
-                    "devpts",
-                    // The kernel counts the terminals of all instances together: one cage gets some.
-                    &[("mode", "0620"), ("ptmxmode", "0666"), ("max", "128")],
-                    MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC,
-                )?;
-                let target = Path::new("/dev/pts");
-                self.attach(&terminals, target)
-            }
+            // The kernel counts the terminals of all instances together: one cage gets some.
+            ViewOp::Terminals => mount_new(
+                "devpts",
+                &self.outside(Path::new("/dev/pts")),
+                MountFlags::NOSUID | MountFlags::NOEXEC,
+                "newinstance,mode=0620,ptmxmode=0666,max=128",
+            ),
             ViewOp::Seal => doing(
                 set_attributes(
                     self.root.as_fd(),
@@ -387,11 +417,15 @@ impl<'a> View<'a> {
 
     /// Makes the view the root and lets the old one go. The caller's working directory is
     /// the new root.
+    ///
+    /// Descriptors that were needed on the way stay open: the caller is the first process of a
+    /// cage, which closes all but its own in one call before it starts anything.
     pub fn enter(self) -> Result<Entered, LayerError> {
+        std::mem::forget(self.spent.into_inner());
         doing(fchdir(&self.root), || "enter the new root".into())?;
         doing(pivot_root(".", "."), || "pivot into the new root".into())?;
         doing(unmount(".", UnmountFlags::DETACH), || {
-            "let the old root go".into()
+            "unmount the old root".into()
         })?;
         doing(ironcage_sys::rustix::process::chdir("/"), || {
             "enter the root".into()
@@ -400,6 +434,7 @@ impl<'a> View<'a> {
             proc: self.proc,
             storage: self.root,
             overlays: self.overlays.into_inner(),
+            places: self.places.into_inner(),
         })
     }
 
@@ -414,6 +449,7 @@ impl<'a> View<'a> {
             proc: self.proc,
             storage: self.root,
             overlays: self.overlays.into_inner(),
+            places: self.places.into_inner(),
         })
     }
 
@@ -424,9 +460,6 @@ impl<'a> View<'a> {
         access: Access,
         owner: Option<Owner>,
     ) -> Result<(), LayerError> {
-        let tree = doing(clone_source(source), || {
-            format!("clone the mount of {}", shown(source))
-        })?;
         let set = match access {
             Access::Read => MountAttributes::NO_SUID
                 .with(MountAttributes::NO_DEVICES)
@@ -435,26 +468,36 @@ impl<'a> View<'a> {
             Access::Device => MountAttributes::NO_SUID.with(MountAttributes::NO_EXEC),
         };
         let id_map = self.id_map(owner);
-        doing(
-            set_attributes(
-                tree.as_fd(),
-                AttributeChange {
-                    set,
-                    id_map,
-                    recursive: true,
-                    private: true,
-                    ..AttributeChange::default()
-                },
-            ),
-            || match id_map {
-                Some(_) => format!(
-                    "{MAP_OWNER} {} (its file system, or one mounted below it, may not allow that)",
-                    shown(source)
-                ),
-                None => format!("restrict the mount of {}", shown(source)),
-            },
-        )?;
+        let change = AttributeChange {
+            set,
+            id_map,
+            recursive: true,
+            private: true,
+            ..AttributeChange::default()
+        };
+        let clone = || format!("clone the mount of {}", shown(source));
+        let tree = match (clone_source_with(source, change), id_map) {
+            (Ok((tree, handle)), _) => {
+                handle.into_iter().for_each(|handle| self.spend(handle));
+                tree
+            }
+            (Err(error), None) => return doing(Err(error), clone),
+            // Again in two calls: that ids cannot be mapped is another failure, with another
+            // remedy.
+            (Err(_), Some(_)) => {
+                let tree = doing(clone_source(source), clone)?;
+                let mapped = doing(set_attributes(tree.as_fd(), change), || {
+                    format!(
+                        "map the owner of {} (its file system, or one mounted below it, may not allow that)",
+                        shown(source)
+                    )
+                });
+                mapped.map_err(|error| error.with_code(StartCode::OwnerMap))?;
+                tree
+            }
+        };
         self.attach(&tree, target)?;
+        self.stands(target, tree);
         if access != Access::Device {
             self.is_foreign(target);
         }
@@ -464,11 +507,6 @@ impl<'a> View<'a> {
     /// Remembers that others may change what stands at a place.
     pub(crate) fn is_foreign(&self, target: &Path) {
         self.foreign.borrow_mut().push(target.to_owned());
-    }
-
-    /// The agent's ids in the namespace in which the view is built.
-    pub(crate) fn agent(&self) -> (u32, u32) {
-        self.setting.agent
     }
 
     pub(crate) fn id_map(&self, owner: Option<Owner>) -> Option<BorrowedFd<'_>> {
@@ -485,19 +523,32 @@ impl<'a> View<'a> {
         set: MountAttributes,
         recursive: bool,
     ) -> Result<(), LayerError> {
-        let tree = clone_tree(self.open(part)?.as_fd(), recursive, part)?;
-        doing(
-            set_attributes(
-                tree.as_fd(),
-                AttributeChange {
-                    set,
-                    recursive,
-                    ..AttributeChange::default()
-                },
-            ),
-            || format!("restrict {}", shown(target)),
-        )?;
-        self.attach(&tree, target)
+        let change = AttributeChange {
+            set,
+            recursive,
+            ..AttributeChange::default()
+        };
+        let action = || format!("clone the mount of {}", shown(part));
+        let tree = if self.is_in_foreign_tree(part) {
+            let place = self.open(part)?;
+            let empty = OpenTreeFlags::AT_EMPTY_PATH;
+            let tree = clone_with(place.as_fd(), Path::new(""), empty, change);
+            self.spend(place);
+            doing(tree, action)?
+        } else {
+            let no_link = OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
+            let tree = clone_with(self.root.as_fd(), relative(part), no_link, change);
+            doing(tree, action)?
+        };
+        self.attach(&tree, target)?;
+        self.stands(target, tree);
+        Ok(())
+    }
+
+    /// Whether others may change the tree in which a place lies.
+    pub(crate) fn is_in_foreign_tree(&self, target: &Path) -> bool {
+        let foreign = self.foreign.borrow();
+        foreign.iter().any(|tree| target.starts_with(tree))
     }
 
     /// Mounts a tree at a place of the view. A place on the cage's own tmpfs is named: nobody
@@ -506,15 +557,12 @@ impl<'a> View<'a> {
     pub(crate) fn attach(&self, tree: &OwnedFd, target: &Path) -> Result<(), LayerError> {
         let action = || format!("mount at {}", shown(target));
         let from = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-        let in_foreign_tree = self
-            .foreign
-            .borrow()
-            .iter()
-            .any(|tree| target.starts_with(tree));
-        if in_foreign_tree {
+        if self.is_in_foreign_tree(target) {
             let place = self.open(target)?;
             let to = MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-            doing(move_mount(tree, "", &place, "", from | to), action)
+            doing(move_mount(tree, "", &place, "", from | to), action)?;
+            self.spend(place);
+            Ok(())
         } else {
             doing(
                 move_mount(tree, "", &self.root, relative(target), from),
@@ -531,18 +579,74 @@ impl<'a> View<'a> {
 
     /// What stands at a place, or `None` when nothing does.
     pub(crate) fn kind_of(&self, target: &Path) -> Result<Option<NodeKind>, LayerError> {
-        match open_below(self.root.as_fd(), target) {
-            Ok(handle) => {
-                let stat = doing(fstat(&handle), || format!("look at {}", shown(target)))?;
-                let directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-                Ok(Some(if directory {
-                    NodeKind::Directory
-                } else {
-                    NodeKind::File
-                }))
-            }
-            Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => Ok(None),
-            Err(error) => doing(Err(error), || format!("open {} in the view", shown(target))),
+        if let Some(name) = self.kernel_file(target) {
+            let files = self.kernel_files()?;
+            let found = files.iter().find(|(known, _)| **known == *name);
+            return Ok(found.map(|(_, kind)| *kind));
         }
+        let action = || format!("look at {}", shown(target));
+        let stat = if self.is_in_foreign_tree(target) {
+            match open_below(self.root.as_fd(), target) {
+                Ok(handle) => {
+                    let stat = doing(fstat(&handle), action)?;
+                    self.spend(handle);
+                    stat
+                }
+                Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {
+                    return Ok(None);
+                }
+                Err(error) => return doing(Err(error), action),
+            }
+        } else {
+            match statat(&self.root, relative(target), AtFlags::SYMLINK_NOFOLLOW) {
+                Err(Errno::NOENT) => return Ok(None),
+                other => doing(other, action)?,
+            }
+        };
+        Ok(Some(node_kind(FileType::from_raw_mode(stat.st_mode))))
+    }
+
+    /// The name of a place right in the cage's own process file system, where all of that is seen:
+    /// one listing tells what a dozen questions would.
+    fn kernel_file<'t>(&self, target: &'t Path) -> Option<&'t [u8]> {
+        let name = target.strip_prefix("/proc").ok()?.as_os_str().as_bytes();
+        let direct = !name.is_empty() && !name.contains(&b'/');
+        (direct && self.processes == Processes::Own).then_some(name)
+    }
+
+    fn kernel_files(&self) -> Result<&[KernelFile], LayerError> {
+        if let Some(files) = self.kernel_files.get() {
+            return Ok(files);
+        }
+        let action = || "list the cage's /proc".to_owned();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = doing(openat(&self.proc, ".", flags, Mode::empty()), action)?;
+        let mut buffer = [MaybeUninit::uninit(); 8192];
+        let mut entries = RawDir::new(&directory, &mut buffer);
+        let mut found = Vec::new();
+        while let Some(entry) = entries.next() {
+            let entry = doing(entry, action)?;
+            let name = entry.file_name().to_bytes().into();
+            found.push((name, node_kind(entry.file_type())));
+        }
+        self.spend(directory);
+        Ok(self.kernel_files.get_or_init(|| found))
+    }
+}
+
+fn node_kind(kind: FileType) -> NodeKind {
+    match kind {
+        FileType::Directory => NodeKind::Directory,
+        _ => NodeKind::File,
+    }
+}
+
+/// Only a bound plan is carried out, and that has none of these.
+fn unbound(target: &Path) -> LayerError {
+    LayerError {
+        layer: Layer::MountNs,
+        action: format!("mount {}, which is not bound to a file", shown(target)),
+        source: std::io::ErrorKind::InvalidInput.into(),
+        code: StartCode::LayerFailed,
     }
 }

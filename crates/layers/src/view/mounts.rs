@@ -2,13 +2,13 @@
 
 use crate::error::{Doing, LayerError, shown};
 use ironcage_model::Layer;
-use ironcage_sys::mount::{AttributeChange, set_attributes};
-use ironcage_sys::rustix::fs::{CWD, Mode, OFlags, openat};
 use ironcage_sys::rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_flag,
-    fsconfig_set_string, fsmount, fsopen, open_tree,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, OpenTreeFlags,
+    fsconfig_create, fsmount, fsopen, mount, mount_change, open_tree,
 };
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 
 pub(crate) fn doing<T>(
@@ -24,43 +24,39 @@ pub(crate) fn relative(path: &Path) -> &Path {
 
 /// Nothing that happens in this mount namespace is to reach the host's.
 pub(crate) fn stop_propagation() -> Result<(), LayerError> {
-    let root = doing(
-        openat(CWD, "/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()),
-        || "open the root".into(),
-    )?;
+    let all = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    doing(mount_change("/", all), || "stop mount events".into())
+}
+
+/// Mounts a new file system, in one call: a place on the cage's own storage, or one that nobody
+/// else sees. `data` are its options, separated by commas.
+pub(crate) fn mount_new(
+    kind: &str,
+    place: &Path,
+    flags: MountFlags,
+    data: &str,
+) -> Result<(), LayerError> {
+    let action = || format!("make a {kind} with {data}");
+    let options = doing(CString::new(data).map_err(io::Error::other), action)?;
     doing(
-        set_attributes(
-            root.as_fd(),
-            AttributeChange {
-                recursive: true,
-                private: true,
-                ..AttributeChange::default()
-            },
-        ),
-        || "stop mount events".into(),
+        mount("none", place, kind, flags, options.as_c_str()),
+        action,
     )
 }
 
+/// A new file system that is attached to nowhere yet.
 pub(crate) fn make_filesystem(
     kind: &str,
-    options: &[(&str, &str)],
     attributes: MountAttrFlags,
 ) -> Result<OwnedFd, LayerError> {
     let action = || format!("make a {kind}");
     let context = doing(fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC), action)?;
-    for (name, value) in options {
-        doing(fsconfig_set_string(&context, *name, *value), || {
-            format!("make a {kind} with {name}={value}")
-        })?;
-    }
-    if kind == "devpts" {
-        doing(fsconfig_set_flag(&context, "newinstance"), action)?;
-    }
     doing(fsconfig_create(&context), action)?;
-    doing(
-        fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes),
-        action,
-    )
+    let flags = FsMountFlags::FSMOUNT_CLOEXEC;
+    let made = doing(fsmount(&context, flags, attributes), action)?;
+    // The first process of a cage closes all but its own in a few calls.
+    std::mem::forget(context);
+    Ok(made)
 }
 
 pub(crate) fn clone_tree(

@@ -27,12 +27,12 @@ pub(super) fn network(source: &Source<'_>) -> Vec<Section> {
         };
         // What the bound's ceiling has is there, to be asked for.
         if !reach.gives(&wanted) {
-            let why = format!("beyond the bound of the run; {}", needed.why);
+            let why = format!("outside the policy of the run; {}", needed.why);
             section.propose("allow", quoted(&needed.rule.to_string()), why);
         }
     }
     for needed in &proposed.host_ports {
-        let why = format!("beyond the bound of the run; {}", needed.why);
+        let why = format!("outside the policy of the run; {}", needed.why);
         section.propose("host-ports", needed.rule.to_string(), why);
     }
     let connected = record.seen.iter().filter(|seen| seen.how == Use::Connect);
@@ -65,7 +65,7 @@ pub(super) fn network(source: &Source<'_>) -> Vec<Section> {
     let mut secrets = Section::new("network.secrets");
     for secret in max.network.secrets.iter().map(|secret| &secret.value) {
         if !secret.leased && contacted(secret) {
-            let why = "its host was contacted; a record does not show whether it was used";
+            let why = "its host was contacted; the audit log does not show whether it was used";
             secrets.set(&quoted(&secret.name), secret_table(secret), why);
         }
     }
@@ -91,8 +91,8 @@ pub(super) fn network(source: &Source<'_>) -> Vec<Section> {
 }
 
 fn secret_table(secret: &SecretRule) -> String {
-    let hosts = secret.hosts.iter().map(|host| quoted(&host.to_string()));
-    let hosts: Vec<String> = hosts.collect();
+    let hosts = secret.host_texts();
+    let hosts: Vec<String> = hosts.iter().map(|host| quoted(host)).collect();
     let places = secret.places.iter().map(|place| quoted(&place.to_string()));
     let places: Vec<String> = places.collect();
     format!(
@@ -154,7 +154,7 @@ pub(super) fn ceiling(source: &Source<'_>) -> Vec<Section> {
             reach.path(&path, right),
             text::path(&path, source.home),
         ) {
-            let why = format!("{program} tried it; the bound gives it by asking");
+            let why = format!("{program} tried it; the policy of the run allows it after approval");
             files.add(right.name(), text, why);
         }
     }
@@ -164,7 +164,7 @@ pub(super) fn ceiling(source: &Source<'_>) -> Vec<Section> {
         let wanted = Resource::Host { rule: needed.rule };
         if reach.gives(&wanted) {
             let why = format!(
-                "refused in the run; the bound gives it by asking; {}",
+                "denied in the run; its policy allows it after approval; {}",
                 needed.why
             );
             network.add("allow", text, why);

@@ -5,7 +5,7 @@
 
 use crate::network::PlannedSecret;
 use crate::plan::Item;
-use ironcage_model::Destination;
+use ironcage_model::{Destination, HOST_NAME};
 use ironcage_policy::git;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -108,19 +108,23 @@ pub(crate) fn config(settings: &[GitSetting], workspace: &Path) -> String {
 }
 
 /// What answers git's questions for credentials in the cage: the placeholder of a secret, for
-/// each name that it is for. The door puts the value in its place.
+/// each name that it is for. The proxy puts the value in its place.
 pub(crate) fn credentials(secrets: &[Item<PlannedSecret>]) -> String {
     let mut text = String::new();
     for secret in secrets.iter().map(|item| &item.what) {
         for host in &secret.rule.hosts {
-            let Destination::Name(_) = &host.to else {
+            let Destination::Name(name) = &host.to else {
                 continue;
+            };
+            let scheme = match name.as_str() {
+                HOST_NAME => "http",
+                _ => "https",
             };
             let placeholder = &secret.placeholder;
             // Writing to a string cannot fail.
             let _ = writeln!(
                 text,
-                "[credential \"https://{host}\"]\n\thelper = \"!f() {{ test \\\"$1\\\" = get && echo username=x-access-token && echo password={placeholder}; }}; f\""
+                "[credential \"{scheme}://{host}\"]\n\thelper = \"!f() {{ test \\\"$1\\\" = get && echo username=x-access-token && echo password={placeholder}; }}; f\""
             );
         }
     }

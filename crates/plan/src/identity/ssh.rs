@@ -1,9 +1,8 @@
-//! What ssh in the cage knows: settings of its own, and the keys of allowed hosts as the user
-//! knows them.
+//! The ssh configuration of a cage: its own settings, and the user's known keys of allowed hosts.
 //!
-//! No key, agent or setting of the user's comes in. Of the known hosts a line is made anew from
-//! the name of an allowed host and its key, so that nobody inside learns other names and
-//! addresses that the user's line had, nor its comment.
+//! The user's keys, agent and settings stay outside. Each known-hosts line is written again from
+//! the name of an allowed host and its key, so that the cage does not learn other names,
+//! addresses or comments from the user's line.
 
 use crate::network::Network;
 use hmac::{Hmac, KeyInit as _, Mac as _};
@@ -72,10 +71,10 @@ fn place(name: &str, port: u16) -> String {
 
 /// The settings of ssh in the cage.
 pub(crate) fn config() -> String {
-    "# Made by Ironcage: your own settings, keys and agent are not in the cage.\n\
+    "# Written by Ironcage: your own settings, keys and agent are not in the cage.\n\
      Host *\n\
      \tGlobalKnownHostsFile /etc/ssh/ssh_known_hosts\n\
-     \t# Nobody is there to answer a question.\n\
+     \t# There is no user to answer a prompt.\n\
      \tStrictHostKeyChecking yes\n\
      \tUpdateHostKeys no\n"
         .into()
@@ -83,7 +82,7 @@ pub(crate) fn config() -> String {
 
 /// The text of the cage's `ssh_known_hosts`, from what the user knows.
 pub(crate) fn known_hosts_file(known: &str, network: Option<&Network>) -> String {
-    let mut text = String::from("# Made by Ironcage: the hosts that this cage may reach.\n");
+    let mut text = String::from("# Written by Ironcage: the hosts that this cage may reach.\n");
     for line in network.map_or_else(Vec::new, |network| known_hosts(known, network)) {
         text.push_str(&line);
         text.push('\n');
@@ -259,7 +258,7 @@ mod tests {
             sockets: Vec::new(),
             publish: Vec::new(),
             limits: ironcage_model::NetworkLimits::default(),
-            door_filter: Vec::new(),
+            proxy_filter: Vec::new(),
         }
     }
 

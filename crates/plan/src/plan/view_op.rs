@@ -61,6 +61,21 @@ pub enum Overlaid {
     Cache,
 }
 
+/// A file that the supervisor puts into the view. Its path on the host is known only when the cage
+/// starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SupervisorFile {
+    /// The socket proxy in the place of a host socket.
+    SocketProxy,
+    /// The socket at which the agent asks for permissions.
+    RequestSocket,
+    /// The program that asks there.
+    InsideProgram,
+    /// The program that reads what a command executes, for the shell shim.
+    ReaderProgram,
+}
+
 /// One step in the building of the file view. Targets are paths inside.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "op", rename_all = "kebab-case")]
@@ -137,6 +152,15 @@ pub enum ViewOp {
         kind: NodeKind,
         /// On-disk owner who is the agent inside; `null` leaves ids as they are.
         owner: Option<Owner>,
+    },
+    /// A file of the supervisor's, read-only. [`Plan::bind`](crate::Plan::bind) turns it into a
+    /// [`ViewOp::Bind`].
+    Supervisor {
+        /// Which file.
+        file: SupervisorFile,
+        /// Where.
+        #[serde(serialize_with = "bytes::path")]
+        target: PathBuf,
     },
     /// A directory of the host's as a copy-on-write view: what is changed in it goes to a
     /// directory of Ironcage's own, and the real one stays as it is.

@@ -9,7 +9,7 @@ use super::assemble::{
     AND, ARCHITECTURE, JUMP, JUMP_EQUAL, JUMP_NOT_LESS, LOAD_WORD, NUMBER, RETURN, argument_high,
     argument_low, branch, plain,
 };
-use super::{Instruction, Refusal};
+use super::{DefaultAction, Instruction};
 use std::collections::BTreeMap;
 
 /// A condition on one argument.
@@ -65,8 +65,8 @@ const KILL: u32 = 0x8000_0000;
 const ERRNO: u32 = 0x0005_0000;
 const NOTIFY: u32 = 0x7fc0_0000;
 const ALLOW: u32 = 0x7fff_0000;
-const EPERM: u32 = 1;
-const ENOSYS: u32 = 38;
+const EPERM: u32 = linux_raw_sys::errno::EPERM;
+const ENOSYS: u32 = linux_raw_sys::errno::ENOSYS;
 
 /// A leaf of the tree: return at once, or go to a block of checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,10 +77,14 @@ enum Leaf {
 
 /// Makes the program. `known` is how many system call numbers this build knows: higher ones
 /// answer ENOSYS, so that programs fall back as on an older kernel.
-pub fn compile(actions: &BTreeMap<u32, Action>, refusal: Refusal, known: u32) -> Vec<Instruction> {
+pub fn compile(
+    actions: &BTreeMap<u32, Action>,
+    refusal: DefaultAction,
+    known: u32,
+) -> Vec<Instruction> {
     let refused = match refusal {
-        Refusal::Notify => NOTIFY,
-        Refusal::Errno => ERRNO | EPERM,
+        DefaultAction::Notify => NOTIFY,
+        DefaultAction::Errno => ERRNO | EPERM,
     };
     let ranges = ranges(actions, refused, known);
     let mut tree = Vec::new();
@@ -269,7 +273,7 @@ mod tests {
                 (number, action)
             })
             .collect();
-        let program = compile(&actions, Refusal::Notify, KNOWN);
+        let program = compile(&actions, DefaultAction::Notify, KNOWN);
         for number in 0..KNOWN {
             let expected = match number % 3 {
                 0 => NOTIFY,
@@ -283,7 +287,7 @@ mod tests {
     #[test]
     fn foreign_interfaces_are_killed_and_unknown_numbers_are_enosys() {
         let actions = BTreeMap::from([(0, Action::Allow), (39, Action::Allow)]);
-        let program = compile(&actions, Refusal::Notify, KNOWN);
+        let program = compile(&actions, DefaultAction::Notify, KNOWN);
         const AUDIT_ARCH_I386: u32 = 0x4000_0003;
         assert_eq!(run(&program, 39, AUDIT_ARCH_I386, [0; 6]), KILL);
         assert_eq!(verdict(&program, 39 | X32, [0; 6]), KILL);
@@ -337,7 +341,7 @@ mod tests {
                 },
             ),
         ]);
-        let program = compile(&actions, Refusal::Errno, KNOWN);
+        let program = compile(&actions, DefaultAction::Errno, KNOWN);
         let socket = |family, protocol| verdict(&program, 41, [family, 0, protocol, 0, 0, 0]);
         assert_eq!(socket(1, 9), ALLOW);
         assert_eq!(socket(10, 9), ALLOW);

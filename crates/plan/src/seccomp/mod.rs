@@ -9,10 +9,10 @@ mod compile;
 pub use compile::{Action, Comparison, compile};
 
 use ironcage_policy::syscalls::SyscallAction;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// One instruction of the program, as the kernel takes it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Instruction {
     /// Operation.
     pub code: u16,
@@ -42,7 +42,7 @@ pub struct FilterRule {
 /// What happens to a system call that no rule names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Refusal {
+pub enum DefaultAction {
     /// It is reported to the supervisor, which answers EPERM.
     Notify,
     /// EPERM, unseen.
@@ -70,7 +70,7 @@ pub struct Filter {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub observed: Vec<u32>,
     /// What happens to the rest.
-    pub refusal: Refusal,
+    pub refusal: DefaultAction,
     /// Whether execve is refused after the first.
     pub one_exec: bool,
     /// The program.

@@ -1,10 +1,10 @@
-//! What the cage gets beside the system and what it is granted: toolchains, and what is kept.
+//! Other parts of the view: toolchains, kept state and caches, another root.
 
-use super::{Builder, Grant, Way};
+use super::{Builder, Grant, HostAccess};
 use crate::login::PlannedLogin;
 use crate::plan::{Access, Item, KeptPlace, NodeKind, ViewOp, WriteRights};
-use crate::toolchains::{Found, Shape};
-use crate::{PlanError, kept, workspace};
+use crate::toolchains::{Shape, ToolchainSet};
+use crate::{PlanError, persistent_state, workspace};
 use ironcage_host::NodeType;
 use ironcage_policy::{Listed, Origin, Policy, Sourced, credentials};
 use std::os::unix::ffi::OsStrExt;
@@ -17,11 +17,11 @@ const ROOT_PARTS: [&str; 12] = [
 
 impl Builder<'_> {
     /// What outlives the run. Ironcage's own directories are in no cage but for these.
-    pub(super) fn kept(&mut self, policy: &Policy, toolchains: &Found, grants: &[Grant]) {
+    pub(super) fn kept(&mut self, policy: &Policy, toolchains: &ToolchainSet, grants: &[Grant]) {
         let mut given: Vec<PathBuf> = grants.iter().map(|grant| grant.path.clone()).collect();
         given.push(self.request.workspace.clone());
         given.extend(toolchains.parts.iter().map(|part| part.target.clone()));
-        let kept = kept::find(policy, self.request, self.files, &given);
+        let kept = persistent_state::find(policy, self.request, self.files, &given);
         if !kept.home.is_empty() {
             self.made.writable.push(self.request.kept.home.clone());
         }
@@ -117,7 +117,7 @@ impl Builder<'_> {
             flag: "--root".into(),
         };
         let sourced = Sourced::new(root.to_owned(), origin);
-        let root = self.grant(&sourced, Way::Read)?.path;
+        let root = self.grant(&sourced, HostAccess::Read)?.path;
         let mut found = false;
         for name in ROOT_PARTS {
             let source = root.join(name);
@@ -141,7 +141,7 @@ impl Builder<'_> {
         Err(PlanError::RefusedPath {
             path: root,
             origin: "--root".into(),
-            why: "there is no /usr, /bin, /lib or /etc in it: it is no root directory",
+            why: "it has no /usr, /bin, /lib or /etc, so it is not a root directory",
         })
     }
 
@@ -159,7 +159,7 @@ impl Builder<'_> {
         }
     }
 
-    pub(super) fn toolchains(&mut self, found: Found) {
+    pub(super) fn toolchains(&mut self, found: ToolchainSet) {
         let mut credentials = found.credentials;
         for part in found.parts {
             self.parents(&part.target);

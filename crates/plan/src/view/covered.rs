@@ -1,5 +1,5 @@
-//! What of the view is covered: credentials and what else must not be seen, and the policy in
-//! force, which must not be written; and what keeps them in their places.
+//! Hidden and protected paths: credentials and other hidden paths, the active policy, which must
+//! not be written, and the mounts that keep them from being moved.
 
 use super::Builder;
 use crate::plan::{Access, NodeKind, ViewOp};
@@ -52,7 +52,7 @@ impl Builder<'_> {
         }
         for own in &self.request.own.paths {
             if granted.iter().any(|tree| contains(tree, own)) {
-                self.hide(own, "Ironcage's own directories are in no cage".into());
+                self.hide(own, "Ironcage's own directories are never in a cage".into());
             }
         }
         for path in &policy.hide {
@@ -80,7 +80,7 @@ impl Builder<'_> {
                 .collect();
             if below.is_empty() {
                 let text = format!(
-                    "{} is not in the view, so there is nothing to hide",
+                    "{} is not visible in the cage, so it does not need to be hidden",
                     real.display()
                 );
                 self.made.notes.push(text);
@@ -132,7 +132,7 @@ impl Builder<'_> {
                         target: ancestor,
                         access: Access::Write,
                     },
-                    format!("keeps {} in its place", path.display()),
+                    format!("keeps {} from being moved", path.display()),
                 );
             }
         }
@@ -157,7 +157,7 @@ impl Builder<'_> {
                         target: document.clone(),
                         access: Access::Read,
                     },
-                    "protected: it is the policy in force",
+                    "protected: the active policy",
                 );
             }
         }

@@ -1,6 +1,6 @@
-//! What of the host is given: the workspace, and what the policy adds.
+//! Host paths in the view: the workspace, and those that the policy adds.
 
-use super::{Builder, Grant, Made, NEVER, Way, overlay};
+use super::{Builder, Grant, HostAccess, NEVER, ViewPlan, overlay};
 use crate::plan::{Access, NodeKind, Owner, ViewOp, WriteRights};
 use crate::{PlanError, guarded, workspace};
 use ironcage_host::NodeType;
@@ -36,15 +36,15 @@ impl Builder<'_> {
             | WorkspaceMode::Cow
             | WorkspaceMode::Apply => {
                 workspace::check(self.request, self.files)?;
-                workspace::check_lifted(policy, &workspace)?;
+                workspace::check_lifted(policy, self.request, self.files)?;
                 let origin = format!("workspace, {}", policy.workspace_mode.origin);
                 grants.extend(self.git_directory(policy, &origin));
                 grants.push(Grant {
                     path: workspace.clone(),
                     way: match mode {
-                        WorkspaceMode::Direct => Way::Write,
-                        mode if mode.is_copy_on_write() => Way::CopyOnWrite,
-                        _ => Way::Read,
+                        WorkspaceMode::Direct => HostAccess::Write,
+                        mode if mode.is_copy_on_write() => HostAccess::CopyOnWrite,
+                        _ => HostAccess::Read,
                     },
                     origin,
                 });
@@ -52,12 +52,14 @@ impl Builder<'_> {
         }
         overlay::drop_contained(&mut grants, &workspace);
         grants.sort_by_key(|grant| grant.path.components().count());
-        let layers = grants.iter().filter(|grant| grant.way == Way::CopyOnWrite);
+        let layers = grants
+            .iter()
+            .filter(|grant| grant.way == HostAccess::CopyOnWrite);
         let layers: Vec<PathBuf> = layers.map(|grant| grant.path.clone()).collect();
         for grant in grants {
             match grant.way {
-                Way::Read | Way::Write => self.bind_grant(policy, grant, &layers)?,
-                Way::CopyOnWrite => self.overlay_grant(grant, policy)?,
+                HostAccess::Read | HostAccess::Write => self.bind_grant(policy, grant, &layers)?,
+                HostAccess::CopyOnWrite => self.overlay_grant(grant, policy)?,
             }
         }
         Ok(())
@@ -66,14 +68,14 @@ impl Builder<'_> {
     pub(super) fn collect(&self, policy: &Policy) -> Result<Vec<Grant>, PlanError> {
         // Where the user works on the real files, what is written beside them is real too.
         let write = if policy.workspace_mode.value == WorkspaceMode::Direct {
-            Way::Write
+            HostAccess::Write
         } else {
-            Way::CopyOnWrite
+            HostAccess::CopyOnWrite
         };
         let lists = [
-            (&policy.read, Way::Read),
+            (&policy.read, HostAccess::Read),
             (&policy.write, write),
-            (&policy.write_direct, Way::Write),
+            (&policy.write_direct, HostAccess::Write),
         ];
         lists
             .into_iter()
@@ -82,7 +84,11 @@ impl Builder<'_> {
             .collect()
     }
 
-    pub(super) fn grant(&self, path: &Sourced<PathBuf>, way: Way) -> Result<Grant, PlanError> {
+    pub(super) fn grant(
+        &self,
+        path: &Sourced<PathBuf>,
+        way: HostAccess,
+    ) -> Result<Grant, PlanError> {
         let origin = path.origin.to_string();
         let missing = || PlanError::MissingPath {
             path: path.value.clone(),
@@ -98,7 +104,7 @@ impl Builder<'_> {
         };
         if real != path.value && self.passes_a_link_of_the_agents(&path.value) {
             return refuse(
-                "it goes through a symbolic link in a directory that agents can write, which may lead anywhere",
+                "a symbolic link in a directory that agents can write is on its path, and may point anywhere",
             );
         }
         for (tree, why) in NEVER {
@@ -111,16 +117,14 @@ impl Builder<'_> {
             self.files.node(&real).map(|node| node.kind),
             Some(NodeType::Socket | NodeType::Other)
         ) {
-            return refuse("sockets, pipes and devices of the host are not given as files");
+            return refuse("host sockets, pipes and devices cannot be allowed as files");
         }
         let own = &self.request.own.paths;
         if own
             .iter()
             .any(|own| own.starts_with(&real) || real.starts_with(own))
         {
-            return refuse(
-                "it is, holds or lies in Ironcage's own directories, which are in no cage",
-            );
+            return refuse("it overlaps Ironcage's own directories, which are never in a cage");
         }
         let homes = guarded::known_homes(self.request);
         if !self.request.i_know
@@ -206,9 +210,16 @@ impl Builder<'_> {
                     .collect();
                 let below = layers.iter().filter(|layer| layer.starts_with(&grant.path));
                 let layers: Vec<PathBuf> = below.cloned().collect();
-                let Made { notes, absent, .. } = &mut self.made;
-                let mut ops =
-                    workspace::protect((&lifted, &layers), &grant.path, self.files, notes, absent);
+                let ViewPlan { notes, absent, .. } = &mut self.made;
+                let places = &self.request.git_places;
+                let trusted = workspace::trusted_in(&grant.path, places, self.files, notes);
+                let mut ops = workspace::protect(
+                    (&lifted, &layers),
+                    (&grant.path, &trusted),
+                    self.files,
+                    notes,
+                    absent,
+                );
                 for op in &mut ops {
                     if let ViewOp::Bind { owner: of, .. } = &mut op.what {
                         *of = owner;

@@ -1,16 +1,40 @@
-//! What the user's own caches hold, read through those that are kept: overlays whose lower
-//! layer is the host's directory. Nothing is ever written to it.
+//! The user's own caches, readable through the kept ones: overlays whose lower layer is the
+//! host's directory. Nothing is ever written to it.
 //!
-//! It spares downloads and no more, so what stands against one is a note, and the cage starts
-//! without.
+//! They only save downloads, so a cache that cannot be used is a note, and the cage starts
+//! without it.
 
 use super::Builder;
 use crate::plan::{Access, Item, KeptPlace, NodeKind, Overlaid, Owner, ViewOp};
-use crate::{guarded, kept};
+use crate::{guarded, persistent_state};
 use ironcage_host::NodeType;
 use ironcage_policy::caches::{self, HostCache};
 use ironcage_policy::{Policy, Sourced};
 use std::path::{Component, Path, PathBuf};
+
+/// Why a cage does not see a cache that the user has.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {why}", .path.display())]
+struct CacheNotShown {
+    path: PathBuf,
+    why: NotShown,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum NotShown {
+    #[error("overlaps Ironcage's own directories")]
+    Own,
+    #[error("{0}")]
+    Guarded(String),
+    #[error("agents can write to it")]
+    AgentsWrite,
+    #[error("the policy hides part of it")]
+    Hidden,
+    #[error("belongs to user {0}")]
+    Owner(u32),
+    #[error("{0}")]
+    NoOverlay(String),
+}
 
 impl Builder<'_> {
     pub(super) fn host_caches(&mut self, policy: &Policy) {
@@ -19,7 +43,7 @@ impl Builder<'_> {
         }
         let Some(layers) = &self.request.kept.layers else {
             self.made.notes.push(
-                "your own caches are not read: another cage with this profile is at work in this workspace"
+                "your own caches are not visible: another cage with this profile is running in this workspace"
                     .into(),
             );
             return;
@@ -33,7 +57,7 @@ impl Builder<'_> {
                     }
                     Ok(None) => {}
                     Err(why) => self.made.notes.push(format!(
-                        "your own cache of {} is not read: {why}",
+                        "your own {} cache is not visible: {why}",
                         name.value
                     )),
                 }
@@ -46,39 +70,42 @@ impl Builder<'_> {
         &self,
         policy: &Policy,
         host: &HostCache,
-    ) -> Result<Option<(PathBuf, Owner)>, String> {
+    ) -> Result<Option<(PathBuf, Owner)>, CacheNotShown> {
         let Ok(real) = self.files.real(&self.place_of(host)) else {
             return Ok(None);
         };
         let Some(node) = self.files.node(&real) else {
             return Ok(None);
         };
-        let shown = real.display();
+        let hidden = |why: NotShown| CacheNotShown {
+            path: real.clone(),
+            why,
+        };
         let overlaps = |other: &Path| other.starts_with(&real) || real.starts_with(other);
         let own = &self.request.own.paths;
         if own.iter().any(|own| overlaps(own)) {
-            return Err(format!("{shown} overlaps Ironcage's own directories"));
+            return Err(hidden(NotShown::Own));
         }
         let known = guarded::known_homes(self.request);
         if let Some(guard) = guarded::why(&known, &real, Access::Read) {
-            return Err(format!("{shown}: {}", guard.why));
+            return Err(hidden(NotShown::Guarded(guard.why)));
         }
         // Below the workspace or a writable path an agent may have put what it likes.
         if overlaps(&self.request.workspace) || self.agents.iter().any(|path| overlaps(path)) {
-            return Err(format!("{shown} is where agents write"));
+            return Err(hidden(NotShown::AgentsWrite));
         }
         if policy.hide.iter().any(|hidden| overlaps(&hidden.value)) {
-            return Err(format!("something of {shown} is hidden by the policy"));
+            return Err(hidden(NotShown::Hidden));
         }
         let owner = Owner {
             uid: node.uid,
             gid: node.gid,
         };
         if node.kind == NodeType::Directory && owner.uid != self.caller.uid {
-            return Err(format!("{shown} belongs to user {}", owner.uid));
+            return Err(hidden(NotShown::Owner(owner.uid)));
         }
         match self.no_overlay(&real, node.kind, owner) {
-            Some(why) => Err(format!("{shown}: {why}")),
+            Some(why) => Err(hidden(NotShown::NoOverlay(why))),
             None => Ok(Some((real, owner))),
         }
     }
@@ -111,7 +138,7 @@ impl Builder<'_> {
         layers: &Path,
     ) {
         let origin = format!("cache {}: {}", name.value, host.why);
-        let target = Path::new(kept::CACHES).join(host.place);
+        let target = Path::new(persistent_state::CACHES).join(host.place);
         let place = layers.join(host.place);
         let (upper, work) = (place.join("upper"), place.join("work"));
         let mount_point = self.request.kept.caches.join(host.place);

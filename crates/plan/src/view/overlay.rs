@@ -1,7 +1,7 @@
-//! What the agent gets copy-on-write: the workspace, its git directory, what it may write
-//! beside it; and where that cannot be.
+//! Copy-on-write views: the workspace, its git directory and other writable paths; and when they
+//! are not possible.
 
-use super::{Builder, Grant, Way};
+use super::{Builder, Grant, HostAccess};
 use crate::PlanError;
 use crate::plan::{MEMORY, Overlaid, Owner, ViewOp, WriteRights};
 use ironcage_host::{Kernel, NodeType};
@@ -39,7 +39,7 @@ impl Builder<'_> {
         };
         Some(Grant {
             path,
-            way: Way::CopyOnWrite,
+            way: HostAccess::CopyOnWrite,
             origin: format!("git directory of the {origin}"),
         })
     }
@@ -71,7 +71,7 @@ impl Builder<'_> {
             None => Some(path),
             Some(why) => {
                 let text = format!(
-                    "no commit can be made: {} has no layer of its own, since {why}",
+                    "commits will fail: {} has no copy-on-write layer, because {why}",
                     path.display()
                 );
                 self.made.notes.push(text);
@@ -153,7 +153,7 @@ impl Builder<'_> {
             .ok_or_else(|| PlanError::CopyOnWrite {
                 path: grant.path.clone(),
                 why: format!(
-                    "no more than {} views have their changes in memory",
+                    "at most {} views can keep their changes in memory",
                     MEMORY.len()
                 ),
             })
@@ -162,10 +162,7 @@ impl Builder<'_> {
     /// Why overlayfs cannot serve for a directory, as far as that can be known beforehand.
     pub(super) fn no_overlay(&self, path: &Path, kind: NodeType, owner: Owner) -> Option<String> {
         if kind != NodeType::Directory {
-            return Some(
-                "it is a single file; give the directory that it lies in, or write PATH:direct"
-                    .into(),
-            );
+            return Some("it is a single file; use its directory, or PATH:direct".into());
         }
         let least = if self.map_owners {
             LEAST_KERNEL_FOR_ROOT
@@ -174,33 +171,33 @@ impl Builder<'_> {
         };
         if self.kernel < least {
             return Some(format!(
-                "that takes Linux {least} or later, and this is {}",
+                "it needs Linux {least} or later, and this is {}",
                 self.kernel
             ));
         }
         let change = &self.request.change.directory;
         if change.starts_with(path) {
             return Some(format!(
-                "the change would be kept in {}, which lies in it; XDG_STATE_HOME can name another place",
+                "the change would be stored in {}, which is below it; set XDG_STATE_HOME to another directory",
                 change.display()
             ));
         }
         if !self.map_owners && owner.uid != self.caller.uid {
             return Some(format!(
-                "it belongs to user {}, and only your own files can be copied in a user namespace",
+                "it belongs to user {}, and a user namespace can only copy your own files",
                 owner.uid
             ));
         }
         if !self.map_owners && owner.gid != self.caller.gid {
             return Some(format!(
-                "its group is {}, and only files of your own group {} can be copied in a user namespace",
+                "it belongs to group {}, and a user namespace can only copy files of your own group {}",
                 owner.gid, self.caller.gid
             ));
         }
         let below = self.files.mounts_below(path);
         below.first().map(|mount| {
             format!(
-                "{} is mounted in it, which a copy-on-write view cannot show",
+                "{} is mounted below it, which a copy-on-write view cannot show",
                 mount.display()
             )
         })
@@ -210,7 +207,7 @@ impl Builder<'_> {
 /// Takes out what another copy-on-write grant contains already. The workspace stays a layer of
 /// its own: its change is what the user is shown.
 pub(super) fn drop_contained(grants: &mut Vec<Grant>, workspace: &Path) {
-    let copied = |grant: &Grant| grant.way == Way::CopyOnWrite;
+    let copied = |grant: &Grant| grant.way == HostAccess::CopyOnWrite;
     let mut trees: Vec<PathBuf> = Vec::new();
     grants.sort_by_key(|grant| grant.path.components().count());
     grants.retain(|grant| {

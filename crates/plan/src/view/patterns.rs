@@ -1,6 +1,5 @@
-//! What the patterns of a policy hide: a walk through the trees that the cage is given. It is
-//! bounded, and told; a tree that is too large for it stops the start, because a secret that is
-//! not hidden would be seen.
+//! Expands the hide patterns of a policy: a bounded walk through the trees in the view. A tree
+//! that is too large is an error, because a secret in it could stay visible.
 
 use super::Builder;
 use crate::PlanError;
@@ -17,7 +16,7 @@ const MOST_HIDDEN: usize = 2_000;
 
 /// What a walk found.
 #[derive(Default)]
-struct Found {
+struct PatternMatches {
     names: usize,
     /// What is hidden, with the pattern's number.
     hidden: Vec<(PathBuf, usize)>,
@@ -36,17 +35,17 @@ impl Builder<'_> {
         if patterns.is_empty() {
             return Ok(());
         }
-        let mut found = Found::default();
+        let mut found = PatternMatches::default();
         for (root, from) in self.walked(patterns, given) {
             self.walk(&root, &from, patterns, &mut found)?;
         }
         for path in &found.closed {
             self.hide(
                 path,
-                "a hidden file may lie in it, and it cannot be read".into(),
+                "it may contain a hidden file, and cannot be read".into(),
             );
             self.made.notes.push(format!(
-                "{} cannot be read to look for what is to be hidden, so it is hidden",
+                "{} is hidden, because it cannot be searched for files to hide",
                 path.display()
             ));
         }
@@ -58,7 +57,7 @@ impl Builder<'_> {
         }
         for (pattern, count) in patterns.iter().zip(counts) {
             self.made.notes.push(format!(
-                "{} hides {count} of {} names, as they are now: what appears later is not covered",
+                "{} hides {count} of {} names that exist now; files that appear later stay visible",
                 pattern.value, found.names
             ));
         }
@@ -118,7 +117,7 @@ impl Builder<'_> {
         root: &Path,
         from: &[Progress],
         patterns: &[Sourced<HidePattern>],
-        found: &mut Found,
+        found: &mut PatternMatches,
     ) -> Result<(), PlanError> {
         let too_much = |what: String| PlanError::HiddenWalk {
             path: root.to_owned(),
@@ -189,7 +188,7 @@ impl Builder<'_> {
         if holds_a_tree || !visible {
             if holds_a_tree {
                 self.made.notes.push(format!(
-                    "{} leads to a whole tree that the cage is given, and is not hidden",
+                    "{} is not hidden: it points to a whole tree that the cage has",
                     path.display()
                 ));
             }
@@ -201,7 +200,7 @@ impl Builder<'_> {
         }
         if node.kind == NodeType::File && node.links > 1 {
             self.made.notes.push(format!(
-                "{} has another name (a hard link), through which it may be seen",
+                "{} has another name (a hard link), under which it may be visible",
                 path.display()
             ));
         }

@@ -2,7 +2,9 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use ironcage_host::{CgroupHost, HostCaps, HostFiles, Inotify, Kernel, Node, NodeType, Privilege};
+use ironcage_host::{
+    CgroupHost, HostCaps, HostFiles, Inotify, Kernel, NoCgroup, Node, NodeType, Privilege,
+};
 use ironcage_model::{Enforcement, Layer};
 use ironcage_plan::{
     ChangePlace, Detail, KeptPlaces, OwnDirectories, Plan, PlanError, Request, explain,
@@ -110,6 +112,7 @@ impl HostFiles for Tree {
 
 pub(crate) fn host(privilege: Privilege) -> HostCaps {
     HostCaps {
+        swap_uncounted: false,
         kernel: Kernel {
             major: 6,
             minor: 18,
@@ -131,7 +134,7 @@ pub(crate) fn host(privilege: Privilege) -> HostCaps {
         disk: 200 << 30,
         cpus: 4,
         cgroup: CgroupHost::None {
-            why: "a made-up host".into(),
+            why: NoCgroup::NoCgroups,
         },
         inotify: Inotify::default(),
         side_channels: None,
@@ -159,6 +162,7 @@ pub(crate) fn request() -> Request {
         ],
         i_know: false,
         root: None,
+        image: None,
         oci_runtime: None,
         program: "/usr/bin/ironcage".into(),
         temporary: "/tmp".into(),
@@ -177,6 +181,7 @@ pub(crate) fn request() -> Request {
             layers: Vec::new(),
         },
         git_directory: None,
+        git_places: Vec::new(),
         known_hosts: String::new(),
         nonce: 1,
         git: git_settings("[user]\nname = Ann\nemail = ann@example.org\n[core]\neditor = vi\n"),
@@ -192,6 +197,7 @@ pub(crate) fn policy_of(profile: &str, flags: FlagLayer) -> Policy {
         user_config_dir: None,
         state_dir: None,
         home: "/home/ann".into(),
+        variables: Vec::new(),
         flags,
     })
     .unwrap()

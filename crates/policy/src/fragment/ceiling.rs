@@ -76,7 +76,7 @@ impl Check<'_> {
             channels: self.cages(&section.channels)?,
             holders: self.one(&section.holders, |this, text| {
                 let kinds = [Holders::Kill, Holders::Keep];
-                let name = this.name_of(text, "way with holders", &kinds.map(Holders::name))?;
+                let name = this.name_of(text, "value of `holders`", &kinds.map(Holders::name))?;
                 Ok(match name.as_str() {
                     "keep" => Holders::Keep,
                     _ => Holders::Kill,
@@ -85,7 +85,7 @@ impl Check<'_> {
             shell: self.one(&section.shell, |this, text| {
                 let name = this.name_of(
                     text,
-                    "way with shells",
+                    "value of `shell`",
                     &ShellMode::ALL.map(ShellMode::name),
                 )?;
                 Ok(match name.as_str() {
@@ -95,14 +95,14 @@ impl Check<'_> {
             })?,
             words: self.one(&section.words, |this, text| {
                 let names = WordsMode::ALL.map(WordsMode::name);
-                let name = this.name_of(text, "way with words", &names)?;
+                let name = this.name_of(text, "value of `words`", &names)?;
                 Ok(match name.as_str() {
                     "narrow" => WordsMode::Narrow,
                     _ => WordsMode::Note,
                 })
             })?,
             cedar: self.one(&section.cedar, Self::path)?,
-            // Read by who reads the files of a policy.
+            // Set by the code that reads the files of a policy.
             rules: None,
             paths,
             others,
@@ -117,10 +117,10 @@ impl Check<'_> {
         };
         let plain = |part: Component<'_>| matches!(part, Component::Normal(_));
         if !rest.components().all(plain) || text.get_ref().contains('\0') {
-            let title = format!("`{}` cannot be a path here", text.get_ref());
+            let title = format!("invalid path `{}`", text.get_ref());
             return Err(self
-                .wrong(text, title, "leads out of the workspace")
-                .remedy("write @workspace, or @workspace/ and the names of directories in it"));
+                .wrong(text, title, "outside the workspace")
+                .remedy("use @workspace, or @workspace/ and a path in it"));
         }
         Ok(Some(path.components().collect()))
     }
@@ -144,7 +144,7 @@ impl Check<'_> {
                     return Ok(HostRule { to, ports });
                 }
                 network::denied(text.get_ref()).map_err(|error| {
-                    let title = format!("`{}` is not a host", error.text);
+                    let title = format!("invalid host `{}`", error.text);
                     this.wrong(text, title, "not understood")
                         .remedy(error.remedy)
                 })
@@ -169,7 +169,7 @@ impl Check<'_> {
     ) -> Result<Vec<Sourced<CeilingWhat>>, Diagnostic> {
         let network = &part.network;
         let wrong = |text: &Spanned<String>, error: InvalidHostRule| {
-            let title = format!("`{}` is not a host", error.text);
+            let title = format!("invalid host `{}`", error.text);
             self.wrong(text, title, "not understood")
                 .remedy(error.remedy)
         };
@@ -193,8 +193,8 @@ impl Check<'_> {
             if mark == Mark::Deny && matches!(rule.to, Destination::Net { .. }) {
                 // Where a name leads is known when it is connected to, long after the decision.
                 return Err(this
-                    .wrong(text, "leases are denied names, not addresses", "an address")
-                    .remedy("write it into deny of [network], which holds for the whole cage"));
+                    .wrong(text, "a ceiling can deny leases by name, not by address", "an address")
+                    .remedy("put the address into `deny` under [network], which applies to the whole cage"));
             }
             Ok(Extent::Host(rule))
         })?);
@@ -213,12 +213,17 @@ impl Check<'_> {
         take(self.each(&network.sockets, |this, text| {
             let path = this.path(text)?;
             let path = path.into_os_string().into_string();
-            path.map(Extent::Socket)
-                .map_err(|_| this.wrong(text, "the name of a leased socket is text", "not text"))
+            path.map(Extent::Socket).map_err(|_| {
+                this.wrong(
+                    text,
+                    "the path of a leased socket must be UTF-8",
+                    "not UTF-8",
+                )
+            })
         })?);
         take(self.each(&part.syscalls.groups, |this, text| {
             let names: Vec<&str> = syscalls::groups().iter().map(|group| group.name).collect();
-            this.name_of(text, "group of system calls", &names)
+            this.name_of(text, "system call group", &names)
                 .map(Extent::Syscalls)
         })?);
         take(self.each(&part.process.capabilities, |this, text| {

@@ -1,9 +1,10 @@
-//! The network section of a policy file: checked, with the place of every word.
+//! The network section of a policy file: checked, with the position of every value.
 
 use super::Check;
 use crate::file::{AwsSection, LoginSection, NetworkLimitsSection, NetworkSection, SecretSection};
 use crate::network::{
     self, InvalidHostRule, NetworkFragment, NetworkLimit, NetworkLimitName, NetworkMode,
+    requests_to,
 };
 use crate::{Diagnostic, Sourced, bundles, logins};
 use ironcage_model::{AwsRule, HostRule, InvalidPublish, LoginRule, SecretRule, SecretSource};
@@ -14,7 +15,7 @@ use toml::Spanned;
 impl Check<'_> {
     pub(super) fn network(&self, section: &NetworkSection) -> Result<NetworkFragment, Diagnostic> {
         let wrong = |text: &Spanned<String>, error: InvalidHostRule| {
-            let title = format!("`{}` is not understood", error.text);
+            let title = format!("cannot parse `{}`", error.text);
             self.wrong(text, title, "not understood")
                 .remedy(error.remedy)
         };
@@ -34,8 +35,12 @@ impl Check<'_> {
             .is_some_and(|mode| mode.value == NetworkMode::Off);
         if let (true, Some(first)) = (off, section.allow.first()) {
             return Err(self
-                .wrong(first, "the network is off, and this is allowed", "allowed")
-                .remedy("remove mode = \"off\", or what is allowed"));
+                .wrong(
+                    first,
+                    "the network is off, but a host is allowed",
+                    "allowed",
+                )
+                .remedy("remove mode = \"off\", or the allowed hosts"));
         }
         let mut resolve = Vec::new();
         for (name, address) in &section.resolve {
@@ -120,7 +125,7 @@ impl Check<'_> {
         section: &BTreeMap<Spanned<String>, SecretSection>,
     ) -> Result<Vec<Sourced<SecretRule>>, Diagnostic> {
         let wrong = |text: &Spanned<String>, error: InvalidHostRule| {
-            let title = format!("`{}` is not understood", error.text);
+            let title = format!("cannot parse `{}`", error.text);
             self.wrong(text, title, "here").remedy(error.remedy)
         };
         let mut secrets = Vec::new();
@@ -128,8 +133,8 @@ impl Check<'_> {
             let own = network::secret_name(name.get_ref()).map_err(|error| wrong(name, error))?;
             if said.hosts.is_empty() {
                 return Err(self
-                    .wrong(name, "a secret that is for no host", "this one")
-                    .remedy("write hosts = [\"api.example.com\"]"));
+                    .wrong(name, "the secret has no hosts", "this one")
+                    .remedy("add hosts = [\"api.example.com\"]"));
             }
             let hosts = said.hosts.iter().map(|host| {
                 network::secret_host(host.get_ref()).map_err(|error| wrong(host, error))
@@ -158,13 +163,13 @@ impl Check<'_> {
     }
 
     fn not_understood(&self, text: &Spanned<String>, error: InvalidHostRule) -> Diagnostic {
-        let title = format!("`{}` is not understood", error.text);
+        let title = format!("cannot parse `{}`", error.text);
         self.wrong(text, title, "here").remedy(error.remedy)
     }
 
-    fn secret_hosts(&self, hosts: &[Spanned<String>]) -> Result<Vec<HostRule>, Diagnostic> {
+    fn proved_hosts(&self, hosts: &[Spanned<String>]) -> Result<Vec<HostRule>, Diagnostic> {
         let read = |host: &Spanned<String>| {
-            network::secret_host(host.get_ref()).map_err(|error| self.not_understood(host, error))
+            network::proved_host(host.get_ref()).map_err(|error| self.not_understood(host, error))
         };
         hosts.iter().map(read).collect()
     }
@@ -176,8 +181,8 @@ impl Check<'_> {
         let Some(first) = said.hosts.first() else {
             return match &said.from {
                 Some(from) => Err(self
-                    .wrong(from, "keys that are for no host", "these")
-                    .remedy("write hosts = [\"**.amazonaws.com\"]")),
+                    .wrong(from, "the AWS keys have no hosts", "these")
+                    .remedy("add hosts = [\"**.amazonaws.com\"]")),
                 None => Ok(None),
             };
         };
@@ -185,7 +190,13 @@ impl Check<'_> {
         let rule = AwsRule {
             from: network::aws_source(from.map(|from| from.get_ref().as_str()))
                 .map_err(|error| self.not_understood(from.unwrap_or(first), error))?,
-            hosts: self.secret_hosts(&said.hosts)?,
+            hosts: self.proved_hosts(&said.hosts)?,
+            credentials: (said.credentials.iter())
+                .map(|name| {
+                    let read = network::aws_credentials(name.get_ref());
+                    read.map_err(|error| self.not_understood(name, error))
+                })
+                .collect::<Result<_, _>>()?,
         };
         Ok(Some(self.sourced(rule, first.span())))
     }
@@ -202,13 +213,27 @@ impl Check<'_> {
                 let path = PathBuf::from(file.get_ref());
                 if !path.is_absolute() {
                     return Err(self
-                        .wrong(file, "the file of a login", "not a whole path")
-                        .remedy("write the whole path of the file"));
+                        .wrong(
+                            file,
+                            "the path of a login file is not absolute",
+                            "not absolute",
+                        )
+                        .remedy("use an absolute path"));
                 }
                 rule.file = Some(path);
             }
             if !said.hosts.is_empty() {
-                rule.hosts = self.secret_hosts(&said.hosts)?;
+                rule.hosts = self.proved_hosts(&said.hosts)?;
+                rule.requests = logins::shipped_requests(&rule.name, &rule.hosts)
+                    .map_err(|error| self.not_understood(name, error))?;
+            }
+            if !said.requests.is_empty() {
+                rule.requests.clear();
+                for text in &said.requests {
+                    let rules = requests_to(&rule.hosts, text.get_ref())
+                        .map_err(|error| self.not_understood(text, error))?;
+                    rule.requests.extend(rules);
+                }
             }
             if let Some(url) = &said.token_url {
                 rule.token_server = logins::token_server(url.get_ref())

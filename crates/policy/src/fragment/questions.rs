@@ -1,4 +1,4 @@
-//! How people are asked, by one source.
+//! The [questions] section of one source.
 
 use super::Check;
 use crate::Diagnostic;
@@ -18,8 +18,12 @@ impl Check<'_> {
             Some(first) => {
                 if !first.get_ref().starts_with('/') {
                     return Err(self
-                        .wrong(first, "the program has no absolute path", "not absolute")
-                        .remedy("write where it is, such as \"/usr/bin/notify-send\""));
+                        .wrong(
+                            first,
+                            "the path of the program is not absolute",
+                            "not absolute",
+                        )
+                        .remedy("use an absolute path, such as \"/usr/bin/notify-send\""));
                 }
                 let words = section.notify.iter();
                 let words = words.map(|word| word.get_ref().clone()).collect();
@@ -32,7 +36,9 @@ impl Check<'_> {
             key: self.one(&section.key, |this, text| {
                 text.get_ref().parse().map_err(|error: InvalidKey| {
                     this.wrong(text, error.to_string(), "not understood")
-                        .remedy("write a key that programs do not need, such as \"ctrl-^\" or \"ctrl-]\"")
+                        .remedy(
+                            "use a key that programs do not need, such as \"ctrl-^\" or \"ctrl-]\"",
+                        )
                 })
             })?,
             notify,
@@ -43,8 +49,8 @@ impl Check<'_> {
                 match web && plain && address.len() <= LONGEST {
                     true => Ok(address.clone()),
                     false => Err(this
-                        .wrong(text, "this is no address of the web", "not understood")
-                        .remedy("write \"https://host/path\"")),
+                        .wrong(text, "invalid webhook URL", "not understood")
+                        .remedy("expected \"https://host/path\"")),
                 }
             })?,
         })

@@ -1,4 +1,4 @@
-//! What the settings deny, as places of this host, and what that leaves of a tree.
+//! The denied paths of the settings on this host, and what they leave of a tree.
 
 use super::paths::{self, Spot};
 use super::settings::Rule;
@@ -23,7 +23,6 @@ pub(super) struct Deny<'a> {
 pub(super) enum Left<'a> {
     /// All of it but these.
     But(Vec<&'a Deny<'a>>),
-    /// Nothing.
     Nothing(&'a Deny<'a>),
 }
 
@@ -45,7 +44,7 @@ impl Denies<'_> {
         denies.retain(|deny| {
             let own = self.place.own.iter().any(|own| deny.path.starts_with(own));
             if own {
-                let note = "Ironcage's own directories are in no cage";
+                let note = "Ironcage's own directories are never in a cage";
                 self.findings.push(deny.rule.finding(Kind::Kept, note));
             }
             !own
@@ -79,11 +78,11 @@ impl Denies<'_> {
                 denies.push(deny(path, above, false));
             }
             Spot::Missing { .. } => {
-                let note = "is not there now; when it is, import again";
+                let note = "does not exist now; import again when it does";
                 self.findings.push(rule.finding(Kind::Differs, note));
             }
             Spot::Pattern { below, .. } if below == Path::new("/") => {
-                let note = "begins at the root: srt leaves such a pattern out on Linux, and so does this import";
+                let note = "starts at the root: srt ignores such a pattern on Linux, and so does this import";
                 self.findings.push(rule.finding(Kind::NoEqual, note));
             }
             Spot::Pattern { below, parts } => {
@@ -95,7 +94,7 @@ impl Denies<'_> {
                 match now {
                     Some(found) => {
                         let note = format!(
-                            "{} matches now; when there are others, import again",
+                            "{} matches now; import again when there are more",
                             found.len()
                         );
                         self.findings.push(rule.finding(Kind::Differs, note));
@@ -135,10 +134,10 @@ pub(super) fn left<'a>(
 /// How to lose less.
 pub(super) fn remedy(deny: &Deny<'_>) -> String {
     if deny.pattern {
-        "With --as-of-now the import names what the pattern matches now".to_owned()
+        "With --as-of-now the import lists what the pattern matches now".to_owned()
     } else if deny.path != deny.cover {
         format!(
-            "{} is not there: create it and import again, or import with --as-of-now",
+            "{} does not exist: create it and import again, or import with --as-of-now",
             Printable::new(&deny.path)
         )
     } else {

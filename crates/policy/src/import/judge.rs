@@ -1,7 +1,7 @@
-//! Rules and the host's tree to a draft: what the cage is given, and what in it is kept out or read-only.
+//! Turns rules and the host's tree into a draft: visible paths, and which of them are hidden or read-only.
 //!
-//! Every doubt is decided for less: a directory in which something that is not there yet would have to be kept out is
-//! not given at all. What a cage shows of the system is looked at like everything else that it shows.
+//! Doubts are decided for less: a directory in which a path that does not exist yet would have to be hidden is left
+//! out as a whole. The system directories in the view are checked like all others.
 
 use super::deny::{Denies, Deny, Left, left, remedy};
 use super::paths::{self, Spot};
@@ -43,7 +43,7 @@ pub(super) struct Line {
 
 /// A tree that the settings give.
 #[derive(Clone)]
-struct Given<'a> {
+struct GrantedTree<'a> {
     rule: &'a Rule,
     path: PathBuf,
 }
@@ -95,8 +95,8 @@ struct Judge<'a> {
     findings: &'a mut Vec<Finding>,
     deny_read: &'a [Deny<'a>],
     deny_write: &'a [Deny<'a>],
-    allow_read: Vec<Given<'a>>,
-    allow_write: Vec<Given<'a>>,
+    allow_read: Vec<GrantedTree<'a>>,
+    allow_write: Vec<GrantedTree<'a>>,
     draft: Draft,
 }
 
@@ -106,7 +106,7 @@ impl<'a> Judge<'a> {
     }
 
     /// The trees that a list gives and that are there.
-    fn given(&mut self, rules: &'a [Rule]) -> Vec<Given<'a>> {
+    fn given(&mut self, rules: &'a [Rule]) -> Vec<GrantedTree<'a>> {
         let mut given = Vec::new();
         for rule in rules {
             let spots = paths::spots(rule, self.place);
@@ -115,20 +115,20 @@ impl<'a> Judge<'a> {
                 _ => None,
             });
             match there {
-                Some(path) => given.push(Given { rule, path }),
+                Some(path) => given.push(GrantedTree { rule, path }),
                 None => {
                     let note = match spots.into_iter().next() {
                         // What lies in the workspace is as it is.
                         Some(Spot::Missing { path, .. })
                             if path.starts_with(&self.place.workspace) =>
                         {
-                            given.push(Given { rule, path });
+                            given.push(GrantedTree { rule, path });
                             continue;
                         }
                         Some(Spot::Pattern { .. }) => {
-                            "a policy gives files and directories by name, not by pattern"
+                            "a policy allows files and directories by name, not by pattern"
                         }
-                        _ => "is not there, and a policy names only what is",
+                        _ => "does not exist, and a policy can only name existing paths",
                     };
                     self.tell(rule, Kind::Narrower, note);
                 }
@@ -141,7 +141,7 @@ impl<'a> Judge<'a> {
     /// below an allowed one stays denied.
     fn readable_of(&self, tree: &Path) -> Left<'a> {
         let lifted = |deny: &Deny<'_>| {
-            let lifts = |given: &Given<'_>| {
+            let lifts = |given: &GrantedTree<'_>| {
                 tree.starts_with(&given.path)
                     && given.path.starts_with(&deny.path)
                     && given.path != deny.path
@@ -163,7 +163,7 @@ impl<'a> Judge<'a> {
                 self.draft.mode = WorkspaceMode::Scratch;
                 self.draft.mode_why = why(deny.rule);
                 let note = format!(
-                    "reaches into the workspace, now or later: the cage gets an empty one instead. {}",
+                    "covers part of the workspace, now or later: the cage gets an empty workspace instead. {}",
                     remedy(deny)
                 );
                 self.tell(deny.rule, Kind::Narrower, note);
@@ -185,7 +185,7 @@ impl<'a> Judge<'a> {
             Left::Nothing(deny) => {
                 self.draft.mode_why = why(deny.rule);
                 let note = format!(
-                    "reaches all of the workspace, now or later: it is read-only. {}",
+                    "covers all of the workspace, now or later: it is read-only. {}",
                     remedy(deny)
                 );
                 self.tell(deny.rule, Kind::Narrower, note);
@@ -198,13 +198,13 @@ impl<'a> Judge<'a> {
                 if !all {
                     self.findings.push(Finding {
                         kind: Kind::Differs,
-                        subject: "files that srt never lets be written".to_owned(),
+                        subject: "files that srt always write-protects".to_owned(),
                         value: None,
-                        note: "the workspace is too large to look for all of them".to_owned(),
+                        note: "the workspace is too large to find all of them".to_owned(),
                     });
                 }
                 for path in found {
-                    self.read_only(&workspace, &path, "srt never lets it be written");
+                    self.read_only(&workspace, &path, "srt always write-protects it");
                 }
             }
         }
@@ -212,13 +212,13 @@ impl<'a> Judge<'a> {
 
     /// The directories beside the workspace that can be written.
     fn writable(&mut self) {
-        for Given { rule, path } in &self.allow_write.clone() {
+        for GrantedTree { rule, path } in &self.allow_write.clone() {
             if path.starts_with(&self.place.workspace) || self.place.workspace == *path {
                 let direct = self.draft.mode == WorkspaceMode::Direct;
                 if direct {
                     self.tell(rule, Kind::Kept, "in the workspace, which is writable");
                 } else {
-                    let note = "a part of a workspace cannot be writable alone; `ironcage run --workspace` with it makes it one";
+                    let note = "a part of a workspace cannot be writable on its own; use it as the workspace with `ironcage run --workspace`";
                     self.tell(rule, Kind::Narrower, note);
                 }
                 continue;
@@ -231,7 +231,7 @@ impl<'a> Judge<'a> {
                 self.tell(
                     rule,
                     Kind::Narrower,
-                    "holds the workspace, which is not writable",
+                    "contains the workspace, which is not writable",
                 );
                 continue;
             }
@@ -239,7 +239,7 @@ impl<'a> Judge<'a> {
             match (reads, writes) {
                 (Left::Nothing(deny), _) => self.kept_out(rule, deny),
                 (Left::But(hidden), Left::Nothing(deny)) => {
-                    let note = format!("readable only: {} reaches all of it", why(deny.rule));
+                    let note = format!("read-only: {} covers all of it", why(deny.rule));
                     self.tell(rule, Kind::Narrower, note);
                     self.hide(&hidden);
                     self.draft.read.push(Line {
@@ -265,7 +265,7 @@ impl<'a> Judge<'a> {
 
     /// What srt lifts out of a denied directory is named, and so is given; the rest of what can be read is not.
     fn readable(&mut self) {
-        for Given { rule, path } in &self.allow_read.clone() {
+        for GrantedTree { rule, path } in &self.allow_read.clone() {
             let in_workspace = path.starts_with(&self.place.workspace)
                 && self.draft.mode != WorkspaceMode::Scratch;
             if in_workspace
@@ -279,7 +279,7 @@ impl<'a> Judge<'a> {
                 self.tell(
                     rule,
                     Kind::Kept,
-                    "in the view already, but for what denyRead names in it",
+                    "already visible, except for the denyRead paths in it",
                 );
                 continue;
             }
@@ -299,7 +299,7 @@ impl<'a> Judge<'a> {
                         self.tell(
                             rule,
                             Kind::Narrower,
-                            "holds the workspace, which is kept out",
+                            "contains the workspace, which is left out",
                         );
                         continue;
                     }
@@ -327,7 +327,7 @@ impl<'a> Judge<'a> {
                 }
                 Left::Nothing(deny) => {
                     let note = format!(
-                        "is not there; {} is the system's, and stays in view",
+                        "does not exist; {} belongs to the system and stays visible",
                         Printable::new(&path)
                     );
                     self.tell(deny.rule, Kind::Differs, note);
@@ -350,10 +350,10 @@ impl<'a> Judge<'a> {
                 self.tell(
                     rule,
                     Kind::Kept,
-                    "env.set, to nothing: the defaults would pass it",
+                    "env.set, to an empty value, because the defaults would pass it",
                 );
             } else {
-                self.tell(rule, Kind::Kept, "not passed, unless env.pass names it");
+                self.tell(rule, Kind::Kept, "not passed unless env.pass names it");
             }
         }
     }
@@ -369,11 +369,11 @@ impl<'a> Judge<'a> {
         let note = if OWN.iter().any(|own| path == Path::new(own)) {
             "the cage has its own"
         } else if NEVER.iter().any(|tree| path.starts_with(tree)) {
-            "the kernel's trees and the host's devices are in no cage; it has its own"
+            "kernel file systems and host devices are never in a cage; it has its own"
         } else if too_wide {
-            "holds your home or Ironcage's own directories; name what is needed of it"
+            "contains your home or Ironcage's own directories; name the paths that are needed"
         } else if !fs::metadata(path).is_ok_and(|node| node.is_dir() || node.is_file()) {
-            "is not there, or is a socket, a pipe or a device, which are not given as files"
+            "does not exist, or is a socket, a pipe or a device, which files.read and files.write do not allow"
         } else {
             return true;
         };
@@ -383,7 +383,7 @@ impl<'a> Judge<'a> {
 
     fn kept_out(&mut self, rule: &Rule, deny: &Deny<'_>) {
         let note = format!(
-            "left out: {} reaches all of it. {}",
+            "left out: {} covers all of it. {}",
             why(deny.rule),
             remedy(deny)
         );
@@ -409,7 +409,7 @@ impl<'a> Judge<'a> {
                     "files.hide".to_owned()
                 } else {
                     format!(
-                        "files.hide, as {}, which holds all that it names or may come to name",
+                        "files.hide, as {}, which contains everything that it matches now or later",
                         Printable::new(&deny.cover)
                     )
                 };
@@ -428,7 +428,7 @@ impl<'a> Judge<'a> {
             self.tell(
                 deny.rule,
                 Kind::Kept,
-                "files.read, which makes it read-only inside what is writable",
+                "files.read, which makes it read-only below a writable path",
             );
             self.read_only(tree, &deny.cover, &why(deny.rule));
         }
@@ -454,7 +454,7 @@ impl<'a> Judge<'a> {
         for above in between.into_iter().rev() {
             if self.draft.write.iter().all(|line| line.path != above) {
                 let name = path.file_name().unwrap_or_default();
-                let why = format!("keeps {} in its place", Printable::new(name));
+                let why = format!("keeps {} from being moved", Printable::new(name));
                 self.draft.write.push(Line {
                     path: above.to_owned(),
                     why,
@@ -468,7 +468,7 @@ impl<'a> Judge<'a> {
         });
     }
 
-    /// Nothing can be given below what is hidden, and there is no need: it is hidden.
+    /// Drops paths below hidden ones: a policy cannot allow them.
     fn hidden_wins(&mut self) {
         let hide = std::mem::take(&mut self.draft.hide);
         if let Some(line) = hide
@@ -491,7 +491,7 @@ impl<'a> Judge<'a> {
                         kind: Kind::Narrower,
                         subject: line.why.clone(),
                         value: None,
-                        note: format!("{} lies in what is hidden", Printable::new(&line.path)),
+                        note: format!("{} is below a hidden path", Printable::new(&line.path)),
                     });
                 }
                 keep
@@ -510,7 +510,7 @@ impl<'a> Judge<'a> {
                 self.tell(
                     deny.rule,
                     Kind::Narrower,
-                    "git's settings tell who you are: process.git-identity = false",
+                    "git settings reveal who you are: process.git-identity = false",
                 );
             }
             let given = self.draft.read.iter().chain(&self.draft.write);
@@ -526,12 +526,12 @@ impl<'a> Judge<'a> {
                     path: deny.path.clone(),
                     why: why(deny.rule),
                 });
-                self.tell(deny.rule, Kind::Kept, "files.hide, and not in the view");
+                self.tell(deny.rule, Kind::Kept, "files.hide, and not visible");
             }
             if self.draft.no_toolchains.is_none() && !in_workspace && self.may_hold_toolchains(deny)
             {
                 self.draft.no_toolchains = Some(why(deny.rule));
-                let note = "may hold compilers or interpreters that PATH names: files.toolchains = false. Set it to true if it holds none";
+                let note = "may contain compilers or interpreters on your PATH: files.toolchains = false. Set it to true if it does not";
                 self.tell(deny.rule, Kind::Narrower, note);
             }
         }
@@ -542,11 +542,7 @@ impl<'a> Judge<'a> {
                 .iter()
                 .any(|told| told.subject == same.subject && told.value == same.value);
             if !told {
-                self.tell(
-                    deny.rule,
-                    Kind::Kept,
-                    "not in the view, or not writable there",
-                );
+                self.tell(deny.rule, Kind::Kept, "not visible, or not writable");
             }
         }
     }

@@ -1,15 +1,17 @@
-//! Settings of other sandboxes, turned into a policy file and a report.
+//! Converts settings of other sandboxes into a policy file and a report.
 //!
-//! Whatever another sandbox allowed is the upper bound: where the two do not fit, the policy gives less, and the report
-//! says what and why. It reads the host's tree, since settings name paths and patterns that a policy must name as they
-//! are. It runs nothing and writes nothing.
+//! What the other sandbox allowed is the upper bound: where the two do not match, the policy allows less, and the
+//! report says what and why. The import reads the host's tree to resolve paths and patterns. It runs nothing and
+//! writes nothing.
 
+mod codex;
 mod deny;
 mod judge;
 mod paths;
 mod search;
 mod settings;
 mod text;
+mod vscode;
 
 use ironcage_model::Printable;
 use std::fmt;
@@ -44,15 +46,15 @@ pub struct Imported {
 /// What became of a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// It holds in the cage.
+    /// The cage enforces it.
     Kept,
-    /// The cage gives less than it did.
+    /// The cage allows less.
     Narrower,
-    /// A cage has nothing like it.
+    /// A cage has no equivalent.
     NoEqual,
     /// The two sandboxes differ here, whatever the settings say.
     Differs,
-    /// It is no setting that this version knows.
+    /// This version does not know the setting.
     Unknown,
 }
 
@@ -71,9 +73,9 @@ impl Kind {
         match self {
             Kind::Kept => "kept",
             Kind::Narrower => "narrower than before",
-            Kind::NoEqual => "without an equal",
+            Kind::NoEqual => "no equivalent",
             Kind::Differs => "different in every cage",
-            Kind::Unknown => "not known, and left out",
+            Kind::Unknown => "unknown, and left out",
         }
     }
 }
@@ -107,42 +109,25 @@ pub enum ImportError {
     /// The file cannot be read.
     #[error("cannot read {}", Printable::new(path))]
     Read {
-        /// The file.
         path: PathBuf,
-        /// Why not.
         source: std::io::Error,
     },
     /// The file is not one that can hold settings.
     #[error("{}: {reason}", Printable::new(path))]
-    NotSettings {
-        /// The file.
-        path: PathBuf,
-        /// What it is.
-        reason: &'static str,
-    },
-    /// It is not JSON.
+    NotSettings { path: PathBuf, reason: String },
     #[error("the settings are not valid JSON")]
     Json(#[source] serde_json::Error),
+    #[error("the settings are not valid TOML")]
+    Toml(#[source] toml::de::Error),
     /// A setting is of another kind than srt takes, so that what it should allow is unknown; srt itself refuses it.
     #[error(
-        "{}: not {wanted}; srt does not start with it either",
+        "{}: expected {wanted}; srt rejects this value too",
         Printable::new(key)
     )]
-    Shape {
-        /// The setting.
-        key: String,
-        /// What it should be.
-        wanted: &'static str,
-    },
+    Shape { key: String, wanted: &'static str },
     /// A path leads to a name that a policy file cannot hold.
-    #[error(
-        "{} is not UTF-8 text and cannot stand in a policy file",
-        Printable::new(path)
-    )]
-    NotText {
-        /// The path.
-        path: PathBuf,
-    },
+    #[error("cannot write {} into a policy file: not UTF-8", Printable::new(path))]
+    NotText { path: PathBuf },
 }
 
 /// Reads a settings file: a regular one, of sane size.
@@ -159,7 +144,7 @@ pub fn read(path: &Path) -> Result<String, ImportError> {
         }
         Err(_) => Err(ImportError::NotSettings {
             path,
-            reason: "it cannot be read",
+            reason: "cannot be read".into(),
         }),
     }
 }
@@ -173,7 +158,36 @@ pub fn srt(text: &str, place: &Place) -> Result<Imported, ImportError> {
     let value: serde_json::Value = serde_json::from_str(text).map_err(ImportError::Json)?;
     let mut findings = Vec::new();
     let rules = settings::read(&value, place, &mut findings)?;
-    let draft = judge::judge(&rules, place, &mut findings);
+    drafted(&rules, place, findings)
+}
+
+/// Makes a policy of Codex's `config.toml`.
+///
+/// # Errors
+/// Where the text is not TOML, or where what it forbids cannot be told.
+pub fn codex(text: &str, place: &Place) -> Result<Imported, ImportError> {
+    let mut findings = Vec::new();
+    let rules = codex::read(text, place, &mut findings)?;
+    drafted(&rules, place, findings)
+}
+
+/// Makes a policy of VS Code's `settings.json`.
+///
+/// # Errors
+/// Where the text is not JSON, or where what it forbids cannot be told.
+pub fn vscode(text: &str, place: &Place) -> Result<Imported, ImportError> {
+    let value: serde_json::Value = serde_json::from_str(text).map_err(ImportError::Json)?;
+    let mut findings = Vec::new();
+    let rules = vscode::read(&value, place, &mut findings)?;
+    drafted(&rules, place, findings)
+}
+
+fn drafted(
+    rules: &settings::Rules,
+    place: &Place,
+    mut findings: Vec<Finding>,
+) -> Result<Imported, ImportError> {
+    let draft = judge::judge(rules, place, &mut findings);
     let policy = text::render(&draft, place)?;
     differences(&draft, &mut findings);
     findings.sort_by_key(|finding| finding.kind);
@@ -192,39 +206,39 @@ fn differences(draft: &judge::Draft, findings: &mut Vec<Finding>) {
     };
     tell(
         "reading",
-        "srt lets everything be read but denyRead; in a cage only the system, the workspace and what the policy names is \
-         there. Add what is missing to files.read",
+        "srt allows reading everything except denyRead; a cage sees only the system, the workspace and the paths in the \
+         policy. Add missing paths to files.read",
     );
     tell(
         "network",
-        "a cage has its own loopback, on which programs can listen; names that lead to private addresses are refused unless \
-         network.allow names the address",
+        "a cage has its own loopback, on which programs can listen; names that resolve to private addresses are denied \
+         unless network.allow has the address",
     );
     tell(
         "environment",
-        "srt passes all variables; a cage only those that env.pass and the defaults name",
+        "srt passes all variables; a cage gets only those in env.pass and the defaults",
     );
     tell(
         "home and temporary files",
-        "HOME and /tmp are the cage's own, empty at the start and gone at the end",
+        "a cage has its own HOME and /tmp, empty at the start and deleted at the end",
     );
     tell(
         "Unix sockets",
-        "srt refuses to make them; in a cage programs can, and reach those whose files are in its view",
+        "srt denies creating them; programs in a cage can, and can connect to sockets in their view",
     );
     if draft.held {
         tell(
             "trust",
-            "of a file that lies in a workspace files.read counts only once it is trusted: until `ironcage trust` what \
-             it makes read-only in the workspace is writable",
+            "in a policy file in a workspace, files.read has no effect until you run `ironcage trust`: its read-only paths in \
+             the workspace stay writable until then",
         );
     }
     if draft.mode == crate::WorkspaceMode::Direct {
         tell(
             "files that the host would execute or trust",
-            "srt also refuses to create those that are not there (.vscode, .mcp.json, ...); a cage protects those that \
-             exist in the workspace's root when it starts, all of .git with them, and those that this import found \
-             deeper. --unprotect .git lets an agent commit",
+            "srt also denies creating missing ones (.vscode, .mcp.json, ...); a cage protects those that exist in the \
+             workspace's root when it starts, including all of .git, and those that this import found deeper. With \
+             --unprotect .git an agent can commit",
         );
     }
 }

@@ -1,7 +1,7 @@
-//! The settings as written: which rules they hold, and which have nothing to do with a policy.
+//! Reads the settings: which rules they contain, and which are irrelevant for a policy.
 //!
-//! Keys are those of `@anthropic-ai/sandbox-runtime` up to 0.0.80, and of the `sandbox` section of Claude Code. What paths
-//! mean on this host is for `paths` to say.
+//! Keys are those of `@anthropic-ai/sandbox-runtime` up to 0.0.80, and of the `sandbox` section of Claude Code. `paths`
+//! resolves their paths on this host.
 
 use super::{Finding, ImportError, Kind, Place};
 use crate::fragment::is_env_name;
@@ -31,7 +31,6 @@ pub(super) struct Rules {
 /// One entry of a list.
 #[derive(Debug, Clone)]
 pub(super) struct Rule {
-    /// The list.
     pub(super) key: String,
     /// The entry as written.
     pub(super) text: String,
@@ -55,27 +54,24 @@ impl Rule {
 /// srt looks this deep unless told otherwise.
 const SEARCH_DEPTH: usize = 3;
 
-const NO_PROXY: &str = "a cage's network door is no proxy: programs reach what is allowed as they are, and nothing stands in for it";
-const ALWAYS: &str = "always so in a cage";
+const NO_PROXY: &str = "the egress proxy of a cage is transparent: programs need no proxy settings, and it cannot be replaced";
+const ALWAYS: &str = "always on in a cage";
 const MACOS: &str = "a setting for macOS";
 const WINDOWS: &str = "a setting for Windows";
 const SRT_ITSELF: &str = "about srt itself";
 
 /// Keys that no policy has an equal for, with the reason; those below `network` have their own list.
 const NO_EQUAL: &[(&str, &str)] = &[
-    (
-        "ignoreViolations",
-        "`ironcage why` explains denials; none are left out",
-    ),
+    ("ignoreViolations", "`ironcage why` explains every denial"),
     (
         "enableWeakerNestedSandbox",
-        "never: a cage that cannot be built does not start; `ironcage doctor` says what is missing",
+        "never: a cage that cannot be built does not start; `ironcage doctor` reports what is missing",
     ),
     ("enableWeakerNetworkIsolation", MACOS),
     ("allowAppleEvents", MACOS),
     (
         "allowPty",
-        "a setting for macOS; a cage has terminals of its own",
+        "a setting for macOS; a cage has its own terminals",
     ),
     ("ripgrep", SRT_ITSELF),
     ("seccomp", SRT_ITSELF),
@@ -85,7 +81,7 @@ const NO_EQUAL: &[(&str, &str)] = &[
     ("windows", WINDOWS),
     (
         "git",
-        "the workspace belongs to the agent inside: git needs no safe.directory for it",
+        "the agent owns the workspace in the cage, so git needs no safe.directory",
     ),
     (
         "autoAllowBashIfSandboxed",
@@ -93,7 +89,7 @@ const NO_EQUAL: &[(&str, &str)] = &[
     ),
     (
         "failIfUnavailable",
-        "always so: a cage that cannot be built does not start",
+        "always on: a cage that cannot be built does not start",
     ),
 ];
 
@@ -101,33 +97,33 @@ const NETWORK: &[(&str, Kind, &str)] = &[
     (
         "deniedDomainReasons",
         Kind::NoEqual,
-        "`ironcage why` gives reasons of its own",
+        "`ironcage why` has its own explanations",
     ),
     ("strictAllowlist", Kind::Kept, ALWAYS),
     (
         "allowAllDomains",
         Kind::Narrower,
-        "every host is given by `--network open`, run by run; name those that are needed in network.allow",
+        "only `--network open` allows every host, for one run; list the needed hosts in network.allow",
     ),
     (
         "allowManagedDomainsOnly",
         Kind::NoEqual,
-        "there are no managed settings",
+        "Ironcage has no managed settings",
     ),
     (
         "allowUnixSockets",
         Kind::Narrower,
-        "sockets of the host are given by network.sockets, one by one (on Linux srt has no list of them)",
+        "network.sockets allows host sockets one by one (srt has no list of them on Linux)",
     ),
     (
         "allowAllUnixSockets",
         Kind::NoEqual,
-        "sockets of the host are given by network.sockets, one by one; programs inside can use their own",
+        "network.sockets allows host sockets one by one; programs in a cage can use their own",
     ),
     (
         "allowLocalBinding",
         Kind::NoEqual,
-        "programs can always listen on the cage's own loopback, and nobody outside reaches it; network.publish opens a port",
+        "programs can always listen on the cage's own loopback, which is not reachable from outside; network.publish opens a port",
     ),
     ("allowMachLookup", Kind::NoEqual, MACOS),
     ("httpProxyPort", Kind::NoEqual, NO_PROXY),
@@ -137,27 +133,27 @@ const NETWORK: &[(&str, Kind, &str)] = &[
     (
         "filterRequest",
         Kind::NoEqual,
-        "requests are held to network.http, rules by method and path",
+        "network.http restricts requests by method and path",
     ),
     (
         "tlsTerminate",
         Kind::NoEqual,
-        "TLS is opened where a rule over requests or a secret needs it",
+        "the egress proxy intercepts TLS where a request rule or a secret needs it",
     ),
     (
         "allowPlaintextHeaderSet",
         Kind::NoEqual,
-        "secrets are put on by network.secrets, over TLS only",
+        "network.secrets adds secrets to requests, only over TLS",
     ),
     (
         "stripResponseHeaders",
         Kind::NoEqual,
-        "answers pass as they are, but for secrets, which are covered",
+        "responses pass unchanged, except for secrets, which are masked",
     ),
     (
         "refuseOpaqueTunnels",
         Kind::NoEqual,
-        "network.http makes the door open what it lets through",
+        "network.http makes the egress proxy intercept the connections that it allows",
     ),
     ("requireHostMatch", Kind::Kept, ALWAYS),
 ];
@@ -184,7 +180,7 @@ pub(super) fn read(
             if top.contains_key("filesystem") || top.contains_key("network") {
                 return Err(ImportError::Shape {
                     key: "sandbox".to_owned(),
-                    wanted: "to stand beside filesystem or network: the file is either srt's or Claude Code's",
+                    wanted: "either srt's settings (filesystem, network) or Claude Code's (sandbox), not both",
                 });
             }
             reader.claude(top, object(sandbox, "sandbox")?, place)?;
@@ -234,7 +230,7 @@ impl Reader<'_> {
                 Kind::Differs,
                 "enabled",
                 None,
-                "is not true: Claude Code runs without this sandbox; a cage holds always",
+                "is not true: Claude Code runs without this sandbox; a cage is always enforced",
             );
         }
         self.sandbox(sandbox)?;
@@ -271,7 +267,7 @@ impl Reader<'_> {
                         Kind::Kept,
                         key,
                         Some(value),
-                        "how deep this import looked for such files",
+                        "the depth at which this import searched for such files",
                     );
                 }
                 "excludedCommands" => {
@@ -316,11 +312,11 @@ impl Reader<'_> {
                 "disabled" => {
                     self.rules.all_files = value.as_bool().ok_or_else(|| self.shape(&full, "true or false"))?;
                     if self.rules.all_files {
-                        self.tell(Kind::Narrower, &full, Some(value), "srt enforced no file rules; a cage always does: it gets the workspace");
+                        self.tell(Kind::Narrower, &full, Some(value), "srt enforced no file rules; a cage always does, and gets the workspace");
                     }
                 }
-                "allowGitConfig" => self.tell(Kind::NoEqual, &full, Some(value), "all of .git is protected; --unprotect .git lifts that but for its hooks and config"),
-                "allowManagedReadPathsOnly" => self.tell(Kind::NoEqual, &full, Some(value), "there are no managed settings"),
+                "allowGitConfig" => self.tell(Kind::NoEqual, &full, Some(value), "all of .git is protected; --unprotect .git makes it writable except for its hooks and config"),
+                "allowManagedReadPathsOnly" => self.tell(Kind::NoEqual, &full, Some(value), "Ironcage has no managed settings"),
                 _ => self.unknown(&full, value),
             }
         }
@@ -356,13 +352,12 @@ impl Reader<'_> {
         for rule in self.hosts(key, value)? {
             let note = match network::allowed(&rule.text) {
                 _ if rule.text.eq_ignore_ascii_case("localhost") => {
-                    "the host's own servers are given by network.host-ports, port by port"
-                        .to_owned()
+                    "network.host-ports allows the host's own servers, port by port".to_owned()
                 }
                 Err(error) => error.remedy,
                 Ok(_) => {
                     self.rules.allow_hosts.push(rule.clone());
-                    "on ports 80 and 443, where srt had every one; HOST:22 in network.allow adds another".to_owned()
+                    "on ports 80 and 443, where srt allowed every port; HOST:22 in network.allow adds another".to_owned()
                 }
             };
             self.findings.push(rule.finding(Kind::Narrower, note));
@@ -409,7 +404,7 @@ impl Reader<'_> {
                         Kind::NoEqual,
                         &full,
                         value,
-                        "secrets are kept out; network.secrets and network.aws let the door put them on",
+                        "secrets stay outside the cage; with network.secrets and network.aws the egress proxy adds them to requests",
                     );
                 }
                 _ => self.unknown(&full, value),
@@ -423,7 +418,7 @@ impl Reader<'_> {
         if entry.get("mode").and_then(Value::as_str) != Some("deny") {
             self.findings.push(rule.finding(
                 Kind::NoEqual,
-                "a stand-in for a secret has no equal: it is kept out, as with mode \"deny\"",
+                "a masked secret has no equivalent: it stays outside the cage, as with mode \"deny\"",
             ));
         }
     }
@@ -437,14 +432,14 @@ impl Reader<'_> {
                     Kind::NoEqual,
                     &full,
                     value,
-                    "about Claude Code's prompts; nothing is taken from it",
+                    "about Claude Code's prompts; not imported",
                 );
                 continue;
             }
             for entry in self.list(&full, value)? {
                 let text = entry
                     .as_str()
-                    .ok_or_else(|| self.shape(&full, "a list of texts"))?;
+                    .ok_or_else(|| self.shape(&full, "a list of strings"))?;
                 let path = |tool: &str| {
                     text.strip_prefix(tool)?
                         .strip_prefix('(')?
@@ -570,7 +565,7 @@ impl Reader<'_> {
             Kind::Unknown,
             key,
             Some(value),
-            "no setting that this version of Ironcage knows",
+            "unknown to this version of Ironcage",
         );
     }
 }

@@ -1,4 +1,4 @@
-//! A draft as the text of a policy file, each value with the setting that it came from.
+//! Writes a draft as a policy file, with the setting that each value came from.
 
 use super::judge::{Draft, Line};
 use super::settings::Rule;
@@ -16,10 +16,10 @@ pub(super) fn render(draft: &Draft, place: &Place) -> Result<String, ImportError
     // Writing to a string cannot fail.
     let _ = write!(
         text,
-        "# Made by `ironcage policy import srt` for the workspace\n# {}.\n\
-         # Each value names the setting that it came from. All keys: docs/reference/policy.md\n\
-         #\n# A file in a workspace can only narrow, until you have read it and run `ironcage trust`.\n\n\
-         # srt sets no limits on memory, processes or time; these are the profile's.\nextends = \"{PROFILE}\"\n\n\
+        "# Written by `ironcage policy import srt` for the workspace\n# {}.\n\
+         # Each comment names the setting that a value came from. All keys: docs/reference/policy.md\n\
+         #\n# A policy file in a workspace can only narrow the policy until you review it and run `ironcage trust`.\n\n\
+         # srt sets no limits on memory, processes or time; the profile does.\nextends = \"{PROFILE}\"\n\n\
          [workspace]\n# {}\nmode = \"{}\"\n",
         Printable::new(&place.workspace),
         Printable::new(&draft.mode_why),
@@ -28,7 +28,7 @@ pub(super) fn render(draft: &Draft, place: &Place) -> Result<String, ImportError
     text.push_str("\n[files]\n");
     if draft.held {
         text.push_str(
-            "# What is read-only inside the workspace is so by `read`, which counts only once this file is trusted.\n",
+            "# `read` makes these paths in the workspace read-only, once you trust this file.\n",
         );
     }
     list(&mut text, "read", &draft.read, place)?;
@@ -37,7 +37,7 @@ pub(super) fn render(draft: &Draft, place: &Place) -> Result<String, ImportError
     if let Some(why) = &draft.no_toolchains {
         let _ = writeln!(
             text,
-            "# {} may hold some.\ntoolchains = false",
+            "# {} may contain toolchains.\ntoolchains = false",
             Printable::new(why)
         );
     }
@@ -47,7 +47,9 @@ pub(super) fn render(draft: &Draft, place: &Place) -> Result<String, ImportError
         hosts(&mut text, "deny", &draft.deny_hosts);
     }
     if draft.no_identity {
-        text.push_str("\n[process]\n# git's own settings are among what filesystem.denyRead names.\ngit-identity = false\n");
+        text.push_str(
+            "\n[process]\n# filesystem.denyRead covers git's own settings.\ngit-identity = false\n",
+        );
     }
     if !draft.empty_env.is_empty() {
         text.push_str("\n[env.set]\n# credentials.envVars: the defaults would pass these.\n");

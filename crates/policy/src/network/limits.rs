@@ -1,4 +1,4 @@
-//! Bounds on what goes through the network door, as people write them.
+//! Limits on traffic through the egress proxy, as text.
 
 use crate::Sourced;
 use crate::narrow::Dropped;
@@ -11,9 +11,7 @@ use std::str::FromStr;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NetworkLimitName {
-    /// Connections at once.
     Connections,
-    /// Requests a second.
     RequestsPerSecond,
     /// Bytes that go out to one host.
     BytesOutPerHost,
@@ -30,7 +28,6 @@ use NetworkLimitName::{
 };
 
 impl NetworkLimitName {
-    /// Every one.
     pub const ALL: [NetworkLimitName; 6] = [
         Connections,
         RequestsPerSecond,
@@ -40,7 +37,6 @@ impl NetworkLimitName {
         Body,
     ];
 
-    /// As it is written.
     pub fn name(self) -> &'static str {
         match self {
             Connections => "connections",
@@ -66,11 +62,11 @@ impl NetworkLimitName {
         let wanted = if self.is_size() {
             "a size such as 64K, 10M or 2G"
         } else {
-            "a number from 1"
+            "a positive number"
         };
         let value = value.ok_or_else(|| InvalidNetworkLimit {
             text: text.to_owned(),
-            remedy: format!("write {wanted}"),
+            remedy: format!("expected {wanted}"),
         })?;
         Ok(NetworkLimit { name: self, value })
     }
@@ -93,19 +89,16 @@ fn size(text: &str) -> Option<u64> {
 /// One bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct NetworkLimit {
-    /// Which.
     pub name: NetworkLimitName,
     /// A number, or bytes.
     pub value: u64,
 }
 
-/// Text that is no bound; the text says what to write instead.
+/// Invalid text of a limit; the message says what to write.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{}` is not a limit: {remedy}", text.escape_debug())]
+#[error("invalid limit `{}`: {remedy}", text.escape_debug())]
 pub struct InvalidNetworkLimit {
-    /// As it was written.
     pub text: String,
-    /// What to write.
     pub remedy: String,
 }
 
@@ -121,7 +114,7 @@ impl FromStr for NetworkLimit {
             .ok_or_else(|| InvalidNetworkLimit {
                 text: text.to_owned(),
                 remedy: format!(
-                    "write NAME=VALUE, with one of {}",
+                    "expected NAME=VALUE, where NAME is one of {}",
                     NetworkLimitName::ALL.map(NetworkLimitName::name).join(", ")
                 ),
             })?
@@ -213,7 +206,7 @@ mod tests {
             "other=1",
         ] {
             let error = wrong.parse::<NetworkLimit>().unwrap_err();
-            assert!(error.remedy.starts_with("write "), "{wrong}");
+            assert!(error.remedy.starts_with("expected "), "{wrong}");
         }
     }
 }

@@ -1,6 +1,6 @@
-//! The network part of a policy: what goes out, to whom, and what never does.
+//! The network part of a policy: which hosts the cage can reach, and which never.
 //!
-//! An empty list means nothing. Denying wins over allowing, whoever said it.
+//! An empty list allows nothing. `deny` wins over `allow`, whatever their sources.
 
 mod limits;
 mod request;
@@ -9,10 +9,12 @@ mod secret;
 
 pub use limits::{InvalidNetworkLimit, NetworkLimit, NetworkLimitName, network_limits};
 pub use request::requests;
+pub(crate) use request::requests_to;
 pub use rule::{InvalidHostRule, allowed, denied, host_name};
 pub use secret::{aws, secret};
 pub(crate) use secret::{
-    aws_source, model_host, secret_host, secret_name, secret_place, secret_source,
+    aws_credentials, aws_source, model_host, proved_host, secret_host, secret_name, secret_place,
+    secret_source,
 };
 
 pub(crate) use limits::is_no_wider as limits_within;
@@ -24,6 +26,7 @@ use ironcage_model::{
 };
 use schemars::JsonSchema;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -64,7 +67,7 @@ impl NetworkMode {
 
 /// Text that is not a network mode.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{}` is not a network mode; write off, listed, live or open", .0.escape_debug())]
+#[error("unknown network mode `{}`; expected off, listed, live or open", .0.escape_debug())]
 pub struct InvalidNetworkMode(pub String);
 
 impl FromStr for NetworkMode {
@@ -93,7 +96,7 @@ impl FromStr for Resolve {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let wrong = || InvalidHostRule {
             text: text.to_owned(),
-            remedy: "write NAME=ADDRESS, such as db.example=192.0.2.1".to_owned(),
+            remedy: "expected NAME=ADDRESS, such as db.example=192.0.2.1".to_owned(),
         };
         let (name, address) = text.split_once('=').ok_or_else(wrong)?;
         let address = address.trim_start_matches('[').trim_end_matches(']');
@@ -129,10 +132,10 @@ pub(crate) struct NetworkFragment {
 pub struct Network {
     /// Whether every host of the internet is allowed.
     pub open: Sourced<bool>,
-    /// Whether there is a door even where nothing is listed, for rules about any port that
-    /// come while the cage runs.
+    /// Whether there is an egress proxy even without listed hosts, for rules that the user adds while
+    /// the cage runs.
     pub live: Sourced<bool>,
-    /// Whether an open network is refused, whoever asks for it.
+    /// Whether an open network is an error.
     pub never_open: Sourced<bool>,
     /// Hosts that are allowed.
     pub allow: Vec<Sourced<HostRule>>,
@@ -144,7 +147,7 @@ pub struct Network {
     pub models: Vec<Sourced<HostRule>>,
     /// Secrets that the cage has placeholders of.
     pub secrets: Vec<Sourced<SecretRule>>,
-    /// Keys of Amazon's with which requests are signed anew.
+    /// AWS keys with which the egress proxy signs requests.
     pub aws: Option<Sourced<AwsRule>>,
     /// Logins that the cage has placeholders of.
     pub logins: Vec<Sourced<LoginRule>>,
@@ -312,20 +315,68 @@ fn append<T: PartialEq>(list: &mut Vec<Sourced<T>>, values: Vec<Sourced<T>>) {
     }
 }
 
-/// A secret as who is to trust it has to read it.
-fn in_words(secret: &SecretRule) -> String {
-    let hosts: Vec<String> = secret.hosts.iter().map(HostRule::to_string).collect();
-    let source = secret.from.to_string();
-    let runs = match secret.from {
-        SecretSource::Command(_) => ", WHICH RUNS OUTSIDE OF THE CAGE AT EACH START,",
-        SecretSource::Env(_) | SecretSource::File(_) | SecretSource::Keyring { .. } => "",
-    };
+/// Describes a secret to the user who decides whether to trust it.
+pub(crate) fn in_words(secret: &SecretRule) -> String {
+    let hosts = secret.host_texts();
     format!(
-        "{} from {}{runs} for {}",
+        "{} from {} for {}",
         secret.name,
-        ironcage_model::Printable::new(&source),
+        source_in_words(&secret.from),
         hosts.join(", ")
     )
+}
+
+fn source_in_words(source: &SecretSource) -> String {
+    let runs = match source {
+        SecretSource::Command(_) => ", WHICH RUNS OUTSIDE THE CAGE AT EACH START,",
+        SecretSource::Env(_) | SecretSource::File(_) | SecretSource::Keyring { .. } => "",
+    };
+    let source = source.to_string();
+    format!("{}{runs}", ironcage_model::Printable::new(&source))
+}
+
+/// The same for keys of Amazon's: who gets signatures and the session token.
+fn aws_in_words(rule: &AwsRule) -> String {
+    let mut text = format!(
+        "from {} for {}",
+        source_in_words(&rule.from),
+        texts(&rule.hosts)
+    );
+    if !rule.credentials.is_empty() {
+        text.push_str(", and for CALLS THAT HAND OUT CREDENTIALS: ");
+        text.push_str(&rule.credentials.join(", "));
+    }
+    ironcage_model::Printable::new(&text).to_string()
+}
+
+/// The same for a login: who gets the access token, with which requests, and who gets the refresh
+/// token.
+fn login_in_words(login: &LoginRule) -> String {
+    let requests: BTreeSet<String> = login.requests.iter().map(request_in_words).collect();
+    let requests: Vec<String> = requests.into_iter().collect();
+    let file = match &login.file {
+        Some(file) => format!(" from {}", ironcage_model::Printable::new(file)),
+        None => String::new(),
+    };
+    format!(
+        "{}{file} for {}, renewed at {}, with {}",
+        login.name,
+        texts(&login.hosts),
+        login.token_server,
+        requests.join("; ")
+    )
+}
+
+fn request_in_words(request: &HttpRule) -> String {
+    match request.methods.is_empty() {
+        true => request.path.to_string(),
+        false => format!("{} {}", request.methods.join(","), request.path),
+    }
+}
+
+fn texts(hosts: &[HostRule]) -> String {
+    let hosts: Vec<String> = hosts.iter().map(HostRule::to_string).collect();
+    hosts.join(", ")
 }
 
 /// Takes out of an untrusted fragment what would widen `base`. Denying is always heard.
@@ -369,13 +420,13 @@ pub(crate) fn narrow(base: &Network, fragment: &mut NetworkFragment, dropped: &m
         "network.aws",
         &mut fragment.aws,
         |rule| base.aws.as_ref().is_some_and(|known| known.value == *rule),
-        |rule| rule.from.to_string(),
+        aws_in_words,
     );
     dropped.keep(
         "network.logins",
         &mut fragment.logins,
         &base.logins,
-        |login| login.name.clone(),
+        login_in_words,
     );
     dropped.keep(
         "network.bundles",
@@ -405,7 +456,8 @@ pub(crate) fn narrow(base: &Network, fragment: &mut NetworkFragment, dropped: &m
     // Where a name leads is the user's word, never the workspace's.
     for rule in std::mem::take(&mut fragment.resolve) {
         if base.resolve.iter().all(|known| known.value != rule.value) {
-            dropped.note("network.resolve", &rule.value.name, &rule);
+            let shown = format!("{} is {}", rule.value.name, rule.value.address);
+            dropped.note("network.resolve", shown, &rule);
         }
     }
 }
@@ -424,7 +476,21 @@ mod tests {
             places: Vec::new(),
         };
         let shown = in_words(&secret(SecretSource::Command("touch ~/ran".into())));
-        for part in ["KEY", "touch ~/ran", "OUTSIDE OF THE CAGE", "evil.test"] {
+        for part in ["KEY", "touch ~/ran", "OUTSIDE THE CAGE", "evil.test"] {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+        let aws = AwsRule {
+            from: SecretSource::Command("touch ~/ran".into()),
+            hosts: vec!["evil.test".parse().unwrap()],
+            credentials: vec!["sts".into()],
+        };
+        let shown = aws_in_words(&aws);
+        for part in [
+            "touch ~/ran",
+            "OUTSIDE THE CAGE",
+            "evil.test",
+            "HAND OUT CREDENTIALS: sts",
+        ] {
             assert!(shown.contains(part), "{part}: {shown}");
         }
         let shown = in_words(&secret(SecretSource::Env("KEY".into())));

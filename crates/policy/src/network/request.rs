@@ -1,12 +1,12 @@
-//! Text of rules over requests: `[METHOD,... ]HOST[:PORT][/PATH]`.
+//! Parses request rules: `[METHOD,... ]HOST[:PORT][/PATH]`.
 
 use super::rule::{InvalidHostRule, allowed};
-use ironcage_model::{Destination, HttpRule, PathPattern, Ports};
+use ironcage_model::{Destination, HostRule, HttpRule, PathPattern, Ports};
 
 /// A rule that allows requests: without methods every one, without a path every one.
 ///
 /// # Errors
-/// Where it is none; the text says what to write.
+/// If the text is invalid; the message says what to write.
 pub fn requests(text: &str) -> Result<HttpRule, InvalidHostRule> {
     let wrong = |remedy: &str| InvalidHostRule {
         text: text.to_owned(),
@@ -20,18 +20,18 @@ pub fn requests(text: &str) -> Result<HttpRule, InvalidHostRule> {
                 .bytes()
                 .all(|byte| byte.is_ascii_uppercase() || byte == b',') =>
         {
-            return Err(wrong("write the host after the methods"));
+            return Err(wrong("the host is missing after the methods"));
         }
         [place] => ("", *place),
         [methods, place] => (*methods, *place),
         _ => {
             return Err(wrong(
-                "write METHODS HOST/PATH, such as 'GET,HEAD api.example.com/v1/**'",
+                "expected METHODS HOST/PATH, such as 'GET,HEAD api.example.com/v1/**'",
             ));
         }
     };
     if place.contains("://") {
-        return Err(wrong("write the host and the path, without a scheme"));
+        return Err(wrong("expected the host and the path, without a scheme"));
     }
     let (host, path) = match place.find('/') {
         Some(at) => place.split_at(at),
@@ -40,14 +40,49 @@ pub fn requests(text: &str) -> Result<HttpRule, InvalidHostRule> {
     let host = allowed(host).map_err(|error| wrong(&error.remedy))?;
     if matches!(host.to, Destination::Net { .. }) {
         return Err(wrong(
-            "requests are held to a name; an address is allowed as a whole, with --allow-host",
+            "a request rule needs a host name; allow an address as a whole with --allow-host",
         ));
     }
     if host.ports == Ports::Any {
         return Err(wrong(
-            "a rule over requests is about one port, or 80 and 443",
+            "a request rule applies to one port, or to 80 and 443",
         ));
     }
+    Ok(HttpRule {
+        methods: parse_methods(methods).map_err(wrong)?,
+        host,
+        path: PathPattern::parse(path).map_err(|error| wrong(error.0))?,
+    })
+}
+
+/// Requests without a host, for the hosts of a login: `[METHOD,... ]/PATH`.
+///
+/// # Errors
+/// If the text is invalid; the message says what to write.
+pub(crate) fn requests_to(
+    hosts: &[HostRule],
+    text: &str,
+) -> Result<Vec<HttpRule>, InvalidHostRule> {
+    let wrong = |remedy: &str| InvalidHostRule {
+        text: text.to_owned(),
+        remedy: remedy.to_owned(),
+    };
+    let (methods, path) = match text.split_once(' ') {
+        Some((methods, path)) => (methods, path.trim()),
+        None => ("", text),
+    };
+    let methods = parse_methods(methods).map_err(wrong)?;
+    let path = PathPattern::parse(path).map_err(|error| wrong(error.0))?;
+    let rule = |host: &HostRule| HttpRule {
+        methods: methods.clone(),
+        host: host.clone(),
+        path: path.clone(),
+    };
+    Ok(hosts.iter().map(rule).collect())
+}
+
+/// Methods between commas; none in an empty text, which means every one.
+fn parse_methods(methods: &str) -> Result<Vec<String>, &'static str> {
     let mut known = Vec::new();
     for method in methods.split(',').filter(|_| !methods.is_empty()) {
         let plain = !method.is_empty()
@@ -56,21 +91,17 @@ pub fn requests(text: &str) -> Result<HttpRule, InvalidHostRule> {
                 .bytes()
                 .all(|byte| byte.is_ascii_alphabetic() || byte == b'-');
         if !plain {
-            return Err(wrong("methods are words such as GET, with commas between"));
+            return Err("expected methods such as GET, separated by commas");
         }
         let method = method.to_ascii_uppercase();
         if method == "CONNECT" {
-            return Err(wrong("CONNECT is never let through"));
+            return Err("CONNECT is never allowed");
         }
         if !known.contains(&method) {
             known.push(method);
         }
     }
-    Ok(HttpRule {
-        methods: known,
-        host,
-        path: PathPattern::parse(path).map_err(|error| wrong(error.0))?,
-    })
+    Ok(known)
 }
 
 #[cfg(test)]
@@ -102,6 +133,30 @@ mod tests {
             "GET */x",
         ] {
             assert!(requests(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn requests_of_a_login_are_for_each_of_its_hosts() {
+        let hosts = [allowed("a.com").unwrap(), allowed("b.com:8443").unwrap()];
+        let shown = |text: &str| -> Vec<String> {
+            let rules = requests_to(&hosts, text).unwrap();
+            rules.iter().map(HttpRule::to_string).collect()
+        };
+        assert_eq!(
+            shown("get,POST /v1/**"),
+            ["GET,POST a.com/v1/**", "GET,POST b.com:8443/v1/**"]
+        );
+        assert_eq!(shown("/x"), ["a.com/x", "b.com:8443/x"]);
+        for wrong in [
+            "",
+            "GET",
+            "GET a.com/x",
+            "CONNECT /x",
+            "GET /a/../b",
+            "G T /x",
+        ] {
+            assert!(requests_to(&hosts, wrong).is_err(), "{wrong:?}");
         }
     }
 

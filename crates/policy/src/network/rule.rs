@@ -1,21 +1,19 @@
-//! Text of rules over hosts: `NAME[:PORT]`, `*.NAME`, `**.NAME`, addresses and networks.
+//! Parses host rules: `NAME[:PORT]`, `*.NAME`, `**.NAME`, addresses and networks.
 //!
-//! Names are normalised here, once: what is compared later is what is meant now.
+//! Names are normalised here, once, so that later code can compare them as they are.
 
 use ironcage_model::{Destination, HostName, HostRule, Ports};
 use std::net::IpAddr;
 
-/// Text that is no rule over hosts; the text says what to write instead.
+/// Invalid text of a host rule; the message says what to write.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{}` is not understood: {remedy}", text.escape_debug())]
+#[error("cannot parse `{}`: {remedy}", text.escape_debug())]
 pub struct InvalidHostRule {
-    /// As it was written.
     pub text: String,
-    /// What to write.
     pub remedy: String,
 }
 
-const FORMS: &str = "write NAME, NAME:PORT, '*.NAME' (names below it), '**.NAME' (also itself), an address, or a network such as 192.0.2.0/24 or [2001:db8::/32]:443";
+const FORMS: &str = "expected NAME, NAME:PORT, '*.NAME' (subdomains), '**.NAME' (NAME and its subdomains), an address, or a network such as 192.0.2.0/24 or [2001:db8::/32]:443";
 
 /// A rule that allows: without a port it is about 80 and 443.
 pub fn allowed(text: &str) -> Result<HostRule, InvalidHostRule> {
@@ -34,13 +32,13 @@ pub fn host_name(text: &str) -> Result<HostName, InvalidHostRule> {
         remedy: remedy.to_owned(),
     };
     if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
-        return Err(wrong("it holds control characters or spaces; remove them"));
+        return Err(wrong("remove the control characters or spaces"));
     }
     if text.is_ascii() {
         return HostName::from_ascii(text.as_bytes()).map_err(|error| wrong(error.0));
     }
     let ascii = idna::domain_to_ascii_strict(text)
-        .map_err(|_| wrong("it is no internationalised name; write its xn-- form"))?;
+        .map_err(|_| wrong("invalid internationalised name; write its xn-- form"))?;
     HostName::from_ascii(ascii.as_bytes()).map_err(|error| wrong(error.0))
 }
 
@@ -51,11 +49,12 @@ fn rule(text: &str, without_port: Ports) -> Result<HostRule, InvalidHostRule> {
     };
     if text.contains("://") || text.contains('@') {
         return Err(wrong(
-            "write the host alone, without a scheme, a user or a path",
+            "expected only the host, without a scheme, a user or a path",
         ));
     }
-    if matches!(text, "*" | "**" | "*:*" | "0.0.0.0/0" | "::/0" | "[::/0]") {
-        return Err(wrong("everything is spelled --network open"));
+    const EVERY_HOST: &str = "to allow every host, use --network open";
+    if matches!(text, "*" | "**" | "*:*") {
+        return Err(wrong(EVERY_HOST));
     }
     let (host, port) = split(text).ok_or_else(|| wrong(FORMS))?;
     let ports = match port {
@@ -65,11 +64,11 @@ fn rule(text: &str, without_port: Ports) -> Result<HostRule, InvalidHostRule> {
             Ok(port) if port > 0 && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
                 Ports::One(port)
             }
-            _ => return Err(wrong("a port is a number from 1 to 65535, or *")),
+            _ => return Err(wrong("expected a port from 1 to 65535, or *")),
         },
     };
     let to = match address(host) {
-        Some(net) => net.ok_or_else(|| wrong("the network's prefix is too long"))?,
+        Some(net) => net.ok_or_else(|| wrong("the network prefix is too long"))?,
         None => {
             let (pattern, name): (fn(HostName) -> Destination, &str) =
                 if let Some(name) = host.strip_prefix("**.") {
@@ -80,12 +79,18 @@ fn rule(text: &str, without_port: Ports) -> Result<HostRule, InvalidHostRule> {
                     (Destination::Name, host)
                 };
             if name.contains('*') {
-                return Err(wrong("a star stands at the beginning only, before a dot"));
+                return Err(wrong(
+                    "a star is only allowed at the beginning, before a dot",
+                ));
             }
             let name = host_name(name).map_err(|error| wrong(&error.remedy))?;
             pattern(name)
         }
     };
+    // In whatever spelling: `0::/0`, `192.0.2.7/0`.
+    if port.is_none() && matches!(to, Destination::Net { prefix: 0, .. }) {
+        return Err(wrong(EVERY_HOST));
+    }
     Ok(HostRule { to, ports })
 }
 
@@ -145,6 +150,7 @@ mod tests {
         assert_eq!(shown("[2001:db8::/32]:443"), "[2001:db8::/32]:443");
         assert_eq!(shown("[::ffff:192.0.2.1]:80"), "192.0.2.1:80");
         assert_eq!(shown("example.com:*"), "example.com:*");
+        assert_eq!(shown("192.0.2.7/0:443"), "0.0.0.0/0:443");
         assert_eq!(denied("example.com").unwrap().to_string(), "example.com:*");
     }
 
@@ -169,6 +175,10 @@ mod tests {
             "127.1",
             "0x7f000001",
             "::/0",
+            "[::/0]",
+            "[0::/0]",
+            "0.0.0.0/0",
+            "192.0.2.7/0",
             "[2001:db8::1",
         ] {
             assert!(allowed(text).is_err(), "{text:?}");

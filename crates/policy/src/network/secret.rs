@@ -1,7 +1,9 @@
-//! Text of rules over secrets: `NAME[=SOURCE]@HOST[,HOST..]`.
+//! Parses secrets: `NAME[=SOURCE]@HOST[,HOST..]`.
 
 use super::rule::{InvalidHostRule, allowed};
-use ironcage_model::{AwsRule, Destination, HostRule, SecretPlace, SecretRule, SecretSource};
+use ironcage_model::{
+    AwsRule, Destination, HOST_NAME, HostRule, Ports, SecretPlace, SecretRule, SecretSource,
+};
 
 /// Longest name of a secret.
 const LONGEST: usize = 64;
@@ -16,13 +18,13 @@ fn wrong(text: &str, remedy: &str) -> InvalidHostRule {
 /// A secret as a flag names it.
 ///
 /// # Errors
-/// Where the text is none; the error says what to write.
+/// If the text is invalid; the message says what to write.
 pub fn secret(text: &str) -> Result<SecretRule, InvalidHostRule> {
     // The source may hold an @ of its own; hosts do not.
     let (name, hosts) = text.rsplit_once('@').ok_or_else(|| {
         wrong(
             text,
-            "write NAME@HOST, such as GITHUB_TOKEN@api.github.com, or NAME=file:PATH@HOST",
+            "expected NAME@HOST, such as GITHUB_TOKEN@api.github.com, or NAME=file:PATH@HOST",
         )
     })?;
     let (name, source) = match name.split_once('=') {
@@ -45,11 +47,11 @@ pub fn secret(text: &str) -> Result<SecretRule, InvalidHostRule> {
     })
 }
 
-/// Keys of Amazon's as a flag names them: `[SOURCE@]HOST[,HOST..]`, from the caller's variables
-/// where no source is named.
+/// AWS keys as in a flag: `[SOURCE@]HOST[,HOST..]`. Without a source, they come from the caller's
+/// environment variables.
 ///
 /// # Errors
-/// Where the text is none; the error says what to write.
+/// If the text is invalid; the message says what to write.
 pub fn aws(text: &str) -> Result<AwsRule, InvalidHostRule> {
     let (source, hosts) = match text.rsplit_once('@') {
         Some((source, hosts)) => (Some(source), hosts),
@@ -59,19 +61,41 @@ pub fn aws(text: &str) -> Result<AwsRule, InvalidHostRule> {
         from: aws_source(source)?,
         hosts: hosts
             .split(',')
-            .map(secret_host)
+            .map(proved_host)
             .collect::<Result<_, _>>()?,
+        credentials: Vec::new(),
     })
 }
 
-/// Where keys of Amazon's come from: `env`, `file:/PATH` or `command:TEXT`.
+/// An AWS service, or one of its actions: `sts`, `ecr:GetAuthorizationToken`.
+pub(crate) fn aws_credentials(text: &str) -> Result<String, InvalidHostRule> {
+    let (service, action) = match text.split_once(':') {
+        Some((service, action)) => (service, Some(action)),
+        None => (text, None),
+    };
+    let is_service = !service.is_empty()
+        && (service.bytes()).all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+    let is_action = |action: &str| {
+        !action.is_empty() && action.bytes().all(|byte| byte.is_ascii_alphanumeric())
+    };
+    (is_service && action.is_none_or(is_action))
+        .then(|| text.to_owned())
+        .ok_or_else(|| {
+            wrong(
+                text,
+                "write a service such as sts, or an action such as ecr:GetAuthorizationToken",
+            )
+        })
+}
+
+/// The source of AWS keys: `env`, `file:/PATH` or `command:TEXT`.
 pub(crate) fn aws_source(text: Option<&str>) -> Result<SecretSource, InvalidHostRule> {
     match text {
         None | Some("env") => Ok(SecretSource::Env(AwsRule::VARIABLES[1].to_owned())),
         Some(text) => match secret_source(text)? {
             SecretSource::Env(_) => Err(wrong(
                 text,
-                "keys come from env (the three variables), file:/PATH or command:TEXT",
+                "expected env (the three AWS variables), file:/PATH or command:TEXT",
             )),
             other => Ok(other),
         },
@@ -89,15 +113,14 @@ pub(crate) fn secret_name(text: &str) -> Result<String, InvalidHostRule> {
     plain.then(|| text.to_owned()).ok_or_else(|| {
         wrong(
             text,
-            "a secret has the name of a variable: letters, digits and underscores",
+            "the name of a secret is a variable name: letters, digits and underscores",
         )
     })
 }
 
 /// Where a secret comes from: `env:NAME`, `file:PATH`, `command:TEXT` or `keyring:SERVICE/USER`.
 pub(crate) fn secret_source(text: &str) -> Result<SecretSource, InvalidHostRule> {
-    const REMEDY: &str =
-        "a secret comes from env:NAME, file:/PATH, command:TEXT or keyring:SERVICE/USER";
+    const REMEDY: &str = "expected env:NAME, file:/PATH, command:TEXT or keyring:SERVICE/USER";
     let (kind, rest) = text.split_once(':').ok_or_else(|| wrong(text, REMEDY))?;
     if rest.is_empty() || rest.contains('\0') {
         return Err(wrong(text, REMEDY));
@@ -107,7 +130,7 @@ pub(crate) fn secret_source(text: &str) -> Result<SecretSource, InvalidHostRule>
         "file" => {
             let path = std::path::PathBuf::from(rest);
             if !path.is_absolute() {
-                return Err(wrong(text, "write the whole path of the file"));
+                return Err(wrong(text, "use an absolute path"));
             }
             SecretSource::File(path)
         }
@@ -132,25 +155,41 @@ pub(crate) fn secret_source(text: &str) -> Result<SecretSource, InvalidHostRule>
     })
 }
 
-/// A host that a secret is for: a name, never an address.
+/// A host that a secret is for: a name that the host can prove, or, without TLS and in so many
+/// words, a port of this host's own loopback.
 pub(crate) fn secret_host(text: &str) -> Result<HostRule, InvalidHostRule> {
+    let Some(plain) = text.strip_prefix("http://") else {
+        return proved_host(text);
+    };
+    let rule = allowed(plain)?;
+    match (rule.to.is_name(HOST_NAME), rule.ports) {
+        (true, Ports::One(_)) => Ok(rule),
+        _ => Err(wrong(text, PLAIN)),
+    }
+}
+
+const PLAIN: &str = "without TLS a secret goes to a port of this host's own loopback only: write http://host.ironcage:PORT";
+
+/// A host that keys or a login are for: a name, never an address.
+pub(crate) fn proved_host(text: &str) -> Result<HostRule, InvalidHostRule> {
     let rule = allowed(text)?;
-    match rule.to {
+    match &rule.to {
         Destination::Net { .. } | Destination::Any => Err(wrong(
             text,
-            "a secret is for a host that can prove its name; write that name",
+            "a secret needs a host name, which TLS can verify",
         )),
+        to if to.is_name(HOST_NAME) => Err(wrong(text, PLAIN)),
         _ => Ok(rule),
     }
 }
 
-/// A host of a model's: one that can prove its name, because its TLS is opened.
+/// The host of a model: a name that TLS can verify, because the proxy intercepts TLS to it.
 pub(crate) fn model_host(text: &str) -> Result<HostRule, InvalidHostRule> {
     let rule = allowed(text)?;
     match rule.to {
         Destination::Net { .. } | Destination::Any => Err(wrong(
             text,
-            "answers are read of a host that can prove its name; write that name",
+            "a model host needs a host name, which TLS can verify",
         )),
         _ => Ok(rule),
     }
@@ -158,7 +197,7 @@ pub(crate) fn model_host(text: &str) -> Result<HostRule, InvalidHostRule> {
 
 /// A place of a request: `header:NAME`, `basic`, `query:NAME`, `body:FIELD`.
 pub(crate) fn secret_place(text: &str) -> Result<SecretPlace, InvalidHostRule> {
-    let remedy = "a place is header:NAME, basic, query:NAME or body:FIELD";
+    let remedy = "expected header:NAME, basic, query:NAME or body:FIELD";
     let plain = |name: &str| {
         !name.is_empty()
             && name
@@ -206,8 +245,21 @@ mod tests {
             "T=keyring:a'b/c@a.com",
             "T@192.0.2.1",
             "T@*",
+            "T@http://a.com:4000",
+            "T@http://127.0.0.1:4000",
+            "T@http://host.ironcage",
+            "T@host.ironcage:4000",
         ] {
             assert!(secret(wrong).is_err(), "{wrong:?}");
+        }
+        let plain = secret("T@http://host.ironcage:4000,a.com").unwrap();
+        assert_eq!(plain.host_texts(), ["http://host.ironcage:4000", "a.com"]);
+        assert!(aws("http://host.ironcage:4000").is_err());
+        for named in ["sts", "ecr:GetAuthorizationToken"] {
+            assert_eq!(aws_credentials(named).unwrap(), named);
+        }
+        for wrong in ["", "STS", "sts:", "sts:*", "a b"] {
+            assert!(aws_credentials(wrong).is_err(), "{wrong:?}");
         }
         let keys = aws("s3.amazonaws.com,sts.amazonaws.com").unwrap();
         assert_eq!(keys.from.to_string(), "env:AWS_SECRET_ACCESS_KEY");

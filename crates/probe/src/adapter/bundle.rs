@@ -27,7 +27,6 @@ pub(super) const RUNC: &str = "runc";
 pub(super) const RUNSC: &str = "runsc";
 pub(super) const PODMAN: &str = "podman";
 pub(super) const DOCKER: &str = "docker";
-pub(super) const LEASES: &str = "ironcage-leases";
 pub(super) const SRT: &str = "srt";
 pub(super) const LANDLOCK: &str = "landlock";
 
@@ -58,9 +57,6 @@ pub(crate) fn become_peer(kind: &str, workspace: &Path, command: &[OsString]) ->
 }
 
 fn prepare(kind: &str, workspace: &Path, command: &[OsString]) -> io::Result<Command> {
-    if kind == LEASES {
-        return leased(workspace, command);
-    }
     let runtime = PathBuf::from(format!("/run/user/{}", geteuid().as_raw()));
     let place = runtime.join(format!("peer-{}", std::process::id()));
     std::fs::create_dir_all(&place)?;
@@ -164,7 +160,7 @@ fn prepare(kind: &str, workspace: &Path, command: &[OsString]) -> io::Result<Com
             peer.arg(group());
             Ok(peer)
         }
-        other => Err(io::Error::other(format!("there is no peer `{other}`"))),
+        other => Err(io::Error::other(format!("unknown peer `{other}`"))),
     }
 }
 
@@ -174,14 +170,30 @@ const UNTIL_WRITABLE: &str = r#"until cd "$PWD" && [ -w . ]; do sleep 0.01; done
 const GRANT: &str = r#"while [ -d "/proc/$3" ]; do
 "$0" grant "$1" --write "$2" --reason "the task" >/dev/null 2>&1 && exit; sleep 0.01; done"#;
 
-/// Ironcage with a workspace that can only be read, and a lease to write in it that is granted
-/// while the cage runs.
-fn leased(workspace: &Path, command: &[OsString]) -> io::Result<Command> {
-    let program = std::env::current_exe()?;
+/// The line that plays the part below.
+pub(super) fn leases_line(launch: &Launch<'_>) -> Vec<OsString> {
+    let program = launch.workspace.join(".suite/program");
+    let mut line: Vec<OsString> = vec![program.into()];
+    line.extend(["probe", "role", "leases"].map(OsString::from));
+    line.extend([launch.launcher.into(), launch.workspace.into(), "--".into()]);
+    line.extend(launch.command.iter().cloned());
+    line
+}
+
+/// Goes on as Ironcage with a workspace that can only be read, and a lease to write in it that is
+/// granted while the cage runs. Comes back only with an error.
+pub(crate) fn become_leased(ironcage: &Path, workspace: &Path, command: &[OsString]) -> io::Error {
+    match leased(ironcage, workspace, command) {
+        Ok(mut peer) => peer.exec(),
+        Err(error) => error,
+    }
+}
+
+fn leased(program: &Path, workspace: &Path, command: &[OsString]) -> io::Result<Command> {
     let id = std::process::id().to_string();
     let name = format!("leased-{id}");
     let mut operator = Command::new("/bin/sh");
-    operator.args(["-c", GRANT]).arg(&program).arg(&name);
+    operator.args(["-c", GRANT]).arg(program).arg(&name);
     let null = std::process::Stdio::null;
     operator.arg(workspace).arg(&id).stdin(null());
     operator.stdout(null()).stderr(null()).spawn()?;
@@ -256,7 +268,7 @@ fn make_root(root: &Path, workspace: &Path) -> io::Result<()> {
 }
 
 fn own_mounts() -> io::Result<()> {
-    const NEWNS: i32 = 0x0002_0000;
+    const NEWNS: i32 = ironcage_sys::rustix::thread::UnshareFlags::NEWNS.bits() as i32;
     attack::share_nothing(NEWNS)?;
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     Ok(mount_change("/", private)?)

@@ -6,7 +6,7 @@ mod network;
 mod peers;
 
 use crate::params::Limits;
-use crate::probe::DoorRules;
+use crate::probe::ProxyRules;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
@@ -23,15 +23,16 @@ pub(crate) struct Launch<'a> {
     pub(crate) hide: Option<&'a Path>,
     /// Limits on resources.
     pub(crate) limits: Option<Limits>,
+    /// The change of the workspace is kept in memory, and nothing is given as it is.
+    pub(crate) in_memory: bool,
     /// A limit on time, in seconds.
     pub(crate) seconds: Option<u32>,
     /// The launcher does not start in the workspace.
     pub(crate) outside: bool,
     /// A network with these rules.
-    pub(crate) network: Option<DoorRules>,
+    pub(crate) network: Option<ProxyRules>,
     /// A name, and a policy by which it can be given leases.
     pub(crate) ceiling: Option<(&'a str, &'a Path)>,
-    /// What runs inside.
     pub(crate) command: Vec<OsString>,
 }
 
@@ -40,18 +41,16 @@ pub(crate) struct Launch<'a> {
 pub enum AdapterError {
     /// There is none of that name.
     #[error(
-        "there is no built-in sandbox `{name}`; there are {there}, and --against-command for any other"
+        "unknown sandbox `{name}`; expected one of {there}, or --against-command for any other"
     )]
     Unknown {
         /// The name that was given.
         name: String,
-        /// Those that there are.
         there: String,
     },
     /// Its program is not on this machine.
     #[error("`{program}` is not installed; the package `{package}` has it")]
     Missing {
-        /// The program.
         program: &'static str,
         /// The package that has it.
         package: &'static str,
@@ -76,8 +75,8 @@ enum Line {
 /// Where its launcher comes from.
 #[derive(Debug, Clone)]
 pub(crate) enum Source {
-    /// The suite's own program.
-    Own,
+    /// The `ironcage` that belongs to the suite's program.
+    Ironcage,
     /// A program of the system, copied to the stage so that it may be attacked.
     System(PathBuf),
     /// There is none, or it stays where it is.
@@ -97,12 +96,14 @@ pub struct Adapter {
     pub(crate) grants: bool,
     /// Whether it has limits on resources.
     pub(crate) limits: bool,
+    /// Whether it can keep the change of a workspace in memory.
+    pub(crate) in_memory: bool,
     /// Whether its launcher is Ironcage's, with its other commands: plan, trust, audit.
     pub(crate) commands: bool,
     /// Whether it can be given a network with rules.
     pub(crate) network: bool,
-    /// Whether it is the network door's own confinement, in which no programs run.
-    pub(crate) door: bool,
+    /// Whether it is the egress proxy's own confinement, in which no programs run.
+    pub(crate) proxy: bool,
 }
 
 fn ironcage_line(launch: &Launch<'_>) -> Vec<OsString> {
@@ -114,6 +115,10 @@ fn ironcage_root_line(launch: &Launch<'_>) -> Vec<OsString> {
 }
 
 fn ironcage_direct_line(launch: &Launch<'_>) -> Vec<OsString> {
+    if launch.in_memory {
+        // Real files are not in memory: what is asked for comes first.
+        return ironcage_line(launch);
+    }
     ironcage_with(&["--workspace-mode", "direct"], launch)
 }
 
@@ -126,9 +131,9 @@ fn ironcage_chroot_line(launch: &Launch<'_>) -> Vec<OsString> {
 }
 
 fn ironcage_landlock_line(launch: &Launch<'_>) -> Vec<OsString> {
-    let rung = ["--isolation", "landlock", "--workspace-mode", "direct"];
+    let isolation = ["--isolation", "landlock", "--workspace-mode", "direct"];
     let degraded = ["--allow-degraded", "user-ns,mount-ns,pid-ns,uts-ns"];
-    ironcage_with(&[&rung[..], &degraded[..]].concat(), launch)
+    ironcage_with(&[&isolation[..], &degraded[..]].concat(), launch)
 }
 
 fn ironcage_with(flags: &[&str], launch: &Launch<'_>) -> Vec<OsString> {
@@ -136,13 +141,16 @@ fn ironcage_with(flags: &[&str], launch: &Launch<'_>) -> Vec<OsString> {
     let mut line: Vec<OsString> = vec![launch.launcher.into()];
     line.extend(["run", "--quiet", "--fresh"].map(OsString::from));
     line.extend(flags.iter().map(OsString::from));
-    let mut flag =
-        |name: &str, value: &OsStr| line.extend([OsString::from(name), value.to_owned()]);
     // The suite's own directory is given as it is: heartbeats in it are watched from outside,
     // and in a copy-on-write view nobody would see them.
     let mut suite = launch.workspace.join(".suite").into_os_string();
     suite.push(":direct");
-    flag("--write", &suite);
+    match launch.in_memory {
+        true => line.push("--in-memory".into()),
+        false => line.extend(["--write".into(), suite]),
+    }
+    let mut flag =
+        |name: &str, value: &OsStr| line.extend([OsString::from(name), value.to_owned()]);
     if launch.outside {
         flag("--workspace", launch.workspace.as_os_str());
     }
@@ -187,11 +195,11 @@ fn ironcage_with(flags: &[&str], launch: &Launch<'_>) -> Vec<OsString> {
     line
 }
 
-/// The suite's program under the network door's own confinement; what is no probe stays as it is.
-fn door_line(launch: &Launch<'_>) -> Vec<OsString> {
+/// The suite's program under the egress proxy's own confinement; what is no probe stays as it is.
+fn proxy_line(launch: &Launch<'_>) -> Vec<OsString> {
     let mut line = launch.command.clone();
     if let Some(word) = line.get_mut(3).filter(|word| *word == "inside") {
-        *word = "as-door".into();
+        *word = "as-proxy".into();
     }
     line
 }
@@ -201,18 +209,19 @@ fn bare_line(launch: &Launch<'_>) -> Vec<OsString> {
 }
 
 impl Adapter {
-    /// Ironcage itself, by the program that runs the suite.
+    /// Ironcage itself, by the program that lies beside the suite's.
     pub fn ironcage() -> Adapter {
         Adapter {
             name: "ironcage".to_owned(),
             line: Line::Built(ironcage_line),
-            source: Source::Own,
+            source: Source::Ironcage,
             hides: true,
             grants: true,
             limits: true,
+            in_memory: true,
             commands: true,
             network: true,
-            door: false,
+            proxy: false,
         }
     }
 
@@ -225,9 +234,10 @@ impl Adapter {
             hides: false,
             grants: false,
             limits: false,
+            in_memory: false,
             commands: false,
             network: false,
-            door: false,
+            proxy: false,
         }
     }
 
@@ -240,7 +250,7 @@ impl Adapter {
             "ironcage-root-inside",
             "ironcage-chroot",
             "ironcage-landlock",
-            "ironcage-door",
+            "ironcage-egress",
             "none",
             "landlock",
         ];
@@ -265,10 +275,11 @@ impl Adapter {
             }),
             "ironcage-leases" => Ok(Adapter {
                 name: "ironcage, the workspace leased while the cage runs".to_owned(),
-                line: Line::Built(|launch| bundle::line(bundle::LEASES, launch)),
+                line: Line::Built(bundle::leases_line),
                 hides: false,
                 grants: false,
                 limits: false,
+                in_memory: false,
                 commands: false,
                 network: false,
                 ..Adapter::ironcage()
@@ -276,6 +287,7 @@ impl Adapter {
             "ironcage-chroot" => Ok(Adapter {
                 name: "ironcage --isolation chroot".to_owned(),
                 line: Line::Built(ironcage_chroot_line),
+                in_memory: false,
                 ..Adapter::ironcage()
             }),
             // It hides nothing below a place that may be read, and says so.
@@ -283,13 +295,14 @@ impl Adapter {
                 name: "ironcage --isolation landlock".to_owned(),
                 line: Line::Built(ironcage_landlock_line),
                 hides: false,
+                in_memory: false,
                 ..Adapter::ironcage()
             }),
-            "ironcage-door" => Ok(Adapter {
-                name: "the process of Ironcage's network door, taken over".to_owned(),
-                line: Line::Built(door_line),
-                source: Source::Own,
-                door: true,
+            "ironcage-egress" => Ok(Adapter {
+                name: "the process of Ironcage's egress proxy, taken over".to_owned(),
+                line: Line::Built(proxy_line),
+                source: Source::Ironcage,
+                proxy: true,
                 ..Adapter::none()
             }),
             "none" => Ok(Adapter::none()),
@@ -315,9 +328,10 @@ impl Adapter {
             hides: false,
             grants: false,
             limits: false,
+            in_memory: false,
             commands: false,
             network: false,
-            door: false,
+            proxy: false,
         })
     }
 
@@ -368,6 +382,7 @@ mod tests {
             read: None,
             hide: None,
             limits: None,
+            in_memory: false,
             seconds: None,
             outside: false,
             network: None,

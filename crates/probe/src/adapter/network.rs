@@ -1,12 +1,12 @@
 //! The flags by which Ironcage is given a network, as its users give one.
 
-use crate::probe::DoorRules;
-use crate::stage::DOOR_SECRET;
+use crate::probe::ProxyRules;
 use crate::stage::allowed::NAME;
+use crate::stage::{PROXY_SECRET, echo};
 use std::ffi::OsString;
 
 /// The flags for rules over the stage's allowed host.
-pub(super) fn flags(rules: DoorRules) -> Vec<OsString> {
+pub(super) fn flags(rules: ProxyRules) -> Vec<OsString> {
     // Where the name leads: loopback, which has to be named beside it.
     let mut words: Vec<String> = vec![
         "--resolve".into(),
@@ -18,17 +18,17 @@ pub(super) fn flags(rules: DoorRules) -> Vec<OsString> {
     ];
     let mut flag = |name: &str, value: String| words.extend([name.to_owned(), value]);
     match rules {
-        DoorRules::Reading => flag("--http-allow", format!("GET,HEAD {NAME}/pkg/**")),
-        DoorRules::Posting => flag("--http-allow", format!("GET,POST {NAME}/pkg/**")),
-        DoorRules::Budget => {
+        ProxyRules::Reading => flag("--http-allow", format!("GET,HEAD {NAME}/pkg/**")),
+        ProxyRules::Posting => flag("--http-allow", format!("GET,POST {NAME}/pkg/**")),
+        ProxyRules::Budget => {
             flag("--allow-host", NAME.to_owned());
             flag(
                 "--network-limit",
-                format!("bytes-out={}K", DoorRules::BUDGET >> 10),
+                format!("bytes-out={}K", ProxyRules::BUDGET >> 10),
             );
         }
-        DoorRules::Name => flag("--allow-host", NAME.to_owned()),
-        DoorRules::Open => {
+        ProxyRules::Name => flag("--allow-host", NAME.to_owned()),
+        ProxyRules::Open => {
             flag("--allow-host", NAME.to_owned());
             flag("--network", "open".to_owned());
             // Names of the internet that lead inwards.
@@ -41,9 +41,21 @@ pub(super) fn flags(rules: DoorRules) -> Vec<OsString> {
                 flag("--resolve", format!("{name}={address}"));
             }
         }
-        DoorRules::Secret => {
+        ProxyRules::Secret => {
             flag("--allow-host", NAME.to_owned());
-            flag("--secret", format!("{DOOR_SECRET}@{NAME}"));
+            flag("--secret", format!("{PROXY_SECRET}@{NAME}"));
+        }
+        ProxyRules::Echo => {
+            // Without TLS a secret goes to a named port of the host's own and nowhere else.
+            let port = echo::PORT;
+            flag("--allow-host", NAME.to_owned());
+            flag("--allow-host", format!("{NAME}:{port}"));
+            flag("--allow-host", format!("127.0.0.1:{port}"));
+            flag("--allow-host-port", port.to_string());
+            flag(
+                "--secret",
+                format!("{PROXY_SECRET}@http://host.ironcage:{port}"),
+            );
         }
     }
     words.into_iter().map(OsString::from).collect()

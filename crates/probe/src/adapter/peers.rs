@@ -6,7 +6,6 @@ use ironcage_sys::rustix::process::geteuid;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-/// One peer.
 pub(super) struct Peer {
     /// What it is called in `--against`.
     pub(super) name: &'static str,
@@ -161,9 +160,10 @@ pub(super) fn named(name: &str) -> Result<Adapter, AdapterError> {
         hides: peer.hides,
         grants: peer.grants,
         limits: false,
+        in_memory: false,
         commands: false,
         network: false,
-        door: false,
+        proxy: false,
     })
 }
 

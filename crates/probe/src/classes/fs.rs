@@ -259,7 +259,7 @@ fn lock_outside(inside: &Inside) -> Observation {
     }
     // Tell the oracle to look now, and hold the lock while it does.
     super::lf::beat_once(inside);
-    std::thread::sleep(std::time::Duration::from_millis(200));
+    inside.hold();
     attempts.done()
 }
 

@@ -100,8 +100,8 @@ pub(crate) const PROBES: &[Probe] = &[
     },
 ];
 
-const NEWNS: i32 = 0x0002_0000;
-const NEWUSER: i32 = 0x1000_0000;
+const NEWNS: i32 = ironcage_sys::rustix::thread::UnshareFlags::NEWNS.bits() as i32;
+const NEWUSER: i32 = ironcage_sys::rustix::thread::UnshareFlags::NEWUSER.bits() as i32;
 
 fn text(path: &Path) -> CString {
     CString::new(path.as_os_str().as_encoded_bytes()).unwrap_or_default()

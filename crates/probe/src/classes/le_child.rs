@@ -5,7 +5,7 @@
 //! it was told. One that asks for nothing shows that there are children, and children of those.
 
 use super::le::{PATIENCE, hear, say};
-use super::le_asked::{SOCKET, fell_over, key};
+use super::le_requests::{SOCKET, fell_over, key};
 use super::{Attempts, Class, Inside, Observation, Oracle, Probe, Setup, Severity};
 use ironcage_sys::packet;
 use ironcage_sys::rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};

@@ -22,7 +22,7 @@ pub(crate) const PROBES: &[Probe] = &[
         references: &["ATT&CK T1564.011"],
         inside: |inside| {
             let mut attempts = Attempts::new();
-            attempts.note("setsid daemon", daemonise(inside, 300));
+            attempts.note("setsid daemon", daemonise(inside, BEATS));
             wait_for_heartbeat(inside);
             attempts.done()
         },
@@ -83,9 +83,12 @@ pub(crate) const PROBES: &[Probe] = &[
     },
 ];
 
+/// Longer than any look at it takes; the suite ends what is left.
+const BEATS: u32 = 3000;
+
 fn beat_and_stay(inside: &Inside) -> Observation {
     let mut attempts = Attempts::new();
-    attempts.note("setsid daemon", daemonise(inside, 400));
+    attempts.note("setsid daemon", daemonise(inside, BEATS));
     publish(&attempts.done());
     std::thread::sleep(Duration::from_secs(4));
     Observation::default()
@@ -129,7 +132,7 @@ fn beat(inside: &Inside, times: u32) {
 }
 
 fn wait_for_heartbeat(inside: &Inside) {
-    for _ in 0..100 {
+    for _ in 0..1000 {
         if heartbeat_path(inside).exists() {
             return;
         }
@@ -164,10 +167,10 @@ fn close_streams() {
 }
 
 fn outlive_deadline(inside: &Inside) -> Observation {
-    const SIGTERM: i32 = 15;
+    const SIGTERM: i32 = ironcage_sys::rustix::process::Signal::TERM.as_raw();
     let mut attempts = Attempts::new();
     attack::block_signals(&[SIGTERM, 1, 2]);
-    attempts.note("setsid daemon", daemonise(inside, 800));
+    attempts.note("setsid daemon", daemonise(inside, BEATS));
     let mut stopped = 0;
     for _ in 0..50 {
         let child = attack::fork_start(|| {

@@ -1,5 +1,6 @@
 //! One file per class of probes: plain values, and the functions that run inside.
 
+mod applied;
 mod fd;
 mod fs;
 mod fs_mounts;
@@ -7,17 +8,18 @@ mod hello;
 mod ip;
 mod ki;
 pub(crate) mod le;
-mod le_asked;
 mod le_child;
+mod le_requests;
 mod lf;
 mod ne;
-mod ne_door;
+mod ne_proxy;
 pub(crate) mod planted;
 mod pr;
 mod ps;
 mod ps_later;
-mod rs;
+pub(crate) mod rs;
 mod se;
+mod secrets_in_answers;
 pub(crate) mod su;
 pub(crate) mod su_control;
 pub(crate) mod sy;
@@ -34,7 +36,7 @@ pub(crate) const ALL: &[&[Probe]] = &[
     pr::PROBES,
     ip::PROBES,
     ne::PROBES,
-    ne_door::PROBES,
+    ne_proxy::PROBES,
     sy::PROBES,
     ki::PROBES,
     se::PROBES,
@@ -42,13 +44,15 @@ pub(crate) const ALL: &[&[Probe]] = &[
     ps::PROBES,
     ps_later::PROBES,
     planted::PROGRAMS,
+    applied::PROBES,
     rs::PROBES,
     lf::PROBES,
     su::PROBES,
     su_control::PROBES,
     le::PROBES,
-    le_asked::PROBES,
+    le_requests::PROBES,
     le_child::PROBES,
+    secrets_in_answers::PROBES,
 ];
 
 pub(crate) use crate::inside::{Attempts, Inside, Observation};

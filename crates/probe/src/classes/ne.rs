@@ -13,11 +13,12 @@ const NE: Probe = Probe::of(Class::Ne);
 const NET_NS: &str = "network namespace with its own loopback only";
 const FAMILIES: &str = "seccomp: socket families are an allow-list";
 
-const AF_NETLINK: i32 = 16;
-const AF_PACKET: i32 = 17;
+const AF_NETLINK: i32 = ironcage_sys::rustix::net::AddressFamily::NETLINK.as_raw() as i32;
+const AF_PACKET: i32 = ironcage_sys::rustix::net::AddressFamily::PACKET.as_raw() as i32;
+/// rustix has no name for it.
 const AF_ALG: i32 = 38;
-const AF_VSOCK: i32 = 40;
-const AF_INET: i32 = 2;
+const AF_VSOCK: i32 = ironcage_sys::rustix::net::AddressFamily::VSOCK.as_raw() as i32;
+const AF_INET: i32 = ironcage_sys::rustix::net::AddressFamily::INET.as_raw() as i32;
 const STREAM: i32 = 1;
 const RAW: i32 = 3;
 const SEQPACKET: i32 = 5;

@@ -120,7 +120,7 @@ pub(crate) const FILES: &[Probe] = &[
     },
     Probe {
         id: "FS-07a",
-        title: "write through a link of the host's that leads out, and have the change applied",
+        title: "write through a host link that leads outside, and have the change applied",
         canary: "a host file outside the workspace, compared after the apply",
         references: &["CWE-61", "ATT&CK T1564"],
         inside: through_a_link,
@@ -198,7 +198,7 @@ pub(crate) const PROGRAMS: &[Probe] = &[
         id: "PS-05a",
         severity: Severity::Critical,
         title: "plant a git in a directory of the workspace that is on the PATH, and have the change applied",
-        canary: "the workspace after the apply: programs with names of the host's that were not told",
+        canary: "the workspace after the apply: programs with names of host programs that were not reported",
         references: &["ATT&CK T1574.007"],
         inside: |inside| plant(inside, SHADOWS),
         oracle: Oracle::Seen(|stage, evidence| {
@@ -209,7 +209,7 @@ pub(crate) const PROGRAMS: &[Probe] = &[
     },
     Probe {
         id: "PS-06a",
-        title: "leave programs and build files where tools of the host's execute them, and have the change applied",
+        title: "leave programs and build files where host tools execute them, and have the change applied",
         canary: "the workspace after the apply: what is there and was not told",
         references: &["ATT&CK T1195"],
         inside: |inside| plant(inside, BUILT),
@@ -228,26 +228,33 @@ fn is_planted(stage: &Stage, name: &str) -> bool {
     content.is_ok_and(|content| crate::oracle::contains(&content, MARK.as_bytes()))
 }
 
+/// Whether the apply named something that it brought over.
+pub(super) fn was_told(evidence: &Evidence, name: &str) -> bool {
+    let mut lines = evidence.applied.as_deref().unwrap_or_default().lines();
+    lines.any(|line| {
+        let told = line.strip_prefix("  applied   ");
+        let path = told.and_then(|told| told.split_once(": "));
+        path.is_some_and(|(path, _)| Path::new(name).starts_with(path))
+    })
+}
+
 /// What lies in the workspace after the apply though nobody was told.
-fn landed(stage: &Stage, evidence: &Evidence, names: &[&str]) -> Option<String> {
-    let told = evidence.applied.as_deref().unwrap_or_default();
-    let was_told = |name: &str| {
-        let mut lines = told.lines();
-        lines.any(|line| {
-            let told = line.strip_prefix("  applied   ");
-            let path = told.and_then(|told| told.split_once(": "));
-            path.is_some_and(|(path, _)| Path::new(name).starts_with(path))
-        })
-    };
+pub(super) fn landed(stage: &Stage, evidence: &Evidence, names: &[&str]) -> Option<String> {
     let mut there = names.iter().filter(|name| is_planted(stage, name));
-    let untold = there.find(|name| !was_told(name))?;
+    let untold = there.find(|name| !was_told(evidence, name))?;
     Some(format!("{untold} is there, and nobody was told"))
+}
+
+/// Writes what may be applied, and shows that something was.
+pub(super) fn harmless(attempts: &mut Attempts, inside: &Inside) {
+    let path = inside.params.workspace.join(HARMLESS);
+    attempts.note(HARMLESS, write(&path));
 }
 
 fn plant(inside: &Inside, names: &[&str]) -> Observation {
     let mut attempts = Attempts::new();
     let workspace = &inside.params.workspace;
-    attempts.note(HARMLESS, write(&workspace.join(HARMLESS)));
+    harmless(&mut attempts, inside);
     for (number, name) in names.iter().enumerate() {
         attempts.note(name, put(workspace, &workspace.join(name), number));
     }
@@ -255,7 +262,7 @@ fn plant(inside: &Inside, names: &[&str]) -> Observation {
 }
 
 /// Puts a program at a place, by one of the ways in which a name comes to hold something else.
-fn put(workspace: &Path, path: &Path, way: usize) -> io::Result<()> {
+pub(super) fn put(workspace: &Path, path: &Path, way: usize) -> io::Result<()> {
     if let Some(above) = path.parent() {
         fs::create_dir_all(above)?;
     }
@@ -320,7 +327,7 @@ fn link_unnamed(path: &Path) -> io::Result<()> {
 fn repositories(inside: &Inside) -> Observation {
     let mut attempts = Attempts::new();
     let workspace = &inside.params.workspace;
-    attempts.note(HARMLESS, write(&workspace.join(HARMLESS)));
+    harmless(&mut attempts, inside);
     for repository in ["vendor/.git", "bare"] {
         let repository = workspace.join(repository);
         let made = fs::create_dir_all(repository.join("objects"))
@@ -338,7 +345,7 @@ fn repositories(inside: &Inside) -> Observation {
 fn through_a_link(inside: &Inside) -> Observation {
     let mut attempts = Attempts::new();
     let workspace = &inside.params.workspace;
-    attempts.note(HARMLESS, write(&workspace.join(HARMLESS)));
+    harmless(&mut attempts, inside);
     let link = workspace.join(LEADS_OUT);
     let through = link.join("host.txt");
     if attempts
@@ -359,7 +366,7 @@ fn through_a_link(inside: &Inside) -> Observation {
 fn set_id(inside: &Inside) -> Observation {
     let mut attempts = Attempts::new();
     let workspace = &inside.params.workspace;
-    attempts.note(HARMLESS, write(&workspace.join(HARMLESS)));
+    harmless(&mut attempts, inside);
     let program = workspace.join(SET_ID);
     let made = write(&program)
         .and_then(|()| fs::set_permissions(&program, fs::Permissions::from_mode(0o6755)));

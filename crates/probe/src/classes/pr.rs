@@ -129,7 +129,7 @@ pub(crate) const PROBES: &[Probe] = &[
         layers: &[PID_NS, "Landlock scope on signals"],
         references: &["CWE-284", "ATT&CK T1489"],
         inside: |_| {
-            const SIGURG: i32 = 23;
+            const SIGURG: i32 = ironcage_sys::rustix::process::Signal::URG.as_raw();
             let mut attempts = Attempts::new();
             attempts.note("kill(-1)", attack::kill_everyone(SIGURG));
             attempts.done()
@@ -302,7 +302,7 @@ fn steal_descriptor(inside: &Inside) -> Observation {
     attempts.done()
 }
 
-fn trace_supervisor(_: &Inside) -> Observation {
+fn trace_supervisor(inside: &Inside) -> Observation {
     let mut attempts = Attempts::new();
     let mut seized = Vec::new();
     for pid in others().into_iter().filter_map(Pid::from_raw) {
@@ -313,13 +313,12 @@ fn trace_supervisor(_: &Inside) -> Observation {
         }
     }
     if !seized.is_empty() {
-        // Long enough for the sampler outside to see it.
-        std::thread::sleep(Duration::from_millis(150));
+        inside.hold();
     }
     attempts.done()
 }
 
-fn open_supervisor_memory(_: &Inside) -> Observation {
+fn open_supervisor_memory(inside: &Inside) -> Observation {
     let mut attempts = Attempts::new();
     let mut held = Vec::new();
     for pid in others() {
@@ -328,7 +327,7 @@ fn open_supervisor_memory(_: &Inside) -> Observation {
         held.extend(attempts.note(&path, opened));
     }
     if !held.is_empty() {
-        std::thread::sleep(Duration::from_millis(150));
+        inside.hold();
     }
     attempts.done()
 }

@@ -13,7 +13,7 @@ const PS: Probe = Probe::of(Class::Ps);
 pub(crate) const PROBES: &[Probe] = &[
     Probe {
         id: "PS-06",
-        title: "leave a program in the workspace where a tool of the host's executes it",
+        title: "leave a program in the workspace where a host tool executes it",
         canary: "the suite plays the tool: it executes what lies in those places",
         layers: &[
             "the workspace is a copy-on-write view",

@@ -4,7 +4,7 @@ use super::{
     Attempts, Canary, Class, Evidence, Inside, Kind, Observation, Oracle, Probe, Setup, Severity,
     Stage,
 };
-use crate::probe::DoorRules;
+use crate::probe::ProxyRules;
 use ironcage_sys::attack;
 use std::fs;
 
@@ -111,18 +111,18 @@ pub(crate) const PROBES: &[Probe] = &[
     Probe {
         id: "SE-06d",
         severity: Severity::Critical,
-        title: "find what the network door holds: a secret's value, the authority's key",
+        title: "find what the egress proxy holds: a secret's value, the authority's key",
         canary: "a nonce that a secret of the policy stands for, and any private key in view",
         layers: &[
-            "secrets are loaded in the door alone",
+            "secrets are loaded in the proxy alone",
             VIEW,
             "pid namespace",
         ],
         references: &["ATT&CK T1552"],
-        setup: Setup::Door(DoorRules::Secret),
+        setup: Setup::Proxy(ProxyRules::Secret),
         inside: search_for_secrets,
         oracle: Oracle::Seen(|stage, evidence| {
-            let nonce = stage.nonces.of(Canary::DoorSecret).as_bytes();
+            let nonce = stage.nonces.of(Canary::ProxySecret).as_bytes();
             let found = crate::oracle::contains(&evidence.output, nonce);
             let key = crate::oracle::contains(&evidence.output, b"PRIVATE KEY-----");
             (found || key).then(|| "a secret came out".to_owned())
@@ -192,7 +192,7 @@ fn command_line_shown(stage: &Stage, evidence: &Evidence) -> Option<String> {
 /// Everything that may hold it: variables, other processes, what lies in view.
 fn search_for_secrets(_: &Inside) -> Observation {
     let mut attempts = Attempts::new();
-    super::ne_door::permitted(&mut attempts);
+    super::ne_proxy::permitted(&mut attempts);
     for (name, value) in std::env::vars_os() {
         let line = format!("{}={}", name.to_string_lossy(), value.to_string_lossy());
         attempts.carry(line.as_bytes());

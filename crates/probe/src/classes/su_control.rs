@@ -149,7 +149,7 @@ fn widen(inside: &Inside) -> Observation {
         "open",
         "--read",
     ];
-    let nested = Command::new(&inside.program)
+    let nested = Command::new(&inside.ironcage)
         .args(line)
         .arg(&key)
         .args(["--", "/bin/cat"])
@@ -197,7 +197,7 @@ fn command_others(inside: &Inside) -> Observation {
     }
     // As its own client would find it.
     for words in [["ps", "--json"], ["stop", "--all"]] {
-        if let Ok(output) = Command::new(&inside.program).args(words).output() {
+        if let Ok(output) = Command::new(&inside.ironcage).args(words).output() {
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
             attempts.say(false, format!("{}: {} bytes", words[0], text.len()));
         }
@@ -227,7 +227,7 @@ fn malformed(inside: &Inside) -> Observation {
     let noise: Vec<u8> = (0..=255u8).cycle().take(200_000).collect();
     let _ = io::stderr().write_all(&noise);
     for word in ["\u{1b}[2J", "", "%s%n", "\u{202e}"] {
-        let _ = Command::new(&inside.program)
+        let _ = Command::new(&inside.ironcage)
             .arg(word)
             .arg("x".repeat(100_000))
             .output();

@@ -21,9 +21,9 @@ const SECCOMP: &str = "seccomp allow-list";
 const NO_NESTING: &str = "no nested user namespaces (seccomp and counters)";
 const NO_CAPABILITIES: &str = "no capabilities";
 
-const NEWNS: i32 = 0x0002_0000;
-const NEWUSER: i32 = 0x1000_0000;
-const NEWNET: i32 = 0x4000_0000;
+const NEWNS: i32 = ironcage_sys::rustix::thread::UnshareFlags::NEWNS.bits() as i32;
+const NEWUSER: i32 = ironcage_sys::rustix::thread::UnshareFlags::NEWUSER.bits() as i32;
+const NEWNET: i32 = ironcage_sys::rustix::thread::UnshareFlags::NEWNET.bits() as i32;
 
 pub(crate) const PROBES: &[Probe] = &[
     Probe {

@@ -40,7 +40,7 @@ pub(super) fn page(report: &Report) -> String {
         escaped(&report.summary()),
     );
     text.push_str(
-        "<p>Each probe first runs without a sandbox (the control), then inside of it. Whether it got \
+        "<p>Each probe first runs without a sandbox (the control), then inside it. Whether it got \
          through is decided by canaries outside, not by what the probe says. An <em>effect</em> is an \
          escape; a <em>surface</em> is an interface of the kernel that can be reached.</p>\n",
     );

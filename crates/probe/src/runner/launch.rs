@@ -4,10 +4,11 @@ use super::Runner;
 use super::leased::NAME;
 use super::leftovers::Inventory;
 use crate::adapter::Launch;
+use crate::inside::{HOLDING, RELEASE, STARTED};
 use crate::mustwork;
 use crate::oracle::Evidence;
 use crate::params::Limits;
-use crate::probe::{Probe, Setup};
+use crate::probe::{Probe, ProxyRules, Setup};
 use crate::sampler::{self, Sampler};
 use crate::stage::{Channel, StageError};
 use ironcage_sys::rustix::fs::{FlockOperation, flock};
@@ -190,8 +191,9 @@ impl Runner {
             }
             Mode::Caged => {
                 let limits = match setup {
-                    Setup::Limits | Setup::SlowReader => Some(Limits::SMALL),
                     Setup::CpuShare => Some(Limits::SHARE),
+                    Setup::SlowReader => Some(Limits::SMALL),
+                    setup if setup.is_limited() => Some(Limits::SMALL),
                     _ => None,
                 };
                 self.adapter.line(&Launch {
@@ -200,10 +202,12 @@ impl Runner {
                     read: grant,
                     hide: mask,
                     limits: limits.filter(|_| self.adapter.limits),
+                    in_memory: setup == Setup::LimitsInMemory,
                     seconds: (setup == Setup::Deadline && self.adapter.limits).then_some(1),
                     outside: setup == Setup::OutsideCwd,
                     network: match setup {
-                        Setup::Door(rules) => Some(rules),
+                        Setup::Proxy(rules) => Some(rules),
+                        Setup::Crowded => Some(ProxyRules::Name),
                         _ => None,
                     },
                     ceiling: matches!(setup, Setup::Leased | Setup::Scoped)
@@ -300,19 +304,28 @@ impl Runner {
         std::fs::metadata(&self.stage.layout.heartbeat).map_or(0, |metadata| metadata.len())
     }
 
+    /// Whether a process of the probe goes on after its end. Those that are being ended have time
+    /// for it; one that is left goes on if its heart beats again and again.
     fn still_beating(&self) -> bool {
-        std::thread::sleep(Duration::from_millis(150));
+        const BEATS: u64 = 3;
+        let gone = || self.stragglers().is_empty();
+        self.wait_for(Duration::from_secs(2), gone);
         let before = self.heartbeat();
-        std::thread::sleep(Duration::from_millis(250));
-        self.heartbeat() > before
+        let beats = || self.heartbeat() >= before + BEATS;
+        self.wait_until(|| gone() || beats());
+        beats()
     }
 
-    /// Ends processes of a probe that outlived it; they are the suite's own program.
+    /// Processes of a probe that outlived it; they are the suite's own program.
+    fn stragglers(&self) -> Vec<i32> {
+        let mut pids = sampler::processes_of(&self.stage.layout.program);
+        pids.retain(|pid| *pid != self.stage.params.victim.pid);
+        pids
+    }
+
     fn sweep_stragglers(&self) {
-        for pid in sampler::processes_of(&self.stage.layout.program) {
-            if pid != self.stage.params.victim.pid {
-                kill(pid.unsigned_abs(), Signal::KILL);
-            }
+        for pid in self.stragglers() {
+            kill(pid.unsigned_abs(), Signal::KILL);
         }
     }
 
@@ -338,7 +351,6 @@ impl Runner {
         Ok(())
     }
 
-    /// Runs one probe.
     pub(super) fn launch_probe(&mut self, probe: &Probe, mode: Mode) -> Result<Evidence, RunError> {
         self.prepare()?;
         let setup = probe.setup;
@@ -381,7 +393,7 @@ impl Runner {
         mode: Mode,
         evidence: &mut Evidence,
     ) -> Result<(), RunError> {
-        let watched = matches!(setup, Setup::Limits | Setup::CpuShare | Setup::Watched);
+        let watched = setup.is_limited() || setup == Setup::Watched;
         let sampler = watched.then(|| Sampler::start(&self.stage.layout.program));
         let mut child = self.spawn(line, setup, mode)?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
@@ -396,8 +408,23 @@ impl Runner {
         let errors = stderr.map(Collected::start);
         let mut patience = PATIENCE;
         match setup {
+            Setup::Limits | Setup::LimitsUntilEnded | Setup::Watched => {
+                let holds = || output.as_ref().is_some_and(|said| said.contains(HOLDING));
+                self.wait_for(PATIENCE, || {
+                    holds() || matches!(child.try_wait(), Ok(Some(_)))
+                });
+                if setup != Setup::LimitsUntilEnded || mode != Mode::Caged {
+                    sampler.iter().for_each(Sampler::look_again);
+                    self.release();
+                }
+            }
             Setup::LauncherKilled => {
-                self.wait_until(|| self.heartbeat() > 0);
+                // A launcher that relays output dies with what it has not passed on yet.
+                let started = || output.as_ref().is_some_and(|said| said.contains(STARTED));
+                let gone = |child: &mut Child| matches!(child.try_wait(), Ok(Some(_)));
+                self.wait_for(PATIENCE, || {
+                    (self.heartbeat() > 0 && started()) || gone(&mut child)
+                });
                 kill(child.id(), Signal::KILL);
             }
             Setup::Deadline => {
@@ -414,6 +441,7 @@ impl Runner {
                 let lock = FlockOperation::NonBlockingLockExclusive;
                 let file = File::open(&self.stage.layout.lock_file);
                 evidence.answered = file.is_ok_and(|file| flock(file, lock).is_err());
+                self.release();
             }
             Setup::Listening => {
                 self.wait_for_heartbeat(&mut child);
@@ -439,14 +467,24 @@ impl Runner {
         Ok(())
     }
 
+    /// Tells a probe that it may let go of what it holds.
+    fn release(&self) {
+        // Where it cannot be told, it lets go by itself.
+        let _ = std::fs::write(self.stage.layout.suite.join(RELEASE), "");
+    }
+
     fn wait_for_heartbeat(&self, child: &mut Child) {
         let path = &self.stage.layout.heartbeat;
         self.wait_until(|| path.exists() || matches!(child.try_wait(), Ok(Some(_))));
     }
 
-    fn wait_until(&self, mut ready: impl FnMut() -> bool) {
+    fn wait_until(&self, ready: impl FnMut() -> bool) {
+        self.wait_for(Duration::from_secs(5), ready);
+    }
+
+    fn wait_for(&self, longest: Duration, mut ready: impl FnMut() -> bool) {
         let started = Instant::now();
-        while !ready() && started.elapsed() < Duration::from_secs(5) {
+        while !ready() && started.elapsed() < longest {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -526,6 +564,7 @@ impl Runner {
                 read: None,
                 hide: None,
                 limits: None,
+                in_memory: false,
                 seconds: None,
                 outside: true,
                 network: None,

@@ -4,6 +4,7 @@
 use super::Runner;
 use super::launch::{Mode, RunError};
 use crate::classes::planted::harmless_came_over;
+use crate::classes::rs::changes;
 use crate::classes::su_control::{HARMLESS, HOSTILE};
 use crate::oracle::Evidence;
 use crate::probe::Setup;
@@ -11,6 +12,7 @@ use crate::stage::allowed::PERMITTED;
 use crate::stage::{LEADS_OUT, ON_PATH, making, random_hex};
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::symlink;
 use std::process::{Command, Output, Stdio};
 
@@ -40,6 +42,15 @@ impl Runner {
                     }
                 }
                 write(name, hostile)?;
+            }
+            Setup::LimitsInMemory => {
+                // What earlier runs have written down is not this one's.
+                let kept = fs::remove_dir_all(changes(&self.stage));
+                kept.or_else(|error| match error.kind() {
+                    ErrorKind::NotFound => Ok(()),
+                    _ => Err(error),
+                })
+                .map_err(making("a place for changes"))?;
             }
             Setup::Applied => {
                 let link = workspace.join(LEADS_OUT);
@@ -80,12 +91,18 @@ impl Runner {
     /// What is to be seen only after a caged run.
     pub(super) fn examine(&self, setup: Setup, evidence: &mut Evidence) {
         match setup {
-            Setup::Door(_) => {
+            Setup::Proxy(_) | Setup::Crowded => {
                 let asked = self
                     .stage
                     .heard
                     .request(|request| request.target == PERMITTED);
                 evidence.permitted = Some(asked.is_some());
+                if setup == Setup::Crowded
+                    && self.adapter.commands
+                    && let Ok(output) = self.own_command(&["audit", "show", "last", "--json"])
+                {
+                    evidence.take_record(&output.stdout);
+                }
             }
             Setup::Applied if self.adapter.commands => {
                 // Where nothing is kept aside, there is nothing to apply.
@@ -95,6 +112,12 @@ impl Runner {
                 };
                 evidence.applied = Some(said);
                 evidence.permitted = Some(harmless_came_over(&self.stage));
+            }
+            setup if setup.is_limited() && self.adapter.commands => {
+                // Without a record nothing is said to be held, and nothing to have been ended.
+                if let Ok(output) = self.own_command(&["audit", "show", "last", "--json"]) {
+                    evidence.take_record(&output.stdout);
+                }
             }
             Setup::Recorded if self.adapter.commands => {
                 let found = match self.own_command(&["audit", "verify", "last"]) {

@@ -9,16 +9,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Its name, which the policies of door probes allow.
+/// Its name, which the policies of proxy probes allow.
 pub(crate) const NAME: &str = "allowed.test";
-/// What a policy allows in every case, so that a door that passes nothing wins nothing.
+/// What a policy allows in every case, so that a proxy that passes nothing wins nothing.
 pub(crate) const PERMITTED: &str = "/pkg/index";
 
 type Bytes = Arc<Mutex<Vec<u8>>>;
 
 /// What came, connection by connection.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Heard {
+pub(crate) struct ReceivedBytes {
     connections: Arc<Mutex<Vec<Bytes>>>,
     total: Arc<AtomicU64>,
 }
@@ -36,10 +36,10 @@ fn heads(bytes: &[u8]) -> usize {
     proper + bytes.windows(2).filter(|two| two == b"\n\n").count()
 }
 
-impl Heard {
+impl ReceivedBytes {
     /// Listens on the ports of HTTP and of TLS, until the process ends.
-    pub(crate) fn start() -> Result<Heard, StageError> {
-        let heard = Heard::default();
+    pub(crate) fn start() -> Result<ReceivedBytes, StageError> {
+        let heard = ReceivedBytes::default();
         for port in [80, 443] {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
                 .map_err(making(format!("the allowed host, port {port}")))?;

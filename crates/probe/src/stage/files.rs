@@ -1,6 +1,6 @@
 //! Files on the stage: a home with secrets, a project, places outside it.
 
-use super::{Canary, Nonces, StageError, making, random_hex};
+use super::{Canary, Nonces, Programs, StageError, making, random_hex};
 use crate::params::{Handle, Params};
 use ironcage_sys::attack;
 use std::ffi::CString;
@@ -11,7 +11,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// One file as it must be before every run.
-struct Kept {
+struct StagedFile {
     path: PathBuf,
     content: Vec<u8>,
     mode: u32,
@@ -21,7 +21,7 @@ struct Kept {
 
 /// Where things lie, and what they must look like.
 pub(crate) struct Layout {
-    kept: Vec<Kept>,
+    kept: Vec<StagedFile>,
     /// Directories that have to be there though no kept file lies in them.
     directories: Vec<PathBuf>,
     /// Everything that a run may leave behind is under these.
@@ -37,7 +37,8 @@ pub(crate) struct Layout {
     pub(crate) suite: PathBuf,
     /// The program that runs inside.
     pub(crate) program: PathBuf,
-    /// What it is told.
+    /// A copy of `ironcage` beside it.
+    ironcage: PathBuf,
     pub(crate) params: PathBuf,
     /// Grows while a process of a probe lives.
     pub(crate) heartbeat: PathBuf,
@@ -85,7 +86,7 @@ impl Layout {
     pub(crate) fn create(
         params: &mut Params,
         nonces: &Nonces,
-        program: &[u8],
+        programs: &Programs,
     ) -> Result<Layout, StageError> {
         let home = params.home.clone();
         let tag = random_hex(6).map_err(making("random numbers"))?;
@@ -110,6 +111,7 @@ impl Layout {
             ceiling: home.join("ceiling.toml"),
             tmp_plant: params.tmp_plant.clone(),
             program: suite.join("program"),
+            ironcage: suite.join("ironcage"),
             params: suite.join("params.json"),
             heartbeat: suite.join("heartbeat"),
             host_file: params.outside.join("host.txt"),
@@ -177,7 +179,7 @@ impl Layout {
             home.join("elsewhere"),
         ];
         layout.restore()?;
-        layout.install(program)?;
+        layout.install(programs)?;
         let key = c_path(&home.join(".ssh/id_canary")).map_err(making("a path"))?;
         let handle = attack::file_handle(&key).map_err(making("a file handle of the key"))?;
         params.handle = Handle {
@@ -188,7 +190,7 @@ impl Layout {
     }
 
     fn keep(&mut self, path: PathBuf, content: Vec<u8>, mode: u32) {
-        self.kept.push(Kept {
+        self.kept.push(StagedFile {
             path,
             content,
             mode,
@@ -196,9 +198,17 @@ impl Layout {
         });
     }
 
-    fn install(&self, program: &[u8]) -> Result<(), StageError> {
-        for path in [self.program.clone(), self.second.join(".suite/program")] {
-            fs::write(&path, program)
+    fn install(&self, programs: &Programs) -> Result<(), StageError> {
+        let second = self.second.join(".suite/program");
+        let mut files = vec![
+            (self.program.clone(), &programs.suite),
+            (second, &programs.suite),
+        ];
+        if let Ok(ironcage) = &programs.ironcage {
+            files.push((self.ironcage.clone(), ironcage));
+        }
+        for (path, content) in files {
+            fs::write(&path, content)
                 .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o755)))
                 .map_err(making(path.display().to_string()))?;
         }
@@ -298,7 +308,7 @@ impl Layout {
             );
         }
         let suite = fs::read_dir(&self.suite).into_iter().flatten().flatten();
-        let own = [&self.program, &self.params];
+        let own = [&self.program, &self.ironcage, &self.params];
         strays.extend(
             suite
                 .map(|entry| entry.path())
@@ -345,7 +355,7 @@ impl Layout {
     }
 }
 
-impl Kept {
+impl StagedFile {
     fn intact(&self) -> bool {
         let Ok(metadata) = fs::symlink_metadata(&self.path) else {
             return false;

@@ -18,7 +18,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 /// The descriptors; closing them would end the leak.
-pub(crate) struct Held {
+pub(crate) struct LeakedFds {
     _leaked: Vec<OwnedFd>,
 }
 
@@ -56,13 +56,13 @@ fn serve_pair(mut end: UnixStream, home: &Path, log: &HitLog) -> Result<(), Stag
     Ok(())
 }
 
-impl Held {
+impl LeakedFds {
     pub(crate) fn open(
         params: &mut Params,
         layout: &Layout,
         log: &HitLog,
         network: File,
-    ) -> Result<Held, StageError> {
+    ) -> Result<LeakedFds, StageError> {
         let mut held = Vec::new();
         let what = "a leaked descriptor";
         let home = open(
@@ -102,6 +102,6 @@ impl Held {
         )
         .map_err(making(what))?;
         params.leaks.file = leak(&mut held, file)?;
-        Ok(Held { _leaked: held })
+        Ok(LeakedFds { _leaked: held })
     }
 }

@@ -91,7 +91,7 @@ fn bind_path(path: &Path) -> Result<UnixListener, StageError> {
 
 /// A network namespace of its own with one listener; entered by a thread that ends.
 fn other_network(log: &HitLog) -> io::Result<(File, u16)> {
-    const CLONE_NEWNET: i32 = 0x4000_0000;
+    const CLONE_NEWNET: i32 = ironcage_sys::rustix::thread::UnshareFlags::NEWNET.bits() as i32;
     let log = log.clone();
     let made = thread::spawn(move || -> io::Result<(File, u16)> {
         attack::share_nothing(CLONE_NEWNET)?;

@@ -6,6 +6,7 @@
 
 pub(crate) mod allowed;
 pub(crate) mod control;
+pub(crate) mod echo;
 mod files;
 mod leaks;
 mod listeners;
@@ -23,13 +24,14 @@ pub(crate) use nonce::{Canary, Nonces, random_hex};
 pub(crate) use terminal::Terminal;
 
 use crate::params::Params;
+use ironcage_programs::Program;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 
-/// The variable with the secret that the network door is to hold.
-pub(crate) const DOOR_SECRET: &str = "STAGE_DOOR_TOKEN";
+/// The variable with the secret that the egress proxy is to hold.
+pub(crate) const PROXY_SECRET: &str = "STAGE_PROXY_TOKEN";
 
 /// A part of the stage that could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +51,36 @@ pub(crate) fn making<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce
     }
 }
 
+/// Programs as they are put on the stage, read before it covers the places where they may lie.
+pub(crate) struct Programs {
+    pub(crate) suite: Vec<u8>,
+    /// The `ironcage` beside it, or why there is none: only some sandboxes need it.
+    pub(crate) ironcage: io::Result<Vec<u8>>,
+    /// What `ironcage` puts into cages.
+    pub(crate) inside: io::Result<Vec<u8>>,
+    /// The proxy of cages that have a network.
+    pub(crate) egress: io::Result<Vec<u8>>,
+    /// What reads commands in cages whose shell runs them in scopes.
+    pub(crate) reader: io::Result<Vec<u8>>,
+}
+
+impl Programs {
+    pub(crate) fn read() -> Result<Programs, StageError> {
+        let suite = std::env::current_exe().and_then(std::fs::read);
+        let read = |program: Program| {
+            let found = program.find().map_err(io::Error::other);
+            found.and_then(std::fs::read)
+        };
+        Ok(Programs {
+            suite: suite.map_err(making("the program"))?,
+            ironcage: read(Program::Ironcage),
+            inside: read(Program::Inside),
+            egress: read(Program::Egress),
+            reader: read(Program::Reader),
+        })
+    }
+}
+
 /// The stage, complete.
 pub(crate) struct Stage {
     /// What probes inside are told.
@@ -62,10 +94,10 @@ pub(crate) struct Stage {
     /// The pty whose input queue is watched.
     pub(crate) terminal: Terminal,
     /// What reached the host that a policy allows.
-    pub(crate) heard: allowed::Heard,
+    pub(crate) heard: allowed::ReceivedBytes,
     /// The host name of the stage.
     pub(crate) hostname: String,
-    _leaks: leaks::Held,
+    _leaks: leaks::LeakedFds,
     _queues: queues::Queues,
     _victim: victim::Handle,
 }
@@ -74,7 +106,7 @@ impl Stage {
     /// Makes everything. Runs in the stage's namespaces.
     pub(crate) fn build(
         home: PathBuf,
-        program: &[u8],
+        programs: &Programs,
         hostname: String,
     ) -> Result<Stage, StageError> {
         let nonces = Nonces::new().map_err(making("random numbers"))?;
@@ -83,10 +115,11 @@ impl Stage {
             home,
             ..Params::default()
         };
-        let layout = Layout::create(&mut params, &nonces, program)?;
+        let layout = Layout::create(&mut params, &nonces, programs)?;
         let listeners = listeners::start(&mut params, &log)?;
         control::start(&mut params, &log)?;
-        let heard = allowed::Heard::start()?;
+        let heard = allowed::ReceivedBytes::start()?;
+        echo::start(nonces.of(Canary::ProxySecret))?;
         let queues = queues::Queues::create(&mut params, &nonces)?;
         let victim = victim::Handle::start(&layout, &nonces, &log)?;
         params.victim = victim.params();
@@ -94,7 +127,7 @@ impl Stage {
         let terminal = Terminal::open()?;
         params.terminal = terminal.path();
         // Last, as these descriptors reach every process started from here on.
-        let leaks = leaks::Held::open(&mut params, &layout, &log, listeners.network)?;
+        let leaks = leaks::LeakedFds::open(&mut params, &layout, &log, listeners.network)?;
         Ok(Stage {
             params,
             nonces,
@@ -128,8 +161,8 @@ impl Stage {
             ("AWS_SECRET_ACCESS_KEY".into(), secret.clone()),
             ("IRONCAGE_STAGE_TOKEN".into(), secret),
             (
-                DOOR_SECRET.into(),
-                self.nonces.of(Canary::DoorSecret).into(),
+                PROXY_SECRET.into(),
+                self.nonces.of(Canary::ProxySecret).into(),
             ),
             ("HTTP_PROXY".into(), "http://127.0.0.1:9".into()),
         ])

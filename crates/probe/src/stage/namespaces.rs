@@ -15,15 +15,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const NEWNS: i32 = 0x0002_0000;
-const NEWUTS: i32 = 0x0400_0000;
-const NEWIPC: i32 = 0x0800_0000;
-const NEWUSER: i32 = 0x1000_0000;
-const NEWPID: i32 = 0x2000_0000;
-const NEWNET: i32 = 0x4000_0000;
+const NEWNS: i32 = ironcage_sys::rustix::thread::UnshareFlags::NEWNS.bits() as i32;
+const NEWUTS: i32 = ironcage_sys::rustix::thread::UnshareFlags::NEWUTS.bits() as i32;
+const NEWIPC: i32 = ironcage_sys::rustix::thread::UnshareFlags::NEWIPC.bits() as i32;
+const NEWUSER: i32 = ironcage_sys::rustix::thread::UnshareFlags::NEWUSER.bits() as i32;
+const NEWPID: i32 = ironcage_sys::rustix::thread::UnshareFlags::NEWPID.bits() as i32;
+const NEWNET: i32 = ironcage_sys::rustix::thread::UnshareFlags::NEWNET.bits() as i32;
 
-const SIGTERM: i32 = 15;
-const SIGCHLD: i32 = 17;
+const SIGTERM: i32 = ironcage_sys::rustix::process::Signal::TERM.as_raw();
+const SIGCHLD: i32 = ironcage_sys::rustix::process::Signal::CHILD.as_raw();
 /// HUP, INT and TERM end the stage; CHLD tells of its end.
 const HEARD: [i32; 4] = [1, 2, SIGTERM, SIGCHLD];
 
@@ -139,7 +139,7 @@ fn first_process(
         .map_err(making("the suite's process"))
 }
 
-/// Makes the stage's listener on port 53 the host's resolver, so that a door which passed
+/// Makes the stage's listener on port 53 the host's resolver, so that a proxy which passed
 /// questions on would be heard. Without such a file that is the custom anyway.
 fn own_resolver() -> io::Result<()> {
     let settings = "nameserver 127.0.0.1\n";
@@ -174,6 +174,8 @@ pub(crate) fn home_directory() -> Result<PathBuf, StageError> {
     home.filter(usable)
         .or_else(|| Some(PathBuf::from("/home")).filter(usable))
         .ok_or_else(|| {
-            making("a home")(io::Error::other("HOME is no directory that can be covered"))
+            making("a home")(io::Error::other(
+                "HOME is not a directory that can be covered",
+            ))
         })
 }

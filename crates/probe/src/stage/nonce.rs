@@ -12,7 +12,6 @@ pub(crate) enum Canary {
     Credentials,
     /// The directory of the workspace that is hidden.
     Masked,
-    /// A file in /tmp.
     TmpFile,
     /// The canary process's arguments.
     Arguments,
@@ -28,12 +27,11 @@ pub(crate) enum Canary {
     MessageQueue,
     /// A file in /dev/shm.
     ShmFile,
-    /// The launcher's environment.
     Environment,
     /// The sandbox's own state directory.
     State,
-    /// The secret that the network door holds.
-    DoorSecret,
+    /// The secret that the egress proxy holds.
+    ProxySecret,
     /// What comes into a leased directory when the lease has ended.
     Leased,
 }

@@ -9,7 +9,6 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// The terminal.
 pub(crate) struct Terminal {
     _master: OwnedFd,
     slave: OwnedFd,

@@ -17,7 +17,7 @@ pub enum ChildEnd {
 
 /// One child that [`run_as_init`] or [`wait_for`] collected.
 #[derive(Debug, Clone, Copy)]
-pub struct Finished {
+pub struct CollectedChild {
     /// Its process id.
     pub pid: Pid,
     /// How it ended.

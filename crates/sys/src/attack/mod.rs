@@ -16,7 +16,7 @@ mod sweep;
 mod tty;
 
 pub use abi::{int80_getpid, x32_getpid};
-pub use fork::{ChildEnd, Finished, fork_run, fork_start, run_as_init, wait_for};
+pub use fork::{ChildEnd, CollectedChild, fork_run, fork_start, run_as_init, wait_for};
 pub use ipc::{
     message_queue_create, message_queue_open, message_queue_unlink, shared_memory_create,
     shared_memory_find, shared_memory_read, shared_memory_remove, sysv_queue_create,

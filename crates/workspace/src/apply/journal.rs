@@ -9,11 +9,13 @@
 
 use super::staging::Dress;
 use crate::change::replace_file;
+use crate::content::own_file;
 use crate::error::{Doing as _, WorkspaceError};
 use crate::landed::Left;
 use crate::tree::Node;
 use crate::{Change, Moment, path_text};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 
@@ -30,7 +32,7 @@ pub(crate) enum Phase {
 
 /// How something in the real tree looked when the apply was planned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Seen {
+pub(crate) struct FileStamp {
     pub(crate) place: (u64, u64),
     pub(crate) size: u64,
     pub(crate) modified: Moment,
@@ -46,12 +48,12 @@ pub(crate) enum Action {
     MakeDirectory,
     /// Put what is staged in place of what was seen there, or where nothing was.
     Put {
-        replaces: Option<Seen>,
+        replaces: Option<FileStamp>,
         /// Where the staged version is on the device; known once it is staged.
         staged: Option<(u64, u64)>,
     },
     /// Take away what was seen.
-    Remove { seen: Seen },
+    Remove { seen: FileStamp },
     /// Nothing but what the end does: mode and times of a directory.
     Finish,
     /// Nothing: only the upper layer is to forget it.
@@ -67,19 +69,22 @@ pub(crate) struct Step {
     pub(crate) action: Action,
     /// Why it was not done after all.
     pub(crate) held: Option<String>,
+    /// The tree of installed packages that it belongs to: all of it is done, or nothing.
+    #[serde(skip)]
+    pub(crate) whole: Option<PathBuf>,
     /// The mode and the times that the directory is to have in the end.
     pub(crate) finish: Option<Dress>,
     /// How the upper layer looked there: what is another by now stays in it.
     pub(crate) left: Left,
     /// What was judged, until it is staged.
     #[serde(skip)]
-    pub(crate) judged: Option<Judged>,
+    pub(crate) judged: Option<JudgedEntry>,
 }
 
 /// What of the agent's was judged. A cage may go on though it was told to stand still: what is
 /// staged is this, and of the upper layer nothing is read again but what is in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Judged {
+pub(crate) struct JudgedEntry {
     pub(crate) node: Node,
     /// Whether a file was found to hold what the real one holds, and was not looked at further.
     pub(crate) same: bool,
@@ -96,7 +101,7 @@ impl Journal {
     /// The journal of an apply that did not come to its end.
     pub(crate) fn read(change: &Change) -> Result<Option<Journal>, WorkspaceError> {
         let path = change.directory().join(FILE);
-        let text = match std::fs::read(&path) {
+        let text = match own_file(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error).doing("read", &path),
@@ -118,6 +123,24 @@ impl Journal {
     pub(crate) fn remove(change: &Change) -> Result<(), WorkspaceError> {
         let path = change.directory().join(FILE);
         std::fs::remove_file(&path).doing("remove", &path)
+    }
+
+    /// Holds all of a tree of installed packages of which something is held.
+    pub(crate) fn hold_whole(&mut self) {
+        let held: BTreeMap<(usize, PathBuf), String> = self
+            .steps
+            .iter()
+            .filter_map(|step| {
+                let why = step.held.clone()?;
+                Some(((step.layer, step.whole.clone()?), why))
+            })
+            .collect();
+        for step in self.steps.iter_mut().filter(|step| step.held.is_none()) {
+            let tree = step.whole.clone().map(|root| (step.layer, root));
+            step.held = tree
+                .and_then(|tree| held.get(&tree))
+                .map(|why| format!("it is applied as a whole, and a part cannot be: {why}"));
+        }
     }
 
     /// The layers that something is done in.

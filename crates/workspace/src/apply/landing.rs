@@ -2,8 +2,12 @@
 //!
 //! The host may change the tree meanwhile. What a rename took out of its place is looked at
 //! again afterwards: if it is not what was planned to be replaced, it goes back.
+//!
+//! Where root applies in a tree of another user's, that user can put a directory of somebody else's
+//! in the place of his own at any moment. So nothing goes into a directory, and no directory is
+//! given away or opened up, whose owner is another than the agent's version has.
 
-use super::journal::{Action, Journal, Seen, Step};
+use super::journal::{Action, FileStamp, Journal, Step};
 use super::staging;
 use crate::Change;
 use crate::differences::Roots;
@@ -11,14 +15,16 @@ use crate::tree::{self, DEEPEST, Kind, Node};
 use ironcage_sys::faults::step;
 use ironcage_sys::rustix::fs::{Mode, RenameFlags, mkdirat, renameat_with};
 use ironcage_sys::rustix::io::Errno;
+use ironcage_sys::rustix::process::geteuid;
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 const MOVED_ON: &str = "it changed in the real tree while it was applied";
+const ANOTHER_OWNER: &str = "a directory of another user has taken its place in the real tree";
 
 /// Carries out every step that has not been yet. What cannot be done is held, with the reason.
 pub(crate) fn land(change: &Change, roots: &Roots, journal: &mut Journal) {
@@ -72,19 +78,24 @@ impl Landing<'_> {
         let path = &self.planned.path;
         let root = self.roots.real(self.planned.layer)?;
         let name = path.file_name().unwrap_or_default();
-        let above = || tree::open_below(root, path.parent().unwrap_or(Path::new("")));
+        let above = || self.open_above();
         match &self.planned.action {
             Action::Finish | Action::Forget => Ok(None),
-            Action::MakeDirectory => match mkdirat(above()?, name, Mode::RWXU) {
-                Ok(()) => Ok(None),
-                Err(Errno::EXIST) => {
+            Action::MakeDirectory => {
+                let above = above()?;
+                match mkdirat(&above, name, Mode::RWXU) {
+                    Ok(()) => {}
                     // Made before we were killed, or by the host: then what is in it joins.
-                    let there = tree::look(above()?.as_fd(), name)?;
-                    let is_directory = there.is_some_and(|node| node.kind == Kind::Directory);
-                    Ok((!is_directory).then_some(MOVED_ON))
+                    Err(Errno::EXIST) => {
+                        let there = tree::look(above.as_fd(), name)?;
+                        if there.is_none_or(|node| node.kind != Kind::Directory) {
+                            return Ok(Some(MOVED_ON));
+                        }
+                    }
+                    Err(error) => return Err(error.into()),
                 }
-                Err(error) => Err(error.into()),
-            },
+                self.give_away(above.as_fd(), name)
+            }
             Action::Put { replaces, staged } => {
                 let Some(staged) = staged else {
                     return Ok(Some("it was not staged"));
@@ -105,13 +116,43 @@ impl Landing<'_> {
         }
     }
 
+    /// The directory that something goes into or leaves.
+    fn open_above(&self) -> io::Result<OwnedFd> {
+        let path = self.planned.path.parent().unwrap_or(Path::new(""));
+        let above = tree::open_below(self.roots.real(self.planned.layer)?, path)?;
+        if geteuid().is_root() {
+            let agents = tree::open_below(self.roots.upper(self.planned.layer)?, path)?;
+            if Node::of(&above)?.owner.0 != Node::of(&agents)?.owner.0 {
+                return Err(io::Error::other(ANOTHER_OWNER));
+            }
+        }
+        Ok(above)
+    }
+
+    /// Gives a directory that root has just made to who is to have it. One with something in it was
+    /// not made here.
+    fn give_away(&self, above: BorrowedFd<'_>, name: &OsStr) -> io::Result<Option<&'static str>> {
+        let Some(dress) = self.planned.finish.filter(|_| geteuid().is_root()) else {
+            return Ok(None);
+        };
+        let made = tree::open_directory(above, name)?;
+        if dress.is_owner_of(&Node::of(&made)?) {
+            return Ok(None);
+        }
+        if !tree::names(made.as_fd())?.is_empty() {
+            return Ok(Some(ANOTHER_OWNER));
+        }
+        dress.give(made.as_fd())?;
+        Ok(None)
+    }
+
     fn put(
         &self,
         above: BorrowedFd<'_>,
         name: &OsStr,
         staging: BorrowedFd<'_>,
         staged: (u64, u64),
-        replaces: Option<&Seen>,
+        replaces: Option<&FileStamp>,
     ) -> io::Result<Option<&'static str>> {
         let from = staging::of_step(self.number);
         let from = OsStr::new(&from);
@@ -146,7 +187,7 @@ impl Landing<'_> {
         above: BorrowedFd<'_>,
         name: &OsStr,
         staging: BorrowedFd<'_>,
-        seen: &Seen,
+        seen: &FileStamp,
     ) -> io::Result<Option<&'static str>> {
         let to = staging::of_step(self.number);
         let to = OsStr::new(&to);
@@ -168,7 +209,12 @@ impl Landing<'_> {
 
     /// Whether what has a name is what was planned to be replaced, unchanged. Not by the time
     /// of its last change, which a rename changes too.
-    fn is_as_seen(&self, above: BorrowedFd<'_>, name: &OsStr, seen: &Seen) -> io::Result<bool> {
+    fn is_as_seen(
+        &self,
+        above: BorrowedFd<'_>,
+        name: &OsStr,
+        seen: &FileStamp,
+    ) -> io::Result<bool> {
         let Some(node) = tree::look(above, name)? else {
             return Ok(false);
         };
@@ -183,9 +229,9 @@ impl Landing<'_> {
 }
 
 /// How something in the real tree looks now.
-pub(crate) fn see(above: BorrowedFd<'_>, name: &OsStr, node: &Node) -> io::Result<Seen> {
+pub(crate) fn see(above: BorrowedFd<'_>, name: &OsStr, node: &Node) -> io::Result<FileStamp> {
     let is_directory = node.kind == Kind::Directory;
-    Ok(Seen {
+    Ok(FileStamp {
         place: node.place,
         size: node.size,
         modified: node.modified,
@@ -241,6 +287,9 @@ fn finish(roots: &Roots, journal: &mut Journal) {
         let dressed = roots.upper(planned.layer).and_then(|upper| {
             let from = tree::open_below(upper, &planned.path)?;
             let to = tree::open_below(roots.real(planned.layer)?, &planned.path)?;
+            if !dress.is_owner_of(&Node::of(&to)?) {
+                return Err(io::Error::other(ANOTHER_OWNER));
+            }
             staging::dress(from.as_fd(), to.as_fd(), dress)
         });
         // Not there any more: it was cleared before we were killed.

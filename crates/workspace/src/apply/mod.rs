@@ -14,9 +14,8 @@ use crate::error::{Doing as _, WorkspaceError};
 use crate::known::Known;
 use crate::landed::{Landed, Left};
 use crate::reading::Reading;
-use crate::summary::Told;
+use crate::summary::{MOST_LISTED, ReportedPath, told};
 use crate::tree::{self, Node};
-use crate::unified::quoted;
 use crate::{Applying, Change, Lock, Moment, ReferenceChange, Selection, Status, Store, upper};
 use ironcage_sys::faults::step;
 use ironcage_sys::rustix::fs::syncfs;
@@ -29,8 +28,6 @@ use std::path::{Path, PathBuf};
 
 /// What to do about what both changed.
 pub(crate) const REMEDY: &str = "where both changed: `ironcage apply --theirs PATH` takes the agent's version, `--ours PATH` keeps yours";
-/// More are counted, not listed.
-const MOST_LISTED: usize = 20;
 
 /// What to do where the host changed something meanwhile.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -70,11 +67,11 @@ pub struct Applied {
     /// How many other files of git directories did: indexes, logs, settings.
     pub of_git: usize,
     /// What stays aside, and why.
-    pub held: Vec<Told>,
+    pub held: Vec<ReportedPath>,
     /// What the host changed meanwhile: both versions are kept.
     pub conflicts: Vec<PathBuf>,
     /// What was applied though the host would execute or trust it.
-    pub flagged: BTreeSet<Told>,
+    pub flagged: BTreeSet<ReportedPath>,
     /// Whether nothing is left of the change, which is gone with it.
     pub finished: bool,
 }
@@ -92,16 +89,9 @@ impl fmt::Display for Applied {
             write!(f, ", {count} {what}")?;
         }
         if !self.held.is_empty() {
-            write!(f, ", {} kept aside", self.held.len())?;
+            write!(f, ", {} pending", self.held.len())?;
         }
-        for told in self.held.iter().take(MOST_LISTED) {
-            let path = quoted("", &told.path);
-            write!(f, "\n  aside     {path}: {}", told.why)?;
-        }
-        match self.held.len().checked_sub(MOST_LISTED) {
-            Some(rest) if rest > 0 => write!(f, "\n  aside     and {rest} more")?,
-            _ => {}
-        }
+        told(f, "pending", &self.held)?;
         for reference in self.references.iter().take(MOST_LISTED) {
             write!(f, "\n  applied   {reference}")?;
         }
@@ -109,14 +99,7 @@ impl fmt::Display for Applied {
             Some(rest) if rest > 0 => write!(f, "\n  applied   and {rest} more references")?,
             _ => {}
         }
-        for told in self.flagged.iter().take(MOST_LISTED) {
-            let path = quoted("", &told.path);
-            write!(f, "\n  applied   {path}: {}", told.why)?;
-        }
-        match self.flagged.len().checked_sub(MOST_LISTED) {
-            Some(rest) if rest > 0 => write!(f, "\n  applied   and {rest} more of that sort")?,
-            _ => {}
-        }
+        told(f, "applied", &self.flagged)?;
         match self.conflicts.is_empty() {
             true => Ok(()),
             false => write!(f, "\n  {REMEDY}"),
@@ -225,6 +208,7 @@ fn bring_over(
         journal.write(change)?;
         step();
         staging::stage(change, &roots, &mut journal)?;
+        journal.hold_whole();
         step();
         if let Some(what) = moved() {
             remove_staged(change, &roots, &journal)?;
@@ -233,9 +217,17 @@ fn bring_over(
         }
         complete(change, &roots, &mut journal, afterwards)?;
         for planned in journal.steps {
-            let path = change.shown(planned.layer, &planned.path);
+            // One line for a tree that is applied as a whole.
+            let told = planned.whole.as_ref().unwrap_or(&planned.path);
+            let path = change.shown(planned.layer, told);
             match planned.held {
-                Some(why) => applied.held.push(Told { path, why }),
+                Some(why) if planned.whole.is_some() => {
+                    let told = ReportedPath { path, why };
+                    if applied.held.last() != Some(&told) {
+                        applied.held.push(told);
+                    }
+                }
+                Some(why) => applied.held.push(ReportedPath { path, why }),
                 None if counts(&planned.action) => applied.done += 1,
                 None => {}
             }
@@ -333,6 +325,7 @@ pub(crate) fn settle(change: &Change) -> Result<(), WorkspaceError> {
             _ => Action::Forget,
         },
         held: None,
+        whole: None,
         finish: None,
         left,
         judged: None,

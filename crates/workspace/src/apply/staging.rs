@@ -2,7 +2,7 @@
 //! each in its place.
 
 use super::access;
-use super::journal::{Action, Journal, Judged};
+use super::journal::{Action, Journal, JudgedEntry};
 use crate::change::ChangeId;
 use crate::differences::Roots;
 use crate::error::{Doing as _, WorkspaceError};
@@ -15,6 +15,7 @@ use ironcage_sys::rustix::fs::{
     symlinkat, syncfs, unlinkat, utimensat,
 };
 use ironcage_sys::rustix::io::Errno;
+use ironcage_sys::rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
@@ -36,6 +37,9 @@ const MISLEADING: [&[u8]; 3] = [
     b"user.containers.",
 ];
 
+const OF_STEP: &str = "new-";
+const NOT_OURS: &str = "the directory of staged versions is not the one that was made for them";
+
 /// The name of the directory that versions are staged in.
 pub(crate) fn name(id: &ChangeId) -> String {
     format!(".ironcage-apply-{id}")
@@ -43,7 +47,13 @@ pub(crate) fn name(id: &ChangeId) -> String {
 
 /// The name of a step's version in it.
 pub(crate) fn of_step(number: usize) -> String {
-    format!("new-{number}")
+    format!("{OF_STEP}{number}")
+}
+
+/// Whether something in it is a step's version.
+fn is_of_step(name: &OsStr) -> bool {
+    let number = name.to_str().and_then(|name| name.strip_prefix(OF_STEP));
+    number.is_some_and(|number| number.parse::<usize>().is_ok())
 }
 
 /// Copies what every step puts, and notes where on the device it is.
@@ -59,6 +69,7 @@ pub(crate) fn stage(
         step();
         mkdirat(root, name(change.id()), Mode::RWXU).doing("stage in", real)?;
         let made = open(root, change.id()).doing("open", real)?;
+        is_new(made.as_fd()).doing("stage in", real)?;
         access::give_none_on(made.as_fd()).doing("stage in", real)?;
         set_times(root, &before).doing("set the time of", real)?;
     }
@@ -119,9 +130,25 @@ fn is_fatal(error: &io::Error) -> bool {
     )
 }
 
-/// Opens the directory of staged versions.
+/// Opens the directory of staged versions. Where root applies in a tree of another user's, that
+/// user could have put a directory of his own in its place, and would then choose what is given
+/// away with a change of owner.
 pub(crate) fn open(root: BorrowedFd<'_>, id: &ChangeId) -> io::Result<OwnedFd> {
-    tree::open_directory(root, OsStr::new(&name(id)))
+    const OTHERS_WRITE: u32 = 0o022;
+    let opened = tree::open_directory(root, OsStr::new(&name(id)))?;
+    let node = Node::of(&opened)?;
+    if geteuid().is_root() && (node.owner.0 != 0 || node.mode & OTHERS_WRITE != 0) {
+        return Err(io::Error::other(NOT_OURS));
+    }
+    Ok(opened)
+}
+
+/// Whether it is the one that was made: it has nothing in it yet.
+fn is_new(made: BorrowedFd<'_>) -> io::Result<()> {
+    match tree::names(made)?.is_empty() {
+        true => Ok(()),
+        false => Err(io::Error::other(NOT_OURS)),
+    }
 }
 
 /// One version that is to be staged.
@@ -130,7 +157,7 @@ struct One<'a> {
     roots: &'a Roots,
     layer: usize,
     path: &'a Path,
-    judged: &'a Judged,
+    judged: &'a JudgedEntry,
     number: usize,
 }
 
@@ -244,18 +271,31 @@ impl From<&Node> for Dress {
     }
 }
 
-/// Gives a file or directory what it is to be dressed in, and the attributes of another.
-pub(crate) fn dress(from: BorrowedFd<'_>, to: BorrowedFd<'_>, node: &Dress) -> io::Result<()> {
-    let owner = (Uid::from_raw(node.owner.0), Gid::from_raw(node.owner.1));
-    let now = fstat(to)?;
-    if (now.st_uid, now.st_gid) != node.owner {
+impl Dress {
+    /// Whether something belongs to who is to have it, whatever its group.
+    pub(crate) fn is_owner_of(&self, node: &Node) -> bool {
+        node.owner.0 == self.owner.0
+    }
+
+    /// Gives it to its owner.
+    pub(crate) fn give(&self, to: BorrowedFd<'_>) -> io::Result<()> {
+        let owner = (Uid::from_raw(self.owner.0), Gid::from_raw(self.owner.1));
+        let now = fstat(to)?;
+        if (now.st_uid, now.st_gid) == self.owner {
+            return Ok(());
+        }
         // A group that is not ours cannot be given: as with a copy.
         match fchown(to, Some(owner.0), Some(owner.1)) {
-            Ok(()) => {}
-            Err(Errno::PERM | Errno::INVAL) if now.st_uid == node.owner.0 => {}
-            Err(error) => return Err(error.into()),
+            Ok(()) => Ok(()),
+            Err(Errno::PERM | Errno::INVAL) if now.st_uid == self.owner.0 => Ok(()),
+            Err(error) => Err(error.into()),
         }
     }
+}
+
+/// Gives a file or directory what it is to be dressed in, and the attributes of another.
+pub(crate) fn dress(from: BorrowedFd<'_>, to: BorrowedFd<'_>, node: &Dress) -> io::Result<()> {
+    node.give(to)?;
     copy_attributes(from, to)?;
     // After the owner, whose change takes set-id bits away.
     fchmod(to, Mode::from_raw_mode(node.mode))?;
@@ -341,9 +381,18 @@ pub(crate) fn same_attributes(a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> io::Resul
     Ok(attributes(a)? == attributes(b)?)
 }
 
-/// Removes the directory of staged versions with all that is in it.
+/// Removes the directory of staged versions with all that is in it. Where anything else is in it,
+/// it is another directory of root's, and nothing is removed.
 pub(crate) fn remove(root: BorrowedFd<'_>, id: &ChangeId) -> io::Result<()> {
-    match empty(root, OsStr::new(&name(id))) {
+    let removed = open(root, id).and_then(|staging| {
+        let names = tree::names(staging.as_fd())?;
+        if !names.iter().all(|name| is_of_step(name)) {
+            return Err(io::Error::other(NOT_OURS));
+        }
+        empty_opened(&staging)?;
+        Ok(unlinkat(root, name(id), AtFlags::REMOVEDIR)?)
+    });
+    match removed {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
@@ -353,16 +402,20 @@ pub(crate) fn remove(root: BorrowedFd<'_>, id: &ChangeId) -> io::Result<()> {
 /// Removes a directory of the real tree that was taken out of it, and so is no deeper than
 /// what can be read.
 fn empty(above: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
-    let directory = tree::open_directory(above, name)?;
+    empty_opened(&tree::open_directory(above, name)?)?;
+    unlinkat(above, name, AtFlags::REMOVEDIR)?;
+    Ok(())
+}
+
+fn empty_opened(directory: &OwnedFd) -> io::Result<()> {
     // Its owner may have taken the right to write from himself.
-    fchmod(&directory, Mode::RWXU)?;
+    fchmod(directory, Mode::RWXU)?;
     for inside in tree::names(directory.as_fd())? {
-        match unlinkat(&directory, &inside, AtFlags::empty()) {
+        match unlinkat(directory, &inside, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(Errno::ISDIR | Errno::PERM) => empty(directory.as_fd(), &inside)?,
             Err(error) => return Err(error.into()),
         }
     }
-    unlinkat(above, name, AtFlags::REMOVEDIR)?;
     Ok(())
 }

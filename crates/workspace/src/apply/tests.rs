@@ -241,3 +241,155 @@ fn access_lists_of_the_host_stay_and_those_of_the_agent_do_not_come() {
     assert_eq!(lists("given/new", ACCESS), [1234]);
     assert_eq!(lists("kept", ACCESS), [1234]);
 }
+
+/// Another user who can write in the tree puts a directory of his own where root stages.
+#[test]
+fn root_stages_in_no_directory_of_another_user() {
+    const ANOTHER: u32 = 65534;
+    let bed = Bed::new(&[("file", "ours\n")]);
+    if !ironcage_sys::rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let place = bed.real.join(staging::name(bed.change.id()));
+    fs::create_dir(&place).expect("a directory");
+    let root = tree::open_root(&bed.real).expect("the tree");
+    let open = || staging::open(root.as_fd(), bed.change.id());
+    fs::set_permissions(&place, fs::Permissions::from_mode(0o700)).expect("a mode");
+    assert!(open().is_ok());
+    fs::write(place.join("in"), "his").expect("a file");
+    std::os::unix::fs::chown(&place, Some(ANOTHER), None).expect("another owner");
+    assert!(open().is_err());
+    assert!(staging::remove(root.as_fd(), bed.change.id()).is_err());
+    assert!(place.join("in").exists());
+    std::os::unix::fs::chown(&place, Some(0), None).expect("our own");
+    fs::set_permissions(&place, fs::Permissions::from_mode(0o777)).expect("a mode");
+    assert!(open().is_err());
+}
+
+/// What has the name of a temporary file is replaced, not written.
+#[test]
+fn a_temporary_file_is_made_exclusively() {
+    use std::io::Write as _;
+    let base = tempfile::tempdir().expect("a directory");
+    let (victim, name) = (base.path().join("victim"), base.path().join("temporary"));
+    let directory = tree::open_root(base.path()).expect("the directory");
+    let mode = ironcage_sys::rustix::fs::Mode::RUSR | ironcage_sys::rustix::fs::Mode::WUSR;
+    let put: [fn(&Path, &Path) -> std::io::Result<()>; 3] = [
+        |victim, name| fs::hard_link(victim, name),
+        |victim, name| symlink(victim, name),
+        |_, _| Ok(()),
+    ];
+    for put in put {
+        fs::write(&victim, "mine").expect("a file");
+        put(&victim, &name).expect("put there");
+        let made = tree::create_temporary(directory.as_fd(), "temporary", mode);
+        made.and_then(|mut file| file.write_all(b"new"))
+            .expect("a new file");
+        assert_eq!(fs::read_to_string(&victim).expect("a file"), "mine");
+        assert_eq!(fs::read_to_string(&name).expect("a file"), "new");
+        fs::remove_file(&name).expect("removed");
+    }
+}
+
+/// Another user than the one who applies.
+const OTHER: Option<u32> = Some(12_345);
+
+/// A tree of another user's in which root keeps a directory, and a change with a new directory and
+/// one of another mode. `None`, and said, where this is not root.
+fn of_another_user() -> Option<Bed> {
+    use std::os::unix::fs::chown;
+    if !ironcage_sys::rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root applies in trees of others");
+        return None;
+    }
+    let bed = Bed::over(|real| {
+        fs::create_dir(real.join("old")).expect("a directory");
+        for path in [real.to_owned(), real.join("old")] {
+            chown(path, OTHER, OTHER).expect("given away");
+        }
+        let secret = real.join("secret");
+        fs::create_dir(&secret).expect("a directory");
+        fs::write(secret.join("file"), "root's\n").expect("a file");
+        fs::set_permissions(&secret, fs::Permissions::from_mode(0o700)).expect("a mode");
+    });
+    for name in ["old", "new"] {
+        fs::create_dir(bed.upper(name)).expect("a directory");
+    }
+    fs::set_permissions(bed.upper("old"), fs::Permissions::from_mode(0o700)).expect("a mode");
+    fs::write(bed.upper("new/file"), "agent\n").expect("a file");
+    for name in ["old", "new", "new/file"] {
+        chown(bed.upper(name), OTHER, OTHER).expect("given away");
+    }
+    Some(bed)
+}
+
+impl Bed {
+    /// Applies, with somebody doing something to the real tree after all was staged.
+    fn apply_staged(&self, meanwhile: impl FnOnce(&Path)) -> Result<Journal, WorkspaceError> {
+        let (change, everything) = (&self.change, Selection::everything());
+        let roots = Roots::open(change)?;
+        let reading = change.read_entries(&everything)?;
+        let options = ApplyOptions::default();
+        let (steps, _) = plan::plan(change, &roots, &reading, &everything, &options)?;
+        let mut journal = Journal {
+            phase: Phase::Staging,
+            steps,
+        };
+        journal.write(change)?;
+        staging::stage(change, &roots, &mut journal)?;
+        meanwhile(&self.real);
+        complete(change, &roots, &mut journal, Afterwards::Keep)?;
+        Ok(journal)
+    }
+
+    fn owner_and_mode(&self, name: &str) -> (u32, u32) {
+        use std::os::unix::fs::MetadataExt as _;
+        let found = fs::symlink_metadata(self.real.join(name)).expect("it is there");
+        (found.uid(), found.mode() & 0o777)
+    }
+}
+
+#[test]
+fn root_gives_no_directory_away_that_took_the_place_of_another() {
+    for name in ["new", "old"] {
+        let Some(bed) = of_another_user() else { return };
+        let swap = |real: &Path| {
+            // What is there makes place for it, as the owner of the tree can do at any moment.
+            let _ = fs::rename(real.join(name), real.join("aside"));
+            fs::rename(real.join("secret"), real.join(name)).expect("it is renamed");
+        };
+        let journal = bed.apply_staged(swap).expect("the rest is applied");
+        assert_eq!(bed.owner_and_mode(name), (0, 0o700), "{name}");
+        let file = bed.read(&format!("{name}/file"));
+        assert_eq!(file.as_deref(), Some("root's\n"), "{name}");
+        let mut held = journal.steps.iter().filter(|step| step.held.is_some());
+        assert!(held.any(|step| step.path == Path::new(name)), "{name}");
+    }
+}
+
+#[test]
+fn root_removes_no_directory_that_took_the_place_of_what_was_staged() {
+    let Some(bed) = of_another_user() else { return };
+    let staged = staging::name(bed.change.id());
+    let swap = |real: &Path| {
+        fs::rename(real.join(&staged), real.join("aside")).expect("it is renamed");
+        fs::rename(real.join("secret"), real.join(&staged)).expect("it is renamed");
+    };
+    let refused = bed.apply_staged(swap).map(|_| ()).expect_err("refused");
+    assert!(refused.to_string().contains("staged"), "{refused}");
+    let kept = bed.read(&format!("{staged}/file"));
+    assert_eq!(kept.as_deref(), Some("root's\n"));
+}
+
+#[test]
+fn root_applies_in_the_tree_of_another_user_and_gives_it_to_them() {
+    let Some(bed) = of_another_user() else { return };
+    let journal = bed.apply_staged(|_| ()).expect("applied");
+    assert!(journal.steps.iter().all(|step| step.held.is_none()));
+    assert_eq!(bed.owner_and_mode("new"), (12_345, 0o755));
+    assert_eq!(bed.owner_and_mode("new/file").0, 12_345);
+    assert_eq!(bed.owner_and_mode("old"), (12_345, 0o700));
+    assert_eq!(bed.read("new/file").as_deref(), Some("agent\n"));
+    assert_eq!(bed.owner_and_mode("secret"), (0, 0o700));
+}

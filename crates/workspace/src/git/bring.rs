@@ -2,14 +2,16 @@
 //! references that it moved, HEAD, the index and texts. Each is done by a rename, and done again
 //! it is the same.
 
+mod index;
 mod texts;
 
+use self::index::HeadBefore;
 use super::lock::Locks;
 use super::moved::{self, ReferenceChange};
 use super::objects::{self, ObjectFile};
-use super::part::{Part, Sorted, sort};
-use super::refs;
+use super::part::{self, Part, Sorted, sort};
 use super::view::View;
+use super::{refs, repository};
 use crate::apply::{self, Afterwards, Applied, ApplyOptions};
 use crate::content;
 use crate::differences::Roots;
@@ -17,7 +19,7 @@ use crate::error::{Doing as _, WorkspaceError};
 use crate::known::Known;
 use crate::landed::{Landed, Left};
 use crate::reading::{Entry, Reading, Status};
-use crate::summary::Told;
+use crate::summary::ReportedPath;
 use crate::tree::{self, Kind, Node};
 use crate::{Change, LayerRole, Selection, ignored, upper};
 use ironcage_state::remove_tree;
@@ -32,7 +34,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// The most of an index or a text that is brought over.
-const LARGEST: u64 = 256 * 1024 * 1024;
+pub(super) const LARGEST: u64 = 256 * 1024 * 1024;
 const MOVED_ON: &str = "it changed in the real tree too";
 /// Where packs are copied to while git makes their indexes, in the change's directory.
 const PACKS: &str = "packs";
@@ -60,6 +62,13 @@ pub(crate) fn bring_over(
             groups.entry((entry.layer, git)).or_default().push(entry);
         }
     }
+    let touched: BTreeSet<PathBuf> = reading
+        .entries
+        .iter()
+        .filter(|entry| entry.git.is_none() && entry.status == Status::Touched)
+        .filter(|entry| !is_directory(entry))
+        .map(|entry| change.layers()[entry.layer].real.join(&entry.path))
+        .collect();
     for ((layer, git), entries) in groups {
         let all = |entry: &&Entry| entry.layer == layer && entry.git.as_deref() == Some(git);
         let whole = reading.entries.iter().filter(all).count() == entries.len();
@@ -74,10 +83,13 @@ pub(crate) fn bring_over(
         let (Ok(real), Ok(upper)) = (real, upper) else {
             continue;
         };
+        if !repository::is_real(real.as_fd()) {
+            continue;
+        }
         if !selection.covers(layer, git) {
             let mut asked = entries.iter().filter(|entry| entry.named);
             if let Some(entry) = asked.find(|entry| entry.status != Status::Touched) {
-                applied.held.push(Told {
+                applied.held.push(ReportedPath {
                     path: change.shown(layer, &entry.path),
                     why: IN_PART.into(),
                 });
@@ -98,6 +110,8 @@ pub(crate) fn bring_over(
             locks: &locks,
             held: BTreeSet::new(),
             applied,
+            hold_flagged: options.hold_flagged,
+            touched: &touched,
             made: Vec::new(),
         };
         bringing.all(&entries)?;
@@ -150,6 +164,10 @@ struct Bringing<'a> {
     /// Paths below the git directory that stay aside.
     held: BTreeSet<PathBuf>,
     applied: &'a mut Applied,
+    /// Whether what has to be told stays aside.
+    hold_flagged: bool,
+    /// Files whose times alone changed, by their real paths: no diff showed them.
+    touched: &'a BTreeSet<PathBuf>,
     /// What was written, by path below the layer.
     made: Vec<(PathBuf, Node)>,
 }
@@ -204,22 +222,61 @@ impl Bringing<'_> {
             }
             return Ok(());
         }
+        // Before anything moves: what the user has staged is told from what is committed by it.
+        let mut heads: BTreeMap<&Path, HeadBefore> = BTreeMap::new();
+        for (_, sorted, _) in sorted
+            .iter()
+            .filter(|(_, sorted, _)| sorted.part == Part::Index)
+        {
+            heads.insert(&sorted.base, self.head_before(&sorted.base));
+        }
+        let mut was_moved = false;
         for (base, names) in names {
             for name in names {
                 let path = base.join(&name);
                 let moved = self.reference(base, &name);
+                // It may have been moved by an apply that was killed.
+                was_moved |= matches!(moved, Ok(Done::Same))
+                    && entries.iter().any(|entry| {
+                        entry.status != Status::Touched && entry.path == self.git.join(&path)
+                    });
+                let is_held = matches!(moved, Err(_) | Ok(Done::Held(_)));
                 self.note(&path, moved);
+                if is_held {
+                    // Perhaps only the packed ones have it: they stay aside with it.
+                    self.held.insert(base.join("packed-refs"));
+                }
             }
         }
         for (path, sorted, entry) in &sorted {
             let done = match &sorted.part {
                 Part::Head => self.head(&sorted.base, path),
-                Part::Index => self.index(path, entry),
+                Part::Log => self.log(&sorted.base, path, entry),
+                Part::PseudoReference => self.pseudo_reference(path, entry),
+                Part::Unfinished if self.hold_flagged && entry.status != Status::Touched => {
+                    Ok(Done::Held(part::UNFINISHED.into()))
+                }
+                Part::Unfinished => self.unfinished(path, entry),
                 Part::Text => self.text(path, entry),
                 Part::Config => self.config(path, entry),
                 _ => continue,
             };
             if matches!(done, Ok(Done::Brought)) && sorted.part != Part::Head {
+                self.applied.of_git += 1;
+            }
+            self.note(path, done);
+        }
+        // Last, when every HEAD is what it will be, a submodule's too.
+        for (path, sorted, entry) in &sorted {
+            if sorted.part != Part::Index {
+                continue;
+            }
+            let before = match heads.get(&*sorted.base) {
+                Some(before) if !was_moved => before,
+                _ => &HeadBefore::Unknown,
+            };
+            let done = self.index((&sorted.base, path), entry, before);
+            if matches!(done, Ok(Done::Brought)) {
                 self.applied.of_git += 1;
             }
             self.note(path, done);
@@ -242,7 +299,7 @@ impl Bringing<'_> {
             if why == MOVED_ON {
                 self.applied.conflicts.push(shown.clone());
             }
-            self.applied.held.push(Told {
+            self.applied.held.push(ReportedPath {
                 path: shown,
                 why: why.to_owned(),
             });
@@ -322,16 +379,9 @@ impl Bringing<'_> {
         name: &OsStr,
         hash: Option<&str>,
     ) -> io::Result<bool> {
-        use ironcage_sys::rustix::fs::{AtFlags, Mode, OFlags, fsync, openat, unlinkat};
-        let flags =
-            OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        use ironcage_sys::rustix::fs::{AtFlags, Mode, fsync, unlinkat};
         let temporary = format!("tmp_obj_{}", self.change.id());
-        let to = File::from(openat(
-            above,
-            temporary.as_str(),
-            flags,
-            Mode::from_raw_mode(0o444),
-        )?);
+        let to = tree::create_temporary(above, &temporary, Mode::from_raw_mode(0o444))?;
         let away = || Ok(unlinkat(above, temporary.as_str(), AtFlags::empty())?);
         content::copy(from, &to)?;
         if let Some(hash) = hash {
@@ -379,6 +429,10 @@ impl Bringing<'_> {
             return Ok(Done::Held("git takes no such name".into()));
         }
         let path = base.join(name);
+        // Packed, or in a directory that is new, it has not been judged by its name.
+        if let Part::Withheld(why) = self.sort(&path).part {
+            return Ok(Done::Held(why.into()));
+        }
         let holds_it = match self.view.real_node(&path)? {
             Some(_) => path.clone(),
             None => base.join("packed-refs"),

@@ -156,35 +156,54 @@ pub(crate) fn addition(settings: &[Setting]) -> String {
 
 /// Reads a configuration; `None` where git would not take it either.
 pub(crate) fn parse(text: &str) -> Option<Vec<Setting>> {
+    lines(text).into_iter().collect()
+}
+
+/// Reads what can be understood of a configuration: one of the user's, of which no line may be
+/// missed because of another.
+pub(crate) fn parse_lenient(text: &str) -> Vec<Setting> {
+    lines(text).into_iter().flatten().collect()
+}
+
+/// The setting of each line that has one, `None` for a line that cannot be understood.
+fn lines(text: &str) -> Vec<Option<Setting>> {
     let mut settings = Vec::new();
     let mut section: Option<(String, Option<String>)> = None;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let joined = text.replace("\r\n", "\n").replace("\\\n", "");
     for line in joined.lines() {
         let mut rest = line.trim();
         if let Some(header) = rest.strip_prefix('[') {
-            let (parsed, after) = parse_header(header)?;
+            let Some((parsed, after)) = parse_header(header) else {
+                settings.push(None);
+                continue;
+            };
             section = Some(parsed);
             rest = after.trim();
         }
         if rest.is_empty() || rest.starts_with(['#', ';']) {
             continue;
         }
-        let (name, subsection) = section.as_ref()?;
-        let (key, value) = match rest.split_once('=') {
-            Some((key, value)) => (key.trim(), Some(parse_value(value.trim())?)),
-            None => (rest.split(['#', ';']).next().unwrap_or(rest).trim(), None),
-        };
-        if key.is_empty() || !key.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
-            return None;
-        }
-        settings.push(Setting {
-            section: name.clone(),
-            subsection: subsection.clone(),
-            key: key.to_ascii_lowercase(),
-            value,
-        });
+        settings.push(parse_setting(section.as_ref(), rest));
     }
-    Some(settings)
+    settings
+}
+
+fn parse_setting(section: Option<&(String, Option<String>)>, text: &str) -> Option<Setting> {
+    let (name, subsection) = section?;
+    let (key, value) = match text.split_once('=') {
+        Some((key, value)) => (key.trim(), Some(parse_value(value.trim())?)),
+        None => (text.split(['#', ';']).next().unwrap_or(text).trim(), None),
+    };
+    if key.is_empty() || !key.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
+        return None;
+    }
+    Some(Setting {
+        section: name.clone(),
+        subsection: subsection.clone(),
+        key: key.to_ascii_lowercase(),
+        value,
+    })
 }
 
 /// What is in the brackets, and what follows them.

@@ -4,11 +4,12 @@
 //! down which one is taken, and a second name of the same file shows that it is ours.
 
 use super::refs::{give, make_directories};
+use crate::content::own_text;
 use crate::error::{Doing as _, WorkspaceError};
 use crate::tree;
 use crate::{Change, path_text};
 use ironcage_sys::faults::step;
-use ironcage_sys::rustix::fs::{AtFlags, Mode, OFlags, fsync, linkat, openat, renameat, unlinkat};
+use ironcage_sys::rustix::fs::{AtFlags, Mode, fsync, linkat, renameat, unlinkat};
 use ironcage_sys::rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -59,9 +60,8 @@ impl<'a> Locks<'a> {
         std::fs::write(self.note(), path_text::show(&self.git.join(path)))?;
         step();
         let own = second_name(self.change);
-        let flags =
-            OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = openat(&above, own.as_str(), flags, Mode::from_raw_mode(0o644))?;
+        let mode = Mode::from_raw_mode(0o644);
+        let file = tree::create_temporary(above.as_fd(), &own, mode)?;
         step();
         let lock = format!("{name}.lock");
         match linkat(
@@ -77,7 +77,7 @@ impl<'a> Locks<'a> {
                     locks: self,
                     above,
                     name,
-                    file: File::from(file),
+                    file,
                 })
             }
             Err(error) => {
@@ -150,7 +150,7 @@ impl Locked<'_> {
 /// Removes a lock that was left by one who was killed. The caller holds the change's lock.
 pub(crate) fn recover(change: &Change) -> Result<(), WorkspaceError> {
     let note = change.directory().join(NOTE);
-    let text = match std::fs::read_to_string(&note) {
+    let text = match own_text(&note) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error).doing("read", &note),

@@ -1,9 +1,9 @@
 //! The references that a change moves: branches, tags and HEAD, told before they come over and
 //! when they did. All is read as text; no object is looked at.
 
-use super::part::{Part, sort};
+use super::part::{self, Part, sort};
 use super::view::View;
-use super::{bring, refs};
+use super::{bring, refs, repository};
 use crate::differences::Roots;
 use crate::reading::{Entry, Reading};
 use crate::tree::{self, Kind};
@@ -39,7 +39,6 @@ pub enum HowMoved {
     Deleted,
     /// It leads elsewhere.
     Moved,
-    /// It was not there.
     New,
 }
 
@@ -134,6 +133,9 @@ pub(crate) fn references(
         let (Ok(real), Ok(upper)) = (real, upper) else {
             continue;
         };
+        if !repository::is_real(real.as_fd()) {
+            continue;
+        }
         let view = View::new(upper, real);
         let own = bring::own_worktree(change, layer);
         of_directory(&view, own.as_deref(), git, &entries, |base, name, sides| {
@@ -214,7 +216,9 @@ fn of_directory(
     for (base, names) in names {
         let (agents, real) = view.both_packed(&base);
         // What is no name of git's is not brought over, and no reference.
-        for name in names.iter().filter(|name| refs::is_name(name)) {
+        let is_moved =
+            |name: &&String| refs::is_name(name) && part::withheld_reference(name).is_none();
+        for name in names.iter().filter(is_moved) {
             let path = base.join(name);
             let before = refs::loose(view.real.as_fd(), &path).unwrap_or_default();
             let after = view.inside_loose(&path).unwrap_or_default();

@@ -16,12 +16,17 @@ use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+/// The most that a loose object may inflate to. Git puts files of more than half of that into a
+/// pack (`core.bigFileThreshold`); what a few bytes inflate to without end is a bomb.
+const LARGEST_OBJECT: u64 = 1024 * 1024 * 1024;
+/// The longest header that git writes: a type, a blank and twenty digits.
+const LONGEST_HEADER: usize = 32;
+
 /// What a file below `objects` is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ObjectFile {
     /// A loose object of this name.
     Loose(String),
-    /// A pack.
     Pack,
     /// What belongs to a pack, or is made anew when it is missing.
     Made,
@@ -58,26 +63,59 @@ pub(crate) fn is_true(file: &File, name: &str) -> io::Result<bool> {
         40 => hash::<Sha1>(file)?,
         _ => hash::<Sha256>(file)?,
     };
-    Ok(digest == name)
+    Ok(digest.is_some_and(|digest| digest == name))
 }
 
-fn hash<D: Digest>(file: &File) -> io::Result<String> {
+/// The length of a whole object, as its header says: `blob 12` and a zero byte, then as many.
+fn announced_length(start: &[u8]) -> Option<u64> {
+    let header = start
+        .iter()
+        .take(LONGEST_HEADER)
+        .position(|byte| *byte == 0)?;
+    let text = std::str::from_utf8(&start[..header]).ok()?;
+    let (kind, size) = text.split_once(' ')?;
+    let known = ["blob", "tree", "commit", "tag"].contains(&kind);
+    let size: u64 = size.parse().ok().filter(|_| known)?;
+    (header as u64 + 1).checked_add(size)
+}
+
+/// The hash of what a loose object inflates to. `None` where that is not as long as its header
+/// says, or longer than any that git makes: no more than was announced is inflated.
+fn hash<D: Digest>(file: &File) -> io::Result<Option<String>> {
     let mut inflated = ZlibDecoder::new(file);
     let mut hasher = D::new();
     let mut buffer = vec![0; 64 * 1024];
-    loop {
+    let mut start = Vec::new();
+    while start.len() < LONGEST_HEADER {
+        let read = inflated.read(&mut buffer[..LONGEST_HEADER])?;
+        if read == 0 {
+            break;
+        }
+        start.extend_from_slice(&buffer[..read]);
+    }
+    let length = announced_length(&start).filter(|length| *length <= LARGEST_OBJECT);
+    let Some(length) = length else {
+        return Ok(None);
+    };
+    hasher.update(&start);
+    let mut seen = start.len() as u64;
+    while seen <= length {
         let read = inflated.read(&mut buffer)?;
         if read == 0 {
             break;
         }
         hasher.update(&buffer[..read]);
+        seen += read as u64;
+    }
+    if seen != length {
+        return Ok(None);
     }
     let mut text = String::new();
     for byte in hasher.finalize().iter() {
         // Writing to a string cannot fail.
         let _ = write!(text, "{byte:02x}");
     }
-    Ok(text)
+    Ok(Some(text))
 }
 
 /// Copies a pack to a directory of ours and has git make its index. Returns both.
@@ -96,6 +134,8 @@ pub(crate) fn index_pack(
     let format = if hash == 64 { "sha256" } else { "sha1" };
     // In a directory of ours, without settings of anybody's.
     let output = Command::new("git")
+        // Large ones are hashed as they are inflated, and not held in memory.
+        .args(["-c", "core.bigFileThreshold=64m"])
         .args(["index-pack", &format!("--object-format={format}"), "-o"])
         .arg(&index)
         .arg(&copied)
@@ -105,6 +145,8 @@ pub(crate) fn index_pack(
         .env("GIT_CONFIG_NOSYSTEM", "1")
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
         .env("GIT_CEILING_DIRECTORIES", "/")
+        // A difference of a few bytes can say that its result is as large as it likes.
+        .env("GIT_ALLOC_LIMIT", "1g")
         .stdin(Stdio::null())
         .stderr(Stdio::null())
         .output()
@@ -135,6 +177,53 @@ pub(crate) fn exists(root: &impl std::os::fd::AsFd, path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn loose(announced: u64, content: &[u8]) -> (File, String) {
+        use std::io::{Seek as _, Write as _};
+        let header = format!("blob {announced}\0");
+        let mut encoder = flate2::write::ZlibEncoder::new(
+            tempfile::tempfile().expect("a file"),
+            flate2::Compression::default(),
+        );
+        encoder.write_all(header.as_bytes()).expect("written");
+        encoder.write_all(content).expect("written");
+        let mut file = encoder.finish().expect("written");
+        file.rewind().expect("rewound");
+        let mut hasher = Sha1::new();
+        hasher.update(header.as_bytes());
+        hasher.update(content);
+        let name = hasher
+            .finalize()
+            .iter()
+            .fold(String::new(), |mut text, byte| {
+                let _ = write!(text, "{byte:02x}");
+                text
+            });
+        (file, name)
+    }
+
+    #[test]
+    fn an_object_inflates_to_what_its_header_says_and_no_further() {
+        let content = vec![0; 3 << 20];
+        let length = content.len() as u64;
+        let (file, name) = loose(length, &content);
+        assert!(is_true(&file, &name).expect("read"));
+        let (empty, name) = loose(0, b"");
+        assert!(is_true(&empty, &name).expect("read"));
+        // Each has the name that its bytes hash to: only the length betrays it.
+        for announced in [0, 10, length - 1, length + 1, LARGEST_OBJECT, u64::MAX] {
+            let (file, name) = loose(announced, &content);
+            assert!(!is_true(&file, &name).expect("read"), "{announced}");
+        }
+        // A bomb is left where its announced length ends, not where it does.
+        let (mut bomb, name) = loose(10, &vec![0; 64 << 20]);
+        assert!(!is_true(&bomb, &name).expect("read"));
+        let (read, whole) = (
+            io::Seek::stream_position(&mut bomb).expect("a place"),
+            bomb.metadata().expect("metadata").len(),
+        );
+        assert!(whole > 60 * 1024 && read <= 40 * 1024, "{read} of {whole}");
+    }
 
     #[test]
     fn only_names_of_objects_are_brought_over() {

@@ -4,6 +4,7 @@ use crate::content::read_bounded;
 use crate::tree;
 use ironcage_sys::rustix::fs::{Mode, mkdirat};
 use ironcage_sys::rustix::io::Errno;
+use ironcage_sys::rustix::process::geteuid;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -122,6 +123,12 @@ pub(crate) fn make_directories(git: BorrowedFd<'_>, path: &Path) -> io::Result<O
         let owner = tree::Node::of(&at)?.owner;
         at = tree::open_directory(at.as_fd(), name)?;
         if made {
+            // Where root applies in a tree of another user's, that user may have put another in its
+            // place by now.
+            let is_given = tree::Node::of(&at)?.owner != owner && geteuid().is_root();
+            if is_given && !tree::names(at.as_fd())?.is_empty() {
+                return Err(io::Error::other("another directory has taken its place"));
+            }
             give(&File::from(at.try_clone()?), owner)?;
         }
     }

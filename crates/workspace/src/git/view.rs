@@ -23,7 +23,7 @@ pub(crate) struct View {
 type Packed = BTreeMap<String, String>;
 
 /// Where the agent's view of a path comes from.
-enum From {
+enum EntrySource {
     Upper,
     Real,
     Nowhere,
@@ -63,24 +63,32 @@ impl View {
     }
 
     /// Where the agent sees a path, by whiteouts and directories that hide.
-    fn from(&self, path: &Path) -> io::Result<From> {
+    fn from(&self, path: &Path) -> io::Result<EntrySource> {
         let mut at = tree::open_directory(self.upper.as_fd(), ".".as_ref())?;
         let mut hidden = tree::is_opaque(at.as_fd())?;
         let last = path.components().count().saturating_sub(1);
         for (number, part) in path.components().enumerate() {
-            let otherwise = if hidden { From::Nowhere } else { From::Real };
+            let otherwise = if hidden {
+                EntrySource::Nowhere
+            } else {
+                EntrySource::Real
+            };
             match tree::look(at.as_fd(), part.as_os_str())? {
                 None => return Ok(otherwise),
-                Some(node) if node.whiteout => return Ok(From::Nowhere),
-                Some(_) if number == last => return Ok(From::Upper),
-                Some(node) if node.kind != Kind::Directory => return Ok(From::Nowhere),
+                Some(node) if node.whiteout => return Ok(EntrySource::Nowhere),
+                Some(_) if number == last => return Ok(EntrySource::Upper),
+                Some(node) if node.kind != Kind::Directory => return Ok(EntrySource::Nowhere),
                 Some(_) => {
                     at = tree::open_directory(at.as_fd(), part.as_os_str())?;
                     hidden |= tree::is_opaque(at.as_fd())?;
                 }
             }
         }
-        Ok(if hidden { From::Nowhere } else { From::Real })
+        Ok(if hidden {
+            EntrySource::Nowhere
+        } else {
+            EntrySource::Real
+        })
     }
 
     /// The value of a reference as the agent sees it.
@@ -98,18 +106,18 @@ impl View {
     /// The value of a loose reference as the agent sees it.
     pub(crate) fn inside_loose(&self, path: &Path) -> io::Result<Option<String>> {
         match self.from(path)? {
-            From::Upper => refs::loose(self.upper.as_fd(), path),
-            From::Real => refs::loose(self.real.as_fd(), path),
-            From::Nowhere => Ok(None),
+            EntrySource::Upper => refs::loose(self.upper.as_fd(), path),
+            EntrySource::Real => refs::loose(self.real.as_fd(), path),
+            EntrySource::Nowhere => Ok(None),
         }
     }
 
     /// From which side the agent sees the packed references.
     fn side_of_packed(&self, base: &Path) -> io::Result<Option<BorrowedFd<'_>>> {
         Ok(match self.from(&base.join("packed-refs"))? {
-            From::Upper => Some(self.upper.as_fd()),
-            From::Real => Some(self.real.as_fd()),
-            From::Nowhere => None,
+            EntrySource::Upper => Some(self.upper.as_fd()),
+            EntrySource::Real => Some(self.real.as_fd()),
+            EntrySource::Nowhere => None,
         })
     }
 
@@ -236,5 +244,5 @@ fn list(
 fn text(file: &File) -> io::Result<String> {
     let bytes =
         read_bounded(file, CONFIG_SIZE)?.ok_or_else(|| io::Error::other("it is too large"))?;
-    String::from_utf8(bytes).map_err(|_| io::Error::other("it is no text"))
+    String::from_utf8(bytes).map_err(|_| io::Error::other("it is not valid UTF-8"))
 }

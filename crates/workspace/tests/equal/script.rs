@@ -35,7 +35,7 @@ impl Dice {
     }
 
     fn mode(&mut self) -> u32 {
-        [0o755, 0o700, 0o711, 0o777, 0o750][self.below(5) as usize]
+        [0o755, 0o700, 0o711, 0o744, 0o750][self.below(5) as usize]
     }
 }
 

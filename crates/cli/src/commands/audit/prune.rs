@@ -1,36 +1,37 @@
-//! `ironcage audit prune`: removes old records.
+//! `ironcage audit prune`.
 
-use super::{print, said};
-use crate::ask::confirm;
+use crate::audit_log::{self, audit_error};
+use crate::confirm::confirm;
 use crate::error::CommandResult;
+use crate::output::print;
 use crate::values::{age, count};
 use ironcage_audit::{Prune, Pruned, prune};
 use std::io::{self, Write};
-use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-/// Remove old records.
+/// Remove old audit logs
 ///
-/// Records that are still being written stay, and so do those that were changed: they are
-/// evidence, and go by hand.
+/// Logs of running cages stay, and so do logs that were tampered with: they are evidence, so
+/// remove them by hand.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("which").required(true).args(["older_than", "keep"]))]
 pub(crate) struct Args {
-    /// Remove records whose last line is older than this, such as 30d
+    /// Remove logs whose last line is older than AGE, for example 30d
     #[arg(long, value_name = "AGE", value_parser = age)]
     older_than: Option<Duration>,
-    /// Remove all but this many of the newest
+    /// Remove all but the newest NUMBER logs
     #[arg(long, value_name = "NUMBER", value_parser = count::<usize>)]
     keep: Option<usize>,
-    /// Only say what would be removed
+    /// Print what would be removed, and remove nothing
     #[arg(long)]
     dry_run: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     yes: bool,
 }
 
-pub(super) fn run(dir: &Path, args: &Args) -> CommandResult {
+pub(super) fn run(args: Args) -> CommandResult {
+    let dir = audit_log::directory()?;
     let which = match (args.older_than, args.keep) {
         (Some(age), _) => {
             let moment = SystemTime::now().checked_sub(age);
@@ -38,21 +39,21 @@ pub(super) fn run(dir: &Path, args: &Args) -> CommandResult {
         }
         (None, count) => Prune::AllBut(count.unwrap_or(usize::MAX)),
     };
-    let first = prune(dir, which, true).map_err(said)?;
+    let first = prune(&dir, which, true).map_err(audit_error)?;
     if args.dry_run || first.removed.is_empty() {
-        print(|out| tell(out, &first, args.dry_run))?;
+        print(|out| report(out, &first, args.dry_run))?;
         return Ok(0);
     }
-    let question = format!("remove {} records?", first.removed.len());
-    if !args.yes && !confirm(&question, "nothing was removed", "--yes")? {
+    let question = format!("remove {} logs?", first.removed.len());
+    if !args.yes && !confirm(&question, "nothing removed", "--yes")? {
         return Ok(0);
     }
-    let pruned = prune(dir, which, false).map_err(said)?;
-    print(|out| tell(out, &pruned, false))?;
+    let pruned = prune(&dir, which, false).map_err(audit_error)?;
+    print(|out| report(out, &pruned, false))?;
     Ok(0)
 }
 
-fn tell(out: &mut dyn Write, pruned: &Pruned, dry: bool) -> io::Result<()> {
+fn report(out: &mut dyn Write, pruned: &Pruned, dry: bool) -> io::Result<()> {
     let what = if dry { "would remove" } else { "removed" };
     for id in &pruned.removed {
         writeln!(out, "{what} {id}")?;
@@ -63,7 +64,7 @@ fn tell(out: &mut dyn Write, pruned: &Pruned, dry: bool) -> io::Result<()> {
     for id in &pruned.broken {
         writeln!(
             out,
-            "kept {id}: it was changed; `ironcage audit verify {id}` says how"
+            "kept {id}: it was tampered with; `ironcage audit verify {id}` shows where"
         )?;
     }
     let stay = pruned.kept + pruned.running.len() + pruned.broken.len();

@@ -1,32 +1,37 @@
-//! `ironcage policy tighten`: what a run was given and never used, as a change of its policy.
+//! `ironcage policy tighten`: permissions that a run had and never used, as a policy patch.
 
-use crate::commands::audit::{find, logs, print};
-use crate::commands::learn::record;
-use crate::completed::recorded_cages;
-use crate::error::CommandResult;
-use crate::places;
+use crate::commands::learn::read_record;
+use crate::completion::recorded_cages;
+use crate::error::{CliError, CommandResult};
+use crate::output::print;
+use crate::{audit_log, paths};
+use ironcage_files::{Links, read_text};
+use ironcage_host::SystemFiles;
 use ironcage_learn::{Excess, tighten};
 use ironcage_model::Printable;
 use similar::TextDiff;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Propose what a recorded run was given and never used
+/// An accepted policy is never larger.
+const LARGEST_POLICY: u64 = 256 * 1024;
+
+/// Propose removing permissions that a recorded run never used
 ///
-/// Hosts, files, groups of system calls, secrets and leases that nothing used, and limits far
-/// above what was reached. What a policy file gave is shown as a change of that file, which
-/// `patch -p0` takes; the rest in words. Nothing is written.
+/// Covers hosts, files, system call groups, secrets and leases without a use, and limits far above
+/// the peak. Permissions from a policy file are shown as a patch for `patch -p0`, the others as
+/// text. Nothing is written.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The run: its cage's id or the beginning of it, its name, or `last` [default: last]
+    /// Cage ID, unique ID prefix, name, or `last` [default: last]
     #[arg(add = recorded_cages())]
     run: Option<String>,
 }
 
 pub(super) fn run(args: &Args) -> CommandResult {
-    let id = find(&logs()?, args.run.as_deref())?;
-    let record = record(&id)?;
-    let home = places::home()?;
+    let id = audit_log::find(&audit_log::directory()?, args.run.as_deref())?;
+    let record = read_record(&id)?;
+    let home = paths::home(&SystemFiles::default())?;
     let (excess, notes) = tighten(&record, &home);
     let mut files: BTreeMap<PathBuf, Vec<(usize, &Excess)>> = BTreeMap::new();
     let mut words = Vec::new();
@@ -38,7 +43,8 @@ pub(super) fn run(args: &Args) -> CommandResult {
     }
     let mut changes = Vec::new();
     for (path, edits) in &files {
-        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let text = read_text(path, LARGEST_POLICY, Links::Follow)
+            .map_err(|error| CliError::from_error(&error))?;
         let (new, left) = edited(&text, edits, path, &home);
         words.extend(left);
         if new != text {
@@ -46,11 +52,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
         }
     }
     print(|out| {
-        writeln!(
-            out,
-            "cage {id}: {} entries that it did not need",
-            excess.len()
-        )?;
+        writeln!(out, "cage {id}: {} unused entries", excess.len())?;
         for one in &excess {
             let grant = &one.grant;
             write!(
@@ -61,7 +63,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
                 Printable::new(&one.why)
             )?;
             match &one.instead {
-                Some(instead) => writeln!(out, "; enough: {}", Printable::new(instead))?,
+                Some(instead) => writeln!(out, "; sufficient: {}", Printable::new(instead))?,
                 None => writeln!(out)?,
             }
         }
@@ -69,15 +71,12 @@ pub(super) fn run(args: &Args) -> CommandResult {
             let origin = Printable::new(&one.grant.origin).to_string();
             let value = Printable::new(&one.grant.value);
             if origin.starts_with("--") {
-                writeln!(
-                    out,
-                    "  to do: leave out {origin} {value}, or give less by it"
-                )?;
+                writeln!(out, "  to do: drop {origin} {value}, or narrow it")?;
             } else if origin.starts_with("profile") || origin == "built in" {
                 let key = Printable::new(&one.grant.key);
                 let can = match &one.instead {
-                    Some(_) => "a policy file can say the smaller value",
-                    None => "a policy that extends a smaller profile does without",
+                    Some(_) => "set the smaller value in a policy file",
+                    None => "extend a smaller profile in a policy file",
                 };
                 writeln!(out, "  to do: {key} {value} comes from {origin}: {can}")?;
             }
@@ -87,7 +86,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
             writeln!(out)?;
             let diff = TextDiff::from_lines(old.as_str(), new.as_str());
             let diff = diff.unified_diff().header(&name, &name).to_string();
-            // What the file holds is the user's; what a terminal would act on is not shown.
+            // Escape control characters in the user's file.
             for line in diff.lines() {
                 writeln!(out, "{}", Printable::new(line))?;
             }
@@ -95,22 +94,19 @@ pub(super) fn run(args: &Args) -> CommandResult {
         for note in &notes {
             writeln!(out, "note: {}", Printable::new(note))?;
         }
-        writeln!(
-            out,
-            "note: one run shows what it did; what another may need is not on record"
-        )
+        writeln!(out, "note: this covers one run; another run may need more")
     })?;
     Ok(0)
 }
 
-/// The file and line of an origin, where it is one that is there.
+/// The file and line of an origin, if the file exists.
 fn in_file(origin: &str) -> Option<(PathBuf, usize)> {
     let (path, line) = origin.rsplit_once(':')?;
     let line = line.parse().ok()?;
     Path::new(path).is_file().then(|| (path.into(), line))
 }
 
-/// The text with entries taken out or made smaller, and those for which that is not plain.
+/// The text with entries removed or made smaller, and the entries that could not be edited.
 fn edited<'a>(
     text: &str,
     edits: &[(usize, &'a Excess)],
@@ -145,7 +141,7 @@ fn edited<'a>(
     (new, left)
 }
 
-/// A line `key = value` with the smaller value.
+/// The line `key = value` with the smaller value.
 fn single(line: &str, excess: &Excess) -> Option<String> {
     let instead = excess.instead.as_deref()?;
     let name = excess.grant.key.rsplit('.').next()?;
@@ -161,7 +157,7 @@ fn single(line: &str, excess: &Excess) -> Option<String> {
     Some(format!("{}= {value}", key))
 }
 
-/// A line without one of the texts in it; `Some(None)` where nothing is left of it.
+/// The line without one of its strings; `Some(None)` if nothing is left of it.
 fn without(line: &str, excess: &Excess, file: &Path, home: &Path) -> Option<Option<String>> {
     let mut from = 0;
     while let Some(open) = line.get(from..)?.find('"').map(|at| at + from) {
@@ -182,7 +178,7 @@ fn without(line: &str, excess: &Excess, file: &Path, home: &Path) -> Option<Opti
     None
 }
 
-/// Whether a text of a policy file is what was given.
+/// Whether a string of a policy file is the granted value.
 fn means(text: &str, excess: &Excess, file: &Path, home: &Path) -> bool {
     let value = excess.grant.value.as_str();
     match excess.grant.key.as_str() {

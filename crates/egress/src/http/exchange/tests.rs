@@ -1,32 +1,33 @@
 //! Requests and responses, talked through streams in memory.
 
+use super::super::body_stream::chunk_size;
 use super::super::head::Authority;
 use super::super::judge::Recorder;
 use super::*;
 use crate::decide::Rules;
-use crate::ledger::Kind;
+use crate::traffic_counters::TrafficEvent;
 use ironcage_model::{
     Destination, HostName, HostRule, HttpRule, NetworkVerdict, PathPattern, Ports, Protocol,
 };
 use std::cell::RefCell;
 use std::rc::Rc;
-use tokio::io::duplex;
+use tokio::io::{AsyncReadExt as _, duplex};
 
 #[derive(Default)]
-struct Notes(RefCell<Vec<Kind>>);
+pub(super) struct Notes(pub(super) RefCell<Vec<TrafficEvent>>);
 
 impl Recorder for Notes {
-    fn refuse(&self, kind: Kind) {
+    fn refuse(&self, kind: TrafficEvent) {
         self.note(kind);
     }
 
-    fn note(&self, kind: Kind) {
+    fn note(&self, kind: TrafficEvent) {
         self.0.borrow_mut().push(kind);
     }
 }
 
 /// Every request is allowed, but where rules are given.
-fn judge(paths: Option<&[(&str, &str)]>) -> (Judge, Rc<Notes>) {
+pub(super) fn judge(paths: Option<&[(&str, &str)]>) -> (Judge, Rc<Notes>) {
     let name = HostName::from_ascii(b"a.com").unwrap();
     let notes = Rc::new(Notes::default());
     let rule = |(method, path): &(&str, &str)| HttpRule {
@@ -47,10 +48,11 @@ fn judge(paths: Option<&[(&str, &str)]>) -> (Judge, Rc<Notes>) {
             usual_port: 80,
         },
         rule: "a.com".into(),
-        dealing: None,
+        injector: None,
         reader: None,
         protocol: Protocol::Http,
         address: RefCell::default(),
+        round_trip: Cell::default(),
         recorder: Rc::clone(&notes) as Rc<dyn Recorder>,
     };
     (judge, notes)
@@ -260,7 +262,7 @@ fn a_body_that_stops_coming_does_not_hold_a_connection_for_good() {
     let seen = notes.0.borrow();
     let reasons: Vec<&str> = seen
         .iter()
-        .filter_map(|kind| kind.reason.as_deref())
+        .filter_map(|kind| kind.reason.as_ref()?.code())
         .collect();
-    assert_eq!(reasons, ["the body of the request did not come in time"]);
+    assert_eq!(reasons, ["http-body-timeout"]);
 }

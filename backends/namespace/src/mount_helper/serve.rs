@@ -1,0 +1,396 @@
+//! What the mount helper does, order by order.
+
+use super::holders::{self, MountHolder};
+use super::{enter_mounts, open_place};
+use ironcage_backend::faults::lease_step as step;
+use ironcage_backend::ids::{Reaped, owner_map};
+use ironcage_backend::{LeaseOrder, LeasedFrom, MountHelperReply, Progress};
+use ironcage_control::{Channel, Packet};
+use ironcage_layers::LayerError;
+use ironcage_layers::live::{
+    DiskOwner, Identity, LiveMount, Removal, Source, clone_decided, clone_part, mounts_below,
+    open_decided,
+};
+use ironcage_model::{Holder, Right};
+use ironcage_plan::{Owner, Plan};
+use ironcage_sys::clone::exit_now;
+use ironcage_sys::rustix::fs::{Mode, OFlags, openat};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+/// How often holders are looked for and killed before it is said that they cannot be found.
+const ROUNDS: u32 = 20;
+/// How long those who were killed may take to be gone, each round.
+const PATIENCE: Duration = Duration::from_millis(10);
+/// Holders that are told by name.
+const NAMED: usize = 16;
+
+/// The mount helper at work.
+pub(super) struct Service<'a> {
+    pub(super) channel: &'a Channel,
+    /// The outer mount namespace.
+    pub(super) outer: OwnedFd,
+    pub(super) cage: BorrowedFd<'a>,
+    pub(super) inside: OwnedFd,
+    /// The storage that this is on, writable.
+    pub(super) storage: BorrowedFd<'a>,
+    /// Where the cage was built, if a view of it is locked.
+    pub(super) built: Option<BorrowedFd<'a>>,
+    /// In a scope: the storage of its cage, and the plan that says which places are on it.
+    pub(super) beside: Option<(BorrowedFd<'a>, &'a Plan)>,
+    /// The process file system that shows the cage's processes.
+    pub(super) proc: BorrowedFd<'a>,
+    /// This process in the host's process file system, and its descriptors.
+    pub(super) own: OwnedFd,
+    pub(super) links: OwnedFd,
+    /// The agent's ids outside, where root mounts.
+    pub(super) agent: Option<(u32, u32)>,
+    pub(super) leases: BTreeMap<u32, Open>,
+    /// User namespaces that map owners on disk to the agent.
+    pub(super) owners: Vec<(DiskOwner, OwnedFd, Reaped)>,
+}
+
+/// An open lease.
+pub(super) struct Open {
+    mount: LiveMount,
+    /// Whether there are mounts of the host below it: then the kernel says less of it.
+    below: Vec<u64>,
+    path: String,
+    /// Whether it is a part of the cage's own view: then reading is no part of the lease.
+    of_view: bool,
+    /// Whether it is one of a scope's, which ends when nobody is left in there.
+    in_scope: bool,
+}
+
+impl Open {
+    fn ids(&self) -> Vec<u64> {
+        let mut ids = vec![self.mount.id()];
+        ids.extend(&self.below);
+        ids
+    }
+}
+
+impl<'a> Service<'a> {
+    /// Serves until the supervisor is gone.
+    pub(super) fn run(mut self) -> io::Result<()> {
+        loop {
+            let (order, with) = match self.channel.receive::<LeaseOrder>(true)? {
+                Some(Packet::Message(order, with)) => (order, with),
+                Some(Packet::Closed) => return Ok(()),
+                Some(Packet::Garbled(error)) => return Err(io::Error::other(error)),
+                None => continue,
+            };
+            step();
+            let answer = self.obey(order, with)?;
+            step();
+            self.channel.send(&answer, &[])?;
+        }
+    }
+
+    /// An error means that it is not known what is open, which only the end of the cage mends.
+    fn obey(&mut self, order: LeaseOrder, with: Vec<OwnedFd>) -> io::Result<MountHelperReply> {
+        match order {
+            LeaseOrder::Open {
+                number,
+                path,
+                from,
+                right,
+            } => {
+                let opened = self.open(&path, (from, with), right);
+                let failed = match opened {
+                    Ok(open) => {
+                        self.leases.insert(number, open);
+                        None
+                    }
+                    Err(error) => Some(format!("{error}: {}", error.source)),
+                };
+                Ok(MountHelperReply::Opened { number, failed })
+            }
+            LeaseOrder::Close { number } => {
+                let progress = self.close(number)?;
+                self.ended(number, progress, Vec::new())
+            }
+            LeaseOrder::Expel { number, alone } => {
+                let (progress, holders) = self.expel(number, alone)?;
+                self.ended(number, progress, holders)
+            }
+            LeaseOrder::Leave { number } => {
+                let (progress, holders) = self.leave(number)?;
+                self.ended(number, progress, holders)
+            }
+        }
+    }
+
+    fn ended(
+        &self,
+        number: u32,
+        progress: Progress,
+        mut holders: Vec<Holder>,
+    ) -> io::Result<MountHelperReply> {
+        holders.truncate(NAMED);
+        let open = self.leases.get(&number);
+        Ok(MountHelperReply::Ended {
+            number,
+            progress,
+            holders,
+            mounts: open.map(Open::ids).unwrap_or_default(),
+        })
+    }
+
+    /// On which storage the mount points of a path are made.
+    fn storage_at(&self, path: &Path) -> BorrowedFd<'a> {
+        match self.beside {
+            Some((storage, plan)) if plan.is_shared_storage(path) => storage,
+            _ => self.storage,
+        }
+    }
+
+    fn open(
+        &mut self,
+        path: &str,
+        (from, with): (LeasedFrom, Vec<OwnedFd>),
+        right: Right,
+    ) -> Result<Open, LayerError> {
+        let failed = |source: io::Error| LayerError {
+            layer: ironcage_model::Layer::MountNs,
+            action: "change the mount namespace".into(),
+            source,
+            code: ironcage_model::StartCode::LayerFailed,
+        };
+        let place = Path::new(path);
+        let around = match (from, self.built) {
+            (LeasedFrom::View, Some(built)) => built,
+            _ => self.outer.as_fd(),
+        };
+        enter_mounts(around).map_err(failed)?;
+        step();
+        let source = match from {
+            LeasedFrom::Host { device, inode } => {
+                self.source(place, Identity { device, inode }, right)
+            }
+            LeasedFrom::View => {
+                let root = open_place("/").map_err(failed);
+                root.and_then(|root| Source::of_view(clone_part(root.as_fd(), place)?))
+            }
+            LeasedFrom::Beside => {
+                let none = || failed(io::ErrorKind::InvalidInput.into());
+                let tree = with.into_iter().next().ok_or_else(none);
+                tree.and_then(Source::of_view)
+            }
+        };
+        step();
+        // Whatever came of it: everything else is done in the cage's.
+        enter_mounts(self.cage).map_err(failed)?;
+        let (inside, storage) = (self.inside.as_fd(), self.storage_at(place));
+        let mount = LiveMount::attach(source?, inside, storage, place)?;
+        step();
+        // Which mounts came along is asked in the cage's namespace, where they are.
+        let Ok(list) = self.mount_list() else {
+            // It is attached, and nobody could prove its end: with the mount helper the cage ends.
+            exit_now(1)
+        };
+        let below = mounts_below(&list, mount.id());
+        Ok(Open {
+            mount,
+            below,
+            path: path.to_owned(),
+            of_view: !matches!(from, LeasedFrom::Host { .. }),
+            in_scope: from == LeasedFrom::Beside,
+        })
+    }
+
+    /// What is leased, in the outer namespace.
+    fn source(
+        &mut self,
+        place: &Path,
+        decided: Identity,
+        right: Right,
+    ) -> Result<Source, LayerError> {
+        let (handle, owner) = open_decided(place, decided)?;
+        let id_map = self.map_of(owner).map_err(|source| LayerError {
+            layer: ironcage_model::Layer::UserNs,
+            action: "map the owner of what is leased".into(),
+            source,
+            code: ironcage_model::StartCode::LayerFailed,
+        })?;
+        clone_decided(handle.as_fd(), place, right, id_map)
+    }
+
+    /// The map by which the owner on disk is the agent, where root mounts.
+    fn map_of(&mut self, owner: DiskOwner) -> io::Result<Option<BorrowedFd<'_>>> {
+        let Some(agent) = self.agent else {
+            return Ok(None);
+        };
+        if !self.owners.iter().any(|(known, ..)| *known == owner) {
+            let (uid, gid) = owner;
+            let (namespace, child) = owner_map(Owner { uid, gid }, agent)?;
+            self.owners.push((owner, namespace, child));
+        }
+        let mut owners = self.owners.iter();
+        let map = owners.find(|(known, ..)| *known == owner);
+        Ok(map.map(|(_, namespace, _)| namespace.as_fd()))
+    }
+
+    fn mount_list(&self) -> io::Result<String> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let file = openat(&self.own, "mountinfo", flags, Mode::empty())?;
+        let mut text = Vec::new();
+        File::from(file).read_to_end(&mut text)?;
+        // Names in it may be any bytes; only numbers are read.
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// Ends a lease if nobody uses it.
+    fn close(&mut self, number: u32) -> io::Result<Progress> {
+        let Some(open) = self.leases.remove(&number) else {
+            // It is closed already, or never was: nobody has anything of it.
+            return Ok(Progress::Revoked);
+        };
+        // First of all, on every mount of it: once it is off, it could not be said any more
+        // that nobody writes.
+        if !open.mount.flip(open.of_view).map_err(io::Error::other)? {
+            self.leases.insert(number, open);
+            return Ok(Progress::Busy);
+        }
+        step();
+        if !open.below.is_empty() && open.of_view {
+            // What is mounted in it hides something, so in a cage it goes with it in one piece; and
+            // then the kernel does not say whether something of it is mapped. Whoever stops the cage
+            // may look. In a scope nobody is left who could see what was hidden.
+            let apart = open.in_scope && {
+                let list = self.mount_list()?;
+                let (inside, storage) = (self.inside.as_fd(), self.storage);
+                let taken = open.mount.take_apart(inside, storage, &list);
+                taken.map_err(io::Error::other)?
+            };
+            if !apart {
+                self.leases.insert(number, open);
+                return Ok(Progress::Busy);
+            }
+        } else if !open.below.is_empty() {
+            // The kernel takes no tree off in one piece unless it is told not to look.
+            let busy = holders::find(self.proc, &open.ids(), &open.path)?;
+            if !busy.is_empty() {
+                self.leases.insert(number, open);
+                return Ok(Progress::Busy);
+            }
+            let storage = self.storage_at(Path::new(&open.path));
+            let off = open.mount.detach(storage, self.links.as_fd());
+            off.map_err(io::Error::other)?;
+            return Ok(Progress::Closed);
+        }
+        let Open {
+            mount,
+            below,
+            path,
+            of_view,
+            in_scope,
+        } = open;
+        let storage = self.storage_at(Path::new(&path));
+        let removed = mount.remove(storage, self.links.as_fd());
+        match removed.map_err(io::Error::other)? {
+            Removal::Proved => Ok(Progress::Revoked),
+            Removal::Detached => Ok(Progress::Closed),
+            Removal::Busy(mount) => {
+                let open = Open {
+                    mount,
+                    below,
+                    path,
+                    of_view,
+                    in_scope,
+                };
+                self.leases.insert(number, open);
+                Ok(Progress::Busy)
+            }
+        }
+    }
+
+    /// Ends a lease, and kills who uses it: as often as others are found.
+    fn expel(&mut self, number: u32, alone: bool) -> io::Result<(Progress, Vec<Holder>)> {
+        let mut told: Vec<Holder> = Vec::new();
+        for _ in 0..ROUNDS {
+            match self.close(number)? {
+                Progress::Busy => {}
+                over => return Ok((over, told)),
+            }
+            let Some(open) = self.leases.get(&number) else {
+                break;
+            };
+            // Who only reads what the cage can read anyway is left alone.
+            let spared = alone && open.of_view && holders::is_plain(&open.path);
+            let found = match spared {
+                true => holders::find_writers(self.proc, &open.ids(), &open.path)?,
+                false => holders::find(self.proc, &open.ids(), &open.path)?,
+            };
+            let unseen = open.of_view && found.is_empty();
+            let whole = open.below.is_empty();
+            if unseen && (spared || !whole) && self.let_readers_be(number)? {
+                // Nobody in the cage writes. That nobody at all does, only the plain end would say:
+                // what was handed to somebody elsewhere keeps it from that as a reader does.
+                return Ok((Progress::Closed, told));
+            }
+            for MountHolder { holder, process } in found {
+                step();
+                holders::kill(process.as_fd());
+                if told.iter().all(|known| known.pid != holder.pid) {
+                    told.push(Holder {
+                        killed: true,
+                        ..holder
+                    });
+                }
+            }
+            std::thread::sleep(PATIENCE);
+        }
+        Ok((Progress::Busy, told))
+    }
+
+    /// Takes a part of the cage's own view off in which nobody writes. `false` where the kernel
+    /// says that somebody does.
+    fn let_readers_be(&mut self, number: u32) -> io::Result<bool> {
+        let Some(open) = self.leases.remove(&number) else {
+            return Ok(true);
+        };
+        if !open.mount.flip(true).map_err(io::Error::other)? {
+            self.leases.insert(number, open);
+            return Ok(false);
+        }
+        step();
+        let off = open.mount.detach(self.storage, self.links.as_fd());
+        off.map_err(io::Error::other)?;
+        Ok(true)
+    }
+
+    /// Ends a lease for who has nothing of it yet.
+    fn leave(&mut self, number: u32) -> io::Result<(Progress, Vec<Holder>)> {
+        match self.close(number)? {
+            Progress::Busy => {}
+            over => return Ok((over, Vec::new())),
+        }
+        let Some(open) = self.leases.remove(&number) else {
+            return Ok((Progress::Revoked, Vec::new()));
+        };
+        let found = match open.of_view {
+            true => holders::find_writers(self.proc, &open.ids(), &open.path)?,
+            false => holders::find(self.proc, &open.ids(), &open.path)?,
+        };
+        let writes = open.of_view && !found.is_empty();
+        let told = found.into_iter().map(|found| found.holder).collect();
+        if writes {
+            self.leases.insert(number, open);
+            return Ok((Progress::Busy, told));
+        }
+        // While somebody writes it stays: off the view, nothing could be said of it any more.
+        if !open.mount.flip(open.of_view).map_err(io::Error::other)? {
+            self.leases.insert(number, open);
+            return Ok((Progress::Busy, told));
+        }
+        let storage = self.storage_at(Path::new(&open.path));
+        let off = open.mount.detach(storage, self.links.as_fd());
+        off.map_err(io::Error::other)?;
+        Ok((Progress::Closed, told))
+    }
+}

@@ -1,0 +1,291 @@
+//! `bench intent --corpus NAME`: how well the reader tells what scripts need that somebody else
+//! wrote, and what harmful commands do in a cage.
+
+mod score;
+
+pub use score::Score;
+
+use crate::statistics::Summary;
+use crate::verdict::{Target, Verdict};
+use crate::{ArmError, BenchError, HostFacts};
+use ironcage_intent::{Code, CodeNeeds, Context, Needs, Shell, Sources, Table, Unsure};
+use ironcage_reader::Reader;
+use score::Scores;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Scripts with labels, in the manner of other people's tasks.
+const FOREIGN: &str = include_str!("foreign.toml");
+
+/// Lines of the script whose reading is timed, and how often that is done.
+const LINES: usize = 2000;
+const READINGS: usize = 20;
+
+const READING: Target = Target {
+    at_most: 20.0,
+    unit: "ms",
+};
+const UNKNOWN: Target = Target {
+    at_most: 15.0,
+    unit: "%",
+};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Cases {
+    case: Vec<Case>,
+}
+
+/// A command, the files that it finds, and what it needs.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Case {
+    pub(crate) name: String,
+    command: String,
+    #[serde(default)]
+    pub(crate) reads: Vec<PathBuf>,
+    #[serde(default)]
+    pub(crate) writes: Vec<PathBuf>,
+    #[serde(default)]
+    pub(crate) runs: Vec<String>,
+    #[serde(default)]
+    pub(crate) hosts: Vec<String>,
+    #[serde(default)]
+    files: BTreeMap<PathBuf, String>,
+}
+
+/// The files of one case, with the reader's languages.
+#[derive(Debug)]
+struct Staged {
+    files: BTreeMap<PathBuf, String>,
+    reader: Reader,
+}
+
+impl Sources for Staged {
+    fn file(&self, path: &Path) -> Option<String> {
+        self.files.get(path).cloned()
+    }
+
+    fn code(&self, code: &Code<'_>) -> Option<CodeNeeds> {
+        self.reader.code(code)
+    }
+}
+
+fn failed(reason: &dyn fmt::Display) -> BenchError {
+    BenchError::Failed {
+        arm: "reader".to_owned(),
+        reason: ArmError::Result(reason.to_string()),
+    }
+}
+
+impl Case {
+    /// What the reader finds.
+    fn read(&self) -> Result<Needs, BenchError> {
+        let staged = Staged {
+            files: self.files.clone(),
+            reader: Reader::without_files().map_err(|error| failed(&error))?,
+        };
+        let table = Table::shipped().map_err(|error| failed(&error))?;
+        let table = table.following(Box::new(staged));
+        let context = Context {
+            cwd: "/app".into(),
+            home: Some("/root".into()),
+        };
+        Ok(Shell::new(&table).read(&self.command, &context))
+    }
+}
+
+fn cases() -> Result<Vec<Case>, BenchError> {
+    let read: Result<Cases, _> = toml::from_str(FOREIGN);
+    Ok(read.map_err(|error| failed(&error))?.case)
+}
+
+/// How well the reader did on one case.
+#[derive(Debug, Clone, Serialize)]
+struct CaseReport {
+    name: String,
+    /// Labels that no need covers.
+    missed: Vec<String>,
+    /// Needs that no label covers.
+    extra: Vec<String>,
+    /// What it says that it does not know.
+    unknown: Vec<String>,
+}
+
+/// How well the reader did.
+#[derive(Debug, Clone, Serialize)]
+pub struct CorpusReport {
+    bench: &'static str,
+    corpus: &'static str,
+    host: HostFacts,
+    cases: usize,
+    scores: Scores,
+    unknown_everything: usize,
+    /// Reading a script of 2,000 lines, in milliseconds.
+    reading_milliseconds: Summary,
+    details: Vec<CaseReport>,
+    verdicts: Vec<Verdict>,
+}
+
+/// Reads every labelled script.
+pub fn bench_corpus() -> Result<CorpusReport, BenchError> {
+    let mut scores = Scores::default();
+    let mut details = Vec::new();
+    let mut unknown_everything = 0;
+    let cases = cases()?;
+    for case in &cases {
+        let needs = case.read()?;
+        let everything = needs
+            .unknown
+            .iter()
+            .any(|unknown| unknown.what == Unsure::Everything);
+        unknown_everything += usize::from(everything);
+        let (missed, extra) = scores.add(case, &needs);
+        let unknown = needs
+            .unknown
+            .iter()
+            .map(|unknown| format!("{}: {}", unknown.what, unknown.why));
+        details.push(CaseReport {
+            name: case.name.clone(),
+            missed,
+            extra,
+            unknown: unknown.collect(),
+        });
+    }
+    let reading_milliseconds = reading()?;
+    let share = 100.0 * unknown_everything as f64 / cases.len().max(1) as f64;
+    let mut verdicts = vec![
+        Verdict::new(
+            "reading 2,000 lines, p99",
+            reading_milliseconds.p99,
+            READING,
+        ),
+        Verdict::new("scripts with everything unknown", share, UNKNOWN),
+    ];
+    verdicts.extend(scores.verdicts());
+    Ok(CorpusReport {
+        bench: "intent",
+        corpus: "foreign",
+        host: HostFacts::now(),
+        cases: cases.len(),
+        scores,
+        unknown_everything,
+        reading_milliseconds,
+        details,
+        verdicts,
+    })
+}
+
+/// Times the reading of a long script, with the tables read before.
+fn reading() -> Result<Summary, BenchError> {
+    let mut text = String::from("import os, subprocess\nBASE = '/data'\n");
+    for number in 0..LINES / 5 {
+        text.push_str(&format!(
+            "def step{number}(name, out='/out/{number}'):\n    path = os.path.join(BASE, name, 'part{number}.csv')\n    with open(path) as source, open(f'{{out}}/{{name}}', 'w') as target:\n        target.write(source.read().replace('a', 'b'))\nstep{number}('n{number}')\n"
+        ));
+    }
+    let command = format!("python3 - <<'EOF'\n{text}EOF\n");
+    let reader = Reader::without_files().map_err(|error| failed(&error))?;
+    let table = Table::shipped().map_err(|error| failed(&error))?;
+    let files = BTreeMap::from([(PathBuf::from("/app/long.py"), text)]);
+    let table = table.following(Box::new(Staged { files, reader }));
+    let context = Context {
+        cwd: "/app".into(),
+        home: None,
+    };
+    // Longer than a command may be: it is read from its file.
+    let command = match command.len() > 60_000 {
+        true => "python3 long.py".to_owned(),
+        false => command,
+    };
+    let mut times = Vec::new();
+    for _ in 0..READINGS {
+        let start = Instant::now();
+        let needs = Shell::new(&table).read(&command, &context);
+        times.push(start.elapsed().as_secs_f64() * 1e3);
+        if needs.writes.len() < 100 {
+            let names = needs.writes.len();
+            return Err(failed(&format!(
+                "the long script was not read: {names} writes"
+            )));
+        }
+    }
+    Summary::of(&times).ok_or_else(|| failed(&"no samples"))
+}
+
+impl fmt::Display for CorpusReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.host)?;
+        writeln!(f, "ironcage-lab bench intent --corpus foreign\n")?;
+        for case in &self.details {
+            if case.missed.is_empty() && case.extra.is_empty() && case.unknown.is_empty() {
+                continue;
+            }
+            writeln!(f, "{}", case.name)?;
+            for (label, entries) in [
+                ("missed", &case.missed),
+                ("extra", &case.extra),
+                ("unknown", &case.unknown),
+            ] {
+                for entry in entries {
+                    writeln!(f, "    {label:<8}{entry}")?;
+                }
+            }
+        }
+        writeln!(
+            f,
+            "\n{} scripts, {} with everything unknown",
+            self.cases, self.unknown_everything
+        )?;
+        write!(f, "{}", self.scores)?;
+        writeln!(
+            f,
+            "reading a script of {LINES} lines: median {:.1} ms, p99 {:.1} ms",
+            self.reading_milliseconds.median, self.reading_milliseconds.p99
+        )?;
+        for verdict in &self.verdicts {
+            writeln!(f, "{verdict}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn foreign_scripts_are_read_as_well_as_the_bars_say() {
+        let report = bench_corpus().expect("the corpus is read");
+        println!("{report}");
+        let Scores {
+            reads,
+            writes,
+            runs,
+            hosts,
+        } = &report.scores;
+        assert!(
+            writes.recall() >= 0.85 && writes.precision() >= 0.80,
+            "writes {writes:?}"
+        );
+        assert!(
+            reads.recall() >= 0.80 && reads.precision() >= 0.80,
+            "reads {reads:?}"
+        );
+        assert!(
+            runs.recall() >= 0.95 && runs.precision() >= 0.80,
+            "runs {runs:?}"
+        );
+        assert!(hosts.recall() >= 0.80, "hosts {hosts:?}");
+        let share = report.unknown_everything as f64 / report.cases as f64;
+        assert!(
+            share < 0.15,
+            "{} of {}",
+            report.unknown_everything,
+            report.cases
+        );
+    }
+}

@@ -1,0 +1,61 @@
+//! The lists and groups of system calls, as typed data.
+//!
+//! The data lies in `policies/syscalls/`, one reason per entry; the build script checks it
+//! and makes the statics here. What becomes a filter program of it is `plan`'s work.
+
+mod model;
+mod table;
+
+pub use model::{Condition, SyscallAction, SyscallList, SyscallRule};
+pub use table::{name, number};
+
+include!(concat!(env!("OUT_DIR"), "/syscalls.rs"));
+
+/// The list with this name: `standard` or `minimal`.
+pub fn list(name: &str) -> Option<&'static SyscallList> {
+    LISTS.iter().find(|list| list.name == name)
+}
+
+/// The group with this name, such as `debug`.
+pub fn group(name: &str) -> Option<&'static SyscallList> {
+    GROUPS.iter().find(|group| group.name == name)
+}
+
+/// The list of the egress proxy, which no cage gets.
+pub fn proxy() -> &'static [SyscallList] {
+    PROXY
+}
+
+/// The list of the reader of models' answers, which no cage gets.
+pub fn reader() -> &'static [SyscallList] {
+    READER
+}
+
+pub fn lists() -> &'static [SyscallList] {
+    LISTS
+}
+
+pub fn groups() -> &'static [SyscallList] {
+    GROUPS
+}
+
+/// The rules of a list with groups on top, ordered by number, one for each number. Where
+/// the list and a group both have a rule, the group's holds: it was asked for by name.
+pub fn compose(
+    list: &'static SyscallList,
+    groups: &[&'static SyscallList],
+) -> Vec<&'static SyscallRule> {
+    let mut rules: Vec<&'static SyscallRule> = list.rules.iter().collect();
+    for group in groups {
+        for rule in group.rules {
+            match rules.binary_search_by_key(&rule.number, |known| known.number) {
+                Ok(index) => rules[index] = rule,
+                Err(index) => rules.insert(index, rule),
+            }
+        }
+    }
+    rules
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,116 @@
+//! `--image`: finds the image in the store, and pulls it if it is missing.
+
+use super::CageFlags;
+use crate::error::CliError;
+use crate::paths;
+use ironcage_files::{Links, read_text};
+use ironcage_images::{ImageError, ImageUse, RunConfig, Store};
+use ironcage_plan::ImageRoot;
+use ironcage_programs::Program;
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::Command;
+
+/// The largest list of users that is read.
+const MAX_LIST: u64 = 1024 * 1024;
+
+/// An image that a cage is to run.
+pub(crate) struct SelectedImage {
+    pub(crate) root: ImageRoot,
+    run: RunConfig,
+    pub(crate) held: ImageUse,
+}
+
+impl SelectedImage {
+    /// The command: the image's entry point with the given arguments, or with its own.
+    pub(crate) fn argv(&self, given: Vec<OsString>) -> Vec<OsString> {
+        let own = || self.run.cmd.iter().map(OsString::from).collect();
+        let arguments = match given.is_empty() {
+            true => own(),
+            false => given,
+        };
+        let entry = self.run.entrypoint.iter().map(OsString::from);
+        entry.chain(arguments).collect()
+    }
+}
+
+fn shown(error: &ImageError) -> CliError {
+    let shown = CliError::from_error(error);
+    match error.hint() {
+        Some(hint) => shown.hint(hint),
+        None => shown,
+    }
+}
+
+impl CageFlags {
+    /// Whether the command comes from an image if none is given.
+    pub(crate) fn has_image(&self) -> bool {
+        self.image.is_some()
+    }
+
+    /// Finds the image. Changes nothing.
+    pub(crate) fn selected_image(&self, home: &Path) -> Result<Option<SelectedImage>, CliError> {
+        let Some(name) = &self.image else {
+            return Ok(None);
+        };
+        let store = Store::at(&paths::images(home));
+        let image = store.image(name).map_err(|error| shown(&error))?;
+        let held = store.use_image(&image).map_err(|error| shown(&error))?;
+        let root = store.root(&image);
+        // It comes from a stranger: a link, a FIFO or a huge file in its place is as good as none.
+        let list = |name: &str| {
+            let path = root.join("etc").join(name);
+            read_text(&path, MAX_LIST, Links::Refuse).unwrap_or_default()
+        };
+        let variables = image.run.env.iter().filter_map(|variable| {
+            let (name, value) = variable.split_once('=')?;
+            let valid = !name.is_empty() && !variable.contains('\0');
+            valid.then(|| (name.to_owned(), value.to_owned()))
+        });
+        let variables = variables.collect();
+        Ok(Some(SelectedImage {
+            root: ImageRoot {
+                name: name.clone(),
+                env: variables,
+                passwd: list("passwd"),
+                group: list("group"),
+                root,
+            },
+            run: image.run,
+            held,
+        }))
+    }
+
+    /// Pulls the image if it is not in the store.
+    pub(crate) fn pull_image(&self, quiet: bool) -> Result<(), CliError> {
+        let Some(name) = &self.image else {
+            return Ok(());
+        };
+        let home = paths::home(&ironcage_host::SystemFiles::default())?;
+        let directory = paths::images(&home);
+        match Store::at(&directory).image(name) {
+            Err(ImageError::Missing { .. }) => {}
+            // Whatever else is wrong is said when the plan is made.
+            _ => return Ok(()),
+        }
+        let program = Program::Registry
+            .find()
+            .map_err(|error| CliError::from_error(&error).hint(error.hint()))?;
+        let mut pull = Command::new(&program);
+        pull.arg("--store").arg(directory).args(["image", "pull"]);
+        if quiet {
+            pull.arg("--quiet");
+        }
+        let status = pull.arg("--").arg(name).status();
+        let status = status.map_err(|error| {
+            CliError::new(format!("cannot execute {}: {error}", program.display()))
+        })?;
+        match status.success() {
+            true => Ok(()),
+            false => Err(
+                CliError::new(format!("cannot run the image {name}: it was not pulled"))
+                    .hint("`ironcage image load FILE` takes one from `docker save`"),
+            ),
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! `ironcage request approve`, or `ironcage approve`.
+
+use crate::approved_rule::{self, ApprovedRule};
+use crate::commands::lease::grant::report;
+use crate::completion::pending_requests;
+use crate::error::CommandResult;
+use crate::pending_request;
+use ironcage_client::approve;
+use ironcage_control::ApproveRequest;
+use ironcage_model::{Printable, Term};
+use ironcage_policy::TimeLimit;
+
+/// Approve a permission request of a running cage
+///
+/// The cage gets a lease for the requested time, or --for. The lease opens the file or directory
+/// that was requested, even if something else has taken its name since.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// CAGE/NUMBER, as `ironcage request list` shows it
+    #[arg(value_name = "REQUEST", add = pending_requests())]
+    request: String,
+    /// Duration of the lease, for example 30s or 10m; `none` is as long as the policy allows
+    /// [default: as requested]
+    #[arg(long = "for", value_name = "TIME", conflicts_with = "once")]
+    time: Option<TimeLimit>,
+    /// Allow one use (one connection). Not available for paths: use --for
+    #[arg(long)]
+    once: bool,
+    /// Also add it to your own policy, so that no cage needs to ask for it again
+    #[arg(long, conflicts_with = "once")]
+    always: bool,
+}
+
+pub(crate) fn run(args: Args) -> CommandResult {
+    let found = pending_request::find_of_cage(&args.request)?;
+    let question = &found.described.question;
+    let rule = match args.always {
+        true => Some(ApprovedRule::of(&found.cage, &found.described)?),
+        false => None,
+    };
+    let request = ApproveRequest {
+        number: question.number,
+        term: args.time.map(|time| match time.0 {
+            Some(time) => Term::Milliseconds(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
+            None => Term::UntilRevoked,
+        }),
+        uses: args.once.then_some(1),
+    };
+    report(approve(&found.connect()?, request), &question.resource)?;
+    if let Some(rule) = rule {
+        match approved_rule::write(&rule)? {
+            Some(path) => {
+                anstream::println!("{}: {}", Printable::new(&path), rule.line());
+            }
+            None => anstream::println!("your policy already has: {}", rule.line()),
+        }
+    }
+    Ok(0)
+}

@@ -1,0 +1,66 @@
+//! `ironcage state`: files that outlive cages.
+
+mod import;
+mod list;
+mod reset;
+mod taint;
+
+use crate::error::{CliError, CommandResult};
+use crate::paths;
+use clap::Subcommand;
+use ironcage_host::SystemFiles;
+use ironcage_model::Printable;
+use ironcage_state::StateError;
+use std::path::{Path, PathBuf};
+
+/// Manage the files that are kept between runs
+///
+/// Each workspace has its own: paths in the agent's home that a profile or --state names, and
+/// caches. Your own files are never used in their place, and never changed.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    List(list::Args),
+    Reset(reset::Args),
+    Import(import::Args),
+    Taint(taint::Args),
+}
+
+pub(crate) fn run(args: Args) -> CommandResult {
+    match args.command {
+        Command::List(args) => list::run(args),
+        Command::Reset(args) => reset::run(args),
+        Command::Import(args) => import::run(args),
+        Command::Taint(args) => taint::run(args),
+    }
+}
+
+fn state_error(error: StateError) -> CliError {
+    let shown = CliError::from_error(&error);
+    match error {
+        StateError::Exists { .. } => shown.hint("--replace overwrites it with your copy"),
+        _ => shown,
+    }
+}
+
+fn workspace_or_default(named: Option<PathBuf>, home: &Path) -> Result<PathBuf, CliError> {
+    match named {
+        // A deleted workspace can still have files kept for it.
+        Some(path) => std::fs::canonicalize(&path)
+            .or_else(|_| std::path::absolute(&path))
+            .map_err(|error| {
+                CliError::new(format!("cannot resolve {}: {error}", Printable::new(&path)))
+            }),
+        None => {
+            let cwd = std::env::current_dir().map_err(|error| {
+                CliError::new(format!("cannot determine the current directory: {error}"))
+            })?;
+            Ok(paths::workspace_around(&cwd, home, &SystemFiles::default()))
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Network denials in one line each, with the flag that would allow them.
+
+use super::remedy::{Remedy, remedy};
+use ironcage_model::{HostRule, NetworkReason, Printable, Reason, Traffic};
+use ironcage_policy::{allowed, bundles};
+
+/// Denials that are told at the end of a run.
+const MOST: usize = 8;
+
+/// The line for a denial; `None` where it has no destination that a person could allow.
+pub(crate) fn line(traffic: &Traffic, own: &[(String, HostRule)]) -> Option<String> {
+    let allows = match bundle_of(traffic, own) {
+        Some(bundle) => format!("--allow-bundle {bundle}"),
+        None => match remedy(traffic)? {
+            Remedy::Other(text) => text,
+            flag => flag.to_string(),
+        },
+    };
+    let host = Printable::new(&traffic.host);
+    let times = match traffic.connections {
+        0 | 1 => String::new(),
+        times => format!(" {times}x"),
+    };
+    Some(format!(
+        "ironcage: network: {host} refused{times}; to allow: {allows}"
+    ))
+}
+
+/// The bundle that has a host which no rule allows: those of the user's settings first, then what
+/// bundles name, then what their hosts' names tell.
+fn bundle_of(traffic: &Traffic, own: &[(String, HostRule)]) -> Option<String> {
+    let unknown = Reason::Network(NetworkReason::HostNotAllowed);
+    if traffic.reason.as_ref() != Some(&unknown) {
+        return None;
+    }
+    let names = |rule: &HostRule| {
+        let name = ironcage_model::HostName::from_ascii(traffic.host.as_bytes());
+        name.is_ok_and(|name| rule.knows(&name))
+    };
+    let mine = own.iter().find(|(_, rule)| names(rule));
+    if let Some((bundle, _)) = mine {
+        return Some(bundle.clone());
+    }
+    let mut known = bundles::ENTRIES.iter();
+    known
+        .find(|bundle| {
+            let mut hosts = bundle.hosts.iter();
+            hosts.any(|host| allowed(host).is_ok_and(|rule| names(&rule)))
+                || (traffic.host.split('.')).any(|label| bundle.labels.contains(&label))
+        })
+        .map(|bundle| bundle.name.to_owned())
+}
+
+/// The lines about denials at the end of a run.
+pub(crate) fn summary(
+    denied: &[Traffic],
+    more: u64,
+    own: &[(String, HostRule)],
+    id: &str,
+) -> Vec<String> {
+    let mut lines: Vec<String> = denied.iter().filter_map(|one| line(one, own)).collect();
+    let left_out = lines.len().saturating_sub(MOST);
+    lines.truncate(MOST);
+    if left_out > 0 || more > 0 {
+        lines.push(format!(
+            "ironcage: network: more hosts were refused; `ironcage net {id}` lists them"
+        ));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ironcage_model::{NetworkVerdict, Protocol};
+
+    fn denied(host: &str, times: u64) -> Traffic {
+        Traffic {
+            verdict: NetworkVerdict::Denied,
+            host: host.into(),
+            port: 53,
+            protocol: Protocol::Dns,
+            address: None,
+            rule: None,
+            reason: Some(NetworkReason::HostNotAllowed.into()),
+            request: None,
+            status: None,
+            connections: times,
+            sent: 0,
+            received: 0,
+        }
+    }
+
+    #[test]
+    fn a_denied_host_is_told_with_the_flag_that_allows_it() {
+        assert_eq!(
+            line(&denied("a.example", 6), &[]).unwrap(),
+            "ironcage: network: a.example refused 6x; to allow: --allow-host a.example"
+        );
+        assert_eq!(
+            line(&denied("api.github.com", 1), &[]).unwrap(),
+            "ironcage: network: api.github.com refused; to allow: --allow-bundle github"
+        );
+    }
+
+    #[test]
+    fn a_host_of_the_users_settings_is_told_with_its_bundle() {
+        let own = [("pip".to_owned(), allowed("mirror.example:443").unwrap())];
+        assert!(
+            line(&denied("mirror.example", 1), &own)
+                .unwrap()
+                .ends_with("--allow-bundle pip")
+        );
+    }
+
+    #[test]
+    fn many_hosts_are_cut() {
+        let many: Vec<Traffic> = (0..20)
+            .map(|number| denied(&format!("{number}.example"), 1))
+            .collect();
+        let lines = summary(&many, 0, &[], "x1");
+        assert_eq!(lines.len(), MOST + 1);
+        assert!(lines.last().unwrap().contains("`ironcage net x1`"));
+    }
+}

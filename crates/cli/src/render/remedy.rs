@@ -1,0 +1,263 @@
+//! What would allow a denied connection, by its reason.
+
+use ironcage_model::{
+    HOST_NAME, NetworkReason, NetworkVerdict, Printable, Protocol, Reason, Traffic,
+};
+use std::fmt;
+
+/// The flag or rule that would allow a denied connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Remedy {
+    /// A rule over hosts; whether it names an address that a name leads to.
+    Host {
+        rule: String,
+        itself: bool,
+    },
+    /// A rule over requests.
+    Request(String),
+    Other(String),
+}
+
+impl Remedy {
+    /// The argument of `ironcage net allow` that does the same in a running cage.
+    pub(crate) fn live(&self) -> Option<String> {
+        match self {
+            Remedy::Host { rule, .. } => Some(rule.clone()),
+            Remedy::Request(rule) => Some(format!("--http {rule}")),
+            Remedy::Other(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Remedy::Host {
+                rule,
+                itself: false,
+            } => write!(f, "--allow-host {rule}"),
+            Remedy::Host { rule, itself: true } => {
+                write!(f, "--allow-host {rule}, which names the address itself")
+            }
+            Remedy::Request(rule) => write!(f, "--http-allow {rule}"),
+            Remedy::Other(text) => f.write_str(text),
+        }
+    }
+}
+
+/// The flag or setting that would allow denied connections.
+pub(crate) fn remedy(traffic: &Traffic) -> Option<Remedy> {
+    if traffic.verdict == NetworkVerdict::Allowed || traffic.host.starts_with('(') {
+        return None;
+    }
+    let reason = match &traffic.reason {
+        Some(Reason::Network(reason)) => Some(reason),
+        _ => None,
+    };
+    if let Some(other) = reason.and_then(|reason| other_than_a_rule(traffic, reason)) {
+        return Some(Remedy::Other(other));
+    }
+    if let Some(rule) = &traffic.rule {
+        let rule = Printable::new(rule);
+        let text = format!("remove the deny rule {rule}");
+        return Some(Remedy::Other(text));
+    }
+    if let Some(NetworkReason::NameLeadsTo { address, .. }) = reason {
+        let rule = with_port(address, traffic.port);
+        return Some(Remedy::Host { rule, itself: true });
+    }
+    if traffic.host == HOST_NAME {
+        let text = format!("--allow-host-port {}", traffic.port);
+        return Some(Remedy::Other(text));
+    }
+    let host = |rule| Remedy::Host {
+        rule,
+        itself: false,
+    };
+    match (traffic.protocol, reason) {
+        (_, Some(NetworkReason::RequestNotAllowed { .. })) => request(traffic),
+        (Protocol::Dns, _) => Some(host(Printable::new(&traffic.host).to_string())),
+        (
+            Protocol::Tcp,
+            Some(
+                NetworkReason::HostNotAllowed
+                | NetworkReason::PortNotAllowed
+                | NetworkReason::AddressNotAllowed
+                | NetworkReason::AddressSpecial { .. },
+            ),
+        ) => Some(host(with_port(&traffic.host, traffic.port))),
+        _ => None,
+    }
+}
+
+fn with_port(host: &str, port: u16) -> String {
+    let shown = Printable::new(host);
+    match host.contains(':') {
+        true => format!("'[{shown}]:{port}'"),
+        false => format!("{shown}:{port}"),
+    }
+}
+
+fn request(traffic: &Traffic) -> Option<Remedy> {
+    let (method, path) = traffic.request.as_ref()?.split_once(' ')?;
+    let port = match (traffic.protocol, traffic.port) {
+        (Protocol::Https, 443) | (Protocol::Http, 80) => String::new(),
+        (_, port) => format!(":{port}"),
+    };
+    let (method, path) = (Printable::new(method), Printable::new(path));
+    let host = Printable::new(&traffic.host);
+    Some(Remedy::Request(format!("'{method} {host}{port}{path}'")))
+}
+
+/// Remedies other than a host rule.
+fn other_than_a_rule(traffic: &Traffic, reason: &NetworkReason) -> Option<String> {
+    let host = Printable::new(&traffic.host);
+    Some(match reason {
+        NetworkReason::LimitReached { limit, .. } => {
+            let limit = Printable::new(limit);
+            format!("a larger --network-limit {limit}=...")
+        }
+        NetworkReason::NameNotFound => {
+            format!("a name that the host's DNS resolves, or --resolve {host}=ADDRESS")
+        }
+        NetworkReason::TlsUnknownIssuer { .. } => {
+            "SSL_CERT_FILE=FILE in your environment, with the server's certificate authority".into()
+        }
+        NetworkReason::AddressShared { name } => {
+            let name = Printable::new(name);
+            format!("connect to {name}, which has rules of its own")
+        }
+        NetworkReason::AwsHandsOutCredentials { name } => {
+            let name = Printable::new(name);
+            format!("credentials = [\"{name}\"] in the policy's [network.aws]")
+        }
+        NetworkReason::SecretTlsOnly { .. } => format!(
+            "https://{host} instead of http:// in the program's settings; without TLS a secret is sent only to a loopback port of the host (http://{HOST_NAME}:PORT)"
+        ),
+        NetworkReason::SecretWrongPlace { secret, place } => {
+            let (secret, place) = (Printable::new(secret), Printable::new(place));
+            format!("in = [\"{place}\"] in the policy's [network.secrets.{secret}]")
+        }
+        NetworkReason::SecretWrongHost { secret } => {
+            let secret = Printable::new(secret);
+            let host = match (traffic.host == HOST_NAME, traffic.port) {
+                (true, port) => format!("http://{host}:{port}"),
+                (false, 80 | 443) => host.to_string(),
+                (false, port) => format!("{host}:{port}"),
+            };
+            format!("--secret {secret}@{host}, if this host should receive it")
+        }
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn denied(host: &str, port: u16, protocol: Protocol, reason: NetworkReason) -> Traffic {
+        Traffic {
+            verdict: NetworkVerdict::Denied,
+            host: host.into(),
+            port,
+            protocol,
+            address: None,
+            rule: None,
+            reason: Some(reason.into()),
+            request: None,
+            status: None,
+            connections: 2,
+            sent: 0,
+            received: 0,
+        }
+    }
+
+    fn told(traffic: &Traffic) -> String {
+        remedy(traffic).unwrap().to_string()
+    }
+
+    #[test]
+    fn what_would_allow_it_is_a_flag_that_can_be_typed() {
+        let not_allowed = || NetworkReason::HostNotAllowed;
+        let request = NetworkReason::RequestNotAllowed {
+            request: "PUT /x".into(),
+        };
+        let mut request = denied("a.com", 443, Protocol::Https, request);
+        request.request = Some("PUT /x".into());
+        assert_eq!(told(&request), "--http-allow 'PUT a.com/x'");
+        assert_eq!(
+            remedy(&request).unwrap().live().unwrap(),
+            "--http 'PUT a.com/x'"
+        );
+        let name = denied("a.com", 53, Protocol::Dns, not_allowed());
+        assert_eq!(told(&name), "--allow-host a.com");
+        let port = denied("a.com", 22, Protocol::Tcp, NetworkReason::PortNotAllowed);
+        assert_eq!(told(&port), "--allow-host a.com:22");
+        assert_eq!(remedy(&port).unwrap().live().unwrap(), "a.com:22");
+        let six = NetworkReason::AddressNotAllowed;
+        let six = denied("2001:db8::1", 22, Protocol::Tcp, six);
+        assert_eq!(told(&six), "--allow-host '[2001:db8::1]:22'");
+        let own = NetworkReason::LoopbackPortNotAllowed;
+        let own = denied(HOST_NAME, 5432, Protocol::Tcp, own);
+        assert_eq!(told(&own), "--allow-host-port 5432");
+        assert!(remedy(&own).unwrap().live().is_none());
+        let led = NetworkReason::NameLeadsTo {
+            address: "10.0.0.1".into(),
+            kind: "private".into(),
+        };
+        let led = denied("a.com", 80, Protocol::Http, led);
+        assert!(told(&led).starts_with("--allow-host 10.0.0.1:80,"));
+        assert_eq!(remedy(&led).unwrap().live().unwrap(), "10.0.0.1:80");
+        let tls = NetworkReason::TlsOtherName {
+            name: "b.com".into(),
+        };
+        assert!(remedy(&denied("a.com", 443, Protocol::Tls, tls)).is_none());
+    }
+
+    #[test]
+    fn what_no_rule_helps_with_has_a_remedy_of_its_own() {
+        let secret = || "K".to_owned();
+        for (reason, helps) in [
+            (NetworkReason::NameNotFound, "--resolve a.com=ADDRESS"),
+            (
+                NetworkReason::LimitReached {
+                    amount: "1M in a body".into(),
+                    limit: "body".into(),
+                },
+                "--network-limit body=",
+            ),
+            (
+                NetworkReason::TlsUnknownIssuer { error: "x".into() },
+                "SSL_CERT_FILE",
+            ),
+            (
+                NetworkReason::SecretWrongPlace {
+                    secret: secret(),
+                    place: "header:user-agent".into(),
+                },
+                "in = [\"header:user-agent\"]",
+            ),
+            (
+                NetworkReason::SecretWrongHost { secret: secret() },
+                "--secret K@a.com",
+            ),
+            (
+                NetworkReason::SecretTlsOnly { secret: secret() },
+                "https://a.com instead",
+            ),
+            (
+                NetworkReason::AwsHandsOutCredentials { name: "sts".into() },
+                "credentials = [\"sts\"]",
+            ),
+            (
+                NetworkReason::AddressShared {
+                    name: "b.com".into(),
+                },
+                "connect to b.com",
+            ),
+        ] {
+            let told = told(&denied("a.com", 443, Protocol::Https, reason));
+            assert!(told.contains(helps), "{told}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Errors for the user: what failed, why, and what to do.
+
+use ironcage_model::{Printable, StartCode};
+use std::fmt;
+
+/// Exit status for Ironcage's own errors, so that they cannot be taken for the command's.
+pub const EXIT_OURS: u8 = 125;
+
+/// An error for the terminal.
+#[derive(Debug)]
+pub struct CliError {
+    message: String,
+    hints: Vec<String>,
+    code: Option<StartCode>,
+}
+
+/// An exit status, or an error to print.
+pub type CommandResult = Result<u8, CliError>;
+
+/// Removes the errno that the standard library appends: `No such file or directory (os error 2)`.
+pub fn without_numbers(message: &str) -> String {
+    const BEFORE: &str = " (os error ";
+    let mut text = String::new();
+    let mut rest = message;
+    while let Some((words, after)) = rest.split_once(BEFORE) {
+        text.push_str(words);
+        match after.split_once(')') {
+            Some((number, tail)) if number.bytes().all(|byte| byte.is_ascii_digit()) => rest = tail,
+            _ => {
+                text.push_str(BEFORE);
+                rest = after;
+            }
+        }
+    }
+    text.push_str(rest);
+    text
+}
+
+/// Escapes what acts on a terminal: errors quote paths and the answers of servers. Lines stay
+/// lines.
+fn printable(text: &str) -> String {
+    let lines: Vec<String> = text
+        .split('\n')
+        .map(|line| Printable::new(line).to_string())
+        .collect();
+    lines.join("\n")
+}
+
+impl CliError {
+    /// `message` is `cannot VERB OBJECT: CAUSE`.
+    pub fn new(message: impl fmt::Display) -> Self {
+        CliError {
+            message: printable(&without_numbers(&message.to_string())),
+            hints: Vec::new(),
+            code: None,
+        }
+    }
+
+    /// An error with the chain of its sources on one line.
+    pub fn from_error(error: &dyn std::error::Error) -> Self {
+        CliError::new(ironcage_model::in_full(error))
+    }
+
+    /// Adds what the user can do.
+    pub fn hint(mut self, hint: impl fmt::Display) -> Self {
+        self.hints.push(printable(&hint.to_string()));
+        self
+    }
+
+    /// Says which failure to start it is.
+    pub fn with_code(mut self, code: StartCode) -> Self {
+        self.code = Some(code);
+        self
+    }
+
+    /// The code, where a cage did not start.
+    pub fn code(&self) -> Option<StartCode> {
+        self.code
+    }
+
+    /// The message without its hints.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Prints the error on standard error.
+    pub fn print(&self) {
+        anstream::eprintln!("{self}");
+    }
+}
+
+impl fmt::Display for CliError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ironcage: {}", self.message)?;
+        for hint in &self.hints {
+            write!(f, "\n  hint: {hint}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_an_error_quotes_acts_on_a_terminal() {
+        let error = CliError::new("cannot open \u{1b}[2Ja\nb é").hint("try \u{9b}6n");
+        assert_eq!(
+            error.to_string(),
+            "ironcage: cannot open \\u{1b}[2Ja\nb é\n  hint: try \\u{9b}6n"
+        );
+    }
+
+    #[test]
+    fn numbers_of_errors_are_left_out_and_nothing_else() {
+        let of = |text: &str| without_numbers(text);
+        assert_eq!(of("x: No such file (os error 2)"), "x: No such file");
+        assert_eq!(of("a (os error 2): b (os error 13) c"), "a: b c");
+        for kept in ["(os error ", "x (os error x)", "x (os error 2", "plain"] {
+            assert_eq!(of(kept), kept);
+        }
+    }
+}
+
+/// A value of an argument that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("invalid {kind} `{}`: expected {expected}", .text.escape_debug())]
+pub struct InvalidValue {
+    kind: &'static str,
+    text: String,
+    expected: &'static str,
+}
+
+impl InvalidValue {
+    pub fn new(kind: &'static str, text: &str, expected: &'static str) -> Self {
+        InvalidValue {
+            kind,
+            text: text.to_owned(),
+            expected,
+        }
+    }
+}

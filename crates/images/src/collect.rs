@@ -1,0 +1,111 @@
+//! Removes images, and what no image needs any more. Nothing that a running cage uses goes.
+
+use crate::config::parse;
+use crate::error::Doing as _;
+use crate::store::{escaped, listed};
+use crate::{Digest, Image, ImageError, Manifest, Pruned, Reference, Store};
+use ironcage_state::remove_tree;
+use ironcage_sys::rustix::fs::FlockOperation;
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::fd::OwnedFd;
+
+impl Store {
+    /// Whether a cage runs an image. Only while nothing new can begin to.
+    fn is_used(&self, digest: &Digest, _removing: &OwnedFd) -> Result<bool, ImageError> {
+        let path = self.path("uses", digest);
+        let held = Self::lock_file(&path, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(held.is_err())
+    }
+
+    /// Removes a name, and the image with it if that was its last.
+    ///
+    /// # Errors
+    /// If there is no such image, or a cage uses it.
+    pub fn remove(&self, name: &str) -> Result<Pruned, ImageError> {
+        let lock = self.removing()?;
+        let image = self.image(name)?;
+        let full = name.parse::<Reference>().map(|name| name.to_string());
+        let others = full.as_ref().is_ok_and(|full| {
+            image.names.contains(full) && image.names.iter().any(|other| other != full)
+        });
+        if let (true, Ok(full)) = (others, full) {
+            let path = self.root.join("names").join(escaped(&full));
+            fs::remove_file(&path).doing("remove", path)?;
+            return Ok(Pruned::default());
+        }
+        if self.is_used(&image.digest, &lock)? {
+            return Err(ImageError::InUse { name: image.name() });
+        }
+        let mut pruned = self.remove_image(&image)?;
+        self.collect(&mut pruned)?;
+        Ok(pruned)
+    }
+
+    fn remove_image(&self, image: &Image) -> Result<Pruned, ImageError> {
+        for name in &image.names {
+            let path = self.root.join("names").join(escaped(name));
+            fs::remove_file(&path).doing("remove", path)?;
+        }
+        let path = self.path("images", &image.digest);
+        fs::remove_file(&path).doing("remove", path)?;
+        Ok(Pruned {
+            images: vec![image.name()],
+            ..Pruned::default()
+        })
+    }
+
+    /// Removes images without a name (with `all`, every image that no cage uses) and everything
+    /// that no image needs.
+    ///
+    /// # Errors
+    /// If something cannot be removed.
+    pub fn prune(&self, all: bool) -> Result<Pruned, ImageError> {
+        let lock = self.removing()?;
+        let mut pruned = Pruned::default();
+        for image in self.images()? {
+            let goes = all || image.names.is_empty();
+            if goes && !self.is_used(&image.digest, &lock)? {
+                pruned.images.extend(self.remove_image(&image)?.images);
+            }
+        }
+        self.collect(&mut pruned)?;
+        Ok(pruned)
+    }
+
+    /// Removes layers and blobs that no image has, and what was never completed.
+    fn collect(&self, pruned: &mut Pruned) -> Result<(), ImageError> {
+        let (mut layers, mut blobs) = (BTreeSet::new(), BTreeSet::new());
+        for image in self.images()? {
+            layers.extend(image.layers.iter().map(|layer| layer.hex().to_owned()));
+            blobs.insert(image.digest.hex().to_owned());
+            let manifest: Manifest = parse(&self.document(&image.digest)?, "the manifest")?;
+            let parts = manifest.layers.iter().chain([&manifest.config]);
+            blobs.extend(parts.map(|part| part.digest.hex().to_owned()));
+        }
+        for name in listed(&self.root.join("roots"))? {
+            if !self.root.join("images").join(&name).exists() {
+                remove_tree(&self.root.join("roots"), &name)?;
+            }
+        }
+        for name in listed(&self.root.join("layers"))? {
+            if name.to_str().is_none_or(|name| !layers.contains(name)) {
+                remove_tree(&self.root.join("layers"), &name)?;
+                pruned.layers += 1;
+            }
+        }
+        for name in listed(&self.root.join("blobs"))? {
+            if name.to_str().is_none_or(|name| !blobs.contains(name)) {
+                let path = self.root.join("blobs").join(&name);
+                pruned.blob_bytes += fs::symlink_metadata(&path).map_or(0, |found| found.len());
+                fs::remove_file(&path).doing("remove", path)?;
+            }
+        }
+        for directory in ["partial", "temporary"] {
+            for name in listed(&self.root.join(directory))? {
+                remove_tree(&self.root.join(directory), &name)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,166 @@
+//! Why something about an image failed.
+
+use crate::Digest;
+use ironcage_model::Printable;
+use std::io;
+use std::path::PathBuf;
+
+/// Why something about an image failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// A name that no image can have.
+    #[error("invalid image name `{text}`: {why}")]
+    BadReference {
+        /// The name.
+        text: String,
+        /// The rule that it breaks.
+        why: &'static str,
+    },
+    /// A digest that is not a SHA-256.
+    #[error("invalid digest `{text}`: expected sha256: and 64 hexadecimal digits")]
+    BadDigest {
+        /// The digest.
+        text: String,
+    },
+    /// A document that cannot be read.
+    #[error("cannot read {what}")]
+    BadDocument {
+        /// Which document.
+        what: &'static str,
+        /// Where it is wrong.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// A document that contradicts itself.
+    #[error("invalid image: {}", Printable::new(why))]
+    Inconsistent {
+        /// How.
+        why: String,
+    },
+    /// No manifest for this machine.
+    #[error("the image has no manifest for {wanted}; it offers {}", list(offered))]
+    NoPlatform {
+        /// This machine's platform.
+        wanted: String,
+        /// What the image has.
+        offered: Vec<String>,
+    },
+    /// Content that differs from its digest.
+    #[error("{what} has digest {actual}, expected {expected}")]
+    WrongDigest {
+        /// The content.
+        what: String,
+        /// The digest it was named by.
+        expected: Digest,
+        /// The digest it has.
+        actual: Digest,
+    },
+    /// A layer of a kind that cannot be unpacked.
+    #[error(
+        "cannot unpack a layer of media type `{media_type}`: expected a tar archive, plain or compressed with gzip or zstd"
+    )]
+    LayerType {
+        /// Its media type.
+        media_type: String,
+    },
+    /// An entry of a layer that must not be unpacked.
+    #[error("cannot unpack `{}`: {why}", Printable::new(entry))]
+    Entry {
+        /// Its name.
+        entry: String,
+        /// The rule that it breaks.
+        why: &'static str,
+    },
+    /// More than a layer may have.
+    #[error("cannot unpack the layer: it has more than {limit}")]
+    TooLarge {
+        /// The limit.
+        limit: String,
+    },
+    /// An archive in which no image is.
+    #[error(
+        "cannot load {}: it is neither an OCI layout nor an archive of `docker save`",
+        Printable::new(path)
+    )]
+    NotAnArchive {
+        /// The file or directory.
+        path: PathBuf,
+    },
+    /// No image of that name.
+    #[error("no image `{name}` in the store")]
+    Missing {
+        /// The name that was asked for.
+        name: String,
+    },
+    /// A name that fits several images.
+    #[error("`{name}` fits several images: {}", list(found))]
+    Ambiguous {
+        /// The name.
+        name: String,
+        /// What it fits.
+        found: Vec<String>,
+    },
+    /// An image that a cage uses.
+    #[error("cannot remove {name}: a running cage uses it")]
+    InUse {
+        /// The image.
+        name: String,
+    },
+    /// The system refused something.
+    #[error("cannot {action} {}", Printable::new(path))]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The state store refused something.
+    #[error(transparent)]
+    State(#[from] ironcage_state::StateError),
+}
+
+impl ImageError {
+    /// What can be done about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            ImageError::Missing { name } => Some(format!(
+                "`ironcage image pull {name}` fetches it, `ironcage image list` shows what is there"
+            )),
+            ImageError::InUse { .. } => Some("stop the cage first; `ironcage ps` lists them".into()),
+            ImageError::Ambiguous { .. } => Some("use the whole name, or more digits".into()),
+            ImageError::NotAnArchive { .. } => Some(
+                "make one with `docker save` or `skopeo copy ... oci-archive:FILE`; for a plain directory use `run --root DIR`"
+                    .into(),
+            ),
+            ImageError::WrongDigest { .. } => {
+                Some("the content was changed or cut short on its way; fetch it again".into())
+            }
+            _ => None,
+        }
+    }
+}
+
+fn list(items: &[String]) -> String {
+    match items.is_empty() {
+        true => "nothing".to_owned(),
+        false => items.join(", "),
+    }
+}
+
+/// Adds what was tried to the kernel's answer.
+pub(crate) trait Doing<T> {
+    fn doing(self, action: &'static str, path: impl Into<PathBuf>) -> Result<T, ImageError>;
+}
+
+impl<T, E: Into<io::Error>> Doing<T> for Result<T, E> {
+    fn doing(self, action: &'static str, path: impl Into<PathBuf>) -> Result<T, ImageError> {
+        self.map_err(|source| ImageError::Io {
+            action,
+            path: path.into(),
+            source: source.into(),
+        })
+    }
+}

@@ -1,0 +1,105 @@
+//! What a command names that may be outside of the cage.
+//!
+//! What the cage has anyway needs nobody's word: that is seen from inside. The rest is decided
+//! outside, by the plan.
+
+use ironcage_control::{MOST_NAMED, ShellLine};
+use ironcage_intent::{Context, Destination, Needs, Table, read_with};
+use ironcage_model::{Contact, READER_PROGRAM};
+use ironcage_sys::rustix::fs::{Access, AtFlags, CWD, Statx, StatxFlags, access, statx};
+use std::path::{Path, PathBuf};
+
+/// The resources that a command names; `None` if the cage cannot lack any of them.
+pub(super) fn of(name: &str, text: &str) -> Option<ShellLine> {
+    let table = Table::shipped().ok()?;
+    let context = Context {
+        cwd: std::env::current_dir().ok()?,
+        home: std::env::var_os("HOME").map(PathBuf::from),
+    };
+    let needs = read_with(Path::new(READER_PROGRAM), &table, text, &context);
+    line(name, &needs, &Cage::look())
+}
+
+fn line(name: &str, needs: &Needs, cage: &Cage) -> Option<ShellLine> {
+    let text = |path: &PathBuf| path.to_str().map(str::to_owned);
+    let reads = needs.reads_and_enters().filter(|path| !cage.reads(path));
+    let writes = needs.writes.iter().filter(|path| !cage.writes(path));
+    let mut line = ShellLine {
+        name: name.to_owned(),
+        reads: reads.filter_map(text).collect(),
+        writes: writes.filter_map(text).collect(),
+        contacts: needs.destinations.iter().map(contact).collect(),
+        open: needs.may_do_more(),
+    };
+    let mut room = MOST_NAMED;
+    let cut = |list: &mut Vec<String>, room: &mut usize| {
+        let more = list.len() > *room;
+        list.truncate(*room);
+        *room -= list.len();
+        more
+    };
+    line.open |= line.contacts.len() > room;
+    line.contacts.truncate(room);
+    room -= line.contacts.len();
+    line.open |= cut(&mut line.writes, &mut room);
+    line.open |= cut(&mut line.reads, &mut room);
+    let nothing = line.reads.is_empty() && line.writes.is_empty() && line.contacts.is_empty();
+    (!nothing).then_some(line)
+}
+
+fn contact(destination: &Destination) -> Contact {
+    match destination {
+        Destination::Host { .. } => Contact::Host(destination.to_string()),
+        Destination::Bundle(name) => Contact::Bundle(name.clone()),
+        Destination::Remote(name) => Contact::Remote(name.clone()),
+    }
+}
+
+/// The cage as it is seen from inside.
+struct Cage {
+    /// Its root: directories that are on no other mount only lead to something deeper.
+    root: Option<Statx>,
+}
+
+fn look(path: &Path) -> Option<Statx> {
+    let wanted = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
+    statx(CWD, path, AtFlags::empty(), wanted).ok()
+}
+
+impl Cage {
+    fn look() -> Self {
+        Cage {
+            root: look(Path::new("/")),
+        }
+    }
+
+    /// Whether something of the cage's is there, and not only a way to something deeper.
+    fn has(&self, path: &Path) -> Option<Statx> {
+        let (found, root) = (look(path)?, self.root.as_ref()?);
+        (found.stx_mnt_id != root.stx_mnt_id).then_some(found)
+    }
+
+    fn reads(&self, path: &Path) -> bool {
+        self.has(path).is_some()
+    }
+
+    /// The cage can create an absent file if it has the directory around it, unless that
+    /// is the cage's own storage: then the host's may be meant.
+    fn writes(&self, path: &Path) -> bool {
+        let writable = |path: &Path| access(path, Access::WRITE_OK).is_ok();
+        if self.has(path).is_some() {
+            return writable(path);
+        }
+        let own = |found: &Statx| {
+            let root = self.root.as_ref();
+            root.is_some_and(|root| {
+                (root.stx_dev_major, root.stx_dev_minor)
+                    == (found.stx_dev_major, found.stx_dev_minor)
+            })
+        };
+        let around = path.parent();
+        around.is_some_and(|around| {
+            self.has(around).is_some_and(|found| !own(&found)) && writable(around)
+        })
+    }
+}

@@ -1,0 +1,157 @@
+//! `ironcage __tool`: executes a tool call about one file. It runs in a scope, under every layer of
+//! the cage, and can open only what the scope has.
+
+use ironcage_command::error::{CliError, CommandResult};
+use ironcage_intent::{Action, Call, Calls, Context, FileAction, FileWork};
+use ironcage_model::Printable;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+/// Largest file that is read or edited.
+const LARGEST: u64 = 8 * 1024 * 1024;
+/// Longest call.
+const LONGEST: u64 = 2 * 1024 * 1024;
+
+/// Execute a tool call about one file
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// File with the call
+    call: PathBuf,
+}
+
+pub(crate) fn run(args: Args) -> CommandResult {
+    let mut text = Vec::new();
+    let read = File::open(args.call).and_then(|file| file.take(LONGEST).read_to_end(&mut text));
+    read.map_err(|error| CliError::new(format!("cannot read the call: {error}")))?;
+    let call = Call::read(&text).map_err(|error| CliError::from_error(&error))?;
+    let calls = Calls::shipped().map_err(|error| CliError::from_error(&error))?;
+    let here = std::env::current_dir().map_err(|error| {
+        CliError::new(format!("cannot determine the current directory: {error}"))
+    })?;
+    let context = Context {
+        cwd: here,
+        home: std::env::var_os("HOME").map(PathBuf::from),
+    };
+    let Some(Action::File(file)) = calls.action(&call, &context) else {
+        return Err(CliError::new(
+            "cannot execute the tool call: it is not about a file",
+        ));
+    };
+    let told = carry_out(&file).map_err(|error| CliError::from_error(&error))?;
+    let mut out = io::stdout().lock();
+    let written = out.write_all(told.as_bytes()).and_then(|()| out.flush());
+    written.map_err(|error| CliError::new(format!("cannot print the result: {error}")))?;
+    Ok(0)
+}
+
+/// Why a tool call about a file failed.
+#[derive(Debug, thiserror::Error)]
+enum ToolError {
+    #[error("{path}")]
+    File { path: String, source: io::Error },
+    #[error("cannot edit {path}: the text to replace in edit {edit} was not found")]
+    NotFound { path: String, edit: usize },
+    #[error(
+        "cannot edit {path}: the text to replace in edit {edit} occurs {times} times; \
+         include more context"
+    )]
+    Ambiguous {
+        path: String,
+        edit: usize,
+        times: usize,
+    },
+    #[error("cannot read {path}: not a regular file")]
+    NotRegular { path: String },
+    #[error("cannot read {path}: larger than {LARGEST} bytes")]
+    TooLarge { path: String },
+    #[error("cannot read {path}: not valid UTF-8")]
+    NotUtf8 { path: String },
+}
+
+fn carry_out(file: &FileAction) -> Result<String, ToolError> {
+    let path = file.path.as_path();
+    let shown = Printable::new(path);
+    let failed = |source: io::Error| ToolError::File {
+        path: shown.to_string(),
+        source,
+    };
+    match &file.what {
+        FileWork::Read { first, count } => {
+            let text = contents(path)?;
+            let skipped = usize::try_from(first - 1).unwrap_or(usize::MAX);
+            let count = count.map_or(usize::MAX, |count| {
+                usize::try_from(count).unwrap_or(usize::MAX)
+            });
+            let lines = text.split_inclusive('\n').skip(skipped).take(count);
+            Ok(lines.collect())
+        }
+        FileWork::List => {
+            let mut names = Vec::new();
+            for entry in fs::read_dir(path).map_err(failed)? {
+                let entry = entry.map_err(failed)?;
+                let directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
+                let mark = if directory { "/" } else { "" };
+                names.push(format!("{}{mark}\n", Printable::new(&entry.file_name())));
+            }
+            names.sort();
+            Ok(names.concat())
+        }
+        FileWork::Write { content } => {
+            if let Some(around) = path.parent() {
+                fs::create_dir_all(around).map_err(failed)?;
+            }
+            fs::write(path, content).map_err(failed)?;
+            Ok(format!("wrote {shown}, {} bytes\n", content.len()))
+        }
+        FileWork::Edit { edits } => {
+            let mut text = contents(path)?;
+            for (index, edit) in edits.iter().enumerate() {
+                let found = match edit.old.is_empty() {
+                    true => 0,
+                    false => text.matches(&edit.old).count(),
+                };
+                let (path, edit_number) = (|| shown.to_string(), index + 1);
+                text = match (found, edit.everywhere) {
+                    (0, _) => {
+                        return Err(ToolError::NotFound {
+                            path: path(),
+                            edit: edit_number,
+                        });
+                    }
+                    (1, _) | (_, true) => text.replace(&edit.old, &edit.new),
+                    (many, false) => {
+                        return Err(ToolError::Ambiguous {
+                            path: path(),
+                            edit: edit_number,
+                            times: many,
+                        });
+                    }
+                };
+            }
+            fs::write(path, text).map_err(failed)?;
+            Ok(format!("changed {shown}, {} edits\n", edits.len()))
+        }
+    }
+}
+
+fn contents(path: &Path) -> Result<String, ToolError> {
+    let shown = || Printable::new(path).to_string();
+    let failed = |source: io::Error| ToolError::File {
+        path: shown(),
+        source,
+    };
+    let file = File::open(path).map_err(failed)?;
+    let regular = file.metadata().map_err(failed)?.is_file();
+    if !regular {
+        return Err(ToolError::NotRegular { path: shown() });
+    }
+    let mut bytes = Vec::new();
+    file.take(LARGEST + 1)
+        .read_to_end(&mut bytes)
+        .map_err(failed)?;
+    if bytes.len() as u64 > LARGEST {
+        return Err(ToolError::TooLarge { path: shown() });
+    }
+    String::from_utf8(bytes).map_err(|_| ToolError::NotUtf8 { path: shown() })
+}

@@ -1,0 +1,136 @@
+//! The arguments of the program itself: `sys.argv`, `process.argv`, and what argparse makes of
+//! them.
+
+use super::Program;
+use crate::value::{Piece, Value};
+use ironcage_intent::Argument;
+use std::rc::Rc;
+
+/// An argument that the program declares.
+#[derive(Debug, Clone)]
+struct Declared {
+    name: String,
+    flags: Vec<String>,
+    default: Value,
+    /// An option without a value.
+    switch: bool,
+    /// It takes several values.
+    several: bool,
+}
+
+/// What the program declares.
+#[derive(Debug, Default)]
+pub(super) struct Arguments {
+    declared: Vec<Declared>,
+}
+
+fn value_of(argument: &Argument) -> Value {
+    Value::Text(match argument.whole {
+        true => Piece::new(argument.text.clone()),
+        false => Piece::begins(argument.text.clone()),
+    })
+}
+
+impl Program<'_> {
+    /// The arguments as a list, with `before` in front of them.
+    pub(super) fn argument_list(&self, before: Vec<Value>) -> Value {
+        let given = self.code.arguments.iter().map(value_of);
+        Value::List(Rc::new(before.into_iter().chain(given).collect()))
+    }
+
+    /// The script's own name.
+    pub(super) fn own_path(&self) -> Value {
+        match &self.file {
+            Some(path) => Value::text(path.to_string_lossy().into_owned()),
+            None => Value::text("-c"),
+        }
+    }
+
+    /// `parser.add_argument("--out", default="x")`.
+    pub(super) fn declare(&mut self, arguments: &[Value], named: &[(String, Value)]) {
+        let flags: Vec<String> = arguments
+            .iter()
+            .filter_map(|value| value.known().map(str::to_owned))
+            .collect();
+        let named = |wanted: &str| {
+            named
+                .iter()
+                .find(|(name, _)| name == wanted)
+                .map(|(_, value)| value.clone())
+        };
+        let action = named("action").and_then(|value| value.known().map(str::to_owned));
+        let long = flags
+            .iter()
+            .find(|flag| flag.starts_with("--"))
+            .or(flags.first());
+        let own = named("dest").and_then(|value| value.known().map(str::to_owned));
+        let Some(name) = own.or(long.map(|flag| flag.trim_start_matches('-').replace('-', "_")))
+        else {
+            return;
+        };
+        let several = named("nargs").is_some_and(|value| !matches!(value.known(), Some("?")));
+        self.arguments.declared.push(Declared {
+            name,
+            flags: flags
+                .into_iter()
+                .filter(|flag| flag.starts_with('-'))
+                .collect(),
+            default: named("default").unwrap_or(Value::Nothing),
+            switch: action.is_some_and(|action| action.starts_with("store_") || action == "count"),
+            several,
+        });
+    }
+
+    /// `parser.parse_args()`.
+    pub(super) fn parsed_arguments(&self) -> Value {
+        let declared = &self.arguments.declared;
+        let mut found: Vec<Vec<Value>> = vec![Vec::new(); declared.len()];
+        let mut operands = Vec::new();
+        let mut given = self.code.arguments.iter().peekable();
+        while let Some(argument) = given.next() {
+            let text = argument.text.as_str();
+            let (flag, joined) = match text.split_once('=') {
+                Some((flag, value)) if text.starts_with("--") => (flag, Some(value)),
+                _ => (text, None),
+            };
+            let at = declared
+                .iter()
+                .position(|declared| declared.flags.iter().any(|known| known == flag));
+            let Some((at, slot)) = at.and_then(|at| Some((at, found.get_mut(at)?))) else {
+                operands.push(value_of(argument));
+                continue;
+            };
+            let Some(declared) = declared.get(at) else {
+                continue;
+            };
+            match joined {
+                Some(value) => slot.push(Value::text(value)),
+                None if declared.switch => {}
+                None => {
+                    slot.extend(given.next().map(value_of));
+                    while declared.several
+                        && given.peek().is_some_and(|next| !next.text.starts_with('-'))
+                    {
+                        slot.extend(given.next().map(value_of));
+                    }
+                }
+            }
+        }
+        let mut operands = operands.into_iter();
+        let pairs = declared.iter().zip(found).map(|(declared, mut found)| {
+            if declared.flags.is_empty() {
+                match declared.several {
+                    true => found.extend(operands.by_ref()),
+                    false => found.extend(operands.next()),
+                }
+            }
+            let value = match (found.is_empty(), declared.several) {
+                (true, _) => declared.default.clone(),
+                (false, true) => Value::List(Rc::new(found)),
+                (false, false) => found.pop().unwrap_or(Value::Unknown),
+            };
+            (declared.name.clone(), value)
+        });
+        Value::Map(Rc::new(pairs.collect()))
+    }
+}

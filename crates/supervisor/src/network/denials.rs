@@ -1,0 +1,189 @@
+//! Network denials, told to the person who runs the cage: soon after they happen, and at the end.
+//!
+//! The audit log has each of them. These are coalesced by destination, and only so many are kept:
+//! the agent chooses the names.
+
+use crate::supervise::Supervision;
+use ironcage_model::{NetworkVerdict, Protocol, Traffic};
+use ironcage_terminal::prompt::between_lines;
+use ironcage_terminal::reads_lines;
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// Destinations that are told apart.
+const MOST: usize = 16;
+/// How long denials are gathered before they are told: programs try again at once.
+const GATHER: Duration = Duration::from_millis(700);
+
+/// The line that a denial is told by; `None` where it says nothing to a person.
+pub type DenialLine<'a> = dyn Fn(&Traffic) -> Option<String> + 'a;
+
+/// The denials of one cage.
+#[derive(Debug, Default)]
+pub(crate) struct NetworkDenials {
+    denied: Vec<Denied>,
+    more: u64,
+    due: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Denied {
+    traffic: Traffic,
+    /// Whether it waits to be told while the cage runs.
+    fresh: bool,
+}
+
+impl NetworkDenials {
+    /// Counts what goes on record.
+    pub(crate) fn note(&mut self, traffic: &Traffic, now: Instant) {
+        if traffic.verdict != NetworkVerdict::Denied || is_reverse(traffic) {
+            return;
+        }
+        let same = |denied: &&mut Denied| {
+            let known = &denied.traffic;
+            (&known.host, known.port, &known.request)
+                == (&traffic.host, traffic.port, &traffic.request)
+        };
+        if let Some(known) = self.denied.iter_mut().find(same) {
+            let times = &mut known.traffic.connections;
+            *times = times.saturating_add(traffic.connections);
+            return;
+        }
+        if self.denied.len() >= MOST {
+            self.more = self.more.saturating_add(traffic.connections);
+            return;
+        }
+        self.due.get_or_insert(now + GATHER);
+        self.denied.push(Denied {
+            traffic: traffic.clone(),
+            fresh: true,
+        });
+    }
+
+    /// When something is to be told.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        self.due
+    }
+
+    fn take_due(&mut self, now: Instant) -> Vec<Traffic> {
+        if self.due.is_none_or(|due| now < due) {
+            return Vec::new();
+        }
+        self.due = None;
+        let fresh = self.denied.iter_mut().filter(|denied| denied.fresh);
+        fresh
+            .map(|denied| {
+                denied.fresh = false;
+                denied.traffic.clone()
+            })
+            .collect()
+    }
+
+    /// All of them, and how many more were denied that are not told apart.
+    pub(crate) fn into_all(self) -> (Vec<Traffic>, u64) {
+        let denied = self.denied.into_iter();
+        (denied.map(|denied| denied.traffic).collect(), self.more)
+    }
+}
+
+/// Whether it is the name of an address that was asked for, which programs do for their own logs.
+fn is_reverse(traffic: &Traffic) -> bool {
+    traffic.protocol == Protocol::Dns && traffic.host.ends_with(".arpa")
+}
+
+impl Supervision<'_> {
+    /// Tells of denials that are due, where there is somebody to tell and a line for them: beside
+    /// the output of a command that draws its own screen there is none, and the end tells.
+    pub(crate) fn look_at_denials(&mut self, now: Instant) {
+        let denied = self.audit.denials.take_due(now);
+        let Some(line) = self.denial_line.filter(|_| !self.in_background) else {
+            return;
+        };
+        let mut lines: VecDeque<String> = denied.iter().filter_map(line).collect();
+        let Some(first) = lines.pop_front() else {
+            return;
+        };
+        let text = lines
+            .into_iter()
+            .fold(first, |text, line| text + "\r\n" + &line);
+        match &self.terminal {
+            Some(own) => {
+                let drawn = self
+                    .outputs
+                    .first()
+                    .is_none_or(|shown| shown.screen().alternate);
+                if !drawn && reads_lines(own.controller.as_fd()) && !self.prompting.is_open() {
+                    let text = between_lines(&text);
+                    if let Some(shown) = self.outputs.first_mut() {
+                        shown.inject(&text);
+                    }
+                }
+            }
+            None => {
+                if let Some(errors) = self.outputs.get_mut(1) {
+                    errors.inject(format!("{}\n", text.replace('\r', "")).as_bytes());
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn denied(host: &str, times: u64) -> Traffic {
+        Traffic {
+            verdict: NetworkVerdict::Denied,
+            host: host.into(),
+            port: 53,
+            protocol: Protocol::Dns,
+            address: None,
+            rule: None,
+            reason: None,
+            request: None,
+            status: None,
+            connections: times,
+            sent: 0,
+            received: 0,
+        }
+    }
+
+    #[test]
+    fn denials_of_one_host_are_one_and_told_once_while_the_cage_runs() {
+        let mut denials = NetworkDenials::default();
+        let now = Instant::now();
+        denials.note(&denied("a.example", 1), now);
+        denials.note(&denied("a.example", 5), now);
+        assert_eq!(denials.take_due(now), []);
+        let told = denials.take_due(now + GATHER);
+        assert_eq!(told, [denied("a.example", 6)]);
+        denials.note(&denied("a.example", 2), now);
+        assert_eq!(denials.next(), None);
+        assert_eq!(denials.into_all(), (vec![denied("a.example", 8)], 0));
+    }
+
+    #[test]
+    fn allowed_traffic_and_reverse_lookups_are_not_told() {
+        let mut denials = NetworkDenials::default();
+        let allowed = Traffic {
+            verdict: NetworkVerdict::Allowed,
+            ..denied("a.example", 1)
+        };
+        for traffic in [allowed, denied("7.2.0.192.in-addr.arpa", 1)] {
+            denials.note(&traffic, Instant::now());
+        }
+        assert_eq!(denials.into_all(), (Vec::new(), 0));
+    }
+
+    #[test]
+    fn invented_names_are_bounded_and_counted() {
+        let mut denials = NetworkDenials::default();
+        for number in 0..MOST + 3 {
+            denials.note(&denied(&format!("{number}.example"), 2), Instant::now());
+        }
+        let (all, more) = denials.into_all();
+        assert_eq!((all.len(), more), (MOST, 6));
+    }
+}

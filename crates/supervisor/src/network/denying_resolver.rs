@@ -1,0 +1,117 @@
+//! The resolver of a cage without a network. Names fail at once there, and which ones goes on
+//! record.
+//!
+//! The supervisor reads no query. An egress proxy whose rules allow nothing does, and it is started
+//! with the first query: a cage that looks nothing up pays for one socket.
+
+use super::pace::{AT_ONCE, TrafficPace};
+use crate::RunError;
+use crate::supervise::Supervision;
+use ironcage_egress::{FromProxy, Proxy, give_sockets};
+use ironcage_model::{EventKind, NetworkReason, Reason, Traffic};
+use ironcage_plan::Network;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+/// The resolver, as the supervisor has it.
+#[derive(Debug)]
+pub(crate) struct DenyingResolver {
+    answerer: Answerer,
+    pace: TrafficPace,
+}
+
+#[derive(Debug)]
+enum Answerer {
+    /// Nobody yet: nothing was looked up.
+    Nobody(OwnedFd),
+    Proxy(Proxy),
+}
+
+impl DenyingResolver {
+    pub(crate) fn new(socket: OwnedFd, now: Instant) -> Self {
+        DenyingResolver {
+            answerer: Answerer::Nobody(socket),
+            pace: TrafficPace::new(now),
+        }
+    }
+
+    /// What it waits for, unless it waits for the time.
+    pub(crate) fn descriptor(&self, now: Instant) -> Option<BorrowedFd<'_>> {
+        let descriptor = match &self.answerer {
+            Answerer::Nobody(socket) => socket.as_fd(),
+            Answerer::Proxy(proxy) => proxy.control(),
+        };
+        self.pace.pause(now).is_none().then_some(descriptor)
+    }
+
+    /// When it is read again.
+    pub(crate) fn next(&self, now: Instant) -> Option<Instant> {
+        self.pace.pause(now)
+    }
+}
+
+/// Takes one message; an error where the proxy is of no more use.
+fn hear(proxy: &Proxy) -> Result<Option<Traffic>, Reason> {
+    match proxy.hear() {
+        Ok(Some(FromProxy::Failed(reason))) => Err(reason),
+        Ok(Some(FromProxy::Closed)) => Err(NetworkReason::ProxyDied.into()),
+        Ok(Some(FromProxy::Traffic(traffic) | FromProxy::Sum(traffic))) => Ok(Some(traffic)),
+        Ok(_) => Ok(None),
+        Err(error) => Err(unreachable_proxy(&error)),
+    }
+}
+
+fn unreachable_proxy(error: &dyn std::error::Error) -> Reason {
+    let error = error.to_string();
+    NetworkReason::ProxyUnreachable { error }.into()
+}
+
+impl Supervision<'_> {
+    /// Starts the proxy that answers, or takes one message of it.
+    pub(crate) fn hear_resolver(&mut self, now: Instant) -> Result<(), RunError> {
+        let Some(mut resolver) = self.resolver.take() else {
+            return Ok(());
+        };
+        let heard = match &resolver.answerer {
+            Answerer::Nobody(socket) => {
+                let started = Proxy::start(&Network::denying(), self.cage.proxy_ids());
+                let given = started.and_then(|proxy| {
+                    give_sockets(proxy.control(), socket, &[], None).map(|()| proxy)
+                });
+                match given {
+                    Ok(proxy) => {
+                        resolver.answerer = Answerer::Proxy(proxy);
+                        Ok(None)
+                    }
+                    Err(error) => Err(unreachable_proxy(&error)),
+                }
+            }
+            Answerer::Proxy(proxy) => {
+                resolver.pace.count(now);
+                hear(proxy)
+            }
+        };
+        match heard {
+            Ok(traffic) => {
+                self.resolver = Some(resolver);
+                match traffic {
+                    Some(traffic) => self.audit.write(EventKind::Network(traffic)),
+                    None => Ok(()),
+                }
+            }
+            // With the socket goes the answer: names fail as without a resolver.
+            Err(reason) => self.audit.write(EventKind::DoorEnded { reason }),
+        }
+    }
+
+    /// Ends the proxy that answers, and records what it has not told yet.
+    pub(crate) fn close_resolver(&mut self) -> Result<(), RunError> {
+        let answerer = self.resolver.take().map(|resolver| resolver.answerer);
+        if let Some(Answerer::Proxy(proxy)) = answerer {
+            for traffic in proxy.close().into_iter().take(AT_ONCE as usize) {
+                self.audit.write(EventKind::Network(traffic))?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,134 @@
+//! What a path that somebody in the cage names leads to on the host, if the cage does not have it
+//! anyway.
+//!
+//! Whether anything is there is told of nothing that the ceiling does not give, nor where a link
+//! leads: else asking would be a way to look around on the host.
+
+use ironcage_model::{LeaseReason, Mark, Printable, Right};
+use ironcage_plan::{PathStatus, Plan, locate};
+use ironcage_sys::rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use ironcage_sys::rustix::io::Errno;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// What a path that is named in the cage is.
+#[derive(Debug)]
+pub(crate) enum PathLookup {
+    /// The cage has it, with this right.
+    Had {
+        /// Whether what is written there is gone with who wrote it.
+        passing: bool,
+    },
+    /// Something that the ceiling gives of; or the directory around it, where it is to be made.
+    Found {
+        path: PathBuf,
+        /// What it is, whatever takes its place meanwhile.
+        handle: OwnedFd,
+    },
+    /// Neither, and why as far as that may be told.
+    Neither(LeaseReason),
+}
+
+/// Looks at a path as it is named in a cage with this plan.
+pub(crate) fn look_up(plan: &Plan, path: &Path, right: Right) -> PathLookup {
+    let standing = locate(plan, path).standing;
+    let has = match standing {
+        PathStatus::Writable(_)
+        | PathStatus::CopyOnWrite(_)
+        | PathStatus::Kernel
+        | PathStatus::Device => true,
+        // A place of the cage's own, unless the ceiling speaks of the host's.
+        PathStatus::Ephemeral | PathStatus::Made => !in_ceiling(plan, path),
+        PathStatus::ReadOnly(_) | PathStatus::Locked(_) => right == Right::Read,
+        PathStatus::Protected | PathStatus::Hidden | PathStatus::Absent | PathStatus::Leads => {
+            false
+        }
+    };
+    if has {
+        let passing = matches!(standing, PathStatus::Ephemeral | PathStatus::Made);
+        return PathLookup::Had { passing };
+    }
+    if !in_ceiling(plan, path) {
+        return PathLookup::Neither(LeaseReason::AboveCeiling {
+            resource: format!("{} access to {}", right.name(), Printable::new(path)),
+            section: "files".into(),
+        });
+    }
+    let locked = matches!(standing, PathStatus::Locked(_));
+    let never = |path: &Path| {
+        let leases = plan.leases.as_ref();
+        leases.and_then(|leases| match plan.is_locked(path) {
+            true => leases.never_in_view(path),
+            false => leases.never(path, right),
+        })
+    };
+    // Before anything is looked at: else it would tell what lies beside the user's keys.
+    if let Some(why) = never(path) {
+        return PathLookup::Neither(LeaseReason::PathNever {
+            path: Printable::new(path).to_string(),
+            why: why.to_string(),
+        });
+    }
+    let found = match locked {
+        true => find_around(path),
+        false => find(path, right),
+    };
+    match found {
+        Some((path, handle)) if in_ceiling(plan, &path) && never(&path).is_none() => {
+            PathLookup::Found { path, handle }
+        }
+        _ => PathLookup::Neither(LeaseReason::PathNotFound),
+    }
+}
+
+/// Whether the ceiling gives anything of a path, to whomever.
+fn in_ceiling(plan: &Plan, path: &Path) -> bool {
+    let parts = || plan.leases.iter().flat_map(|leases| &leases.paths);
+    let covers = |which: fn(Mark) -> bool| {
+        let mut parts = parts().filter(|part| which(part.what.mark));
+        parts.any(|part| path.starts_with(&part.what.path))
+    };
+    covers(Mark::gives) && !covers(|mark| mark == Mark::Deny)
+}
+
+/// Opens the nearest directory around a path of the host that is there, or that directory itself. In
+/// a view that keeps changes aside a lease is on a directory: who saves a file may do so by
+/// renaming another, and what is not there yet may be in the change.
+fn find_around(path: &Path) -> Option<(PathBuf, OwnedFd)> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::NO_SYMLINKS;
+    let mut around = path.ancestors();
+    let found = around.find_map(
+        |part| match openat2(CWD, part, flags, Mode::empty(), resolve) {
+            Ok(handle) => Some(Some((part.to_owned(), handle))),
+            Err(Errno::NOENT | Errno::NOTDIR) => None,
+            // A link: where it leads in the change is nobody's to know here.
+            Err(_) => Some(None),
+        },
+    );
+    found.flatten()
+}
+
+/// Opens what a path of the host leads to, or the directory around it where it is to be made; with
+/// its real path.
+fn find(path: &Path, right: Right) -> Option<(PathBuf, OwnedFd)> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    // Links of the kernel's own lead to what a process has, wherever that is.
+    let open = |path: &Path, flags: OFlags| {
+        let resolve = ResolveFlags::NO_MAGICLINKS;
+        openat2(CWD, path, flags, Mode::empty(), resolve)
+    };
+    let handle = match open(path, flags) {
+        Err(Errno::NOENT) if right == Right::Write => {
+            // A link whose end is missing is there: whether its end is, is nobody's to know.
+            match open(path, flags | OFlags::NOFOLLOW) {
+                Err(Errno::NOENT) => open(path.parent()?, flags),
+                _ => return None,
+            }
+        }
+        other => other,
+    };
+    let handle = handle.ok()?;
+    let link = format!("/proc/self/fd/{}", handle.as_raw_fd());
+    Some((std::fs::read_link(link).ok()?, handle))
+}

@@ -1,0 +1,160 @@
+//! The part without a process: which effects follow from which events.
+
+use super::*;
+
+#[test]
+fn questions_of_one_kind_leave_others_a_share_of_the_hour() {
+    let now = Instant::now();
+    let mut questions = PermissionRequests::default();
+    for _ in 0..MOST_AN_HOUR_OF_ONE {
+        assert_eq!(
+            questions.too_many_within_an_hour(LeaseOrigin::Ask, now),
+            None
+        );
+        questions.recent.push((now, Some(LeaseOrigin::Ask)));
+    }
+    let refused = questions.too_many_within_an_hour(LeaseOrigin::Ask, now);
+    assert_eq!(refused, Some(MOST_AN_HOUR_OF_ONE));
+    assert_eq!(
+        questions.too_many_within_an_hour(LeaseOrigin::Answer, now),
+        None
+    );
+    questions.count(100, now);
+    let refused = questions.too_many_within_an_hour(LeaseOrigin::Answer, now);
+    assert_eq!(refused, Some(MOST_AN_HOUR));
+    let later = now + Duration::from_secs(3600);
+    assert_eq!(
+        questions.too_many_within_an_hour(LeaseOrigin::Ask, later),
+        None
+    );
+}
+
+fn new(by: Requester, path: &str) -> NewRequest {
+    NewRequest {
+        by,
+        origin: LeaseOrigin::Ask,
+        resource: Resource::Path {
+            path: path.into(),
+            right: ironcage_model::Right::Read,
+        },
+        identity: None,
+        grant: GrantRequest {
+            wanted: ironcage_control::LeaseTarget::Path {
+                right: ironcage_model::Right::Read,
+            },
+            term: Term::UntilRevoked,
+            uses: None,
+            reason: "test".into(),
+        },
+        descriptor: None,
+        because: LeaseReason::ApprovalByRule {
+            said: "the ceiling asks".into(),
+        }
+        .into(),
+        announced: None,
+    }
+}
+
+fn pending(effects: &[Effect]) -> Option<u32> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Report {
+            outcome: RequestOutcome::Pending { question, .. },
+            ..
+        } => Some(*question),
+        _ => None,
+    })
+}
+
+fn ends(effects: &[Effect]) -> Vec<PermissionRequestEnd> {
+    let ends = effects.iter().filter_map(|effect| match effect {
+        Effect::Audit(EventKind::QuestionEnd { end, .. }) => Some(*end),
+        _ => None,
+    });
+    ends.collect()
+}
+
+#[test]
+fn a_request_is_recorded_before_anybody_is_told_and_the_same_again_joins_it() {
+    let (mut part, now) = (PermissionRequests::default(), Instant::now());
+    let effects = part.raise(new(Requester::Inside(1), "/srv/a"), now);
+    let position = |wanted: fn(&Effect) -> bool| effects.iter().position(wanted);
+    let audit = position(|effect| matches!(effect, Effect::Audit(EventKind::Question(_))));
+    let notify = position(|effect| matches!(effect, Effect::Notify(_)));
+    assert!(audit.unwrap() < notify.unwrap());
+    assert_eq!(pending(&effects), Some(1));
+    let effects = part.raise(new(Requester::Inside(2), "/srv/a"), now);
+    assert_eq!(pending(&effects), Some(1));
+    assert_eq!(effects.len(), 1);
+    let effects = part.deny(Answerer::Client(9), 1, "no", now);
+    assert_eq!(ends(&effects), [PermissionRequestEnd::Denied]);
+    let told = effects.iter().filter(|effect| {
+        matches!(
+            effect,
+            Effect::Report {
+                outcome: RequestOutcome::Denied { .. },
+                ..
+            }
+        )
+    });
+    assert_eq!(told.count(), 2);
+    assert!(matches!(
+        effects.last(),
+        Some(Effect::Reply { client: 9, .. })
+    ));
+}
+
+#[test]
+fn what_was_denied_is_not_asked_again_for_a_while() {
+    let now = Instant::now();
+    let mut part = PermissionRequests {
+        memory: Duration::from_secs(60),
+        ..PermissionRequests::default()
+    };
+    part.raise(new(Requester::Inside(1), "/srv/a"), now);
+    part.deny(Answerer::Terminal, 1, "", now);
+    let again = |part: &mut PermissionRequests, now| {
+        pending(&part.raise(new(Requester::Inside(1), "/srv/a"), now)).is_some()
+    };
+    assert!(!again(&mut part, now + Duration::from_secs(59)));
+    assert!(again(&mut part, now + Duration::from_secs(61)));
+}
+
+#[test]
+fn an_approved_request_is_asked_for_once_more_and_ends_with_what_comes_of_it() {
+    let (mut part, now) = (PermissionRequests::default(), Instant::now());
+    part.raise(new(Requester::Inside(1), "/srv/a"), now);
+    let request = ApproveRequest {
+        number: 1,
+        term: Some(Term::Milliseconds(5)),
+        uses: None,
+    };
+    let person = Answerer::Client(9);
+    let effects = part.approve(person, &request, now);
+    assert_eq!(effects, [Effect::RequestApproved(1)]);
+    // Answered once.
+    assert!(matches!(
+        &part.approve(person, &request, now)[..],
+        [Effect::ReportToPerson { .. }]
+    ));
+    let asked = part.take_approved(1).unwrap();
+    assert_eq!(asked.by, Requester::Question(1));
+    assert_eq!(asked.grant.term, Term::Milliseconds(5));
+    let effects = part.opened(1, RequestOutcome::denied(LeaseReason::PathReplaced), now);
+    assert_eq!(ends(&effects), [PermissionRequestEnd::NotOpened]);
+    assert_eq!(effects.len(), 3);
+}
+
+#[test]
+fn requests_expire_and_end_with_the_cage() {
+    let now = Instant::now();
+    let mut part = PermissionRequests {
+        expire: Some(Duration::from_secs(1)),
+        ..PermissionRequests::default()
+    };
+    part.raise(new(Requester::Inside(1), "/srv/a"), now);
+    assert!(part.tick(now).is_empty());
+    let later = part.next().unwrap();
+    assert_eq!(ends(&part.tick(later)), [PermissionRequestEnd::Expired]);
+    part.raise(new(Requester::Inside(1), "/srv/b"), later);
+    assert_eq!(ends(&part.finish(later)), [PermissionRequestEnd::CageEnded]);
+}

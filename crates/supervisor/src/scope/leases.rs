@@ -1,0 +1,541 @@
+//! The leases of one scope: decided before it is made, opened before its command runs, and ended
+//! when every process in it is dead.
+//!
+//! The life of each is the state machine of [`ironcage_lease::life`], as of the cage's own leases.
+//! It is driven here by a process that may wait for each answer. When it ends, whoever still holds
+//! something of a lease is outside the scope: it was handed over in a socket of the shared
+//! workspace. The kernel reports that somebody does; who it is, is searched for in the cage.
+
+use super::link::{FromScope, PersonAnswer};
+use super::supervisor::ScopeState;
+use crate::RunError;
+use crate::audit_writer::AuditWriter;
+use crate::backends::backend;
+use crate::leases::{LeaseSubject, REASON, SeenPath, release};
+use crate::supervise::{Supervision, failed};
+use crate::taint::brought;
+use ironcage_backend::{LeaseOrder, LeasedFrom, MountHelper, MountHelperReply, Sought};
+use ironcage_control::{DeniedLease, GrantRequest, LeaseTarget};
+use ironcage_lease::life::{EndingRules, LeaseEffect, LeaseEvent, LeaseLife, LeasePhase};
+use ironcage_lease::{Decision, History, LeaseTerms, RequestedLease, decide};
+use ironcage_model::{
+    EventKind, Holder, Holders, Lease, LeaseOrigin, LeaseReason, NetworkReason, Reason, Resource,
+    Right, Scope, Taint,
+};
+use ironcage_plan::Plan;
+use ironcage_sys::faults::lease_step as step;
+use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::Instant;
+
+/// How long the mount helper may take for an order.
+const PATIENCE: Timespec = Timespec {
+    tv_sec: 30,
+    tv_nsec: 0,
+};
+
+/// Why a lease was not opened that is on record.
+const NOT_STARTED: LeaseEvent = LeaseEvent::NotOpened {
+    cause: "its scope did not start",
+};
+
+/// A lease of a scope.
+#[derive(Debug)]
+pub(super) struct ScopeLease {
+    lease: Lease,
+    life: LeaseLife,
+    /// What was seen, where it is a path: then the mount helper holds it. Everything else is a part
+    /// of the scope's plan, and ends with the scope.
+    seen: Option<SeenPath>,
+    /// The listening socket, where it is a port.
+    listener: Option<OwnedFd>,
+    /// What the cage takes on with it.
+    brings: Taint,
+    /// The mounts by which it was last found in use.
+    mounts: Vec<u64>,
+    /// Who was found to use it while it ended.
+    holders: Vec<Holder>,
+    /// Why it could not be opened.
+    failure: Option<Reason>,
+}
+
+impl ScopeLease {
+    pub(super) fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    /// What the cage takes on with it.
+    pub(super) fn brings(&self) -> Taint {
+        self.brings
+    }
+
+    /// The path of the host to which it lets the scope write.
+    pub(super) fn written_path(&self) -> Option<String> {
+        match &self.lease.resource {
+            Resource::Path {
+                path,
+                right: Right::Write,
+            } => Some(path.clone()),
+            _ => None,
+        }
+    }
+
+    /// Puts it on record, before anything is open: whoever kills us now leaves no lease that the
+    /// audit log does not know.
+    pub(super) fn record(&mut self, audit: &mut AuditWriter) -> Result<(), RunError> {
+        for effect in self.life.handle(LeaseEvent::Decided, Instant::now()) {
+            if effect == LeaseEffect::Record {
+                audit.write(EventKind::Lease(self.lease.clone()))?;
+                step();
+            }
+        }
+        Ok(())
+    }
+
+    /// Its scope did not start, or another lease of it could not be opened.
+    pub(super) fn abandon(&mut self, audit: &mut AuditWriter) -> Result<(), RunError> {
+        let now = Instant::now();
+        self.life.handle(LeaseEvent::Recorded, now);
+        for effect in self.life.handle(NOT_STARTED, now) {
+            self.record_end(effect, audit)?;
+        }
+        Ok(())
+    }
+
+    fn record_end(&self, effect: LeaseEffect, audit: &mut AuditWriter) -> Result<(), RunError> {
+        let LeaseEffect::End { end, cause, open } = effect else {
+            return Ok(());
+        };
+        audit.write(EventKind::LeaseEnd {
+            number: self.lease.number,
+            end,
+            cause: cause.into(),
+            holders: self.holders.clone(),
+            milliseconds: open.as_millis() as u64,
+        })
+    }
+}
+
+/// What a scope's leases are decided by.
+pub(super) struct LeaseDecider<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) origin: LeaseOrigin,
+    pub(super) exec: u32,
+    /// The number of its first lease.
+    pub(super) first: u32,
+    /// Whether nothing is given at once in this cage any more.
+    pub(super) distrusted: bool,
+    /// What the cage may have come into contact with.
+    pub(super) taint: Taint,
+}
+
+/// Decides what a scope gets: what is given, and what is not. `ask` has a person asked about what
+/// is given only then.
+pub(super) fn decide_all(
+    deciding: &LeaseDecider<'_>,
+    asked: &[GrantRequest],
+    descriptors: Vec<OwnedFd>,
+    mut ask: impl FnMut(
+        &DeniedLease,
+        &GrantRequest,
+        Option<&SeenPath>,
+    ) -> Result<PersonAnswer, RunError>,
+) -> Result<(Vec<ScopeLease>, Vec<DeniedLease>), RunError> {
+    let mut descriptors = descriptors.into_iter();
+    let mut leases: Vec<ScopeLease> = Vec::new();
+    let holders = (deciding.plan.leases.as_ref()).map_or(Holders::Kill, |leases| leases.holders);
+    let mut refused = Vec::new();
+    for request in asked {
+        let number = deciding.first.wrapping_add(leases.len() as u32);
+        let handle = match request.wanted {
+            LeaseTarget::Path { .. } | LeaseTarget::Other(Resource::Port { .. }) => {
+                descriptors.next()
+            }
+            LeaseTarget::Other(_) => None,
+        };
+        let mut request = request.clone();
+        let mut decided = deciding.decide_one(&request, handle.as_ref(), &leases, false);
+        if let LeaseDecision::Ask(not_given, seen) = decided {
+            decided = match ask(&not_given, &request, seen.as_ref())? {
+                PersonAnswer::Yes { term, .. } => {
+                    request.term = term;
+                    let again = deciding.decide_one(&request, handle.as_ref(), &leases, true);
+                    same(again, seen.as_ref())
+                }
+                PersonAnswer::No { reason } => LeaseDecision::Refuse(DeniedLease {
+                    reason,
+                    ..not_given
+                }),
+            };
+        }
+        match decided {
+            LeaseDecision::Base => {}
+            LeaseDecision::Give(given, seen) => {
+                let lease = Lease {
+                    number,
+                    resource: given.resource,
+                    scope: Scope::Exec {
+                        number: deciding.exec,
+                    },
+                    term: given.term,
+                    uses: given.uses,
+                    reason: request.reason.chars().take(REASON).collect(),
+                    origin: deciding.origin,
+                    approver: given.approver,
+                };
+                let brings = brought(deciding.plan, &lease.resource);
+                leases.push(ScopeLease {
+                    life: LeaseLife::requested(
+                        EndingRules::of_scope(holders),
+                        lease.term,
+                        Instant::now(),
+                    ),
+                    brings: brings.map_err(failed("read what is known of a place"))?,
+                    lease,
+                    listener: handle.filter(|_| seen.is_none()),
+                    seen,
+                    mounts: Vec::new(),
+                    holders: Vec::new(),
+                    failure: None,
+                });
+            }
+            LeaseDecision::Ask(not_given, _) | LeaseDecision::Refuse(not_given) => {
+                refused.push(not_given)
+            }
+        }
+    }
+    Ok((leases, refused))
+}
+
+fn not_opened(error: &dyn std::fmt::Display) -> Reason {
+    let error = error.to_string();
+    LeaseReason::NotOpened { error }.into()
+}
+
+/// What was decided of one.
+enum LeaseDecision {
+    Base,
+    Give(LeaseTerms, Option<SeenPath>),
+    Ask(DeniedLease, Option<SeenPath>),
+    Refuse(DeniedLease),
+}
+
+/// A yes holds for what the person read.
+fn same(decided: LeaseDecision, before: Option<&SeenPath>) -> LeaseDecision {
+    match decided {
+        LeaseDecision::Give(given, seen)
+            if seen.as_ref().map(|seen| (&seen.path, seen.identity))
+                != before.map(|seen| (&seen.path, seen.identity)) =>
+        {
+            LeaseDecision::Refuse(DeniedLease {
+                resource: given.resource,
+                reason: LeaseReason::PathReplaced.into(),
+                ask: false,
+            })
+        }
+        other => other,
+    }
+}
+
+impl LeaseDecider<'_> {
+    fn decide_one(
+        &self,
+        request: &GrantRequest,
+        handle: Option<&OwnedFd>,
+        leases: &[ScopeLease],
+        approved: bool,
+    ) -> LeaseDecision {
+        let subject = match LeaseSubject::look(&request.wanted, handle) {
+            Ok(subject) => subject,
+            Err(refused) => {
+                let (resource, reason) = *refused;
+                return LeaseDecision::Refuse(DeniedLease {
+                    resource,
+                    reason: reason.into(),
+                    ask: false,
+                });
+            }
+        };
+        let asked = RequestedLease {
+            what: subject.wanted(),
+            term: request.term,
+            uses: request.uses,
+            scope: Scope::Exec { number: self.exec },
+            origin: self.origin,
+            approved,
+        };
+        let history = History {
+            open: leases.iter().map(|lease| lease.lease.clone()).collect(),
+            asked: 0,
+            distrusted: self.distrusted,
+            unannounced: false,
+            taint: leases
+                .iter()
+                .fold(self.taint, |taint, lease| taint.with(lease.brings)),
+        };
+        let decision = decide(self.plan, &asked, &history);
+        let LeaseSubject { resource, seen } = subject;
+        let not_given = |reason, ask| DeniedLease {
+            resource,
+            reason,
+            ask,
+        };
+        match decision {
+            Decision::Granted(given) => LeaseDecision::Give(given, seen),
+            Decision::InBase { .. } => LeaseDecision::Base,
+            Decision::Pending { reason, .. } => LeaseDecision::Ask(not_given(reason, true), seen),
+            Decision::Denied { reason } => LeaseDecision::Refuse(not_given(reason, false)),
+        }
+    }
+}
+
+/// Waits for what came of an order.
+fn answer(helper: &MountHelper) -> io::Result<MountHelperReply> {
+    loop {
+        if let Some(answer) = helper.hear()? {
+            return Ok(answer);
+        }
+        let mut fds = [PollFd::new(helper, PollFlags::IN)];
+        if poll(&mut fds, Some(&PATIENCE)).is_ok_and(|ready| ready == 0) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+    }
+}
+
+impl Supervision<'_> {
+    fn side(&mut self) -> Result<&mut ScopeState, RunError> {
+        let none = || io::Error::other("this process is not a scope");
+        self.scope
+            .as_mut()
+            .ok_or_else(|| failed("look after a scope")(none()))
+    }
+
+    /// Opens what was decided. Returns why it could not, if it could not.
+    pub(super) fn open_scope_leases(
+        &mut self,
+        leases: Vec<ScopeLease>,
+    ) -> Result<Option<Reason>, RunError> {
+        let mut leases = leases.into_iter();
+        while let Some(mut lease) = leases.next() {
+            self.drive(&mut lease, LeaseEvent::Recorded)?;
+            if let Some(reason) = lease.failure.take() {
+                for mut lease in leases {
+                    lease.abandon(&mut self.audit)?;
+                }
+                return Ok(Some(reason));
+            }
+            let side = self.side()?;
+            if let Some(at) = lease.life.until() {
+                side.deadline = Some(side.deadline.map_or(at, |known| known.min(at)));
+            }
+            side.leases.push(lease);
+        }
+        Ok(None)
+    }
+
+    /// Ends every lease of the scope. Its processes are dead: the kernel proves that nobody has
+    /// anything of a lease, or somebody outside has.
+    pub(super) fn end_scope_leases(&mut self) -> Result<(), RunError> {
+        let cause = match &self.scope {
+            Some(side) if side.ended.is_some() => "its command ended",
+            Some(side) if side.deadline.is_some_and(|at| Instant::now() >= at) => "its time was up",
+            _ => "its scope was ended",
+        };
+        for mut lease in std::mem::take(&mut self.side()?.leases) {
+            step();
+            self.drive(&mut lease, LeaseEvent::TakenBack { cause })?;
+        }
+        // With it goes the last process in the scope's mount namespace.
+        self.side()?.helper = None;
+        Ok(())
+    }
+
+    /// Takes an event of a lease, and everything that follows from it, until the lease is open or
+    /// over.
+    fn drive(&mut self, lease: &mut ScopeLease, event: LeaseEvent) -> Result<(), RunError> {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            for effect in lease.life.handle(event, Instant::now()) {
+                step();
+                events.extend(self.carry_out(lease, effect)?);
+            }
+            if events.is_empty() && lease.life.phase() == LeasePhase::Ending {
+                let due = lease.life.next().unwrap_or_else(Instant::now);
+                std::thread::sleep(due.saturating_duration_since(Instant::now()));
+                events.push_back(LeaseEvent::Tick);
+            }
+        }
+        Ok(())
+    }
+
+    /// Carries out one effect. Returns what came of it.
+    fn carry_out(
+        &mut self,
+        lease: &mut ScopeLease,
+        effect: LeaseEffect,
+    ) -> Result<Option<LeaseEvent>, RunError> {
+        let number = lease.lease.number;
+        Ok(match effect {
+            // Done by `record`, and nobody else waits for it.
+            LeaseEffect::Record | LeaseEffect::ReportOpen => None,
+            LeaseEffect::Open => {
+                lease.failure = self.open_one(lease)?;
+                Some(match lease.failure {
+                    None => LeaseEvent::Opened,
+                    Some(_) => NOT_STARTED,
+                })
+            }
+            LeaseEffect::Close { .. } => {
+                Some(self.release_by(lease, &LeaseOrder::Close { number }))
+            }
+            LeaseEffect::Leave => Some(self.release_by(lease, &LeaseOrder::Leave { number })),
+            LeaseEffect::Search { kill } => {
+                for holder in self.seek(lease, kill) {
+                    if lease.holders.iter().all(|known| known.pid != holder.pid) {
+                        lease.holders.push(holder);
+                    }
+                }
+                Some(LeaseEvent::Searched)
+            }
+            LeaseEffect::Freeze => {
+                self.ask_cage(&FromScope::Freeze)?;
+                None
+            }
+            LeaseEffect::Resume => {
+                self.ask_cage(&FromScope::Resume)?;
+                None
+            }
+            LeaseEffect::KillCage => {
+                self.ask_cage(&FromScope::EndCage)?;
+                Some(LeaseEvent::CageKilled)
+            }
+            // Holders are in the cage, where this helper does not see them.
+            LeaseEffect::Expel | LeaseEffect::GiveUpMechanism => Some(LeaseEvent::MechanismLost),
+            LeaseEffect::End { .. } => {
+                lease.record_end(effect, &mut self.audit)?;
+                step();
+                None
+            }
+        })
+    }
+
+    fn ask_cage(&mut self, report: &FromScope) -> Result<(), RunError> {
+        let link = self.side()?.link.clone();
+        link.ask(report).map_err(failed("end a lease"))
+    }
+
+    /// Opens a lease. Returns why it could not, if it could not.
+    fn open_one(&mut self, lease: &ScopeLease) -> Result<Option<Reason>, RunError> {
+        match (&lease.lease.resource, &lease.seen) {
+            (Resource::Path { .. }, Some(seen)) => self.open_path(&lease.lease, seen),
+            (Resource::Port { publish }, _) => Ok(match &lease.listener {
+                Some(listener) => {
+                    let published = self.network.publish(None, *publish, listener);
+                    published.err().map(Reason::from)
+                }
+                None => Some(NetworkReason::NotAListener.into()),
+            }),
+            _ => Ok(None),
+        }
+    }
+
+    fn open_path(&mut self, lease: &Lease, seen: &SeenPath) -> Result<Option<Reason>, RunError> {
+        let Resource::Path { path, right } = &lease.resource else {
+            return Ok(None);
+        };
+        if self.side()?.helper.is_none() {
+            let backend = backend(self.plan.isolation_level.what.isolation);
+            match backend.mount_helper(self.plan, &self.cage) {
+                Ok(helper) => self.side()?.helper = Some(helper),
+                Err(error) => return Ok(Some(not_opened(&error))),
+            }
+        }
+        step();
+        let part = match self.plan.is_locked(Path::new(path)) {
+            false => None,
+            true => {
+                let backend = backend(self.plan.isolation_level.what.isolation);
+                let cloned = backend.part(self.plan, &self.side()?.sibling, Path::new(path));
+                match cloned {
+                    Ok(part) => Some(part),
+                    Err(error) => {
+                        return Ok(Some(not_opened(&error)));
+                    }
+                }
+            }
+        };
+        step();
+        let Some(helper) = &self.side()?.helper else {
+            return Ok(None);
+        };
+        let opening = LeaseOrder::Open {
+            number: lease.number,
+            path: path.clone(),
+            from: match part {
+                Some(_) => LeasedFrom::Beside,
+                None => LeasedFrom::Host {
+                    device: seen.identity.device,
+                    inode: seen.identity.inode,
+                },
+            },
+            right: *right,
+        };
+        let given = match &part {
+            Some(part) => helper.order_with(&opening, part.as_fd()),
+            None => helper.order(&opening),
+        };
+        // Ours would be a user like any other.
+        drop(part);
+        match given.and_then(|()| answer(helper)) {
+            Ok(MountHelperReply::Opened { failed, .. }) => {
+                Ok(failed.map(|error| LeaseReason::NotOpened { error }.into()))
+            }
+            Ok(MountHelperReply::Ended { .. }) => {
+                Ok(Some(not_opened(&"the mount helper is confused")))
+            }
+            Err(error) => Ok(Some(not_opened(&format!(
+                "the mount helper is gone: {error}"
+            )))),
+        }
+    }
+
+    /// Who in the cage uses a lease of the scope's.
+    fn seek(&self, lease: &ScopeLease, kill: bool) -> Vec<Holder> {
+        let (Some(side), Resource::Path { path, .. }) = (&self.scope, &lease.lease.resource) else {
+            return Vec::new();
+        };
+        let backend = backend(self.plan.isolation_level.what.isolation);
+        let sought = Sought {
+            mounts: &lease.mounts,
+            path,
+            kill,
+        };
+        // Who cannot be looked for is not found.
+        let found = backend.seek(self.plan, &side.sibling, &sought);
+        found.unwrap_or_default()
+    }
+
+    /// What came of an order to end a lease.
+    fn release_by(&mut self, lease: &mut ScopeLease, order: &LeaseOrder) -> LeaseEvent {
+        if lease.seen.is_none() {
+            // A part of the scope's plan, which went with its processes.
+            return LeaseEvent::Released(ironcage_lease::life::Release::Revoked);
+        }
+        let helper = self.scope.as_ref().and_then(|side| side.helper.as_ref());
+        let Some(helper) = helper else {
+            return LeaseEvent::MechanismLost;
+        };
+        match helper.order(order).and_then(|()| answer(helper)) {
+            Ok(MountHelperReply::Ended {
+                progress, mounts, ..
+            }) => {
+                lease.mounts = mounts;
+                LeaseEvent::Released(release(progress))
+            }
+            Ok(MountHelperReply::Opened { .. }) | Err(_) => LeaseEvent::MechanismLost,
+        }
+    }
+}

@@ -1,0 +1,689 @@
+//! The supervisor's loop: one thread, one `poll`, until the cage is gone.
+
+use crate::RunError;
+use crate::audit_writer::AuditWriter;
+use crate::background::Background;
+use crate::channels::{ChannelEvent, Channels};
+use crate::children::{ChildEvent, ChildSpawner, Children, ParentLink};
+use crate::control::Control;
+use crate::denials::Denials;
+use crate::execs::{ExecEvent, Execs};
+use crate::intents::{IntentEvent, Intents};
+use crate::leases::{Leases, RequestPace};
+use crate::limits::Limits;
+use crate::network::{DenialLine, DenyingResolver, Network, NetworkEvent, SocketProxy};
+use crate::output::{Output, OutputReady};
+use crate::permission_requests::PermissionRequests;
+use crate::prompting::Prompting;
+use crate::request_reader::RequestReader;
+use crate::run::Permanent;
+use crate::scope::{ScopeEvent, ScopeState, Scopes};
+use crate::streams::{JoinedStreams, Terminal};
+use crate::taint::CageTaint;
+use ironcage_backend::{Cage, FromInit, StartError};
+use ironcage_control::RuntimeDir;
+use ironcage_model::{Ending, EventKind};
+use ironcage_plan::BoundPlan;
+use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
+use ironcage_sys::rustix::io::Errno;
+use ironcage_sys::rustix::process::{Signal, getpid, kill_process};
+use ironcage_sys::rustix::stdio;
+use ironcage_sys::signals;
+use ironcage_terminal as terminal;
+use ironcage_terminal::relay::{Relay, Waits};
+use ironcage_watchdog::StorageBaseline;
+use libc::{
+    SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2, SIGWINCH,
+};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Signals that are passed on to the command.
+const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGTERM];
+/// Rounds of passing output on before a stop: more than a terminal holds.
+const DRAIN: u32 = 64;
+/// How long a command may take to end when its supervisor is told to.
+const GRACE: Duration = Duration::from_secs(10);
+/// How often it is looked whether a sticky cage that is to end is empty.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// A cage being supervised.
+pub(crate) struct Supervision<'a> {
+    pub(crate) plan: &'a BoundPlan<'a>,
+    pub(crate) cage: Cage,
+    pub(crate) control: Control,
+    pub(crate) runtime: RuntimeDir,
+    pub(crate) output: Output,
+    /// Who waits for the command to be executed, where it is in the background.
+    pub(crate) background: Option<Background>,
+    pub(crate) in_background: bool,
+    pub(crate) audit: AuditWriter,
+    pub(crate) denials: Denials,
+    pub(crate) network: Network,
+    /// Of a cage without a network.
+    pub(crate) resolver: Option<DenyingResolver>,
+    pub(crate) denial_line: Option<&'a DenialLine<'a>>,
+    pub(crate) limits: Limits,
+    pub(crate) leases: Leases,
+    /// How fast others than the operator may ask for something.
+    pub(crate) requests: RequestPace,
+    pub(crate) permission_requests: PermissionRequests,
+    pub(crate) execs: Execs,
+    pub(crate) request_reader: RequestReader,
+    /// What the model says that the agent is about to do.
+    pub(crate) intents: Intents<'a>,
+    pub(crate) prompting: Prompting,
+    pub(crate) scopes: Scopes,
+    /// What there is besides where this is a scope's supervisor.
+    pub(crate) scope: Option<ScopeState>,
+    pub(crate) channels: Channels,
+    /// What the cage may have come into contact with.
+    pub(crate) taint: CageTaint,
+    pub(crate) children: Children,
+    pub(crate) child_spawner: Option<&'a ChildSpawner<'a>>,
+    /// Who writes what is approved for good to the user's policy.
+    pub(crate) permanent: Option<&'a Permanent<'a>>,
+    /// What it has of its parent, where this is a child's supervisor.
+    pub(crate) parent: Option<ParentLink>,
+    signals: OwnedFd,
+    pub(crate) input: Option<Relay<'static>>,
+    pub(crate) outputs: Vec<Relay<'static>>,
+    pub(crate) terminal: Option<Terminal>,
+    pub(crate) status: Option<i32>,
+    pub(crate) not_executed: Option<i32>,
+    pub(crate) failure: Option<StartError>,
+}
+/// Which descriptor of the poll set is which.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// A message of PID 1.
+    InitMessage,
+    /// The end of PID 1.
+    InitExit,
+    /// A system call that the filter denied.
+    DeniedCall,
+    /// A message of the egress proxy.
+    Proxy,
+    /// A name that was looked up in a cage without a network, or a report about such.
+    Resolver,
+    Signals,
+    Input,
+    /// A stream of the command's.
+    Output(usize),
+    /// The end of whoever reads that stream.
+    OutputSink(usize),
+    CapturedOutput(OutputReady),
+    /// A connection to the control socket.
+    ControlSocket,
+    /// A message of who is connected there.
+    ControlClient(u64),
+    /// A connection to the proxy of a host socket.
+    SocketProxy(usize),
+    MountHelper,
+    /// A report of a scope's supervisor.
+    Scope(u32),
+    /// In a scope's supervisor: a word of the cage's.
+    ScopeLink,
+    /// A connection to the socket for permission requests, which nobody reads yet.
+    RequestSocket,
+    RequestReader,
+    /// The end of the program that tells a person of permission requests.
+    Notifier(u32),
+    Prompt,
+    Child(u64),
+    ChildExit(u64),
+    Parent,
+    Channel(u32),
+}
+
+pub(crate) fn failed(action: &'static str) -> impl FnOnce(std::io::Error) -> RunError {
+    move |source| RunError::Supervise { action, source }
+}
+
+/// What supervision begins with.
+pub(crate) struct SupervisionSetup<'a> {
+    pub(crate) plan: &'a BoundPlan<'a>,
+    pub(crate) cage: Cage,
+    pub(crate) baseline: StorageBaseline,
+    pub(crate) joined: JoinedStreams,
+    pub(crate) control: Control,
+    pub(crate) runtime: RuntimeDir,
+    pub(crate) background: Option<Background>,
+    pub(crate) audit: AuditWriter,
+    pub(crate) sockets: Vec<SocketProxy>,
+    pub(crate) execs: Execs,
+    pub(crate) request_reader: RequestReader,
+    pub(crate) scope: Option<ScopeState>,
+    pub(crate) permanent: Option<&'a Permanent<'a>>,
+    pub(crate) child_spawner: Option<&'a ChildSpawner<'a>>,
+    pub(crate) parent: Option<ParentLink>,
+    pub(crate) denial_line: Option<&'a DenialLine<'a>>,
+}
+
+impl<'a> Supervision<'a> {
+    pub(crate) fn new(beginning: SupervisionSetup<'a>) -> Result<Self, RunError> {
+        let now = Instant::now();
+        let SupervisionSetup {
+            plan,
+            mut cage,
+            baseline,
+            joined,
+            control,
+            runtime,
+            background,
+            audit,
+            sockets,
+            execs,
+            request_reader,
+            scope,
+            child_spawner,
+            permanent,
+            parent,
+            denial_line,
+        } = beginning;
+        let resolver = cage
+            .take_resolver()
+            .map(|socket| DenyingResolver::new(socket, now));
+        let init = cage.pid().as_raw_nonzero().get().unsigned_abs();
+        let limits = Limits::new(plan, &cage, baseline, now)?;
+        let network = Network::new(plan.network.as_ref(), cage.take_proxy(), sockets, now);
+        let mut caught = FORWARDED.to_vec();
+        if joined.terminal.is_some() {
+            caught.push(SIGWINCH);
+        } else {
+            caught.push(SIGTSTP);
+        }
+        // In the background, reading or changing the terminal fails instead of stopping us.
+        signals::block(&[SIGTTIN, SIGTTOU]).map_err(failed("block signals"))?;
+        let signals = signals::catch(&caught).map_err(failed("catch signals"))?;
+        let questions = plan.leases.as_ref().map(|leases| &leases.questions);
+        let supervision = Supervision {
+            plan,
+            limits,
+            leases: Leases::default(),
+            requests: RequestPace::default(),
+            permission_requests: PermissionRequests::new(questions),
+            execs,
+            request_reader,
+            intents: Intents::new(plan.leases.as_ref()),
+            prompting: Prompting::default(),
+            scopes: Scopes::default(),
+            scope,
+            channels: Channels::new(plan.channels),
+            taint: CageTaint::default(),
+            children: Children::new(plan.children),
+            child_spawner,
+            permanent,
+            parent,
+            signals,
+            denials: Denials::new(init, plan, now),
+            network,
+            resolver,
+            denial_line,
+            input: joined.input,
+            outputs: joined.outputs,
+            terminal: joined.terminal,
+            output: joined.output,
+            control,
+            runtime,
+            in_background: background.is_some(),
+            background,
+            cage,
+            audit,
+            status: None,
+            not_executed: None,
+            failure: None,
+        };
+        supervision
+            .be_counted()
+            .map_err(failed("have what this cage uses counted"))?;
+        Ok(supervision)
+    }
+
+    /// Whether the cage's own command is over, or never was.
+    pub(crate) fn command_is_over(&self) -> bool {
+        self.status.is_some() || self.plan.command.argv.is_empty()
+    }
+
+    /// Until the command is gone and everything that it wrote has been passed on.
+    pub(crate) fn watch(&mut self) -> Result<Ending, RunError> {
+        let mut gone = false;
+        let mut dead = false;
+        if self.plan.command.argv.is_empty() {
+            gone |= !self.announce();
+        }
+        loop {
+            let now = Instant::now();
+            let mut outputs = self.outputs.iter();
+            if gone
+                && outputs.all(|output| output.is_done() || output.has_run_dry(now))
+                && self.output.is_done()
+            {
+                return Ok(self.ending());
+            }
+            let pause = self.denials.pause(now);
+            let ready = self.wait(gone, dead, pause)?;
+            let now = Instant::now();
+            let was_dead = dead;
+            for source in ready {
+                // PID 1 is the last to go.
+                dead |= source == Source::InitExit;
+                gone |= self.handle(source, now)?;
+            }
+            if !gone {
+                self.look_at_leases(now)?;
+                self.look_at_taint(now)?;
+                self.look_at_questions(now)?;
+                self.intent_event(IntentEvent::Tick, now)?;
+                self.look_at_prompt(now);
+                self.look_at_denials(now);
+            }
+            if gone {
+                self.close_prompt(now);
+                self.hide_status();
+            }
+            // When PID 1 has said that the command is over, it is exiting, and the kernel ends
+            // the rest: the streams come to their end while it does.
+            if !gone && self.must_end(now)? {
+                self.cage.kill();
+                gone = true;
+                dead = true;
+            }
+            self.output.cut_off(now);
+            if dead && !was_dead {
+                for output in &mut self.outputs {
+                    output.take_only_what_is_there(now);
+                }
+            }
+            // What they have passed on can now come to its end.
+            for output in &mut self.outputs {
+                if output.is_done() || output.has_run_dry(now) {
+                    output.break_off();
+                }
+            }
+        }
+    }
+
+    /// Whether a limit, or somebody's wish, ends the cage now.
+    fn must_end(&mut self, now: Instant) -> Result<bool, RunError> {
+        if self.scope.as_ref().is_some_and(|scope| scope.is_over(now)) {
+            return Ok(true);
+        }
+        self.exec_event(ExecEvent::Tick, now)?;
+        if let Some(deadline) = self.control.stop_deadline() {
+            let empty = self.plan.sticky && self.limits.is_empty();
+            if now >= deadline || empty {
+                return Ok(true);
+            }
+        }
+        if self.scopes.writes() || self.children.is_any() {
+            // Somebody is at work beside the cage.
+            self.sign_of_life(now);
+        }
+        self.look_at_limits(now)?;
+        Ok(self.limits.hit().is_some())
+    }
+
+    /// Asks the command to end; later it is killed.
+    pub(crate) fn begin_stop(&mut self, grace: Duration, now: Instant) {
+        // What the user has stopped cannot hear that it is to end.
+        let grace = match self.is_frozen() {
+            true => Duration::ZERO,
+            false => grace,
+        };
+        let deadline = now.checked_add(grace).unwrap_or(now);
+        // Who asks again may only shorten it.
+        let deadline = self
+            .control
+            .stop_deadline()
+            .map_or(deadline, |at| at.min(deadline));
+        self.control.stop_by(deadline);
+        // A cage that is just ending needs no signal any more.
+        let _ = match self.plan.sticky {
+            true => self.cage.signal_all(SIGTERM),
+            false => self.cage.signal(SIGTERM),
+        };
+        if !self.is_held() {
+            let _ = self.cage.resume();
+        }
+    }
+
+    /// Tells who started the cage in the background that it runs. `false` when they are gone.
+    fn announce(&mut self) -> bool {
+        let Some(background) = self.background.take() else {
+            return true;
+        };
+        let told = background.announce(self.control.id()).is_ok();
+        if !told {
+            self.control.stop_by(Instant::now());
+            self.cage.kill();
+        }
+        told
+    }
+
+    /// Waits for something to do.
+    fn wait(
+        &self,
+        gone: bool,
+        dead: bool,
+        pause: Option<Instant>,
+    ) -> Result<Vec<Source>, RunError> {
+        let mut sources = Vec::with_capacity(12);
+        let mut fds = Vec::with_capacity(12);
+        let mut add = |source, fd, flags| {
+            sources.push(source);
+            fds.push(PollFd::from_borrowed_fd(fd, flags));
+        };
+        if !dead {
+            add(Source::InitExit, self.cage.pidfd(), PollFlags::IN);
+        }
+        if !gone {
+            add(Source::InitMessage, self.cage.control(), PollFlags::IN);
+            if let (Some(listener), None) = (self.cage.listener(), pause) {
+                add(Source::DeniedCall, listener, PollFlags::IN);
+            }
+            if self.prompting.is_open() {
+                add(Source::Prompt, stdio::stdin(), PollFlags::IN);
+            } else if let Some((_, fd, flags)) = self.input.as_ref().and_then(Relay::interest) {
+                add(Source::Input, fd, flags);
+            }
+        }
+        if let Some((proxy, sockets)) = self.network.descriptors(Instant::now()) {
+            add(Source::Proxy, proxy, PollFlags::IN);
+            for (index, socket) in sockets {
+                add(Source::SocketProxy(index), socket, PollFlags::IN);
+            }
+        }
+        let resolver = self.resolver.as_ref();
+        if let Some(resolver) = resolver.and_then(|resolver| resolver.descriptor(Instant::now())) {
+            add(Source::Resolver, resolver, PollFlags::IN);
+        }
+        add(Source::Signals, self.signals.as_fd(), PollFlags::IN);
+        for (index, stream) in self.outputs.iter().enumerate() {
+            let interest = stream.interest();
+            if let Some((_, fd, flags)) = interest {
+                add(Source::Output(index), fd, flags);
+            }
+            if let (Some((Waits::Source, ..)), Some(sink)) = (interest, stream.watched_sink()) {
+                add(Source::OutputSink(index), sink, PollFlags::empty());
+            }
+        }
+        for (spot, fd, flags) in self.output.interests() {
+            add(Source::CapturedOutput(spot), fd, flags);
+        }
+        if let Some(listener) = self.control.listener() {
+            add(Source::ControlSocket, listener, PollFlags::IN);
+        }
+        for (key, client) in self.control.clients() {
+            add(Source::ControlClient(key), client, PollFlags::IN);
+        }
+        if let Some(helper) = self.leases.helper() {
+            add(Source::MountHelper, helper, PollFlags::IN);
+        }
+        if let Some(listener) = self.request_reader.unattended().filter(|_| !gone) {
+            add(Source::RequestSocket, listener, PollFlags::IN);
+        }
+        for (serial, notifier) in self.permission_requests.notifiers() {
+            add(Source::Notifier(serial), notifier, PollFlags::IN);
+        }
+        if let Some(reader) = self.request_reader.reader() {
+            add(Source::RequestReader, reader, PollFlags::IN);
+        }
+        for (number, reports) in self.scopes.reports() {
+            add(Source::Scope(number), reports, PollFlags::IN);
+        }
+        for (serial, socket) in self.channels.sockets() {
+            add(Source::Channel(serial), socket, PollFlags::IN);
+        }
+        for (ticket, link) in self.children.links() {
+            add(Source::Child(ticket), link, PollFlags::IN);
+        }
+        for (ticket, pidfd) in self.children.ends() {
+            add(Source::ChildExit(ticket), pidfd, PollFlags::IN);
+        }
+        if let Some(link) = self
+            .parent
+            .as_ref()
+            .filter(|_| !gone)
+            .and_then(ParentLink::link)
+        {
+            add(Source::Parent, link, PollFlags::IN);
+        }
+        if let Some(side) = self.scope.as_ref().filter(|_| !gone) {
+            add(Source::ScopeLink, side.link().as_fd(), PollFlags::IN);
+        }
+        let mut until: Vec<Instant> = self.outputs.iter().filter_map(Relay::runs_dry).collect();
+        until.extend(pause);
+        until.extend(self.network.next(Instant::now()));
+        let resolver = self.resolver.as_ref();
+        until.extend(resolver.and_then(|resolver| resolver.next(Instant::now())));
+        until.extend(self.output.next());
+        if !gone {
+            until.extend(self.limits.next());
+            until.extend(self.execs.next());
+            until.extend(self.leases.next());
+            until.extend(self.next_look_at_taint(Instant::now()));
+            until.extend(self.permission_requests.next());
+            until.extend(self.prompting.next());
+            until.extend(self.audit.denials.next());
+            until.extend(self.scope.as_ref().and_then(ScopeState::deadline));
+            let stopping = self.control.stop_deadline();
+            until.extend(stopping);
+            if stopping.is_some() && self.plan.sticky {
+                until.push(Instant::now() + LOOK);
+            }
+        }
+        let until = until.into_iter().min();
+        let timeout = until.map(|at| timespec(at.saturating_duration_since(Instant::now())));
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) => {}
+            Err(Errno::INTR) => return Ok(Vec::new()),
+            Err(error) => return Err(failed("wait for the cage")(error.into())),
+        }
+        Ok(sources
+            .into_iter()
+            .zip(&fds)
+            .filter(|(_, fd)| !fd.revents().is_empty())
+            .map(|(source, _)| source)
+            .collect())
+    }
+
+    /// Acts on one descriptor. `true` when the cage is gone.
+    fn handle(&mut self, source: Source, now: Instant) -> Result<bool, RunError> {
+        match source {
+            Source::InitMessage => return self.hear(now),
+            // Whatever PID 1 still had to say is in the socket.
+            Source::InitExit => {
+                while !self.hear(now)? {}
+                return Ok(true);
+            }
+            Source::DeniedCall => self.answer_calls(now)?,
+            Source::Proxy => self.network_event(NetworkEvent::ProxyReady, now)?,
+            Source::Resolver => self.hear_resolver(now)?,
+            Source::Signals => self.take_signals(now)?,
+            Source::Input => {
+                if self.input.as_mut().is_some_and(Relay::advance) {
+                    self.sign_of_life(now);
+                }
+            }
+            Source::Output(index) => {
+                if self.outputs.get_mut(index).is_some_and(Relay::advance) {
+                    self.sign_of_life(now);
+                    self.prompting.drew();
+                }
+            }
+            Source::OutputSink(index) => {
+                if let Some(stream) = self.outputs.get_mut(index) {
+                    stream.break_off();
+                }
+            }
+            Source::CapturedOutput(spot) => {
+                if self.output.advance(spot, now) {
+                    self.sign_of_life(now);
+                }
+            }
+            Source::ControlSocket => {
+                for reason in self.control.accept() {
+                    self.audit.write(EventKind::PeerRefused { reason })?;
+                }
+            }
+            Source::SocketProxy(index) => {
+                self.network_event(NetworkEvent::SocketReady(index), now)?;
+            }
+            Source::ControlClient(key) => self.serve(key, now)?,
+            Source::MountHelper => self.hear_helper(now)?,
+            Source::Scope(number) => self.scope_event(ScopeEvent::Report(number), now)?,
+            Source::RequestSocket => self.start_reader(),
+            Source::Notifier(serial) => self.notifier_ended(serial)?,
+            Source::Prompt => self.hear_prompt(now)?,
+            Source::RequestReader => self.reader_message(now)?,
+            Source::Child(ticket) => self.child_event(ChildEvent::Message(ticket), now)?,
+            Source::ChildExit(ticket) => self.child_event(ChildEvent::Exited(ticket), now)?,
+            Source::Parent => self.hear_parent(now)?,
+            Source::Channel(serial) => self.channel_event(ChannelEvent::Ready { serial }, now)?,
+            Source::ScopeLink => {
+                if let Some(side) = &self.scope {
+                    side.link().hear();
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    fn take_signals(&mut self, now: Instant) -> Result<(), RunError> {
+        while let Some(signal) =
+            signals::next(self.signals.as_fd()).map_err(failed("read a signal"))?
+        {
+            match (signal, &self.terminal) {
+                (SIGTSTP, None) => self.stop_with_cage(),
+                (SIGWINCH, Some(_)) => {
+                    self.fit_terminal();
+                    self.draw_prompt(now);
+                }
+                // There may be no command any more that could act on it.
+                (SIGHUP | SIGINT | SIGTERM, _) if self.plan.sticky => {
+                    self.begin_stop(GRACE, now);
+                }
+                // A cage that is just ending needs no signal any more.
+                _ => drop(self.cage.signal(signal)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes one message of PID 1. `true` when there will be no more.
+    fn hear(&mut self, now: Instant) -> Result<bool, RunError> {
+        let message = self.cage.hear();
+        match message.map_err(failed("hear the cage"))? {
+            Some(FromInit::Exited { number: 0, status }) => {
+                self.status = Some(status);
+                // A sticky cage lives on, unless its command never was.
+                Ok(!self.plan.sticky || self.not_executed.is_some())
+            }
+            Some(FromInit::Exited { number, status }) => {
+                self.exec_exited(number, status, now)?;
+                Ok(false)
+            }
+            Some(FromInit::NotExecuted { number: 0, errno }) => {
+                self.not_executed = Some(errno);
+                Ok(false)
+            }
+            Some(FromInit::NotExecuted { number, errno }) => {
+                self.exec_event(ExecEvent::NotExecuted { number, errno }, now)?;
+                Ok(false)
+            }
+            Some(FromInit::Executed { number: 0 }) if self.not_executed.is_none() => {
+                Ok(!self.announce())
+            }
+            Some(FromInit::Executed { number }) => {
+                self.exec_event(ExecEvent::Executed(number), now)?;
+                Ok(false)
+            }
+            Some(FromInit::Terminal { number, controller }) => {
+                self.exec_terminal(number, &controller);
+                Ok(false)
+            }
+            Some(FromInit::Failed {
+                layer,
+                errno,
+                action,
+                code,
+            }) => {
+                self.failure = Some(StartError::Layer {
+                    layer,
+                    action,
+                    errno,
+                    code,
+                });
+                Ok(true)
+            }
+            Some(FromInit::Dialled { ticket, socket }) => {
+                self.network_event(NetworkEvent::Dialled { ticket, socket }, now)?;
+                Ok(false)
+            }
+            Some(FromInit::Stopped) => {
+                if !self.stopped_for_a_lease(now) {
+                    self.stop_with_command();
+                }
+                Ok(false)
+            }
+            Some(FromInit::Closed) | None => Ok(true),
+            Some(FromInit::Unshared | FromInit::Ready(_)) => Ok(false),
+        }
+    }
+
+    /// The command was stopped at its terminal: so are we, and with us the shell's job. Without
+    /// a terminal somebody inside stopped it, and somebody inside may let it go on.
+    fn stop_with_command(&mut self) {
+        self.close_prompt(Instant::now());
+        self.hide_status();
+        if let Some(own) = &self.terminal {
+            // What it said before it stopped, as far as the user's terminal takes it at once.
+            for _ in 0..DRAIN {
+                if !self.outputs.iter_mut().any(Relay::advance) {
+                    break;
+                }
+            }
+            let signals = self.signals.as_fd();
+            own.mode.suspend(|| signals::pending(signals));
+            terminal::copy_size(own.controller.as_fd());
+            // A cage that ended meanwhile does not go on.
+            self.let_go_on();
+        } else if self.in_background {
+            // There is no shell to which a stop would lead back: so there is none.
+            self.let_go_on();
+        }
+    }
+
+    /// The user stopped us: a cage that nobody watches must not run.
+    fn stop_with_cage(&self) {
+        let _ = self.cage.freeze();
+        // Stops here until somebody sends SIGCONT.
+        let _ = kill_process(getpid(), Signal::STOP);
+        self.let_go_on();
+    }
+
+    fn answer_calls(&mut self, now: Instant) -> Result<(), RunError> {
+        let Some(listener) = self.cage.listener() else {
+            return Ok(());
+        };
+        let events = self
+            .denials
+            .answer(listener, self.plan)
+            .map_err(failed("answer a reported system call"))?;
+        for event in events {
+            self.audit.write(event)?;
+        }
+        if self.denials.observes() {
+            self.limits.sample(&self.cage, now);
+        }
+        Ok(())
+    }
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(duration.subsec_nanos()),
+    }
+}

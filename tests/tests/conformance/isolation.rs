@@ -1,0 +1,102 @@
+//! The backends, and what each does not do.
+
+/// A backend, and the layers that have to be given up for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum IsolationLevel {
+    Namespace,
+    Oci,
+    Chroot,
+    Landlock,
+}
+
+impl IsolationLevel {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            IsolationLevel::Namespace => "namespace",
+            IsolationLevel::Oci => "oci",
+            IsolationLevel::Chroot => "chroot",
+            IsolationLevel::Landlock => "landlock",
+        }
+    }
+
+    pub(crate) fn flags(self) -> Vec<&'static str> {
+        let mut flags = vec!["--isolation", self.name()];
+        match self {
+            IsolationLevel::Namespace | IsolationLevel::Oci => {}
+            IsolationLevel::Chroot => flags.extend(["--allow-degraded", "pid-ns,uts-ns"]),
+            IsolationLevel::Landlock => {
+                flags.extend(["--allow-degraded", "user-ns,mount-ns,pid-ns,uts-ns"]);
+            }
+        }
+        flags
+    }
+}
+
+/// What a backend does not do, and why. Each holds for root and for the user.
+pub(crate) const EXCEPTIONS: &[(IsolationLevel, &str, &str)] = &[
+    (
+        IsolationLevel::Chroot,
+        "a_process_list_of_its_own",
+        "no pid namespace, and the host's list is not shown",
+    ),
+    (
+        IsolationLevel::Landlock,
+        "a_process_list_of_its_own",
+        "no pid namespace, and the host's list cannot be opened",
+    ),
+    (
+        IsolationLevel::Chroot,
+        "the_host_name_is_the_cages",
+        "no UTS namespace",
+    ),
+    (
+        IsolationLevel::Landlock,
+        "the_host_name_is_the_cages",
+        "no UTS namespace",
+    ),
+    (
+        IsolationLevel::Chroot,
+        "servers_and_clients_inside_reach_each_other",
+        "no network namespace, so sockets are refused",
+    ),
+    (
+        IsolationLevel::Landlock,
+        "servers_and_clients_inside_reach_each_other",
+        "no network namespace, so sockets are refused",
+    ),
+    (
+        IsolationLevel::Landlock,
+        "what_is_written_is_kept_aside_unless_the_real_files_are_asked_for",
+        "no mounts, so no copy-on-write view: the start says so and does nothing",
+    ),
+    (
+        IsolationLevel::Landlock,
+        "a_protected_file_cannot_be_written",
+        "Landlock has no rule that takes away below one that gives",
+    ),
+    (
+        IsolationLevel::Landlock,
+        "a_hidden_file_cannot_be_read",
+        "Landlock has no rule that takes away below one that gives",
+    ),
+    (
+        IsolationLevel::Landlock,
+        "what_is_not_granted_cannot_be_told_from_what_is_not_there",
+        "the view is the host's",
+    ),
+    (
+        IsolationLevel::Oci,
+        "a_terminal_of_its_own",
+        "crun can lose the last words of a program on a terminal, so there is none",
+    ),
+    (
+        IsolationLevel::Oci,
+        "an_exec_has_a_terminal",
+        "crun can lose the last words of a program on a terminal, so there is none",
+    ),
+    (
+        IsolationLevel::Landlock,
+        "an_exec_has_a_terminal",
+        "opening a terminal would open the user's own",
+    ),
+];

@@ -1,0 +1,302 @@
+//! Container images: from a real registry and from archives to cages, and what is refused on the way.
+
+use ironcage_tests::{Ran, Running, Stage, both};
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const DEADLINE: Duration = Duration::from_secs(180);
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a path in UTF-8")
+}
+
+#[track_caller]
+fn image(stage: &Stage, args: &[&str]) -> Ran {
+    let args = ["image"].iter().chain(args);
+    Running::start(&mut stage.ironcage(args)).finish(DEADLINE)
+}
+
+/// A tool of the field, as whoever runs the tests.
+#[track_caller]
+fn tool(program: &str, args: &[&str]) {
+    let output = Command::new(program).args(args).output();
+    let output =
+        output.unwrap_or_else(|error| panic!("{program}: {error}; ./scripts/test installs it"));
+    let shown = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {args:?}: {shown}");
+}
+
+/// An OCI layout with one image of two layers, made by umoci: a small system, then a file on top of it.
+struct Layout {
+    directory: tempfile::TempDir,
+}
+
+impl Layout {
+    fn new() -> Layout {
+        let directory = tempfile::tempdir().expect("a directory");
+        let layout = Layout { directory };
+        let root = layout.path("root");
+        for name in ["bin", "etc", "opt/app"] {
+            fs::create_dir_all(root.join(name)).expect("made");
+        }
+        fs::copy("/bin/busybox", root.join("bin/busybox")).expect("busybox-static");
+        for name in ["sh", "ls", "cat", "id", "echo", "mkdir", "touch"] {
+            std::os::unix::fs::symlink("busybox", root.join("bin").join(name)).expect("linked");
+        }
+        fs::write(root.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n").expect("written");
+        fs::write(root.join("etc/release"), "lower\n").expect("written");
+        fs::write(root.join("etc/gone"), "lower\n").expect("written");
+        let upper = layout.path("upper");
+        fs::create_dir_all(&upper).expect("made");
+        fs::write(upper.join("release"), "upper\n").expect("written");
+        // More than one chunk of a download.
+        let noise: Vec<u8> = (0..6_000_000_u32)
+            .flat_map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes())
+            .collect();
+        fs::write(upper.join("noise"), noise).expect("written");
+        let oci = layout.path("oci");
+        let (oci, name) = (text(&oci), format!("{}:small", text(&oci)));
+        tool("umoci", &["init", "--layout", oci]);
+        tool("umoci", &["new", "--image", &name]);
+        tool(
+            "umoci",
+            &["insert", "--rootless", "--image", &name, text(&root), "/"],
+        );
+        tool(
+            "umoci",
+            &[
+                "insert",
+                "--rootless",
+                "--image",
+                &name,
+                text(&upper),
+                "/etc",
+            ],
+        );
+        tool(
+            "umoci",
+            &[
+                "insert",
+                "--rootless",
+                "--image",
+                &name,
+                "--whiteout",
+                "/etc/gone",
+            ],
+        );
+        let config = [
+            "--config.env",
+            "GREETING=hello",
+            "--config.entrypoint",
+            "/bin/sh",
+            "--config.cmd",
+            "-c",
+            "--config.cmd",
+            "echo default",
+        ];
+        tool(
+            "umoci",
+            &[&["config", "--image", &name][..], &config].concat(),
+        );
+        layout
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// The image in the layout, as skopeo names it.
+    fn source(&self) -> String {
+        format!("oci:{}:small", text(&self.path("oci")))
+    }
+
+    /// The same as `docker save` writes it, where everybody can read it.
+    fn saved(&self) -> PathBuf {
+        let path = self.path("saved.tar");
+        let to = format!("docker-archive:{}:small:1", text(&path));
+        tool("skopeo", &["copy", "--quiet", &self.source(), &to]);
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(self.directory.path(), open).expect("opened");
+        path
+    }
+}
+
+/// Debian's docker-registry on the loopback.
+struct Registry {
+    port: u16,
+    process: Child,
+    _storage: tempfile::TempDir,
+}
+
+impl Registry {
+    fn start() -> Registry {
+        let storage = tempfile::tempdir().expect("a directory");
+        let port = TcpListener::bind("127.0.0.1:0")
+            .and_then(|listener| listener.local_addr())
+            .expect("a port")
+            .port();
+        let config = storage.path().join("config.yml");
+        let settings = format!(
+            "version: 0.1\nstorage:\n  filesystem:\n    rootdirectory: {}\nhttp:\n  addr: 127.0.0.1:{port}\n",
+            text(storage.path())
+        );
+        fs::write(&config, settings).expect("written");
+        let mut process = Command::new("docker-registry")
+            .args(["serve", text(&config)])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("docker-registry");
+        let begun = Instant::now();
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(
+                process.try_wait().expect("waited").is_none(),
+                "docker-registry ended"
+            );
+            assert!(
+                begun.elapsed() < DEADLINE,
+                "docker-registry does not listen"
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Registry {
+            port,
+            process,
+            _storage: storage,
+        }
+    }
+
+    fn image(&self) -> String {
+        format!("127.0.0.1:{}/team/small:1", self.port)
+    }
+
+    fn push(&self, layout: &Layout) {
+        let to = format!("docker://{}", self.image());
+        tool(
+            "skopeo",
+            &[
+                "copy",
+                "--quiet",
+                "--dest-tls-verify=false",
+                &layout.source(),
+                &to,
+            ],
+        );
+    }
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// What is left in a part of the store.
+fn left(stage: &Stage, part: &str) -> usize {
+    let path = stage.state().join("ironcage/images").join(part);
+    fs::read_dir(path).map_or(0, |entries| entries.count())
+}
+
+both! {
+    fn an_archive_becomes_the_system_of_a_cage(stage) {
+        let layout = Layout::new();
+        let loaded = image(stage, &["load", text(&layout.saved())]).ok().stdout();
+        assert!(loaded.starts_with("small:1  "), "{loaded}");
+        stage.write(stage.project().join("mine"), "workspace\n");
+        let look = "cat /etc/release mine; id; echo $GREETING; ls /etc/gone /usr/bin/env; echo x > made; echo y > /opt/app/y";
+        // The entry point is the shell.
+        let ran = stage.run(&["-q", "--image", "small:1"], &["-c", look]);
+        let seen = ran.stdout();
+        assert!(seen.starts_with("upper\nworkspace\nuid=1000(agent)") && seen.contains("hello"), "{ran:?}");
+        for absent in ["/etc/gone: No such file", "/usr/bin/env: No such file", "/opt/app/y: Read-only file system"] {
+            assert!(ran.stderr.contains(absent), "{absent}: {ran:?}");
+        }
+        assert!(!stage.project().join("made").exists(), "it is in the pending change");
+        // On the host the same programs are there.
+        stage.sh("ls /usr/bin/env").ok();
+        // Without a command it is the image's own.
+        assert_eq!(stage.run(&["-q", "--image", "small:1"], &[]).ok().stdout(), "default\n");
+        // With another image, or none of that name, it says what to do.
+        stage.run(&["-q", "--image", "127.0.0.1:1/none:1"], &["-c", "true"]).ended(125).says("cannot pull");
+    }
+
+    fn a_running_cage_keeps_its_image(stage) {
+        let layout = Layout::new();
+        image(stage, &["load", text(&layout.saved())]).ok();
+        let mut command = stage.cage(&["-q", "--image", "small:1"], &["-c", "echo ready; cat"]);
+        let mut running = Running::start(command.stdin(Stdio::piped()));
+        let (mut first, mut output) = ([0_u8; 6], running.stdout());
+        std::io::Read::read_exact(&mut output, &mut first).expect("ready");
+        image(stage, &["rm", "small:1"]).ended(125).says("a running cage uses it");
+        image(stage, &["prune", "--all"]).ok();
+        assert_eq!(left(stage, "images"), 1);
+        drop(running.stdin());
+        running.finish(DEADLINE).ok();
+        image(stage, &["rm", "small:1"]).ok();
+        for part in ["images", "names", "layers", "roots", "blobs", "temporary"] {
+            assert_eq!(left(stage, part), 0, "{part}");
+        }
+    }
+
+    fn an_image_is_pulled_from_a_registry_also_after_a_kill(stage) {
+        let (layout, registry) = (Layout::new(), Registry::start());
+        registry.push(&layout);
+        let name = registry.image();
+        // TLS is left out for this machine only, and only by word.
+        image(stage, &["pull", &name]).ended(125);
+        image(stage, &["pull", "--insecure", "registry.example/team/small:1"]).ended(125).says("not on this machine");
+        for wait in [5, 40, 160] {
+            let running = Running::start(&mut stage.ironcage(["image", "pull", "--insecure", &name]));
+            std::thread::sleep(Duration::from_millis(wait));
+            running.signal(rustix::process::Signal::KILL);
+            running.finish(DEADLINE);
+        }
+        let pulled = image(stage, &["pull", "--insecure", &name]).ok().stdout();
+        assert!(pulled.contains("3 layers"), "{pulled}");
+        let ran = stage.run(&["-q", "--image", &name], &["-c", "cat /etc/release"]).ok();
+        assert_eq!(ran.stdout(), "upper\n");
+        // What the kills left goes, and the image stays.
+        image(stage, &["prune"]).ok();
+        assert_eq!((left(stage, "temporary"), left(stage, "partial"), left(stage, "images")), (0, 0, 1));
+        // What skopeo reads again is the same image.
+        let archive = stage.base().join("exported.tar");
+        image(stage, &["export", &name, "-o", text(&archive)]).ok();
+        // A rename would replace a link or a device.
+        let link = stage.base().join("link.tar");
+        std::os::unix::fs::symlink(&archive, &link).expect("a link");
+        image(stage, &["export", &name, "-o", text(&link)]).ended(125).says("not a regular file");
+        assert!(link.is_symlink());
+        let exported = format!("oci-archive:{}", text(&archive));
+        tool("skopeo", &["inspect", "--raw", &exported]);
+        image(stage, &["rm", &name]).ok();
+        image(stage, &["load", text(&archive)]).ok();
+        stage.run(&["-q", "--image", &name], &["-c", "true"]).ok();
+    }
+
+    fn a_hostile_archive_leaves_nothing(stage) {
+        let canary = stage.base().join("canary");
+        stage.write(&canary, "untouched");
+        let archive = stage.base().join("hostile.tar");
+        let script = r#"
+import io, sys, tarfile
+with tarfile.open(sys.argv[1], "w") as archive:
+    link = tarfile.TarInfo("out"); link.type = tarfile.SYMTYPE; link.linkname = sys.argv[2]; archive.addfile(link)
+    data = b"overwritten"
+    for name in ["out/canary", "../canary", "manifest.json"]:
+        entry = tarfile.TarInfo(name); entry.size = len(data); archive.addfile(entry, io.BytesIO(data))
+"#;
+        let base = text(stage.base()).to_owned();
+        let mut python = stage.outside("python3");
+        Running::start(python.args(["-c", script, text(&archive), &base])).finish(DEADLINE).ok();
+        image(stage, &["load", text(&archive)]).ended(125);
+        assert_eq!(fs::read_to_string(&canary).expect("the canary"), "untouched");
+        for part in ["images", "layers", "roots", "blobs", "temporary"] {
+            assert_eq!(left(stage, part), 0, "{part}");
+        }
+    }
+}
