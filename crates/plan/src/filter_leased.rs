@@ -10,8 +10,8 @@ use ironcage_policy::syscalls::{Condition, SyscallAction, SyscallRule};
 const EINVAL: u16 = linux_raw_sys::errno::EINVAL as u16;
 const ENOSYS: u16 = linux_raw_sys::errno::ENOSYS as u16;
 const ENOPROTOOPT: u16 = linux_raw_sys::errno::ENOPROTOOPT as u16;
-const SOL_SOCKET: u32 = 1;
-const SO_ZEROCOPY: u32 = 60;
+const SOL_SOCKET: u32 = linux_raw_sys::net::SOL_SOCKET;
+const SO_ZEROCOPY: u32 = linux_raw_sys::net::SO_ZEROCOPY;
 
 const NO_ZERO_COPY: &[&[Condition]] = &[
     &[Condition::NotOneOf {

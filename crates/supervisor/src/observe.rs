@@ -34,10 +34,9 @@ const KNOWN: usize = 1 << 16;
 const INTERPRETERS: usize = 5;
 /// The longest path, as for the kernel.
 const PATH: usize = 4096;
-const ACCESS_MODE: u64 = 3;
-const CREATES: u64 = 0o100 | 0o1000;
-const AT_FDCWD: i32 = -100;
-const AF_UNIX: u16 = 1;
+const ACCESS_MODE: u64 = libc::O_ACCMODE as u64;
+const CREATES: u64 = (libc::O_CREAT | libc::O_TRUNC) as u64;
+const AF_UNIX: u16 = libc::AF_UNIX as u16;
 /// What PID 1 of a cage calls itself, and so does what it has forked and not yet executed.
 const INIT: &str = "ironcage-init";
 /// Beyond this the kernel does not look for an interpreter either.
@@ -278,7 +277,7 @@ impl Caller {
         // The low half of the register is the descriptor.
         let directory = named.at.map(|at| self.argument(at) as u32 as i32);
         let link = match directory {
-            None | Some(AT_FDCWD) => format!("/proc/{}/cwd", self.pid),
+            None | Some(libc::AT_FDCWD) => format!("/proc/{}/cwd", self.pid),
             Some(descriptor) => format!("/proc/{}/fd/{descriptor}", self.pid),
         };
         let base = readlink(link, Vec::new()).ok()?;

@@ -72,8 +72,9 @@ struct CloneArgs {
 /// Preconditions: the caller has one thread. The child is a copy of it, locks of other
 /// threads would stay locked for ever; so a caller with more threads is refused.
 pub fn fork(namespaces: Namespaces, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Forked> {
-    const CLONE_PIDFD: u64 = 0x1000;
-    const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+    const CLONE_PIDFD: u64 = libc::CLONE_PIDFD as u64;
+    // libc has it for glibc only.
+    const CLONE_INTO_CGROUP: u64 = linux_raw_sys::general::CLONE_INTO_CGROUP;
     if !crate::process::has_one_thread() {
         return Err(io::Error::other("fork from a process with several threads"));
     }

@@ -3,7 +3,7 @@
 use std::io;
 
 const LANDLOCK_CREATE_RULESET_VERSION: libc::c_ulong = 1;
-const SECCOMP_GET_ACTION_AVAIL: libc::c_ulong = 2;
+const SECCOMP_GET_ACTION_AVAIL: libc::c_ulong = libc::SECCOMP_GET_ACTION_AVAIL as libc::c_ulong;
 
 /// An action of a seccomp filter whose presence can be asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

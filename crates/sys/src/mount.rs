@@ -23,7 +23,7 @@ impl MountAttributes {
     pub const NO_DEVICES: MountAttributes = MountAttributes(0x4);
     /// Nothing can be executed.
     pub const NO_EXEC: MountAttributes = MountAttributes(0x8);
-    const ID_MAPPED: u64 = 0x0010_0000;
+    const ID_MAPPED: u64 = linux_raw_sys::general::MOUNT_ATTR_IDMAP as u64;
 
     /// Both sets together.
     #[must_use]
@@ -118,7 +118,8 @@ pub fn open_below(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
 
 /// `open_tree_attr` came with Linux 6.15, under one number on every architecture; libc does not
 /// name it yet.
-const SYS_OPEN_TREE_ATTR: libc::c_long = 467;
+const SYS_OPEN_TREE_ATTR: libc::c_long =
+    linux_raw_sys::general::__NR_open_tree_attr as libc::c_long;
 
 /// Set once the kernel said that it has no `open_tree_attr`.
 static NO_OPEN_TREE_ATTR: AtomicBool = AtomicBool::new(false);

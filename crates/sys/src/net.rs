@@ -43,7 +43,7 @@ pub fn loopback_up() -> io::Result<()> {
 /// process whatever becomes of its number. `None` where the kernel (before 6.5) has no such
 /// thing.
 pub fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
-    const SO_PEERPIDFD: libc::c_int = 77;
+    const SO_PEERPIDFD: libc::c_int = linux_raw_sys::net::SO_PEERPIDFD as libc::c_int;
     let mut pidfd: libc::c_int = -1;
     let mut length = size_of::<libc::c_int>() as libc::socklen_t;
     // SAFETY: the place for the answer and its length live across the call and fit each other.

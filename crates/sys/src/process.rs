@@ -234,14 +234,12 @@ pub fn set_capabilities(keep: u64) -> io::Result<()> {
         },
     )?;
     for number in (0..64_u32).filter(|number| keep & (1 << number) != 0) {
-        const PR_CAP_AMBIENT: i32 = 47;
-        const PR_CAP_AMBIENT_RAISE: i32 = 2;
         // SAFETY: prctl with plain numbers.
         check(unsafe {
             libc::syscall(
                 libc::SYS_prctl,
-                PR_CAP_AMBIENT,
-                PR_CAP_AMBIENT_RAISE,
+                libc::PR_CAP_AMBIENT,
+                libc::PR_CAP_AMBIENT_RAISE,
                 number,
                 0,
                 0,

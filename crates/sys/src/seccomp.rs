@@ -21,7 +21,7 @@ pub struct Instruction {
 /// Installs a filter on the calling process whose refusals are reported to the returned
 /// listener. The caller has no_new_privs set.
 pub fn install_with_listener(program: &[Instruction]) -> io::Result<OwnedFd> {
-    const NEW_LISTENER: libc::c_ulong = 1 << 3;
+    const NEW_LISTENER: libc::c_ulong = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
     let fd = install(program, NEW_LISTENER)?;
     // SAFETY: with that flag the call returns a fresh descriptor, which nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
@@ -38,7 +38,7 @@ fn install(program: &[Instruction], flags: libc::c_ulong) -> io::Result<i32> {
         length: libc::c_ushort,
         instructions: *const Instruction,
     }
-    const SET_MODE_FILTER: libc::c_ulong = 1;
+    const SET_MODE_FILTER: libc::c_ulong = libc::SECCOMP_SET_MODE_FILTER as libc::c_ulong;
     let length =
         u16::try_from(program.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     let program = Program {
@@ -134,7 +134,7 @@ pub fn still_waits(listener: BorrowedFd<'_>, id: u64) -> bool {
 
 /// Answers a notification. A caller that is gone by now is no error.
 pub fn answer(listener: BorrowedFd<'_>, id: u64, answer: NotificationReply) -> io::Result<()> {
-    const CONTINUE: u32 = 1;
+    const CONTINUE: u32 = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
     let mut response = Response {
         id,
         value: 0,

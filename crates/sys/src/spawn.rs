@@ -145,10 +145,9 @@ fn become_program(prepared: &SpawnArguments<'_>) -> ! {
     }
     // Everything else goes at execve: descriptors here are close-on-exec, and this makes
     // sure of those that were not.
-    const CLOSE_RANGE_CLOEXEC: u32 = 4;
     if streams.closing
         // SAFETY: plain numbers.
-        && unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, CLOSE_RANGE_CLOEXEC) } < 0
+        && unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) } < 0
     {
         fail(report, streams.failure);
     }

@@ -1,6 +1,12 @@
 //! Speculation controls and core scheduling of the calling process.
 
 use crate::check;
+// libc has these for glibc only.
+use linux_raw_sys::prctl::{
+    PR_GET_SPECULATION_CTRL, PR_SCHED_CORE, PR_SCHED_CORE_CREATE, PR_SCHED_CORE_GET,
+    PR_SCHED_CORE_SCOPE_THREAD_GROUP, PR_SET_SPECULATION_CTRL, PR_SPEC_FORCE_DISABLE,
+    PR_SPEC_INDIRECT_BRANCH, PR_SPEC_STORE_BYPASS,
+};
 use std::io;
 
 /// A way in which the processor runs ahead that a process can ask to be kept from.
@@ -13,19 +19,16 @@ pub enum Speculation {
 }
 
 impl Speculation {
-    const fn number(self) -> i32 {
+    const fn number(self) -> u32 {
         match self {
-            Speculation::StoreBypass => 0,
-            Speculation::IndirectBranch => 1,
+            Speculation::StoreBypass => PR_SPEC_STORE_BYPASS,
+            Speculation::IndirectBranch => PR_SPEC_INDIRECT_BRANCH,
         }
     }
 }
 
-const PR_SCHED_CORE: i32 = 62;
-
 /// What the kernel says of one, as a set of bits (`PR_SPEC_*`).
 pub fn speculation(kind: Speculation) -> io::Result<u32> {
-    const PR_GET_SPECULATION_CTRL: i32 = 52;
     // SAFETY: prctl with plain numbers.
     let answer = check(unsafe {
         libc::syscall(
@@ -42,8 +45,6 @@ pub fn speculation(kind: Speculation) -> io::Result<u32> {
 
 /// Keeps the calling thread, and what it forks, from one of them, for good.
 pub fn stop_speculation(kind: Speculation) -> io::Result<()> {
-    const PR_SET_SPECULATION_CTRL: i32 = 53;
-    const PR_SPEC_FORCE_DISABLE: i32 = 8;
     // SAFETY: prctl with plain numbers.
     check(unsafe {
         libc::syscall(
@@ -60,7 +61,6 @@ pub fn stop_speculation(kind: Speculation) -> io::Result<()> {
 
 /// The calling thread's core scheduling cookie: an error says that the kernel has none to give.
 pub fn core_cookie() -> io::Result<u64> {
-    const PR_SCHED_CORE_GET: i32 = 0;
     let mut cookie = 0_u64;
     // SAFETY: the kernel writes eight bytes to a place that lives across the call.
     check(unsafe {
@@ -79,8 +79,6 @@ pub fn core_cookie() -> io::Result<u64> {
 /// Gives the calling process a cookie of its own: no process without it runs on another thread
 /// of the same core at the same time. What it forks inherits it.
 pub fn take_core_cookie() -> io::Result<()> {
-    const PR_SCHED_CORE_CREATE: i32 = 1;
-    const THREAD_GROUP: i32 = 1;
     // SAFETY: prctl with plain numbers.
     check(unsafe {
         libc::syscall(
@@ -88,7 +86,7 @@ pub fn take_core_cookie() -> io::Result<()> {
             PR_SCHED_CORE,
             PR_SCHED_CORE_CREATE,
             0,
-            THREAD_GROUP,
+            PR_SCHED_CORE_SCOPE_THREAD_GROUP,
             0,
         )
     })

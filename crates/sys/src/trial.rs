@@ -333,7 +333,7 @@ fn pivot_root(directory: &CString) -> libc::c_long {
 /// A copy of the mount at `path`, with the ids of a user namespace that a child holds open.
 fn id_mapped_mount(path: &CString) -> Result<(), i32> {
     const MAP: &[u8] = b"0 100000 65536";
-    const NEW_USER: u32 = 0x1000_0000;
+    const NEW_USER: u32 = libc::CLONE_NEWUSER as u32;
     let mut ready: [RawFd; 2] = [-1; 2];
     // SAFETY: the array has room for the two descriptors.
     if unsafe { libc::pipe2(ready.as_mut_ptr(), libc::O_CLOEXEC) } < 0 {
@@ -382,7 +382,7 @@ fn map_and_copy(holder: libc::pid_t, map: &[u8], path: &CString) -> Result<(), i
     if user < 0 {
         return Err(last_errno());
     }
-    const OPEN_TREE_CLONE: libc::c_uint = 1;
+    const OPEN_TREE_CLONE: libc::c_uint = linux_raw_sys::general::OPEN_TREE_CLONE;
     // SAFETY: a C string that lives across the call.
     let copy = unsafe {
         libc::syscall(
@@ -396,7 +396,7 @@ fn map_and_copy(holder: libc::pid_t, map: &[u8], path: &CString) -> Result<(), i
         return Err(last_errno());
     }
     // `struct mount_attr`: set, clear, propagation, user namespace.
-    const MOUNT_ATTR_IDMAP: u64 = 0x0010_0000;
+    const MOUNT_ATTR_IDMAP: u64 = linux_raw_sys::general::MOUNT_ATTR_IDMAP as u64;
     let attributes: [u64; 4] = [MOUNT_ATTR_IDMAP, 0, 0, user as u64];
     // SAFETY: an empty C string and 32 bytes that live across the call.
     let changed = unsafe {
@@ -445,8 +445,8 @@ fn landlock() -> libc::c_long {
 }
 
 fn seccomp(listener: bool) -> libc::c_long {
-    const SET_MODE_FILTER: libc::c_ulong = 1;
-    const NEW_LISTENER: libc::c_ulong = 1 << 3;
+    const SET_MODE_FILTER: libc::c_ulong = libc::SECCOMP_SET_MODE_FILTER as libc::c_ulong;
+    const NEW_LISTENER: libc::c_ulong = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
     let mut allow = [libc::sock_filter {
         code: 0x06,
         jt: 0,
@@ -503,8 +503,8 @@ mod tests {
         assert_eq!(host_name(), before);
     }
 
-    const NEW_UTS: u32 = 0x0400_0000;
-    const NEW_USER: u32 = 0x1000_0000;
+    const NEW_UTS: u32 = libc::CLONE_NEWUTS as u32;
+    const NEW_USER: u32 = libc::CLONE_NEWUSER as u32;
 
     fn host_name() -> String {
         std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap()

@@ -7,19 +7,20 @@ use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::net::{
     AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
 };
+use linux_raw_sys::netlink;
 use std::io;
 use std::os::fd::OwnedFd;
 
 /// Flags of a request.
-pub(super) const REQUEST: u16 = 1;
-pub(super) const ACK: u16 = 4;
-pub(super) const EXCLUSIVE: u16 = 0x200;
-pub(super) const CREATE: u16 = 0x400;
-pub(super) const APPEND: u16 = 0x800;
+pub(super) const REQUEST: u16 = netlink::NLM_F_REQUEST as u16;
+pub(super) const ACK: u16 = netlink::NLM_F_ACK as u16;
+pub(super) const EXCLUSIVE: u16 = netlink::NLM_F_EXCL as u16;
+pub(super) const CREATE: u16 = netlink::NLM_F_CREATE as u16;
+pub(super) const APPEND: u16 = netlink::NLM_F_APPEND as u16;
 
-const NESTED: u16 = 0x8000;
+const NESTED: u16 = netlink::NLA_F_NESTED as u16;
 /// Type of the kernel's answer to a request.
-const ERROR: u16 = 2;
+const ERROR: u16 = netlink::NLMSG_ERROR as u16;
 /// Length of a message's header.
 const HEADER: usize = 16;
 

@@ -15,13 +15,12 @@ const FAMILIES: &str = "seccomp: socket families are an allow-list";
 
 const AF_NETLINK: i32 = ironcage_sys::rustix::net::AddressFamily::NETLINK.as_raw() as i32;
 const AF_PACKET: i32 = ironcage_sys::rustix::net::AddressFamily::PACKET.as_raw() as i32;
-/// rustix has no name for it.
-const AF_ALG: i32 = 38;
+const AF_ALG: i32 = ironcage_sys::attack::AF_ALG;
 const AF_VSOCK: i32 = ironcage_sys::rustix::net::AddressFamily::VSOCK.as_raw() as i32;
 const AF_INET: i32 = ironcage_sys::rustix::net::AddressFamily::INET.as_raw() as i32;
-const STREAM: i32 = 1;
-const RAW: i32 = 3;
-const SEQPACKET: i32 = 5;
+const STREAM: i32 = ironcage_sys::rustix::net::SocketType::STREAM.as_raw() as i32;
+const RAW: i32 = ironcage_sys::rustix::net::SocketType::RAW.as_raw() as i32;
+const SEQPACKET: i32 = ironcage_sys::rustix::net::SocketType::SEQPACKET.as_raw() as i32;
 
 pub(crate) const PROBES: &[Probe] = &[
     Probe {

@@ -15,6 +15,9 @@ mod surface;
 mod sweep;
 mod tty;
 
+/// The address family of kernel cryptography, for which rustix has no name.
+pub const AF_ALG: i32 = libc::AF_ALG;
+
 pub use abi::{int80_getpid, x32_getpid};
 pub use fork::{ChildEnd, CollectedChild, fork_run, fork_start, run_as_init, wait_for};
 pub use ipc::{

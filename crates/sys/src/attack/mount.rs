@@ -127,7 +127,7 @@ pub fn remount_writable(target: &CStr) -> Result<(), Errno> {
 
 /// The new way: mount_setattr that clears the read-only attribute.
 pub fn clear_read_only(target: &CStr) -> Result<(), Errno> {
-    const MOUNT_ATTR_RDONLY: u64 = 1;
+    const MOUNT_ATTR_RDONLY: u64 = linux_raw_sys::general::MOUNT_ATTR_RDONLY as u64;
     let attributes: [u64; 4] = [0, MOUNT_ATTR_RDONLY, 0, 0];
     // SAFETY: the attributes are a struct mount_attr of four 64-bit fields.
     let answer = unsafe {

@@ -52,7 +52,7 @@ pub fn ptrace_seize(pid: Pid) -> Result<(), Errno> {
 
 /// Attaches with the option that switches the tracee's seccomp filters off.
 pub fn ptrace_seize_suspending_seccomp(pid: Pid) -> Result<(), Errno> {
-    const PTRACE_O_SUSPEND_SECCOMP: libc::c_int = 1 << 21;
+    const PTRACE_O_SUSPEND_SECCOMP: libc::c_int = libc::PTRACE_O_SUSPEND_SECCOMP;
     seize(pid, PTRACE_O_SUSPEND_SECCOMP)
 }
 

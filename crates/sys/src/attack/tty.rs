@@ -7,7 +7,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 /// TIOCSTI: puts one byte into the terminal's input queue. With `high_bits`, bits above 32 are
 /// set in the request, which the kernel ignores and a careless filter compares.
 pub fn push_input(terminal: BorrowedFd<'_>, byte: u8, high_bits: bool) -> Result<(), Errno> {
-    const TIOCSTI: u64 = 0x5412;
+    #[allow(clippy::unnecessary_cast, reason = "musl has it as another type")]
+    const TIOCSTI: u64 = libc::TIOCSTI as u64;
     let request = TIOCSTI | if high_bits { 1 << 32 } else { 0 };
     // SAFETY: TIOCSTI reads one byte. The raw call keeps the upper half of the request.
     let answer = unsafe {
