@@ -1,5 +1,8 @@
 //! Why a policy cannot become a plan.
 
+mod causes;
+
+pub use causes::{NoBundle, NoCapability, NoOverlay, NoSocket};
 use ironcage_model::{Isolation, Layer, Printable, StartCode};
 use std::path::{Path, PathBuf};
 
@@ -129,7 +132,7 @@ pub enum PlanError {
         /// The directory.
         path: PathBuf,
         /// Why not.
-        why: String,
+        why: NoOverlay,
     },
     /// A working directory outside of the view.
     #[error("the working directory {} is not visible in the cage", shown(path))]
@@ -156,7 +159,7 @@ pub enum PlanError {
         /// Who names it.
         origin: String,
         /// Why not.
-        why: String,
+        why: NoCapability,
     },
     /// A socket of the host's that is not given.
     #[error("cannot use the socket {} ({origin}): {why}", Printable::new(path))]
@@ -166,7 +169,7 @@ pub enum PlanError {
         /// Who gives it.
         origin: String,
         /// Why not.
-        why: String,
+        why: NoSocket,
     },
     /// A bundle of hosts that cannot be had.
     #[error("cannot use the bundle {name} ({origin}): {why}")]
@@ -176,7 +179,7 @@ pub enum PlanError {
         /// Who names it.
         origin: String,
         /// Why not.
-        why: String,
+        why: NoBundle,
     },
     /// A protected path to be lifted that is not protected.
     #[error("cannot unprotect {} ({origin}): it is not protected", shown(path))]

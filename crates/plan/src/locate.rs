@@ -2,7 +2,7 @@
 //! item of the plan.
 
 use crate::guarded;
-use crate::plan::{Access, Plan, ViewOp};
+use crate::plan::{Access, HiddenBy, Plan, ViewOp};
 use std::path::{Path, PathBuf};
 
 /// What a path is in a cage.
@@ -65,6 +65,8 @@ pub struct Located {
     pub by: Option<PathBuf>,
     /// The path without the links of the view.
     pub path: PathBuf,
+    /// Why it is hidden, where an item of the plan hides it.
+    pub hidden_by: Option<HiddenBy>,
 }
 
 /// A link of a view can lead to another one; this many are followed.
@@ -84,6 +86,7 @@ pub fn locate(plan: &Plan, path: &Path) -> Located {
         origin: None,
         by: None,
         path: path.clone(),
+        hidden_by: None,
     };
     // Later items lie over earlier ones.
     for item in &plan.view {
@@ -91,6 +94,10 @@ pub fn locate(plan: &Plan, path: &Path) -> Located {
             continue;
         };
         found.standing = standing;
+        found.hidden_by = match item.what {
+            ViewOp::Hide { by, .. } => Some(by),
+            _ => None,
+        };
         found.origin = Some(item.origin.clone());
         found.by = Some(target);
     }

@@ -6,8 +6,8 @@ use crate::plan::{
     Plan, Scratch, Variable,
 };
 use crate::{
-    PlanError, Request, bounds, command, filter, isolation, keys, leases, network, oci, sockets,
-    taint, trust, view,
+    NoCapability, PlanError, Request, bounds, command, filter, isolation, keys, leases, network,
+    oci, sockets, taint, trust, view,
 };
 use ironcage_host::doctor::needs_consent;
 use ironcage_host::{CgroupHost, HostCaps, HostFiles, Privilege};
@@ -359,15 +359,15 @@ fn layers(policy: &Policy, host: &HostCaps) -> Result<(Vec<LayerReport>, Vec<Lay
 fn given_capabilities(policy: &Policy) -> Result<Vec<Item<crate::plan::Capability>>, PlanError> {
     let mut given = Vec::new();
     for wanted in &policy.capabilities {
-        let refuse = |why: &str| PlanError::Capability {
+        let refuse = |why: NoCapability| PlanError::Capability {
             name: wanted.value.clone(),
             origin: wanted.origin.to_string(),
-            why: why.into(),
+            why,
         };
         let known =
-            capabilities::find(&wanted.value).ok_or_else(|| refuse("unknown capability"))?;
+            capabilities::find(&wanted.value).ok_or_else(|| refuse(NoCapability::Unknown))?;
         if !known.allowed {
-            return Err(refuse(known.why));
+            return Err(refuse(NoCapability::Refused(known.why)));
         }
         given.push(Item {
             what: crate::plan::Capability {

@@ -6,7 +6,7 @@ use crate::plan::{Command, Item};
 use crate::request::AskedHost;
 use crate::seccomp::Instruction;
 use crate::sockets::{self, AllowedSocket};
-use crate::{PlanError, Request};
+use crate::{NoBundle, PlanError, Request};
 use ironcage_host::HostFiles;
 use ironcage_model::{
     AwsRule, Destination, Extent, HostName, HostRule, HttpRule, Isolation, NetworkLimits, Ports,
@@ -406,12 +406,12 @@ pub(crate) fn hosts_of(
     name: &Sourced<String>,
     asked: &[AskedHost],
 ) -> Result<Vec<Item<NetworkRule>>, PlanError> {
-    let refused = |why: String| PlanError::Bundle {
+    let refused = |why: NoBundle| PlanError::Bundle {
         name: name.value.clone(),
         origin: name.origin.to_string(),
         why,
     };
-    let bundle = bundles::find(&name.value).ok_or_else(|| refused("unknown bundle".into()))?;
+    let bundle = bundles::find(&name.value).ok_or_else(|| refused(NoBundle::Unknown))?;
     let item = |rule: HostRule, said_by: Option<&str>| Item {
         what: NetworkRule {
             rule,
@@ -427,7 +427,7 @@ pub(crate) fn hosts_of(
             .hosts
             .iter()
             .map(|host| {
-                let rule = allowed(host).map_err(|error| refused(error.to_string()))?;
+                let rule = allowed(host).map_err(|error| refused(NoBundle::InvalidHost(error)))?;
                 Ok(item(rule, None))
             })
             .collect();
@@ -438,10 +438,7 @@ pub(crate) fn hosts_of(
         .map(|host| item(host.rule.clone(), Some(&host.said_by)))
         .collect();
     if hosts.is_empty() {
-        return Err(refused(format!(
-            "{} is not installed, or has no hosts in its settings",
-            bundle.name
-        )));
+        return Err(refused(NoBundle::NoHosts(bundle.name)));
     }
     Ok(hosts)
 }

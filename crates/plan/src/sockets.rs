@@ -4,7 +4,7 @@
 //! egress proxy carries and logs each connection.
 
 use crate::plan::{Item, Plan, SupervisorFile, ViewOp};
-use crate::{PlanError, Request, bytes};
+use crate::{NoSocket, PlanError, Request, bytes};
 use ironcage_host::{HostFiles, NodeType};
 use ironcage_model::{ASK_PROGRAM, ASK_SOCKET, Extent, Mark};
 use ironcage_policy::{CeilingWhat, Policy, Sourced};
@@ -102,25 +102,23 @@ fn one(
     request: &Request,
     files: &dyn HostFiles,
 ) -> Result<Item<AllowedSocket>, PlanError> {
-    let refuse = |why: String| PlanError::Socket {
+    let refuse = |why: NoSocket| PlanError::Socket {
         path: asked.value.clone(),
         origin: asked.origin.to_string(),
         why,
     };
     let path = files
         .real(&asked.value)
-        .map_err(|error| refuse(format!("cannot find it: {error}")))?;
+        .map_err(|error| refuse(NoSocket::Missing(error)))?;
     if files.node(&path).map(|node| node.kind) != Some(NodeType::Socket) {
-        return Err(refuse("it is not a socket".into()));
+        return Err(refuse(NoSocket::OtherNode));
     }
     if request.own.paths.iter().any(|own| path.starts_with(own)) {
-        return Err(refuse("it is one of Ironcage's own sockets".into()));
+        return Err(refuse(NoSocket::Own));
     }
     let commands = commands(&path);
     if let (Some(commands), false) = (commands, request.i_know) {
-        return Err(refuse(format!(
-            "a connection to it controls {commands}; use --i-know to allow it anyway"
-        )));
+        return Err(refuse(NoSocket::Controls(commands)));
     }
     Ok(Item {
         what: AllowedSocket {

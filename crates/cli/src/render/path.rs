@@ -9,7 +9,7 @@ use crate::output::{print, wrap};
 use crate::paths;
 use ironcage_host::SystemFiles;
 use ironcage_model::Printable;
-use ironcage_plan::{Located, PathStatus, guard, locate};
+use ironcage_plan::{HiddenBy, Located, PathStatus, guard, locate};
 use std::path::{Path, PathBuf};
 
 struct PathExplanation {
@@ -125,18 +125,12 @@ fn explanation(located: &Located, workspace: &Path, home: &Path) -> PathExplanat
         ),
         PathStatus::Hidden => (
             "hidden: it exists, but its contents cannot be read.".to_owned(),
-            match located
-                .origin
-                .as_deref()
-                .and_then(|origin| origin.split_once(':'))
-            {
-                Some(("credentials" | "secret of the system", _)) => {
+            match located.hidden_by {
+                Some(HiddenBy::Credentials | HiddenBy::SystemSecret) => {
                     format!("Show it anyway: {}", give("-r", false))
                 }
-                _ if because.starts_with("Ironcage's own") => {
-                    "Nothing: no cage can see it.".to_owned()
-                }
-                _ => "Remove the entry that hides it.".to_owned(),
+                Some(HiddenBy::Ironcage) => "Nothing: no cage can see it.".to_owned(),
+                Some(HiddenBy::Policy) | None => "Remove the entry that hides it.".to_owned(),
             },
         ),
         PathStatus::Device => (

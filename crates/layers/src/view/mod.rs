@@ -363,7 +363,7 @@ impl<'a> View<'a> {
                 };
                 self.cover(target, target, set, true)
             }
-            ViewOp::Hide { target, kind } => self.hide_there(target, *kind),
+            ViewOp::Hide { target, kind, .. } => self.hide_there(target, *kind),
             ViewOp::Proc => self.attach(&self.proc, Path::new("/proc")),
             ViewOp::MaskProc { target, instead } => match (self.kind_of(target)?, instead) {
                 (None, _) => Ok(()),

@@ -35,6 +35,20 @@ pub enum NodeKind {
     File,
 }
 
+/// Why a place is hidden.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HiddenBy {
+    /// It holds credentials of a user.
+    Credentials,
+    /// It is a secret of the system.
+    SystemSecret,
+    /// It is one of Ironcage's own directories, which no cage sees.
+    Ironcage,
+    /// The policy hides it.
+    Policy,
+}
+
 /// Places on the ephemeral storage for changes that are in memory, one for each view.
 pub const MEMORY: [&str; 8] = [
     "/.hidden/changes/0",
@@ -204,6 +218,8 @@ pub enum ViewOp {
         target: PathBuf,
         /// What stands there.
         kind: NodeKind,
+        /// Why.
+        by: HiddenBy,
     },
     /// The process file system of the cage's own pid namespace, at `/proc`.
     Proc,

@@ -3,8 +3,8 @@
 
 use super::OwnPart;
 use crate::plan::{
-    Access, Command, Item, MEMORY, NodeKind, Overlaid, Owner, Variable, ViewOp, WriteRights,
-    WriteRule,
+    Access, Command, HiddenBy, Item, MEMORY, NodeKind, Overlaid, Owner, Variable, ViewOp,
+    WriteRights, WriteRule,
 };
 use crate::view::STAND_INS;
 use std::ffi::{OsStr, OsString};
@@ -82,6 +82,12 @@ fn item<T>(what: T) -> Item<T> {
 /// Accesses and kinds by their number.
 const ACCESSES: [Access; 3] = [Access::Read, Access::Write, Access::Device];
 const KINDS: [NodeKind; 2] = [NodeKind::Directory, NodeKind::File];
+const HIDDEN_BY: [HiddenBy; 4] = [
+    HiddenBy::Credentials,
+    HiddenBy::SystemSecret,
+    HiddenBy::Ironcage,
+    HiddenBy::Policy,
+];
 const OVERLAID: [Overlaid; 4] = [
     Overlaid::Workspace,
     Overlaid::Git,
@@ -221,10 +227,11 @@ impl Writer {
                 self.path(target);
                 self.one_of(&ACCESSES, access);
             }
-            ViewOp::Hide { target, kind } => {
+            ViewOp::Hide { target, kind, by } => {
                 self.0.push(b'h');
                 self.path(target);
                 self.one_of(&KINDS, kind);
+                self.one_of(&HIDDEN_BY, by);
             }
             ViewOp::Proc => self.0.push(b'P'),
             ViewOp::MaskProc { target, instead } => {
@@ -368,6 +375,7 @@ impl<'a> Reader<'a> {
             b'h' => ViewOp::Hide {
                 target: self.path()?,
                 kind: self.one_of(&KINDS)?,
+                by: self.one_of(&HIDDEN_BY)?,
             },
             b'P' => ViewOp::Proc,
             b'm' => ViewOp::MaskProc {

@@ -2,7 +2,7 @@
 
 use super::{Builder, Grant, HostAccess};
 use crate::login::PlannedLogin;
-use crate::plan::{Access, Item, KeptPlace, NodeKind, ViewOp, WriteRights};
+use crate::plan::{Access, HiddenBy, Item, KeptPlace, NodeKind, ViewOp, WriteRights};
 use crate::toolchains::{Shape, ToolchainSet};
 use crate::{PlanError, persistent_state, workspace};
 use ironcage_host::NodeType;
@@ -186,7 +186,7 @@ impl Builder<'_> {
             self.push(op, part.origin);
         }
         for (path, why) in credentials {
-            self.hide(&path, format!("credentials: {why}"));
+            self.hide(&path, HiddenBy::Credentials, format!("credentials: {why}"));
         }
         self.made.variables.extend(found.variables);
         self.made.search = found.search;

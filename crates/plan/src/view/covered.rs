@@ -2,7 +2,7 @@
 //! not be written, and the mounts that keep them from being moved.
 
 use super::Builder;
-use crate::plan::{Access, NodeKind, ViewOp};
+use crate::plan::{Access, HiddenBy, NodeKind, ViewOp};
 use crate::{PlanError, guarded, workspace};
 use ironcage_host::NodeType;
 use ironcage_policy::guarded as listed;
@@ -40,19 +40,22 @@ impl Builder<'_> {
                     Some(_) => named,
                 };
                 if granted.iter().any(|tree| contains(tree, &path)) {
-                    self.hide(&path, format!("credentials: {}", entry.why));
+                    let origin = format!("credentials: {}", entry.why);
+                    self.hide(&path, HiddenBy::Credentials, origin);
                 }
             }
         }
         for entry in listed::SECRETS {
             let path = Path::new(entry.path);
             if granted.iter().any(|tree| contains(tree, path)) {
-                self.hide(path, format!("secret of the system: {}", entry.why));
+                let origin = format!("secret of the system: {}", entry.why);
+                self.hide(path, HiddenBy::SystemSecret, origin);
             }
         }
         for own in &self.request.own.paths {
             if granted.iter().any(|tree| contains(tree, own)) {
-                self.hide(own, "Ironcage's own directories are never in a cage".into());
+                let origin = "Ironcage's own directories are never in a cage";
+                self.hide(own, HiddenBy::Ironcage, origin.into());
             }
         }
         for path in &policy.hide {
@@ -66,7 +69,7 @@ impl Builder<'_> {
             });
             let origin = path.origin.to_string();
             if visible {
-                self.hide(&real, origin);
+                self.hide(&real, HiddenBy::Policy, origin);
                 continue;
             }
             // A directory above things in the view: each of them is hidden.
@@ -86,13 +89,14 @@ impl Builder<'_> {
                 self.made.notes.push(text);
             }
             for (target, kind) in below {
-                self.push(ViewOp::Hide { target, kind }, origin.clone());
+                let by = HiddenBy::Policy;
+                self.push(ViewOp::Hide { target, kind, by }, origin.clone());
             }
         }
         self.hide_matching(policy, &granted)
     }
 
-    pub(super) fn hide(&mut self, path: &Path, origin: String) {
+    pub(super) fn hide(&mut self, path: &Path, by: HiddenBy, origin: String) {
         let kind = match self.files.node(path).map(|node| node.kind) {
             Some(NodeType::Directory) => NodeKind::Directory,
             Some(NodeType::File | NodeType::Socket | NodeType::Other) => NodeKind::File,
@@ -110,6 +114,7 @@ impl Builder<'_> {
             ViewOp::Hide {
                 target: path.to_owned(),
                 kind,
+                by,
             },
             origin,
         );

@@ -5,7 +5,7 @@
 //! without it.
 
 use super::Builder;
-use crate::plan::{Access, Item, KeptPlace, NodeKind, Overlaid, Owner, ViewOp};
+use crate::plan::{Access, HiddenBy, Item, KeptPlace, NodeKind, Overlaid, Owner, ViewOp};
 use crate::{guarded, persistent_state};
 use ironcage_host::NodeType;
 use ironcage_policy::caches::{self, HostCache};
@@ -33,7 +33,7 @@ enum NotShown {
     #[error("belongs to user {0}")]
     Owner(u32),
     #[error("{0}")]
-    NoOverlay(String),
+    NoOverlay(crate::NoOverlay),
 }
 
 impl Builder<'_> {
@@ -158,7 +158,8 @@ impl Builder<'_> {
                 _ => NodeKind::File,
             };
             let target = target.join(name);
-            Some(ViewOp::Hide { target, kind })
+            let by = HiddenBy::Policy;
+            Some(ViewOp::Hide { target, kind, by })
         });
         let hidden: Vec<ViewOp> = hidden.collect();
         self.push(

@@ -2,8 +2,8 @@
 //! are not possible.
 
 use super::{Builder, Grant, HostAccess};
-use crate::PlanError;
 use crate::plan::{MEMORY, Overlaid, Owner, ViewOp, WriteRights};
+use crate::{NoOverlay, PlanError};
 use ironcage_host::{Kernel, NodeType};
 use ironcage_model::Isolation;
 use ironcage_policy::{Policy, WorkspaceMode};
@@ -152,17 +152,19 @@ impl Builder<'_> {
             .copied()
             .ok_or_else(|| PlanError::CopyOnWrite {
                 path: grant.path.clone(),
-                why: format!(
-                    "at most {} views can keep their changes in memory",
-                    MEMORY.len()
-                ),
+                why: NoOverlay::TooManyInMemory(MEMORY.len()),
             })
     }
 
     /// Why overlayfs cannot serve for a directory, as far as that can be known beforehand.
-    pub(super) fn no_overlay(&self, path: &Path, kind: NodeType, owner: Owner) -> Option<String> {
+    pub(super) fn no_overlay(
+        &self,
+        path: &Path,
+        kind: NodeType,
+        owner: Owner,
+    ) -> Option<NoOverlay> {
         if kind != NodeType::Directory {
-            return Some("it is a single file; use its directory, or PATH:direct".into());
+            return Some(NoOverlay::SingleFile);
         }
         let least = if self.map_owners {
             LEAST_KERNEL_FOR_ROOT
@@ -170,37 +172,23 @@ impl Builder<'_> {
             LEAST_KERNEL
         };
         if self.kernel < least {
-            return Some(format!(
-                "it needs Linux {least} or later, and this is {}",
-                self.kernel
-            ));
+            let kernel = self.kernel;
+            return Some(NoOverlay::Kernel { least, kernel });
         }
         let change = &self.request.change.directory;
         if change.starts_with(path) {
-            return Some(format!(
-                "the change would be stored in {}, which is below it; set XDG_STATE_HOME to another directory",
-                change.display()
-            ));
+            let change = change.clone();
+            return Some(NoOverlay::ChangeBelow { change });
         }
         if !self.map_owners && owner.uid != self.caller.uid {
-            return Some(format!(
-                "it belongs to user {}, and a user namespace can only copy your own files",
-                owner.uid
-            ));
+            return Some(NoOverlay::OtherUser(owner.uid));
         }
         if !self.map_owners && owner.gid != self.caller.gid {
-            return Some(format!(
-                "it belongs to group {}, and a user namespace can only copy files of your own group {}",
-                owner.gid, self.caller.gid
-            ));
+            let (gid, own) = (owner.gid, self.caller.gid);
+            return Some(NoOverlay::OtherGroup { gid, own });
         }
         let below = self.files.mounts_below(path);
-        below.first().map(|mount| {
-            format!(
-                "{} is mounted below it, which a copy-on-write view cannot show",
-                mount.display()
-            )
-        })
+        below.first().cloned().map(NoOverlay::MountBelow)
     }
 }
 

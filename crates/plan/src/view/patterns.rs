@@ -3,7 +3,7 @@
 
 use super::Builder;
 use crate::PlanError;
-use crate::plan::ViewOp;
+use crate::plan::{HiddenBy, ViewOp};
 use ironcage_host::NodeType;
 use ironcage_policy::{HidePattern, Policy, Progress, Sourced};
 use std::os::unix::ffi::OsStrExt as _;
@@ -42,6 +42,7 @@ impl Builder<'_> {
         for path in &found.closed {
             self.hide(
                 path,
+                HiddenBy::Policy,
                 "it may contain a hidden file, and cannot be read".into(),
             );
             self.made.notes.push(format!(
@@ -205,7 +206,7 @@ impl Builder<'_> {
             ));
         }
         let origin = format!("{}: {}", pattern.origin, pattern.value);
-        self.hide(&real, origin.clone());
+        self.hide(&real, HiddenBy::Policy, origin.clone());
         self.made.matched.push((real, origin));
         true
     }
