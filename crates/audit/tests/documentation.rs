@@ -6,9 +6,9 @@
 use ironcage_audit::{Log, Verdict, head_path, log_path, verify};
 use ironcage_model::{
     Approver, CageId, Denial, Ending, Enforcement, Event, EventKind, IntentRecord, Isolation,
-    Layer, LayerReport, Lease, LeaseEnd, LeaseOrigin, LeaseReason, LeftOut, LimitHit, LimitKind,
-    NetworkReason, NetworkVerdict, PermissionRequest, PermissionRequestEnd, Protocol, Resource,
-    Right, Scope, SupervisorReason, Term, Traffic, Trust,
+    Layer, LayerReport, Lease, LeaseEnd, LeaseEndCause, LeaseOrigin, LeaseReason, LeftOut,
+    LimitHit, LimitKind, NetworkReason, NetworkVerdict, PermissionRequest, PermissionRequestEnd,
+    Protocol, Resource, Right, Scope, SupervisorReason, Term, Traffic, Trust,
 };
 use std::path::{Path, PathBuf};
 
@@ -136,7 +136,7 @@ fn events(cage: &CageId) -> Vec<Event> {
         EventKind::LeaseEnd {
             number: 1,
             end: LeaseEnd::Revoked,
-            cause: "its time was up".into(),
+            cause: LeaseEndCause::TimeUp.into(),
             holders: Vec::new(),
             milliseconds: 600_000,
         },

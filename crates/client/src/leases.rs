@@ -5,7 +5,7 @@ use ironcage_control::{
     ApproveRequest, GrantRequest, LeaseDescription, LeaseTarget, PermissionRequestDescription,
     Reply, Request,
 };
-use ironcage_model::{GrantedLease, Holder, LeaseEnd, LeaseOutcome, Publish, Resource};
+use ironcage_model::{Holder, LeaseEnd, Publish, RequestOutcome, Resource};
 use ironcage_sys::rustix::fs::{Mode, OFlags, open};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -13,9 +13,6 @@ use std::time::{Duration, Instant};
 
 /// How long the supervisor may take to open a lease: it gives up before that.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// What came of asking for a lease.
-pub type RequestOutcome = LeaseOutcome<GrantedLease>;
 
 /// A lease that is over.
 #[derive(Debug)]

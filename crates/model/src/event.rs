@@ -3,7 +3,7 @@
 use crate::{
     CageId, Ending, Holder, IntentRecord, Isolation, LayerReport, Lease, LeaseEnd, LeaseOrigin,
     LimitHit, LiveRule, NetworkLimits, PermissionRequest, PermissionRequestEnd, Publish, Reason,
-    Resource, RuleChange, Taint, Trust,
+    RecordedCause, Resource, RuleChange, Taint, Trust,
 };
 use serde::{Deserialize, Serialize};
 
@@ -422,8 +422,8 @@ pub enum EventKind {
         number: u32,
         /// What can be said of it.
         end: LeaseEnd,
-        /// Why it ended: its time, somebody's wish.
-        cause: String,
+        /// Why it ended.
+        cause: RecordedCause,
         /// Who still used it when it was to end.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         holders: Vec<Holder>,

@@ -34,6 +34,9 @@ pub enum LeaseOutcome<T, Q = u32> {
     },
 }
 
+/// The outcome of a request for a lease, as its requester gets it.
+pub type RequestOutcome = LeaseOutcome<GrantedLease>;
+
 impl<T, Q> LeaseOutcome<T, Q> {
     /// It is not given, because of this.
     pub fn denied(reason: impl Into<Reason>) -> Self {
@@ -42,7 +45,7 @@ impl<T, Q> LeaseOutcome<T, Q> {
         }
     }
 
-    /// The same with something else known of what is granted.
+    /// The same outcome with something else in place of what is granted.
     pub fn map<U>(self, granted: impl FnOnce(T) -> U) -> LeaseOutcome<U, Q> {
         match self {
             LeaseOutcome::Granted(known) => LeaseOutcome::Granted(granted(known)),
@@ -52,6 +55,18 @@ impl<T, Q> LeaseOutcome<T, Q> {
             }
             LeaseOutcome::Denied { reason } => LeaseOutcome::Denied { reason },
         }
+    }
+
+    /// The same, where what is granted may have no counterpart.
+    pub fn try_map<U>(self, granted: impl FnOnce(T) -> Option<U>) -> Option<LeaseOutcome<U, Q>> {
+        Some(match self {
+            LeaseOutcome::Granted(known) => LeaseOutcome::Granted(granted(known)?),
+            LeaseOutcome::InBase { reason } => LeaseOutcome::InBase { reason },
+            LeaseOutcome::Pending { question, reason } => {
+                LeaseOutcome::Pending { question, reason }
+            }
+            LeaseOutcome::Denied { reason } => LeaseOutcome::Denied { reason },
+        })
     }
 }
 

@@ -16,6 +16,7 @@ mod intent;
 mod isolation;
 mod layer;
 mod lease;
+mod lease_end_cause;
 mod lease_outcome;
 mod limit;
 mod live;
@@ -46,7 +47,8 @@ pub use lease::{
     READER_PROGRAM, Resource, Right, SHELL_PLACE, Scope, ShellMode, Term, UnknownShellMode,
     WordsMode,
 };
-pub use lease_outcome::{GrantedLease, LeaseOutcome, LeaseSummary};
+pub use lease_end_cause::{LeaseEndCause, RecordedCause};
+pub use lease_outcome::{GrantedLease, LeaseOutcome, LeaseSummary, RequestOutcome};
 pub use limit::{LimitHit, LimitKind, bytes_as_written};
 pub use live::{
     Flow, FlowRequest, FlowStep, InvalidPublish, LiveRule, NetworkLimits, Publish, RuleChange,

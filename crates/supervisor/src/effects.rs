@@ -5,7 +5,7 @@ use crate::RunError;
 use crate::channels::ChannelEvent;
 use crate::children::ChildEvent;
 use crate::intents::IntentEvent;
-use crate::leases::{RequestOutcome, Requester};
+use crate::leases::Requester;
 use crate::limits::LimitEvent;
 use crate::network::NewRule;
 use crate::permission_requests::Answerer;
@@ -16,10 +16,11 @@ use ironcage_backend::LeaseOrder;
 use ironcage_control::Reply;
 use ironcage_lease::life::LeaseEvent;
 use ironcage_model::{
-    CageId, Ending, EventKind, Intent, LeaseOrigin, NetworkReason, Overheard, PermissionRequest,
-    Publish, Reason, Resource, Taint, Traffic, Trust,
+    CageId, Ending, EventKind, Intent, LeaseEndCause, LeaseOrigin, NetworkReason, Overheard,
+    PermissionRequest, Publish, Reason, RequestOutcome, Resource, Taint, Traffic, Trust,
 };
 use ironcage_sys::faults::lease_step as step;
+use ironcage_terminal::prompt::Choice;
 use ironcage_watchdog::Guest;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -177,7 +178,7 @@ pub(crate) enum Effect {
         reason: Reason,
     },
     /// Begin the end of a lease.
-    EndLease { number: u32, cause: &'static str },
+    EndLease { number: u32, cause: LeaseEndCause },
     /// Tell the cage's parent what was done that nobody announced.
     TellParentOfDrift(String),
     /// Tell the children how far the cage is trusted.
@@ -217,6 +218,14 @@ pub(crate) enum Effect {
     ResumeCage,
     /// End the cage, because a lease cannot be ended otherwise.
     KillCage,
+    /// Show bytes on the user's terminal.
+    ShowOnTerminal(Vec<u8>),
+    /// Let nothing of the command's pass to the user's terminal, or let it pass again.
+    HoldOutput(bool),
+    /// Give the cage's terminal the size of the user's, or one row less.
+    FitTerminal { smaller: bool },
+    /// Carry out the answer that the user gave at the prompt.
+    AnswerAtPrompt { number: u32, choice: Choice },
 }
 
 impl Effect {
@@ -370,10 +379,7 @@ impl Supervision<'_> {
                 Ok(())
             }
             Effect::TellChildrenOfTrust(trust) => self.child_event(ChildEvent::Trusted(trust), now),
-            Effect::FreezeForReview => {
-                self.freeze_for_review();
-                Ok(())
-            }
+            Effect::FreezeForReview => self.freeze_for_review(now),
             Effect::CompareTraffic(traffic) => {
                 self.intent_event(IntentEvent::Traffic(traffic), now)
             }
@@ -401,6 +407,19 @@ impl Supervision<'_> {
                 Ok(())
             }
             Effect::KillCage => self.kill_for_leases(now),
+            Effect::ShowOnTerminal(bytes) => {
+                self.streams.show(&bytes);
+                Ok(())
+            }
+            Effect::HoldOutput(held) => {
+                self.streams.hold(held);
+                Ok(())
+            }
+            Effect::FitTerminal { smaller } => {
+                self.streams.fit(smaller);
+                Ok(())
+            }
+            Effect::AnswerAtPrompt { number, choice } => self.answer_at_prompt(number, choice, now),
         }
     }
 }

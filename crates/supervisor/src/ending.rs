@@ -27,7 +27,7 @@ pub(crate) fn of_status(status: i32) -> Ending {
 
 impl Supervision<'_> {
     pub(crate) fn ending(&self) -> Ending {
-        if let Some(error) = &self.failure {
+        if let Some(error) = &self.command.failure {
             return Ending::Failed {
                 reason: error.reason(),
             };
@@ -35,13 +35,13 @@ impl Supervision<'_> {
         if let Some(hit) = self.limits.hit() {
             return Ending::Limit { hit: hit.clone() };
         }
-        if let Some(errno) = self.not_executed {
+        if let Some(errno) = self.command.not_executed {
             return Ending::NotExecuted { errno };
         }
         if self.plan.sticky && self.control.stop_deadline().is_some() {
             return Ending::Stopped;
         }
-        match self.status {
+        match self.command.status {
             Some(status) if !self.plan.sticky => of_status(status),
             _ => Ending::Signalled { signal: SIGKILL },
         }
@@ -166,7 +166,7 @@ impl Supervision<'_> {
         let exit_notifier = self.control.close(ending.clone());
         // This process ends soon, and the kernel closes what these hold at once.
         std::mem::forget(self.limits);
-        if let Some(error) = self.failure {
+        if let Some(error) = self.command.failure {
             return Err(error.into());
         }
         let (network_denied, network_denied_more) = self.audit.denials.into_all();

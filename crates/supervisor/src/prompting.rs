@@ -1,23 +1,23 @@
-//! Answering on the terminal of an interactive run: when the prompt is there, and what is done with
-//! what is typed at it.
+//! The prompt on the terminal of an interactive run: when it opens, and what typed keys do.
 //!
-//! While it is, nothing of the cage's is read: its output waits in its terminal, and so, when that
-//! is full, does the cage. What is typed goes to the prompt alone.
+//! While the prompt is open, the supervisor reads nothing of the cage's: output waits in the cage's
+//! terminal, and when that is full, so does the cage. Typed keys go to the prompt alone.
+//!
+//! A part of the supervisor: it owns the prompt and the status line, and returns effects.
 
 use crate::RunError;
-use crate::leases::RequestOutcome;
+use crate::effects::Effect;
 use crate::permission_requests::Answerer;
 use crate::supervise::Supervision;
 use ironcage_control::{ApproveRequest, PermissionRequestDescription};
+use ironcage_model::Reason;
 use ironcage_sys::rustix::io::read;
 use ironcage_sys::rustix::stdio;
+use ironcage_sys::rustix::termios::Winsize;
 use ironcage_terminal::prompt::{
-    Choice, Pressed, Prompt, enter, fits, leave, notice, notice_over, stopped,
+    Before, Choice, Pressed, Prompt, enter, fits, leave, notice, notice_over, stopped,
 };
-use ironcage_terminal::relay::Relay;
-use ironcage_terminal::{copy_size, copy_smaller_size, size, status_line};
-use std::io::{self, Write as _};
-use std::os::fd::AsFd;
+use ironcage_terminal::{size, status_line};
 use std::time::{Duration, Instant};
 
 /// How long a full-screen agent may take to notice another size.
@@ -31,170 +31,194 @@ const REDRAWN: Duration = Duration::from_millis(100);
 #[derive(Debug, Default)]
 pub(crate) struct Prompting {
     open: Option<Prompt>,
-    /// Up to which question it was told that one waits.
+    /// The last permission request that the user was notified of.
     told: u32,
-    /// Whether the notice stands in the window's title.
+    /// Whether the notice is in the window's title.
     noticed: bool,
-    /// Since when the agent was told of a smaller size, to have it draw anew.
+    /// Since when the agent has had a smaller size, which makes it draw again.
     smaller: Option<Instant>,
     /// Whether it has drawn since.
     drew: bool,
-    /// The status line that is shown.
     status: Option<StatusLine>,
 }
 
-/// The line in the last row that tells of a permission request.
+/// The last row of the terminal while a permission request is pending.
 #[derive(Debug)]
 struct StatusLine {
     text: String,
-    /// When it is drawn again, because the agent has drawn since.
+    /// When to draw it again, because the agent has drawn since.
     again: Option<Instant>,
 }
 
+pub(crate) enum PromptEvent<'a> {
+    Tick {
+        /// The user pressed the key of the prompt.
+        called: bool,
+    },
+    Resized,
+    Typed(&'a [u8]),
+    /// The command stops or ends: the screen goes back to the agent, without a status line.
+    Close,
+    /// The supervisor froze the cage, and tells its user.
+    Frozen(&'a str),
+    Thawed,
+}
+
+pub(crate) struct PromptFacts<'a> {
+    pub(crate) waiting: &'a [PermissionRequestDescription],
+    /// Permission requests so far.
+    pub(crate) asked: u32,
+    /// The key that opens the prompt.
+    pub(crate) key: Option<String>,
+    /// Whether the command has a terminal.
+    pub(crate) terminal: bool,
+    /// What the agent has on the screen.
+    pub(crate) screen: Before,
+    pub(crate) size: Winsize,
+    pub(crate) now: Instant,
+}
+
+impl PromptFacts<'_> {
+    fn position(&self, number: u32) -> Option<usize> {
+        let mut waiting = self.waiting.iter();
+        waiting.position(|one| one.question.number == number)
+    }
+
+    fn described(&self, number: u32) -> Option<&PermissionRequestDescription> {
+        self.waiting.get(self.position(number)?)
+    }
+}
+
 impl Prompting {
-    /// Whether the prompt is there.
     pub(crate) fn is_open(&self) -> bool {
         self.open.is_some()
     }
 
-    /// When something is to be done next.
     pub(crate) fn next(&self) -> Option<Instant> {
         if self.open.is_some() {
             return None;
         }
-        let since = self.smaller;
-        let size = since.map(|since| since + if self.drew { A_MOMENT } else { NOTICES });
         let status = self.status.as_ref().and_then(|status| status.again);
-        [size, status].into_iter().flatten().min()
+        [self.size_due(), status].into_iter().flatten().min()
+    }
+
+    fn size_due(&self) -> Option<Instant> {
+        let wait = if self.drew { A_MOMENT } else { NOTICES };
+        self.smaller.map(|since| since + wait)
     }
 
     /// The agent has drawn something.
-    pub(crate) fn drew(&mut self) {
+    pub(crate) fn drew(&mut self, now: Instant) {
         self.drew |= self.smaller.is_some() && self.open.is_none();
         if let Some(status) = &mut self.status {
-            status.again.get_or_insert_with(|| Instant::now() + REDRAWN);
+            status.again.get_or_insert(now + REDRAWN);
         }
     }
-}
 
-impl Supervision<'_> {
-    /// Does what is due: tells of questions, opens the prompt, closes one that is answered.
-    pub(crate) fn look_at_prompt(&mut self, now: Instant) {
-        let Some(chord) = self.input.as_mut().and_then(|input| input.call()) else {
-            return;
-        };
-        let waiting = self.permission_requests.describe(now);
-        chord.arm(!waiting.is_empty());
-        let called = chord.take();
-        match &self.prompting.open {
-            Some(prompt)
-                if waiting
-                    .iter()
-                    .all(|one| one.question.number != prompt.number) =>
-            {
-                match waiting.first() {
+    pub(crate) fn handle(
+        &mut self,
+        event: PromptEvent<'_>,
+        facts: &PromptFacts<'_>,
+    ) -> Vec<Effect> {
+        match event {
+            PromptEvent::Tick { called } => self.tick(called, facts),
+            PromptEvent::Resized => {
+                let mut effects = self.fit(facts);
+                effects.extend(self.draw(facts));
+                effects
+            }
+            PromptEvent::Typed(typed) => self.typed(typed, facts),
+            PromptEvent::Close => {
+                let mut effects = self.close(facts);
+                effects.extend(self.hide_status(facts));
+                effects
+            }
+            PromptEvent::Frozen(text) => {
+                let mut before = facts.screen;
+                before.alternate |= self.open.is_some();
+                vec![Effect::ShowOnTerminal(stopped(before, text))]
+            }
+            PromptEvent::Thawed => vec![Effect::ShowOnTerminal(notice_over())],
+        }
+    }
+
+    fn tick(&mut self, called: bool, facts: &PromptFacts<'_>) -> Vec<Effect> {
+        let mut effects = match &mut self.open {
+            Some(prompt) if facts.position(prompt.number).is_none() => {
+                match facts.waiting.first() {
                     Some(next) => {
-                        let number = next.question.number;
-                        if let Some(prompt) = &mut self.prompting.open {
-                            prompt.replace_by(number, now);
-                        }
-                        self.draw_prompt(now);
+                        prompt.replace_by(next.question.number, facts.now);
+                        self.draw(facts)
                     }
-                    None => self.close_prompt(now),
+                    None => self.close(facts),
                 }
             }
-            Some(_) => {}
-            None if called => self.open_prompt(&waiting, now),
-            None => self.tell_of_questions(&waiting),
-        }
-        if self.prompting.next().is_none_or(|at| now < at) {
-            return;
-        }
-        let since = self.prompting.smaller;
-        let enough = if self.prompting.drew {
-            A_MOMENT
-        } else {
-            NOTICES
+            Some(_) => Vec::new(),
+            None if called => self.open(facts),
+            None => self.notify(facts),
         };
-        if since.is_some_and(|since| now >= since + enough) {
-            self.prompting.smaller = None;
-            self.fit_terminal();
-        } else {
-            self.draw_status();
+        if self.next().is_none_or(|at| facts.now < at) {
+            return effects;
         }
+        if self.size_due().is_some_and(|at| facts.now >= at) {
+            self.smaller = None;
+            effects.extend(self.fit(facts));
+        } else {
+            effects.extend(self.draw_status(facts));
+        }
+        effects
     }
 
     /// Gives the cage's terminal the size of the user's, without the row of the status line.
-    pub(crate) fn fit_terminal(&mut self) {
-        if let Some(own) = &self.terminal {
-            match self.prompting.status {
-                Some(_) => copy_smaller_size(own.controller.as_fd()),
-                None => copy_size(own.controller.as_fd()),
-            }
-        }
-        self.draw_status();
+    fn fit(&mut self, facts: &PromptFacts<'_>) -> Vec<Effect> {
+        let smaller = self.status.is_some();
+        let mut effects = vec![Effect::FitTerminal { smaller }];
+        effects.extend(self.draw_status(facts));
+        effects
     }
 
-    fn draw_status(&mut self) {
-        if self.prompting.is_open() {
-            return;
+    fn draw_status(&mut self, facts: &PromptFacts<'_>) -> Option<Effect> {
+        if self.open.is_some() {
+            return None;
         }
-        let Some(status) = &mut self.prompting.status else {
-            return;
-        };
+        let status = self.status.as_mut()?;
         status.again = None;
-        let drawn = status_line::draw(size(), &status.text);
-        self.inject(&drawn);
+        let drawn = status_line::draw(facts.size, &status.text);
+        Some(Effect::ShowOnTerminal(drawn))
     }
 
-    fn show_status(&mut self, text: String) {
-        if self.terminal.is_none() {
-            return;
+    fn show_status(&mut self, text: String, facts: &PromptFacts<'_>) -> Vec<Effect> {
+        if !facts.terminal {
+            return Vec::new();
         }
-        let before = self.outputs.first().map(Relay::screen).unwrap_or_default();
-        let shown = self.prompting.status.is_some();
-        self.prompting.status = Some(StatusLine {
-            text: text.clone(),
-            again: None,
-        });
-        if shown {
-            self.draw_status();
-        } else {
-            self.inject(&status_line::show(before, size(), &text));
-            self.fit_terminal();
+        let first = status_line::show(facts.screen, facts.size, &text);
+        let shown = self.status.replace(StatusLine { text, again: None });
+        if shown.is_some() {
+            return self.draw_status(facts).into_iter().collect();
         }
+        let mut effects = vec![Effect::ShowOnTerminal(first)];
+        effects.extend(self.fit(facts));
+        effects
     }
 
-    /// Takes the status line away: no request waits, or the screen is somebody else's.
-    pub(crate) fn hide_status(&mut self) {
-        if self.prompting.status.take().is_some() {
-            self.inject(&status_line::hide(size()));
-            self.fit_terminal();
+    fn hide_status(&mut self, facts: &PromptFacts<'_>) -> Vec<Effect> {
+        if self.status.take().is_none() {
+            return Vec::new();
         }
+        let mut effects = vec![Effect::ShowOnTerminal(status_line::hide(facts.size))];
+        effects.extend(self.fit(facts));
+        effects
     }
 
-    fn inject(&mut self, bytes: &[u8]) {
-        let passed = self.outputs.first_mut();
-        if passed.is_some_and(|shown| shown.inject(bytes)) || self.terminal.is_none() {
-            return;
-        }
-        // The cage's terminal has come to its end, and the user's still shows the status line.
-        // A terminal that takes nothing any more has nobody before it.
-        let _ = io::stdout()
-            .write_all(bytes)
-            .and_then(|()| io::stdout().flush());
-    }
-
-    fn tell_of_questions(&mut self, waiting: &[PermissionRequestDescription]) {
-        let Some(leases) = &self.plan.leases else {
-            return;
+    /// Shows that a permission request is pending, or that none is any more.
+    fn notify(&mut self, facts: &PromptFacts<'_>) -> Vec<Effect> {
+        let Some(key) = &facts.key else {
+            return Vec::new();
         };
-        let asked = self.permission_requests.asked();
-        let key = leases.questions.key.to_string();
         // The key first: a narrow terminal cuts the end off.
-        let text = waiting.first().map(|first| {
+        let text = facts.waiting.first().map(|first| {
             let what = &first.question.resource;
-            match waiting.len() {
+            match facts.waiting.len() {
                 1 => format!("ironcage: press {key} to answer: the cage asks for {what}"),
                 more => format!(
                     "ironcage: press {key} to answer: the cage asks for {what} and {} more",
@@ -202,199 +226,229 @@ impl Supervision<'_> {
                 ),
             }
         });
-        let shown = self.prompting.status.as_ref().map(|status| &status.text);
-        if text.as_ref() != shown {
-            match text {
-                Some(text) => self.show_status(text),
-                None => self.hide_status(),
-            }
+        let shown = self.status.as_ref().map(|status| &status.text);
+        let mut effects = match text {
+            same if same.as_ref() == shown => Vec::new(),
+            Some(text) => self.show_status(text, facts),
+            None => self.hide_status(facts),
+        };
+        if !facts.waiting.is_empty() && facts.asked > self.told {
+            self.told = facts.asked;
+            let shown = match std::mem::replace(&mut self.noticed, true) {
+                false => notice(key),
+                true => b"\x07".to_vec(),
+            };
+            effects.push(Effect::ShowOnTerminal(shown));
         }
-        if !waiting.is_empty() && asked > self.prompting.told {
-            self.prompting.told = asked;
-            if !std::mem::replace(&mut self.prompting.noticed, true) {
-                self.inject(&notice(&key));
-            } else {
-                self.inject(b"\x07");
-            }
+        if facts.waiting.is_empty() && std::mem::take(&mut self.noticed) {
+            effects.push(Effect::ShowOnTerminal(notice_over()));
         }
-        if waiting.is_empty() && std::mem::take(&mut self.prompting.noticed) {
-            self.inject(&notice_over());
+        effects
+    }
+
+    fn open(&mut self, facts: &PromptFacts<'_>) -> Vec<Effect> {
+        let Some(first) = facts.waiting.first() else {
+            return Vec::new();
+        };
+        let before = facts.screen;
+        let mut effects = vec![
+            Effect::HoldOutput(true),
+            Effect::ShowOnTerminal(enter(before)),
+        ];
+        self.open = Some(Prompt::new(first.question.number, before));
+        // The prompt has the whole screen, and resets the margins.
+        self.status = None;
+        if before.alternate && facts.terminal {
+            // A full-screen agent draws again when its size changes. It changes now, and back when
+            // the prompt closes: by then the agent has noticed.
+            effects.push(Effect::FitTerminal { smaller: true });
+            self.smaller = Some(facts.now);
+            self.drew = false;
+        }
+        effects.extend(self.draw(facts));
+        effects
+    }
+
+    /// Gives the screen back to the agent.
+    fn close(&mut self, facts: &PromptFacts<'_>) -> Vec<Effect> {
+        let Some(prompt) = self.open.take() else {
+            return Vec::new();
+        };
+        self.told = facts.asked;
+        let mut effects = vec![
+            Effect::ShowOnTerminal(leave(prompt.before)),
+            Effect::HoldOutput(false),
+            // The restored screen still has the status line of before.
+            Effect::ShowOnTerminal(status_line::hide(facts.size)),
+        ];
+        effects.extend(self.notify(facts));
+        if self.smaller.is_none() {
+            effects.extend(self.fit(facts));
+        }
+        effects
+    }
+
+    fn draw(&self, facts: &PromptFacts<'_>) -> Vec<Effect> {
+        let Some(prompt) = &self.open else {
+            return Vec::new();
+        };
+        let Some(index) = facts.position(prompt.number) else {
+            return Vec::new();
+        };
+        let Some(described) = facts.waiting.get(index) else {
+            return Vec::new();
+        };
+        let drawn = prompt.draw(described, (index, facts.waiting.len()), facts.size);
+        vec![Effect::ShowOnTerminal(drawn)]
+    }
+
+    fn typed(&mut self, typed: &[u8], facts: &PromptFacts<'_>) -> Vec<Effect> {
+        let Some(prompt) = &mut self.open else {
+            return Vec::new();
+        };
+        if typed.is_empty() {
+            // The terminal is gone, or had nothing to read.
+            return self.close(facts);
+        }
+        let number = prompt.number;
+        match prompt.press(typed, facts.now) {
+            Pressed::Nothing => {}
+            Pressed::Leave => return self.close(facts),
+            Pressed::Next => {
+                let mut numbers = facts.waiting.iter().map(|one| one.question.number);
+                let next = numbers.clone().find(|other| *other > number);
+                if let Some(next) = next.or(numbers.next()) {
+                    prompt.turn_to(next);
+                }
+            }
+            // What the user cannot read as a whole, they do not approve.
+            Pressed::Answer(choice)
+                if choice != Choice::Deny
+                    && !facts
+                        .described(number)
+                        .is_some_and(|one| fits(one, facts.size)) =>
+            {
+                let reason = "it is too long for this screen";
+                prompt.note = format!("{reason}: answer with ironcage approve");
+            }
+            Pressed::Answer(choice) => return vec![Effect::AnswerAtPrompt { number, choice }],
+        }
+        self.draw(facts)
+    }
+
+    /// An approved request could not be opened.
+    pub(crate) fn note_denial(&mut self, reason: &Reason) {
+        if let Some(prompt) = &mut self.open {
+            prompt.note = format!("the last one was not opened: {reason}");
         }
     }
 
-    /// Tells who sits before the cage that it was stopped, and how it goes on. Of a cage in the
-    /// background `ironcage lease list` and the record tell.
-    pub(crate) fn tell_of_freeze(&mut self) {
-        if self.output.is_logged() {
-            return;
+    /// An approval could not be written to the policy.
+    fn note_not_permanent(&mut self, error: &str) -> Option<Effect> {
+        match &mut self.open {
+            Some(prompt) => {
+                prompt.note = error.to_owned();
+                None
+            }
+            // It was the last one: there is no prompt to show it on.
+            None => Some(Effect::ShowOnTerminal(
+                format!("\r\nironcage: {error}\r\n").into_bytes(),
+            )),
+        }
+    }
+}
+
+impl Supervision<'_> {
+    pub(crate) fn prompt_event(
+        &mut self,
+        event: PromptEvent<'_>,
+        now: Instant,
+    ) -> Result<(), RunError> {
+        let leases = self.plan.leases.as_ref();
+        let facts = PromptFacts {
+            waiting: &self.permission_requests.describe(now),
+            asked: self.permission_requests.asked(),
+            key: leases.map(|leases| leases.questions.key.to_string()),
+            terminal: self.streams.has_terminal(),
+            screen: self.streams.screen(),
+            size: size(),
+            now,
+        };
+        let effects = self.prompting.handle(event, &facts);
+        self.apply(effects, now)
+    }
+
+    /// Does what is due, where the terminal has a key for the prompt.
+    pub(crate) fn look_at_prompt(&mut self, now: Instant) -> Result<(), RunError> {
+        let waits = self.permission_requests.any_waits();
+        match self.streams.prompt_called(waits) {
+            Some(called) => self.prompt_event(PromptEvent::Tick { called }, now),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn hear_prompt(&mut self, now: Instant) -> Result<(), RunError> {
+        let mut typed = [0; 256];
+        let count = read(stdio::stdin(), &mut typed).unwrap_or(0);
+        let typed = typed.get(..count).unwrap_or_default();
+        self.prompt_event(PromptEvent::Typed(typed), now)?;
+        self.sign_of_life(now);
+        Ok(())
+    }
+
+    pub(crate) fn answer_at_prompt(
+        &mut self,
+        number: u32,
+        choice: Choice,
+        now: Instant,
+    ) -> Result<(), RunError> {
+        if choice == Choice::Deny {
+            return self.deny(Answerer::Terminal, number, "", now);
+        }
+        let waiting = self.permission_requests.describe(now);
+        let mut waiting = waiting.into_iter();
+        let described = waiting.find(|one| one.question.number == number);
+        let request = ApproveRequest {
+            number,
+            term: None,
+            uses: (choice == Choice::Once).then_some(1),
+        };
+        self.approve(Answerer::Terminal, &request, now)?;
+        if let Some(described) = described.filter(|_| choice == Choice::Always)
+            && let Some(permanent) = self.callbacks.permanent
+            && let Err(error) = permanent(self.control.id(), &described)
+        {
+            let effect = self.prompting.note_not_permanent(&error.to_string());
+            return self.apply(effect.into_iter().collect(), now);
+        }
+        Ok(())
+    }
+
+    /// Tells the user of a foreground cage that it was frozen, and how to continue. For one in the
+    /// background, `ironcage lease list` and the audit log tell.
+    pub(crate) fn tell_of_freeze(&mut self, now: Instant) -> Result<(), RunError> {
+        if self.streams.is_logged() {
+            return Ok(());
         }
         let id = self.control.id();
         let text = format!(
             "ironcage: what the cage did differs from what its model said, so it was stopped: look with `ironcage lease list -f {id}`, then `ironcage resume {id}` or `ironcage stop {id}`"
         );
-        match self.terminal.is_some() {
-            true => {
-                let shown = self.outputs.first().map(Relay::screen);
-                let mut before = shown.unwrap_or_default();
-                before.alternate |= self.prompting.open.is_some();
-                self.inject(&stopped(before, &text));
-            }
-            false => {
-                if let Some(errors) = self.outputs.get_mut(1) {
-                    errors.inject(format!("{text}\n").as_bytes());
-                }
-            }
+        if self.streams.has_terminal() {
+            return self.prompt_event(PromptEvent::Frozen(&text), now);
         }
-    }
-
-    pub(crate) fn tell_of_thaw(&mut self) {
-        if self.terminal.is_some() {
-            self.inject(&notice_over());
-        }
-    }
-
-    fn open_prompt(&mut self, waiting: &[PermissionRequestDescription], now: Instant) {
-        let (Some(first), Some(shown)) = (waiting.first(), self.outputs.first_mut()) else {
-            return;
-        };
-        let before = shown.screen();
-        shown.hold(true);
-        shown.inject(&enter(before));
-        self.prompting.open = Some(Prompt::new(first.question.number, before));
-        // The prompt has the whole screen, and resets the margins.
-        self.prompting.status = None;
-        if let (true, Some(own)) = (before.alternate, &self.terminal) {
-            // A full-screen agent draws anew when its size changes. It changes now, and back when
-            // the prompt is gone: by then it has seen it.
-            copy_smaller_size(own.controller.as_fd());
-            self.prompting.smaller = Some(now);
-            self.prompting.drew = false;
-        }
-        self.draw_prompt(now);
-    }
-
-    /// Gives the screen back to the agent.
-    pub(crate) fn close_prompt(&mut self, now: Instant) {
-        let Some(prompt) = self.prompting.open.take() else {
-            return;
-        };
-        self.inject(&leave(prompt.before));
-        if let Some(shown) = self.outputs.first_mut() {
-            shown.hold(false);
-        }
-        let waiting = self.permission_requests.describe(now);
-        self.prompting.told = self.permission_requests.asked();
-        // The screen as it was kept has the line.
-        self.inject(&status_line::hide(size()));
-        self.tell_of_questions(&waiting);
-        if self.prompting.smaller.is_none() {
-            self.fit_terminal();
-        }
-    }
-
-    /// Shows the prompt as it is now, such as on a screen of another size.
-    pub(crate) fn draw_prompt(&mut self, now: Instant) {
-        let waiting = self.permission_requests.describe(now);
-        let Some(prompt) = &self.prompting.open else {
-            return;
-        };
-        let place = waiting
-            .iter()
-            .position(|one| one.question.number == prompt.number);
-        let Some((index, described)) = place.and_then(|at| Some((at, waiting.get(at)?))) else {
-            return;
-        };
-        let drawn = prompt.draw(described, (index, waiting.len()), size());
-        self.inject(&drawn);
-    }
-
-    /// Whether a question can be read as a whole: what is not seen is not approved.
-    fn prompt_fits(&self, number: u32, now: Instant) -> bool {
-        let waiting = self.permission_requests.describe(now);
-        let mut found = waiting.iter().filter(|one| one.question.number == number);
-        found.next().is_some_and(|one| fits(one, size()))
-    }
-
-    fn turn_prompt(&mut self, number: u32, now: Instant) {
-        if let Some(prompt) = &mut self.prompting.open {
-            prompt.turn_to(number);
-        }
-        self.draw_prompt(now);
-    }
-
-    /// Takes what was typed at the prompt.
-    pub(crate) fn hear_prompt(&mut self, now: Instant) -> Result<(), RunError> {
-        let mut typed = [0; 256];
-        let count = read(stdio::stdin(), &mut typed).unwrap_or(0);
-        let typed = typed.get(..count).unwrap_or_default();
-        let Some(prompt) = &mut self.prompting.open else {
-            return Ok(());
-        };
-        if typed.is_empty() {
-            // The terminal is gone, or has nothing to say after all.
-            self.close_prompt(now);
-            return Ok(());
-        }
-        let number = prompt.number;
-        match prompt.press(typed, now) {
-            Pressed::Nothing => self.draw_prompt(now),
-            Pressed::Leave => self.close_prompt(now),
-            Pressed::Next => {
-                let waiting = self.permission_requests.describe(now);
-                let mut numbers = waiting.iter().map(|one| one.question.number);
-                let next = numbers.clone().find(|other| *other > number);
-                if let Some(next) = next.or(numbers.next()) {
-                    self.turn_prompt(next, now);
-                }
-            }
-            Pressed::Answer(Choice::Deny) => self.deny(Answerer::Terminal, number, "", now)?,
-            Pressed::Answer(_) if !self.prompt_fits(number, now) => {
-                if let Some(prompt) = &mut self.prompting.open {
-                    let reason = "it is too long for this screen";
-                    prompt.note = format!("{reason}: answer with ironcage approve");
-                }
-                self.draw_prompt(now);
-            }
-            Pressed::Answer(choice) => {
-                let waiting = self.permission_requests.describe(now);
-                let asked = waiting
-                    .into_iter()
-                    .find(|one| one.question.number == number);
-                let request = ApproveRequest {
-                    number,
-                    term: None,
-                    uses: (choice == Choice::Once).then_some(1),
-                };
-                self.approve(Answerer::Terminal, &request, now)?;
-                if let Some(asked) = asked.filter(|_| choice == Choice::Always) {
-                    self.make_permanent(&asked);
-                }
-            }
-        }
-        self.sign_of_life(now);
+        self.streams.write_error(&text);
         Ok(())
     }
 
-    /// Writes what was approved to the user's policy.
-    fn make_permanent(&mut self, asked: &PermissionRequestDescription) {
-        let Some(permanent) = self.permanent else {
-            return;
-        };
-        if let Err(error) = permanent(self.control.id(), asked) {
-            match &mut self.prompting.open {
-                Some(prompt) => prompt.note = error.to_string(),
-                // It was the last one: there is no prompt to say it on.
-                None => self.inject(format!("\r\nironcage: {error}\r\n").as_bytes()),
-            }
-        }
-    }
-
-    /// What came of an answer that was given at the prompt.
-    pub(crate) fn note_on_prompt(&mut self, outcome: &RequestOutcome) {
-        if let (Some(prompt), RequestOutcome::Denied { reason }) =
-            (&mut self.prompting.open, outcome)
-        {
-            prompt.note = format!("the last one was not opened: {reason}");
+    pub(crate) fn tell_of_thaw(&mut self, now: Instant) -> Result<(), RunError> {
+        match self.streams.has_terminal() {
+            true => self.prompt_event(PromptEvent::Thawed, now),
+            false => Ok(()),
         }
     }
 }
+
+#[cfg(test)]
+#[path = "prompting_tests.rs"]
+mod tests;

@@ -13,7 +13,7 @@ use crate::log::OutputLog;
 use crate::network::{DenialLine, SupervisorFiles};
 use crate::request_reader::RequestReader;
 use crate::streams::{join, join_log};
-use crate::supervise::{Supervision, SupervisionSetup, failed};
+use crate::supervise::{Callbacks, Supervision, SupervisionSetup, failed};
 use ironcage_backend::{StartError, StreamKind};
 use ironcage_control::{
     Description, Examination, Listener, PermissionRequestDescription, RuntimeDir, State,
@@ -240,10 +240,12 @@ fn begin(job: &mut Job<'_>) -> Result<FinishedRun, RunError> {
         execs: Execs::of_cage(),
         request_reader,
         scope: None,
-        child_spawner: job.child_spawner,
-        permanent: job.permanent,
+        callbacks: Callbacks {
+            child_spawner: job.child_spawner,
+            permanent: job.permanent,
+            denial_line: job.denial_line,
+        },
         parent: job.parent.take(),
-        denial_line: job.denial_line,
     })?;
     supervision.begin_history(Instant::now())?;
     supervision.publish_all(listening)?;

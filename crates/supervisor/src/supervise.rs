@@ -12,13 +12,12 @@ use crate::intents::{IntentEvent, Intents};
 use crate::leases::{Leases, RequestPace};
 use crate::limits::Limits;
 use crate::network::{DenialLine, DenyingResolver, Network, NetworkEvent, SocketProxy};
-use crate::output::{Output, OutputReady};
 use crate::permission_requests::PermissionRequests;
-use crate::prompting::Prompting;
+use crate::prompting::{PromptEvent, Prompting};
 use crate::request_reader::RequestReader;
 use crate::run::Permanent;
 use crate::scope::{ScopeEvent, ScopeState, Scopes};
-use crate::streams::{JoinedStreams, Terminal};
+use crate::streams::{JoinedStreams, StreamReady};
 use crate::taint::CageTaint;
 use ironcage_backend::{Cage, FromInit, StartError};
 use ironcage_control::RuntimeDir;
@@ -29,8 +28,6 @@ use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::process::{Signal, getpid, kill_process};
 use ironcage_sys::rustix::stdio;
 use ironcage_sys::signals;
-use ironcage_terminal as terminal;
-use ironcage_terminal::relay::{Relay, Waits};
 use ironcage_watchdog::StorageBaseline;
 use libc::{
     SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2, SIGWINCH,
@@ -40,8 +37,6 @@ use std::time::{Duration, Instant};
 
 /// Signals that are passed on to the command.
 const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGTERM];
-/// Rounds of passing output on before a stop: more than a terminal holds.
-const DRAIN: u32 = 64;
 /// How long a command may take to end when its supervisor is told to.
 const GRACE: Duration = Duration::from_secs(10);
 /// How often it is looked whether a sticky cage that is to end is empty.
@@ -53,16 +48,14 @@ pub(crate) struct Supervision<'a> {
     pub(crate) cage: Cage,
     pub(crate) control: Control,
     pub(crate) runtime: RuntimeDir,
-    pub(crate) output: Output,
+    pub(crate) streams: JoinedStreams,
     /// Who waits for the command to be executed, where it is in the background.
     pub(crate) background: Option<Background>,
-    pub(crate) in_background: bool,
     pub(crate) audit: AuditWriter,
     pub(crate) denials: Denials,
     pub(crate) network: Network,
     /// Of a cage without a network.
     pub(crate) resolver: Option<DenyingResolver>,
-    pub(crate) denial_line: Option<&'a DenialLine<'a>>,
     pub(crate) limits: Limits,
     pub(crate) leases: Leases,
     /// How fast others than the operator may ask for something.
@@ -80,19 +73,33 @@ pub(crate) struct Supervision<'a> {
     /// What the cage may have come into contact with.
     pub(crate) taint: CageTaint,
     pub(crate) children: Children,
-    pub(crate) child_spawner: Option<&'a ChildSpawner<'a>>,
-    /// Who writes what is approved for good to the user's policy.
-    pub(crate) permanent: Option<&'a Permanent<'a>>,
+    pub(crate) callbacks: Callbacks<'a>,
     /// What it has of its parent, where this is a child's supervisor.
     pub(crate) parent: Option<ParentLink>,
     signals: OwnedFd,
-    pub(crate) input: Option<Relay<'static>>,
-    pub(crate) outputs: Vec<Relay<'static>>,
-    pub(crate) terminal: Option<Terminal>,
+    pub(crate) command: CommandState,
+}
+
+/// What PID 1 has reported of the cage's own command.
+#[derive(Debug, Default)]
+pub(crate) struct CommandState {
     pub(crate) status: Option<i32>,
+    /// The errno of its execve.
     pub(crate) not_executed: Option<i32>,
+    /// A layer that PID 1 could not apply.
     pub(crate) failure: Option<StartError>,
 }
+
+/// What the program around the supervisor does for it.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Callbacks<'a> {
+    pub(crate) child_spawner: Option<&'a ChildSpawner<'a>>,
+    /// Writes an approval to the user's policy.
+    pub(crate) permanent: Option<&'a Permanent<'a>>,
+    /// Renders a network denial for the user, while the cage runs.
+    pub(crate) denial_line: Option<&'a DenialLine<'a>>,
+}
+
 /// Which descriptor of the poll set is which.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
@@ -108,11 +115,7 @@ enum Source {
     Resolver,
     Signals,
     Input,
-    /// A stream of the command's.
-    Output(usize),
-    /// The end of whoever reads that stream.
-    OutputSink(usize),
-    CapturedOutput(OutputReady),
+    Stream(StreamReady),
     /// A connection to the control socket.
     ControlSocket,
     /// A message of who is connected there.
@@ -154,10 +157,8 @@ pub(crate) struct SupervisionSetup<'a> {
     pub(crate) execs: Execs,
     pub(crate) request_reader: RequestReader,
     pub(crate) scope: Option<ScopeState>,
-    pub(crate) permanent: Option<&'a Permanent<'a>>,
-    pub(crate) child_spawner: Option<&'a ChildSpawner<'a>>,
+    pub(crate) callbacks: Callbacks<'a>,
     pub(crate) parent: Option<ParentLink>,
-    pub(crate) denial_line: Option<&'a DenialLine<'a>>,
 }
 
 impl<'a> Supervision<'a> {
@@ -176,10 +177,8 @@ impl<'a> Supervision<'a> {
             execs,
             request_reader,
             scope,
-            child_spawner,
-            permanent,
+            callbacks,
             parent,
-            denial_line,
         } = beginning;
         let resolver = cage
             .take_resolver()
@@ -188,7 +187,7 @@ impl<'a> Supervision<'a> {
         let limits = Limits::new(plan, &cage, baseline, now)?;
         let network = Network::new(plan.network.as_ref(), cage.take_proxy(), sockets, now);
         let mut caught = FORWARDED.to_vec();
-        if joined.terminal.is_some() {
+        if joined.has_terminal() {
             caught.push(SIGWINCH);
         } else {
             caught.push(SIGTSTP);
@@ -212,27 +211,19 @@ impl<'a> Supervision<'a> {
             channels: Channels::new(plan.channels),
             taint: CageTaint::default(),
             children: Children::new(plan.children),
-            child_spawner,
-            permanent,
+            callbacks,
             parent,
             signals,
             denials: Denials::new(init, plan, now),
             network,
             resolver,
-            denial_line,
-            input: joined.input,
-            outputs: joined.outputs,
-            terminal: joined.terminal,
-            output: joined.output,
+            streams: joined,
             control,
             runtime,
-            in_background: background.is_some(),
             background,
             cage,
             audit,
-            status: None,
-            not_executed: None,
-            failure: None,
+            command: CommandState::default(),
         };
         supervision
             .be_counted()
@@ -242,7 +233,7 @@ impl<'a> Supervision<'a> {
 
     /// Whether the cage's own command is over, or never was.
     pub(crate) fn command_is_over(&self) -> bool {
-        self.status.is_some() || self.plan.command.argv.is_empty()
+        self.command.status.is_some() || self.plan.command.argv.is_empty()
     }
 
     /// Until the command is gone and everything that it wrote has been passed on.
@@ -254,11 +245,7 @@ impl<'a> Supervision<'a> {
         }
         loop {
             let now = Instant::now();
-            let mut outputs = self.outputs.iter();
-            if gone
-                && outputs.all(|output| output.is_done() || output.has_run_dry(now))
-                && self.output.is_done()
-            {
+            if gone && self.streams.is_done(now) {
                 return Ok(self.ending());
             }
             let pause = self.denials.pause(now);
@@ -275,12 +262,11 @@ impl<'a> Supervision<'a> {
                 self.look_at_taint(now)?;
                 self.look_at_questions(now)?;
                 self.intent_event(IntentEvent::Tick, now)?;
-                self.look_at_prompt(now);
+                self.look_at_prompt(now)?;
                 self.look_at_denials(now);
             }
             if gone {
-                self.close_prompt(now);
-                self.hide_status();
+                self.prompt_event(PromptEvent::Close, now)?;
             }
             // When PID 1 has said that the command is over, it is exiting, and the kernel ends
             // the rest: the streams come to their end while it does.
@@ -289,18 +275,7 @@ impl<'a> Supervision<'a> {
                 gone = true;
                 dead = true;
             }
-            self.output.cut_off(now);
-            if dead && !was_dead {
-                for output in &mut self.outputs {
-                    output.take_only_what_is_there(now);
-                }
-            }
-            // What they have passed on can now come to its end.
-            for output in &mut self.outputs {
-                if output.is_done() || output.has_run_dry(now) {
-                    output.break_off();
-                }
-            }
+            self.streams.settle(dead && !was_dead, now);
         }
     }
 
@@ -384,7 +359,7 @@ impl<'a> Supervision<'a> {
             }
             if self.prompting.is_open() {
                 add(Source::Prompt, stdio::stdin(), PollFlags::IN);
-            } else if let Some((_, fd, flags)) = self.input.as_ref().and_then(Relay::interest) {
+            } else if let Some((fd, flags)) = self.streams.input_interest() {
                 add(Source::Input, fd, flags);
             }
         }
@@ -399,17 +374,8 @@ impl<'a> Supervision<'a> {
             add(Source::Resolver, resolver, PollFlags::IN);
         }
         add(Source::Signals, self.signals.as_fd(), PollFlags::IN);
-        for (index, stream) in self.outputs.iter().enumerate() {
-            let interest = stream.interest();
-            if let Some((_, fd, flags)) = interest {
-                add(Source::Output(index), fd, flags);
-            }
-            if let (Some((Waits::Source, ..)), Some(sink)) = (interest, stream.watched_sink()) {
-                add(Source::OutputSink(index), sink, PollFlags::empty());
-            }
-        }
-        for (spot, fd, flags) in self.output.interests() {
-            add(Source::CapturedOutput(spot), fd, flags);
+        for (ready, fd, flags) in self.streams.interests() {
+            add(Source::Stream(ready), fd, flags);
         }
         if let Some(listener) = self.control.listener() {
             add(Source::ControlSocket, listener, PollFlags::IN);
@@ -452,12 +418,11 @@ impl<'a> Supervision<'a> {
         if let Some(side) = self.scope.as_ref().filter(|_| !gone) {
             add(Source::ScopeLink, side.link().as_fd(), PollFlags::IN);
         }
-        let mut until: Vec<Instant> = self.outputs.iter().filter_map(Relay::runs_dry).collect();
+        let mut until: Vec<Instant> = self.streams.next().into_iter().collect();
         until.extend(pause);
         until.extend(self.network.next(Instant::now()));
         let resolver = self.resolver.as_ref();
         until.extend(resolver.and_then(|resolver| resolver.next(Instant::now())));
-        until.extend(self.output.next());
         if !gone {
             until.extend(self.limits.next());
             until.extend(self.execs.next());
@@ -502,24 +467,16 @@ impl<'a> Supervision<'a> {
             Source::Resolver => self.hear_resolver(now)?,
             Source::Signals => self.take_signals(now)?,
             Source::Input => {
-                if self.input.as_mut().is_some_and(Relay::advance) {
+                if self.streams.advance_input() {
                     self.sign_of_life(now);
                 }
             }
-            Source::Output(index) => {
-                if self.outputs.get_mut(index).is_some_and(Relay::advance) {
+            Source::Stream(ready) => {
+                if self.streams.advance(ready, now) {
                     self.sign_of_life(now);
-                    self.prompting.drew();
-                }
-            }
-            Source::OutputSink(index) => {
-                if let Some(stream) = self.outputs.get_mut(index) {
-                    stream.break_off();
-                }
-            }
-            Source::CapturedOutput(spot) => {
-                if self.output.advance(spot, now) {
-                    self.sign_of_life(now);
+                    if let StreamReady::Output(_) = ready {
+                        self.prompting.drew(now);
+                    }
                 }
             }
             Source::ControlSocket => {
@@ -554,12 +511,9 @@ impl<'a> Supervision<'a> {
         while let Some(signal) =
             signals::next(self.signals.as_fd()).map_err(failed("read a signal"))?
         {
-            match (signal, &self.terminal) {
-                (SIGTSTP, None) => self.stop_with_cage(),
-                (SIGWINCH, Some(_)) => {
-                    self.fit_terminal();
-                    self.draw_prompt(now);
-                }
+            match (signal, self.streams.has_terminal()) {
+                (SIGTSTP, false) => self.stop_with_cage(),
+                (SIGWINCH, true) => self.prompt_event(PromptEvent::Resized, now)?,
                 // There may be no command any more that could act on it.
                 (SIGHUP | SIGINT | SIGTERM, _) if self.plan.sticky => {
                     self.begin_stop(GRACE, now);
@@ -576,23 +530,23 @@ impl<'a> Supervision<'a> {
         let message = self.cage.hear();
         match message.map_err(failed("hear the cage"))? {
             Some(FromInit::Exited { number: 0, status }) => {
-                self.status = Some(status);
+                self.command.status = Some(status);
                 // A sticky cage lives on, unless its command never was.
-                Ok(!self.plan.sticky || self.not_executed.is_some())
+                Ok(!self.plan.sticky || self.command.not_executed.is_some())
             }
             Some(FromInit::Exited { number, status }) => {
                 self.exec_exited(number, status, now)?;
                 Ok(false)
             }
             Some(FromInit::NotExecuted { number: 0, errno }) => {
-                self.not_executed = Some(errno);
+                self.command.not_executed = Some(errno);
                 Ok(false)
             }
             Some(FromInit::NotExecuted { number, errno }) => {
                 self.exec_event(ExecEvent::NotExecuted { number, errno }, now)?;
                 Ok(false)
             }
-            Some(FromInit::Executed { number: 0 }) if self.not_executed.is_none() => {
+            Some(FromInit::Executed { number: 0 }) if self.command.not_executed.is_none() => {
                 Ok(!self.announce())
             }
             Some(FromInit::Executed { number }) => {
@@ -609,7 +563,7 @@ impl<'a> Supervision<'a> {
                 action,
                 code,
             }) => {
-                self.failure = Some(StartError::Layer {
+                self.command.failure = Some(StartError::Layer {
                     layer,
                     action,
                     errno,
@@ -623,7 +577,7 @@ impl<'a> Supervision<'a> {
             }
             Some(FromInit::Stopped) => {
                 if !self.stopped_for_a_lease(now) {
-                    self.stop_with_command();
+                    self.stop_with_command(now)?;
                 }
                 Ok(false)
             }
@@ -634,25 +588,15 @@ impl<'a> Supervision<'a> {
 
     /// The command was stopped at its terminal: so are we, and with us the shell's job. Without
     /// a terminal somebody inside stopped it, and somebody inside may let it go on.
-    fn stop_with_command(&mut self) {
-        self.close_prompt(Instant::now());
-        self.hide_status();
-        if let Some(own) = &self.terminal {
-            // What it said before it stopped, as far as the user's terminal takes it at once.
-            for _ in 0..DRAIN {
-                if !self.outputs.iter_mut().any(Relay::advance) {
-                    break;
-                }
-            }
-            let signals = self.signals.as_fd();
-            own.mode.suspend(|| signals::pending(signals));
-            terminal::copy_size(own.controller.as_fd());
-            // A cage that ended meanwhile does not go on.
-            self.let_go_on();
-        } else if self.in_background {
-            // There is no shell to which a stop would lead back: so there is none.
+    fn stop_with_command(&mut self, now: Instant) -> Result<(), RunError> {
+        self.prompt_event(PromptEvent::Close, now)?;
+        let signals = self.signals.as_fd();
+        // A cage that ended meanwhile does not go on. In the background no shell could continue it:
+        // there is no stop.
+        if self.streams.suspend(|| signals::pending(signals)) || self.streams.is_logged() {
             self.let_go_on();
         }
+        Ok(())
     }
 
     /// The user stopped us: a cage that nobody watches must not run.

@@ -20,7 +20,7 @@ use crate::intents::IntentEvent;
 use crate::scope::ScopeEvent;
 use crate::supervise::{Supervision, failed};
 use ironcage_model::{
-    Approver, EventKind, Lease, LeaseOrigin, LeaseReason, Printable, Resource, Taint,
+    Approver, EventKind, Lease, LeaseEndCause, LeaseOrigin, LeaseReason, Printable, Resource, Taint,
 };
 use ironcage_plan::Plan;
 use ironcage_state::{Edition, Mark, Marks};
@@ -32,9 +32,6 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_secs(1);
 /// And where nobody has.
 const LOOK_FOR_A_FIRST: Duration = Duration::from_secs(10);
-
-/// Why leases end where both meet.
-const MET: &str = "private data and untrusted content met in this cage";
 
 fn marks() -> io::Result<Marks> {
     let state = ironcage_audit::state_dir().map_err(io::Error::other)?;
@@ -248,7 +245,7 @@ impl Supervision<'_> {
         let open = self.leases.all().filter(|lease| is_way_out(lease));
         let numbers: Vec<u32> = open.map(|lease| lease.number).collect();
         for number in numbers {
-            self.end_lease(number, MET, now)?;
+            self.end_lease(number, LeaseEndCause::TaintMet, now)?;
         }
         self.scope_event(ScopeEvent::EndWaysOut, now)
     }

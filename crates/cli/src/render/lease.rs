@@ -60,7 +60,7 @@ pub(crate) fn event_line(out: &mut dyn Write, kind: &EventKind) -> io::Result<()
                 "lease {number}: {} after {:#}, {}",
                 end.name(),
                 Span(*milliseconds),
-                Printable::new(cause)
+                cause
             )?;
             for line in holder_lines(holders) {
                 writeln!(out, "    {line}")?;

@@ -1,7 +1,7 @@
 //! The states of a lease, and the steps between them.
 
 use super::rules::{EndingRules, Expulsion, StillUsed};
-use ironcage_model::{Holders, LeaseEnd, Term};
+use ironcage_model::{Holders, LeaseEnd, LeaseEndCause, Term};
 use std::time::{Duration, Instant};
 
 /// How long whatever holds a lease may take for an order. A helper that hangs is worse than none:
@@ -23,13 +23,11 @@ pub enum LeaseEvent {
     Opened,
     /// It could not be opened.
     NotOpened {
-        /// Why, for the audit log.
-        cause: &'static str,
+        cause: LeaseEndCause,
     },
     /// It is to end.
     TakenBack {
-        /// Why, for the audit log.
-        cause: &'static str,
+        cause: LeaseEndCause,
     },
     /// What came of an order to close it, leave it or expel its holders.
     Released(Release),
@@ -39,8 +37,7 @@ pub enum LeaseEvent {
     Tick,
     /// What held it is gone, and what it held with it.
     MechanismEnded {
-        /// Why, for the audit log.
-        cause: &'static str,
+        cause: LeaseEndCause,
     },
     /// What held it is gone or does not answer, and nothing is known.
     MechanismLost,
@@ -93,7 +90,7 @@ pub enum LeaseEffect {
     /// Write the end to the audit log, and tell those who wait for it.
     End {
         end: LeaseEnd,
-        cause: &'static str,
+        cause: LeaseEndCause,
         /// How long it was open.
         open: Duration,
     },
@@ -152,9 +149,9 @@ pub struct LeaseLife {
     term: Term,
     /// Since when it is open, or on record.
     born: Instant,
-    cause: &'static str,
+    cause: LeaseEndCause,
     /// Taken back before it was open: then it ends as soon as it is.
-    taken_back: Option<&'static str>,
+    taken_back: Option<LeaseEndCause>,
 }
 
 impl LeaseLife {
@@ -165,7 +162,7 @@ impl LeaseLife {
             rules,
             term,
             born: now,
-            cause: "nothing more is known of it",
+            cause: LeaseEndCause::Unknown,
             taken_back: None,
         }
     }
@@ -286,7 +283,7 @@ impl LeaseLife {
             }
             (LeaseEvent::MechanismLost, _) => vec![LeaseEffect::KillCage],
             (LeaseEvent::CageEnded, _) => {
-                self.cause = "the cage ended";
+                self.cause = LeaseEndCause::CageEnded;
                 self.end(LeaseEnd::CageEnded, now)
             }
             (LeaseEvent::CageKilled, _) => self.end(LeaseEnd::CageKilled, now),
@@ -317,7 +314,7 @@ impl LeaseLife {
         effects
     }
 
-    fn close(&mut self, cause: &'static str, now: Instant) -> Vec<LeaseEffect> {
+    fn close(&mut self, cause: LeaseEndCause, now: Instant) -> Vec<LeaseEffect> {
         self.cause = cause;
         let far = now + Duration::from_secs(365 * 24 * 3600);
         let grace = now.checked_add(self.rules.grace).unwrap_or(far);
@@ -333,7 +330,7 @@ impl LeaseLife {
 
     fn due(&mut self, now: Instant) -> Vec<LeaseEffect> {
         match self.state {
-            State::Open { .. } => self.close("its time was up", now),
+            State::Open { .. } => self.close(LeaseEndCause::TimeUp, now),
             State::Draining { grace, .. } => self.close_again(grace, now),
             State::Expelling {
                 round,

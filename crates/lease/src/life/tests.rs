@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use super::*;
-use ironcage_model::{Holders, LeaseEnd, Term};
+use ironcage_model::{Holders, LeaseEnd, LeaseEndCause, Term};
 use proptest::prelude::*;
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,9 @@ const CLOSE: LeaseEffect = LeaseEffect::Close { grace_over: false };
 const CLOSE_NOW: LeaseEffect = LeaseEffect::Close { grace_over: true };
 const BUSY: LeaseEvent = LeaseEvent::Released(Release::Busy);
 const REVOKED: LeaseEvent = LeaseEvent::Released(Release::Revoked);
-const TAKE_BACK: LeaseEvent = LeaseEvent::TakenBack { cause: "test" };
+const TAKE_BACK: LeaseEvent = LeaseEvent::TakenBack {
+    cause: LeaseEndCause::Revoked,
+};
 
 fn cage(holders: Holders) -> EndingRules {
     EndingRules::of_cage(GRACE, holders)
@@ -31,7 +33,7 @@ fn open(rules: EndingRules, term: Term, now: Instant) -> LeaseLife {
     life
 }
 
-fn ended(effects: &[LeaseEffect]) -> Option<(LeaseEnd, &'static str)> {
+fn ended(effects: &[LeaseEffect]) -> Option<(LeaseEnd, LeaseEndCause)> {
     effects.iter().find_map(|effect| match effect {
         LeaseEffect::End { end, cause, .. } => Some((end.clone(), *cause)),
         _ => None,
@@ -46,7 +48,10 @@ fn a_lease_that_nobody_uses_is_revoked_at_once() {
     assert_eq!(life.handle(TAKE_BACK, now), [CLOSE]);
     assert_eq!(life.phase(), LeasePhase::Ending);
     let effects = life.handle(REVOKED, now + SECOND);
-    assert_eq!(ended(&effects), Some((LeaseEnd::Revoked, "test")));
+    assert_eq!(
+        ended(&effects),
+        Some((LeaseEnd::Revoked, LeaseEndCause::Revoked))
+    );
     assert_eq!(life.phase(), LeasePhase::Over);
 }
 
@@ -60,7 +65,7 @@ fn a_term_ends_the_lease() {
     let effects = life.handle(REVOKED, now + SECOND);
     assert_eq!(
         ended(&effects),
-        Some((LeaseEnd::Revoked, "its time was up"))
+        Some((LeaseEnd::Revoked, LeaseEndCause::TimeUp))
     );
 }
 
@@ -88,7 +93,10 @@ fn holders_have_a_grace_then_are_expelled_while_the_cage_stands_still() {
     assert!(life.is_expelling());
     let effects = life.handle(REVOKED, now);
     assert_eq!(effects.first(), Some(&LeaseEffect::Resume));
-    assert_eq!(ended(&effects), Some((LeaseEnd::Revoked, "test")));
+    assert_eq!(
+        ended(&effects),
+        Some((LeaseEnd::Revoked, LeaseEndCause::Revoked))
+    );
 }
 
 #[test]
@@ -100,7 +108,10 @@ fn what_is_held_after_an_expulsion_ends_with_the_cage() {
     let effects = life.handle(BUSY, now + GRACE);
     assert_eq!(effects, [LeaseEffect::Resume, LeaseEffect::KillCage]);
     let effects = life.handle(LeaseEvent::CageKilled, now + GRACE);
-    assert_eq!(ended(&effects), Some((LeaseEnd::CageKilled, "test")));
+    assert_eq!(
+        ended(&effects),
+        Some((LeaseEnd::CageKilled, LeaseEndCause::Revoked))
+    );
 }
 
 #[test]
@@ -117,7 +128,10 @@ fn holders_that_are_kept_are_waited_for() {
     }
     let release = LeaseEvent::Released(Release::ClosedToNewOpens);
     let effects = life.handle(release, now);
-    assert_eq!(ended(&effects), Some((LeaseEnd::ClosedToNewOpens, "test")));
+    assert_eq!(
+        ended(&effects),
+        Some((LeaseEnd::ClosedToNewOpens, LeaseEndCause::Revoked))
+    );
 }
 
 #[test]
@@ -174,19 +188,21 @@ fn what_is_taken_back_before_it_is_open_ends_as_soon_as_it_is() {
     assert_eq!(effects, [LeaseEffect::ReportOpen, CLOSE]);
     assert_eq!(
         ended(&life.handle(REVOKED, now)),
-        Some((LeaseEnd::Revoked, "test"))
+        Some((LeaseEnd::Revoked, LeaseEndCause::Revoked))
     );
 }
 
 #[test]
 fn a_mechanism_that_is_gone_ends_what_it_held_and_one_that_is_silent_does_not() {
     let now = Instant::now();
-    let gone = LeaseEvent::MechanismEnded { cause: "gone" };
+    let gone = LeaseEvent::MechanismEnded {
+        cause: LeaseEndCause::ProxyEnded,
+    };
     let mut life = open(cage(Holders::Kill), Term::UntilRevoked, now);
     let mut silent = life.clone();
     assert_eq!(
         ended(&life.handle(gone, now)),
-        Some((LeaseEnd::Revoked, "gone"))
+        Some((LeaseEnd::Revoked, LeaseEndCause::ProxyEnded))
     );
     silent.handle(TAKE_BACK, now);
     let late = silent.next().unwrap();
@@ -199,7 +215,7 @@ fn a_mechanism_that_is_gone_ends_what_it_held_and_one_that_is_silent_does_not() 
     life.handle(LeaseEvent::Recorded, now);
     assert_eq!(
         ended(&life.handle(gone, now)),
-        Some((LeaseEnd::NotOpened, "gone"))
+        Some((LeaseEnd::NotOpened, LeaseEndCause::ProxyEnded))
     );
 }
 
@@ -209,14 +225,14 @@ fn event() -> impl Strategy<Value = LeaseEvent> {
         1 => Just(LeaseEvent::Denied),
         1 => Just(LeaseEvent::Recorded),
         1 => Just(LeaseEvent::Opened),
-        1 => Just(LeaseEvent::NotOpened { cause: "x" }),
+        1 => Just(LeaseEvent::NotOpened { cause: LeaseEndCause::NotOpened }),
         1 => Just(TAKE_BACK),
         1 => Just(REVOKED),
         1 => Just(LeaseEvent::Released(Release::ClosedToNewOpens)),
         4 => Just(BUSY),
         2 => Just(LeaseEvent::Searched),
         4 => Just(LeaseEvent::Tick),
-        1 => Just(LeaseEvent::MechanismEnded { cause: "x" }),
+        1 => Just(LeaseEvent::MechanismEnded { cause: LeaseEndCause::NotOpened }),
         1 => Just(LeaseEvent::MechanismLost),
         1 => Just(LeaseEvent::CageEnded),
         1 => Just(LeaseEvent::CageKilled),

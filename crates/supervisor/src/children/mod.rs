@@ -74,7 +74,7 @@ impl Supervision<'_> {
                 return self.deny_child(ticket, reason.into(), now);
             }
         };
-        let Some(spawner) = self.child_spawner else {
+        let Some(spawner) = self.callbacks.child_spawner else {
             return self.deny_child(ticket, SupervisorReason::NoChildren.into(), now);
         };
         let spec = ChildSpec {

@@ -65,7 +65,7 @@ impl Supervision<'_> {
         }
         self.intents.handle(IntentEvent::Reviewed, Instant::now());
         self.audit.write(EventKind::Resumed)?;
-        self.tell_of_thaw();
+        self.tell_of_thaw(Instant::now())?;
         match self.cage.release() {
             Ok(()) => self.control.reply(key, &Reply::Resumed, &[]),
             Err(error) => {

@@ -35,7 +35,7 @@ impl Supervision<'_> {
     }
 
     fn lose(&mut self, key: u64, now: Instant) -> Result<(), RunError> {
-        self.output.detach(key);
+        self.streams.output.detach(key);
         if let Some(number) = self.control.forget(key) {
             self.exec_event(ExecEvent::ClientGone(number), now)?;
         }
@@ -100,7 +100,7 @@ impl Supervision<'_> {
             Request::Leave => {
                 for descriptor in descriptors.into_iter().filter(is_pipe) {
                     // Beyond the bound they are closed, and who writes to them learns it.
-                    let _ = self.output.adopt(descriptor);
+                    let _ = self.streams.output.adopt(descriptor);
                 }
             }
             Request::Attach => self.attach(key, now),
@@ -148,7 +148,7 @@ impl Supervision<'_> {
     }
 
     fn attach(&mut self, key: u64, now: Instant) {
-        match self.output.attach(key, now) {
+        match self.streams.output.attach(key, now) {
             Ok((output, input)) => {
                 let terminal = self.control.description.terminal;
                 let attached = Reply::Attached {

@@ -143,7 +143,7 @@ impl Supervision<'_> {
         match wanted {
             ExecStreams::Detached => {
                 for output in [stdout, stderr] {
-                    let adopted = self.output.adopt(output);
+                    let adopted = self.streams.output.adopt(output);
                     adopted.map_err(|error| failed("keep the output of an exec")(error.into()))?;
                 }
                 self.control.reply(key, &started, &[]);

@@ -156,9 +156,10 @@ impl Supervision<'_> {
     }
 
     /// Stops the cage for a person to look at.
-    pub(crate) fn freeze_for_review(&mut self) {
-        if !self.is_frozen() && self.freeze() {
-            self.tell_of_freeze();
+    pub(crate) fn freeze_for_review(&mut self, now: Instant) -> Result<(), RunError> {
+        match !self.is_frozen() && self.freeze() {
+            true => self.tell_of_freeze(now),
+            false => Ok(()),
         }
     }
 }

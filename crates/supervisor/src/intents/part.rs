@@ -6,7 +6,7 @@
 
 use super::trust::{TrustRecord, differs};
 use crate::effects::Effect;
-use crate::leases::{LeaseMatch, LeaseRequest, RequestOutcome, Requester};
+use crate::leases::{LeaseMatch, LeaseRequest, Requester};
 use crate::needed::{Need, Needed};
 use ironcage_control::{GrantRequest, LeaseTarget};
 use ironcage_egress::OTHERS;
@@ -15,6 +15,7 @@ use ironcage_model::{
     Announced, Approver, Contact, EventKind, GrantedLease, HostRule, Intent, IntentRecord,
     LeaseOrigin, NetworkVerdict, Resource, SupervisorReason, Term, Traffic, Trust, WordsMode,
 };
+use ironcage_model::{LeaseEndCause, RequestOutcome};
 use ironcage_plan::Drift;
 use std::time::{Duration, Instant};
 
@@ -437,7 +438,7 @@ impl<'a> Intents<'a> {
         leases.retain(|lease| !used(lease));
         let ended = leases.into_iter().map(|number| Effect::EndLease {
             number,
-            cause: "the call's result went to the model",
+            cause: LeaseEndCause::CallAnswered,
         });
         ended.collect()
     }

@@ -4,6 +4,7 @@
 //! between is what holds it, most often the mount helper, which does what is ordered and replies
 //! later; nothing here waits for it. [`table`] is the part; here its effects are carried out.
 
+mod decision;
 mod facts;
 mod mechanism;
 mod pace;
@@ -13,7 +14,7 @@ mod table;
 pub(crate) use facts::{LeaseSubject, SeenPath, look};
 pub(crate) use mechanism::unwatched;
 pub(crate) use pace::RequestPace;
-pub(crate) use requests::{LeaseRequest, RequestOutcome, Requester, shortened};
+pub(crate) use requests::{LeaseRequest, Requester, shortened};
 pub(crate) use table::{LeaseMatch, Leases, release};
 
 use crate::RunError;
@@ -22,7 +23,7 @@ use crate::supervise::Supervision;
 use ironcage_backend::{LeaseOrder, MountHelperReply};
 use ironcage_control::Reply;
 use ironcage_lease::life::LeaseEvent;
-use ironcage_model::{LeaseReason, in_full};
+use ironcage_model::{LeaseEndCause, LeaseReason, in_full};
 use ironcage_sys::faults::lease_step as step;
 use std::time::Instant;
 
@@ -66,7 +67,7 @@ impl Supervision<'_> {
     pub(crate) fn end_lease(
         &mut self,
         number: u32,
-        cause: &'static str,
+        cause: LeaseEndCause,
         now: Instant,
     ) -> Result<(), RunError> {
         self.lease_event(number, LeaseEvent::TakenBack { cause }, now)

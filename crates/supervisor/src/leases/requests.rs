@@ -1,6 +1,7 @@
 //! Who may ask for a lease of the cage's own, and how each is told what came of it: the one way
 //! in, whoever asks.
 
+use super::decision::{RequestFacts, RequestGrant, RequestTarget, decide_request};
 use super::table::{NewLease, Opening};
 use super::{LeaseSubject, REASON};
 use crate::RunError;
@@ -10,11 +11,11 @@ use crate::scope::ScopeEvent;
 use crate::supervise::{Supervision, failed};
 use crate::taint;
 use ironcage_control::{GrantRequest, LeaseTarget, Reply};
+use ironcage_lease::LeaseTerms;
 use ironcage_lease::life::EndingRules;
-use ironcage_lease::{Decision, History, LeaseTerms, RequestedLease, decide};
 use ironcage_model::{
     EventKind, GrantedLease, Holders, Lease, LeaseOrigin, LeaseOutcome, LeaseReason, Reason,
-    Resource, Scope, SupervisorReason, Taint,
+    RequestOutcome, Resource, Scope, Taint,
 };
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -25,8 +26,9 @@ use std::time::{Duration, Instant};
 pub(crate) enum Requester {
     /// A client at the control socket: the user of the cage.
     Client(u64),
-    /// A question that a person has approved, by its number; who had asked is told through it.
-    Question(u32),
+    /// A permission request that a person approved, by its number. Its requesters are told through
+    /// it.
+    Approved(u32),
     /// Somebody in the cage, by the request reader's number for their request.
     Inside(u64),
     /// A call in a model's answer, by its number.
@@ -47,7 +49,16 @@ pub(crate) struct LeaseRequest {
     pub(crate) unannounced: bool,
 }
 
-pub(crate) type RequestOutcome = LeaseOutcome<GrantedLease>;
+/// A lease of the cage that the ceiling grants, before it is open.
+struct DecidedLease {
+    by: Requester,
+    origin: LeaseOrigin,
+    /// The resource as the request named it: the decision may grant less.
+    named: Resource,
+    terms: LeaseTerms,
+    reason: String,
+    opening: Opening,
+}
 
 /// Whether what is open gives what is asked for.
 pub(super) fn covers(open: &Resource, wanted: &Resource) -> bool {
@@ -81,7 +92,7 @@ pub(crate) fn shortened(resource: Resource) -> Resource {
 }
 
 impl Supervision<'_> {
-    /// Somebody asks for a lease. Whatever stands against it is told, and is on record.
+    /// Handles a request for a lease: collects the facts, has it decided, and carries that out.
     pub(crate) fn request_lease(
         &mut self,
         request: LeaseRequest,
@@ -94,9 +105,8 @@ impl Supervision<'_> {
             descriptor,
             unannounced,
         } = request;
-        let before = self.requests.count(now);
-        let wished = origin == LeaseOrigin::Operator || matches!(by, Requester::Question(_));
-        if !wished && !self.requests.spend(now) {
+        let asked = self.requests.count(now);
+        if !by.is_operators(origin) && !self.requests.spend(now) {
             return self.tell_requester(by, RequestOutcome::denied(LeaseReason::RequestRate));
         }
         let subject = match LeaseSubject::look(&grant.wanted, descriptor.as_ref()) {
@@ -105,72 +115,84 @@ impl Supervision<'_> {
                 return self.tell_requester(by, RequestOutcome::denied(refused.1));
             }
         };
-        if origin != LeaseOrigin::Operator
-            && let Some(open) = self.leases.open_for(&subject.resource)
-        {
-            // Who asks once more has what they ask for.
-            let open = LeaseOutcome::Granted(GrantedLease::Open(open.clone()));
-            return self.tell_requester(by, open);
-        }
-        let asked = RequestedLease {
-            what: subject.wanted(),
-            term: grant.term,
-            uses: grant.uses,
-            scope: Scope::Cage,
-            origin,
-            approved: matches!(by, Requester::Question(_)),
-        };
         let taint = match self.plan.taint.is_some() {
             true => self.tainted(now)?,
             false => Taint::NONE,
         };
-        let history = History {
-            taint,
+        let facts = RequestFacts {
+            plan: self.plan,
             open: self.leases.all().cloned().collect(),
-            asked: before,
+            covering: self.leases.open_for(&subject.resource).cloned(),
+            asked,
             distrusted: self.intents.is_distrusted(),
+            taint,
+            stopping: self.control.stop_deadline().is_some(),
+            start_in_progress: self.scopes.is_one_being_made() || self.children.is_one_being_made(),
+        };
+        let target = RequestTarget {
+            by,
+            origin,
+            grant: &grant,
+            subject: &subject,
             unannounced,
         };
-        let decision = decide(self.plan, &asked, &history);
-        let LeaseSubject {
-            resource: named,
-            seen,
-        } = subject;
-        let given = match decision {
-            Decision::Granted(given) => given,
-            Decision::InBase { reason } => {
-                return self.tell_requester(by, LeaseOutcome::InBase { reason });
+        let decision = decide_request(&target, facts);
+        let LeaseSubject { resource, seen } = subject;
+        let opening = Opening {
+            identity: seen.map(|seen| seen.identity),
+            descriptor,
+        };
+        match decision {
+            LeaseOutcome::Granted(RequestGrant::AlreadyOpen(open)) => {
+                self.tell_requester(by, LeaseOutcome::Granted(GrantedLease::Open(open)))
             }
-            Decision::Pending { reason, .. } => {
-                let announced = self.intents.announced(&named, now);
+            LeaseOutcome::Granted(RequestGrant::New(terms)) => {
+                let decided = DecidedLease {
+                    by,
+                    origin,
+                    named: resource,
+                    terms,
+                    reason: grant.reason,
+                    opening,
+                };
+                self.open_decided(decided, now)
+            }
+            LeaseOutcome::InBase { reason } => {
+                self.tell_requester(by, LeaseOutcome::InBase { reason })
+            }
+            LeaseOutcome::Pending { reason, .. } => {
                 let new = NewRequest {
                     by,
                     origin,
-                    resource: named,
-                    identity: seen.map(|seen| seen.identity),
+                    announced: self.intents.announced(&resource, now),
+                    resource,
+                    identity: opening.identity,
                     grant,
-                    descriptor,
+                    descriptor: opening.descriptor,
                     because: reason,
-                    announced,
                 };
-                return self.raise_request(new, now);
+                self.raise_request(new, now)
             }
-            Decision::Denied { reason } => return self.refuse_lease(by, named, origin, reason),
-        };
-        if self.control.stop_deadline().is_some() {
-            return self.tell_requester(by, RequestOutcome::denied(SupervisorReason::Stopping));
+            LeaseOutcome::Denied { reason } => self.refuse_lease(by, resource, origin, reason),
         }
-        if let Resource::Path { path, .. } = &given.resource
-            && (self.scopes.is_one_being_made() || self.children.is_one_being_made())
-            && self.plan.is_shared(Path::new(path))
-        {
-            // It would be cloned along, and its end proved without the clone.
-            return self.refuse_lease(by, named, origin, LeaseReason::StartInProgress.into());
-        }
-        let brings = taint::brought(self.plan, &given.resource);
+    }
+
+    /// Opens a lease that the ceiling grants, unless the taint rules or the host stand against it.
+    fn open_decided(&mut self, decided: DecidedLease, now: Instant) -> Result<(), RunError> {
+        let DecidedLease {
+            by,
+            origin,
+            named,
+            terms,
+            reason,
+            opening,
+        } = decided;
+        let brings = taint::brought(self.plan, &terms.resource);
         let brings = brings.map_err(failed("read what is known of a place"))?;
-        // Where a person said yes, what leads out is closed meanwhile.
-        if !wished && let Some(reason) = self.against_meeting(brings, now)? {
+        // Where a person approved it, the ways out of the cage are closed instead.
+        if !by.is_operators(origin)
+            && let Some(reason) = self.against_meeting(brings, now)?
+        {
             return self.refuse_lease(by, named, origin, reason.into());
         }
         let LeaseTerms {
@@ -179,17 +201,13 @@ impl Supervision<'_> {
             uses,
             approver,
             ..
-        } = given;
-        let opening = Opening {
-            identity: seen.map(|seen| seen.identity),
-            descriptor,
-        };
-        // Whatever stands against it in the host is found before it is on record.
+        } = terms;
+        // Before the audit log has it: what the host refuses was never a lease.
         let mechanism = match self.mechanism_for(&resource, &opening) {
             Ok(found) => found,
             Err(reason) => return self.refuse_lease(by, resource, origin, reason),
         };
-        // Before it is open: who reads what comes of it finds the mark.
+        // Before it is open: whoever reads through the lease finds the mark.
         self.take_on(brings, &format!("it was leased {resource}"), now)?;
         self.mark_leased(&resource, now)?;
         let lease = Lease {
@@ -198,7 +216,7 @@ impl Supervision<'_> {
             scope: Scope::Cage,
             term,
             uses,
-            reason: grant.reason.chars().take(REASON).collect(),
+            reason: reason.chars().take(REASON).collect(),
             origin,
             approver,
         };
@@ -290,7 +308,7 @@ impl Supervision<'_> {
                 self.tell_client(key, outcome);
                 Ok(())
             }
-            Requester::Question(number) => {
+            Requester::Approved(number) => {
                 let now = Instant::now();
                 let effects = self.permission_requests.opened(number, outcome, now);
                 self.apply(effects, now)

@@ -4,7 +4,7 @@
 //! state machine of [`ironcage_lease::life`].
 
 use super::mechanism::LeaseMechanism;
-use super::requests::{self, RequestOutcome, Requester};
+use super::requests::{self, Requester};
 use crate::effects::Effect;
 use ironcage_backend::{LeaseOrder, MountHelper, MountHelperReply, Progress};
 use ironcage_control::{LeaseDescription, LeaseState, Reply};
@@ -14,6 +14,7 @@ use ironcage_model::{
     EventKind, GrantedLease, Holder, Lease, LeaseEnd, LeaseOrigin, Lent, LimitKind, NetworkReason,
     Reason, Resource, Term,
 };
+use ironcage_model::{LeaseEndCause, RequestOutcome};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -325,7 +326,7 @@ impl Leases {
         let Some(requester) = self.get(number).map(|active| active.requester) else {
             return Vec::new();
         };
-        let cause = "it could not be opened";
+        let cause = LeaseEndCause::NotOpened;
         let mut wanted = self.handle(number, LeaseEvent::NotOpened { cause }, now);
         if !wanted.is_empty() {
             let outcome = RequestOutcome::Denied { reason };
@@ -363,7 +364,7 @@ impl Leases {
             is_proxy(&active.mechanism) && active.life.phase() == LeasePhase::Opening
         });
         let unopened: Vec<Requester> = unopened.map(|active| active.requester).collect();
-        let cause = "the egress proxy ended";
+        let cause = LeaseEndCause::ProxyEnded;
         let mut wanted = self.handle_all(is_proxy, LeaseEvent::MechanismEnded { cause }, now);
         wanted.extend(unopened.into_iter().map(|requester| Effect::Report {
             requester,
@@ -386,7 +387,7 @@ impl Leases {
             .filter(|number| which.is_none_or(|which| which == *number))
             .collect();
         let mut wanted = Vec::new();
-        let cause = "taken back by the operator";
+        let cause = LeaseEndCause::Revoked;
         for number in &numbers {
             if let Some(active) = self.get(*number) {
                 active.waiting.push(client);
@@ -468,7 +469,7 @@ impl Leases {
                 wanted.push(Effect::Audit(EventKind::LeaseEnd {
                     number,
                     end: end.clone(),
-                    cause: cause.to_owned(),
+                    cause: cause.into(),
                     holders: active.holders.clone(),
                     milliseconds: open,
                 }));

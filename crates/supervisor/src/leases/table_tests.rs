@@ -134,7 +134,13 @@ fn uses_are_counted_while_a_lease_is_open() {
     assert!(!leases.take_use(is_it));
     let (resource, mechanism) = socket("/run/b.sock");
     open(&mut leases, resource.clone(), mechanism, now);
-    leases.handle(number + 1, LeaseEvent::TakenBack { cause: "test" }, now);
+    leases.handle(
+        number + 1,
+        LeaseEvent::TakenBack {
+            cause: LeaseEndCause::Revoked,
+        },
+        now,
+    );
     assert!(!leases.take_use(|found| *found == resource));
 }
 

@@ -6,9 +6,6 @@
 use crate::supervise::Supervision;
 use ironcage_model::{NetworkVerdict, Protocol, Traffic};
 use ironcage_terminal::prompt::between_lines;
-use ironcage_terminal::reads_lines;
-use std::collections::VecDeque;
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 /// Destinations that are told apart.
@@ -97,34 +94,18 @@ impl Supervision<'_> {
     /// the output of a command that draws its own screen there is none, and the end tells.
     pub(crate) fn look_at_denials(&mut self, now: Instant) {
         let denied = self.audit.denials.take_due(now);
-        let Some(line) = self.denial_line.filter(|_| !self.in_background) else {
+        let line = self.callbacks.denial_line;
+        let Some(line) = line.filter(|_| !self.streams.is_logged()) else {
             return;
         };
-        let mut lines: VecDeque<String> = denied.iter().filter_map(line).collect();
-        let Some(first) = lines.pop_front() else {
+        let lines: Vec<String> = denied.iter().filter_map(line).collect();
+        if lines.is_empty() {
             return;
-        };
-        let text = lines
-            .into_iter()
-            .fold(first, |text, line| text + "\r\n" + &line);
-        match &self.terminal {
-            Some(own) => {
-                let drawn = self
-                    .outputs
-                    .first()
-                    .is_none_or(|shown| shown.screen().alternate);
-                if !drawn && reads_lines(own.controller.as_fd()) && !self.prompting.is_open() {
-                    let text = between_lines(&text);
-                    if let Some(shown) = self.outputs.first_mut() {
-                        shown.inject(&text);
-                    }
-                }
-            }
-            None => {
-                if let Some(errors) = self.outputs.get_mut(1) {
-                    errors.inject(format!("{}\n", text.replace('\r', "")).as_bytes());
-                }
-            }
+        }
+        if !self.streams.has_terminal() {
+            self.streams.write_error(&lines.join("\n"));
+        } else if self.streams.reads_lines() && !self.prompting.is_open() {
+            self.streams.show(&between_lines(&lines.join("\r\n")));
         }
     }
 }

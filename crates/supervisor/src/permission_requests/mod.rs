@@ -11,13 +11,13 @@ mod notifier;
 
 use crate::RunError;
 use crate::effects::Effect;
-use crate::leases::{LeaseRequest, REASON, RequestOutcome, Requester, look};
+use crate::leases::{LeaseRequest, REASON, Requester, look};
 use crate::supervise::Supervision;
 use ironcage_control::{ApproveRequest, GrantRequest, PermissionRequestDescription, Reply};
 use ironcage_layers::live::Identity;
 use ironcage_model::{
     EventKind, GrantedLease, LeaseOrigin, LeaseReason, PermissionRequest, PermissionRequestEnd,
-    Reason, Resource, Scope, SupervisorReason, Term,
+    Reason, RequestOutcome, Resource, Scope, SupervisorReason, Term,
 };
 use ironcage_plan::PermissionRequestTerms;
 use notifier::Notifier;
@@ -150,6 +150,10 @@ impl PermissionRequests {
         };
         let open = self.open.iter().filter(|open| open.approved.is_none());
         open.map(of).collect()
+    }
+
+    pub(crate) fn any_waits(&self) -> bool {
+        self.open.iter().any(|open| open.approved.is_none())
     }
 
     fn position(&self, number: u32) -> Option<usize> {
@@ -407,7 +411,7 @@ impl PermissionRequests {
         let index = self.position(number)?;
         let open = self.open.get_mut(index)?;
         Some(LeaseRequest {
-            by: Requester::Question(number),
+            by: Requester::Approved(number),
             origin: open.question.origin,
             grant: open.grant.clone(),
             descriptor: open.descriptor.take(),
@@ -659,7 +663,11 @@ impl Supervision<'_> {
     pub(crate) fn tell_answerer(&mut self, by: Answerer, outcome: RequestOutcome) {
         match by {
             Answerer::Client(key) => self.tell_client(key, outcome),
-            Answerer::Terminal => self.note_on_prompt(&outcome),
+            Answerer::Terminal => {
+                if let RequestOutcome::Denied { reason } = &outcome {
+                    self.prompting.note_denial(reason);
+                }
+            }
         }
     }
 

@@ -137,7 +137,7 @@ fn an_approved_request_is_asked_for_once_more_and_ends_with_what_comes_of_it() {
         [Effect::ReportToPerson { .. }]
     ));
     let asked = part.take_approved(1).unwrap();
-    assert_eq!(asked.by, Requester::Question(1));
+    assert_eq!(asked.by, Requester::Approved(1));
     assert_eq!(asked.grant.term, Term::Milliseconds(5));
     let effects = part.opened(1, RequestOutcome::denied(LeaseReason::PathReplaced), now);
     assert_eq!(ends(&effects), [PermissionRequestEnd::NotOpened]);

@@ -10,12 +10,14 @@ mod received;
 use crate::RunError;
 use crate::channels::ChannelEvent;
 use crate::children::ChildEvent;
-use crate::leases::{LeaseRequest, RequestOutcome, Requester};
+use crate::leases::{LeaseRequest, Requester};
 use crate::supervise::Supervision;
 use ironcage_control::{
     Channel, ChildLine, GrantRequest, Listener, Packet, ScopeRequest, ShellIntent, pair,
 };
-use ironcage_model::{CageId, GrantedLease, Lease, LeaseOrigin, LeaseOutcome, Reason, Resource};
+use ironcage_model::{
+    CageId, GrantedLease, Lease, LeaseOrigin, LeaseOutcome, Reason, RequestOutcome, Resource,
+};
 use ironcage_sys::clone::{Forked, Namespaces, fork};
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ironcage_sys::rustix::process::{
@@ -283,17 +285,14 @@ impl Supervision<'_> {
 
     /// Tells somebody in the cage what came of a request.
     pub(crate) fn reply_inside(&mut self, ticket: u64, outcome: RequestOutcome) {
-        let outcome = match outcome {
-            RequestOutcome::Granted(GrantedLease::Open(lease)) => LeaseOutcome::Granted(lease),
-            // Said of scopes only, and they are not told here.
-            RequestOutcome::Granted(GrantedLease::ForScope { .. }) => return,
-            RequestOutcome::InBase { reason } => LeaseOutcome::InBase { reason },
-            RequestOutcome::Pending { question, reason } => {
-                LeaseOutcome::Pending { question, reason }
-            }
-            RequestOutcome::Denied { reason } => LeaseOutcome::Denied { reason },
+        let lease = |granted| match granted {
+            GrantedLease::Open(lease) => Some(lease),
+            // A scope's supervisor gets this reply, not the reader.
+            GrantedLease::ForScope { .. } => None,
         };
-        self.reply_to_reader(ticket, ReaderReply::Outcome(outcome));
+        if let Some(outcome) = outcome.try_map(lease) {
+            self.reply_to_reader(ticket, ReaderReply::Outcome(outcome));
+        }
     }
 
     /// Tells the request reader what came of something.

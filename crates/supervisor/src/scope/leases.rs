@@ -17,10 +17,10 @@ use crate::taint::brought;
 use ironcage_backend::{LeaseOrder, LeasedFrom, MountHelper, MountHelperReply, Sought};
 use ironcage_control::{DeniedLease, GrantRequest, LeaseTarget};
 use ironcage_lease::life::{EndingRules, LeaseEffect, LeaseEvent, LeaseLife, LeasePhase};
-use ironcage_lease::{Decision, History, LeaseTerms, RequestedLease, decide};
+use ironcage_lease::{Decision, History, RequestedLease, decide};
 use ironcage_model::{
-    EventKind, Holder, Holders, Lease, LeaseOrigin, LeaseReason, NetworkReason, Reason, Resource,
-    Right, Scope, Taint,
+    EventKind, Holder, Holders, Lease, LeaseEndCause, LeaseOrigin, LeaseReason, NetworkReason,
+    Reason, Resource, Right, Scope, Taint,
 };
 use ironcage_plan::Plan;
 use ironcage_sys::faults::lease_step as step;
@@ -39,7 +39,7 @@ const PATIENCE: Timespec = Timespec {
 
 /// Why a lease was not opened that is on record.
 const NOT_STARTED: LeaseEvent = LeaseEvent::NotOpened {
-    cause: "its scope did not start",
+    cause: LeaseEndCause::ScopeNotStarted,
 };
 
 /// A lease of a scope.
@@ -157,23 +157,27 @@ pub(super) fn decide_all(
             LeaseTarget::Other(_) => None,
         };
         let mut request = request.clone();
-        let mut decided = deciding.decide_one(&request, handle.as_ref(), &leases, false);
-        if let LeaseDecision::Ask(not_given, seen) = decided {
+        let (resource, seen, mut decided) =
+            deciding.decide_one(&request, handle.as_ref(), &leases, false);
+        if let Decision::Pending { reason, .. } = &decided {
+            let not_given = DeniedLease {
+                resource: resource.clone(),
+                reason: reason.clone(),
+                ask: true,
+            };
             decided = match ask(&not_given, &request, seen.as_ref())? {
                 PersonAnswer::Yes { term, .. } => {
                     request.term = term;
-                    let again = deciding.decide_one(&request, handle.as_ref(), &leases, true);
-                    same(again, seen.as_ref())
+                    let (_, now, again) =
+                        deciding.decide_one(&request, handle.as_ref(), &leases, true);
+                    for_what_was_read(again, now.as_ref(), seen.as_ref())
                 }
-                PersonAnswer::No { reason } => LeaseDecision::Refuse(DeniedLease {
-                    reason,
-                    ..not_given
-                }),
+                PersonAnswer::No { reason } => Decision::Denied { reason },
             };
         }
         match decided {
-            LeaseDecision::Base => {}
-            LeaseDecision::Give(given, seen) => {
+            Decision::InBase { .. } => {}
+            Decision::Granted(given) => {
                 let lease = Lease {
                     number,
                     resource: given.resource,
@@ -202,9 +206,16 @@ pub(super) fn decide_all(
                     failure: None,
                 });
             }
-            LeaseDecision::Ask(not_given, _) | LeaseDecision::Refuse(not_given) => {
-                refused.push(not_given)
-            }
+            Decision::Pending { reason, .. } => refused.push(DeniedLease {
+                resource,
+                reason,
+                ask: true,
+            }),
+            Decision::Denied { reason } => refused.push(DeniedLease {
+                resource,
+                reason,
+                ask: false,
+            }),
         }
     }
     Ok((leases, refused))
@@ -215,26 +226,16 @@ fn not_opened(error: &dyn std::fmt::Display) -> Reason {
     LeaseReason::NotOpened { error }.into()
 }
 
-/// What was decided of one.
-enum LeaseDecision {
-    Base,
-    Give(LeaseTerms, Option<SeenPath>),
-    Ask(DeniedLease, Option<SeenPath>),
-    Refuse(DeniedLease),
-}
-
-/// A yes holds for what the person read.
-fn same(decided: LeaseDecision, before: Option<&SeenPath>) -> LeaseDecision {
+/// A yes holds for the file that the person read about, not for one that took its name since.
+fn for_what_was_read(
+    decided: Decision,
+    now: Option<&SeenPath>,
+    before: Option<&SeenPath>,
+) -> Decision {
+    let identity = |seen: Option<&SeenPath>| seen.map(|seen| (seen.path.clone(), seen.identity));
     match decided {
-        LeaseDecision::Give(given, seen)
-            if seen.as_ref().map(|seen| (&seen.path, seen.identity))
-                != before.map(|seen| (&seen.path, seen.identity)) =>
-        {
-            LeaseDecision::Refuse(DeniedLease {
-                resource: given.resource,
-                reason: LeaseReason::PathReplaced.into(),
-                ask: false,
-            })
+        Decision::Granted(_) if identity(now) != identity(before) => {
+            Decision::denied(LeaseReason::PathReplaced)
         }
         other => other,
     }
@@ -247,16 +248,12 @@ impl LeaseDecider<'_> {
         handle: Option<&OwnedFd>,
         leases: &[ScopeLease],
         approved: bool,
-    ) -> LeaseDecision {
+    ) -> (Resource, Option<SeenPath>, Decision) {
         let subject = match LeaseSubject::look(&request.wanted, handle) {
             Ok(subject) => subject,
             Err(refused) => {
                 let (resource, reason) = *refused;
-                return LeaseDecision::Refuse(DeniedLease {
-                    resource,
-                    reason: reason.into(),
-                    ask: false,
-                });
+                return (resource, None, Decision::denied(reason));
             }
         };
         let asked = RequestedLease {
@@ -278,17 +275,7 @@ impl LeaseDecider<'_> {
         };
         let decision = decide(self.plan, &asked, &history);
         let LeaseSubject { resource, seen } = subject;
-        let not_given = |reason, ask| DeniedLease {
-            resource,
-            reason,
-            ask,
-        };
-        match decision {
-            Decision::Granted(given) => LeaseDecision::Give(given, seen),
-            Decision::InBase { .. } => LeaseDecision::Base,
-            Decision::Pending { reason, .. } => LeaseDecision::Ask(not_given(reason, true), seen),
-            Decision::Denied { reason } => LeaseDecision::Refuse(not_given(reason, false)),
-        }
+        (resource, seen, decision)
     }
 }
 
@@ -340,9 +327,11 @@ impl Supervision<'_> {
     /// anything of a lease, or somebody outside has.
     pub(super) fn end_scope_leases(&mut self) -> Result<(), RunError> {
         let cause = match &self.scope {
-            Some(side) if side.ended.is_some() => "its command ended",
-            Some(side) if side.deadline.is_some_and(|at| Instant::now() >= at) => "its time was up",
-            _ => "its scope was ended",
+            Some(side) if side.ended.is_some() => LeaseEndCause::ScopeCommandEnded,
+            Some(side) if side.deadline.is_some_and(|at| Instant::now() >= at) => {
+                LeaseEndCause::TimeUp
+            }
+            _ => LeaseEndCause::ScopeEnded,
         };
         for mut lease in std::mem::take(&mut self.side()?.leases) {
             step();

@@ -3,9 +3,9 @@
 
 use super::link::{FromScope, PersonAnswer, ToScope};
 use crate::effects::Effect;
-use crate::leases::RequestOutcome;
 use ironcage_control::{Channel, ExecDescription, LeaseDescription, LeaseState, Packet, Reply};
 use ironcage_model::{Ending, EventKind, GrantedLease, Lease, LeaseEnd, LeaseReason, Reason};
+use ironcage_model::{LeaseEndCause, RequestOutcome};
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ironcage_sys::rustix::net::{Shutdown, shutdown};
 use ironcage_sys::rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
@@ -414,7 +414,7 @@ impl RunningScope {
             effects.push(Effect::Audit(EventKind::LeaseEnd {
                 number: lease.number,
                 end: end.clone(),
-                cause: "its scope ended with the cage".into(),
+                cause: LeaseEndCause::ScopeEndedWithCage.into(),
                 holders: Vec::new(),
                 milliseconds,
             }));

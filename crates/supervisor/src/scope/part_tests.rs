@@ -85,7 +85,7 @@ fn who_takes_a_lease_back_is_told_after_its_end_is_logged() {
     let ended = FromScope::Record(Box::new(EventKind::LeaseEnd {
         number: 9,
         end: LeaseEnd::Revoked,
-        cause: String::new(),
+        cause: LeaseEndCause::TimeUp.into(),
         holders: Vec::new(),
         milliseconds: 1,
     }));

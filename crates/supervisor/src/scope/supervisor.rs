@@ -14,10 +14,9 @@ use crate::execs::Execs;
 use crate::leases::{SeenPath, shortened};
 use crate::limits::{self, counted_by_cgroup};
 use crate::network::{self, SupervisorFiles};
-use crate::output::Output;
 use crate::request_reader::RequestReader;
 use crate::streams::JoinedStreams;
-use crate::supervise::{Supervision, SupervisionSetup, failed};
+use crate::supervise::{Callbacks, Supervision, SupervisionSetup, failed};
 use crate::untrusted_fds::{close_elsewhere, words_only};
 use ironcage_backend::{MountHelper, Sibling};
 use ironcage_control::{
@@ -300,12 +299,7 @@ fn supervise(given: ScopeSetup<'_>) -> Result<(), RunError> {
         plan: &plan,
         cage,
         baseline,
-        joined: JoinedStreams {
-            input: None,
-            outputs: Vec::new(),
-            terminal: None,
-            output: Output::default(),
-        },
+        joined: JoinedStreams::none(),
         control: Control::of_scope(client, description)?,
         runtime,
         background: None,
@@ -321,10 +315,8 @@ fn supervise(given: ScopeSetup<'_>) -> Result<(), RunError> {
             helper: None,
             leases: Vec::new(),
         }),
-        child_spawner: None,
-        permanent: None,
+        callbacks: Callbacks::default(),
         parent: None,
-        denial_line: None,
     })?;
     supervision.run_scope(request, streams, leases)?;
     supervision.close_scope()

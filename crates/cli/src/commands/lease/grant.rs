@@ -5,11 +5,11 @@ use crate::completion::running_cages;
 use crate::error::{CliError, CommandResult};
 use crate::render::lease::lease_text;
 use crate::values::count;
-use ironcage_client::{ClientError, Connection, RequestOutcome, grant, grant_path, grant_port};
+use ironcage_client::{ClientError, Connection, grant, grant_path, grant_port};
 use ironcage_control::{GrantRequest, LeaseTarget};
 use ironcage_model::{
     GrantedLease, HostRule, HttpRule, LeaseOutcome, LimitKind, Printable, Publish, Reason,
-    Resource, Right, Term,
+    RequestOutcome, Resource, Right, Term,
 };
 use ironcage_policy::{Amount, Cpus, TimeLimit, allowed, requests};
 use std::path::{Path, PathBuf};

@@ -1,0 +1,203 @@
+//! The part without a terminal: which effects follow from which events.
+
+use super::*;
+use ironcage_model::{LeaseOrigin, LeaseReason, PermissionRequest, Resource, Right, Scope, Term};
+
+const SIZE: Winsize = Winsize {
+    ws_row: 40,
+    ws_col: 120,
+    ws_xpixel: 0,
+    ws_ypixel: 0,
+};
+const FULL_SCREEN: Before = Before {
+    alternate: true,
+    no_cursor: true,
+};
+
+fn waiting(numbers: &[u32]) -> Vec<PermissionRequestDescription> {
+    let of = |number: &u32| PermissionRequestDescription {
+        question: PermissionRequest {
+            number: *number,
+            resource: Resource::Path {
+                path: format!("/srv/{number}"),
+                right: Right::Read,
+            },
+            scope: Scope::Cage,
+            term: Term::UntilRevoked,
+            uses: None,
+            reason: "to build".into(),
+            origin: LeaseOrigin::Ask,
+            because: "the ceiling marks it ask".into(),
+            code: None,
+            announced: None,
+        },
+        asked: 1,
+        milliseconds_left: 60_000,
+        untold: None,
+    };
+    numbers.iter().map(of).collect()
+}
+
+fn facts<'a>(
+    waiting: &'a [PermissionRequestDescription],
+    screen: Before,
+    now: Instant,
+) -> PromptFacts<'a> {
+    PromptFacts {
+        waiting,
+        asked: waiting.len() as u32,
+        key: Some("Ctrl-^".into()),
+        terminal: true,
+        screen,
+        size: SIZE,
+        now,
+    }
+}
+
+fn shown(effects: &[Effect]) -> String {
+    let shown = effects.iter().filter_map(|effect| match effect {
+        Effect::ShowOnTerminal(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+        _ => None,
+    });
+    shown.collect()
+}
+
+/// A prompt that the user opened for these requests.
+fn opened(waiting: &[PermissionRequestDescription], now: Instant) -> Prompting {
+    let mut prompting = Prompting::default();
+    let effects = prompting.handle(
+        PromptEvent::Tick { called: true },
+        &facts(waiting, Before::default(), now),
+    );
+    assert_eq!(effects.first(), Some(&Effect::HoldOutput(true)));
+    assert!(shown(&effects).contains("/srv/1"), "{effects:?}");
+    prompting
+}
+
+fn type_keys(
+    prompting: &mut Prompting,
+    keys: &str,
+    waiting: &[PermissionRequestDescription],
+    now: Instant,
+) -> Vec<Effect> {
+    let facts = facts(waiting, Before::default(), now);
+    let typed = keys.as_bytes().chunks(1);
+    typed
+        .flat_map(|key| prompting.handle(PromptEvent::Typed(key), &facts))
+        .collect()
+}
+
+#[test]
+fn the_status_line_takes_a_row_while_a_request_waits_and_gives_it_back() {
+    let (now, mut prompting) = (Instant::now(), Prompting::default());
+    let tick = || PromptEvent::Tick { called: false };
+    let one = waiting(&[1]);
+    let effects = prompting.handle(tick(), &facts(&one, Before::default(), now));
+    assert!(effects.contains(&Effect::FitTerminal { smaller: true }));
+    assert!(
+        shown(&effects).contains("press Ctrl-^ to answer"),
+        "{effects:?}"
+    );
+    assert!(!prompting.is_open());
+    let again = prompting.handle(tick(), &facts(&one, Before::default(), now));
+    assert_eq!(again, [], "nothing changed");
+    let effects = prompting.handle(tick(), &facts(&[], Before::default(), now));
+    assert!(effects.contains(&Effect::FitTerminal { smaller: false }));
+}
+
+#[test]
+fn what_the_agent_draws_over_the_status_line_has_it_drawn_again() {
+    let (now, mut prompting) = (Instant::now(), Prompting::default());
+    let tick = || PromptEvent::Tick { called: false };
+    let one = waiting(&[1]);
+    prompting.handle(tick(), &facts(&one, Before::default(), now));
+    assert_eq!(prompting.next(), None);
+    prompting.drew(now);
+    assert_eq!(prompting.next(), Some(now + REDRAWN));
+    let effects = prompting.handle(tick(), &facts(&one, Before::default(), now + REDRAWN));
+    assert!(shown(&effects).contains("/srv/1"));
+    assert_eq!(prompting.next(), None);
+}
+
+#[test]
+fn an_answer_takes_two_keys_and_is_one_effect() {
+    let now = Instant::now();
+    let one = waiting(&[1]);
+    for (keys, choice) in [("a\r", Choice::Approve), ("d\r", Choice::Deny)] {
+        let mut prompting = opened(&one, now);
+        let effects = type_keys(&mut prompting, keys, &one, now);
+        let answer = Effect::AnswerAtPrompt { number: 1, choice };
+        assert_eq!(effects.last(), Some(&answer));
+    }
+    let mut prompting = opened(&one, now);
+    let facts = facts(&one, Before::default(), now);
+    let pasted = prompting.handle(PromptEvent::Typed(b"a\r"), &facts);
+    assert!(
+        !pasted
+            .iter()
+            .any(|effect| matches!(effect, Effect::AnswerAtPrompt { .. })),
+        "pasted keys are not an answer"
+    );
+}
+
+#[test]
+fn a_request_that_does_not_fit_the_screen_can_be_denied_but_not_approved() {
+    let now = Instant::now();
+    let one = waiting(&[1]);
+    let answers = |keys: &str, size: Winsize| {
+        let mut prompting = opened(&one, now);
+        let facts = PromptFacts {
+            size,
+            ..facts(&one, Before::default(), now)
+        };
+        let typed = keys.as_bytes().chunks(1);
+        let effects: Vec<Effect> = typed
+            .flat_map(|key| prompting.handle(PromptEvent::Typed(key), &facts))
+            .collect();
+        let mut effects = effects.iter();
+        effects.any(|effect| matches!(effect, Effect::AnswerAtPrompt { .. }))
+    };
+    let tiny = Winsize { ws_row: 3, ..SIZE };
+    assert!(answers("a\r", SIZE));
+    assert!(!answers("a\r", tiny));
+    assert!(answers("d\r", tiny));
+}
+
+#[test]
+fn a_request_that_is_over_gives_its_place_to_the_next_and_then_the_screen_back() {
+    let now = Instant::now();
+    let mut prompting = opened(&waiting(&[1, 2]), now);
+    let tick = || PromptEvent::Tick { called: false };
+    let effects = prompting.handle(tick(), &facts(&waiting(&[2]), Before::default(), now));
+    assert!(shown(&effects).contains("/srv/2"));
+    assert!(prompting.is_open());
+    let effects = prompting.handle(tick(), &facts(&[], Before::default(), now));
+    assert!(effects.contains(&Effect::HoldOutput(false)));
+    assert!(!prompting.is_open());
+}
+
+#[test]
+fn a_full_screen_agent_gets_its_size_back_after_it_has_drawn() {
+    let (now, mut prompting) = (Instant::now(), Prompting::default());
+    let one = waiting(&[1]);
+    let called = PromptEvent::Tick { called: true };
+    let effects = prompting.handle(called, &facts(&one, FULL_SCREEN, now));
+    assert!(effects.contains(&Effect::FitTerminal { smaller: true }));
+    let effects = prompting.handle(PromptEvent::Typed(b"q"), &facts(&one, FULL_SCREEN, now));
+    assert!(effects.contains(&Effect::HoldOutput(false)));
+    assert_eq!(prompting.smaller, Some(now));
+    prompting.drew(now);
+    let tick = PromptEvent::Tick { called: false };
+    prompting.handle(tick, &facts(&one, FULL_SCREEN, now + A_MOMENT));
+    assert_eq!(prompting.smaller, None);
+}
+
+#[test]
+fn a_denial_of_an_approved_request_is_noted_on_the_open_prompt() {
+    let now = Instant::now();
+    let two = waiting(&[1, 2]);
+    let mut prompting = opened(&two, now);
+    prompting.note_denial(&LeaseReason::PathReplaced.into());
+    let effects = prompting.handle(PromptEvent::Resized, &facts(&two, Before::default(), now));
+    assert!(shown(&effects).contains("was not opened"), "{effects:?}");
+}
