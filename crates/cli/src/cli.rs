@@ -297,4 +297,79 @@ mod tests {
         walk(&command(), "", &mut wrong);
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }
+
+    /// The words after `ironcage` in a text, as far as they can name a command.
+    fn named_commands(text: &str) -> Vec<Vec<&str>> {
+        let quoted = text.split("`ironcage ").skip(1);
+        let words = quoted.map(|rest| {
+            let end = rest.find('`').unwrap_or(rest.len());
+            let words = rest[..end].split(' ');
+            let name = |word: &&str| {
+                word.chars()
+                    .all(|letter| letter.is_ascii_lowercase() || letter == '-')
+            };
+            words.take(2).take_while(name).collect()
+        });
+        words
+            .filter(|words: &Vec<&str>| words.first().is_some_and(|word| !word.is_empty()))
+            .collect()
+    }
+
+    fn exists(words: &[&str]) -> bool {
+        let command = Cli::command();
+        let Some(first) = words.first() else {
+            return true;
+        };
+        if *first == "help" {
+            return true;
+        }
+        let Some(found) = command.find_subcommand(first) else {
+            return false;
+        };
+        // A second word is an argument where the command has no subcommands.
+        words.get(1).is_none_or(|second| {
+            !found.has_subcommands()
+                || second.starts_with('-')
+                || found.find_subcommand(second).is_some()
+        })
+    }
+
+    fn texts(directory: &std::path::Path, found: &mut Vec<std::path::PathBuf>) {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            match path.extension().and_then(|extension| extension.to_str()) {
+                _ if path.is_dir() => texts(&path, found),
+                Some("md" | "rs") => found.push(path),
+                _ => {}
+            }
+        }
+    }
+
+    #[test]
+    fn every_command_that_a_page_a_reason_or_a_hint_names_exists() {
+        assert!(exists(&["lease", "list"]) && exists(&["run"]) && exists(&["ask"]));
+        assert!(!exists(&["call"]) && !exists(&["lease", "lsit"]));
+        let top = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut files = vec![top.join("README.md"), top.join("ARCHITECTURE.md")];
+        for directory in ["docs", "crates", "backends"] {
+            texts(&top.join(directory), &mut files);
+        }
+        let mut wrong = Vec::new();
+        let mut seen = 0;
+        for file in files {
+            // This list of examples, and the corpus of what others wrote.
+            if file.ends_with("cli/src/cli.rs") || file.ends_with("unknown_command.rs") {
+                continue;
+            }
+            let text = std::fs::read_to_string(&file).unwrap();
+            for words in named_commands(&text) {
+                seen += 1;
+                if !exists(&words) {
+                    wrong.push(format!("{}: ironcage {}", file.display(), words.join(" ")));
+                }
+            }
+        }
+        assert!(seen > 300, "only {seen} commands were read");
+        assert!(wrong.is_empty(), "{wrong:#?}");
+    }
 }

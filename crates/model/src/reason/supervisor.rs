@@ -150,7 +150,7 @@ reasons! {
     CallUnknown { error: String }
         "call-unknown"
         "{error}"
-        => "Use a tool that `ironcage call --help` lists.";
+        => "Use a tool from the table in docs/concepts/intent.md, or run the command with `ironcage exec`.";
     /// The tool call needs too many resources.
     CallNeedsTooMuch { limit: u64 }
         "call-needs-too-much"
