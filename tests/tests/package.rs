@@ -101,11 +101,16 @@ fn packages() -> Option<Packages> {
         return None;
     }
     let place = tempfile::tempdir().expect("a directory");
-    run(Command::new(top().join("scripts/package"))
+    let bytes = fs::metadata(packaged_binary()).expect("a program").len();
+    let told = run(Command::new(top().join("scripts/package"))
         .env("IRONCAGE_BINARY", packaged_binary())
+        .env("IRONCAGE_LARGEST", bytes.to_string())
         .env("IRONCAGE_DIST", place.path())
         .env("SOURCE_DATE_EPOCH", MOMENT.0))
-    .ok();
+    .ok()
+    .stdout();
+    let size = format!("{bytes} bytes, at most {bytes}");
+    assert!(told.contains(&size), "no {size} in {told}");
     let version = env!("CARGO_PKG_VERSION");
     Some(Packages {
         tarball: place
@@ -275,6 +280,24 @@ fn a_binary_of_another_version_is_not_packaged() {
         .env("IRONCAGE_DIST", place.path()));
     assert_eq!(ran.code(), 1, "{ran:?}");
     assert!(ran.stderr.contains("not version"), "{ran:?}");
+}
+
+#[test]
+fn a_program_that_has_grown_too_large_is_not_packaged() {
+    if !can_package() {
+        return;
+    }
+    let place = tempfile::tempdir().expect("a directory");
+    let bytes = fs::metadata(packaged_binary()).expect("a program").len();
+    let refused = run(Command::new(top().join("scripts/package"))
+        .env("IRONCAGE_BINARY", packaged_binary())
+        .env("IRONCAGE_LARGEST", (bytes - 1).to_string())
+        .env("IRONCAGE_DIST", place.path())
+        .env("SOURCE_DATE_EPOCH", MOMENT.0))
+    .ended(1);
+    assert!(refused.stderr.contains("more than"), "{refused:?}");
+    let made = fs::read_dir(place.path()).expect("a directory").count();
+    assert_eq!(made, 0, "nothing is packaged");
 }
 
 #[test]
