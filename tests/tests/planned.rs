@@ -1,7 +1,7 @@
 //! The plan is what is enforced: what PID 1 carried out, as the kernel shows it from inside the
 //! cage, is compared with what `ironcage plan` printed.
 
-use ironcage_tests::{DIRECT, Running, Stage, both};
+use ironcage_tests::{DIRECT, Running, Stage, Who, both};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::net::UnixListener;
@@ -169,6 +169,101 @@ fn recorded_digest(stage: &Stage) -> String {
     text(&start.expect("a start")["plan"]).to_owned()
 }
 
+/// The processors of a list as the kernel prints it: `0-1,4`.
+fn processors(list: &str) -> usize {
+    let parts = list.trim().split(',').map(|part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| text.parse::<usize>().expect("a number");
+        number(last) - number(first) + 1
+    });
+    parts.sum()
+}
+
+/// The limits of the cgroups that a process is in, by file: `memory.max` of version 2,
+/// `memory.limit_in_bytes` of version 1.
+fn cgroup_limits(pid: &Value) -> BTreeMap<&'static str, Option<u64>> {
+    let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("its cgroups");
+    let place = |controller: &str| {
+        groups.lines().find_map(|line| {
+            let mut parts = line.splitn(3, ':').skip(1);
+            let (names, path) = (parts.next()?, parts.next()?);
+            match names {
+                "" => Some(format!("/sys/fs/cgroup{path}")),
+                names if names.split(',').any(|name| name == controller) => {
+                    Some(format!("/sys/fs/cgroup/{controller}{path}"))
+                }
+                _ => None,
+            }
+        })
+    };
+    let limit = |controller, files: &[&str]| {
+        let directory = place(controller)?;
+        let mut texts = files
+            .iter()
+            .map(|file| std::fs::read_to_string(format!("{directory}/{file}")));
+        texts.find_map(Result::ok)?.trim().parse().ok()
+    };
+    BTreeMap::from([
+        (
+            "memory",
+            limit("memory", &["memory.max", "memory.limit_in_bytes"]),
+        ),
+        ("pids", limit("pids", &["pids.max"])),
+    ])
+}
+
+/// Prints the SHA-256 of the outermost filter of a process, as the kernel has it. Only root may ask, by ptrace.
+const FILTER: &str = r#"
+import ctypes, hashlib, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+libc.ptrace.restype = ctypes.c_long
+SEIZE, INTERRUPT, GET_FILTER = 0x4206, 0x4207, 0x420c
+pid = int(sys.argv[1])
+def call(request, address, data):
+    answer = libc.ptrace(request, pid, address, data)
+    if answer < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return answer
+call(SEIZE, None, None)
+call(INTERRUPT, None, None)
+os.waitpid(pid, 0x40000000)
+count = call(GET_FILTER, None, None)
+program = ctypes.create_string_buffer(8 * count)
+call(GET_FILTER, None, program)
+print(hashlib.sha256(program.raw).hexdigest())
+"#;
+
+/// A cage in the background that waits, and what is known of it. It is stopped when this is dropped.
+struct WaitingCage<'a> {
+    stage: &'a Stage,
+    description: Value,
+}
+
+impl<'a> WaitingCage<'a> {
+    #[track_caller]
+    fn start(stage: &'a Stage, flags: &[&str]) -> Self {
+        let mut run = stage.ironcage(["run", "-q", "-d"]);
+        run.args(flags).arg("--").args(WAIT);
+        let id = Running::start(&mut run).finish(DEADLINE).ok().stdout();
+        let mut inspect = stage.ironcage(["inspect", id.trim()]);
+        let shown = Running::start(&mut inspect).finish(DEADLINE).ok().stdout();
+        let description = serde_json::from_str(&shown).expect("a description");
+        WaitingCage { stage, description }
+    }
+}
+
+impl Drop for WaitingCage<'_> {
+    fn drop(&mut self) {
+        let mut stop = self
+            .stage
+            .ironcage(["stop", "--time", "0", text(&self.description["id"])]);
+        let _ = Running::start(&mut stop).finish(DEADLINE);
+    }
+}
+
+const WAIT: [&str; 2] = ["/bin/sleep", "600"];
+
 both! {
     fn what_pid_1_carries_out_is_what_was_printed(stage) {
         let socket = stage.aside().join("host.sock");
@@ -218,5 +313,50 @@ both! {
         with("", &["run", "-q"]);
         assert_eq!(recorded_digest(stage), whole);
         assert_ne!(weak, whole);
+    }
+
+    fn reserved_cores_are_as_many_as_were_printed(stage) {
+        let flags = ["-q", "--side-channels", "cores", "--cpus", "1"];
+        let plan = planned(stage, &flags[1..]);
+        let cage = executed(stage, &flags);
+        let wanted = plan["hardening"]["wanted"].as_u64().expect("a number");
+        let allowed = text(&cage["status"]["Cpus_allowed_list"]);
+        // A core has all of its threads, and no more than the host has.
+        assert!(processors(allowed) as u64 >= wanted, "{allowed}: {}", plan["hardening"]);
+        let mut outside = stage.outside("/bin/cat");
+        let outside = Running::start(outside.arg("/proc/self/status")).finish(DEADLINE).ok().stdout();
+        let all = outside.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        assert!(processors(allowed) <= processors(all.expect("a list")));
+        assert_eq!(recorded_digest(stage), text(&plan["digest"]));
+        // Without it, the cage has every processor.
+        let free = executed(stage, &["-q"]);
+        assert_eq!(processors(text(&free["status"]["Cpus_allowed_list"])), processors(all.expect("a list")));
+    }
+
+    fn the_cgroup_and_the_filter_are_those_that_were_printed(stage) {
+        let flags = ["--memory", "300M", "--pids", "77"];
+        let mut plan = stage.ironcage(["plan", "--json"]);
+        plan.args(flags).arg("--").args(WAIT);
+        let plan = Running::start(&mut plan).finish(DEADLINE).ok().stdout();
+        let plan: Value = serde_json::from_str(&plan).expect("the plan as JSON");
+        let cage = WaitingCage::start(stage, &flags);
+        let init = &cage.description["init"];
+        assert_eq!(cage.description["plan"], plan["digest"]);
+        if plan["cgroup"].is_null() {
+            ironcage_tests::skip("this user has no cgroup to compare");
+        } else {
+            let limits = cgroup_limits(init);
+            for (name, limit) in limits {
+                assert_eq!(limit, plan["bounds"][name]["value"].as_u64(), "{name}");
+            }
+        }
+        if stage.who() != Who::Root {
+            // The kernel shows filters to root alone.
+            return;
+        }
+        let mut dump = stage.outside(COMMAND[0]);
+        dump.args(["-c", FILTER, &init.to_string()]);
+        let found = Running::start(&mut dump).finish(DEADLINE).ok().stdout();
+        assert_eq!(found.trim(), text(&plan["seccomp"]["digest"]));
     }
 }

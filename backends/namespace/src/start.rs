@@ -18,7 +18,7 @@ use std::time::Duration;
 pub(crate) const PROXY_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Forks PID 1 of a cage, which builds it and starts the command. The caller goes on with
-/// [`StartingCage::attend`]; what it does before is done while PID 1 works.
+/// [`StartingCage::await_ready`]; what it does before is done while PID 1 works.
 ///
 /// Preconditions: the calling process has one thread; its end is the cage's end.
 pub(crate) fn start(

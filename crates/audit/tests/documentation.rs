@@ -101,6 +101,7 @@ fn events(cage: &CageId) -> Vec<Event> {
             command: vec!["git".into(), "status".into()],
             detached: false,
             scope: false,
+            plan: None,
         },
         EventKind::ExecExit {
             number: 1,

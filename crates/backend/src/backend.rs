@@ -166,7 +166,7 @@ pub trait Backend: std::fmt::Debug + Sync {
         Err(StartError::NoPrepared)
     }
 
-    /// Starts a cage that was prepared. The caller goes on with [`StartingCage::attend`].
+    /// Starts a cage that was prepared. The caller goes on with [`StartingCage::await_ready`].
     ///
     /// Preconditions: as for [`start`](Backend::start); the caller prepared it.
     ///
@@ -182,7 +182,7 @@ pub trait Backend: std::fmt::Debug + Sync {
         Err(StartError::NoPrepared)
     }
 
-    /// Starts a cage. The caller goes on with [`StartingCage::attend`]; what it does before is done
+    /// Starts a cage. The caller goes on with [`StartingCage::await_ready`]; what it does before is done
     /// while the cage is being built.
     ///
     /// Preconditions: the calling process has one thread; its end is the cage's end.

@@ -87,10 +87,7 @@ pub enum InnerStreams {
         stderr: OwnedFd,
     },
     /// A terminal, still to be made.
-    Terminal {
-        /// Its size.
-        size: Winsize,
-    },
+    Terminal { size: Winsize },
 }
 
 const SIGCHLD: i32 = ironcage_sys::rustix::process::Signal::CHILD.as_raw();

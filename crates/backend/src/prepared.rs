@@ -150,7 +150,7 @@ impl PreparedCage {
     }
 
     /// Makes the cage one by this plan. `network` starts what the plan's network needs, if it has
-    /// one. The caller goes on with [`StartingCage::attend`], as after any start.
+    /// one. The caller goes on with [`StartingCage::await_ready`], as after any start.
     ///
     /// # Errors
     /// Where the plan is not like the one that the cage was prepared by, or PID 1 is gone. The

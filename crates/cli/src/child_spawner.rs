@@ -3,7 +3,7 @@
 //! This is a process of its own, forked from the parent's supervisor, because it parses input of
 //! the agent.
 
-use crate::cage_flags::{CageFlags, PreparedCage};
+use crate::cage_flags::{CageFlags, PlannedCage};
 use crate::error::{CliError, EXIT_OURS};
 use crate::paths;
 use ironcage_control::ChildLine;
@@ -20,7 +20,7 @@ const LONGEST_REASON: usize = 4000;
 
 pub(crate) struct ChildSpawner<'a> {
     pub(crate) flags: &'a CageFlags,
-    pub(crate) parent: &'a PreparedCage,
+    pub(crate) parent: &'a PlannedCage,
     pub(crate) place: ChangePlace,
     /// The parent and all its children work on one change.
     pub(crate) change: Option<String>,
@@ -77,7 +77,7 @@ impl ChildSpawner<'_> {
         }
     }
 
-    fn prepare(&self, wanted: ChildLine) -> Result<PreparedCage, CliError> {
+    fn prepare(&self, wanted: ChildLine) -> Result<PlannedCage, CliError> {
         let ChildLine {
             command,
             cwd,

@@ -389,6 +389,9 @@ pub enum EventKind {
         /// Whether it runs beside the cage, in a scope of its own.
         #[serde(default, skip_serializing_if = "is_false")]
         scope: bool,
+        /// SHA-256 of the scope's plan, in hexadecimal.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        plan: Option<String>,
     },
     /// A command that was started in the running cage is over.
     ExecExit {

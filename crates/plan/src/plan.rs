@@ -380,10 +380,20 @@ impl Plan {
         })
     }
 
+    /// SHA-256 of the instructions of the system call filter as the kernel has them, in
+    /// hexadecimal.
+    pub fn filter_digest(&self) -> String {
+        use sha2::{Digest, Sha256};
+        let mut hash = Sha256::new();
+        for step in &self.seccomp.program {
+            hash.update(step.bytes());
+        }
+        hexadecimal(&hash.finalize())
+    }
+
     /// SHA-256 of the plan, in hexadecimal.
     pub fn digest(&self) -> String {
         use sha2::{Digest, Sha256};
-        use std::fmt::Write as _;
         let mut hash = Sha256::new();
         match serde_json::to_vec(self) {
             Ok(text) => hash.update(text),
@@ -395,16 +405,21 @@ impl Plan {
             .iter()
             .flat_map(|network| &network.proxy_filter);
         for step in self.seccomp.program.iter().chain(proxy) {
-            hash.update(step.code.to_le_bytes());
-            hash.update([step.jt, step.jf]);
-            hash.update(step.k.to_le_bytes());
+            hash.update(step.bytes());
         }
-        let mut text = String::with_capacity(64);
-        for byte in hash.finalize() {
-            let _ = write!(text, "{byte:02x}");
-        }
-        text
+        hexadecimal(&hash.finalize())
     }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes
+        .iter()
+        .fold(String::with_capacity(64), |mut text, byte| {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
 }
 
 /// Means against what agents learn of each other by sharing a processor.

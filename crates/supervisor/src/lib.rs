@@ -42,7 +42,7 @@ mod untrusted_fds;
 
 pub use backends::backend;
 pub use background::{AwaitedStart, Background, ForkRole, detach};
-pub use children::{ChildSpawner, ChildSpec, ParentLink};
+pub use children::{ChildSpec, ParentLink, SpawnChild};
 pub use control::ExitNotifier;
 pub use error::RunError;
 pub use forecast::{Forecast, forecast};

@@ -4,7 +4,7 @@ use crate::RunError;
 use crate::audit_writer::{AuditWriter, in_short, microseconds_since_the_epoch};
 use crate::backends::backend;
 use crate::background::Background;
-use crate::children::{ChildSpawner, ParentLink};
+use crate::children::{ParentLink, SpawnChild};
 use crate::control::{Control, ExitNotifier};
 use crate::cores::Cores;
 use crate::execs::Execs;
@@ -57,7 +57,7 @@ pub struct Job<'a> {
     /// Whether the input of a background cage is kept open for those who attach.
     pub keep_input: bool,
     /// Who makes the children that somebody in the cage may open.
-    pub child_spawner: Option<&'a ChildSpawner<'a>>,
+    pub child_spawner: Option<&'a SpawnChild<'a>>,
     /// Who writes what is approved for good at the prompt to the user's policy.
     pub permanent: Option<&'a Permanent<'a>>,
     /// What it has of its parent, where it is a child.
@@ -148,7 +148,7 @@ fn begin(job: &mut Job<'_>) -> Result<FinishedRun, RunError> {
     mark("PID 1 forked");
     // Done while PID 1 builds the cage, and after the helper's part, which PID 1 needs sooner:
     // there may be no more than two processors. PID 1 starts nothing before it is told to, which
-    // `attend` does: the command does not run unless its start is on record.
+    // `await_ready` does: the command does not run unless its start is on record.
     let helped = birth.await_helper();
     mark("network namespace there");
     // What was read on the way to here, which PID 1 closes for itself.
@@ -186,14 +186,14 @@ fn begin(job: &mut Job<'_>) -> Result<FinishedRun, RunError> {
         return Err(RunError::NoChild(reason));
     }
     mark("start recorded, socket listens");
-    let attended = match helped {
-        Ok(()) => birth.attend(&plan),
+    let ready = match helped {
+        Ok(()) => birth.await_ready(&plan),
         Err(error) => {
             birth.abandon();
             Err(error)
         }
     };
-    let (cage, streams) = match attended {
+    let (cage, streams) = match ready {
         Ok(born) => born,
         Err(error) => return Err(not_started(&mut audit, error, born)),
     };

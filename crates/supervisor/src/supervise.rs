@@ -4,7 +4,7 @@ use crate::RunError;
 use crate::audit_writer::AuditWriter;
 use crate::background::Background;
 use crate::channels::{ChannelEvent, Channels};
-use crate::children::{ChildEvent, ChildSpawner, Children, ParentLink};
+use crate::children::{ChildEvent, Children, ParentLink, SpawnChild};
 use crate::control::Control;
 use crate::denials::Denials;
 use crate::execs::{ExecEvent, Execs};
@@ -93,7 +93,7 @@ pub(crate) struct CommandState {
 /// What the program around the supervisor does for it.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Callbacks<'a> {
-    pub(crate) child_spawner: Option<&'a ChildSpawner<'a>>,
+    pub(crate) child_spawner: Option<&'a SpawnChild<'a>>,
     /// Writes an approval to the user's policy.
     pub(crate) permanent: Option<&'a Permanent<'a>>,
     /// Renders a network denial for the user, while the cage runs.

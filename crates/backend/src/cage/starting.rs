@@ -122,7 +122,7 @@ impl StartingCage {
     /// returns an error, nothing is left.
     ///
     /// Preconditions: the start is on record. PID 1 starts nothing before this is called.
-    pub fn attend(mut self, plan: &Plan) -> Result<(Cage, Streams), StartError> {
+    pub fn await_ready(mut self, plan: &Plan) -> Result<(Cage, Streams), StartError> {
         let helped = self.await_helper();
         let opened = helped.and_then(|()| match &self.proxy {
             Some(proxy) => proxy.wait_ready(PATIENCE).map_err(StartError::Proxy),

@@ -68,6 +68,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
 fn as_json(plan: &Plan) -> io::Result<String> {
     let mut value = serde_json::to_value(plan)?;
     value["digest"] = plan.digest().into();
+    value["seccomp"]["digest"] = plan.filter_digest().into();
     value["seccomp"]["rules"] = serde_json::to_value(plan.seccomp.rules())?;
     json::pretty(&value)
 }

@@ -147,8 +147,8 @@ impl Pool<'_> {
             files: Vec::new(),
         })?;
         let adopted = self.backend.adopt(prepared, &bound, StreamKind::Pipes);
-        let attended = adopted.and_then(|starting| starting.attend(&bound));
-        let (cage, streams) = attended?;
+        let ready = adopted.and_then(|starting| starting.await_ready(&bound));
+        let (cage, streams) = ready?;
         Ok(Started {
             cage,
             _streams: streams,

@@ -103,6 +103,7 @@ pub(crate) fn print_record(out: &mut dyn Write, record: &LogEntry) -> io::Result
             command,
             detached,
             scope,
+            ..
         } => {
             let how = match (scope, detached) {
                 (true, _) => " (in a scope)",

@@ -24,6 +24,14 @@ pub struct Instruction {
     pub k: u32,
 }
 
+impl Instruction {
+    /// As the kernel has it: a `struct sock_filter` of a little-endian machine.
+    pub fn bytes(&self) -> [u8; 8] {
+        let ([a, b], [c, d, e, f]) = (self.code.to_le_bytes(), self.k.to_le_bytes());
+        [a, b, self.jt, self.jf, c, d, e, f]
+    }
+}
+
 /// One system call that the filter knows, in words.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FilterRule {

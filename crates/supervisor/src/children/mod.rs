@@ -10,7 +10,7 @@
 mod parent_link;
 mod part;
 
-pub use parent_link::{ChildSpawner, ChildSpec, ParentLink};
+pub use parent_link::{ChildSpec, ParentLink, SpawnChild};
 pub(crate) use part::{ChildEvent, Children};
 
 use crate::RunError;

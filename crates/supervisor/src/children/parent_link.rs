@@ -111,7 +111,7 @@ pub struct ChildSpec {
 
 /// Who makes the policy and the plan of a child, in a process that is its supervisor, and runs it.
 /// Returns the exit status of that process.
-pub type ChildSpawner<'a> = dyn Fn(ChildSpec) -> u8 + 'a;
+pub type SpawnChild<'a> = dyn Fn(ChildSpec) -> u8 + 'a;
 
 impl ParentLink {
     pub(super) fn new(parent: CageId, link: Channel, sibling: Sibling) -> ParentLink {
@@ -260,7 +260,7 @@ pub(super) fn begin(
     parent: Pid,
     spec: ChildSpec,
     streams: &[OwnedFd],
-    spawn: &ChildSpawner<'_>,
+    spawn: &SpawnChild<'_>,
 ) -> ! {
     let tethered = set_parent_process_death_signal(Some(Signal::KILL)).is_ok();
     if !tethered || getppid() != Some(parent) {

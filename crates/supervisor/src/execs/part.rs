@@ -60,7 +60,8 @@ pub(crate) struct Execs {
     running: Vec<Exec>,
     next: u32,
     /// Whether these are of a scope: then a command's end is told when the scope's is proved.
-    of_scope: bool,
+    /// The digest of the plan, where these are a scope's.
+    of_scope: Option<String>,
 }
 
 impl Execs {
@@ -68,16 +69,16 @@ impl Execs {
         Execs {
             running: Vec::new(),
             next: 1,
-            of_scope: false,
+            of_scope: None,
         }
     }
 
-    /// Of a scope, whose one command has this number.
-    pub(crate) fn of_scope(number: u32) -> Self {
+    /// Of a scope with a plan of this digest, whose one command has this number.
+    pub(crate) fn of_scope(number: u32, plan: String) -> Self {
         Execs {
             running: Vec::new(),
             next: number,
-            of_scope: true,
+            of_scope: Some(plan),
         }
     }
 
@@ -128,12 +129,13 @@ impl Execs {
                 detached,
             } => {
                 self.next = number.checked_add(1).unwrap_or(1);
-                let scope = self.of_scope;
+                let plan = self.of_scope.clone();
                 let started = EventKind::Exec {
                     number,
                     command: command.clone(),
                     detached,
-                    scope,
+                    scope: plan.is_some(),
+                    plan,
                 };
                 self.running.push(Exec {
                     number,
@@ -182,7 +184,7 @@ impl Execs {
             Some(errno) => Ending::NotExecuted { errno },
             None => of_status(status),
         };
-        if self.of_scope {
+        if self.of_scope.is_some() {
             let ended = self.running.get(index).map(ending);
             return ended.map(Effect::ScopeCommandEnded).into_iter().collect();
         }

@@ -120,7 +120,7 @@ fn a_command_whose_client_is_gone_is_hung_up_then_killed_and_a_detached_one_is_n
 #[test]
 fn the_end_of_a_scopes_command_is_told_with_the_scopes() {
     let now = Instant::now();
-    let mut part = Execs::of_scope(4);
+    let mut part = Execs::of_scope(4, "digest".into());
     let number = start(&mut part, false, now);
     assert_eq!(number, 4);
     let effects = part.handle(ExecEvent::Exited { number, status: 0 }, now);

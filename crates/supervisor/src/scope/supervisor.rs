@@ -277,7 +277,7 @@ fn supervise(given: ScopeSetup<'_>) -> Result<(), RunError> {
     let backend = backend(plan.isolation_level.what.isolation);
     let birth = backend.scope(&plan, &description.id, &sibling);
     step();
-    let mut cage = match birth.and_then(|birth| birth.attend(&plan)) {
+    let mut cage = match birth.and_then(|birth| birth.await_ready(&plan)) {
         // Its command comes later, and brings its own streams.
         Ok((cage, _)) => cage,
         Err(error) => {
@@ -305,7 +305,7 @@ fn supervise(given: ScopeSetup<'_>) -> Result<(), RunError> {
         background: None,
         audit,
         sockets,
-        execs: Execs::of_scope(number),
+        execs: Execs::of_scope(number, plan.digest()),
         request_reader: RequestReader::default(),
         scope: Some(ScopeState {
             link,
