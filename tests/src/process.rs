@@ -90,6 +90,22 @@ impl Ran {
     }
 }
 
+impl Ran {
+    /// This, when it failed for the reason with this code (docs/reference/reasons.md), which stands in brackets
+    /// behind the message.
+    ///
+    /// # Panics
+    /// When it did not; the message has all that the command said.
+    #[track_caller]
+    pub fn denied(self, code: &str) -> Self {
+        assert_ne!(self.exit, Exit::Code(0), "{self:?}");
+        let shown = format!("[{code}]");
+        let found = self.stderr.contains(&shown) || self.stdout().contains(&shown);
+        assert!(found, "no code {code} in {self:?}");
+        self
+    }
+}
+
 impl fmt::Debug for Ran {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = &self.bytes[..self.bytes.len().min(4096)];

@@ -187,6 +187,8 @@ impl Stage {
             .env("XDG_STATE_HOME", self.state())
             .env("XDG_CONFIG_HOME", self.base().join("config"))
             .env("XDG_RUNTIME_DIR", self.run_dir())
+            // What `Ran::denied` looks for.
+            .env("IRONCAGE_ERROR_CODES", "1")
             .current_dir(self.project());
         if rustix::process::getuid().is_root() && self.who == Who::User {
             command.uid(self.uid).gid(self.gid);

@@ -107,7 +107,7 @@ either! {
         let audit = log(stage).parent().expect("a directory").to_owned();
         std::fs::remove_dir_all(&audit).expect("the records");
         std::fs::write(&audit, "").expect("something in the way");
-        stage.sh_direct("echo > second").ended(125).says("record");
+        stage.sh_direct("echo > second").ended(125).denied("start-no-audit-log");
         assert!(stage.read("second").is_none());
     }
 

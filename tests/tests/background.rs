@@ -134,7 +134,7 @@ either! {
 
     fn a_name_is_one_running_cages_and_a_beginning_must_be_clear(stage) {
         let first = start(stage, &["--name", "one"], &["/bin/sleep", "1000"]);
-        ironcage(stage, &["run", "-q", "-d", "--name", "one", "--", "true"]).ended(125).says("already has the name");
+        ironcage(stage, &["run", "-q", "-d", "--name", "one", "--", "true"]).ended(125).denied("start-no-control-socket");
         ironcage(stage, &["run", "-q", "-d", "--name", "../x", "--", "true"]).ended(125).says("invalid cage name");
         let second = start(stage, &["--name", "two"], &["/bin/sleep", "1000"]);
         // Every id begins so.
@@ -205,7 +205,7 @@ either! {
         assert!(wait_until(PATIENCE, listed));
         let id = ps(stage, &[])[0]["id"].as_str().expect("an id").to_owned();
         ironcage(stage, &["exec", &id, "--", "/bin/sh", "-c", "exit 5"]).ended(5);
-        ironcage(stage, &["attach", &id]).ended(125).says("foreground");
+        ironcage(stage, &["attach", &id]).ended(125).denied("cage-in-foreground");
         ironcage(stage, &["logs", &id]).ended(125).says("foreground");
         drop(running.stdin());
         running.finish(PATIENCE).ok();

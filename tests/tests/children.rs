@@ -141,7 +141,7 @@ both! {
         cage.policy("[ceiling]\nchildren = 1\n[workspace]\nmode = \"cow\"");
         let waits = cage.exec(&format!("{CHILD} --policy child.toml -- sh -c '{CHILD} -- sleep {word}'"));
         assert!(wait_until(PATIENCE, || cage.children().len() == 1), "no child");
-        cage.sh(&format!("{CHILD} -- true")).ended(125).says("[child-too-many]");
+        cage.sh(&format!("{CHILD} -- true")).ended(125).denied("child-too-many");
         let child = cage.children().remove(0);
         let is_there = || {
             let told = cage.outside(&["ps"]);
@@ -193,9 +193,9 @@ both! {
         send(r#"{"do": "this"}"#).ok();
         send(r#"{"do": 1}"#).ended(1).says("not of the channel's type: at the top/do");
         send(r#"{"do": "x", "else": 2}"#).ended(1).says("is not allowed");
-        send(&format!(r#"{{"do": "{}"}}"#, "x".repeat(64))).ended(1).says("[channel-message-too-large]");
+        send(&format!(r#"{{"do": "{}"}}"#, "x".repeat(64))).ended(1).denied("channel-message-too-large");
         send(r#"{"do": "that"}"#).ok();
-        send(r#"{"do": "more"}"#).ended(1).says("[channel-queue-full]");
+        send(r#"{"do": "more"}"#).ended(1).denied("channel-queue-full");
         assert_eq!(take(60).ok().stdout(), "{\"do\":\"this\"}\n");
         assert_eq!(take(60).ok().stdout(), "{\"do\":\"that\"}\n");
         take(1).ended(2);
@@ -206,8 +206,8 @@ both! {
         send(r#"{"do": "last"}"#).ok();
         assert!(wait_until(PATIENCE, || other.outside(&["inspect", &other.id]).contains("\"queued\": 1")), "it did not come");
         // Only this way, by this name, and not by everybody.
-        other.sh(&format!("{ASK} send tasks '{{}}'")).ended(1).says("[channel-unknown]");
-        one.sh(&format!("{ASK} receive tasks")).ended(1).says("[channel-unknown]");
+        other.sh(&format!("{ASK} send tasks '{{}}'")).ended(1).denied("channel-unknown");
+        one.sh(&format!("{ASK} receive tasks")).ended(1).denied("channel-unknown");
         one.sh(&format!("{ASK} send other 1")).ended(1);
         // What has come stays when the one who sent it is gone.
         one.outside(&["stop", "--time", "0", &one.id]);
@@ -257,7 +257,7 @@ both! {
         let (audit, away) = (stage.state().join("ironcage/audit"), stage.base().join("audit-away"));
         std::fs::rename(&audit, &away).expect("moved away");
         stage.write(&audit, "no directory");
-        let refused = cage.sh(&format!("{CHILD} -- true")).ended(125).says("[child-failed-on-host]");
+        let refused = cage.sh(&format!("{CHILD} -- true")).ended(125).denied("child-failed-on-host");
         let state = stage.state().display().to_string();
         assert!(!format!("{refused:?}").contains(&state), "{refused:?}");
         std::fs::remove_file(&audit).expect("removed");
@@ -269,6 +269,6 @@ both! {
 
     fn a_cage_whose_policy_says_nothing_of_children_has_none(stage) {
         let cage = Cage::start(stage, "[ceiling.auto.network]\nallow = [\"a.test\"]\n");
-        cage.sh(&format!("{CHILD} -- true")).ended(125).says("[child-not-allowed]");
+        cage.sh(&format!("{CHILD} -- true")).ended(125).denied("child-not-allowed");
     }
 }

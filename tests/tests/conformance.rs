@@ -71,7 +71,7 @@ fn every_exception_names_a_case() {
 }
 
 #[test]
-fn a_weaker_rung_starts_only_when_what_it_lacks_is_named_and_that_is_recorded() {
+fn a_weaker_level_starts_only_when_what_it_lacks_is_named_and_that_is_recorded() {
     for level in [IsolationLevel::Chroot, IsolationLevel::Landlock] {
         let Some(scene) = Scene::new(Who::User, level) else {
             return;
@@ -80,7 +80,7 @@ fn a_weaker_rung_starts_only_when_what_it_lacks_is_named_and_that_is_recorded() 
             &["--isolation", level.name(), DIRECT[0], DIRECT[1]],
             &["touch", "ran"],
         );
-        ran.ended(125).says("--allow-degraded").says("pid-ns");
+        ran.ended(125).denied("start-layer-missing").says("pid-ns");
         assert_eq!(scene.stage.read("ran"), None);
         scene.run(&[], &["touch", "ran"]).ok();
         assert!(scene.stage.read("ran").is_some());

@@ -127,7 +127,7 @@ both! {
         assert_eq!(fs::read_to_string(stage.aside().join("data")).expect("it"), "changed\n");
         // A single file has no copy-on-write view, and is not given in another way instead.
         let file = format!("{aside}/data");
-        stage.sh_with(&[COW[0], COW[1], COW[2], "-w", &file], "true").ended(125).says("single file");
+        stage.sh_with(&[COW[0], COW[1], COW[2], "-w", &file], "true").ended(125).denied("start-copy-on-write");
     }
 
     fn an_agent_commits_in_a_worktree_and_the_repository_does_not_move(stage) {

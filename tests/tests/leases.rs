@@ -196,28 +196,28 @@ both! {
     fn nothing_outside_of_the_ceiling_is_given(stage) {
         let cage = Cage::start(stage, "");
         let aside = stage.aside();
-        let outside = |path: &Path, right: &str, why: &str| {
-            cage.grant(right, path).ended(125).says(why);
+        let outside = |path: &Path, right: &str, code: &str| {
+            cage.grant(right, path).ended(125).denied(code);
         };
-        outside(&aside.join("secret"), "--read", "the cage's ceiling");
-        outside(&aside.join("data/../secret"), "--read", "the cage's ceiling");
-        outside(&aside, "--read", "denies");
-        outside(&aside.join("data"), "--read", "denies");
-        outside(&aside.join("data/private"), "--read", "denies");
-        outside(&aside.join("data/private/key"), "--write", "denies");
+        outside(&aside.join("secret"), "--read", "lease-above-ceiling");
+        outside(&aside.join("data/../secret"), "--read", "lease-above-ceiling");
+        outside(&aside, "--read", "lease-denied-by-ceiling");
+        outside(&aside.join("data"), "--read", "lease-denied-by-ceiling");
+        outside(&aside.join("data/private"), "--read", "lease-denied-by-ceiling");
+        outside(&aside.join("data/private/key"), "--write", "lease-denied-by-ceiling");
         // A link leads where it leads, whatever it is called.
         std::os::unix::fs::symlink(aside.join("secret"), aside.join("data/deep/link")).expect("a link");
-        outside(&aside.join("data/deep/link"), "--read", "the cage's ceiling");
-        outside(&aside.join("data/deep/link/key"), "--write", "the cage's ceiling");
-        outside(&stage.state(), "--read", "Ironcage's own");
-        outside(Path::new("/proc/1"), "--read", "its own /proc");
+        outside(&aside.join("data/deep/link"), "--read", "lease-above-ceiling");
+        outside(&aside.join("data/deep/link/key"), "--write", "lease-above-ceiling");
+        outside(&stage.state(), "--read", "lease-path-never");
+        outside(Path::new("/proc/1"), "--read", "lease-path-never");
         // What the host executes when somebody works there.
         std::fs::create_dir_all(aside.join("data/deep/.git")).expect("a repository");
-        outside(&aside.join("data/deep"), "--write", "the host executes or trusts");
-        outside(&aside.join("data/deep/.git"), "--write", "the host would execute or trust");
+        outside(&aside.join("data/deep"), "--write", "lease-path-executed");
+        outside(&aside.join("data/deep/.git"), "--write", "lease-path-never");
         cage.grant("--read", &aside.join("data/deep")).ok();
         // Twice, or around one another, is once.
-        outside(&aside.join("data/deep/other"), "--read", "overlaps");
+        outside(&aside.join("data/deep/other"), "--read", "lease-overlaps");
         let list = cage.says("lease list", &["--json"]).ok().stdout();
         let all = Running::start(&mut stage.ironcage(["lease", "list"])).finish(PATIENCE).ok().stdout();
         assert!(all.contains(&format!("{}  lease 1", cage.id)), "{all}");
@@ -368,7 +368,7 @@ both! {
         cage.grant("--read", &deep).ok();
         cage.sh(&format!("cat {}/other", deep.display())).ok();
         other.sh(&format!("cat {}/other", deep.display())).ended(1);
-        other.says("revoke", &["1"]).ended(125).says("no lease 1 is open");
+        other.says("revoke", &["1"]).ended(125).denied("lease-no-such-lease");
         Running::start(&mut stage.ironcage(["stop", &cage.id])).finish(PATIENCE).ok();
         assert!(record(&cage).contains("lease 1: ended with its cage"), "{}", record(&cage));
     }
@@ -408,7 +408,7 @@ both! {
         assert_eq!(cage.sh(&format!("cat {}/file", other.display())).ok().stdout(), "other\n");
         cage.grant("--read", &stage.home().join(".ssh")).ended(125).says("secrets");
         cage.grant("--read", &stage.home()).ended(125).says("cannot lease");
-        cage.grant("--write", &stage.aside()).ended(125).says("the cage's ceiling");
+        cage.grant("--write", &stage.aside()).ended(125).denied("lease-above-ceiling");
         assert_eq!(cage.says("revoke", &["1"]).ok().stdout(), "lease 1: revoked\n");
         cage.sh(&format!("cat {}/file", other.display())).ended(1);
     }
@@ -418,8 +418,8 @@ both! {
         let id = Running::start(&mut args).finish(PATIENCE).ok().stdout().trim().to_owned();
         let cage = Cage { stage, id };
         stage.write(stage.aside().join("file"), "x");
-        cage.grant("--read", &stage.aside().join("file")).ended(125).says("no ceiling");
-        cage.grant("--read", &stage.project()).ended(125).says("no ceiling");
+        cage.grant("--read", &stage.aside().join("file")).ended(125).denied("lease-no-ceiling");
+        cage.grant("--read", &stage.project()).ended(125).denied("lease-no-ceiling");
     }
 }
 

@@ -191,7 +191,7 @@ both! {
         assert_eq!(cage.sh(&format!("{get}; {get}; {get}")), format!("{hello}{hello}no\n"));
         assert!(cage.says("net", &[]).ok().stdout().contains("used up"));
         // What nobody counts is not given by number.
-        cage.says("grant", &["--read", "/usr", "--count", "2"]).ended(125).says("cannot count the uses");
+        cage.says("grant", &["--read", "/usr", "--count", "2"]).ended(125).denied("lease-uses-not-counted");
     }
 
     fn requests_and_a_secret_are_had_while_there_is_a_lease(stage) {
@@ -226,7 +226,7 @@ both! {
             ("--host", format!("api.test:{port}")),
             ("--secret", "OTHER".to_owned()),
         ] {
-            cage.says("grant", &[flag, &what]).ended(125).says("the cage's ceiling");
+            cage.says("grant", &[flag, &what]).ended(125).denied("lease-above-ceiling");
         }
         assert_eq!(cage.says("revoke", &["--all"]).ok().stdout(), "lease 1: revoked\n");
         assert!(cage.sh(&plain("/reflect/a/x")).ends_with("no\n"));
@@ -245,7 +245,7 @@ both! {
         cage.says("grant", &["--socket", &given]).ok();
         assert_eq!(ask(&given), "got hello\n");
         assert_eq!(ask(&other), "no\n");
-        cage.says("grant", &["--socket", &other]).ended(125).says("the cage's ceiling");
+        cage.says("grant", &["--socket", &other]).ended(125).denied("lease-above-ceiling");
         let (_holding, said) = cage.hold(&[&given]);
         assert_eq!(cage.says("revoke", &["1"]).ok().stdout(), "lease 1: revoked\n");
         assert!(rest(said).starts_with("end "));
@@ -273,7 +273,7 @@ both! {
             Some(text.contains("hello"))
         };
         assert!(wait_until(PATIENCE, || get() == Some(true)));
-        cage.says("grant", &["--publish", "0:3001"]).ended(125).says("the cage's ceiling");
+        cage.says("grant", &["--publish", "0:3001"]).ended(125).denied("lease-above-ceiling");
         assert_eq!(cage.says("revoke", &["1"]).ok().stdout(), "lease 1: revoked\n");
         assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err());
     }
@@ -288,11 +288,11 @@ both! {
             stats[name].to_string()
         };
         let held = stats("counted_by") == "\"cgroup\"";
-        cage.says("grant", &["--pids", "81"]).ended(125).says("the cage's ceiling");
+        cage.says("grant", &["--pids", "81"]).ended(125).denied("lease-above-ceiling");
         assert!(cage.says("grant", &["--pids", "40"]).ok().stdout().contains("no lease needed"));
         let granted = cage.says("grant", &["--pids", "80", "--memory", "400M"]);
         if !held {
-            granted.ended(125).says("no cgroup enforces");
+            granted.ended(125).denied("lease-limit-without-cgroup");
             return;
         }
         granted.ok();
@@ -311,11 +311,11 @@ both! {
         let cage = Cage::start(stage, ceiling, &[]);
         let crowd = "all=; trap 'kill $all' EXIT; for i in $(seq 50); do sleep 100 & all=\"$all $!\"; done; echo $i";
         let with = |lease: &str, script: &str| cage.says("exec", &["--lease", lease, "--", "/bin/sh", "-c", script]);
-        with("pids=81", "true").ended(125).says("the cage's ceiling");
+        with("pids=81", "true").ended(125).denied("lease-above-ceiling");
         with("memory=50%", "true").ended(125).says("name an amount");
         let given = with("pids=80", crowd);
         if cage.says("stats", &["--json"]).ok().stdout().contains("\"processes\"") {
-            given.ended(125).says("no cgroup enforces");
+            given.ended(125).denied("lease-limit-without-cgroup");
             return;
         }
         assert_eq!(given.ok().stdout().trim(), "50");
@@ -380,7 +380,7 @@ both! {
         assert_eq!(cage.sh(&get), "no\n");
         cage.says("exec", &["--lease", "host=other.test", "--", "/bin/sh", "-c", "echo ran"])
             .ended(125)
-            .says("the cage's ceiling");
+            .denied("lease-above-ceiling");
         let fetch = |url: &str| {
             let call = stage.base().join("call.json");
             let text = format!("{{\"type\":\"tool_use\",\"id\":\"a\",\"name\":\"WebFetch\",\"input\":{{\"url\":\"{url}\"}}}}");

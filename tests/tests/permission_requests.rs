@@ -141,7 +141,7 @@ both! {
         assert!(cage.pending().contains("requested 2 times"));
         // A number alone may be another cage's by now; and an answer that cannot be carried out is none.
         cage.outside(&["approve", "1"]).ended(125).says("does not name a cage");
-        cage.outside(&["approve", &cage.question(1), "--once"]).ended(125).says("set a duration instead");
+        cage.outside(&["approve", &cage.question(1), "--once"]).ended(125).denied("lease-uses-not-counted");
         cage.outside(&["approve", &cage.question(1), "--for", "10m"]).ok().tells("for 10 min, granted by the operator");
         cage.sh(&format!("cat {}/file", cage.aside("data"))).ok();
         cage.ask_for("--read", "data").ended(0);
@@ -189,7 +189,7 @@ both! {
         cage.ask_for("--read", "data/deep").ended(2).tells("request 1");
         std::fs::rename(aside.join("data/deep"), aside.join("data/away")).expect("renamed");
         std::os::unix::fs::symlink(aside.join("secret"), aside.join("data/deep")).expect("linked");
-        cage.outside(&["approve", &cage.question(1)]).ended(125).says("moved or replaced");
+        cage.outside(&["approve", &cage.question(1)]).ended(125).denied("lease-path-replaced");
         cage.sh(&format!("cat {}/file", cage.aside("data/deep"))).ended(1);
         cage.sh(&format!("cat {}/file", cage.aside("secret"))).ended(1);
         // What leads out of the ceiling cannot even be asked for.
@@ -199,7 +199,7 @@ both! {
         cage.ask_for("--read", "data/around/inner").ended(2).tells("request 2");
         std::fs::rename(aside.join("data/around"), aside.join("data/elsewhere")).expect("renamed");
         stage.write(aside.join("data/around/inner/file"), "another\n");
-        cage.outside(&["approve", &cage.question(2)]).ended(125).says("moved or replaced");
+        cage.outside(&["approve", &cage.question(2)]).ended(125).denied("lease-path-replaced");
         // Another of the same name is another question, and the old one is over.
         cage.ask_for("--read", "data/around/inner").ended(2).tells("request 3");
         std::fs::remove_dir_all(aside.join("data/around")).expect("removed");
@@ -436,8 +436,8 @@ for round in range(4):
         let shell = |path: &str| format!("$SHELL -c 'cat {}/file; echo ran'", cage.aside(path));
         // What nobody can give: it runs without, as every command in a cage.
         cage.sh(&format!("$SHELL -c 'cat ~/keys {}/file'", cage.aside("auto"))).ended(1)
-            .tells("automatic").says("[lease-path-private]").says("ask --read");
-        cage.sh("$SHELL -c 'cat ~/keys'").ended(1).says("[lease-path-private]");
+            .tells("automatic").denied("lease-path-private").says("ask --read");
+        cage.sh("$SHELL -c 'cat ~/keys'").ended(1).denied("lease-path-private");
         for (number, verb) in [(1, "approve"), (2, "deny")] {
             let script = shell("data");
             let waits = Running::start(&mut cage.exec(&["/bin/sh", "-c", &script]));

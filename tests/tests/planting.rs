@@ -100,7 +100,7 @@ both! {
         stage.sh("true").ok();
         let open = std::fs::Permissions::from_mode(0o1777);
         std::fs::set_permissions(stage.project(), open).expect("the mode is set");
-        stage.sh("true").ended(125).says("every user");
+        stage.sh("true").ended(125).denied("start-workspace-refused");
         let project = stage.project().display().to_string();
         stage.sh_with(&["--workspace", &project, "--i-know"], "true").ok();
     }
@@ -110,7 +110,7 @@ both! {
             let mut command = stage.cage(&[], &["/bin/true"]);
             command.current_dir(directory);
             let ran = ironcage_tests::Running::start(&mut command).finish(std::time::Duration::from_secs(60));
-            ran.ended(125).says("as the workspace");
+            ran.ended(125).denied("start-workspace-refused");
         }
     }
 

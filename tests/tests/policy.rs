@@ -52,7 +52,7 @@ either! {
         // Another word is needed at each start: that is told, and no reason not to trust.
         stage.write(&file, "[files]\nread = [\"/etc\"]\n");
         assert!(ironcage(stage, &["trust", "--yes"]).ok().stdout().contains("--i-know"));
-        stage.sh("true").ended(125).says("--i-know");
+        stage.sh("true").ended(125).denied("start-path-guarded");
         stage.sh_with(&["--i-know"], "true").ok();
     }
 

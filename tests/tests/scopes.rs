@@ -293,14 +293,14 @@ both! {
     fn nothing_outside_of_the_ceiling_is_given_to_a_scope(stage) {
         let cage = Cage::start(stage, "cow", "");
         let aside = stage.aside();
-        for (path, right, why) in [
-            (aside.join("secret"), "read", "the cage's ceiling"),
-            (aside.join("data/../secret"), "read", "the cage's ceiling"),
-            (aside.join("data/private"), "read", "denies"),
-            (aside.join("data"), "write", "denies"),
-            (stage.state(), "read", "Ironcage's own"),
+        for (path, right, code) in [
+            (aside.join("secret"), "read", "lease-above-ceiling"),
+            (aside.join("data/../secret"), "read", "lease-above-ceiling"),
+            (aside.join("data/private"), "read", "lease-denied-by-ceiling"),
+            (aside.join("data"), "write", "lease-denied-by-ceiling"),
+            (stage.state(), "read", "lease-path-never"),
         ] {
-            cage.sh(&["--lease", &lease(right, &path)], "echo ran").ended(125).says(why);
+            cage.sh(&["--lease", &lease(right, &path)], "echo ran").ended(125).denied(code);
         }
         // One that is refused takes the others along: nothing runs with half of what it needs.
         let both = format!("read={}:{}", deep(stage).display(), aside.join("secret").display());
@@ -365,7 +365,7 @@ both! {
         assert_eq!(cage.says("revoke", &["1"]).ok().stdout(), "lease 1: revoked\n");
         scope.finish(PATIENCE).ended(137);
         assert!(cage.running());
-        cage.says("revoke", &["1"]).ended(125).says("no lease 1 is open");
+        cage.says("revoke", &["1"]).ended(125).denied("lease-no-such-lease");
     }
 
     fn the_end_of_the_cage_or_of_its_supervisor_is_the_end_of_its_scopes(stage) {
@@ -408,7 +408,7 @@ both! {
             return;
         }
         let cage = Cage::with(stage, &["--isolation", "landlock", "--allow-degraded", "user-ns,mount-ns,pid-ns,uts-ns", "--workspace-mode", "direct"]);
-        cage.sh(&["--scope"], "true").ended(125).says("no scopes");
+        cage.sh(&["--scope"], "true").ended(125).denied("scope-not-supported");
         cage.sh(&[], "true").ok();
     }
 

@@ -109,7 +109,7 @@ both! {
         let ran = stage.sh_with(&AGENT, &format!("ls {}", kept.display()));
         assert_ne!(ran.code(), 0);
         let read = ["-r", kept.to_str().expect("text")];
-        stage.sh_with(&read, "true").ended(125).says("own directories");
+        stage.sh_with(&read, "true").ended(125).denied("start-path-refused");
     }
 
     fn a_link_that_an_agent_left_is_not_followed(stage) {

@@ -258,12 +258,12 @@ both! {
     fn home_root_and_what_is_above_are_no_workspaces(stage) {
         stage.write(stage.home().join(".ssh/id_ed25519"), "secret");
         for place in [stage.home(), stage.base().to_owned()] {
-            let ran = run_in(stage, &place, &[], "true").ended(125).says("--workspace");
+            let ran = run_in(stage, &place, &[], "true").ended(125).denied("start-workspace-refused");
             assert!(ran.stderr.contains("--i-know"), "{ran:?}");
             run_in(stage, &place, &["--workspace", text(&place)], "true").ended(125).says("--i-know");
         }
         // The whole system is no workspace, whatever the user knows.
-        run_in(stage, Path::new("/"), &[], "true").ended(125).says("--workspace");
+        run_in(stage, Path::new("/"), &[], "true").ended(125).denied("start-workspace-refused");
         stage.sh_with(&["--workspace", "/", "--i-know"], "true").ended(125);
         let home = stage.home();
         let ran = run_in(stage, &home, &["--workspace", text(&home), "--i-know", DIRECT[0], DIRECT[1]], "echo x > made; cat .ssh/id_ed25519");

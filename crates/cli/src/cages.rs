@@ -66,6 +66,11 @@ pub(crate) fn client_error(error: ClientError) -> CliError {
             message.hint("`ironcage ps -a` lists cages; `ironcage audit list` lists their logs")
         }
         ClientError::Ambiguous { .. } => message.hint("type more of the ID"),
+        ClientError::Refused { reason } => message.with_denial(&reason),
+        ClientError::NotGiven { refused } => match refused.first() {
+            Some(first) => message.with_denial(&first.reason),
+            None => message,
+        },
         ClientError::NotRunning { id } | ClientError::Gone { id } => {
             message.hint(format!("`ironcage audit show {id}` shows what it did"))
         }

@@ -1,10 +1,14 @@
 //! Errors for the user: what failed, why, and what to do.
 
-use ironcage_model::{Printable, StartCode};
+use ironcage_model::{Printable, Reason, StartCode};
 use std::fmt;
 
 /// Exit status for Ironcage's own errors, so that they cannot be taken for the command's.
 pub const EXIT_OURS: u8 = 125;
+
+/// With this variable set, errors have their code in brackets behind the message: for scripts, and
+/// for the tests.
+const WITH_CODES: &str = "IRONCAGE_ERROR_CODES";
 
 /// An error for the terminal.
 #[derive(Debug)]
@@ -12,6 +16,8 @@ pub struct CliError {
     message: String,
     hints: Vec<String>,
     code: Option<StartCode>,
+    /// The code of a denial.
+    denial: Option<String>,
 }
 
 /// An exit status, or an error to print.
@@ -53,6 +59,7 @@ impl CliError {
             message: printable(&without_numbers(&message.to_string())),
             hints: Vec::new(),
             code: None,
+            denial: None,
         }
     }
 
@@ -73,6 +80,12 @@ impl CliError {
         self
     }
 
+    /// Says which denial it is.
+    pub fn with_denial(mut self, reason: &Reason) -> Self {
+        self.denial = reason.code().map(str::to_owned);
+        self
+    }
+
     /// The code, where a cage did not start.
     pub fn code(&self) -> Option<StartCode> {
         self.code
@@ -85,23 +98,36 @@ impl CliError {
 
     /// Prints the error on standard error.
     pub fn print(&self) {
-        anstream::eprintln!("{self}");
+        match std::env::var_os(WITH_CODES) {
+            Some(_) => anstream::eprintln!("{}", self.text(true)),
+            None => anstream::eprintln!("{self}"),
+        }
+    }
+
+    fn text(&self, with_code: bool) -> String {
+        let mut text = format!("ironcage: {}", self.message);
+        let code = self.code.map(StartCode::code);
+        if let Some(code) = code.or(self.denial.as_deref()).filter(|_| with_code) {
+            text.push_str(&format!(" [{code}]"));
+        }
+        for hint in &self.hints {
+            text.push_str("\n  hint: ");
+            text.push_str(hint);
+        }
+        text
     }
 }
 
 impl fmt::Display for CliError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ironcage: {}", self.message)?;
-        for hint in &self.hints {
-            write!(f, "\n  hint: {hint}")?;
-        }
-        Ok(())
+        f.write_str(&self.text(false))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ironcage_model::LeaseReason;
 
     #[test]
     fn nothing_that_an_error_quotes_acts_on_a_terminal() {
@@ -110,6 +136,22 @@ mod tests {
             error.to_string(),
             "ironcage: cannot open \\u{1b}[2Ja\nb é\n  hint: try \\u{9b}6n"
         );
+    }
+
+    #[test]
+    fn the_code_stands_behind_the_message_where_it_is_asked_for() {
+        let start = CliError::new("cannot start")
+            .with_code(StartCode::NoCommand)
+            .hint("try");
+        assert_eq!(start.to_string(), "ironcage: cannot start\n  hint: try");
+        let code = StartCode::NoCommand.code();
+        assert_eq!(
+            start.text(true),
+            format!("ironcage: cannot start [{code}]\n  hint: try")
+        );
+        let denied = CliError::new("no").with_denial(&LeaseReason::NoCeiling.into());
+        assert_eq!(denied.text(true), "ironcage: no [lease-no-ceiling]");
+        assert_eq!(CliError::new("no").text(true), "ironcage: no");
     }
 
     #[test]

@@ -55,9 +55,9 @@ impl AuditWriter {
                 cage: cage.clone(),
                 kind,
             })?),
-            Writer::Cages(link) => link
-                .record(kind)
-                .map_err(failed("put something on record by the cage's supervisor")),
+            Writer::Cages(link) => link.record(kind).map_err(failed(
+                "write to the audit log through the cage's supervisor",
+            )),
         }
     }
 }

@@ -35,10 +35,10 @@ pub enum RunError {
     /// No randomness for an id.
     #[error("cannot make an id for the cage")]
     Id(#[source] io::Error),
-    /// The record could not be written: a cage without one does not run.
-    #[error("cannot write the record of the cage")]
+    /// A cage without an audit log does not run.
+    #[error("cannot write the audit log of the cage")]
     Audit(#[from] ironcage_audit::Error),
-    /// There is no place for the record.
+    /// There is no place for the audit log.
     #[error(transparent)]
     StateDir(#[from] ironcage_audit::NoStateDir),
     /// There is no place for the control socket, or the name is taken.

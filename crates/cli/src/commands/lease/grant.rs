@@ -209,5 +209,5 @@ pub(in crate::commands) fn report(
 }
 
 fn denied(what: impl std::fmt::Display, reason: &Reason) -> CliError {
-    CliError::new(format!("cannot grant {what}: {reason}"))
+    CliError::new(format!("cannot grant {what}: {reason}")).with_denial(reason)
 }
