@@ -47,6 +47,7 @@ mod live_apply;
 mod logins;
 mod matrix;
 mod model_answers;
+mod names;
 mod network;
 mod network_clients;
 mod network_denials;

@@ -70,7 +70,7 @@ impl Room {
     }
 }
 
-fn top() -> PathBuf {
+pub(crate) fn top() -> PathBuf {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     top.canonicalize().expect("the top of the workspace")
 }
@@ -133,7 +133,7 @@ fn rooms() -> Vec<Room> {
     rooms
 }
 
-fn tracked(patterns: &[&str]) -> Vec<PathBuf> {
+pub(crate) fn tracked(patterns: &[&str]) -> Vec<PathBuf> {
     let text = output(
         Command::new("git")
             // The owner of a checkout in a container is often not the one who tests it.
@@ -478,184 +478,6 @@ fn no_file_names_a_directory_of_the_machine_it_was_written_on() {
     let places = [["/work", "/main"], ["/work", "/shared"]].map(|halves| halves.concat());
     let found = lines_with(&tracked(&["*"]), &places);
     assert!(found.is_empty(), "{found:#?}");
-}
-
-/// Words of the first version that the glossary replaced; no item has one in its name.
-const REPLACED: &[&str] = &[
-    "birthright",
-    "clerk",
-    "conductor",
-    "door",
-    "doorway",
-    "foretold",
-    "guardian",
-    "inquiry",
-    "keeper",
-    "kin",
-    "ladder",
-    "ledger",
-    "nursery",
-    "opener",
-    "rung",
-    "stillness",
-    "vault",
-];
-
-/// Names that say nothing of what they name; longer ones may contain them.
-const BARE: &[&str] = &[
-    "asked",
-    "asking",
-    "birth",
-    "books",
-    "born",
-    "came",
-    "dealing",
-    "family",
-    "farewell",
-    "given",
-    "ground",
-    "grounds",
-    "held",
-    "kept",
-    "maker",
-    "means",
-    "neighbours",
-    "opened",
-    "question",
-    "questions",
-    "record",
-    "refusal",
-    "said",
-    "strangers",
-    "told",
-    "wanted",
-    "weakened",
-];
-
-/// Types whose name says neither what they are nor of what; modules may have it.
-const BARE_TYPES: &[&str] = &[
-    "answer", "found", "from", "heard", "judged", "made", "seen", "standing", "trusted", "way",
-    "ways",
-];
-
-/// Items that keep such a name: where, which, why.
-const KEPT_NAMES: &[(&str, &str, &str)] = &[
-    (
-        "crates/egress/src/dns.rs",
-        "Question",
-        "the term of RFC 1035",
-    ),
-    (
-        "crates/policy/src/questions.rs",
-        "questions",
-        "the policy's table",
-    ),
-    (
-        "crates/policy/src/questions.rs",
-        "Questions",
-        "the policy's table",
-    ),
-    (
-        "crates/policy/src/lib.rs",
-        "questions",
-        "the policy's table",
-    ),
-    (
-        "crates/policy/src/fragment.rs",
-        "questions",
-        "the policy's table",
-    ),
-    (
-        "crates/policy/src/fragment/questions.rs",
-        "questions",
-        "the policy's table",
-    ),
-];
-
-/// The words of a name in any case, in lower case.
-fn words(name: &str) -> Vec<String> {
-    let mut words: Vec<String> = Vec::new();
-    let mut previous = '_';
-    for letter in name.chars() {
-        let begins =
-            !previous.is_alphanumeric() || (letter.is_uppercase() && previous.is_lowercase());
-        if begins {
-            words.push(String::new());
-        }
-        if let Some(word) = words.last_mut().filter(|_| letter.is_alphanumeric()) {
-            word.extend(letter.to_lowercase());
-        }
-        previous = letter;
-    }
-    words.retain(|word| !word.is_empty());
-    words
-}
-
-/// The name of the type or module that a line begins.
-fn item(line: &str) -> Option<&str> {
-    let mut rest = line.trim_start();
-    if let Some(after) = rest.strip_prefix("pub") {
-        rest = match after.strip_prefix('(') {
-            Some(within) => within.split_once(") ")?.1,
-            None => after.strip_prefix(' ')?,
-        };
-    }
-    let (kind, rest) = rest.split_once(' ')?;
-    let kinds = ["struct", "enum", "trait", "type", "union", "mod"];
-    let end = rest.find(|letter: char| !letter.is_alphanumeric() && letter != '_');
-    let name = &rest[..end.unwrap_or(rest.len())];
-    (kinds.contains(&kind) && !name.is_empty()).then_some(name)
-}
-
-fn is_replaced(name: &str) -> bool {
-    let words = words(name);
-    let is_type = name.starts_with(char::is_uppercase);
-    let bare = |word: &str| BARE.contains(&word) || (is_type && BARE_TYPES.contains(&word));
-    words.iter().any(|word| REPLACED.contains(&word.as_str()))
-        || matches!(&words[..], [word] if bare(word))
-}
-
-#[test]
-fn no_type_module_or_file_has_a_name_that_the_glossary_replaced() {
-    for (name, replaced) in [
-        ("Keeper", true),
-        ("DoorIds", true),
-        ("as_door", true),
-        ("Told", true),
-        ("HeldBody", false),
-        ("door_narrowed", true),
-        ("Indoors", false),
-        ("MountHelper", false),
-        ("Seen", true),
-        ("seen", false),
-        ("AnswerReader", false),
-    ] {
-        assert_eq!(is_replaced(name), replaced, "{name}");
-    }
-    let mut wrong = Vec::new();
-    let mut unused: Vec<_> = KEPT_NAMES.iter().collect();
-    let mut seen = 0;
-    for file in tracked(&["*.rs"]) {
-        let place = file.strip_prefix(top()).expect("in the workspace");
-        let place = place.to_str().expect("a name in text");
-        let text = std::fs::read_to_string(&file).expect("a source file");
-        let own = place.trim_end_matches(".rs").rsplit('/');
-        let own = own.take(2).filter(|part| !part.contains('.'));
-        for name in own.chain(text.lines().filter_map(item)) {
-            seen += 1;
-            if !is_replaced(name) {
-                continue;
-            }
-            let keeps = |kept: &&&(&str, &str, &str)| kept.0 == place && kept.1 == name;
-            match KEPT_NAMES.iter().find(|kept| keeps(&kept)) {
-                Some(kept) => unused.retain(|one| *one != kept),
-                None => wrong.push(format!("{place}: {name}")),
-            }
-        }
-    }
-    assert!(seen > 2000, "only {seen} names were read");
-    assert!(wrong.is_empty(), "see docs/glossary.md: {wrong:#?}");
-    assert!(unused.is_empty(), "exceptions for nothing: {unused:#?}");
 }
 
 /// Nothing rots unseen: scripts that only a full run executes are read here, and the list of fuzz

@@ -264,7 +264,7 @@ both! {
         assert_eq!(web.heard(), [own.clone(), own.clone(), own, raw.clone(), raw]);
     }
 
-    fn nothing_goes_around_the_door(stage) {
+    fn nothing_goes_around_the_proxy(stage) {
         let web = Web::start(0);
         let port = web.address.port();
         let ip = web.address.ip();
@@ -509,7 +509,7 @@ both! {
         assert!(doctor(true).contains("modprobe nft_tproxy"), "{}", doctor(true));
     }
 
-    fn a_cage_without_rules_has_no_door(stage) {
+    fn a_cage_without_rules_has_no_proxy(stage) {
         let mut command = stage.cage(&[], &["/bin/sh", "-c", "echo up; read line"]);
         let mut running = Running::start(&mut command);
         let mut up = [0; 3];

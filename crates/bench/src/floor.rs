@@ -73,7 +73,7 @@ impl IdMaps {
     }
 
     /// Writes them, in the namespace.
-    pub(crate) fn write(&self) -> Step {
+    pub(crate) fn write(&self) -> FloorStep {
         for (file, text) in [
             ("/proc/self/setgroups", "deny"),
             ("/proc/self/uid_map", self.uid_map.as_str()),
@@ -86,7 +86,7 @@ impl IdMaps {
 }
 
 /// A step of the child's that failed.
-pub(crate) type Step = Result<(), (&'static str, io::Error)>;
+pub(crate) type FloorStep = Result<(), (&'static str, io::Error)>;
 
 fn step<T>(name: &'static str, result: Result<T, Errno>) -> Result<T, (&'static str, io::Error)> {
     result.map_err(|errno| (name, errno.into()))
@@ -175,7 +175,7 @@ impl Floor {
         99
     }
 
-    fn enter(&self) -> Step {
+    fn enter(&self) -> FloorStep {
         self.ids.write()?;
         let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
         step("mount(/, MS_PRIVATE)", mount_change(c"/", private))?;
@@ -207,7 +207,7 @@ impl Floor {
         step("chdir(/)", chdir(c"/"))
     }
 
-    fn make_entries(&self) -> Step {
+    fn make_entries(&self) -> FloorStep {
         let plain = Mode::from_raw_mode(0o755);
         for folder in &self.folders {
             step("mkdir", mkdir(folder, plain))?;

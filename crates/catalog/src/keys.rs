@@ -7,7 +7,6 @@ use serde::Serialize;
 /// A credential variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Key {
-    /// The variable.
     pub variable: &'static str,
     /// The hosts that get its value; none where the user's settings of a tool name them.
     pub hosts: &'static [&'static str],
@@ -17,7 +16,6 @@ pub struct Key {
     pub flag: Option<&'static str>,
     /// The variable by which a user sends the agent to other hosts.
     pub base_url: Option<&'static str>,
-    /// Whose it is.
     pub why: &'static str,
 }
 

@@ -7,13 +7,13 @@ use ironcage_control::PermissionRequestDescription;
 use ironcage_model::{CageId, Printable};
 
 /// A permission request that waits for an answer.
-pub(crate) struct PendingRequest {
+pub(crate) struct ListedRequest {
     pub(crate) cage: CageId,
     pub(crate) name: Option<String>,
     pub(crate) described: PermissionRequestDescription,
 }
 
-impl PendingRequest {
+impl ListedRequest {
     pub(crate) fn connect(&self) -> Result<Connection, CliError> {
         cages::all()?
             .connect(&self.cage)
@@ -30,7 +30,7 @@ impl PendingRequest {
 }
 
 /// Every pending request, of one cage or of all that run.
-pub(crate) fn list(cage: Option<&str>) -> Result<Vec<PendingRequest>, CliError> {
+pub(crate) fn list(cage: Option<&str>) -> Result<Vec<ListedRequest>, CliError> {
     let cages = cages::all()?;
     let only = cage.map(|text| cages::find(&cages, text)).transpose()?;
     let mut all = Vec::new();
@@ -47,7 +47,7 @@ pub(crate) fn list(cage: Option<&str>) -> Result<Vec<PendingRequest>, CliError> 
             continue;
         };
         for described in list {
-            all.push(PendingRequest {
+            all.push(ListedRequest {
                 cage: description.id.clone(),
                 name: description.name.clone(),
                 described,
@@ -59,7 +59,7 @@ pub(crate) fn list(cage: Option<&str>) -> Result<Vec<PendingRequest>, CliError> 
 
 /// The request to approve, as CAGE/NUMBER. A number alone would name another cage's request as
 /// soon as the cage whose request was read has ended.
-pub(crate) fn find_of_cage(text: &str) -> Result<PendingRequest, CliError> {
+pub(crate) fn find_of_cage(text: &str) -> Result<ListedRequest, CliError> {
     if text.contains('/') {
         return find(text);
     }
@@ -71,7 +71,7 @@ pub(crate) fn find_of_cage(text: &str) -> Result<PendingRequest, CliError> {
 }
 
 /// The request that an argument names: CAGE/NUMBER, or the number alone if it is unique.
-pub(crate) fn find(text: &str) -> Result<PendingRequest, CliError> {
+pub(crate) fn find(text: &str) -> Result<ListedRequest, CliError> {
     let (cage, number) = match text.rsplit_once('/') {
         Some((cage, number)) => (Some(cage), number),
         None => (None, text),
@@ -84,7 +84,7 @@ pub(crate) fn find(text: &str) -> Result<PendingRequest, CliError> {
     let mut found = list(cage)?;
     found.retain(|one| one.described.question.number == number);
     if found.len() > 1 {
-        let cages: Vec<String> = found.iter().map(PendingRequest::shown).collect();
+        let cages: Vec<String> = found.iter().map(ListedRequest::shown).collect();
         return Err(CliError::new(format!(
             "{} cages have a request {number}: {}",
             found.len(),

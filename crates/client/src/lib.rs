@@ -291,7 +291,6 @@ impl Connection {
         &self.id
     }
 
-    /// Sends a request.
     pub fn send(&self, request: &Request) -> Result<(), ClientError> {
         self.send_with(request, &[])
     }

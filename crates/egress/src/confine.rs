@@ -98,7 +98,7 @@ pub fn confine_as_proxy(
 }
 
 /// First steps of a process that the proxy has forked: die with it, keep one socket.
-pub(crate) fn attend(parent: i32, keep: BorrowedFd<'_>) -> Result<(), ConfineError> {
+pub(crate) fn end_with_parent(parent: i32, keep: BorrowedFd<'_>) -> Result<(), ConfineError> {
     die_with(Some(parent))?;
     process::close_all_but(&[keep.as_fd()]).map_err(failed("close descriptors"))?;
     let _ = set_name(c"ironcage-login");

@@ -86,9 +86,9 @@ fn message(mut bytes: &[u8]) -> Result<Option<Vec<u8>>, &'static str> {
 }
 
 /// A reader that ends where the bytes do.
-struct Reader<'a>(&'a [u8]);
+struct HelloReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> HelloReader<'a> {
     fn take(&mut self, count: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
@@ -106,9 +106,9 @@ impl<'a> Reader<'a> {
     }
 
     /// What follows its own length of so many bytes.
-    fn sized(&mut self, bytes: usize) -> Option<Reader<'a>> {
+    fn sized(&mut self, bytes: usize) -> Option<HelloReader<'a>> {
         let length = self.number(bytes)?;
-        self.take(length).map(Reader)
+        self.take(length).map(HelloReader)
     }
 }
 
@@ -118,7 +118,7 @@ fn parse(body: &[u8]) -> Hello {
 
 /// `None` where the message does not hold together.
 fn fields(body: &[u8]) -> Option<Hello> {
-    let mut reader = Reader(body);
+    let mut reader = HelloReader(body);
     // Version, random.
     reader.take(2 + 32)?;
     // Session, cipher suites, compression.

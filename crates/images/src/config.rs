@@ -19,7 +19,6 @@ pub mod media {
     pub const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
     /// A configuration.
     pub const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
-    /// A layer.
     pub const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
     /// A layer that gzip compressed.
     pub const LAYER_GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
@@ -34,10 +33,8 @@ pub(crate) const MAX_LAYERS: usize = 128;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Descriptor {
-    /// What it is.
     #[serde(default)]
     pub media_type: String,
-    /// Its digest.
     pub digest: Digest,
     /// Its size in bytes.
     pub size: u64,
@@ -64,9 +61,7 @@ pub struct Platform {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Index {
-    /// 2.
     pub schema_version: u32,
-    /// The manifests.
     pub manifests: Vec<Descriptor>,
 }
 
@@ -112,7 +107,6 @@ fn architecture() -> &'static str {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Manifest {
-    /// 2.
     pub schema_version: u32,
     /// What this document is.
     #[serde(default, skip_serializing_if = "String::is_empty")]

@@ -18,14 +18,10 @@ pub enum ImageError {
     },
     /// A digest that is not a SHA-256.
     #[error("invalid digest `{text}`: expected sha256: and 64 hexadecimal digits")]
-    BadDigest {
-        /// The digest.
-        text: String,
-    },
+    BadDigest { text: String },
     /// A document that cannot be read.
     #[error("cannot read {what}")]
     BadDocument {
-        /// Which document.
         what: &'static str,
         /// Where it is wrong.
         #[source]
@@ -33,10 +29,7 @@ pub enum ImageError {
     },
     /// A document that contradicts itself.
     #[error("invalid image: {}", Printable::new(why))]
-    Inconsistent {
-        /// How.
-        why: String,
-    },
+    Inconsistent { why: String },
     /// No manifest for this machine.
     #[error("the image has no manifest for {wanted}; it offers {}", list(offered))]
     NoPlatform {
@@ -59,10 +52,7 @@ pub enum ImageError {
     #[error(
         "cannot unpack a layer of media type `{media_type}`: expected a tar archive, plain or compressed with gzip or zstd"
     )]
-    LayerType {
-        /// Its media type.
-        media_type: String,
-    },
+    LayerType { media_type: String },
     /// An entry of a layer that must not be unpacked.
     #[error("cannot unpack `{}`: {why}", Printable::new(entry))]
     Entry {
@@ -73,10 +63,7 @@ pub enum ImageError {
     },
     /// More than a layer may have.
     #[error("cannot unpack the layer: it has more than {limit}")]
-    TooLarge {
-        /// The limit.
-        limit: String,
-    },
+    TooLarge { limit: String },
     /// An archive in which no image is.
     #[error(
         "cannot load {}: it is neither an OCI layout nor an archive of `docker save`",
@@ -95,7 +82,6 @@ pub enum ImageError {
     /// A name that fits several images.
     #[error("`{name}` fits several images: {}", list(found))]
     Ambiguous {
-        /// The name.
         name: String,
         /// What it fits.
         found: Vec<String>,
@@ -111,7 +97,6 @@ pub enum ImageError {
     Io {
         /// What was tried.
         action: &'static str,
-        /// On what.
         path: PathBuf,
         /// The reason.
         #[source]

@@ -18,7 +18,6 @@ const MAX_TAG: usize = 128;
 pub struct Reference {
     /// Host and port of the registry.
     pub registry: String,
-    /// The repository on it.
     pub repository: String,
     /// The tag; `latest` where neither tag nor digest is named.
     pub tag: Option<String>,

@@ -60,7 +60,6 @@ pub struct Store {
 /// Content in the store.
 #[derive(Debug, Clone)]
 pub struct Blob {
-    /// Where it is.
     pub path: PathBuf,
     /// Its size in bytes.
     pub size: u64,
@@ -81,7 +80,6 @@ pub struct Image {
     pub size: u64,
     /// What unpacking left out.
     pub notes: LayerNotes,
-    /// Its names.
     #[serde(skip)]
     pub names: Vec<String>,
 }
@@ -93,7 +91,6 @@ pub struct Pruned {
     pub images: Vec<String>,
     /// Unpacked layers.
     pub layers: u64,
-    /// Bytes of blobs.
     pub blob_bytes: u64,
 }
 

@@ -244,7 +244,6 @@ pub(crate) struct FloorArgs {
     /// The directory that the command may write.
     #[arg(long)]
     workspace: PathBuf,
-    /// The command.
     command: PathBuf,
 }
 
@@ -264,7 +263,6 @@ pub(crate) fn run_floor(args: FloorArgs) -> CommandResult {
 pub(crate) struct NetworkClientArgs {
     /// Where the server is.
     host: String,
-    /// Its port.
     port: u16,
 }
 

@@ -238,7 +238,7 @@ fn candidates(program: &OsString, cwd: &Path, env: &[Item<Variable>]) -> Vec<Pat
         .filter(|item| item.what.name == "PATH")
         .flat_map(|item| item.what.value.as_bytes().split(|byte| *byte == b':'))
         .filter(|directory| directory.starts_with(b"/"))
-        .filter(|directory| !crate::shell::is_stand_in(directory))
+        .filter(|directory| !crate::shell::is_shim(directory))
         .map(|directory| PathBuf::from(OsString::from_vec(directory.to_vec())).join(program))
         .collect()
 }

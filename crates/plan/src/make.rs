@@ -87,7 +87,7 @@ pub fn make(
     let bounds = bounds::make(&policy.limits, host);
     let mut command = command::make(policy, request, &identity, &view)?;
     match &leases {
-        Some(leases) => crate::shell::stand_in(leases, files, &mut view.ops, &mut command),
+        Some(leases) => crate::shell::add_shims(leases, files, &mut view.ops, &mut command),
         None if policy.ceiling.shell.value == ShellMode::Scoped => view.notes.push(
             "the agent's shell has no scopes: the policy has no ceiling, so there are no leases for them"
                 .into(),

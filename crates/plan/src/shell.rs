@@ -19,8 +19,8 @@ const PROGRAM: &str = "../bin/ironcage";
 /// Where the system has shells.
 const PLACES: [&str; 2] = ["/bin", "/usr/bin"];
 
-/// Puts the stand-ins into the view, and what leads to them into the environment.
-pub(crate) fn stand_in(
+/// Puts the shims into the view, and what leads to them into the environment.
+pub(crate) fn add_shims(
     leases: &Leases,
     files: &dyn HostFiles,
     view: &mut Vec<Item<ViewOp>>,
@@ -80,6 +80,6 @@ pub(crate) fn stand_in(
 
 /// Whether a directory of PATH is that of the stand-ins, which are for the agent: what the user
 /// starts is what they name.
-pub(crate) fn is_stand_in(directory: &[u8]) -> bool {
+pub(crate) fn is_shim(directory: &[u8]) -> bool {
     directory == Path::new(SHELL_PLACE).as_os_str().as_bytes()
 }

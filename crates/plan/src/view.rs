@@ -404,12 +404,12 @@ impl Builder<'_> {
         let below = |path: &str| Path::new("/proc").join(path);
         for (index, entry) in system::PROC_FIXED.iter().enumerate() {
             // One file each; there are very few.
-            let Some(stand_in) = STAND_INS.get(index) else {
+            let Some(fixed) = FIXED_FILES.get(index) else {
                 break;
             };
             self.push(
                 ViewOp::File {
-                    target: stand_in.into(),
+                    target: fixed.into(),
                     content: entry.content.to_owned(),
                     mode: 0o444,
                 },
@@ -418,7 +418,7 @@ impl Builder<'_> {
             self.push(
                 ViewOp::MaskProc {
                     target: below(entry.path),
-                    instead: Some(stand_in),
+                    instead: Some(fixed),
                 },
                 format!("system: {}", entry.why),
             );
@@ -448,7 +448,7 @@ impl Builder<'_> {
 }
 
 /// Where fixed contents of `/proc` files stand in the view.
-pub(crate) const STAND_INS: [&str; 4] = [
+pub(crate) const FIXED_FILES: [&str; 4] = [
     "/.hidden/fixed-0",
     "/.hidden/fixed-1",
     "/.hidden/fixed-2",

@@ -42,10 +42,10 @@ impl Document {
 
 /// What is wrong in a policy file: where, what, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Diagnostic(Box<Finding>);
+pub struct Diagnostic(Box<DiagnosticDetails>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Finding {
+struct DiagnosticDetails {
     title: String,
     label: String,
     remedy: Option<String>,
@@ -61,7 +61,7 @@ impl Diagnostic {
         title: impl Into<String>,
         label: impl Into<String>,
     ) -> Self {
-        Diagnostic(Box::new(Finding {
+        Diagnostic(Box::new(DiagnosticDetails {
             title: title.into(),
             label: label.into(),
             remedy: None,

@@ -13,7 +13,6 @@ use std::time::Duration;
 /// A value and where it came from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Sourced<T> {
-    /// The value.
     pub value: T,
     /// Where it came from.
     pub origin: Origin,
@@ -218,7 +217,6 @@ pub enum EnvRule {
     Set {
         /// The variable.
         name: String,
-        /// Its value.
         value: String,
     },
     /// Taken over from the caller's environment, if it is there.

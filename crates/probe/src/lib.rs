@@ -31,7 +31,7 @@ mod switches;
 
 pub use adapter::{Adapter, AdapterError};
 pub use catalogue::{UnknownProbe, find, probes, select};
-pub use matrix::{AblationOutcome, Alone, Line, Matrix};
+pub use matrix::{AblationOutcome, Alone, Matrix, MatrixLine};
 pub use probe::{Class, Kind, Probe, Severity};
 pub use report::{Finding, MustWork, Report, Row, Verdict};
 pub use role::{Options, SuiteError, run_matrix, run_suite};

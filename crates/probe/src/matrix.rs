@@ -39,7 +39,7 @@ pub struct Alone {
 
 /// One probe's line.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Line {
+pub struct MatrixLine {
     pub id: String,
     pub title: String,
     /// Whether it gets through without any sandbox; a probe that does not shows nothing.
@@ -55,12 +55,12 @@ pub struct Line {
 pub struct Matrix {
     pub kernel: String,
     /// One line for each probe.
-    pub lines: Vec<Line>,
+    pub lines: Vec<MatrixLine>,
 }
 
-impl Line {
-    pub(crate) fn new(probe: &Probe) -> Line {
-        Line {
+impl MatrixLine {
+    pub(crate) fn new(probe: &Probe) -> MatrixLine {
+        MatrixLine {
             id: probe.id.to_owned(),
             title: probe.title.to_owned(),
             control: false,
@@ -99,7 +99,7 @@ impl Line {
 impl Matrix {
     /// Whether every line shows what it should.
     pub fn holds(&self) -> bool {
-        self.lines.iter().all(Line::holds)
+        self.lines.iter().all(MatrixLine::holds)
             && self
                 .lines
                 .iter()
@@ -112,11 +112,11 @@ impl Matrix {
         let mut text = String::from(
             "| probe | what it tries | without its parts | stops it alone | does not stop it alone |\n|---|---|---|---|---|\n",
         );
-        let tried = |line: &&Line| line.control && line.without.is_some();
+        let tried = |line: &&MatrixLine| line.control && line.without.is_some();
         for line in self.lines.iter().filter(tried) {
             let _ = writeln!(text, "{}", line.markdown());
         }
-        let mut list = |title: &str, lines: Vec<&Line>| {
+        let mut list = |title: &str, lines: Vec<&MatrixLine>| {
             if lines.is_empty() {
                 return;
             }

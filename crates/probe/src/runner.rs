@@ -8,7 +8,7 @@ mod settings;
 use crate::accepted;
 use crate::adapter::{Adapter, Source};
 use crate::catalogue;
-use crate::matrix::{AblationOutcome, Alone, Line, Matrix, all_but};
+use crate::matrix::{AblationOutcome, Alone, Matrix, MatrixLine, all_but};
 use crate::mustwork;
 use crate::oracle::{Decision, Evidence};
 use crate::probe::{Control, Kind, Probe, Setup};
@@ -133,8 +133,8 @@ impl Runner {
         })
     }
 
-    fn weakened(&mut self, probe: &Probe) -> Result<Line, StageError> {
-        let mut line = Line::new(probe);
+    fn weakened(&mut self, probe: &Probe) -> Result<MatrixLine, StageError> {
+        let mut line = MatrixLine::new(probe);
         line.control = match self.control(probe) {
             Ok(decision) => decision.through,
             Err(RunError::Stage(error)) => return Err(error),

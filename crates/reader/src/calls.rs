@@ -80,7 +80,7 @@ pub(crate) struct LibraryCalls {
 
 /// Why the table of library calls is invalid.
 #[derive(Debug, thiserror::Error)]
-pub enum InvalidCalls {
+pub enum InvalidCallTable {
     /// It cannot be parsed.
     #[error("cannot parse the table of library calls: {0}")]
     Text(#[from] toml::de::Error),
@@ -90,7 +90,7 @@ pub enum InvalidCalls {
 }
 
 impl LibraryCalls {
-    pub(crate) fn shipped() -> Result<Self, InvalidCalls> {
+    pub(crate) fn shipped() -> Result<Self, InvalidCallTable> {
         let text: Text = toml::from_str(SHIPPED)?;
         Ok(LibraryCalls {
             python: Known::of(text.python)?,
@@ -100,7 +100,7 @@ impl LibraryCalls {
 }
 
 impl Known {
-    fn of(text: LanguageText) -> Result<Self, InvalidCalls> {
+    fn of(text: LanguageText) -> Result<Self, InvalidCallTable> {
         Ok(Known {
             calls: arguments(text.calls)?,
             methods: arguments(text.methods)?,
@@ -118,7 +118,7 @@ impl Known {
 
 fn arguments(
     text: BTreeMap<String, Vec<String>>,
-) -> Result<BTreeMap<String, Vec<Argument>>, InvalidCalls> {
+) -> Result<BTreeMap<String, Vec<Argument>>, InvalidCallTable> {
     let mut known = BTreeMap::new();
     for (call, roles) in text {
         let mut arguments = Vec::new();
@@ -128,7 +128,7 @@ fn arguments(
                 None => (written.as_str(), None),
             };
             let value = serde::de::value::StrDeserializer::<serde::de::value::Error>::new(role);
-            let role = Role::deserialize(value).map_err(|_| InvalidCalls::Role {
+            let role = Role::deserialize(value).map_err(|_| InvalidCallTable::Role {
                 call: call.clone(),
                 role: role.to_owned(),
             })?;

@@ -12,7 +12,7 @@ mod language;
 mod parse;
 mod value;
 
-pub use calls::InvalidCalls;
+pub use calls::InvalidCallTable;
 
 use calls::LibraryCalls;
 use ironcage_files::Links;
@@ -45,13 +45,13 @@ struct Files {
 
 impl Reader {
     /// One that opens no file: only text that a command carries is read.
-    pub fn without_files() -> Result<Self, InvalidCalls> {
+    pub fn without_files() -> Result<Self, InvalidCallTable> {
         let calls = LibraryCalls::shipped()?;
         Ok(Reader { calls, files: None })
     }
 
     /// One that opens the files which a command would execute.
-    pub fn with_files() -> Result<Self, InvalidCalls> {
+    pub fn with_files() -> Result<Self, InvalidCallTable> {
         let calls = LibraryCalls::shipped()?;
         let files = Some(Mutex::default());
         Ok(Reader { calls, files })

@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 /// The strongest first, as users read.
-fn rungs() -> impl Iterator<Item = Isolation> {
+fn levels() -> impl Iterator<Item = Isolation> {
     Isolation::ALL.into_iter().rev()
 }
 
@@ -55,12 +55,12 @@ fn table() -> String {
     let mut text = String::from(
         "# The backends\n\nGenerated from the code: `UPDATE=1 cargo test -p ironcage-supervisor --test backends` updates this page. \
          The guide is [isolation levels](../guides/isolation.md).\n\n\
-         ## What each can\n\nStarting a cage, its streams, its end and the record are every backend's. A backend refuses the rest with the reason given here.\n\n",
+         ## What each can\n\nStarting a cage, its streams, its end and the audit log are every backend's. A backend refuses the rest with the reason given here.\n\n",
     );
-    let names: Vec<String> = rungs().map(|rung| format!("`{rung}`")).collect();
+    let names: Vec<String> = levels().map(|rung| format!("`{rung}`")).collect();
     let _ = writeln!(text, "| | {} |\n|---|---|---|---|---|", names.join(" | "));
     for ability in Ability::ALL {
-        let cells: Vec<String> = rungs()
+        let cells: Vec<String> = levels()
             .map(|rung| match backend(rung).can(ability) {
                 Support::Yes(how) => how.to_owned(),
                 Support::No(why) => format!("**no**: {why}"),
@@ -78,7 +78,7 @@ fn table() -> String {
         names.join(" | ")
     );
     for layer in Layer::ALL {
-        let cells: Vec<String> = rungs()
+        let cells: Vec<String> = levels()
             .map(|rung| match enforcement(rung, &host(), layer) {
                 Enforcement::Full => "full".to_owned(),
                 Enforcement::Partial(how) => format!("partial: {how}"),
@@ -106,14 +106,14 @@ fn the_table_of_backends_is_up_to_date() {
 }
 
 #[test]
-fn every_rung_has_the_backend_of_its_name() {
+fn every_isolation_level_has_the_backend_of_its_name() {
     for rung in Isolation::ALL {
         assert_eq!(backend(rung).isolation(), rung);
     }
 }
 
 #[test]
-fn a_weaker_rung_enforces_no_layer_further() {
+fn a_weaker_isolation_level_enforces_no_layer_further() {
     let level = |rung, layer| match enforcement(rung, &host(), layer) {
         Enforcement::Full => 2,
         Enforcement::Partial(_) => 1,

@@ -34,14 +34,14 @@ pub fn install_plain(program: &[Instruction]) -> io::Result<()> {
 
 fn install(program: &[Instruction], flags: libc::c_ulong) -> io::Result<i32> {
     #[repr(C)]
-    struct Program {
+    struct FilterProgram {
         length: libc::c_ushort,
         instructions: *const Instruction,
     }
     const SET_MODE_FILTER: libc::c_ulong = libc::SECCOMP_SET_MODE_FILTER as libc::c_ulong;
     let length =
         u16::try_from(program.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-    let program = Program {
+    let program = FilterProgram {
         length,
         instructions: program.as_ptr(),
     };

@@ -15,11 +15,11 @@ const MOST_RULES: usize = 4096;
 pub(crate) struct Gitignore {
     /// How many names lead to the directory of the file.
     depth: usize,
-    rules: Vec<Rule>,
+    rules: Vec<IgnoreRule>,
 }
 
 #[derive(Debug)]
-struct Rule {
+struct IgnoreRule {
     segments: Vec<Segment>,
     /// Whether it takes back what an earlier rule said.
     negated: bool,
@@ -51,7 +51,10 @@ impl Gitignore {
         // A mark of some editors, which is no part of the first rule.
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
         let lines = text.split(|byte| *byte == b'\n');
-        let rules: Vec<Rule> = lines.filter_map(Rule::parse).take(MOST_RULES).collect();
+        let rules: Vec<IgnoreRule> = lines
+            .filter_map(IgnoreRule::parse)
+            .take(MOST_RULES)
+            .collect();
         let depth = directory.components().count();
         (!rules.is_empty()).then_some(Gitignore { depth, rules })
     }
@@ -72,9 +75,9 @@ impl Gitignore {
     }
 }
 
-impl Rule {
+impl IgnoreRule {
     /// A line. `None` for one that is no rule to git, or one that no name can match.
-    fn parse(line: &[u8]) -> Option<Rule> {
+    fn parse(line: &[u8]) -> Option<IgnoreRule> {
         let line = trim(line.strip_suffix(b"\r").unwrap_or(line));
         if line.starts_with(b"#") {
             return None;
@@ -102,7 +105,7 @@ impl Rule {
                 part => Segment::Name(tokens(part)?),
             });
         }
-        Some(Rule {
+        Some(IgnoreRule {
             segments,
             negated,
             directories_only,

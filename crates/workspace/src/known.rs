@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 const FILE: &str = "applied.jsonl";
 
 #[derive(Serialize, Deserialize)]
-struct Line {
+struct KnownLine {
     layer: usize,
     #[serde(with = "path_text")]
     path: PathBuf,
@@ -39,7 +39,7 @@ impl Known {
         // A line that was cut short is as if it had not been written: a conflict too many.
         let lines = text
             .lines()
-            .filter_map(|line| serde_json::from_str::<Line>(line).ok());
+            .filter_map(|line| serde_json::from_str::<KnownLine>(line).ok());
         Ok(Known(
             lines
                 .map(|line| ((line.layer, line.path), (line.place, line.changed)))
@@ -67,7 +67,7 @@ impl Known {
         let path = change.directory().join(FILE);
         let mut text = Vec::new();
         for (layer, at, node) in made {
-            let line = Line {
+            let line = KnownLine {
                 layer: *layer,
                 path: (*at).to_owned(),
                 place: node.place,

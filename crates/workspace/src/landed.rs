@@ -56,7 +56,7 @@ impl Left {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Line {
+struct LandedLine {
     layer: usize,
     #[serde(with = "path_text")]
     path: PathBuf,
@@ -75,7 +75,7 @@ impl Landed {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Landed::default()),
             Err(error) => return Err(error).doing("read", &path),
         };
-        let lines: Vec<Line> = serde_json::from_slice(&text)
+        let lines: Vec<LandedLine> = serde_json::from_slice(&text)
             .map_err(|source| WorkspaceError::Record { path, source })?;
         let lines = lines.into_iter();
         Ok(Landed(
@@ -94,10 +94,10 @@ impl Landed {
         let more = more.into_iter();
         all.0
             .extend(more.map(|(layer, path, left)| ((layer, path), left)));
-        let lines: Vec<Line> = all
+        let lines: Vec<LandedLine> = all
             .0
             .into_iter()
-            .map(|((layer, path), left)| Line { layer, path, left })
+            .map(|((layer, path), left)| LandedLine { layer, path, left })
             .collect();
         let path = change.directory().join(FILE);
         let text = serde_json::to_vec(&lines).map_err(|source| WorkspaceError::Record {

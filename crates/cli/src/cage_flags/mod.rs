@@ -3,7 +3,7 @@
 mod image;
 mod prepare;
 
-pub(crate) use prepare::{Judgement, PreparedCage};
+pub(crate) use prepare::{Judgement, PlannedCage};
 
 use crate::error::CliError;
 use crate::values::{LayerName, NamedValue, SuggestedName, count};

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use zeroize::Zeroize as _;
 
 /// A plan, with the policy that it came from.
-pub(crate) struct PreparedCage {
+pub(crate) struct PlannedCage {
     pub(crate) plan: Plan,
     pub(crate) resolved: Resolved,
     pub(crate) change: change::ChangeChoice,
@@ -35,7 +35,7 @@ pub(crate) struct PreparedCage {
     _image: Option<ImageUse>,
 }
 
-impl PreparedCage {
+impl PlannedCage {
     /// Creates the directories of kept state, the last step before a start: the plan itself
     /// changes nothing. The returned lock must live as long as the cage.
     pub(crate) fn create_state(&self) -> Result<Option<File>, CliError> {
@@ -149,7 +149,7 @@ impl CageFlags {
     }
 
     /// Makes the plan. Changes nothing.
-    pub(crate) fn prepare(&self, argv: Vec<OsString>) -> Result<PreparedCage, CliError> {
+    pub(crate) fn prepare(&self, argv: Vec<OsString>) -> Result<PlannedCage, CliError> {
         self.attempt(argv)?.map_err(plan_error)
     }
 
@@ -225,7 +225,7 @@ impl CageFlags {
         checked.map_err(|error| CliError::from_error(&error).with_code(StartCode::PolicyInvalid))
     }
 
-    fn attempt(&self, argv: Vec<OsString>) -> Result<Result<PreparedCage, PlanError>, CliError> {
+    fn attempt(&self, argv: Vec<OsString>) -> Result<Result<PlannedCage, PlanError>, CliError> {
         let at = self.location()?;
         let image = self.selected_image(&at.home)?;
         let argv = match &image {
@@ -251,12 +251,12 @@ impl CageFlags {
     /// managers are not asked again: the parent may have written their settings.
     pub(crate) fn prepare_child(
         &self,
-        parent: &PreparedCage,
+        parent: &PlannedCage,
         resolved: Resolved,
         (workspace, cwd): (PathBuf, PathBuf),
         argv: Vec<OsString>,
         (place, leased): (ChangePlace, bool),
-    ) -> Result<PreparedCage, CliError> {
+    ) -> Result<PlannedCage, CliError> {
         let at = CageLocation {
             home: paths::home(&SystemFiles::default())?,
             cwd,
@@ -285,7 +285,7 @@ impl CageFlags {
         resolved: Resolved,
         argv: Vec<OsString>,
         context: PlanContext,
-    ) -> Result<Result<PreparedCage, PlanError>, CliError> {
+    ) -> Result<Result<PlannedCage, PlanError>, CliError> {
         let CageLocation {
             home,
             cwd,
@@ -377,7 +377,7 @@ impl CageFlags {
             policy_documents: resolved.documents.clone(),
         };
         let plan = make(&resolved.policy, &request, &host, &files);
-        Ok(plan.map(|plan| PreparedCage {
+        Ok(plan.map(|plan| PlannedCage {
             plan: ironcage_supervisor::weaken(plan),
             layers: request.kept.layers,
             asked_hosts: request.asked_hosts,

@@ -1,6 +1,6 @@
 //! `ironcage learn`.
 
-use super::run::{self, FinishedRun, RunOutcome};
+use super::run::{self, EndedRun, RunOutcome};
 use crate::audit_log::{self, audit_error};
 use crate::cage_flags::{CageFlags, Judgement};
 use crate::error::{CliError, CommandResult};
@@ -111,9 +111,9 @@ fn bound(max: Option<&std::ffi::OsStr>) -> (Option<String>, Option<PathBuf>) {
 const MOST_LOOKED: usize = 10_000;
 
 /// The file system of this host.
-pub(super) struct HostFiles;
+pub(super) struct LearningHost;
 
-impl Host for HostFiles {
+impl Host for LearningHost {
     fn kind(&self, path: &Path) -> Option<NodeKind> {
         let there = std::fs::symlink_metadata(path).ok()?;
         match there.is_dir() {
@@ -174,7 +174,7 @@ fn write(
     output: &Path,
     force: bool,
     max: &Resolved,
-    ended: &FinishedRun,
+    ended: &EndedRun,
 ) -> Result<Learned, CliError> {
     let home = paths::home(&SystemFiles::default())?;
     let base = resolve_profile(BASE, &home).map_err(|error| CliError::from_error(&error))?;
@@ -186,7 +186,7 @@ fn write(
         plan,
         base: &base,
         home: &home,
-        host: &HostFiles,
+        host: &LearningHost,
     });
     let mut text = String::new();
     let command = plan.command.argv.iter();

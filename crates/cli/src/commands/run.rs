@@ -1,6 +1,6 @@
 //! `ironcage run`: starts a cage and waits for its command, or detaches.
 
-use crate::cage_flags::{CageFlags, PreparedCage};
+use crate::cage_flags::{CageFlags, PlannedCage};
 use crate::child_spawner::ChildSpawner;
 use crate::error::{CliError, CommandResult, without_numbers};
 use crate::render::denial;
@@ -86,11 +86,11 @@ impl Args {
     }
 }
 
-pub(crate) struct FinishedRun {
+pub(crate) struct EndedRun {
     /// Exit status for the caller.
     pub(crate) code: u8,
     pub(crate) id: CageId,
-    pub(crate) prepared: PreparedCage,
+    pub(crate) prepared: PlannedCage,
 }
 
 impl Args {
@@ -122,7 +122,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
 }
 
 pub(crate) enum RunOutcome {
-    Finished(Box<FinishedRun>),
+    Finished(Box<EndedRun>),
     /// The cage runs in the background, or did not start; the exit status for the caller.
     InBackground(u8),
 }
@@ -237,7 +237,7 @@ pub(crate) fn execute(mut args: Args) -> Result<RunOutcome, CliError> {
             CliError::new(format!("cannot remove the output of cage {id}: {error}"))
         })?;
     }
-    let finished = FinishedRun { code, id, prepared };
+    let finished = EndedRun { code, id, prepared };
     Ok(RunOutcome::Finished(Box::new(finished)))
 }
 
@@ -254,7 +254,7 @@ fn await_start(awaited: AwaitedStart) -> CommandResult {
 
 /// Prints what the user should know of this start. A note that was printed for this workspace
 /// before is not repeated, but a weaker cage is named every time.
-fn announce(prepared: &PreparedCage) -> Result<(), CliError> {
+fn announce(prepared: &PlannedCage) -> Result<(), CliError> {
     let mut lines = vec![format!("ironcage: {}", prepared.resolved.profile_choice)];
     for denied in &prepared.resolved.narrowed {
         lines.push(format!("ironcage: not granted: {}", Printable::new(denied)));

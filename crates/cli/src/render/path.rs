@@ -3,7 +3,7 @@
 //! The kernel denies file access without telling anybody. So the explanation comes from the plan:
 //! what a run with these flags would see.
 
-use crate::cage_flags::PreparedCage;
+use crate::cage_flags::PlannedCage;
 use crate::error::{CliError, CommandResult};
 use crate::output::{print, wrap};
 use crate::paths;
@@ -18,7 +18,7 @@ struct PathExplanation {
     allow: String,
 }
 
-pub(crate) fn explain(prepared: &PreparedCage, path: &Path) -> CommandResult {
+pub(crate) fn explain(prepared: &PlannedCage, path: &Path) -> CommandResult {
     let home = paths::home(&SystemFiles::default())?;
     let path = absolute(path, &home)?;
     let located = locate(&prepared.plan, &path);

@@ -1,6 +1,6 @@
 //! A plan in ten lines.
 
-use crate::cage_flags::PreparedCage;
+use crate::cage_flags::PlannedCage;
 use crate::error::CommandResult;
 use crate::output::{print, size};
 use ironcage_model::{Enforcement, Mark, Printable};
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 /// More are counted.
 const MOST_NAMED: usize = 4;
 
-pub(crate) fn summarize(prepared: &PreparedCage) -> CommandResult {
+pub(crate) fn summarize(prepared: &PlannedCage) -> CommandResult {
     let (plan, policy) = (&prepared.plan, &prepared.resolved.policy);
     let command = plan.command.argv.iter().map(Printable::new);
     let command: Vec<String> = command.map(|word| word.to_string()).collect();

@@ -83,21 +83,21 @@ thread_local! {
 }
 
 /// Room for the head of a request while that is under way.
-struct Room(usize);
+struct HeadRoom(usize);
 
-impl Room {
+impl HeadRoom {
     fn take(bytes: usize) -> Option<Self> {
         HELD.with(|held| {
             let with = held.get().checked_add(bytes)?;
             (with <= HEADS).then(|| {
                 held.set(with);
-                Room(bytes)
+                HeadRoom(bytes)
             })
         })
     }
 }
 
-impl Drop for Room {
+impl Drop for HeadRoom {
     fn drop(&mut self) {
         HELD.with(|held| held.set(held.get().saturating_sub(self.0)));
     }
@@ -210,7 +210,7 @@ async fn stream(
 ) {
     let (head, mut body) = request.into_parts();
     let Shared { judge, counts } = &*place.shared;
-    let room = Room::take(size(&head));
+    let room = HeadRoom::take(size(&head));
     let prepared = async {
         let parts = parts(judge, &head)?;
         let authorised = judge.authorise(parts).await?;
@@ -222,7 +222,7 @@ async fn stream(
             true => Some(0),
             false => content_length(&head.headers),
         };
-        let mut body = ClientBody {
+        let mut body = StreamedBody {
             length,
             stream: &mut body,
         };
@@ -323,12 +323,12 @@ fn upstream_request(judge: &Judge, upstream: &UpstreamRequest) -> Result<Request
 }
 
 /// The body of a request that is still to be read from its client.
-struct ClientBody<'a> {
+struct StreamedBody<'a> {
     length: Option<u64>,
     stream: &'a mut RecvStream,
 }
 
-impl RequestBody for ClientBody<'_> {
+impl RequestBody for StreamedBody<'_> {
     fn length(&self) -> Option<u64> {
         self.length
     }

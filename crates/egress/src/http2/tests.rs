@@ -215,13 +215,13 @@ fn a_request_that_is_given_up_is_given_up_outside_too() {
 
 #[test]
 fn heads_have_room_together_and_give_it_back() {
-    let first = Room::take(HEADS - 1).unwrap();
-    assert!(Room::take(2).is_none());
-    let second = Room::take(1).unwrap();
+    let first = HeadRoom::take(HEADS - 1).unwrap();
+    assert!(HeadRoom::take(2).is_none());
+    let second = HeadRoom::take(1).unwrap();
     drop(first);
-    assert!(Room::take(HEADS - 1).is_some());
+    assert!(HeadRoom::take(HEADS - 1).is_some());
     drop(second);
-    assert!(Room::take(HEADS).is_some());
+    assert!(HeadRoom::take(HEADS).is_some());
     assert_eq!(windows(None), (STREAM_WINDOW, CONNECTION_WINDOW));
     assert_eq!(windows(Some(16 << 10)), (LEAST_WINDOW, LEAST_WINDOW));
 }

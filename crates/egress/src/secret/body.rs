@@ -96,7 +96,7 @@ fn form(body: &[u8], placeholder: &str, value: &[u8], paths: &[&str]) -> Put {
 }
 
 /// One object or array that is open.
-struct Frame {
+struct JsonLevel {
     object: bool,
     /// Whether the next text is a name.
     at_name: bool,
@@ -117,7 +117,7 @@ fn json(body: &[u8], placeholder: &str, value: &[u8], paths: &[&str]) -> Put {
         return misplaced();
     };
     let mut out = Vec::with_capacity(body.len() + value.len());
-    let mut open: Vec<Frame> = Vec::new();
+    let mut open: Vec<JsonLevel> = Vec::new();
     let mut placed = false;
     let mut rest = body;
     while let Some((byte, after)) = rest.split_first() {
@@ -147,7 +147,7 @@ fn json(body: &[u8], placeholder: &str, value: &[u8], paths: &[&str]) -> Put {
             continue;
         }
         match byte {
-            b'{' | b'[' => open.push(Frame {
+            b'{' | b'[' => open.push(JsonLevel {
                 object: *byte == b'{',
                 at_name: *byte == b'{',
                 name: None,
@@ -171,7 +171,7 @@ fn json(body: &[u8], placeholder: &str, value: &[u8], paths: &[&str]) -> Put {
 
 /// Whether the value that is being read is at one of the paths. A name with a dot in it is none
 /// of theirs; the items of an array are where the array is.
-fn is_named(open: &[Frame], paths: &[&str]) -> bool {
+fn is_named(open: &[JsonLevel], paths: &[&str]) -> bool {
     let names = || open.iter().filter_map(|frame| frame.name.as_deref());
     paths.iter().any(|path| path.split('.').eq(names()))
 }

@@ -8,7 +8,7 @@ use super::place::{basic, parameters, replace, unescaped, write_basic};
 use super::redact::Redactor;
 use super::scan::{Pattern, Scanner, find};
 use super::sigv4::{Claim, Keys, Payload, Signed, hash};
-use super::store::{Origin, Room, Secret, SecretStore, Signer};
+use super::store::{BodyRoom, Origin, Secret, SecretStore, Signer};
 use crate::http::{Fields, Refused, RequestParts};
 use ironcage_model::{AwsRule, HOST_NAME, HostName, HostRule, NetworkReason, SecretPlace};
 use std::rc::Rc;
@@ -226,7 +226,7 @@ impl SecretInjector {
         parts: &RequestParts,
         host: &str,
         length: Option<u64>,
-    ) -> Result<Option<Room<'_>>, Refused> {
+    ) -> Result<Option<BodyRoom<'_>>, Refused> {
         let signed = &Signed::of(parts, host);
         let hashed = match self.claim(signed)? {
             Some((_, claim)) => {

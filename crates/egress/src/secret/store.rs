@@ -118,12 +118,12 @@ pub(crate) struct SecretStore {
 }
 
 /// Room for a body while it is looked at.
-pub(crate) struct Room<'a> {
+pub(crate) struct BodyRoom<'a> {
     store: &'a SecretStore,
     bytes: usize,
 }
 
-impl Drop for Room<'_> {
+impl Drop for BodyRoom<'_> {
     fn drop(&mut self) {
         let held = self.store.held.get();
         self.store.held.set(held.saturating_sub(self.bytes));
@@ -236,11 +236,11 @@ impl SecretStore {
     }
 
     /// Room for so many bytes, if there is any.
-    pub(crate) fn room(&self, bytes: usize) -> Option<Room<'_>> {
+    pub(crate) fn room(&self, bytes: usize) -> Option<BodyRoom<'_>> {
         let held = self.held.get().checked_add(bytes)?;
         (held <= HELD).then(|| {
             self.held.set(held);
-            Room { store: self, bytes }
+            BodyRoom { store: self, bytes }
         })
     }
 }

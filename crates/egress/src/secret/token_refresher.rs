@@ -164,7 +164,7 @@ impl TokenRefresher {
         socket: &OwnedFd,
     ) -> Result<TokenRefresher, LoginError> {
         let wrong = |error: io::Error| not_started(&error);
-        confine::attend(parent, socket.as_fd()).map_err(|error| not_started(&error))?;
+        confine::end_with_parent(parent, socket.as_fd()).map_err(|error| not_started(&error))?;
         let file = TokenFile::open(&login.source, login.rule.format).map_err(|error| {
             LoginError::FileNotOpened {
                 path: Printable::new(&login.source).to_string(),

@@ -1,6 +1,6 @@
 //! The facts of a host, read below a prefix.
 
-use super::{DELEGATION, Facts, JOURNAL, PROFILE, SUBORDINATE};
+use super::{DELEGATION, JOURNAL, PROFILE, SUBORDINATE, SetupFacts};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ fn below(root: &Path, path: &Path) -> PathBuf {
 
 /// Reads what matters of the host whose root directory is `root`. `binary` is the installed
 /// program as that host names it.
-pub fn gather(root: &Path, binary: &Path, user: Option<&str>) -> Facts {
+pub fn gather(root: &Path, binary: &Path, user: Option<&str>) -> SetupFacts {
     let read = |path: &str| fs::read_to_string(below(root, Path::new(path))).ok();
     let names = [PROFILE, DELEGATION, JOURNAL]
         .into_iter()
         .chain(SUBORDINATE);
     let restriction = read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns");
-    Facts {
+    SetupFacts {
         binary: binary.to_owned(),
         changeable: changeable(root, binary),
         apparmor_restricts: restriction.is_some_and(|value| value.trim() != "0"),

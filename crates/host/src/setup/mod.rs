@@ -37,7 +37,7 @@ Delegate=cpu cpuset io memory pids
 
 /// What is known about a host before it is set up.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Facts {
+pub struct SetupFacts {
     pub binary: PathBuf,
     /// The first part of its path that somebody other than root can change.
     pub changeable: Option<PathBuf>,
@@ -112,7 +112,7 @@ impl std::error::Error for SetupError {}
 ///
 /// # Errors
 /// If users other than root could replace the program, or a name cannot be written to a file.
-pub fn plan(facts: &Facts) -> Result<Vec<Action>, SetupError> {
+pub fn plan(facts: &SetupFacts) -> Result<Vec<Action>, SetupError> {
     if let Some(part) = &facts.changeable {
         return Err(SetupError::Changeable {
             binary: facts.binary.clone(),
@@ -151,7 +151,7 @@ pub fn plan(facts: &Facts) -> Result<Vec<Action>, SetupError> {
 }
 
 /// What takes all of it away again: files of ours, and lines that the journal names.
-pub fn undo(facts: &Facts) -> Vec<Action> {
+pub fn undo(facts: &SetupFacts) -> Vec<Action> {
     let mut actions = Vec::new();
     let run = |words: &[&str]| Action::Run {
         argv: words.iter().map(|word| (*word).to_owned()).collect(),
@@ -203,7 +203,7 @@ fn added<'a>(journal: &'a str, path: &'a str) -> impl Iterator<Item = &'a str> {
 }
 
 fn write_and_run(
-    facts: &Facts,
+    facts: &SetupFacts,
     actions: &mut Vec<Action>,
     (path, content, why): (&str, String, &'static str),
     argv: &[&str],
@@ -235,7 +235,11 @@ fn profile(binary: &Path) -> Result<String, SetupError> {
     ))
 }
 
-fn subordinate(facts: &Facts, user: &str, actions: &mut Vec<Action>) -> Result<(), SetupError> {
+fn subordinate(
+    facts: &SetupFacts,
+    user: &str,
+    actions: &mut Vec<Action>,
+) -> Result<(), SetupError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if user.is_empty() || !user.chars().all(plain) || user.starts_with('-') {
         return Err(SetupError::UnusualName(user.to_owned()));

@@ -3,8 +3,8 @@
 
 use super::*;
 
-fn facts() -> Facts {
-    Facts {
+fn facts() -> SetupFacts {
+    SetupFacts {
         binary: "/usr/bin/ironcage".into(),
         apparmor_restricts: true,
         systemd_and_cgroup2: true,
@@ -13,12 +13,12 @@ fn facts() -> Facts {
             ("/etc/subuid".into(), "bob:100000:65536\n".into()),
             ("/etc/subgid".into(), String::new()),
         ]),
-        ..Facts::default()
+        ..SetupFacts::default()
     }
 }
 
 /// The host after the actions.
-fn after(mut facts: Facts, actions: &[Action]) -> Facts {
+fn after(mut facts: SetupFacts, actions: &[Action]) -> SetupFacts {
     for action in actions {
         match action {
             Action::Write { path, content, .. } => {
@@ -70,14 +70,14 @@ fn undo_leaves_what_others_wrote_meanwhile() {
 
 #[test]
 fn nothing_is_done_where_nothing_is_missing() {
-    let plain = Facts {
+    let plain = SetupFacts {
         apparmor_restricts: false,
         systemd_and_cgroup2: false,
         user: None,
         ..facts()
     };
     assert_eq!(plan(&plain).unwrap(), []);
-    let served = Facts {
+    let served = SetupFacts {
         files: BTreeMap::from(SUBORDINATE.map(|path| (path.into(), "ann:1:2\n".into()))),
         apparmor_restricts: false,
         systemd_and_cgroup2: false,
@@ -88,8 +88,8 @@ fn nothing_is_done_where_nothing_is_missing() {
 
 #[test]
 fn a_program_that_others_can_replace_gets_nothing() {
-    let refused = |facts: Facts| plan(&facts).unwrap_err().to_string();
-    let error = refused(Facts {
+    let refused = |facts: SetupFacts| plan(&facts).unwrap_err().to_string();
+    let error = refused(SetupFacts {
         changeable: Some("/usr/local".into()),
         ..facts()
     });
@@ -100,14 +100,14 @@ fn a_program_that_others_can_replace_gets_nothing() {
         "/opt/{a,b}",
         "bin/ironcage",
     ] {
-        let error = refused(Facts {
+        let error = refused(SetupFacts {
             binary: binary.into(),
             ..facts()
         });
         assert!(error.contains("plain path"), "{error}");
     }
     for user in ["", "-ann", "ann:0:1\nroot"] {
-        let error = refused(Facts {
+        let error = refused(SetupFacts {
             user: Some(user.into()),
             ..facts()
         });

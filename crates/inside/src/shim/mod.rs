@@ -106,9 +106,9 @@ fn real(name: &str) -> Option<PathBuf> {
     let system = ["/usr/local/bin", "/usr/bin", "/bin"].map(PathBuf::from);
     let mut places = std::env::split_paths(&path).chain(system);
     places.find_map(|place| {
-        let stand_in = place == Path::new(SHELL_PLACE) || !place.is_absolute();
+        let is_shim = place == Path::new(SHELL_PLACE) || !place.is_absolute();
         let program = place.join(name);
-        let there = !stand_in && program.metadata().is_ok_and(|file| file.is_file());
+        let there = !is_shim && program.metadata().is_ok_and(|file| file.is_file());
         there.then_some(program)
     })
 }

@@ -1,6 +1,6 @@
 //! Shell builtins that affect later commands.
 
-use super::walk::{Input, Walk};
+use super::walk::{ShellInput, Walk};
 use super::word::Word;
 use crate::needs::Unsure;
 
@@ -146,9 +146,9 @@ fn forget(walk: &mut Walk<'_, '_>, names: &[Word]) {
             ),
         }
     }
-    if walk.scope.input == Input::Inherited {
+    if walk.scope.input == ShellInput::Inherited {
         return;
     }
     // What it reads comes from the text; its value still is not known here.
-    walk.scope.input = Input::Stream;
+    walk.scope.input = ShellInput::Stream;
 }

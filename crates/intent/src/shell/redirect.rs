@@ -1,6 +1,6 @@
 //! Redirections and here-documents, and what a script writes for its own later parts.
 
-use super::walk::{Input, Walk, named};
+use super::walk::{ShellInput, Walk, named};
 use super::word::Word;
 use crate::needs::tidy;
 use std::path::PathBuf;
@@ -43,8 +43,8 @@ impl<'t> Walk<'_, 't> {
                     words.extend(self.expand(child));
                 }
                 self.scope.input = match words.as_slice() {
-                    [Word::Plain(text)] => Input::Text(text.clone()),
-                    _ => Input::Stream,
+                    [Word::Plain(text)] => ShellInput::Text(text.clone()),
+                    _ => ShellInput::Stream,
                 };
             }
             "heredoc_redirect" => self.here_document(node),
@@ -53,7 +53,7 @@ impl<'t> Walk<'_, 't> {
     }
 
     pub(super) fn here_document(&mut self, node: Node<'t>) {
-        let mut input = Input::Text(String::new());
+        let mut input = ShellInput::Text(String::new());
         let mut after = Vec::new();
         let start = named(node)
             .into_iter()
@@ -64,7 +64,7 @@ impl<'t> Walk<'_, 't> {
                 "heredoc_body" => {
                     let raw =
                         start.is_some_and(|start| self.text(start).contains(['\'', '"', '\\']));
-                    input = Input::Text(match raw {
+                    input = ShellInput::Text(match raw {
                         true => self.text(child).to_owned(),
                         false => self.document(child),
                     });
@@ -83,7 +83,7 @@ impl<'t> Walk<'_, 't> {
             self.apart(|walk| {
                 walk.scope.input = match copied {
                     true => input.clone(),
-                    false => Input::Stream,
+                    false => ShellInput::Stream,
                 };
                 walk.visit(child);
             });
@@ -139,8 +139,8 @@ impl<'t> Walk<'_, 't> {
             })
             .collect();
         let text = match (name, &self.scope.input, known.as_deref()) {
-            ("cat", Input::Text(text), Some([])) => Some(text.clone()),
-            ("tee", Input::Text(text), Some(_)) => Some(text.clone()),
+            ("cat", ShellInput::Text(text), Some([])) => Some(text.clone()),
+            ("tee", ShellInput::Text(text), Some(_)) => Some(text.clone()),
             ("echo", _, Some(words)) => {
                 let words: Vec<&str> = words
                     .iter()
@@ -195,7 +195,7 @@ impl<'t> Walk<'_, 't> {
                     _ if self.shell_socket(&word) => {}
                     "<&" | ">&" | "<&-" | ">&-" if descriptor => {}
                     "<" | "<&" => {
-                        self.scope.input = Input::Stream;
+                        self.scope.input = ShellInput::Stream;
                         self.read(&word);
                     }
                     "<>" => {

@@ -30,7 +30,7 @@ pub(crate) struct Scope {
     pub(crate) arguments: Option<Vec<Word>>,
     /// Whether this part may not run at all.
     pub(crate) maybe: bool,
-    pub(crate) input: Input,
+    pub(crate) input: ShellInput,
     /// The file that the command's output goes to, and whether it is added there.
     pub(super) output: Option<(PathBuf, bool)>,
     /// Files that earlier commands wrote, whose text is known.
@@ -42,7 +42,7 @@ pub(crate) struct Scope {
 
 /// What stands at the standard input of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Input {
+pub(crate) enum ShellInput {
     /// Nothing that the text tells of.
     Inherited,
     /// Another command's output, or a file.
@@ -58,7 +58,7 @@ impl Scope {
             variables: Variables::default(),
             arguments: None,
             maybe: false,
-            input: Input::Inherited,
+            input: ShellInput::Inherited,
             output: None,
             written: Rc::default(),
             compiled: Rc::default(),
@@ -285,7 +285,7 @@ impl<'t> Walk<'_, 't> {
             let piped = self.piped.take();
             self.apart(|walk| {
                 if index > 0 {
-                    walk.scope.input = piped.map_or(Input::Stream, Input::Text);
+                    walk.scope.input = piped.map_or(ShellInput::Stream, ShellInput::Text);
                 }
                 walk.visit(child);
             });
@@ -482,7 +482,7 @@ impl<'t> Walk<'_, 't> {
     pub(crate) fn script(&mut self, text: &str, arguments: Option<Vec<Word>>) {
         let scope = Scope {
             arguments,
-            input: Input::Inherited,
+            input: ShellInput::Inherited,
             ..self.scope.clone()
         };
         let after = script(self.table, text, scope, self.nested + 1, self.needs);

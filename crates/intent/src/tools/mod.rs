@@ -8,7 +8,7 @@ mod table;
 
 use crate::needs::{Destination, Unsure};
 use crate::shell::Word;
-use crate::shell::walk::{Input, Walk};
+use crate::shell::walk::{ShellInput, Walk};
 use arguments::{OptionArgument, Parsed};
 pub use place::destination;
 pub use table::{InvalidTable, Table};
@@ -212,8 +212,8 @@ fn use_operands(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, parsed: &Parse
         || parsed.operands.first().and_then(Word::text) == Some("-");
     if tool.executes_input && from_input && !brought {
         match walk.scope.input.clone() {
-            Input::Text(text) if tool.input_is_shell => walk.script(&text, None),
-            Input::Text(text) if walk.code(tool.language.as_deref(), &text, None, &[]) => {}
+            ShellInput::Text(text) if tool.input_is_shell => walk.script(&text, None),
+            ShellInput::Text(text) if walk.code(tool.language.as_deref(), &text, None, &[]) => {}
             _ => {
                 let why = format!("`{name}` executes its input");
                 walk.needs.unsure(Unsure::Everything, why);

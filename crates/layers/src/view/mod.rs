@@ -39,7 +39,6 @@ use std::path::{Path, PathBuf};
 pub struct OwnerMap {
     /// Whose files.
     pub owner: Owner,
-    /// The namespace.
     pub namespace: OwnedFd,
 }
 
@@ -66,7 +65,6 @@ pub struct Setting<'a> {
 pub enum Processes {
     /// Those of the caller's pid namespace, which is a new one.
     Own,
-    /// The host's.
     Hosts {
         /// Whether it stands in the view where the plan says; else it is only held.
         shown: bool,

@@ -6,7 +6,7 @@ use crate::plan::{
     Access, Command, HiddenBy, Item, MEMORY, NodeKind, Overlaid, Owner, Variable, ViewOp,
     WriteRights, WriteRule,
 };
-use crate::view::STAND_INS;
+use crate::view::FIXED_FILES;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
@@ -239,7 +239,7 @@ impl Writer {
                 self.path(target);
                 self.flag(instead.is_some());
                 if let Some(instead) = instead {
-                    self.one_of(&STAND_INS, instead);
+                    self.one_of(&FIXED_FILES, instead);
                 }
             }
             ViewOp::ReadOnlyProc { target } => {
@@ -381,7 +381,7 @@ impl<'a> Reader<'a> {
             b'm' => ViewOp::MaskProc {
                 target: self.path()?,
                 instead: match self.flag()? {
-                    true => Some(self.one_of(&STAND_INS)?),
+                    true => Some(self.one_of(&FIXED_FILES)?),
                     false => None,
                 },
             },

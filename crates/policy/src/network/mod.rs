@@ -37,7 +37,6 @@ use std::str::FromStr;
 pub enum NetworkMode {
     /// Nothing, whatever is allowed below this word.
     Off,
-    /// What is listed.
     Listed,
     /// What is listed, and what is allowed while the cage runs.
     Live,
@@ -84,9 +83,7 @@ impl FromStr for NetworkMode {
 /// A name with an address of its own, which no resolver is asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Resolve {
-    /// The name.
     pub name: HostName,
-    /// Its address.
     pub address: IpAddr,
 }
 
@@ -137,7 +134,6 @@ pub struct Network {
     pub live: Sourced<bool>,
     /// Whether an open network is an error.
     pub never_open: Sourced<bool>,
-    /// Hosts that are allowed.
     pub allow: Vec<Sourced<HostRule>>,
     /// Hosts that are denied, even where they are allowed.
     pub deny: Vec<Sourced<HostRule>>,

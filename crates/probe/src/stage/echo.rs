@@ -48,20 +48,20 @@ pub(crate) fn rotated(text: &[u8]) -> Vec<u8> {
     text.iter().map(rotate).collect()
 }
 
-struct Request {
+struct EchoRequest {
     target: String,
     fields: Vec<(String, String)>,
     body: Vec<u8>,
 }
 
-impl Request {
-    fn read(reader: &mut impl io::BufRead) -> io::Result<Option<Request>> {
+impl EchoRequest {
+    fn read(reader: &mut impl io::BufRead) -> io::Result<Option<EchoRequest>> {
         let mut line = String::new();
         if reader.read_line(&mut line)? == 0 {
             return Ok(None);
         }
         let target = line.split(' ').nth(1).unwrap_or_default().to_owned();
-        let mut request = Request {
+        let mut request = EchoRequest {
             target,
             fields: Vec::new(),
             body: Vec::new(),
@@ -103,7 +103,7 @@ impl Request {
 fn serve(stream: &TcpStream, leaks: Option<&str>) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut reader = BufReader::new(stream);
-    while let Some(request) = Request::read(&mut reader)? {
+    while let Some(request) = EchoRequest::read(&mut reader)? {
         match request.target.as_str() {
             "/script" => script(stream, &request.body, leaks)?,
             "/pause" => pause(stream, request.field("authorization"))?,
@@ -167,7 +167,7 @@ fn pause(mut stream: &TcpStream, said: &str) -> io::Result<()> {
     stream.write_all(last.as_bytes())
 }
 
-fn echo(mut stream: &TcpStream, request: &Request) -> io::Result<()> {
+fn echo(mut stream: &TcpStream, request: &EchoRequest) -> io::Result<()> {
     let said = request.field("authorization");
     let mut body = said.as_bytes().to_vec();
     let mut status = "200 OK";

@@ -11,7 +11,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// One file as it must be before every run.
-struct StagedFile {
+struct CanaryFile {
     path: PathBuf,
     content: Vec<u8>,
     mode: u32,
@@ -21,7 +21,7 @@ struct StagedFile {
 
 /// Where things lie, and what they must look like.
 pub(crate) struct Layout {
-    kept: Vec<StagedFile>,
+    kept: Vec<CanaryFile>,
     /// Directories that have to be there though no kept file lies in them.
     directories: Vec<PathBuf>,
     /// Everything that a run may leave behind is under these.
@@ -190,7 +190,7 @@ impl Layout {
     }
 
     fn keep(&mut self, path: PathBuf, content: Vec<u8>, mode: u32) {
-        self.kept.push(StagedFile {
+        self.kept.push(CanaryFile {
             path,
             content,
             mode,
@@ -355,7 +355,7 @@ impl Layout {
     }
 }
 
-impl StagedFile {
+impl CanaryFile {
     fn intact(&self) -> bool {
         let Ok(metadata) = fs::symlink_metadata(&self.path) else {
             return false;

@@ -99,7 +99,7 @@ pub(crate) struct Stage {
     pub(crate) hostname: String,
     _leaks: leaks::LeakedFds,
     _queues: queues::Queues,
-    _victim: victim::Handle,
+    _victim: victim::VictimHandle,
 }
 
 impl Stage {
@@ -121,7 +121,7 @@ impl Stage {
         let heard = allowed::ReceivedBytes::start()?;
         echo::start(nonces.of(Canary::ProxySecret))?;
         let queues = queues::Queues::create(&mut params, &nonces)?;
-        let victim = victim::Handle::start(&layout, &nonces, &log)?;
+        let victim = victim::VictimHandle::start(&layout, &nonces, &log)?;
         params.victim = victim.params();
         params.own_counters = !ironcage_sys::rustix::process::geteuid().is_root();
         let terminal = Terminal::open()?;

@@ -15,7 +15,6 @@ pub(crate) enum Canary {
     TmpFile,
     /// The canary process's arguments.
     Arguments,
-    /// The canary process's environment.
     ProcessEnvironment,
     /// The canary process's memory.
     Memory,

@@ -17,18 +17,18 @@ const SECRET_VARIABLE: &str = "STAGE_PROCESS_SECRET";
 const NOTED: [i32; 4] = [10, 12, 23, 15];
 
 /// The suite's side.
-pub(crate) struct Handle {
+pub(crate) struct VictimHandle {
     child: Child,
     params: Victim,
 }
 
-impl Handle {
+impl VictimHandle {
     /// Starts it and waits until it says where its secrets are.
     pub(crate) fn start(
         layout: &Layout,
         nonces: &Nonces,
         log: &HitLog,
-    ) -> Result<Handle, StageError> {
+    ) -> Result<VictimHandle, StageError> {
         let what = || "the canary process".to_owned();
         let mut child = Command::new(&layout.program)
             .args(["probe", "role", "canary", nonces.of(Canary::Arguments)])
@@ -68,7 +68,7 @@ impl Handle {
                 }
             }
         });
-        Ok(Handle {
+        Ok(VictimHandle {
             child,
             params: Victim {
                 pid,
@@ -84,7 +84,7 @@ impl Handle {
     }
 }
 
-impl Drop for Handle {
+impl Drop for VictimHandle {
     fn drop(&mut self) {
         // It may be gone already; the namespace takes it anyway.
         let _ = self.child.kill();

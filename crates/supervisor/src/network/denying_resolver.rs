@@ -16,12 +16,12 @@ use std::time::Instant;
 /// The resolver, as the supervisor has it.
 #[derive(Debug)]
 pub(crate) struct DenyingResolver {
-    answerer: Answerer,
+    answerer: ResolverState,
     pace: TrafficPace,
 }
 
 #[derive(Debug)]
-enum Answerer {
+enum ResolverState {
     /// Nobody yet: nothing was looked up.
     Nobody(OwnedFd),
     Proxy(Proxy),
@@ -30,7 +30,7 @@ enum Answerer {
 impl DenyingResolver {
     pub(crate) fn new(socket: OwnedFd, now: Instant) -> Self {
         DenyingResolver {
-            answerer: Answerer::Nobody(socket),
+            answerer: ResolverState::Nobody(socket),
             pace: TrafficPace::new(now),
         }
     }
@@ -38,8 +38,8 @@ impl DenyingResolver {
     /// What it waits for, unless it waits for the time.
     pub(crate) fn descriptor(&self, now: Instant) -> Option<BorrowedFd<'_>> {
         let descriptor = match &self.answerer {
-            Answerer::Nobody(socket) => socket.as_fd(),
-            Answerer::Proxy(proxy) => proxy.control(),
+            ResolverState::Nobody(socket) => socket.as_fd(),
+            ResolverState::Proxy(proxy) => proxy.control(),
         };
         self.pace.pause(now).is_none().then_some(descriptor)
     }
@@ -73,20 +73,20 @@ impl Supervision<'_> {
             return Ok(());
         };
         let heard = match &resolver.answerer {
-            Answerer::Nobody(socket) => {
+            ResolverState::Nobody(socket) => {
                 let started = Proxy::start(&Network::denying(), self.cage.proxy_ids());
                 let given = started.and_then(|proxy| {
                     give_sockets(proxy.control(), socket, &[], None).map(|()| proxy)
                 });
                 match given {
                     Ok(proxy) => {
-                        resolver.answerer = Answerer::Proxy(proxy);
+                        resolver.answerer = ResolverState::Proxy(proxy);
                         Ok(None)
                     }
                     Err(error) => Err(unreachable_proxy(&error)),
                 }
             }
-            Answerer::Proxy(proxy) => {
+            ResolverState::Proxy(proxy) => {
                 resolver.pace.count(now);
                 hear(proxy)
             }
@@ -107,7 +107,7 @@ impl Supervision<'_> {
     /// Ends the proxy that answers, and records what it has not told yet.
     pub(crate) fn close_resolver(&mut self) -> Result<(), RunError> {
         let answerer = self.resolver.take().map(|resolver| resolver.answerer);
-        if let Some(Answerer::Proxy(proxy)) = answerer {
+        if let Some(ResolverState::Proxy(proxy)) = answerer {
             for traffic in proxy.close().into_iter().take(AT_ONCE as usize) {
                 self.audit.write(EventKind::Network(traffic))?;
             }

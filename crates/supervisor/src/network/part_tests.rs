@@ -21,7 +21,7 @@ fn requests_are_held_where_they_can_be_seen() {
 }
 
 #[test]
-fn a_door_that_gave_up_ports_is_not_told_to_use_them() {
+fn a_proxy_that_gave_up_ports_is_not_told_to_use_them() {
     let may = |text: &str, ports: Option<&[u16]>| {
         let rule: HostRule = text.parse().unwrap();
         reachable(&rule, ports.map(<[u16]>::to_vec))

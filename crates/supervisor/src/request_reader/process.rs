@@ -99,7 +99,7 @@ pub(super) fn run(given: ReaderSetup<'_>) -> ! {
     if close_all_but(&[given.listener, given.link.as_fd()]).is_err() {
         exit_now(1);
     }
-    let _ = set_name(c"ironcage-clerk");
+    let _ = set_name(c"request-reader");
     let mut reader = Reader {
         plan: given.plan,
         listener: given.listener,

@@ -30,11 +30,10 @@ pub fn steal_terminal(terminal: BorrowedFd<'_>) -> Result<(), Errno> {
 
 /// TIOCLINUX paste: inserts the console's selection as input.
 pub fn console_paste(terminal: BorrowedFd<'_>) -> Result<(), Errno> {
-    const TIOCLINUX: libc::Ioctl = 0x541C;
     const PASTE: u8 = 3;
     let subcode = [PASTE, 0, 0, 0];
     // SAFETY: TIOCLINUX with this subcode reads one byte.
-    let answer = unsafe { libc::ioctl(terminal.as_raw_fd(), TIOCLINUX, subcode.as_ptr()) };
+    let answer = unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCLINUX, subcode.as_ptr()) };
     checked(answer.into()).map(drop)
 }
 

@@ -1,6 +1,6 @@
 //! `ironcage net deny`.
 
-use super::RunningCage;
+use super::CageArgument;
 use crate::error::{CliError, CommandResult};
 use ironcage_model::NetworkVerdict;
 
@@ -8,7 +8,7 @@ use ironcage_model::NetworkVerdict;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    cage: RunningCage,
+    cage: CageArgument,
     /// Host, as for --deny-host; host.ironcage:PORT is a loopback port of the host
     #[arg(value_name = "HOST")]
     host: String,

@@ -1,6 +1,6 @@
 //! `ironcage net limit`.
 
-use super::RunningCage;
+use super::CageArgument;
 use crate::error::CommandResult;
 use crate::render::traffic::limits_text;
 use ironcage_control::NetworkRequest;
@@ -10,7 +10,7 @@ use ironcage_policy::{NetworkLimit, NetworkLimitName};
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    cage: RunningCage,
+    cage: CageArgument,
     /// Limits, as for --network-limit, for example bytes-out=100M
     #[arg(value_name = "NAME=VALUE", required = true)]
     limits: Vec<NetworkLimit>,

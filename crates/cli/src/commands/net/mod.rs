@@ -68,13 +68,13 @@ pub(crate) fn run(args: Args) -> CommandResult {
 }
 
 #[derive(Debug, clap::Args)]
-struct RunningCage {
+struct CageArgument {
     /// Cage ID, unique ID prefix, or name
     #[arg(value_name = "CAGE", add = running_cages())]
     cage: String,
 }
 
-impl RunningCage {
+impl CageArgument {
     fn request(&self, request: NetworkRequest) -> Result<Reply, CliError> {
         let connection = cages::connect(&self.cage)?;
         connection.ask_network(request).map_err(cages::client_error)

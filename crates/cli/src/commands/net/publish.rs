@@ -1,6 +1,6 @@
 //! `ironcage net publish`.
 
-use super::RunningCage;
+use super::CageArgument;
 use crate::cages;
 use crate::error::{CliError, CommandResult};
 use crate::output::print;
@@ -14,7 +14,7 @@ use ironcage_model::Publish;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    cage: RunningCage,
+    cage: CageArgument,
     /// OUTER:INNER, for example 8080:3000; 0:3000 picks a free port
     #[arg(value_name = "PORTS")]
     ports: Vec<Publish>,

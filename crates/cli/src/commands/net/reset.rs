@@ -1,6 +1,6 @@
 //! `ironcage net reset`.
 
-use super::RunningCage;
+use super::CageArgument;
 use crate::error::CommandResult;
 use ironcage_control::NetworkRequest;
 
@@ -8,7 +8,7 @@ use ironcage_control::NetworkRequest;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    cage: RunningCage,
+    cage: CageArgument,
 }
 
 pub(super) fn run(args: Args) -> CommandResult {

@@ -1,6 +1,6 @@
 //! `ironcage net rules`.
 
-use super::RunningCage;
+use super::CageArgument;
 use crate::error::{CliError, CommandResult};
 use crate::json;
 use crate::output::print;
@@ -11,7 +11,7 @@ use ironcage_model::Printable;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    cage: RunningCage,
+    cage: CageArgument,
     /// Print JSON
     #[arg(long)]
     json: bool,

@@ -2,7 +2,7 @@
 
 use crate::audit_log;
 use crate::cage_flags::CageFlags;
-use crate::commands::learn::{HostFiles, read_record};
+use crate::commands::learn::{LearningHost, read_record};
 use crate::completion::recorded_cages;
 use crate::error::{CliError, CommandResult};
 use crate::output::print;
@@ -54,7 +54,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
         &record,
         &prepared.resolved.policy,
         &prepared.plan,
-        &HostFiles,
+        &LearningHost,
     );
     let observed = record.is_observed();
     print(|out| {

@@ -3,7 +3,7 @@
 use crate::completion::running_cages;
 use crate::error::{CliError, CommandResult};
 use crate::json;
-use crate::pending_request::{self, PendingRequest};
+use crate::pending_request::{self, ListedRequest};
 use ironcage_model::{Printable, Span, Term};
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -55,7 +55,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     }
 }
 
-fn in_json(one: &PendingRequest) -> Result<String, CliError> {
+fn in_json(one: &ListedRequest) -> Result<String, CliError> {
     let mut value = serde_json::to_value(&one.described).map_err(CliError::new)?;
     if let Some(fields) = value.as_object_mut() {
         fields.insert("cage".into(), json!(one.cage.as_str()));
@@ -64,7 +64,7 @@ fn in_json(one: &PendingRequest) -> Result<String, CliError> {
     json::line(&value).map_err(CliError::new)
 }
 
-fn in_words(one: &PendingRequest) -> String {
+fn in_words(one: &ListedRequest) -> String {
     let question = &one.described.question;
     let term = match question.term {
         Term::Milliseconds(time) => format!(" for {}", Span(time)),
