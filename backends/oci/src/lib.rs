@@ -1,4 +1,4 @@
-//! The oci backend: an OCI runtime of the host's makes the cage from a bundle of the plan.
+//! The oci backend: an OCI runtime on the host makes the cage from a bundle of the plan.
 //!
 //! The file view is built as the namespace backend builds it, copy-on-write layers, protected and
 //! hidden paths included, in a mount namespace of Ironcage's own (and without root in the user
@@ -7,8 +7,8 @@
 //! `config.json`. Its first process is a program of Ironcage's that only collects orphans; the
 //! command and every exec are the runtime's `exec`.
 //!
-//! A container monitor stands outside, below a subreaper, and speaks for the cage. All that the runtime
-//! keeps is on a tmpfs that only the container monitor sees, and goes with it.
+//! A container monitor stands outside, below a subreaper, and speaks for the cage. All that the
+//! runtime keeps is on a tmpfs that only the container monitor sees, and goes with it.
 #![forbid(unsafe_code)]
 
 mod bundle;

@@ -1,4 +1,4 @@
-//! What can go wrong with a log: errors of the machine, and faults in the log.
+//! Failures around a log: errors of the machine, and faults in the log.
 //!
 //! An [`Error`] means that the log cannot be read or written (no file, no permission, no space).
 //! A [`Fault`] is about the log itself: the line, and what is wrong with it.

@@ -1,16 +1,17 @@
 //! The record of a cage: an append-only log with a hash chain, outside the cage's reach.
 //!
-//! Each cage has one file of JSON lines. Every line carries its number, the hash of the
-//! line before it and its own hash; the number and hash of the last line, the *head*, are
-//! kept in another directory. So a changed, missing, moved, doubled or inserted line is
-//! found, and so is a cut tail.
+//! Each cage has one file of JSON lines. Every line carries its number, the hash of the line before
+//! it and its own hash; the number and hash of the last line, the *head*, are kept in another
+//! directory. So a changed, missing, moved, doubled or inserted line is found, and so is a cut
+//! tail.
 //!
-//! What this room does: write ([`Log`]), read ([`Reader`], [`read`]), check ([`verify`]),
-//! search ([`list`], [`find`]), remove what is old ([`prune`]) and say in plain words what a refusal means ([`Explanations`]).
+//! This crate does: write ([`Log`]), read ([`Reader`], [`read`]), check ([`verify`]), search
+//! ([`list`], [`find`]), remove what is old ([`prune`]) and explain what a denial means
+//! ([`Explanations`]).
 //!
-//! What it does not do: protect the files. The cage's file view does that, as no cage sees
-//! the state directory. Nor does it sign: who can write both the log and the head can write
-//! a new history. docs/reference/audit-log.md has the format and the threat in full.
+//! It does not protect the files. The cage's file view does that, as no cage sees the state
+//! directory. Nor does it sign: who can write both the log and the head can write a new history.
+//! docs/reference/audit-log.md has the format and the threat in full.
 #![forbid(unsafe_code)]
 
 mod chain;

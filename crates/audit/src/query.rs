@@ -1,6 +1,6 @@
 //! Finding logs: by id, by the beginning of an id, by name, or the newest.
 //!
-//! The directory is read anew each time and there is no index: a log's first line says
+//! The directory is read again each time and there is no index: a log's first line says
 //! when it began and what it is called.
 
 use crate::error::Error;

@@ -1,7 +1,7 @@
 //! Reading a log, whatever it holds: garbage, lines without end, a line cut off by a crash.
 //!
 //! Nothing here checks the chain; that is `verify`'s. A line that cannot be read is
-//! reported and the reader goes on with the next, in bounded memory.
+//! reported and the reader continues with the next, in bounded memory.
 
 use crate::chain::{self, Digest, MAX_LINE};
 use crate::error::{Error, Fault, Finding};

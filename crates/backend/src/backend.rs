@@ -1,4 +1,4 @@
-//! What a backend is: a strength of isolation that can start a cage, and says what else it can.
+//! A backend is a strength of isolation that can start a cage, and says what else it can.
 
 use crate::{
     Cage, LeaseError, MountHelper, PreparedCage, Sibling, StartError, StartingCage, StreamKind,

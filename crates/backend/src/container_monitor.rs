@@ -1,8 +1,8 @@
 //! The first process of a cage that another program makes.
 //!
-//! It stands below a subreaper and outside of the cage. It has the cage made, waits for the
+//! It stands below a subreaper and outside the cage. It has the cage made, waits for the
 //! supervisor's permit, and then does what PID 1 does elsewhere: executes, passes signals on,
-//! reports. What it executes is the other program, which runs the order inside.
+//! reports. It executes the other program, which runs the order inside.
 
 use crate::init::{self, Inheritance, InnerStreams, failed};
 use crate::order::Order;

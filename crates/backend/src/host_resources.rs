@@ -1,4 +1,4 @@
-//! What a cage stands on outside, whichever backend makes it: its ids, its cgroup, and the
+//! The host resources of a cage, whichever backend makes it: its ids, its cgroup, and the
 //! channels to its first process.
 
 use crate::cage::{Ends, make_cgroup, make_scope_cgroup};

@@ -2,7 +2,7 @@
 //! [`spawner`](crate::spawner) is what it does from then on.
 //!
 //! It runs between the supervisor's fork and its own end; it never executes another image
-//! itself. What it holds of the supervisor's memory is a copy of a small process without
+//! itself. Its copy of the supervisor's memory is that of a small process without
 //! secrets, its environment is wiped, and nobody inside may read it.
 
 use crate::MountContext;

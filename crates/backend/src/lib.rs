@@ -1,9 +1,9 @@
 //! The seam between the runtime and what makes a cage.
 //!
 //! [`Backend`] says what a backend is and what it can; [`StartingCage`] and [`Cage`] are the
-//! supervisor's side of a cage made of processes of this host. What those backends share
+//! supervisor's side of a cage made of processes of this host. The code that those backends share
 //! stands here too: the messages between supervisor and first process, and what that process
-//! does after its backend has enclosed it. What differs (namespaces, file view, identity) is
+//! does after its backend has enclosed it. The differences (namespaces, file view, identity) are
 //! the backends' own.
 #![forbid(unsafe_code)]
 

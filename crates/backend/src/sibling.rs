@@ -1,4 +1,4 @@
-//! What a scope has in common with the cage beside which it is made.
+//! The resources that a scope shares with its cage.
 
 use crate::Cage;
 use crate::ids::Range;

@@ -3,7 +3,7 @@
 //! It stands between the supervisor and the cage's first process. Everything that the cage
 //! starts stays below it, because it is a subreaper. When the first process ends, or the
 //! supervisor is gone, however it went, the subreaper stops and kills all that is below it,
-//! removes the cage's directory and ends. It is outside of the cage's Landlock domain, so that
+//! removes the cage's directory and ends. It is outside the cage's Landlock domain, so that
 //! the agent cannot send it a signal, and in a session of its own.
 
 use crate::cage::{Guard, StartingCage};

@@ -1,4 +1,4 @@
-//! What has to stand beside a number so that it means something: the host, and when.
+//! The facts that give a number its meaning: the host, and when.
 
 use ironcage_sys::rustix;
 use serde::Serialize;

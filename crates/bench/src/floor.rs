@@ -1,7 +1,7 @@
 //! The floor: the same namespaces and mounts as a cage, and nothing else, from a process
-//! that is already there. What a start costs the kernel, whatever program asks for it.
+//! that is already there. A start costs the kernel this much, whatever program asks for it.
 //!
-//! No capability is dropped, no filter is loaded, nothing is confined: it is no cage.
+//! No capability is dropped, no filter is loaded, nothing is confined: it is not a cage.
 
 use crate::peers::{SystemDirectory, system_directories};
 use crate::resident::serve;

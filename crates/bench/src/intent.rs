@@ -2,8 +2,8 @@
 //! scripted agent, the reading of its model's answer, and how often a person would be asked.
 //!
 //! The agent does the mixed task of `bench task` in ten commands, each by its shell, of which three
-//! need something outside of its workspace (`task/agent.sh`): bare, in a cage that has all of it from the start, and in one whose shell
-//! has a scope made for each command that needs a lease.
+//! need something outside its workspace (`task/agent.sh`): bare, in a cage that has all of it from
+//! the start, and in one whose shell has a scope made for each command that needs a lease.
 
 use crate::arm::Arm;
 use crate::scratch::Scratch;

@@ -1,4 +1,4 @@
-//! What the host would execute in a change: by name, and by shape.
+//! Files of a change that the host would execute: by name, and by shape.
 //!
 //! A tool's names are generated from its rule, so that a file which a tool reads under another
 //! extension, with a leading dot or below `.config/` is not forgotten.

@@ -1,7 +1,7 @@
-//! What ships in `policies/` besides profiles, as typed data: lists of files, system calls,
+//! The data of `policies/` besides profiles, typed: lists of files, system calls,
 //! capabilities, toolchains, caches, hosts, credentials, logins, commands and explanations.
 //!
-//! Each entry carries its reason; the build script checks them. What an operator said is not
+//! Each entry carries its reason; the build script checks them. The operator's policy is not
 //! known here (that is `policy`), nor what a host has (`host`).
 #![forbid(unsafe_code)]
 

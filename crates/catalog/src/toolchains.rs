@@ -1,7 +1,7 @@
-//! Toolchains outside of the system's directories: how they are recognised, and which of
+//! Toolchains outside the system's directories: how they are recognised, and which of
 //! their parts execute.
 //!
-//! The entries lie in `policies/toolchains.toml`. What is on a host is for `plan` to find out.
+//! The entries lie in `policies/toolchains.toml`. `plan` finds out which of them a host has.
 
 use crate::Listed;
 use serde::Serialize;

@@ -1,7 +1,7 @@
 //! The control protocol between the command line and a cage's supervisor.
 //!
 //! Every cage has a supervisor, and every supervisor listens on a socket in the user's runtime
-//! directory ([`RuntimeDir`]). Who connects is examined first ([`examine`]); then one packet is
+//! directory ([`RuntimeDir`]). A peer is examined first ([`examine`]); then one packet is
 //! one message: a [`Request`] to the supervisor, a [`Reply`] from it, framed by [`frame`] with a
 //! version and a bound on its length, with descriptors beside it where a message has some.
 //!

@@ -1,4 +1,4 @@
-//! What can be asked of a running cage's network. Plain types.
+//! Requests about a running cage's network. Plain types.
 
 use ironcage_model::{HostRule, HttpRule, LiveRule, NetworkLimits, NetworkVerdict, Publish};
 use serde::{Deserialize, Serialize};

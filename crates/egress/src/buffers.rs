@@ -1,5 +1,5 @@
-//! How much may wait in a connection. What waits is the kernel's and the proxy's memory, outside
-//! of the cage's limits: the more connections there are, the less each one gets.
+//! Bounds on data that waits in a connection. It is memory of the kernel and the proxy, outside
+//! the cage's limits: the more connections there are, the less each one gets.
 
 use ironcage_sys::inet::bound_unsent;
 use ironcage_sys::rustix::net::sockopt::{

@@ -1,4 +1,4 @@
-//! What the first bytes of a client tell: whether it speaks TLS or HTTP, which are held to the name
+//! Examines the first bytes of a client: whether it speaks TLS or HTTP, which are held to the name
 //! of the connection on every port.
 
 use std::time::Duration;

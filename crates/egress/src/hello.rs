@@ -1,4 +1,4 @@
-//! The first message of TLS, as much of it as tells for whom it is meant. It is read, never
+//! The TLS ClientHello, as far as the server name in it. It is read, never
 //! changed: the connection stays between the cage and the server.
 
 use ironcage_model::{HostName, NetworkReason};

@@ -4,7 +4,7 @@
 //! cage is delivered. It answers questions for the names that rules know, with addresses that
 //! lead nowhere but to itself; it decides every connection, looks names up when a connection
 //! is made, holds TLS and HTTP to the name that was allowed, carries the bytes and counts
-//! them. It opens no file, starts nothing, and listens on nothing of the host's.
+//! them. It opens no file, starts nothing, and listens on no host address.
 //!
 //! It does not make the cage's network namespace; that is `layers` and the backend.
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! Addresses that stand for names inside of the cage. They lead nowhere but to the proxy, which
+//! Addresses that stand for names in the cage. They lead nowhere but to the proxy, which
 //! knows by them which name was meant.
 
 use ironcage_model::HostName;

@@ -1,4 +1,4 @@
-//! What the supervisor tells a proxy that is at work, one packet each.
+//! Orders of the supervisor to a running proxy, one packet each.
 //!
 //! The supervisor is believed; the checks here are against mistakes.
 

@@ -1,4 +1,4 @@
-//! What the proxy of a plan would say to a connection that is on record.
+//! Simulates a policy: the decision of a plan's proxy on a logged connection.
 
 use crate::decide::{Rules, Target};
 use ironcage_model::{HostName, NetworkReason, Protocol, RequestPath, Traffic};

@@ -1,10 +1,9 @@
 //! Carries bytes from one connection to another, as they are.
 //!
-//! What comes in small pieces is copied, what comes in large ones is moved by the kernel through a
-//! pipe (docs/adr/0020). One buffer and one pipe serve all connections: they are filled and emptied
-//! without a pause in between, so that an idle connection costs nothing, and nothing of one
-//! connection is ever there when the next one is served. What the other side does not take at once
-//! is kept.
+//! Small pieces are copied, large ones are moved by the kernel through a pipe (docs/adr/0020). One
+//! buffer and one pipe serve all connections: they are filled and emptied without a pause in
+//! between, so that an idle connection costs nothing, and nothing of one connection is ever there
+//! when the next one is served. Data that the other side does not take at once is kept.
 
 use crate::traffic_log::Counts;
 use ironcage_sys::rustix::io::Errno;

@@ -1,4 +1,4 @@
-//! What the supervisor hands to the egress proxy when it starts it: the network of the plan.
+//! The setup that the supervisor hands to a new egress proxy: the network of the plan.
 //!
 //! It holds no secret: the proxy reads those itself, from where the network says.
 

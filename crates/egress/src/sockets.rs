@@ -1,4 +1,4 @@
-//! Carries connections to Unix sockets of the host's. The supervisor has both ends and hands
+//! Carries connections to Unix sockets of the host. The supervisor has both ends and hands
 //! them over: this process connects to no path, and passes no descriptors on.
 
 use crate::relay::relay;

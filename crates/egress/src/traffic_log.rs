@@ -1,4 +1,4 @@
-//! What is kept of connections: sums for the record, each one for whoever watches, and how
+//! The log of connections: sums for the audit log, each one for whoever watches, and how
 //! much more may go out.
 
 use crate::connections::OpenConnection;

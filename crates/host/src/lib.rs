@@ -1,4 +1,4 @@
-//! What this host can enforce.
+//! Finds out what this host can enforce.
 //!
 //! `HostCaps` is gathered once before planning. `HostCaps::quick` costs a few system calls
 //! and is what `run` uses; the deep examination behind `ironcage doctor` tries things out.

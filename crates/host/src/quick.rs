@@ -1,6 +1,6 @@
 //! The quick look at a host, on the start path of every cage.
 //!
-//! Some twenty small reads and system calls, no fork, nothing tried out. What can only be
+//! Some twenty small reads and system calls, no fork, nothing tried out. Whatever can only be
 //! known by trying is assumed to work; the start then says what failed, with the hint of
 //! `HostCaps::diagnose_userns_failure`, and `ironcage doctor` tries everything.
 

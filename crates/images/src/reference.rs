@@ -1,4 +1,4 @@
-//! What images are called: `python:3.12`, `ghcr.io/owner/app@sha256:...`.
+//! Names of images: `python:3.12`, `ghcr.io/owner/app@sha256:...`.
 
 use crate::{Digest, ImageError};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What a tool call asks to be done, for those that Ironcage carries out itself, and the shape in
+//! The action of a tool call, for those that Ironcage carries out itself, and the shape in
 //! which its result is told.
 
 use crate::call::{Call, Calls, InvalidCall, LONGEST, place};

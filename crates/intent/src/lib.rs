@@ -1,4 +1,4 @@
-//! What an agent is about to do, read from what it says: a shell command, a tool call, the
+//! Reads what an agent is about to do from what it says: a shell command, a tool call, the
 //! model's answer.
 //!
 //! Text becomes [`Needs`]: the programs, the files and the hosts that it names, and what cannot be

@@ -1,6 +1,6 @@
 //! Places that free text names: paths and hosts in a model's words and visible reasoning.
 //!
-//! Words are no calls. What is found here says at most what a person may be told beside a
+//! Words are not calls. A mention says at most what a person may be told beside a
 //! question, or what was left out; whoever uses it grants nothing by it. Text comes in pieces of
 //! any size; one word of it is kept, and a bounded number of names.
 

@@ -1,4 +1,4 @@
-//! What a command needs, as far as its text shows.
+//! The needs of a command, as far as its text shows.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;

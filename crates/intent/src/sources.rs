@@ -1,4 +1,4 @@
-//! What a command executes besides the shell's own text: files, and code in other languages.
+//! Code that a command executes besides the shell's own text: files, and code in other languages.
 //!
 //! The grammars of other languages are not here: whoever has them implements [`Sources`]. Without
 //! it, such code is unknown, and only scripts that the same command wrote are followed.

@@ -1,4 +1,4 @@
-//! What a layer says when it could not be applied.
+//! The error of a layer that could not be applied.
 
 use ironcage_model::{Layer, StartCode};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Copy-on-write views: overlayfs over a directory of the host's.
+//! Copy-on-write views: overlayfs over a host directory.
 //!
 //! Layers are named by descriptor only, so no path is resolved twice and none of them shows in
 //! the cage's list of mounts. The marks of deletions are extended attributes that need no

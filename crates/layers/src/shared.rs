@@ -1,4 +1,4 @@
-//! What one view takes over from another.
+//! Mounts that one view takes over from another.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;

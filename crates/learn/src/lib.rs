@@ -1,7 +1,7 @@
 //! From the record of a run to a policy: the least that the run needs, what it was given and
 //! never used, and what another policy would have said to it.
 //!
-//! Pure: records, policies and plans in, text and findings out. What is on the host is asked
+//! Pure: records, policies and plans in, text and findings out. Facts about the host are asked
 //! through [`Host`]. Everything in a record may be the agent's word: a path, a host, a program's
 //! name. So what is written is checked against the policy that bounds it, never against the record.
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! What the record of one run says, sorted.
+//! The audit log of one run, sorted.
 
 use ironcage_model::{
     Denial, Ending, EventKind, Lease, LeftOut, NetworkVerdict, Observation, Protocol, Resource,

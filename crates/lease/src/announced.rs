@@ -1,5 +1,6 @@
-//! What a model's words named, beside what is asked for. It never adds to what is given: beside a
-//! question it is shown, and where the policy says so, what strays from it is asked for first.
+//! Compares what a model's words named with what is asked for. It never adds to what is given:
+//! beside a question it is shown, and where the policy says so, what strays from it is asked for
+//! first.
 
 use ironcage_model::{Destination, Extent, HostName, Mark, Resource};
 use ironcage_plan::Leases;

@@ -1,4 +1,4 @@
-//! What was given and asked before, as far as it matters for the next decision.
+//! Earlier leases and requests, as far as they matter for the next decision.
 
 use ironcage_model::{Lease, Taint};
 

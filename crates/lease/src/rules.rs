@@ -1,4 +1,4 @@
-//! Who chooses, for what lies in the ceiling, between giving at once, asking and refusing.
+//! The choice, within the ceiling, between granting at once, asking and denying.
 
 use crate::decide::RequestedLease;
 use crate::history::History;

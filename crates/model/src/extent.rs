@@ -1,4 +1,4 @@
-//! What a part of a ceiling is about, and what lies in it.
+//! The extent of a part of a ceiling, and what lies in it.
 //!
 //! Two questions are asked of it: whether it *covers* what is wanted, wholly, so that it can be
 //! given; and whether it *meets* it anywhere, so that giving it would bring along what is kept

@@ -1,4 +1,4 @@
-//! What an agent's model says that the agent is about to do, as the egress proxy tells it.
+//! Actions that a model announces for its agent, as the egress proxy reports them.
 //!
 //! Whoever reads this treats it as written by an attacker: it names things, and grants nothing.
 

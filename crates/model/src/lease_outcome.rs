@@ -1,4 +1,4 @@
-//! What came of a request for a lease: one type, from the decision to the wire.
+//! The outcome of a request for a lease: one type, from the decision to the wire.
 
 use crate::{Lease, Reason, Term};
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! Secrets that the egress proxy puts on requests: which, from where, for whom, and in which
+//! Secrets that the egress proxy puts on requests: which, from where, for which hosts, and in which
 //! place. Never their values.
 
 use crate::network::{HOST_NAME, HostName, HostRule};

@@ -1,4 +1,4 @@
-//! What a test build can leave out of a cage, to show that something rests on it.
+//! Switches by which a test build leaves something out of a cage, to show what rests on it.
 
 use crate::Layer;
 use serde::{Serialize, Serializer};

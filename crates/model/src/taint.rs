@@ -1,4 +1,4 @@
-//! What a cage may have come into contact with.
+//! Taint: marks on what a cage may have come into contact with.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Paths and arguments as JSON text. What is not UTF-8 is escaped, never dropped.
+//! Paths and arguments as JSON text. Bytes that are not UTF-8 are escaped, never dropped.
 
 use ironcage_model::Printable;
 use serde::Serializer;

@@ -1,4 +1,4 @@
-//! Who the agent is to git and ssh: files made from the user's own, with nothing in them that
+//! The agent's identity to git and ssh: files made from the user's own, with nothing in them that
 //! runs, unlocks or tells more than it must.
 
 pub(crate) mod git;

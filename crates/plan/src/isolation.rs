@@ -1,4 +1,4 @@
-//! What an isolation level makes of a policy: how far it enforces each layer, and which parts of
+//! Applies an isolation level to a policy: how far it enforces each layer, and which parts of
 //! the policy it cannot enforce.
 //!
 //! `namespace` enforces what the host can. `chroot` has its own root but shares processes,

@@ -1,4 +1,4 @@
-//! What a path is in a cage, from its plan alone: there or not, writable or not, and by which
+//! Locates a path in a cage, from its plan alone: there or not, writable or not, and by which
 //! item of the plan.
 
 use crate::guarded;

@@ -1,6 +1,6 @@
 //! Logins of agents: what the cage has in the place of the user's own file.
 //!
-//! The user's file is read by the egress proxy alone, which is no part of the plan; what stands
+//! The user's file is read by the egress proxy alone, which is not part of the plan; what stands
 //! here for it holds nothing of it.
 
 use crate::Request;

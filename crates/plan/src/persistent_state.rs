@@ -1,4 +1,4 @@
-//! What outlives a run: paths in the agent's home, and tool caches.
+//! State that outlives a run: paths in the agent's home, and tool caches.
 //!
 //! Both are in Ironcage's own directories, separate for each workspace. This module decides what
 //! is mounted where; `state` creates the directories before the cage starts.

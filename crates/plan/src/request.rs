@@ -1,4 +1,4 @@
-//! What the user asks for in one run, besides the policy.
+//! The user's request for one run, besides the policy.
 
 use crate::GitSetting;
 use ironcage_model::HostRule;

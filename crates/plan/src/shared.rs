@@ -1,4 +1,4 @@
-//! What a cage has in common with others: what one agent does there, another one sees.
+//! Resources that a cage shares with others: what one agent does there, another one sees.
 
 use crate::plan::{Access, NodeKind, Plan, ViewOp};
 

@@ -1,4 +1,4 @@
-//! What marks a cage: private data and untrusted content, as they are on this host; and the places
+//! Sources of taint: private data and untrusted content, as they are on this host; and the places
 //! through which it has marks from others, and gives them on.
 
 use crate::bytes;

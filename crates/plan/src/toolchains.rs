@@ -1,10 +1,10 @@
-//! Toolchains outside of the system's directories: recognised by the caller's PATH and by the
+//! Toolchains outside the system's directories: recognised by the caller's PATH and by the
 //! command, readable as far as they execute.
 //!
 //! An agent may have written what the caller's PATH names in the workspace, so from there only
 //! an interpreter is followed to.
 //!
-//! Bounded work: a few looks for each PATH entry outside of the system, no walk over trees;
+//! Bounded work: a few looks for each PATH entry outside the system, no walk over trees;
 //! none at all where PATH names only the system's directories.
 
 use crate::Request;

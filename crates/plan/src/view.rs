@@ -1,4 +1,4 @@
-//! The file view: an allow-list of the host's tree, in the order in which it is built.
+//! The file view: an allow-list of host paths, in the order in which it is built.
 
 mod beside;
 mod covered;

@@ -1,5 +1,5 @@
-//! What a policy gives, entry by entry, as it goes on record with a run: for who later wants to
-//! give less. Values of secrets are not among it.
+//! The grants of a policy, entry by entry, as the audit log has them: for whoever later wants to
+//! give less. Values of secrets are not among them.
 
 use crate::{EnvRule, Origin, Policy, Sourced};
 use ironcage_model::{Grant, Printable};

@@ -1,4 +1,4 @@
-//! What a policy reaches, by its base alone or by its ceiling too, and what one policy has beyond
+//! The reach of a policy, by its base alone or by its ceiling too, and what one policy has beyond
 //! the reach of another.
 //!
 //! [`is_no_wider`](crate::is_no_wider) asks whether one list is a part of another, entry by entry.

@@ -1,4 +1,4 @@
-//! What must work in a sandbox, so that blocking everything is no way to win.
+//! Work that a sandbox must allow, so that blocking everything does not win.
 
 use crate::inside::STARTED;
 use crate::oracle::{Evidence, contains};

@@ -1,4 +1,4 @@
-//! What a probe inside is told: places, numbers and names, never a nonce.
+//! The parameters of a probe inside: places, numbers and names, never a nonce.
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! What a probe is: a plain value.
+//! A probe: a plain value.
 
 use crate::inside::{Inside, Observation};
 use crate::oracle::Oracle;

@@ -1,4 +1,4 @@
-//! What a run of the suite found: plain data and a table.
+//! The report of a run of the suite: plain data and a table.
 
 use crate::probe::{Kind, Probe, Severity};
 use ironcage_model::Printable;

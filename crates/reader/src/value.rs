@@ -1,4 +1,4 @@
-//! What an expression can stand for, as far as the text tells.
+//! The values that an expression can have, as far as the text tells.
 
 use crate::ir::{Class, Function};
 use std::cell::RefCell;

@@ -1,6 +1,6 @@
-//! What is kept of background cages: for each a directory with its output, until it is removed.
+//! The archive of background cages: for each a directory with its output, until it is removed.
 //!
-//! What a cage was and how it ended is in its record; here lies only what the record has not.
+//! The audit log says what a cage was and how it ended; the archive has only the rest.
 
 use ironcage_model::CageId;
 use std::io;

@@ -1,4 +1,4 @@
-//! What can go wrong with kept files.
+//! Failures around kept files.
 
 use ironcage_model::Printable;
 use std::io;

@@ -1,9 +1,8 @@
-//! What outlives a cage: paths of the agent's home and caches of tools, by workspace; and what
-//! cages may have brought to the places that they wrote to.
+//! State that outlives a cage: paths of the agent's home and caches of tools, by workspace; and
+//! what cages may have brought to the places that they wrote to.
 //!
-//! Makes, lists, fills and removes the places; what of them a cage sees is the plan's to say.
-//! An agent writes in these trees, so nothing here follows a link in them or trusts how deep
-//! they are.
+//! Makes, lists, fills and removes the places; what of them a cage sees is the plan's to say. An
+//! agent writes in these trees, so nothing here follows a link in them or trusts how deep they are.
 #![forbid(unsafe_code)]
 
 mod archive;

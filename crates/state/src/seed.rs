@@ -1,4 +1,4 @@
-//! What placeholders of secrets are made of: the same in each run of a workspace, so that an agent
+//! The seed of placeholders of secrets: the same in each run of a workspace, so that an agent
 //! which remembers one does not meet another, and different from workspace to workspace.
 //!
 //! A random seed of the user's lies in the state directory, where no cage reaches. Nothing of a

@@ -1,5 +1,5 @@
-//! What the parts of the supervisor want done, as data. The loop applies effects in order; no part
-//! calls another.
+//! Effects: what the parts of the supervisor want done, as data. The loop applies effects in order;
+//! no part calls another.
 
 use crate::RunError;
 use crate::channels::ChannelEvent;

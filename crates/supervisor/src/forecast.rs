@@ -1,4 +1,4 @@
-//! What commands would come to under a plan, without running any: for the bench.
+//! Forecasts the permission requests of commands under a plan, without running any: for the bench.
 
 use crate::intents::in_base;
 use crate::leases::look;

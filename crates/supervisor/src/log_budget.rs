@@ -1,8 +1,8 @@
 //! How many events of one kind a cage may log: a burst, then one a minute.
 //!
 //! Each kind has a budget of its own, so that junk of one kind leaves the others theirs; and each
-//! fills again, so that an agent that has spent one is not unseen from then on. What was left out is
-//! counted and told at the cage's end.
+//! fills again, so that an agent that has spent one is not unseen from then on. The number left out
+//! is counted and told at the cage's end.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! What a tool call needs, as things that leases are about: paths of the host by descriptor, and
+//! The needs of a tool call, as resources of leases: paths of the host by descriptor, and
 //! hosts.
 //!
 //! Whoever wrote the call may be an attacker: what it names is looked at only where the ceiling

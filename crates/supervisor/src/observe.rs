@@ -1,10 +1,11 @@
-//! What a command uses, where its run is observed: files, programs, sockets, calls of groups.
+//! Observes what a command uses, in a run that is observed: files, programs, sockets, calls of
+//! groups.
 //!
 //! The filter reports these calls, and each is carried out whatever is read here: nothing is
 //! decided or granted by it, so it does not matter that the caller can change a path after it was
 //! read. The paths are the cage's word. They are resolved in the cage's own view, by descriptor,
 //! and nothing is opened but by `O_PATH` and, of a regular file that is executed, its first line.
-//! What is kept is bounded.
+//! The number of observations is bounded.
 
 use ironcage_catalog::syscalls;
 use ironcage_model::{Observation, Use};

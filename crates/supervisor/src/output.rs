@@ -1,8 +1,8 @@
-//! Where output goes that nobody relays: the log of a background cage, and those who are
-//! attached to it.
+//! Where output goes that nobody relays: the log of a background cage, and those who are attached
+//! to it.
 //!
-//! The supervisor copies bytes and looks at none of them. Who is attached and does not read holds
-//! the cage up for a while and is then cut off; the log has everything.
+//! The supervisor copies bytes and looks at none of them. A client that is attached and does not
+//! read holds the cage up for a while and is then cut off; the log has everything.
 
 use crate::control::pipe;
 use crate::log::OutputLog;

@@ -1,5 +1,5 @@
-//! What a path that somebody in the cage names leads to on the host, if the cage does not have it
-//! anyway.
+//! Finds where a path that somebody in the cage names leads to on the host, if the cage does not
+//! have it anyway.
 //!
 //! Whether anything is there is told of nothing that the ceiling does not give, nor where a link
 //! leads: else asking would be a way to look around on the host.

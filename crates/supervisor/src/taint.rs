@@ -1,5 +1,5 @@
-//! What a cage may have come into contact with, and what follows where private data and untrusted
-//! content meet: what leads out and was allowed by no person is closed, before they do.
+//! Taint: what a cage may have come into contact with, and what follows where private data and
+//! untrusted content meet: what leads out and was allowed by no person is closed, before they do.
 //!
 //! It comes with leases, messages, a parent, a child, and with what others have written to places
 //! of the host that the cage reads. It goes the same ways. Whatever brings it is opened after it is

@@ -1,9 +1,10 @@
 //! Lets go of descriptors that the agent had a hand in, and keeps more of them out.
 //!
-//! Who closes a file last waits for what that takes: with a TCP socket that lingers, or a Unix
-//! socket in whose queue such a one lies, as long as the agent likes. A process on its way out does
-//! not wait. So no process that enforces anything closes such a descriptor last, and none receives
-//! more than the few that it needs: both are left to processes that are there for nothing else.
+//! The last process to close a file waits until that is done: with a TCP socket that lingers, or a
+//! Unix socket in whose queue such a one lies, as long as the agent likes. A process on its way out
+//! does not wait. So no process that enforces anything closes such a descriptor last, and none
+//! receives more than the few that it needs: both are left to processes that are there for nothing
+//! else.
 
 use ironcage_control::{Channel, pair};
 use ironcage_sys::clone::{Forked, Namespaces, exit_now, fork};

@@ -1,4 +1,4 @@
-//! What the benchmarks need of the kernel: a start that costs little itself, a child in
+//! System calls of the benchmarks: a start that costs little itself, a child in
 //! new namespaces, and the calls that `bench syscalls` times and rustix does not offer.
 //!
 //! Nothing here belongs to a cage: no child made here is confined, it is only measured.

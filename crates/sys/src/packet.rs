@@ -1,6 +1,6 @@
 //! Packets with descriptors in them, as they come from a socket.
 //!
-//! Knows nothing of what they say. What a packet holds is its sender's word: a reader gives the
+//! Knows nothing of what they say. The content of a packet is its sender's word: a reader gives the
 //! longest that it expects, and looks at whether the packet was whole.
 
 use rustix::io::Errno;

@@ -1,7 +1,7 @@
 //! The user's terminal while a cage has one of its own: raw mode, window size, stop and go on.
 //!
 //! Keys go to the cage's terminal as they are typed, so Ctrl-C and Ctrl-Z are made into
-//! signals there. What comes back passes [`filter`] first.
+//! signals there. Output passes [`filter`] first.
 #![forbid(unsafe_code)]
 
 pub mod chord;

@@ -1,8 +1,9 @@
-//! What a person sees and types when they answer a question on the terminal of an interactive run.
+//! The prompt at which a person answers a permission request, on the terminal of an interactive
+//! run.
 //!
-//! The screen is the supervisor's as long as the prompt is there: nothing of the cage's passes.
-//! An answer takes two keys, each typed by itself: what comes in one piece was pasted, or is a
-//! report of the terminal's, and is no answer.
+//! The screen is the supervisor's as long as the prompt is there: nothing of the cage's passes. An
+//! answer takes two keys, each typed by itself: what comes in one piece was pasted, or is a report
+//! of the terminal's, and is not an answer.
 
 use ironcage_control::PermissionRequestDescription;
 use ironcage_model::{Printable, Span, Term};

@@ -9,7 +9,7 @@
 //! reported as partial. On disk that is always found in the end, by a last count when the cage is
 //! gone. Memory that was given back before a look is not.
 //!
-//! What it does not see: memory of the kernel itself (pipes, sockets, page tables), memfds in
+//! It does not see: memory of the kernel itself (pipes, sockets, page tables), memfds in
 //! flight between two processes, and growth of older files that is hidden by others freeing as
 //! much space on the same file system between the same two looks.
 #![forbid(unsafe_code)]

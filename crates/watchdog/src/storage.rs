@@ -6,7 +6,7 @@
 //! every cage a last walk counts again, when nobody is left to write: so a cage that was faster
 //! than all looks is still found out ([ADR 26](../../../../docs/adr/0026-limits-on-disk.md)).
 //!
-//! What is drawn is added up from look to look, so that space which others free hides only what
+//! Growth is added up from look to look, so that space which others free hides only what
 //! is written between the same two looks.
 //!
 //! Where the walk cannot look (a directory that the cage made unreadable, a tree of absurd depth,

@@ -1,4 +1,4 @@
-//! What is in files: comparing, and copying with holes.
+//! Contents of files: comparing, and copying with holes.
 
 use ironcage_files::Links;
 use ironcage_sys::rustix::fs::{SeekFrom, copy_file_range, ftruncate, ioctl_ficlone, seek};

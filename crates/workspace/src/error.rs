@@ -1,4 +1,4 @@
-//! What can go wrong with a pending change.
+//! Failures around a pending change.
 
 use crate::ChangeId;
 use ironcage_model::Printable;

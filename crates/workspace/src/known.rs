@@ -1,4 +1,4 @@
-//! What earlier applies of a change put into the real tree: no edit of the host's.
+//! Files that earlier applies of a change put into the real tree: they are not edits by the host.
 
 use crate::content::own_text;
 use crate::error::{Doing as _, WorkspaceError};

@@ -1,9 +1,9 @@
-//! What was applied while a cage worked on the change.
+//! Files that were applied while a cage worked on the change.
 //!
-//! Under an overlay in use nothing may be taken out of its upper layer: what a process has open,
-//! or works in, would be gone under it. So what was applied stays there as well, and is written
-//! down: as long as the agent leaves it alone it is no difference, whatever the host makes of its
-//! own copy. When no cage uses the change any more, it leaves the upper layer.
+//! Under an overlay in use nothing may be taken out of its upper layer: what a process has open, or
+//! works in, would be gone under it. So what was applied stays there as well, and is written down:
+//! as long as the agent leaves it alone it is not a difference, whatever the host makes of its own
+//! copy. When no cage uses the change any more, it leaves the upper layer.
 
 use crate::change::replace_file;
 use crate::content::own_file;

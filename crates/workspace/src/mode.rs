@@ -1,8 +1,8 @@
 //! Which mode comes over, and what of it has to be told.
 //!
-//! Who else may read, write or enter what the user owns is not for an agent to say. The user's
+//! An agent does not decide who else may read, write or enter what the user owns. The user's
 //! umask holds for whatever comes over, as for what the user makes: beyond the bits that the real
-//! file has already, group and others get none that the umask takes. What they gain within it is
+//! file has already, group and others get none that the umask takes. A gain within it is
 //! told, or stays aside where it lets them write.
 
 use crate::executed::{Note, shape};

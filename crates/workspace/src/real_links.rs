@@ -2,7 +2,7 @@
 //! files that tell Python what to import when it starts.
 //!
 //! Where such a link leads is not known before it is found, so the whole tree is looked at: its
-//! directories, not its files. What was read of a directory is remembered for as long as the
+//! directories, not its files. The listing of a directory is remembered for as long as the
 //! change is in memory, and taken again while device, inode and times of that directory are the
 //! same; so whoever asks again, as `apply --follow` does, reads only the directories in which
 //! something was made, removed or renamed.

@@ -1,7 +1,8 @@
-//! Who in a cage uses a mount: by descriptor, working directory, root, program or mapping.
+//! Finds the processes of a cage that use a mount: by descriptor, working directory, root, program
+//! or mapping.
 //!
-//! Only names and kills: that somebody uses a mount, or nobody does, is for the kernel to say.
-//! What is read here is the kernel's own, about processes of the agent's.
+//! Only names and kills: that somebody uses a mount, or nobody does, is for the kernel to say. It
+//! reads the kernel's own files about processes of the agent.
 
 use ironcage_model::Holder;
 use ironcage_sys::rustix::fs::{AtFlags, Dir, Mode, OFlags, StatxFlags, openat, readlinkat, statx};

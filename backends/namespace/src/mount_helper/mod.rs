@@ -1,6 +1,6 @@
 //! The mount helper of a cage's leases: a process that can be in two mount namespaces.
 //!
-//! In the outer one, which is a copy of the host's, it clones what is leased; in the cage's own
+//! In the outer one, which copies the host, it clones what is leased; in the cage's own
 //! it attaches the clone, flips it and takes it off. It is forked by the supervisor with the
 //! first lease and dies with it, as the cage does: without a supervisor there is no lease.
 //!

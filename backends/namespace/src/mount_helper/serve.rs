@@ -1,4 +1,4 @@
-//! What the mount helper does, order by order.
+//! The work of the mount helper, order by order.
 
 use super::holders::{self, MountHolder};
 use super::{enter_mounts, open_place};

@@ -1,7 +1,7 @@
 //! The lists and groups of system calls, as typed data.
 //!
 //! The data lies in `policies/syscalls/`, one reason per entry; the build script checks it
-//! and makes the statics here. What becomes a filter program of it is `plan`'s work.
+//! and makes the statics here. `plan` makes the filter program.
 
 mod model;
 mod table;

@@ -1,4 +1,4 @@
-//! What one entry of a list of system calls says.
+//! One entry of a list of system calls.
 
 use serde::Serialize;
 

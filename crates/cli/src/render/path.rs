@@ -1,4 +1,4 @@
-//! What a path is in a cage: `ironcage why --path` and `ironcage plan --path`.
+//! Explains what a path is in a cage: `ironcage why --path` and `ironcage plan --path`.
 //!
 //! The kernel denies file access without telling anybody. So the explanation comes from the plan:
 //! what a run with these flags would see.

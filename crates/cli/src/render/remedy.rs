@@ -1,4 +1,4 @@
-//! What would allow a denied connection, by its reason.
+//! Names what would allow a denied connection, by its reason.
 
 use ironcage_model::{
     HOST_NAME, NetworkReason, NetworkVerdict, Printable, Protocol, Reason, Traffic,

@@ -1,5 +1,5 @@
 //! Heads of HTTP/1.1 messages, read strictly: what two programs could understand differently
-//! is understood by neither. What goes on is written anew from what was understood.
+//! is understood by neither. The proxy writes a new head from what it understood.
 
 use super::pipeline::RequestParts;
 use ironcage_model::{HostName, NetworkReason};

@@ -1,5 +1,5 @@
 //! HTTP/1.1 between the cage and a server: every request of a connection is read, checked and
-//! written anew, one after the other.
+//! written again, one after the other.
 
 mod body_stream;
 mod exchange;

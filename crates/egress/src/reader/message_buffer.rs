@@ -1,4 +1,4 @@
-//! What the reader says, taken apart: a length, then that many bytes of JSON.
+//! Splits what the reader sends into messages: a length, then that many bytes of JSON.
 
 use super::LONGEST;
 use ironcage_model::{MOST_INTENDED, Overheard};

@@ -1,9 +1,9 @@
-//! What passes between an agent and its model, handed to a process that reads it.
+//! Copies the traffic between an agent and its model to a process that reads it.
 //!
 //! The proxy copies the bytes and goes on: nothing waits for the reader, and nothing of what it
 //! does is done here. It reads what strangers write with parsers for JSON, compression and the
 //! shell; the proxy holds secrets. So the two are apart, and the reader is forked before there is
-//! any. What it says is believed no further than it is well-formed.
+//! any. Its messages are believed no further than they are well-formed.
 
 mod message_buffer;
 mod process;

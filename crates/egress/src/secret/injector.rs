@@ -1,4 +1,4 @@
-//! What one connection's requests have to do with secrets.
+//! Puts secrets into the requests of one connection.
 
 use super::body::{BodyKind, Put};
 use super::login::Login;

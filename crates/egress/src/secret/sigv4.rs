@@ -1,7 +1,7 @@
 //! Signature Version 4 of Amazon's: reads one, checks it, makes another. Pure.
 //!
-//! What was signed with the placeholder is checked first, so that both sides mean the same
-//! request; what goes on is signed anew from the fields that do go on.
+//! The signature made with the placeholder is checked first, so that both sides mean the same
+//! request; what goes on is signed again from the fields that do go on.
 
 use super::place::{escaped, unescaped};
 use crate::http::{Fields, RequestParts};

@@ -1,4 +1,4 @@
-//! What the examination finds, as data: for a table, for JSON, for an exit status.
+//! The findings of the examination, as data: for a table, for JSON, for an exit status.
 
 use super::{Place, Recommendation};
 use crate::Privilege;

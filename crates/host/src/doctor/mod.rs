@@ -1,5 +1,5 @@
 //! The deep examination of a host, behind `ironcage doctor`: what can be enforced is tried,
-//! and each thing that fails is explained with the command that mends it.
+//! and each thing that fails is explained with the command that fixes it.
 //!
 //! Trials happen in children that are thrown away; the only traces on the host are a cgroup and
 //! a directory in the state directory, made and removed at once.

@@ -1,6 +1,6 @@
-//! What a command names that may be outside of the cage.
+//! Finds names in a command that may lead out of the cage.
 //!
-//! What the cage has anyway needs nobody's word: that is seen from inside. The rest is decided
+//! The cage's own files need no permission: that is seen from inside. The rest is decided
 //! outside, by the plan.
 
 use ironcage_control::{MOST_NAMED, ShellLine};

@@ -1,8 +1,8 @@
 //! The calls whose results a request brings, found while the request passes.
 //!
-//! A request repeats the whole conversation, so it is long: it is looked through as it comes, in
-//! pieces of any size, and nothing of it is kept but short texts at a few keys. What a result is
-//! taken for can only end something early.
+//! A request repeats the whole conversation, so it is long: it is scanned as it comes, in pieces of
+//! any size, and nothing of it is kept but short texts at a few keys. A result that
+//! is read wrongly can only end something early.
 
 use super::encoded::{Decoder, Encoding};
 

@@ -1,6 +1,7 @@
 //! Scripts of sed and awk: whether they are of the kind that only edits and prints.
 //!
-//! Both languages can write files and execute commands. What is not plainly harmless is unknown.
+//! Both languages can write files and execute commands. Anything that is not plainly harmless is
+//! unknown.
 
 /// Whether a script of sed has nothing but substitutions, deletions, prints and the like.
 pub(super) fn sed_only_edits(script: &str) -> bool {

@@ -1,7 +1,7 @@
 //! The file view: carries out the plan's view operations, in order.
 //!
 //! First everything that needs a node on the cage's own tmpfs gets one, before any part of
-//! the host is attached: so nothing is ever created in a tree of the host's. Then mounts are
+//! the host is attached: so nothing is ever created in a tree of the host. Then mounts are
 //! attached, each target opened once as a handle below the new root, following no link.
 
 mod layout;

@@ -1,6 +1,6 @@
 //! A request for a lease in the words of the schema.
 //!
-//! What is asked for may stand for several things: two ports, a directory with all that is in it. A
+//! A request may stand for several things: two ports, a directory with all that is in it. A
 //! rule looks at one thing at a time, so there is a case for each, and others beside them that
 //! only what is forbidden counts in.
 

@@ -1,4 +1,4 @@
-//! What happens to those who still use a lease that ends.
+//! Rules for processes that still use a lease when it ends.
 
 use ironcage_model::Holders;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Converts settings of other sandboxes into a policy file and a report.
 //!
-//! What the other sandbox allowed is the upper bound: where the two do not match, the policy allows less, and the
-//! report says what and why. The import reads the host's tree to resolve paths and patterns. It runs nothing and
-//! writes nothing.
+//! The permissions of the other sandbox are the upper bound: where the two do not match, the policy
+//! allows less, and the report says what and why. The import reads the host's tree to resolve paths
+//! and patterns. It runs nothing and writes nothing.
 
 mod codex;
 mod deny;

@@ -1,4 +1,4 @@
-//! What an applied change does, as those see it who come across it: the host's git, a second user,
+//! Effects of an applied change on others: the host's git, a second user,
 //! and whoever reads the files.
 
 use super::planted::{harmless, landed, put, was_told};

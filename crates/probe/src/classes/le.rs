@@ -1,7 +1,7 @@
 //! Leases: what was open for a while, kept beyond its end; and what belongs to another scope.
 //!
 //! The suite opens a lease on a directory, lets the probe take hold of it, ends it, and only then
-//! puts the secret there and the file back as it was. What is read or written from then on is
+//! puts the secret there and the file back as it was. Any read or write from then on is
 //! through. Uncaged there is no lease, and nothing ends.
 
 use super::{

@@ -1,8 +1,8 @@
 //! Asking for leases: requests that say one thing and mean another, too many of them, and what
-//! is no request at all.
+//! is not a request at all.
 //!
 //! The probe has a lease on a directory, in which it can make whatever it likes, and the socket at
-//! which an agent asks for more. What it wants is a key that no policy gives.
+//! which an agent asks for more. It wants a key that no policy gives.
 
 use super::le::{hear, say};
 use super::{

@@ -1,4 +1,4 @@
-//! What an agent leaves in the workspace for the host to execute or trust, once its user has
+//! Files that an agent leaves in the workspace for the host to execute or trust, once its user has
 //! applied the change: withheld, or applied and told.
 //!
 //! In a sandbox without a copy-on-write workspace what is planted lies there as soon as it is

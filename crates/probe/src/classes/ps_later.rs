@@ -1,4 +1,4 @@
-//! What a run leaves for others to execute: a tool of the host's, or the next run.
+//! Programs that a run leaves for others to execute: a host tool, or the next run.
 
 use super::{
     Attempts, Class, Evidence, Inside, Observation, Oracle, Probe, Setup, Severity, Stage,

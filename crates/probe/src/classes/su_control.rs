@@ -1,4 +1,4 @@
-//! What tells a sandbox what to do: its policy, its control socket, its record.
+//! Attacks on what controls a sandbox: its policy, its control socket, its audit log.
 
 use super::{
     Attempts, Canary, Channel, Class, Inside, Observation, Oracle, Probe, Setup, Severity,

@@ -1,7 +1,7 @@
 //! A report for other readers: CI systems (JUnit), pages in a repository (Markdown), people
 //! without a terminal (one HTML page).
 //!
-//! What a probe says inside comes from a sandbox that may be hostile: it is escaped for its
+//! The output of a probe comes from a sandbox that may be hostile: it is escaped for its
 //! reader, control characters first.
 
 mod html;

@@ -1,4 +1,4 @@
-//! What a sandbox leaves on the stage: processes, mounts, files, queues, cgroups.
+//! Leftovers of a sandbox on the stage: processes, mounts, files, queues, cgroups.
 
 use crate::sampler;
 use crate::stage::{Stage, sweep};

@@ -1,4 +1,4 @@
-//! What lies in the workspace before a run, what is looked at after it, and runs that follow one
+//! Prepares the workspace before a run, examines it afterwards, and starts runs that follow one
 //! another.
 
 use super::Runner;

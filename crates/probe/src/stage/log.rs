@@ -1,4 +1,4 @@
-//! What happened to canaries that can tell.
+//! The log of canaries that can report.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! What sandboxes leave outside the stage's namespaces when their launcher is killed: control
-//! groups, which belong to no namespace.
+//! Removes what sandboxes leave outside the stage's namespaces when their launcher is killed:
+//! control groups, which belong to no namespace.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

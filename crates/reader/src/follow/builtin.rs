@@ -1,4 +1,5 @@
-//! What texts and paths become: methods of strings, `os.path`, `pathlib`, `path` of Node.
+//! Built-in operations on texts and paths: methods of strings, `os.path`, `pathlib`, `path` of
+//! Node.
 
 use super::Program;
 use crate::value::{HOLE, Piece, Value};

@@ -2,7 +2,7 @@
 //!
 //! A child is a cage of its own, with an id, a record and a control socket, whose supervisor is
 //! forked from this one and dies with it. It stands beside its parent as a scope does: in the same
-//! cgroup, with the same ids, on the same workspace. What it may have is read and checked in the
+//! cgroup, with the same ids, on the same workspace. Its policy is read and checked in the
 //! forked process, never here: the text is the agent's.
 //!
 //! [`part`] owns what is known of the children; here the loop forks them and asks other parts.

@@ -1,8 +1,8 @@
 //! The children of one cage: a part of the supervisor. It owns the connections to their supervisors
 //! and what is known of each.
 //!
-//! What a child says is believed no further than a cage within its parent's may be: it counts
-//! against the parent, and opens nothing there.
+//! The messages of a child are believed no further than a cage within its parent's may be: it
+//! counts against the parent, and opens nothing there.
 
 use super::parent_link::{FromChild, InheritedHistory, ToChild};
 use crate::audit_writer::in_short;

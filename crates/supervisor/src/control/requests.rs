@@ -1,4 +1,4 @@
-//! What is done for each request: one arm each.
+//! Handles each request: one arm each.
 
 use crate::RunError;
 use crate::channels::ChannelEvent;

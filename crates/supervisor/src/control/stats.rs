@@ -1,4 +1,4 @@
-//! What a cage uses, from its cgroup or from a look at its processes.
+//! Counts what a cage uses, from its cgroup or from a look at its processes.
 
 use crate::supervise::Supervision;
 use ironcage_backend::Cage;

@@ -1,4 +1,4 @@
-//! What the model says that the agent is about to do: leases that are there before it is done, and
+//! Actions that the model announces for its agent: leases that are there before it is done, and
 //! gone after.
 //!
 //! The egress proxy reads the answers; what comes here is a short list of names. [`part`] owns what

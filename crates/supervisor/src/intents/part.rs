@@ -1,8 +1,8 @@
-//! What the model says that the agent is about to do: a part of the supervisor. It owns the calls
-//! that are under way, the leases that are there for them, and how far the cage is trusted.
+//! Actions that the model announces for its agent: a part of the supervisor. It owns the calls that
+//! are under way, the leases that are there for them, and how far the cage is trusted.
 //!
-//! What comes here is taken as if an attacker had written it. It opens what the ceiling gives at
-//! once, raises a permission request for what it asks about, and nothing else.
+//! It treats every announcement as if an attacker had written it. It opens what the ceiling gives
+//! at once, raises a permission request for what it asks about, and nothing else.
 
 use super::trust::{TrustRecord, differs};
 use crate::effects::Effect;

@@ -1,4 +1,4 @@
-//! What holds a call that would take the home or the workspace away.
+//! Finds what stops a call that would remove the home or the workspace.
 
 use ironcage_plan::{PathStatus, Plan, locate};
 use std::path::Path;

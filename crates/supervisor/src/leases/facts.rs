@@ -1,4 +1,4 @@
-//! What is seen through the descriptor of something that is asked for.
+//! Facts about a requested resource, read through its descriptor.
 
 use ironcage_control::LeaseTarget;
 use ironcage_layers::live::Identity;

@@ -1,5 +1,6 @@
-//! What holds a lease, by its kind: a mount of the mount helper's, a rule, port or secret of the
-//! egress proxy's, a socket proxy, a value of the cgroup's. How each is opened and closed.
+//! The mechanism that holds a lease, by its kind: a mount of the mount helper, a rule, port or
+//! secret of the egress proxy's, a socket proxy, a value of the cgroup's. How each is opened and
+//! closed.
 
 use super::table::Opening;
 use crate::RunError;

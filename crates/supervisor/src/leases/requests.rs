@@ -1,4 +1,4 @@
-//! Who may ask for a lease of the cage's own, and how each is told what came of it: the one way
+//! Requests for leases of the cage, and the replies to each kind of requester: the one way
 //! in, whoever asks.
 
 use super::decision::{RequestFacts, RequestGrant, RequestTarget, decide_request};

@@ -1,6 +1,6 @@
 //! Where the remotes of the workspace's repository lie, by its settings as the host has them.
 //!
-//! They are read as text and never by git: nothing is followed or started. What they say may have
+//! They are read as text and never by git: nothing is followed or started. Their content may have
 //! been written by an attacker, so it names what is asked for, and grants nothing.
 
 use ironcage_files::Links;

@@ -1,7 +1,7 @@
 //! Network denials, told to the person who runs the cage: soon after they happen, and at the end.
 //!
-//! The audit log has each of them. These are coalesced by destination, and only so many are kept:
-//! the agent chooses the names.
+//! The audit log has each of them. These are coalesced by destination, and a bounded number is
+//! kept: the agent chooses the names.
 
 use crate::supervise::Supervision;
 use ironcage_model::{NetworkVerdict, Protocol, Traffic};

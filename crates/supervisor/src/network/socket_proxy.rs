@@ -1,4 +1,4 @@
-//! Unix sockets of the host's, from inside: one of the supervisor's own stands in the cage in
+//! Unix sockets of the host, from inside: one of the supervisor's own stands in the cage in
 //! the place of each. A connection there becomes one to the real socket, which the supervisor
 //! makes with its own name and rights, and the egress proxy carries the bytes and records them.
 

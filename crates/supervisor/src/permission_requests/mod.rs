@@ -1,6 +1,6 @@
 //! Permission requests: what a person has to approve before it is leased.
 //!
-//! What is asked for is held from the request on: a path by its descriptor. What is approved is
+//! The resource is held from the request on: a path by its descriptor. The approval is for
 //! that, and nothing that took its place or its name meanwhile. The same asked again joins the
 //! request that is pending; what was denied is not asked again for a while. There is a bound on how
 //! many are pending, and each expires.

@@ -1,7 +1,7 @@
-//! Who reads the ask socket: a process of its own, forked from the supervisor.
+//! The process that reads the ask socket: one of its own, forked from the supervisor.
 //!
-//! What is written there is the agent's, and the paths that it names lie on file systems that may
-//! hang: both are no matter of the process that holds the cage. The request reader has no way to give
+//! The bytes on it are the agent's, and the paths that it names lie on file systems that may hang:
+//! both are no matter of the process that holds the cage. The request reader has no way to give
 //! anything. It is paced: what comes faster than it reads waits in the socket.
 
 mod messages;

@@ -1,4 +1,4 @@
-//! What somebody in the cage hands to the request reader: bytes, and descriptors beside them.
+//! Input of the request reader from the cage: bytes, and descriptors beside them.
 
 use ironcage_sys::rustix::fs::{FileType, fstat};
 use ironcage_sys::rustix::io::Errno;

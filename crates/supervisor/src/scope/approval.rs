@@ -1,7 +1,7 @@
-//! What the ceiling gives a scope only after asking: the scope's supervisor has a person asked, and
-//! waits for the answer as long as its client is there and wants to.
+//! Approval of what the ceiling gives a scope only after asking: the scope's supervisor has a
+//! person asked, and waits for the answer as long as its client is there and wants to.
 //!
-//! What a person says yes to is the scope's, not the cage's: the question opens nothing itself.
+//! An approved resource is the scope's, not the cage's: the request opens nothing itself.
 
 use super::link::{FromScope, PersonAnswer, ScopeLink, ScopePermissionRequest, ToScope};
 use crate::RunError;

@@ -1,4 +1,4 @@
-//! What a scope's supervisor and the cage's say to each other. The record has one writer, so what
+//! Messages between a scope's supervisor and the cage's. The audit log has one writer, so what
 //! happens in a scope is written by the cage's supervisor, and the scope's waits until it is.
 
 use ironcage_control::{Channel, GrantRequest, Packet};

@@ -1,4 +1,4 @@
-//! What a scope brings to its cage: private data, untrusted content, and ways out.
+//! The taint that a scope brings to its cage: private data, untrusted content, and ways out.
 //!
 //! It is decided in the scope's own supervisor, by what the cage had when it was asked for; here it
 //! is looked at once more by what it has when the scope is made.

@@ -1,4 +1,4 @@
-//! What the containment suite tries from inside a sandbox, as safe functions.
+//! Attempts of the containment suite from inside a sandbox, as safe functions.
 //!
 //! Every function makes one attempt that a hostile program would make and says what the
 //! kernel answered. None of them is used to build a cage. They touch only what the caller

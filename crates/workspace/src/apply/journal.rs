@@ -1,4 +1,4 @@
-//! What an apply is about to do, on disk before it is done: killed at any point, it can be
+//! The journal of an apply, on disk before each step: killed at any point, it can be
 //! taken up again.
 //!
 //! 1. *staging*: new versions are copied into a directory of their own in the real tree. Killed

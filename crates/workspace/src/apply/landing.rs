@@ -1,6 +1,6 @@
 //! Puts staged versions in their places, one rename each.
 //!
-//! The host may change the tree meanwhile. What a rename took out of its place is looked at
+//! The host may change the tree meanwhile. The file that a rename replaced is examined
 //! again afterwards: if it is not what was planned to be replaced, it goes back.
 //!
 //! Where root applies in a tree of another user's, that user can put a directory of somebody else's

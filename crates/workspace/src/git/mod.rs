@@ -1,4 +1,4 @@
-//! What is known of git here: its directories, the index, references, objects and settings.
+//! Knowledge of git: its directories, the index, references, objects and settings.
 //!
 //! All of it is read as files. The host's git is never started on anything of an agent's but what
 //! was checked: it makes the index of a pack that was copied to a directory of ours, and tells

@@ -1,6 +1,6 @@
 //! Objects of git that an agent made: brought over when they are what their names say.
 //!
-//! A loose object is inflated and hashed. A pack is copied aside and its index is made anew by
+//! A loose object is inflated and hashed. A pack is copied aside and its index is made again by
 //! git, from what is in it: an index of the agent's could give a known name to other content.
 
 use crate::content;

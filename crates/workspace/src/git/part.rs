@@ -1,4 +1,4 @@
-//! What a path in a git directory is, and what becomes of it.
+//! The parts of a git directory: what each path is, and what becomes of it.
 
 use super::objects::{self, ObjectFile};
 use std::ffi::OsStr;

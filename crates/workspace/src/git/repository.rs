@@ -1,4 +1,4 @@
-//! What git takes for a repository, by its own rule (`is_git_directory` in git's setup.c).
+//! Recognises repositories by git's own rule (`is_git_directory` in git's setup.c).
 //!
 //! Git looks for a repository in the current directory and in every one above it: first at
 //! `.git`, a directory or a file that points to one, then at the directory itself. It takes a

@@ -1,4 +1,4 @@
-//! What of an agent's index comes over: nothing that the user was not shown.
+//! Applies the part of an agent's index that the user was shown.
 //!
 //! `git commit` commits what the index holds, and `git status` believes what it says of files. So
 //! the agent's index is never taken as it is. Each path has what the user's own index has, what
