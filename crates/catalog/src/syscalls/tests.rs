@@ -194,7 +194,7 @@ fn frequent_calls_have_no_argument_rules() {
 }
 
 #[test]
-fn dangerous_calls_stand_in_no_list() {
+fn dangerous_calls_are_in_no_list() {
     for name in [
         "ptrace",
         "bpf",
