@@ -11,11 +11,12 @@ use std::fs;
 use std::os::fd::OwnedFd;
 
 impl Store {
-    /// Whether a cage runs an image. Only while nothing new can begin to.
-    fn is_used(&self, digest: &Digest, _removing: &OwnedFd) -> Result<bool, ImageError> {
+    /// Claims an image that no cage runs. Until the claim is dropped none can begin to: it waits,
+    /// and then finds the image gone.
+    pub(crate) fn claim_unused(&self, digest: &Digest) -> Result<Option<OwnedFd>, ImageError> {
         let path = self.path("uses", digest);
         let held = Self::lock_file(&path, FlockOperation::NonBlockingLockExclusive)?;
-        Ok(held.is_err())
+        Ok(held.ok())
     }
 
     /// Removes a name, and the image with it if that was its last.
@@ -23,7 +24,7 @@ impl Store {
     /// # Errors
     /// If there is no such image, or a cage uses it.
     pub fn remove(&self, name: &str) -> Result<Pruned, ImageError> {
-        let lock = self.removing()?;
+        let _lock = self.removing()?;
         let image = self.image(name)?;
         let full = name.parse::<Reference>().map(|name| name.to_string());
         let others = full.as_ref().is_ok_and(|full| {
@@ -34,9 +35,9 @@ impl Store {
             fs::remove_file(&path).doing("remove", path)?;
             return Ok(Pruned::default());
         }
-        if self.is_used(&image.digest, &lock)? {
+        let Some(_claim) = self.claim_unused(&image.digest)? else {
             return Err(ImageError::InUse { name: image.name() });
-        }
+        };
         let mut pruned = self.remove_image(&image)?;
         self.collect(&mut pruned)?;
         Ok(pruned)
@@ -61,11 +62,16 @@ impl Store {
     /// # Errors
     /// If something cannot be removed.
     pub fn prune(&self, all: bool) -> Result<Pruned, ImageError> {
-        let lock = self.removing()?;
+        let _lock = self.removing()?;
         let mut pruned = Pruned::default();
+        // Held until everything is removed that the images had.
+        let mut claims = Vec::new();
         for image in self.images()? {
-            let goes = all || image.names.is_empty();
-            if goes && !self.is_used(&image.digest, &lock)? {
+            if !all && !image.names.is_empty() {
+                continue;
+            }
+            if let Some(claim) = self.claim_unused(&image.digest)? {
+                claims.push(claim);
                 pruned.images.extend(self.remove_image(&image)?.images);
             }
         }

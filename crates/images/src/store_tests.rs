@@ -272,3 +272,69 @@ fn layers_are_joined_with_their_deletions() {
         assert!(root.join("etc").join(covered).is_file(), "{covered}");
     }
 }
+
+#[test]
+fn a_claim_for_removal_holds_off_cages_until_it_is_dropped() {
+    let stage = Stage::new();
+    let image = stage
+        .load(&saved(&two_layers(), "app:1"))
+        .unwrap()
+        .remove(0);
+    let claim = stage.store.claim_unused(&image.digest).unwrap().unwrap();
+    let uses = stage.store.path("uses", &image.digest);
+    let try_to_use = || {
+        let shared = FlockOperation::NonBlockingLockShared;
+        Store::lock_file(&uses, shared).unwrap().is_ok()
+    };
+    assert!(!try_to_use(), "a cage could begin to use it");
+    drop(claim);
+    assert!(try_to_use());
+    let used = stage.store.use_image(&image).unwrap();
+    assert!(stage.store.claim_unused(&image.digest).unwrap().is_none());
+    drop(used);
+}
+
+#[test]
+fn a_cage_gets_an_image_whole_or_not_at_all_while_it_is_removed() {
+    let archive = saved(&two_layers(), "app:1");
+    for _ in 0..10 {
+        let stage = Stage::new();
+        let image = stage.load(&archive).unwrap().remove(0);
+        let root = stage.store.root(&image);
+        std::thread::scope(|scope| {
+            let removing = scope.spawn(|| stage.store.prune(true).map(|pruned| pruned.images));
+            let held = stage.store.use_image(&image);
+            let removed = removing.join().unwrap().unwrap();
+            // Whoever was first, the other knows.
+            assert_eq!(held.is_ok(), removed.is_empty());
+            assert_eq!(held.is_ok(), root.join("bin/sh").exists());
+        });
+    }
+}
+
+#[test]
+fn a_directory_that_replaces_what_is_below_shows_nothing_of_it() {
+    let lower = tar(&[("bin/sh", "shell"), ("d/secret", "old"), ("d/e/f", "old")]);
+    // A deletion, and then a directory: by its own entry, by a file in it, and before it.
+    let uppers: [&[(&str, &str)]; 4] = [
+        &[(".wh.d", ""), ("d/new", "x")],
+        &[("d/new", "x"), (".wh.d", "")],
+        &[(".wh.d", ""), ("d/e/new", "x"), ("d/new", "x")],
+        &[("d/.wh..wh..opq", ""), ("d/new", "x")],
+    ];
+    for upper in uppers {
+        let stage = Stage::new();
+        let layers = [lower.clone(), tar(upper)];
+        let image = stage.load(&saved(&layers, "app:1")).unwrap().remove(0);
+        let root = stage.store.root(&image);
+        assert!(root.join("d/new").exists(), "{upper:?}");
+        assert!(!root.join("d/secret").exists(), "{upper:?}");
+        assert!(!root.join("d/e/f").exists(), "{upper:?}");
+    }
+    // Without a deletion the two are one.
+    let stage = Stage::new();
+    let layers = [lower, tar(&[("d/new", "x")])];
+    let image = stage.load(&saved(&layers, "app:1")).unwrap().remove(0);
+    let root = stage.store.root(&image);
+    assert!(root.join("d/new").exists() && root.join("d/secret").exists());
+}

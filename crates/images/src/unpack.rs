@@ -19,6 +19,7 @@ use ironcage_sys::rustix::fs::{
 use ironcage_sys::rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,6 +34,10 @@ pub(crate) const OPAQUE_MARK: &str = "user.overlay.opaque";
 const MIB: u64 = 1024 * 1024;
 /// The padding of a last file and two empty blocks.
 const END: u64 = 3 * 512;
+
+/// What may follow the end of an archive. Tools fill up a record of some kilobytes; a sparse file
+/// of terabytes costs nothing to make, and would be read to its end.
+const MAX_PADDING: u64 = 64 * MIB;
 
 /// Headers, long names and attributes of one entry. Linux has attributes of up to 64 KiB.
 const MAX_HEADERS: u64 = MIB;
@@ -172,7 +177,12 @@ pub(crate) fn unpack(
     // A layer that was cut at the limit fails as an archive; the limit is the reason to name.
     if reader.read <= most {
         result?;
-        io::copy(&mut reader, &mut io::sink()).doing("read", "the layer")?;
+        let mut rest = (&mut reader).take(MAX_PADDING + 1);
+        if io::copy(&mut rest, &mut io::sink()).doing("read", "the layer")? > MAX_PADDING {
+            return Err(ImageError::TooLarge {
+                limit: format!("{} MiB after the end of the archive", MAX_PADDING / MIB),
+            });
+        }
     }
     if reader.read > most {
         return Err(too_large(most));
@@ -227,6 +237,22 @@ fn below(entry: &Path) -> Result<Option<PathBuf>, ImageError> {
         }
     }
     Ok((!clean.as_os_str().is_empty()).then_some(clean))
+}
+
+/// What has a name in a directory, if anything has.
+fn kind_of(directory: BorrowedFd<'_>, name: &OsStr) -> Option<FileType> {
+    let found = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    Some(FileType::from_raw_mode(found.st_mode))
+}
+
+/// Whether a name is marked as deleted; no other device is in a layer.
+fn is_deletion(directory: BorrowedFd<'_>, name: &OsStr) -> bool {
+    kind_of(directory, name) == Some(FileType::CharacterDevice)
+}
+
+/// Marks a directory: what lower layers have in it does not show.
+fn hide_lower(directory: BorrowedFd<'_>) -> Result<(), Errno> {
+    fsetxattr(directory, OPAQUE_MARK, b"y", XattrFlags::empty())
 }
 
 fn too_large(most: u64) -> ImageError {
@@ -357,7 +383,7 @@ impl Unpacking<'_> {
             )
         };
         match open(path) {
-            Err(Errno::NOENT) => {}
+            Err(Errno::NOENT | Errno::NOTDIR) => {}
             other => return other.doing("open", path),
         }
         let mut directory = open(Path::new("")).doing("open", path)?;
@@ -371,6 +397,10 @@ impl Unpacking<'_> {
                         .doing("create", &so_far)?;
                     open(&so_far).doing("open", &so_far)?
                 }
+                Err(Errno::NOTDIR) if is_deletion(directory.as_fd(), part.as_os_str()) => {
+                    self.replace_by_directory(&so_far, directory.as_fd(), part.as_os_str(), 0o755)?;
+                    open(&so_far).doing("open", &so_far)?
+                }
                 Err(error) => return Err(error).doing("open", &so_far),
             };
         }
@@ -382,7 +412,7 @@ impl Unpacking<'_> {
         &self,
         name: &Path,
         directory: BorrowedFd<'_>,
-        file_name: &std::ffi::OsStr,
+        file_name: &OsStr,
     ) -> Result<(), ImageError> {
         match unlinkat(directory, file_name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -397,6 +427,22 @@ impl Unpacking<'_> {
         }
     }
 
+    /// Puts a directory in the place of a deletion, a file or a link of this layer. What lower
+    /// layers have there was hidden by it, and stays hidden.
+    fn replace_by_directory(
+        &self,
+        path: &Path,
+        directory: BorrowedFd<'_>,
+        file_name: &OsStr,
+        mode: u32,
+    ) -> Result<(), ImageError> {
+        self.clear(path, directory, file_name)?;
+        mkdirat(directory, file_name, Mode::from(mode)).doing("create", path)?;
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let made = openat(directory, file_name, flags, Mode::empty()).doing("open", path)?;
+        hide_lower(made.as_fd()).doing("mark", path)
+    }
+
     fn deletion(
         &self,
         name: &Path,
@@ -405,8 +451,7 @@ impl Unpacking<'_> {
         deleted: &[u8],
     ) -> Result<(), ImageError> {
         if file_name == OPAQUE {
-            return fsetxattr(directory, OPAQUE_MARK, b"y", XattrFlags::empty())
-                .doing("mark", name);
+            return hide_lower(directory).doing("mark", name);
         }
         if deleted.is_empty()
             || [&b"."[..], b".."].contains(&deleted)
@@ -414,8 +459,18 @@ impl Unpacking<'_> {
         {
             return Err(refused(name, "it deletes nothing that can have a name"));
         }
-        let deleted = std::ffi::OsStr::from_bytes(deleted);
-        self.clear(name, directory, deleted)?;
+        let deleted = OsStr::from_bytes(deleted);
+        // A deletion is of what lower layers have, whatever the order of entries in this one.
+        match kind_of(directory, deleted) {
+            None => {}
+            Some(FileType::Directory) => {
+                let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let own = openat(directory, deleted, flags, Mode::empty()).doing("open", name)?;
+                return hide_lower(own.as_fd()).doing("mark", name);
+            }
+            // It hides what is below it already.
+            Some(_) => return Ok(()),
+        }
         // Device 0:0 is overlayfs's mark of a deletion; making it needs no privilege.
         mknodat(
             directory,
@@ -440,11 +495,8 @@ impl Unpacking<'_> {
         match mkdirat(directory, file_name, Mode::from(0o700)) {
             Ok(()) => {}
             Err(Errno::EXIST) => {
-                let found = statat(directory, file_name, AtFlags::SYMLINK_NOFOLLOW)
-                    .doing("look at", path)?;
-                if FileType::from_raw_mode(found.st_mode) != FileType::Directory {
-                    self.clear(path, directory, file_name)?;
-                    mkdirat(directory, file_name, Mode::from(0o700)).doing("create", path)?;
+                if kind_of(directory, file_name) != Some(FileType::Directory) {
+                    self.replace_by_directory(path, directory, file_name, 0o700)?;
                 }
             }
             Err(error) => return Err(error).doing("create", path),
@@ -463,7 +515,7 @@ impl Unpacking<'_> {
         &mut self,
         entry: &mut Entry<'_, R>,
         name: &Path,
-        (directory, file_name): (BorrowedFd<'_>, &std::ffi::OsStr),
+        (directory, file_name): (BorrowedFd<'_>, &OsStr),
         mode: u32,
         seconds: u64,
     ) -> Result<(), ImageError> {

@@ -209,6 +209,47 @@ fn deletions_become_marks_of_overlayfs() {
 }
 
 #[test]
+fn a_directory_after_a_deletion_hides_what_is_below_and_a_file_stays() {
+    let is_opaque = |stage: &Stage, name: &str| {
+        let directory = File::open(stage.layer.join(name)).unwrap();
+        let mut value = [0_u8; 8];
+        ironcage_sys::rustix::fs::fgetxattr(&directory, OPAQUE_MARK, value.as_mut_slice()).is_ok()
+    };
+    for layer in [
+        Layer::new().file(".wh.d", "").directory("d"),
+        Layer::new().directory("d").file(".wh.d", ""),
+        Layer::new().file("d", "").directory("d"),
+        Layer::new().file(".wh.d", "").file("d/e/f", "x"),
+    ] {
+        let stage = Stage::new();
+        stage.unpack(&layer.bytes()).unwrap();
+        assert!(is_opaque(&stage, "d"));
+    }
+    let stage = Stage::new();
+    let layer = Layer::new()
+        .directory("d")
+        .file("own", "x")
+        .file(".wh.own", "");
+    stage.unpack(&layer.bytes()).unwrap();
+    assert!(!is_opaque(&stage, "d"));
+    assert_eq!(stage.read("own"), "x");
+}
+
+#[test]
+fn an_archive_that_goes_on_after_its_end_is_refused_and_padding_is_not() {
+    let padded = |padding: u64| {
+        let stage = Stage::new();
+        let into = File::open(&stage.layer).unwrap();
+        let archive = Layer::new().file("a", "x").bytes();
+        let archive = archive.as_slice().chain(io::repeat(0).take(padding));
+        unpack(archive, into.as_fd(), Limits::default(), u64::MAX).map(|(_, notes)| notes.entries)
+    };
+    assert_eq!(padded(10 * 1024).unwrap(), 1);
+    let endless = padded(u64::MAX / 2).unwrap_err();
+    assert!(matches!(endless, ImageError::TooLarge { .. }), "{endless}");
+}
+
+#[test]
 fn devices_are_skipped_and_counted() {
     let stage = Stage::new();
     let layer = Layer::new()
