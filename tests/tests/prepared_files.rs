@@ -156,6 +156,66 @@ both! {
         stage.write(&file, "[files]\nhide = [\"**/.env\"]\n");
         ironcage(stage, &["run", "-q", "--policy", &shown, "--", "true"]).ok();
     }
+
+    fn secrets_and_keys_that_are_no_files_are_refused_at_once(stage) {
+        let file = stage.project().join("token");
+        let secret = format!("TOKEN=file:{}@api.test", file.display());
+        let keys = format!(
+            "[network]\nallow = [\"api.test\"]\n[network.aws]\nhosts = [\"api.test\"]\nfrom = \"file:{}\"\n",
+            file.display()
+        );
+        let policy = stage.home().join("keys.toml");
+        stage.write(&policy, keys);
+        let policy = policy.display().to_string();
+        let commands: [&[&str]; 2] = [
+            &["run", "-q", "--allow-host", "api.test", "--secret", &secret, "--", "true"],
+            &["run", "-q", "--policy", &policy, "--", "true"],
+        ];
+        for trap in TRAPS {
+            set(stage, &file, trap);
+            for command in commands {
+                let ran = ironcage(stage, command);
+                assert!(ran.code() != 0, "{trap:?} {command:?}");
+                assert!(ran.stderr.contains("token"), "{trap:?} {command:?}: {}", ran.stderr);
+            }
+        }
+        clear(&file);
+        stage.write(&file, "a-value-of-some-length\n");
+        ironcage(stage, commands[0]).ok();
+        stage.write(&file, r#"{"Version":1,"AccessKeyId":"AKIDEXAMPLE","SecretAccessKey":"a-key-of-some-length"}"#);
+        ironcage(stage, commands[1]).ok();
+    }
+
+    fn other_files_that_are_read_before_a_cage_are_never_waited_for(stage) {
+        // Each is read by some command; whatever is said of it, the command ends.
+        let home = stage.home();
+        let config = stage.base().join("config/ironcage");
+        stage.mkdir(home.join(".ssh"));
+        stage.mkdir(&config);
+        stage.mkdir(config.join("profiles"));
+        let archive = stage.project().join("image.tar").display().to_string();
+        let base = stage.project().join("base.toml");
+        let policy = stage.project().join("own.toml");
+        stage.write(&policy, "extends = \"./base.toml\"\n");
+        let policy = policy.display().to_string();
+        let run: &[&str] = &["run", "-q", "--", "true"];
+        let cases: [(PathBuf, &[&str]); 6] = [
+            (home.join(".ssh/known_hosts"), run),
+            (home.join(".ssh/config"), run),
+            (config.join("config.toml"), run),
+            (config.join("profiles/mine.toml"), &["run", "-q", "--profile", "mine", "--", "true"]),
+            (stage.project().join("image.tar"), &["image", "load", &archive]),
+            (base, &["run", "-q", "--policy", &policy, "--", "true"]),
+        ];
+        for (path, command) in &cases {
+            for trap in TRAPS {
+                set(stage, path, trap);
+                ironcage(stage, command);
+            }
+            clear(path);
+        }
+        ironcage(stage, run).ok();
+    }
 }
 
 /// Devices are for root to make.

@@ -3,7 +3,6 @@
 use super::store::{LONGEST, SHORTEST};
 use serde::{Deserialize, Serialize};
 use std::io;
-use std::path::PathBuf;
 use std::process::ExitStatus;
 
 /// Why the value of a secret cannot be used.
@@ -11,8 +10,8 @@ use std::process::ExitStatus;
 pub(crate) enum SecretError {
     #[error("there is no variable {0} in your environment")]
     NoVariable(String),
-    #[error("{}", .path.display())]
-    File { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    File(#[from] ironcage_files::ReadError),
     #[error("cannot run its command")]
     Command(#[source] io::Error),
     #[error("its command ended with {0}")]

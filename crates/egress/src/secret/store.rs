@@ -4,6 +4,7 @@ use super::error::SecretError;
 use super::login::Login;
 use super::redact::InjectedValues;
 use crate::order::SecretUses;
+use ironcage_files::Links;
 use ironcage_model::{
     AwsRule, HostName, HostRule, Reason, SecretPlace, SecretSource, StartCode, in_full,
 };
@@ -21,6 +22,8 @@ use zeroize::{Zeroize as _, Zeroizing};
 /// A shorter value could not be told from other text, a longer one is none.
 pub(super) const SHORTEST: usize = 8;
 pub(super) const LONGEST: usize = 8192;
+/// Longest file that a value is read from: keys of AWS are a document with three of them.
+const LONGEST_FILE: u64 = 64 * 1024;
 /// Bytes of bodies that are held at once while they are looked at, all connections together.
 const HELD: usize = 16 << 20;
 
@@ -250,10 +253,8 @@ fn read(from: &SecretSource) -> Result<Zeroizing<Vec<u8>>, SecretError> {
         SecretSource::Env(name) => std::env::var_os(name)
             .ok_or_else(|| SecretError::NoVariable(name.clone()))?
             .into_vec(),
-        SecretSource::File(path) => std::fs::read(path).map_err(|source| SecretError::File {
-            path: path.clone(),
-            source,
-        })?,
+        // The user's own, who may keep it behind a link; an agent may have put a FIFO there.
+        SecretSource::File(path) => ironcage_files::read(path, LONGEST_FILE, Links::Follow)?,
         SecretSource::Command(command) => {
             let ran = said_by(Command::new("/bin/sh").args(["-c", command]))
                 .map_err(SecretError::Command)?;

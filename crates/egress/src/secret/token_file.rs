@@ -142,9 +142,13 @@ impl TokenFile {
         };
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = openat(&self.directory, &self.name, flags, Mode::empty());
-        let file = file.map_err(|error| wrong(error.into()))?;
+        let file = File::from(file.map_err(|error| wrong(error.into()))?);
+        // A FIFO is empty, a device endless: neither is a login that somebody wrote.
+        if !file.metadata().map_err(wrong)?.is_file() {
+            return Err(wrong(io::Error::other("expected a regular file")));
+        }
         let mut bytes = Zeroizing::new(Vec::new());
-        let read = File::from(file).take(LONGEST).read_to_end(&mut bytes);
+        let read = file.take(LONGEST).read_to_end(&mut bytes);
         read.map_err(wrong)?;
         // Not with the error, which may hold a part of it.
         serde_json::from_slice(&bytes).map_err(|_| LoginError::FileNotJson)
