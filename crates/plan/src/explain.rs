@@ -9,6 +9,10 @@ use ironcage_model::{Extent, Printable, Span};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 
+/// Which values the egress proxy does not mask in answers.
+pub const UNCOVERED_VALUES: &str = "in answers, values of 16 bytes or more are covered; shorter ones are not, \
+     nor a value that takes more than 4 KiB as the answer writes it";
+
 /// How much is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detail {
@@ -230,10 +234,6 @@ fn network(plan: &Plan, out: &mut String) -> fmt::Result {
             let from = Printable::new(&from);
             write!(line, "{} from {from} for {}", rule.name, hosts.join(", "))
         })?;
-        writeln!(
-            out,
-            "  in answers, values of 16 bytes or more are covered; shorter ones are not"
-        )?;
     }
     if let Some(keys) = &network.aws {
         let title =
@@ -269,6 +269,9 @@ fn network(plan: &Plan, out: &mut String) -> fmt::Result {
                 rule.token_server
             )
         })?;
+    }
+    if network.has_secrets() {
+        writeln!(out, "  {UNCOVERED_VALUES}")?;
     }
     if !network.host_ports.is_empty() {
         let title = "network: the host's own loopback, as host.ironcage";

@@ -47,7 +47,7 @@ mod workspace;
 pub use bind::{BindError, Bindings, BoundPlan, ChangeBinding, FileBinding};
 pub use bounds::amounts;
 pub use error::{NoBundle, NoCapability, NoOverlay, NoSocket, PlanError};
-pub use explain::{Detail, explain};
+pub use explain::{Detail, UNCOVERED_VALUES, explain};
 pub use filter::proxy as proxy_filter;
 pub use identity::git::{GitSetting, git_settings};
 pub use isolation::enforcement;

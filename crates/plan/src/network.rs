@@ -151,6 +151,11 @@ pub struct Network {
 }
 
 impl Network {
+    /// Whether the proxy holds something that the cage does not.
+    pub fn has_secrets(&self) -> bool {
+        !(self.secrets.is_empty() && self.logins.is_empty()) || self.aws.is_some()
+    }
+
     /// Whether TLS of some host is opened, for which the cage has an authority of its own.
     pub fn opens_tls(&self) -> bool {
         self.needs_authority()

@@ -467,7 +467,8 @@ fn a_plan_with_a_secret_says_which_values_are_covered() {
         let plan = make(&policy_of("coding-agent", flags), &wanted, &host, &tree).unwrap();
         explain(&plan, Detail::Full)
     };
-    let says = "values of 16 bytes or more are covered; shorter ones are not";
+    let says = ironcage_plan::UNCOVERED_VALUES;
+    assert!(says.contains("16 bytes") && says.contains("4 KiB"));
     assert!(explained(vec!["TOKEN@api.example.com".into()]).contains(says));
     assert!(!explained(Vec::new()).contains(says));
 }

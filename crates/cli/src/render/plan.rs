@@ -4,7 +4,7 @@ use crate::cage_flags::PlannedCage;
 use crate::error::CommandResult;
 use crate::output::{print, size};
 use ironcage_model::{Enforcement, Mark, Printable};
-use ironcage_plan::Plan;
+use ironcage_plan::{Network, Plan, UNCOVERED_VALUES};
 use ironcage_policy::Policy;
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -40,6 +40,9 @@ pub(crate) fn summarize(prepared: &PlannedCage) -> CommandResult {
         writeln!(out, "on request   {}", leases(plan))?;
         writeln!(out, "limits       {}", limits(plan))?;
         writeln!(out, "layers       {}", layers(plan))?;
+        if plan.network.as_ref().is_some_and(Network::has_secrets) {
+            writeln!(out, "note         {UNCOVERED_VALUES}")?;
+        }
         for note in &plan.notes {
             writeln!(out, "note         {}", Printable::new(note))?;
         }
@@ -96,7 +99,8 @@ fn network(plan: &Plan) -> String {
     }
     let secrets = network.secrets.len() + network.logins.len() + usize::from(network.aws.is_some());
     if secrets > 0 {
-        parts.push(format!("{secrets} secrets that the cage does not hold"));
+        let noun = if secrets == 1 { "secret" } else { "secrets" };
+        parts.push(format!("{secrets} {noun} that the cage does not hold"));
     }
     parts.join("; ")
 }
