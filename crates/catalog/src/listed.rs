@@ -131,10 +131,18 @@ impl Executed {
     }
 }
 
+/// Without the dots and spaces that FAT and NTFS do not keep at the end of a name: `.envrc.` is
+/// `.envrc` there. A name of nothing else stays.
+fn kept_of(name: &OsStr) -> &[u8] {
+    let name = name.as_bytes();
+    let end = name.iter().rposition(|byte| !matches!(byte, b'.' | b' '));
+    end.map_or(name, |end| &name[..=end])
+}
+
 /// Whether a name is as a pattern with at most one star says, without regard to case: the
 /// workspace may lie, or be copied to, where case does not count.
 pub fn is_like(pattern: &str, name: &OsStr) -> bool {
-    let name = name.as_bytes();
+    let name = kept_of(name);
     let same = |a: &str, b: &[u8]| a.as_bytes().eq_ignore_ascii_case(b);
     match pattern.split_once('*') {
         None => same(pattern, name),
@@ -148,10 +156,9 @@ pub fn is_like(pattern: &str, name: &OsStr) -> bool {
 
 /// What the host would execute or trust in a change, wherever it lies.
 pub mod executed {
-    use super::{Class, Executed, Listed, is_like};
+    use super::{Class, Executed, Listed, is_like, kept_of};
     use std::collections::{BTreeSet, HashMap};
     use std::ffi::OsStr;
-    use std::os::unix::ffi::OsStrExt as _;
     use std::sync::LazyLock;
 
     include!(concat!(env!("OUT_DIR"), "/executed.rs"));
@@ -184,7 +191,7 @@ pub mod executed {
     pub fn found_in(parts: &[&OsStr]) -> Vec<(&'static Executed, usize)> {
         let mut candidates: BTreeSet<usize> = BTreeSet::new();
         for part in parts {
-            let key = part.as_bytes().to_ascii_lowercase();
+            let key = kept_of(part).to_ascii_lowercase();
             candidates.extend(BY_FIRST_PART.exact.get(&key).into_iter().flatten());
             let starred = BY_FIRST_PART.starred.iter();
             candidates.extend(starred.filter(|place| is_like(NAMES[**place].path, part)));

@@ -10,6 +10,7 @@ use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 
@@ -50,6 +51,7 @@ pub(crate) fn annotate(change: &Change, entries: &mut [Entry]) {
             notes.extend(by_mode(entry, &layer.real, umask));
         } else {
             notes.extend(by_name(&entry.path, entry.after.as_ref()));
+            notes.extend(by_git_name(entry));
             notes.extend(by_mode(entry, &layer.real, umask));
             if let Some(after) = &entry.after {
                 by_shape(entry, after, &layer.real, &host, &mut notes);
@@ -59,16 +61,15 @@ pub(crate) fn annotate(change: &Change, entries: &mut [Entry]) {
                 if let Some(repository) = made.repository_of(entry, &layer.real) {
                     notes.extend(shape("bare-repository", repository));
                 }
-            } else if entry.path.file_name() == Some(OsStr::new(".git")) {
-                notes.extend(shape("repository-removed", entry.path.clone()));
             }
         }
         entry.notes = notes;
     }
 }
 
-/// What the change itself has of the names that make a directory something special.
-struct PackageMarkers(BTreeSet<(usize, PathBuf)>);
+/// What the change itself has of the names that make a directory something special. Paths are in
+/// lower case: where case does not count, `head` makes a repository as `HEAD` does.
+struct PackageMarkers(BTreeSet<(usize, Vec<u8>)>);
 
 impl PackageMarkers {
     const NAMES: [&'static str; 2] = ["pyvenv.cfg", "conda-meta"];
@@ -77,19 +78,21 @@ impl PackageMarkers {
         let special = entries.iter().filter(|entry| {
             let name = entry.path.file_name().unwrap_or_default();
             let mut special = PackageMarkers::NAMES.iter().chain(&git::MAKERS);
-            entry.after.is_some() && special.any(|special| name == *special)
+            entry.after.is_some() && special.any(|special| is_like(special, name))
         });
-        PackageMarkers(
-            special
-                .map(|entry| (entry.layer, entry.path.clone()))
-                .collect(),
-        )
+        let folded = special.map(|entry| (entry.layer, PackageMarkers::folded(&entry.path)));
+        PackageMarkers(folded.collect())
+    }
+
+    fn folded(path: &Path) -> Vec<u8> {
+        path.as_os_str().as_bytes().to_ascii_lowercase()
     }
 
     /// Whether a directory has a name in it, by the change or really.
     fn has(&self, layer: usize, directory: &Path, name: &str, real: &Path) -> bool {
         let path = directory.join(name);
-        self.0.contains(&(layer, path.clone())) || real.join(path).symlink_metadata().is_ok()
+        let folded = PackageMarkers::folded(&path);
+        self.0.contains(&(layer, folded)) || real.join(path).symlink_metadata().is_ok()
     }
 
     /// The directory that git would take for a repository and that an entry changes.
@@ -203,6 +206,20 @@ pub(crate) fn by_name(path: &Path, node: Option<&Node>) -> Vec<Note> {
         .collect()
 }
 
+/// What is a git directory, or lies in one, where its name is not `.git` itself: on a file system
+/// without regard to case, `.GIT/config` is the real one. A directory that is really called `.git`
+/// is read by the rules of git.
+fn by_git_name(entry: &Entry) -> Option<Note> {
+    let parts: Vec<&OsStr> = entry.path.components().map(Component::as_os_str).collect();
+    let at = parts.iter().position(|part| git::is_git_name(part))?;
+    let (last, root) = (at + 1 == parts.len(), parts[..=at].iter().collect());
+    match &entry.after {
+        None if last => shape("repository-removed", root),
+        Some(node) if last && node.kind == Kind::Directory && parts[at] == ".git" => None,
+        _ => shape("git-pointer", root),
+    }
+}
+
 fn by_mode(entry: &Entry, real: &Path, umask: Umask) -> Vec<Note> {
     let Some(after) = &entry.after else {
         return Vec::new();
@@ -243,9 +260,6 @@ fn by_shape(entry: &Entry, after: &Node, real: &Path, host: &HostPath, notes: &m
     let root = || entry.path.clone();
     let name = entry.path.file_name().unwrap_or_default();
     let is_program = is_program(after);
-    if is_like(".git", name) && (after.kind != Kind::Directory || name != ".git") {
-        notes.extend(shape("git-pointer", root()));
-    }
     if after.kind == Kind::Pipe {
         notes.extend(shape("pipe", root()));
     }

@@ -4,7 +4,7 @@
 mod bed;
 
 use bed::Bed;
-use ironcage_workspace::{Change, Roots, Selection, Status, differences, unified};
+use ironcage_workspace::{ApplyOptions, Change, Roots, Selection, Status, differences, unified};
 use std::path::{Path, PathBuf};
 
 fn statuses(change: &Change) -> Vec<(String, Status)> {
@@ -245,4 +245,46 @@ fn what_the_host_changed_meanwhile_is_a_conflict() {
         .collect();
     conflicts.sort();
     assert_eq!(conflicts, ["away", "both", "gone"]);
+}
+
+/// No file system of the test machine folds case. A directory `.GIT` that exists looks to an apply
+/// as the real `.git` does where case does not count.
+#[test]
+fn names_that_are_others_where_case_does_not_count_are_withheld() {
+    let bed = Bed::new();
+    bed.host("git init -q; mkdir .GIT git~1; touch .GIT/config; mkdir -p sub/.Git/hooks");
+    let change = bed.changed_by(
+        "echo '[core]' >.GIT/config; echo x >git~1/config; echo x >sub/.Git/hooks/pre-commit; \
+         mkdir -p bare/Objects bare/REFS; echo 'ref: refs/heads/x' >bare/head; echo '[core]' >bare/CONFIG; \
+         mkdir -p env/BIN; touch env/PyVenv.cfg; echo x >env/BIN/python3; chmod +x env/BIN/python3; \
+         echo x >.Envrc.; mkdir plain; echo x >plain/head; echo x >plain/Config; echo x >gitx",
+    );
+    let applied = bed
+        .store
+        .apply(&change, &Selection::everything(), &ApplyOptions::default())
+        .expect("applied");
+    let mut held: Vec<String> = applied
+        .held
+        .iter()
+        .map(|told| told.path.display().to_string())
+        .collect();
+    held.sort();
+    held.dedup();
+    for path in [".GIT", "git~1", "sub/.Git", "bare", "env", ".Envrc."] {
+        let is_held = held.iter().any(|held| Path::new(held).starts_with(path));
+        assert!(is_held, "{path} not in {held:?}");
+    }
+    assert_eq!(bed.read(".GIT/config").as_deref(), Some(""));
+    for path in [
+        "git~1/config",
+        "sub/.Git/hooks/pre-commit",
+        "bare/CONFIG",
+        "env/BIN/python3",
+        ".Envrc.",
+    ] {
+        assert!(bed.read(path).is_none(), "{path} was applied");
+    }
+    for path in ["plain/head", "plain/Config", "gitx"] {
+        assert!(bed.read(path).is_some(), "{path} was withheld: {held:?}");
+    }
 }

@@ -1,9 +1,10 @@
 //! The index of a repository: read, checked and written.
 
+use super::repository::is_git_name;
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::ops::Bound;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
@@ -351,8 +352,9 @@ fn of_either_format(index: &[u8]) -> Option<Index> {
 
 fn is_plain(path: &[u8]) -> bool {
     path.split(|byte| *byte == b'/').all(|part| {
-        let lower = part.to_ascii_lowercase();
-        !matches!(&*lower, b"" | b"." | b".." | b".git") && !lower.starts_with(b"git~")
+        !matches!(part, b"" | b"." | b"..")
+            && !part.to_ascii_lowercase().starts_with(b"git~")
+            && !is_git_name(OsStr::from_bytes(part))
     })
 }
 

@@ -30,7 +30,9 @@ pub(crate) use named::named_places;
 pub use named::{NamedPlace, places_git_obeys};
 pub(crate) use part::{Part, UNFINISHED, sort};
 pub(crate) use plumbing::Plumbing;
-pub(crate) use repository::{MAKERS, around as repository_around, is_real_path as is_repository};
+pub(crate) use repository::{
+    MAKERS, around as repository_around, is_git_name, is_real_path as is_repository,
+};
 
 /// Whether two index files stage the same, whatever they know of the files' times. `false` for
 /// one that is not read.

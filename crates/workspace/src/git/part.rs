@@ -189,17 +189,20 @@ fn rule(name: &str) -> Option<&'static Rule> {
     found.map(|(_, rule)| rule)
 }
 
-/// Whether git would read something of this name in a git directory.
+/// Whether git would read something of this name in a git directory, where case counts or not.
 pub(crate) fn is_name(name: &OsStr) -> bool {
-    name.to_str().is_some_and(|name| rule(name).is_some())
+    RULES
+        .iter()
+        .any(|(listed, _)| ironcage_catalog::is_like(listed, name))
 }
 
 /// Why a reference stays aside, by whatever way it is named, if it does.
 pub(crate) fn withheld_reference(name: &str) -> Option<&'static str> {
-    let below = name.strip_prefix("refs/replace");
-    below
-        .filter(|rest| rest.is_empty() || rest.starts_with('/'))
-        .map(|_| REPLACES)
+    const PLACE: &str = "refs/replace";
+    let (place, rest) = name.split_at_checked(PLACE.len())?;
+    // Case may not count where the repository lies.
+    let is_below = rest.is_empty() || rest.starts_with('/');
+    (place.eq_ignore_ascii_case(PLACE) && is_below).then_some(REPLACES)
 }
 
 /// Sorts a path below a git directory. `own` is the worktree's part of a common directory;

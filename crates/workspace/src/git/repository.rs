@@ -13,6 +13,18 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
 
+/// Whether a name leads to `.git` on some file system, as git's own `is_ntfs_dotgit` and
+/// `is_hfs_dotgit` have it: case may not count, FAT and NTFS drop dots and spaces at the end and
+/// have short names, HFS+ does not see some characters.
+pub(crate) fn is_git_name(name: &OsStr) -> bool {
+    let unseen = |c: char| matches!(c, '\u{200c}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{206a}'..='\u{206f}' | '\u{feff}');
+    let name: String = name.to_string_lossy().replace(unseen, "");
+    let name = name.trim_end_matches(['.', ' ']).to_ascii_lowercase();
+    let short = name.strip_prefix("git~");
+    let is_number = |rest: &str| rest.bytes().all(|byte| byte.is_ascii_digit());
+    name == ".git" || short.is_some_and(is_number)
+}
+
 /// The names that make a directory a repository.
 pub(crate) const MAKERS: [&str; 4] = ["HEAD", "commondir", "objects", "refs"];
 
@@ -100,6 +112,34 @@ mod tests {
         assert!(taken > 10 && left > 10, "{taken} {left}");
         let plain = base.path().join("d0");
         assert!(!is_real_path(&plain) && !git_takes(&plain));
+    }
+
+    #[test]
+    fn every_name_of_the_git_directory_on_some_file_system_is_one() {
+        for name in [
+            ".git",
+            ".GIT",
+            ".Git",
+            ".git.",
+            ".git . .",
+            "git~1",
+            "GIT~2",
+            ".g\u{200c}it",
+            "\u{feff}.GIT",
+        ] {
+            assert!(is_git_name(OsStr::new(name)), "{name:?}");
+        }
+        for name in [
+            "git",
+            ".gitignore",
+            ".github",
+            "git~x",
+            ".git x",
+            "x.git",
+            "gitx~1",
+        ] {
+            assert!(!is_git_name(OsStr::new(name)), "{name:?}");
+        }
     }
 
     #[test]
