@@ -5,14 +5,24 @@
 
 use super::index::{DIRECTORY, ObjectFormat};
 use super::refs;
+use ironcage_sys::rustix;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use std::collections::BTreeMap;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{ChildStdout, Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 /// The most that is read of what git says. A few kilobytes of objects are a tree of billions of
 /// files, if each directory is ten times the same one; no repository of people lists as much.
 const LARGEST_OUTPUT: u64 = 256 * 1024 * 1024;
+
+const READ_AT_ONCE: usize = 64 * 1024;
+
+/// How long git may say nothing. It waits for whoever writes to a FIFO that its settings include,
+/// and the owner of a tree in which another user applies can make one.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Why git did not say what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +33,10 @@ pub(crate) enum PlumbingError {
     Failed { what: &'static str },
     #[error("git cannot tell {what}: more than {limit} MiB", limit = LARGEST_OUTPUT >> 20)]
     TooLarge { what: &'static str },
+    #[error(
+        "git cannot tell {what}: timed out; look for a FIFO among what `git config --show-origin --list` reads"
+    )]
+    Silent { what: &'static str },
 }
 
 impl From<PlumbingError> for io::Error {
@@ -41,12 +55,14 @@ pub(crate) struct CommittedTree {
 /// A real git directory.
 pub(crate) struct Plumbing {
     git: PathBuf,
+    patience: Duration,
 }
 
 impl Plumbing {
     pub(crate) fn of(git: &Path) -> Plumbing {
         Plumbing {
             git: git.to_owned(),
+            patience: PATIENCE,
         }
     }
 
@@ -77,22 +93,39 @@ impl Plumbing {
             .stderr(Stdio::null())
             .spawn()
             .map_err(PlumbingError::Start)?;
-        let mut said = Vec::new();
-        let read = match child.stdout.take() {
-            Some(stdout) => stdout.take(LARGEST_OUTPUT + 1).read_to_end(&mut said),
-            None => Ok(0),
+        let said = match child.stdout.take() {
+            Some(stdout) => self.read(&stdout, what),
+            None => Ok(Vec::new()),
         };
-        let is_whole = read.is_ok() && said.len() as u64 <= LARGEST_OUTPUT;
-        if !is_whole {
+        if said.is_err() {
             // It may have ended by itself: its pipe is closed.
             let _ = child.kill();
         }
         let status = child.wait().map_err(PlumbingError::Start)?;
-        match (read, is_whole) {
-            (Err(_), _) => Err(PlumbingError::Failed { what }),
-            (Ok(_), false) => Err(PlumbingError::TooLarge { what }),
-            (Ok(_), true) => Ok((status, said)),
+        Ok((status, said?))
+    }
+
+    /// Everything that git says, up to its end.
+    fn read(&self, stdout: &ChildStdout, what: &'static str) -> Result<Vec<u8>, PlumbingError> {
+        let mut said = Vec::new();
+        let patience = Timespec::try_from(self.patience);
+        let patience = patience.map_err(|_| PlumbingError::Failed { what })?;
+        while said.len() as u64 <= LARGEST_OUTPUT {
+            let mut waited = [PollFd::new(stdout, PollFlags::IN)];
+            match poll(&mut waited, Some(&patience)) {
+                Ok(0) => return Err(PlumbingError::Silent { what }),
+                Ok(_) => {}
+                Err(Errno::INTR) => continue,
+                Err(_) => return Err(PlumbingError::Failed { what }),
+            }
+            said.reserve(READ_AT_ONCE);
+            match rustix::io::read(stdout, rustix::buffer::spare_capacity(&mut said)) {
+                Ok(0) => return Ok(said),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => return Err(PlumbingError::Failed { what }),
+            }
         }
+        Err(PlumbingError::TooLarge { what })
     }
 
     pub(crate) fn object_format(&self) -> Result<ObjectFormat, PlumbingError> {
@@ -165,4 +198,43 @@ pub(crate) fn from_hexadecimal(text: &str) -> Option<Vec<u8>> {
     pairs
         .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn repository() -> (tempfile::TempDir, PathBuf) {
+        let base = tempfile::tempdir().expect("a directory");
+        let git = base.path().join("git");
+        let made = Command::new("git")
+            .args(["init", "-q", "--bare"])
+            .arg(&git)
+            .output()
+            .expect("git");
+        assert!(made.status.success());
+        (base, git)
+    }
+
+    #[test]
+    fn git_that_waits_for_a_fifo_is_ended() {
+        let (base, git) = repository();
+        let mut plumbing = Plumbing::of(&git);
+        assert!(matches!(
+            plumbing.object_format(),
+            Ok(ObjectFormat::Sha1 | ObjectFormat::Sha256)
+        ));
+        let fifo = base.path().join("fifo");
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, mode).expect("a FIFO");
+        let config = git.join("config");
+        let mut settings = std::fs::read_to_string(&config).expect("settings");
+        settings.push_str(&format!("[include]\n\tpath = {}\n", fifo.display()));
+        std::fs::write(&config, settings).expect("written");
+        plumbing.patience = Duration::from_millis(300);
+        assert!(matches!(
+            plumbing.object_format(),
+            Err(PlumbingError::Silent { .. })
+        ));
+    }
 }
