@@ -52,6 +52,10 @@ struct Tool {
     suffixes: Vec<String>,
     #[serde(default = "nothing_added")]
     extensions: Vec<String>,
+    /// Why there are no names with a dot, below `.config/`, of a local file, or in TOML: what
+    /// `tests/executed.rs` would demand.
+    #[serde(default)]
+    without: BTreeMap<String, String>,
 }
 
 fn nothing_added() -> Vec<String> {
@@ -137,6 +141,9 @@ pub(crate) fn emit(path: &Path, protected_path: &Path) -> Result<Lists, Failure>
     let is_protected = |name: &str| protected.protected.iter().any(|entry| entry.path == name);
     for tool in &file.tool {
         check_reason(path, &tool.name, &tool.why)?;
+        for why in tool.without.values() {
+            check_reason(path, &tool.name, why)?;
+        }
         let class = class_of(path, &tool.name, &tool.class)?;
         let variants = tool.variants(&file.family);
         if variants.is_empty() {
