@@ -54,6 +54,28 @@ fn allocates(megabytes: usize) -> String {
     )
 }
 
+/// A policy that allows two child cages.
+fn two_children(stage: &Stage) -> String {
+    let policy = stage.base().join("children.toml");
+    stage.write(&policy, "[ceiling]\nchildren = 2\n");
+    policy.display().to_string()
+}
+
+/// Runs a script in two child cages at once, with `NAME` for each. Ends with 9 if one of them failed.
+fn in_two_children(script: &str) -> String {
+    format!(
+        "
+import subprocess, sys
+script = {script:?}
+def child(name):
+    words = ['/.ironcage/bin/ironcage', 'child', '--', '/usr/bin/python3', '-c', 'NAME = ' + repr(name) + script]
+    return subprocess.Popen(words)
+ended = [one.wait() for one in [child('a'), child('b')]]
+sys.exit(9 if any(ended) else 0)
+"
+    )
+}
+
 both! {
     fn processes(stage) {
         assert_eq!(python(stage, &["--pids", "40"], &forks(20)).ok().stdout(), "20\n");
@@ -176,6 +198,56 @@ sys.exit(9 if any(ended) else 0)
         assert!(matches!(ran.code(), 9 | 137), "{ran:?}");
     }
 
+    fn processes_of_a_cage_and_its_children_together(stage) {
+        // Each child stays below the limit, and holds what it has until the other has its part.
+        let script = in_two_children("
+import os, signal, time
+children = []
+for _ in range(60):
+    try:
+        child = os.fork()
+    except OSError:
+        break
+    if child == 0:
+        signal.pause()
+    children.append(child)
+print(len(children), flush=True)
+time.sleep(3)
+for child in children: os.kill(child, signal.SIGKILL)
+");
+        let policy = two_children(stage);
+        let made = |ran: &Ran| -> usize {
+            let text = ran.stdout();
+            text.split_whitespace().map(|count| count.parse::<usize>().expect("a number")).sum()
+        };
+        let within = python(stage, &["--policy", &policy, "--pids", "300"], &script).ok();
+        assert_eq!(made(&within), 120, "{within:?}");
+        // Without a cgroup each has a count of its own, and the watchdog ends the cage for the sum.
+        let beyond = python(stage, &["--policy", &policy, "--pids", "90"], &script).says("--pids").says("90");
+        assert!(beyond.code() == 137 || (60..90).contains(&made(&beyond)), "{beyond:?}");
+    }
+
+    fn disk_and_inodes_of_a_cage_and_its_children_together(stage) {
+        let fill = in_two_children("
+import os, time
+for number in range(300): open('f%d-%s' % (number, NAME), 'w').close()
+with open('fill' + NAME, 'wb') as file: os.posix_fallocate(file.fileno(), 0, 40 << 20)
+time.sleep(1)
+");
+        let policy = two_children(stage);
+        for mode in ["cow", "direct"] {
+            let flags = ["--policy", &policy, "--workspace-mode", mode, "--fresh"];
+            let run = |limits: &[&str]| {
+                let ran = python(stage, &[&flags[..], limits].concat(), &fill);
+                stage.sh_outside("rm -f f*").ok();
+                ran
+            };
+            run(&["--disk", "256M", "--inodes", "2000"]).ok();
+            run(&["--disk", "64M", "--inodes", "2000"]).ended(137).says("--disk").says("64M ended the cage");
+            run(&["--disk", "256M", "--inodes", "500"]).ended(137).says("--inodes").says("500 ended the cage");
+        }
+    }
+
     fn disk_in_one_file(stage) {
         let fill = |megabytes: usize| format!("head -c {megabytes}M /dev/zero > fill && sleep 3 && echo filled");
         assert_eq!(stage.sh_with(&["--disk", "64M"], &fill(16)).ok().stdout(), "filled\n");
@@ -223,11 +295,10 @@ print((time.process_time() - used) / (time.monotonic() - start))
         let share = |ran: &Ran| -> f64 { ran.stdout().trim().parse().expect("a number") };
         let limited = python(stage, &["--cpus", "0.1"], burn).ok();
         let free = python(stage, &["--cpus", "2"], burn).ok();
-        if share(&limited) < 0.25 {
-            assert!(share(&free) > share(&limited), "{free:?}, {limited:?}");
-        } else {
-            // Without a cgroup nothing holds it; then the one who asked is told.
-            assert!(limited.stderr.contains("cpu"), "not held, and nothing said: {limited:?}");
+        assert!(!free.stderr.contains("cpu"), "{free:?}");
+        // Without a cgroup nothing holds it; then the one who asked is told. How much a busy machine leaves says nothing.
+        if !limited.stderr.contains("cpu") {
+            assert!(share(&limited) < 0.25, "not held, and nothing said: {limited:?}");
         }
     }
 
