@@ -363,7 +363,10 @@ const READERS: &[(&str, &str)] = &[
         "crates/workspace/src/git/bring.rs",
         "files that it has just made",
     ),
-    ("crates/egress/src/secret", "secrets that the policy names"),
+    (
+        "crates/egress/src/secret/token_refresher.rs",
+        "opens by `TokenFile`, which refuses what is no regular file",
+    ),
     ("backends/oci", "files that it has just made"),
     ("crates/catalog/build", "runs when the program is built"),
     ("crates/workspace/src/mode.rs", "the kernel's files"),

@@ -177,6 +177,17 @@ impl Rules {
             || self.any_http(|rule| rule.host.knows(name)).is_some()
     }
 
+    /// Whether a rule has this very name, and not only names below another.
+    pub(crate) fn has_itself(&self, name: &HostName) -> bool {
+        let has = |rule: &HostRule| match &rule.to {
+            Destination::Name(own) | Destination::NameAndBelow(own) => own == name,
+            Destination::Any | Destination::Below(_) | Destination::Net { .. } => false,
+        };
+        self.is_host(name)
+            || self.allowing(has).is_some()
+            || self.any_http(|rule| has(&rule.host)).is_some()
+    }
+
     /// The first rule over requests for which something holds, those of the plan before others.
     fn any_http(&self, holds: impl Fn(&HttpRule) -> bool) -> Option<HttpRule> {
         if let Some(rule) = self.http.iter().find(|rule| holds(rule)) {

@@ -130,15 +130,20 @@ impl Resolver {
         if memory.len() >= MEMORY {
             memory.retain(|_, known| known.until > now);
         }
-        if memory.len() < MEMORY {
-            memory.insert(
-                name.clone(),
-                Remembered {
-                    addresses: addresses.to_vec(),
-                    until: now + how_long.min(LONGEST_MEMORY),
-                },
-            );
+        // Junk that is remembered makes room: nobody waits for a resolver at each connection
+        // because of names that somebody made up.
+        if memory.len() >= MEMORY {
+            let first = memory.iter().min_by_key(|(_, known)| known.until);
+            let first = first.map(|(name, _)| name.clone());
+            first.and_then(|name| memory.remove(&name));
         }
+        memory.insert(
+            name.clone(),
+            Remembered {
+                addresses: addresses.to_vec(),
+                until: now + how_long.min(LONGEST_MEMORY),
+            },
+        );
     }
 
     async fn ask(&self, name: &HostName, kind: u16) -> Option<DnsReply> {
@@ -260,5 +265,26 @@ mod tests {
         assert_eq!(known[&name("localhost")].len(), 2);
         assert_eq!(known[&name("box.local")].len(), 1);
         assert!(!known.contains_key(&name("me")));
+    }
+
+    #[test]
+    fn junk_that_is_remembered_makes_room_for_what_comes_later() {
+        let resolver = Resolver {
+            servers: Vec::new(),
+            fixed: HashMap::new(),
+            memory: RefCell::default(),
+        };
+        let name = |text: &str| HostName::from_ascii(text.as_bytes()).unwrap();
+        for number in 0..2 * MEMORY {
+            resolver.remember(&name(&format!("junk{number}.example")), &[], SHORT_MEMORY);
+        }
+        let address = "192.0.2.7".parse().unwrap();
+        resolver.remember(&name("api.example.com"), &[address], LONGEST_MEMORY);
+        for number in 0..MEMORY / 2 {
+            resolver.remember(&name(&format!("more{number}.example")), &[], SHORT_MEMORY);
+        }
+        let memory = resolver.memory.borrow();
+        assert_eq!(memory.len(), MEMORY);
+        assert_eq!(memory[&name("api.example.com")].addresses, [address]);
     }
 }

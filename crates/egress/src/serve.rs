@@ -397,7 +397,8 @@ fn respond(service: &Service, message: &[u8]) -> Option<Vec<u8>> {
         );
         return Some(question.answer(Code::NoSuchName, None));
     }
-    let Some((four, six)) = service.names.borrow_mut().addresses(name) else {
+    let exact = service.rules.has_itself(name);
+    let Some((four, six)) = service.names.borrow_mut().addresses(name, exact) else {
         service.traffic_log.refuse(
             None,
             TrafficEvent {

@@ -455,7 +455,7 @@ fn what_strays_from_the_models_words_is_asked_for_and_what_they_name_is_given() 
     };
     let strays = |named: &[&str], wanted: &str| {
         let mut words = Words::default();
-        words.hear(&announced(named), now);
+        words.hear(&announced(named), Some(leases), now);
         words.stray(&write(wanted), leases, now)
     };
     // Nothing that could be leased was named: nothing is contradicted.
@@ -469,14 +469,48 @@ fn what_strays_from_the_models_words_is_asked_for_and_what_they_name_is_given() 
     assert!(strays(&["/srv/data/rows.csv"], "/srv/out"));
     // Later, the words are forgotten.
     let mut words = Words::default();
-    words.hear(&announced(&["/srv/data/rows.csv"]), now);
+    words.hear(&announced(&["/srv/data/rows.csv"]), Some(leases), now);
     let later = now + Duration::from_secs(601);
     assert!(!words.stray(&write("/srv/out"), leases, later));
     for number in 0..1000 {
-        words.hear(&announced(&[&format!("/srv/data/{number}")]), now);
+        let named = announced(&[&format!("/srv/data/{number}")]);
+        words.hear(&named, Some(leases), now);
     }
     assert_eq!(words.naming(&write("/srv/data/1"), now), None);
     assert!(words.naming(&write("/srv/data/999"), now).is_some());
+}
+
+#[test]
+fn junk_in_the_models_words_does_not_crowd_out_what_contradicts() {
+    let plan = plan(vec![
+        part("/srv/out", WRITE, Mark::Auto),
+        part("/srv/data", READ, Mark::Auto),
+    ]);
+    let leases = plan.leases.as_ref().unwrap();
+    let now = Instant::now();
+    let wanted = Resource::Path {
+        path: "/srv/out".into(),
+        right: WRITE,
+    };
+    let mut words = Words::default();
+    words.hear(&announced(&["/srv/data/rows.csv"]), Some(leases), now);
+    for number in 0..1000 {
+        let junk = Announced {
+            paths: vec![format!("/home/ann/junk/{number}")],
+            hosts: vec![format!("junk{number}.example")],
+        };
+        words.hear(&junk, Some(leases), now);
+    }
+    assert!(words.stray(&wanted, leases, now));
+    // Nor does junk within the ceiling.
+    for number in 0..1000 {
+        let junk = announced(&[&format!("/srv/data/{number}")]);
+        words.hear(&junk, Some(leases), now);
+    }
+    assert!(words.stray(&wanted, leases, now));
+    // What is named at last is known still.
+    words.hear(&announced(&["/srv/out/table.csv"]), Some(leases), now);
+    assert!(!words.stray(&wanted, leases, now));
 }
 
 fn announced(paths: &[&str]) -> Announced {
@@ -551,7 +585,7 @@ proptest! {
         let mut words = Words::default();
         let named: Vec<String> = named.iter().map(|path| path.to_string_lossy().into_owned()).collect();
         let named: Vec<&str> = named.iter().map(String::as_str).collect();
-        words.hear(&announced(&named), now);
+        words.hear(&announced(&named), Some(leases), now);
         for (path, right) in &wanted {
             let resource = Resource::Path { path: path.to_string_lossy().into_owned(), right: *right };
             let unannounced = words.stray(&resource, leases, now);

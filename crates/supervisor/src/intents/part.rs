@@ -168,7 +168,8 @@ impl<'a> Intents<'a> {
         match event {
             // Kept for what is asked later. Words ask for nothing, so nothing is asked for here.
             IntentEvent::Words(named) => {
-                self.words.hear(&named, now);
+                let leases = self.policy.and_then(|policy| policy.narrowed);
+                self.words.hear(&named, leases, now);
                 Vec::new()
             }
             IntentEvent::Announced(intent) => self.look_up(intent, now),

@@ -88,3 +88,33 @@ pub(super) fn differs(calls: &[AnnouncedCall], host: &str) -> bool {
     let says = |call: &AnnouncedCall| !call.open || !call.hosts.is_empty();
     calls.iter().any(says) && !calls.iter().any(names)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crowd_of_hosts_never_makes_a_cage_more_trusted() {
+        let bounds = Drift {
+            shorten: 2,
+            ask: 3,
+            freeze: 4 * MOST_HOSTS as u32,
+        };
+        let mut record = TrustRecord::default();
+        let differ = |record: &mut TrustRecord, host: &str| match record.is_new(host) {
+            true => record.count(bounds),
+            false => 0,
+        };
+        for host in ["one.example", "two.example", "three.example", "one.example"] {
+            differ(&mut record, host);
+        }
+        assert_eq!(record.level(), Trust::Asked);
+        // A host that junk pushed out counts once more, which costs the cage, and nobody else.
+        for number in 0..2 * MOST_HOSTS {
+            differ(&mut record, &format!("junk{number}.example"));
+        }
+        assert!(differ(&mut record, "one.example") > 0);
+        assert!(record.level() >= Trust::Asked);
+        assert_eq!(record.counted.len(), MOST_HOSTS);
+    }
+}

@@ -8,8 +8,11 @@ use ironcage_model::{NetworkVerdict, Protocol, Traffic};
 use ironcage_terminal::prompt::between_lines;
 use std::time::{Duration, Instant};
 
-/// Destinations that are told apart.
-const MOST: usize = 16;
+/// Destinations that are told apart: the first, which stay, and the last, which make room. So
+/// neither junk before a denial nor junk after it hides it, and as for names, those that a program
+/// only looked up do not crowd out those that it was denied a connection to.
+const MOST_FIRST: usize = 8;
+const MOST_LAST: usize = 8;
 /// How long denials are gathered before they are told: programs try again at once.
 const GATHER: Duration = Duration::from_millis(700);
 
@@ -47,9 +50,16 @@ impl NetworkDenials {
             *times = times.saturating_add(traffic.connections);
             return;
         }
-        if self.denied.len() >= MOST {
-            self.more = self.more.saturating_add(traffic.connections);
-            return;
+        let is_lookup = |traffic: &Traffic| traffic.protocol == Protocol::Dns;
+        let alike = |denied: &Denied| is_lookup(&denied.traffic) == is_lookup(traffic);
+        let places = self.denied.iter().enumerate();
+        let places = places.filter(|(_, denied)| alike(denied));
+        let mut last = places.map(|(place, _)| place).skip(MOST_FIRST);
+        if let (Some(oldest), left) = (last.next(), last.count())
+            && left + 1 >= MOST_LAST
+        {
+            let dropped = self.denied.remove(oldest).traffic.connections;
+            self.more = self.more.saturating_add(dropped);
         }
         self.due.get_or_insert(now + GATHER);
         self.denied.push(Denied {
@@ -161,10 +171,47 @@ mod tests {
     #[test]
     fn invented_names_are_bounded_and_counted() {
         let mut denials = NetworkDenials::default();
-        for number in 0..MOST + 3 {
+        for number in 0..MOST_FIRST + MOST_LAST + 3 {
             denials.note(&denied(&format!("{number}.example"), 2), Instant::now());
         }
         let (all, more) = denials.into_all();
-        assert_eq!((all.len(), more), (MOST, 6));
+        assert_eq!((all.len(), more), (MOST_FIRST + MOST_LAST, 6));
+    }
+
+    #[test]
+    fn junk_hides_a_denied_host_neither_before_it_nor_after() {
+        let connection = |host: &str| Traffic {
+            port: 443,
+            protocol: Protocol::Tls,
+            ..denied(host, 1)
+        };
+        let junk = |denials: &mut NetworkDenials, of: &str| {
+            for number in 0..1000 {
+                denials.note(&denied(&format!("{of}{number}.example"), 1), Instant::now());
+            }
+        };
+        let mut denials = NetworkDenials::default();
+        denials.note(&denied("first.example", 1), Instant::now());
+        junk(&mut denials, "a");
+        denials.note(&connection("between.example"), Instant::now());
+        junk(&mut denials, "b");
+        denials.note(&denied("last.example", 1), Instant::now());
+        let (all, more) = denials.into_all();
+        for host in ["first.example", "between.example", "last.example"] {
+            assert!(
+                all.iter().any(|denied| denied.host == host),
+                "{host}: {all:?}"
+            );
+        }
+        assert_eq!(all.len() as u64 + more, 2003);
+        // Connections to junk are junk, too: the first and the last of them are kept.
+        let mut denials = NetworkDenials::default();
+        for number in 0..1000 {
+            denials.note(&connection(&format!("{number}.example")), Instant::now());
+        }
+        let (all, _) = denials.into_all();
+        assert_eq!(all.len(), MOST_FIRST + MOST_LAST);
+        assert_eq!(all[0].host, "0.example");
+        assert_eq!(all[all.len() - 1].host, "999.example");
     }
 }

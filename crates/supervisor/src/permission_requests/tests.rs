@@ -158,3 +158,32 @@ fn requests_expire_and_end_with_the_cage() {
     part.raise(new(Requester::Inside(1), "/srv/b"), later);
     assert_eq!(ends(&part.finish(later)), [PermissionRequestEnd::CageEnded]);
 }
+
+/// A denial that is forgotten is asked again; an agent that collects denials to have one forgotten
+/// needs more than an hour of a person's answers for it.
+#[test]
+fn nothing_of_the_last_hour_is_pushed_out_of_memory() {
+    const { assert!(MOST_REMEMBERED > MOST_AN_HOUR) };
+    let mut requests = PermissionRequests::default();
+    let now = Instant::now();
+    let memory = Duration::from_secs(3600);
+    let resource = |number: usize| Resource::Path {
+        path: format!("/srv/{number}"),
+        right: ironcage_model::Right::Read,
+    };
+    for number in 0..MOST_AN_HOUR {
+        requests.remember(resource(number), "no".into(), (now, memory));
+    }
+    for number in 0..MOST_AN_HOUR {
+        let mut known = requests.denied.iter();
+        assert!(
+            known.any(|denied| denied.resource == resource(number)),
+            "{number}"
+        );
+    }
+    // It has an end, all the same.
+    for number in 0..1000 {
+        requests.remember(resource(number), "no".into(), (now, memory));
+    }
+    assert_eq!(requests.denied.len(), MOST_REMEMBERED);
+}
