@@ -53,7 +53,7 @@ struct Tool {
     #[serde(default = "nothing_added")]
     extensions: Vec<String>,
     /// Why there are no names with a dot, below `.config/`, of a local file, or in TOML: what
-    /// `tests/executed.rs` would demand.
+    /// `tests/executed_variants.rs` would demand.
     #[serde(default)]
     without: BTreeMap<String, String>,
 }

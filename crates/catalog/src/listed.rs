@@ -4,6 +4,7 @@
 //! makes the statics here. Whether a path exists on this host is for `plan` to find out.
 
 use serde::Serialize;
+use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 
@@ -131,18 +132,46 @@ impl Executed {
     }
 }
 
-/// Without the dots and spaces that FAT and NTFS do not keep at the end of a name: `.envrc.` is
-/// `.envrc` there. A name of nothing else stays.
-fn kept_of(name: &OsStr) -> &[u8] {
-    let name = name.as_bytes();
-    let end = name.iter().rposition(|byte| !matches!(byte, b'.' | b' '));
-    end.map_or(name, |end| &name[..=end])
+/// Characters that ext4 and f2fs with casefold, HFS+ and others do not see in a name: the
+/// default-ignorable ones of Unicode.
+fn is_unseen(c: char) -> bool {
+    matches!(c,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}'
+        | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}'
+        | '\u{ffa0}' | '\u{fff0}'..='\u{fff8}' | '\u{1bca0}'..='\u{1bca3}'
+        | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
+}
+
+/// A name as the file systems see it that tell least apart, but for the case of its letters. FAT
+/// and NTFS keep no dots and spaces at the end (`.envrc.` is `.envrc`); casefolding ones take two
+/// letters for ASCII ones and leave some out. A name of nothing but dots and spaces stays.
+pub fn as_compared(name: &OsStr) -> Cow<'_, [u8]> {
+    fn without_end(name: &[u8]) -> &[u8] {
+        let end = name.iter().rposition(|byte| !matches!(byte, b'.' | b' '));
+        end.map_or(name, |end| &name[..=end])
+    }
+    match name.to_str() {
+        Some(text) if !text.is_ascii() => {
+            let seen = text.chars().filter(|c| !is_unseen(*c));
+            let letters = seen.map(|c| match c {
+                // Long s and the sign of Kelvin: the only ones beyond ASCII whose case is in it.
+                '\u{17f}' => 's',
+                '\u{212a}' => 'k',
+                other => other,
+            });
+            let text: String = letters.collect();
+            Cow::Owned(without_end(text.as_bytes()).to_vec())
+        }
+        _ => Cow::Borrowed(without_end(name.as_bytes())),
+    }
 }
 
 /// Whether a name is as a pattern with at most one star says, without regard to case: the
 /// workspace may lie, or be copied to, where case does not count.
 pub fn is_like(pattern: &str, name: &OsStr) -> bool {
-    let name = kept_of(name);
+    let name = as_compared(name);
+    let name = &*name;
     let same = |a: &str, b: &[u8]| a.as_bytes().eq_ignore_ascii_case(b);
     match pattern.split_once('*') {
         None => same(pattern, name),
@@ -156,7 +185,7 @@ pub fn is_like(pattern: &str, name: &OsStr) -> bool {
 
 /// What the host would execute or trust in a change, wherever it lies.
 pub mod executed {
-    use super::{Class, Executed, Listed, is_like, kept_of};
+    use super::{Class, Executed, Listed, as_compared, is_like};
     use std::collections::{BTreeSet, HashMap};
     use std::ffi::OsStr;
     use std::sync::LazyLock;
@@ -191,7 +220,7 @@ pub mod executed {
     pub fn found_in(parts: &[&OsStr]) -> Vec<(&'static Executed, usize)> {
         let mut candidates: BTreeSet<usize> = BTreeSet::new();
         for part in parts {
-            let key = kept_of(part).to_ascii_lowercase();
+            let key = as_compared(part).to_ascii_lowercase();
             candidates.extend(BY_FIRST_PART.exact.get(&key).into_iter().flatten());
             let starred = BY_FIRST_PART.starred.iter();
             candidates.extend(starred.filter(|place| is_like(NAMES[**place].path, part)));

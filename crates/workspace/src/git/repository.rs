@@ -15,14 +15,11 @@ use std::path::{Path, PathBuf};
 
 /// Whether a name leads to `.git` on some file system, as git's own `is_ntfs_dotgit` and
 /// `is_hfs_dotgit` have it: case may not count, FAT and NTFS drop dots and spaces at the end and
-/// have short names, HFS+ does not see some characters.
+/// have short names, HFS+ and ext4 with casefold do not see some characters.
 pub(crate) fn is_git_name(name: &OsStr) -> bool {
-    let unseen = |c: char| matches!(c, '\u{200c}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{206a}'..='\u{206f}' | '\u{feff}');
-    let name: String = name.to_string_lossy().replace(unseen, "");
-    let name = name.trim_end_matches(['.', ' ']).to_ascii_lowercase();
-    let short = name.strip_prefix("git~");
-    let is_number = |rest: &str| rest.bytes().all(|byte| byte.is_ascii_digit());
-    name == ".git" || short.is_some_and(is_number)
+    let name = ironcage_catalog::as_compared(name).to_ascii_lowercase();
+    let short = name.strip_prefix(b"git~");
+    name == b".git" || short.is_some_and(|rest| rest.iter().all(u8::is_ascii_digit))
 }
 
 /// The names that make a directory a repository.
