@@ -33,6 +33,12 @@ fn sees(screen: &Screen<'_>, wanted: &str) {
     assert!(shown, "no {wanted:?} on the screen:\n{}", seen(screen));
 }
 
+/// Presses one key as a person does who has read the screen.
+fn presses(screen: &Screen<'_>, key: &str) {
+    std::thread::sleep(Duration::from_millis(600));
+    screen.keys(&[key]);
+}
+
 #[track_caller]
 fn outside(stage: &Stage, args: &[&str]) -> String {
     Running::start(&mut stage.ironcage(args))
@@ -84,9 +90,12 @@ either! {
         }
         sees(&screen, "ironcage: question 1 (1 of 1)");
         assert!(outside(stage, &["request", "list"]).contains("/1 "));
+        // Pasted, it is not an answer, and neither is the key that comes right behind.
+        screen.keys(&["aaaa"]);
         screen.keys(&["a"]);
-        sees(&screen, "approve it? press Enter");
-        screen.keys(&["Enter"]);
+        sees(&screen, "came too early");
+        assert!(outside(stage, &["request", "list"]).contains("/1 "));
+        presses(&screen, "a");
         let answered = || outside(stage, &["request", "list"]).starts_with("no pending");
         assert!(wait_until(PATIENCE, answered), "{}", seen(&screen));
         sees(&screen, "NOISE");
@@ -118,9 +127,7 @@ either! {
         sees(&screen, "ironcage: question 1 (1 of 1)");
         let now = seen(&screen);
         assert!(!now.contains("the second line"), "{now}");
-        screen.keys(&["d"]);
-        sees(&screen, "deny it? press Enter");
-        screen.keys(&["Enter"]);
+        presses(&screen, "d");
         sees(&screen, "the second line");
         assert!(!seen(&screen).contains("ironcage: question"), "{}", seen(&screen));
         // It works on: what is typed goes to it again.
@@ -167,9 +174,7 @@ either! {
         sees(&screen, "press ctrl-^ to answer");
         screen.keys(&["C-^"]);
         sees(&screen, "w always");
-        screen.keys(&["w"]);
-        sees(&screen, "write it to your policy? press Enter");
-        screen.keys(&["Enter"]);
+        presses(&screen, "w");
         screen.shows("status-0");
         screen.line("exit");
         screen.prompt();
@@ -185,6 +190,68 @@ either! {
             Running::start(&mut stage.ironcage(args)).finish(PATIENCE).code()
         };
         assert_eq!((ask("data"), ask("more")), (0, 2));
+    }
+
+    fn all_that_one_command_needs_is_one_prompt_with_one_key(stage) {
+        let Some(screen) = Screen::open(stage) else { return };
+        let policy = policy(stage);
+        let at = |name: &str| stage.aside().join(name).display().to_string();
+        screen.cage(&format!("--policy {policy} --shell scoped --name shelled --env PS1='in> ' -- /bin/sh"));
+        screen.asks("in>");
+        let command = format!("cat {}/file {}/file", at("data"), at("more"));
+        screen.line(&format!("bash -c '{command}'; echo status-$?"));
+        sees(&screen, "asks for 2 things for one command");
+        let listed = outside(stage, &["request", "list"]);
+        for part in ["shelled/1 ", "2 things for one command", "data", "more", "command given by the agent"] {
+            assert!(listed.contains(part), "{part}: {listed}");
+        }
+        assert!(!listed.contains("shelled/2"), "{listed}");
+        screen.keys(&["C-^"]);
+        sees(&screen, "question 1 (1 of 1)");
+        for part in ["1. read", "2. read", "data", "more", "cat ", "o once (this command)", "a this run"] {
+            sees(&screen, part);
+        }
+        presses(&screen, "a");
+        sees(&screen, "asked for\nmore\nstatus-0");
+        // For this run: the same is not asked again. A command that needs less is not either.
+        screen.line(&format!("clear; bash -c '{command}'; bash -c 'cat {}/file'; echo again-$?", at("more")));
+        sees(&screen, "asked for\nmore\nmore\nagain-0");
+        // The cage itself has nothing of it.
+        screen.line(&format!("clear; cat {}/file; echo cage-$?", at("data")));
+        sees(&screen, "cage-1");
+        screen.line("exit");
+        screen.prompt();
+        let record = outside(stage, &["audit", "show", "shelled"]);
+        for said in ["request 1: approved", "request 2: approved", "command: "] {
+            assert!(record.contains(said), "{said}: {record}");
+        }
+        assert!(!record.contains("request 3"), "{record}");
+    }
+
+    fn one_answer_denies_all_that_a_command_needs_and_once_is_for_one_command(stage) {
+        let policy = policy(stage);
+        let at = |name: &str| stage.aside().join(name).display().to_string();
+        let mut run = stage.ironcage(["run", "-q", "-d", "--name", "grouped", "--shell", "scoped", "--policy"]);
+        Running::start(run.arg(&policy)).finish(PATIENCE).ok();
+        let script = format!("$SHELL -c 'cat {}/file {}/file'", at("data"), at("more"));
+        let exec = |script: &str| Running::start(&mut stage.ironcage(["exec", "grouped", "--", "/bin/sh", "-c", script]));
+        for (number, answer) in [(1, vec!["approve", "--once", "grouped/2"]), (3, vec!["deny", "grouped/3"])] {
+            let waits = exec(&script);
+            until_asked(stage, &format!("grouped/{number} "));
+            let said = Running::start(&mut stage.ironcage(&answer)).finish(PATIENCE).ok().stdout();
+            assert!(said.contains("answered with it"), "{said}");
+            let ran = waits.finish(PATIENCE);
+            match number {
+                1 => assert_eq!(ran.ok().stdout(), "asked for\nmore\n"),
+                _ => assert_eq!(ran.code(), 126, "{ran:?}"),
+            }
+            assert!(outside(stage, &["request", "list"]).starts_with("no pending"));
+        }
+        // What was denied is not asked again with something else, and nobody is asked for the rest.
+        let ran = exec(&script).finish(PATIENCE);
+        assert_eq!(ran.code(), 126, "{ran:?}");
+        assert!(outside(stage, &["request", "list"]).starts_with("no pending"));
+        outside(stage, &["rm", "--force", "grouped"]);
     }
 
     fn ctrl_c_ends_a_command_that_waits_for_an_answer(stage) {

@@ -155,6 +155,8 @@ fn events(cage: &CageId) -> Vec<Event> {
             because: "the ceiling requires approval for write /home/user/results".into(),
             code: Some("approval-required".into()),
             announced: Some("/home/user/results/table.csv".into()),
+            command: Some("bash -c 'sort table.csv > /home/user/results/table.csv'".into()),
+            group: Some(1),
         }),
         EventKind::QuestionEnd {
             number: 1,

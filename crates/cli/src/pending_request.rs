@@ -11,9 +11,18 @@ pub(crate) struct ListedRequest {
     pub(crate) cage: CageId,
     pub(crate) name: Option<String>,
     pub(crate) described: PermissionRequestDescription,
+    /// The other requests of the same command, which the same answer is for.
+    pub(crate) others: Vec<PermissionRequestDescription>,
 }
 
 impl ListedRequest {
+    /// Everything that one answer is for, in the order of the numbers.
+    pub(crate) fn all(&self) -> Vec<&PermissionRequestDescription> {
+        let mut all: Vec<_> = self.others.iter().chain([&self.described]).collect();
+        all.sort_by_key(|one| one.question.number);
+        all
+    }
+
     pub(crate) fn connect(&self) -> Result<Connection, CliError> {
         cages::all()?
             .connect(&self.cage)
@@ -46,8 +55,14 @@ pub(crate) fn list(cage: Option<&str>) -> Result<Vec<ListedRequest>, CliError> {
         let Ok(list) = connection.and_then(|connection| questions(&connection)) else {
             continue;
         };
-        for described in list {
+        for described in list.iter().cloned() {
+            let number = described.question.number;
+            let answered_as = described.question.answered_as();
+            let others = list.iter().filter(|one| {
+                one.question.answered_as() == answered_as && one.question.number != number
+            });
             all.push(ListedRequest {
+                others: others.cloned().collect(),
                 cage: description.id.clone(),
                 name: description.name.clone(),
                 described,

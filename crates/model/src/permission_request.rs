@@ -29,6 +29,20 @@ pub struct PermissionRequest {
     /// Where the model's words named it before: an attacker may have written them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub announced: Option<String>,
+    /// The command that needs it, where one does. An attacker may have written it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// The number of the first request that the same command raised together with this one: they
+    /// are answered together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<u32>,
+}
+
+impl PermissionRequest {
+    /// The number that all requests share which one answer is for.
+    pub fn answered_as(&self) -> u32 {
+        self.group.unwrap_or(self.number)
+    }
 }
 
 /// What became of a question.

@@ -10,7 +10,7 @@ use crate::limits::LimitEvent;
 use crate::network::NewRule;
 use crate::permission_requests::Answerer;
 use crate::request_reader::ReaderReply;
-use crate::scope::{ScopeEvent, ScopePermissionRequest, ScopeTaint};
+use crate::scope::{ScopeEvent, ScopeNeeds, ScopeTaint};
 use crate::supervise::Supervision;
 use ironcage_backend::LeaseOrder;
 use ironcage_control::Reply;
@@ -148,10 +148,7 @@ pub(crate) enum Effect {
     /// Count what a scope uses.
     CountScope(u32),
     /// Ask a person for a scope.
-    AskForScope {
-        number: u32,
-        request: ScopePermissionRequest,
-    },
+    AskForScope { number: u32, needs: ScopeNeeds },
     /// What was leased goes to where it can be written, and is marked.
     MarkLeased(Resource),
     /// Somebody beside the cage is gone whose use was counted.
@@ -360,7 +357,7 @@ impl Supervision<'_> {
             Effect::AnswerScope(number) => self.answer_scope(number, now),
             Effect::AdmitScope { number, brings } => self.admit_scope(number, &brings, now),
             Effect::CountScope(number) => self.count_scope(number, now),
-            Effect::AskForScope { number, request } => self.ask_for_scope(number, request, now),
+            Effect::AskForScope { number, needs } => self.ask_for_scope(number, needs, now),
             Effect::MarkLeased(resource) => self.mark_leased(&resource, now),
             Effect::GuestLeft(guest) => self.limit_event(LimitEvent::GuestLeft(guest), now),
             Effect::KillCageForScope => self.kill_for_scope(now),

@@ -10,7 +10,7 @@ use crate::effects::Effect;
 use crate::permission_requests::Answerer;
 use crate::supervise::Supervision;
 use ironcage_control::{ApproveRequest, PermissionRequestDescription};
-use ironcage_model::Reason;
+use ironcage_model::{Reason, Scope};
 use ironcage_sys::rustix::io::read;
 use ironcage_sys::rustix::stdio;
 use ironcage_sys::rustix::termios::Winsize;
@@ -79,14 +79,27 @@ pub(crate) struct PromptFacts<'a> {
 }
 
 impl PromptFacts<'_> {
-    fn position(&self, number: u32) -> Option<usize> {
-        let mut waiting = self.waiting.iter();
-        waiting.position(|one| one.question.number == number)
+    /// The questions that wait: each by the number that its requests share.
+    fn questions(&self) -> Vec<u32> {
+        let mut numbers: Vec<u32> = Vec::new();
+        for one in self.waiting {
+            let number = one.question.answered_as();
+            if !numbers.contains(&number) {
+                numbers.push(number);
+            }
+        }
+        numbers
     }
+}
 
-    fn described(&self, number: u32) -> Option<&PermissionRequestDescription> {
-        self.waiting.get(self.position(number)?)
-    }
+/// The requests of one question.
+fn of_question(
+    waiting: &[PermissionRequestDescription],
+    number: u32,
+) -> Vec<PermissionRequestDescription> {
+    let requests = waiting.iter();
+    let requests = requests.filter(|one| one.question.answered_as() == number);
+    requests.cloned().collect()
 }
 
 impl Prompting {
@@ -144,10 +157,10 @@ impl Prompting {
 
     fn tick(&mut self, called: bool, facts: &PromptFacts<'_>) -> Vec<Effect> {
         let mut effects = match &mut self.open {
-            Some(prompt) if facts.position(prompt.number).is_none() => {
-                match facts.waiting.first() {
+            Some(prompt) if !facts.questions().contains(&prompt.number) => {
+                match facts.questions().first() {
                     Some(next) => {
-                        prompt.replace_by(next.question.number, facts.now);
+                        prompt.replace_by(*next, facts.now);
                         self.draw(facts)
                     }
                     None => self.close(facts),
@@ -218,11 +231,15 @@ impl Prompting {
         // The key first: a narrow terminal cuts the end off.
         let text = facts.waiting.first().map(|first| {
             let what = &first.question.resource;
-            match facts.waiting.len() {
+            let number = first.question.answered_as();
+            let what = match of_question(facts.waiting, number).len() {
+                0 | 1 => what.to_string(),
+                needs => format!("{needs} things for one command: {what}, ..."),
+            };
+            match facts.questions().len() {
                 1 => format!("ironcage: press {key} to answer: the cage asks for {what}"),
                 more => format!(
-                    "ironcage: press {key} to answer: the cage asks for {what} and {} more",
-                    more - 1
+                    "ironcage: press {key} to answer {more} questions: the cage asks for {what}"
                 ),
             }
         });
@@ -255,7 +272,8 @@ impl Prompting {
             Effect::HoldOutput(true),
             Effect::ShowOnTerminal(enter(before)),
         ];
-        self.open = Some(Prompt::new(first.question.number, before));
+        let number = first.question.answered_as();
+        self.open = Some(Prompt::new(number, before, facts.now));
         // The prompt has the whole screen, and resets the margins.
         self.status = None;
         if before.alternate && facts.terminal {
@@ -292,13 +310,12 @@ impl Prompting {
         let Some(prompt) = &self.open else {
             return Vec::new();
         };
-        let Some(index) = facts.position(prompt.number) else {
+        let questions = facts.questions();
+        let Some(index) = questions.iter().position(|one| *one == prompt.number) else {
             return Vec::new();
         };
-        let Some(described) = facts.waiting.get(index) else {
-            return Vec::new();
-        };
-        let drawn = prompt.draw(described, (index, facts.waiting.len()), facts.size);
+        let requests = of_question(facts.waiting, prompt.number);
+        let drawn = prompt.draw(&requests, (index, questions.len()), facts.size);
         vec![Effect::ShowOnTerminal(drawn)]
     }
 
@@ -315,18 +332,16 @@ impl Prompting {
             Pressed::Nothing => {}
             Pressed::Leave => return self.close(facts),
             Pressed::Next => {
-                let mut numbers = facts.waiting.iter().map(|one| one.question.number);
-                let next = numbers.clone().find(|other| *other > number);
-                if let Some(next) = next.or(numbers.next()) {
-                    prompt.turn_to(next);
+                let questions = facts.questions();
+                let next = questions.iter().find(|other| **other > number);
+                if let Some(next) = next.or(questions.first()) {
+                    prompt.turn_to(*next, facts.now);
                 }
             }
             // What the user cannot read as a whole, they do not approve.
             Pressed::Answer(choice)
                 if choice != Choice::Deny
-                    && !facts
-                        .described(number)
-                        .is_some_and(|one| fits(one, facts.size)) =>
+                    && !fits(&of_question(facts.waiting, number), facts.size) =>
             {
                 let reason = "it is too long for this screen";
                 prompt.note = format!("{reason}: answer with ironcage approve");
@@ -402,24 +417,28 @@ impl Supervision<'_> {
         choice: Choice,
         now: Instant,
     ) -> Result<(), RunError> {
+        let requests = of_question(&self.permission_requests.describe(now), number);
+        let Some(first) = requests.first().map(|one| &one.question) else {
+            return Ok(());
+        };
         if choice == Choice::Deny {
-            return self.deny(Answerer::Terminal, number, "", now);
+            return self.deny(Answerer::Terminal, first.number, "", now);
         }
-        let waiting = self.permission_requests.describe(now);
-        let mut waiting = waiting.into_iter();
-        let described = waiting.find(|one| one.question.number == number);
+        let for_command = matches!(first.scope, Scope::Exec { .. });
         let request = ApproveRequest {
-            number,
-            term: None,
+            number: first.number,
+            // For a command, the answer holds for later ones too: unless it was for once.
+            term: (for_command && choice != Choice::Once).then_some(first.term),
             uses: (choice == Choice::Once).then_some(1),
         };
         self.approve(Answerer::Terminal, &request, now)?;
-        if let Some(described) = described.filter(|_| choice == Choice::Always)
-            && let Some(permanent) = self.callbacks.permanent
-            && let Err(error) = permanent(self.control.id(), &described)
-        {
-            let effect = self.prompting.note_not_permanent(&error.to_string());
-            return self.apply(effect.into_iter().collect(), now);
+        for described in requests.iter().filter(|_| choice == Choice::Always) {
+            if let Some(permanent) = self.callbacks.permanent
+                && let Err(error) = permanent(self.control.id(), described)
+            {
+                let effect = self.prompting.note_not_permanent(&error.to_string());
+                self.apply(effect.into_iter().collect(), now)?;
+            }
         }
         Ok(())
     }

@@ -30,6 +30,8 @@ fn waiting(numbers: &[u32]) -> Vec<PermissionRequestDescription> {
             because: "the ceiling marks it ask".into(),
             code: None,
             announced: None,
+            command: None,
+            group: None,
         },
         asked: 1,
         milliseconds_left: 60_000,
@@ -119,25 +121,57 @@ fn what_the_agent_draws_over_the_status_line_has_it_drawn_again() {
     assert_eq!(prompting.next(), None);
 }
 
+/// When a key counts that is pressed once.
+fn after_a_pause(now: Instant) -> Instant {
+    now + Duration::from_secs(1)
+}
+
 #[test]
-fn an_answer_takes_two_keys_and_is_one_effect() {
+fn an_answer_is_one_key_after_a_pause_and_one_effect() {
     let now = Instant::now();
     let one = waiting(&[1]);
-    for (keys, choice) in [("a\r", Choice::Approve), ("d\r", Choice::Deny)] {
+    let answered = |effects: &[Effect]| {
+        let mut effects = effects.iter();
+        effects.any(|effect| matches!(effect, Effect::AnswerAtPrompt { .. }))
+    };
+    for (key, choice) in [("a", Choice::Approve), ("d", Choice::Deny)] {
         let mut prompting = opened(&one, now);
-        let effects = type_keys(&mut prompting, keys, &one, now);
-        let answer = Effect::AnswerAtPrompt { number: 1, choice };
-        assert_eq!(effects.last(), Some(&answer));
+        let typed_ahead = type_keys(&mut prompting, key, &one, now);
+        assert!(!answered(&typed_ahead), "{typed_ahead:?}");
+        let effects = type_keys(&mut prompting, key, &one, after_a_pause(now));
+        assert_eq!(effects, [Effect::AnswerAtPrompt { number: 1, choice }]);
     }
     let mut prompting = opened(&one, now);
-    let facts = facts(&one, Before::default(), now);
+    let facts = facts(&one, Before::default(), after_a_pause(now));
     let pasted = prompting.handle(PromptEvent::Typed(b"a\r"), &facts);
+    assert!(!answered(&pasted), "pasted keys are not an answer");
+}
+
+#[test]
+fn the_requests_of_a_command_are_one_question() {
+    let now = Instant::now();
+    let mut all = waiting(&[1, 2, 3]);
+    for one in all.iter_mut().take(2) {
+        one.question.group = Some(1);
+    }
+    let mut prompting = Prompting::default();
+    let tick = PromptEvent::Tick { called: false };
+    let effects = prompting.handle(tick, &facts(&all, Before::default(), now));
+    let status = shown(&effects);
     assert!(
-        !pasted
-            .iter()
-            .any(|effect| matches!(effect, Effect::AnswerAtPrompt { .. })),
-        "pasted keys are not an answer"
+        status.contains("2 questions") && status.contains("2 things"),
+        "{status}"
     );
+    let mut prompting = opened(&all, now);
+    let effects = prompting.handle(PromptEvent::Resized, &facts(&all, Before::default(), now));
+    let drawn = shown(&effects);
+    assert!(drawn.contains("(1 of 2)"), "{drawn}");
+    assert!(drawn.contains("/srv/1") && drawn.contains("/srv/2") && !drawn.contains("/srv/3"));
+    // The next is the other question, and the one after it the first again.
+    type_keys(&mut prompting, "n", &all, now);
+    let effects = type_keys(&mut prompting, "a", &all, after_a_pause(now));
+    let choice = Choice::Approve;
+    assert_eq!(effects, [Effect::AnswerAtPrompt { number: 3, choice }]);
 }
 
 #[test]
@@ -148,7 +182,7 @@ fn a_request_that_does_not_fit_the_screen_can_be_denied_but_not_approved() {
         let mut prompting = opened(&one, now);
         let facts = PromptFacts {
             size,
-            ..facts(&one, Before::default(), now)
+            ..facts(&one, Before::default(), after_a_pause(now))
         };
         let typed = keys.as_bytes().chunks(1);
         let effects: Vec<Effect> = typed
@@ -158,9 +192,9 @@ fn a_request_that_does_not_fit_the_screen_can_be_denied_but_not_approved() {
         effects.any(|effect| matches!(effect, Effect::AnswerAtPrompt { .. }))
     };
     let tiny = Winsize { ws_row: 3, ..SIZE };
-    assert!(answers("a\r", SIZE));
-    assert!(!answers("a\r", tiny));
-    assert!(answers("d\r", tiny));
+    assert!(answers("a", SIZE));
+    assert!(!answers("a", tiny));
+    assert!(answers("d", tiny));
 }
 
 #[test]

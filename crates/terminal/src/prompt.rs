@@ -1,12 +1,13 @@
 //! The prompt at which a person answers a permission request, on the terminal of an interactive
 //! run.
 //!
-//! The screen is the supervisor's as long as the prompt is there: nothing of the cage's passes. An
-//! answer takes two keys, each typed by itself: what comes in one piece was pasted, or is a report
-//! of the terminal's, and is not an answer.
+//! The screen is the supervisor's as long as the prompt is there: nothing of the cage's passes.
+//! One key is an answer. It has to come by itself, after a pause: what was typed before the prompt
+//! could be read, a key that is held down, a paste and a report of the terminal are not answers
+//! ([ADR 38](../../../docs/adr/0038-one-key-answers-after-a-pause.md)).
 
 use ironcage_control::PermissionRequestDescription;
-use ironcage_model::{Printable, Span, Term};
+use ironcage_model::{Printable, Scope, Span, Term};
 use ironcage_sys::rustix::termios::Winsize;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -14,6 +15,10 @@ use std::time::{Duration, Instant};
 /// How long a question that came up by itself has to be seen before it can be approved: keys for
 /// the one before it may be under way.
 const READING: Duration = Duration::from_secs(1);
+
+/// How long nothing may have been typed before a key is an answer. Keys that are held down repeat
+/// faster than this, and so do the parts of a paste or of a report that arrives in pieces.
+const PAUSE: Duration = Duration::from_millis(400);
 
 /// How the terminal stood before.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -24,7 +29,7 @@ pub struct Before {
     pub no_cursor: bool,
 }
 
-/// What a person is about to say.
+/// What a person says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
     /// Yes.
@@ -50,11 +55,12 @@ pub enum Pressed {
 /// A prompt that is on the screen.
 #[derive(Debug)]
 pub struct Prompt {
-    /// The question that is shown.
+    /// The question that is shown: the number that its requests share.
     pub number: u32,
     /// How the terminal was before it was drawn.
     pub before: Before,
-    chosen: Option<Choice>,
+    /// When something was last typed, or what is shown began to be.
+    quiet_since: Instant,
     /// Until when nothing is approved, because nobody called this question up.
     unread: Option<Instant>,
     /// What came of the last answer.
@@ -62,63 +68,68 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    /// A prompt for a permission request.
-    pub fn new(number: u32, before: Before) -> Self {
+    /// A prompt for a question.
+    pub fn new(number: u32, before: Before, now: Instant) -> Self {
         Prompt {
             number,
             before,
-            chosen: None,
+            quiet_since: now,
             unread: None,
             note: String::new(),
         }
     }
 
     /// Shows another question.
-    pub fn turn_to(&mut self, number: u32) {
+    pub fn turn_to(&mut self, number: u32, now: Instant) {
         self.number = number;
-        self.chosen = None;
+        self.quiet_since = now;
         self.unread = None;
     }
 
     /// Shows another question because the one that was shown is over.
     pub fn replace_by(&mut self, number: u32, now: Instant) {
-        self.turn_to(number);
+        self.turn_to(number, now);
         self.unread = now.checked_add(READING);
     }
 
     /// Takes what was typed at once.
     pub fn press(&mut self, typed: &[u8], now: Instant) -> Pressed {
+        let paused = now.saturating_duration_since(self.quiet_since) >= PAUSE;
+        self.quiet_since = now;
         let [key] = typed else {
             return Pressed::Nothing;
         };
-        let chosen = self.chosen.take();
-        let unread = self.unread.is_some_and(|until| now < until);
-        match (key, chosen) {
-            (b'a' | b'o' | b'w', _) if unread => {
-                self.note = "another question took its place: read it first".into();
-            }
-            (b'\r' | b'\n', Some(choice)) => return Pressed::Answer(choice),
-            (b'a', _) => self.chosen = Some(Choice::Approve),
-            (b'o', _) => self.chosen = Some(Choice::Once),
-            (b'w', _) => self.chosen = Some(Choice::Always),
-            (b'd', _) => self.chosen = Some(Choice::Deny),
-            (b'n', _) => return Pressed::Next,
+        let choice = match key {
+            b'o' => Choice::Once,
+            b'a' => Choice::Approve,
+            b'w' => Choice::Always,
+            b'd' => Choice::Deny,
+            b'n' => return Pressed::Next,
             // Escape, Ctrl-C, and the word.
-            (b'q' | 0x1b | 0x03, _) => return Pressed::Leave,
-            _ => {}
+            b'q' | 0x1b | 0x03 => return Pressed::Leave,
+            _ => return Pressed::Nothing,
+        };
+        let unread = self.unread.is_some_and(|until| now < until);
+        if !paused {
+            self.note = "that key came too early to be an answer: press it again".into();
+        } else if unread && choice != Choice::Deny {
+            self.note = "another question took its place: read it first".into();
+        } else {
+            return Pressed::Answer(choice);
         }
         Pressed::Nothing
     }
 
-    /// The screen, drawn anew.
+    /// The screen, drawn again. The requests are those of the question, of which there is at least
+    /// one.
     pub fn draw(
         &self,
-        described: &PermissionRequestDescription,
+        requests: &[PermissionRequestDescription],
         place: (usize, usize),
         size: Winsize,
     ) -> Vec<u8> {
         let width = width(size);
-        let mut lines = self.lines(described, place, width);
+        let mut lines = self.lines(requests, place, width);
         lines.truncate(usize::from(size.ws_row.max(4)));
         let mut out = String::from("\x1b[2J");
         for (row, line) in lines.iter().enumerate() {
@@ -131,18 +142,22 @@ impl Prompt {
 
     fn lines(
         &self,
-        described: &PermissionRequestDescription,
+        requests: &[PermissionRequestDescription],
         (index, count): (usize, usize),
         width: usize,
     ) -> Vec<String> {
-        let question = &described.question;
-        let term = match question.term {
-            Term::Milliseconds(time) => format!("for {}", Span(time)),
-            Term::UntilRevoked => "for this run, unless the policy ends it earlier".to_owned(),
+        let Some(described) = requests.first() else {
+            return Vec::new();
         };
-        let approve = match question.term {
-            Term::Milliseconds(time) => format!("a {}", Span(time)),
-            Term::UntilRevoked => "a this run".to_owned(),
+        let question = &described.question;
+        let for_command = matches!(question.scope, Scope::Exec { .. });
+        let time = match question.term {
+            Term::Milliseconds(time) => Span(time).to_string(),
+            Term::UntilRevoked => "this run".to_owned(),
+        };
+        let once = match for_command {
+            true => "o once (this command)",
+            false => "o once",
         };
         let often = match described.asked {
             0 | 1 => String::new(),
@@ -155,37 +170,55 @@ impl Prompt {
         let mut lines = vec![
             format!(
                 "ironcage: question {} ({} of {count})",
-                question.number,
+                question.answered_as(),
                 index + 1
             ),
-            format!("allow: o once   {approve}   w always   |   d deny   n next   q back"),
-            match self.chosen {
-                Some(Choice::Approve) => "approve it? press Enter".to_owned(),
-                Some(Choice::Once) => "approve it for one use? press Enter".to_owned(),
-                Some(Choice::Always) => {
-                    "approve it, and write it to your policy? press Enter".to_owned()
-                }
-                Some(Choice::Deny) => "deny it? press Enter".to_owned(),
-                None => Printable::new(&self.note).to_string(),
-            },
+            format!("allow: {once}   a {time}   w always   |   d deny   n next   q back"),
+            Printable::new(&self.note).to_string(),
             String::new(),
         ];
         // What is asked for is seen as a whole, however long its name is.
-        lines.extend(wrapped(&question.resource.to_string(), width));
-        lines.extend([
-            term,
-            String::new(),
-            format!(
-                "asked for by {}{often}; said inside:",
-                question.origin.name()
-            ),
-            format!("  {reason}"),
-        ]);
-        if let Some(named) = &question.announced {
+        lines.extend(resources(requests, width));
+        lines.push(match question.term {
+            Term::Milliseconds(time) => format!("for {}", Span(time)),
+            Term::UntilRevoked if for_command => {
+                "while the command runs; `a`: for each command of this run".to_owned()
+            }
+            Term::UntilRevoked => "for this run, unless the policy ends it earlier".to_owned(),
+        });
+        lines.push(String::new());
+        if let Some(command) = &question.command {
+            lines.push("the command, as the agent wrote it:".to_owned());
+            let text = Printable::new(command).to_string();
+            let rows = wrapped(&text, width.saturating_sub(2).max(1));
+            lines.extend(rows.into_iter().map(|row| format!("  {row}")));
+        }
+        lines.push(format!(
+            "asked for by {}{often}; said inside:",
+            question.origin.name()
+        ));
+        lines.push(format!("  {reason}"));
+        let announced = requests
+            .iter()
+            .filter_map(|one| one.question.announced.as_ref());
+        for named in announced {
             lines.push(format!("the model's words named {}", Printable::new(named)));
         }
         lines.push(Printable::new(&question.because).to_string());
         lines
+    }
+}
+
+/// What is asked for, each as a whole.
+fn resources(requests: &[PermissionRequestDescription], width: usize) -> Vec<String> {
+    let named = |one: &PermissionRequestDescription| one.question.resource.to_string();
+    match requests {
+        [one] => wrapped(&named(one), width),
+        several => several
+            .iter()
+            .enumerate()
+            .flat_map(|(at, one)| wrapped(&format!("{}. {}", at + 1, named(one)), width))
+            .collect(),
     }
 }
 
@@ -202,8 +235,8 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
 }
 
 /// Whether what is asked for can be seen as a whole on a screen of this size.
-pub fn fits(described: &PermissionRequestDescription, size: Winsize) -> bool {
-    let lines = wrapped(&described.question.resource.to_string(), width(size));
+pub fn fits(requests: &[PermissionRequestDescription], size: Winsize) -> bool {
+    let lines = resources(requests, width(size));
     lines.len() + 4 < usize::from(size.ws_row.max(4))
 }
 
@@ -266,7 +299,7 @@ pub fn notice_over() -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ironcage_model::{LeaseOrigin, PermissionRequest, Resource, Right, Scope};
+    use ironcage_model::{LeaseOrigin, PermissionRequest, Resource, Right};
 
     fn described() -> PermissionRequestDescription {
         PermissionRequestDescription {
@@ -284,6 +317,8 @@ mod tests {
                 because: "the ceiling asks first".into(),
                 code: None,
                 announced: Some("/srv/\u{1b}[2Jdata/x".into()),
+                command: Some("cat \u{1b}[2J\u{202e}x\n\nironcage: question 9".into()),
+                group: Some(3),
             },
             asked: 2,
             milliseconds_left: 1,
@@ -292,39 +327,83 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_takes_two_keys_that_come_by_themselves() {
-        let now = Instant::now();
-        let mut prompt = Prompt::new(3, Before::default());
-        assert_eq!(prompt.press(b"a\r", now), Pressed::Nothing);
-        assert_eq!(prompt.press(b"\r", now), Pressed::Nothing);
-        assert_eq!(prompt.press(b"a", now), Pressed::Nothing);
-        assert_eq!(prompt.press(b"x", now), Pressed::Nothing);
-        assert_eq!(prompt.press(b"\r", now), Pressed::Nothing);
-        assert_eq!(prompt.press(b"a", now), Pressed::Nothing);
-        assert_eq!(prompt.press(b"\r", now), Pressed::Answer(Choice::Approve));
-        assert_eq!(prompt.press(b"\r", now), Pressed::Nothing);
-        assert_eq!(prompt.press(b"d", now), Pressed::Nothing);
-        assert_eq!(prompt.press(b"\r", now), Pressed::Answer(Choice::Deny));
-        assert_eq!(prompt.press(b"\x1b[A", now), Pressed::Nothing);
-        assert_eq!(prompt.press(b"q", now), Pressed::Leave);
+    fn an_answer_is_one_key_that_comes_by_itself_after_a_pause() {
+        let shown = Instant::now();
+        let after = |pauses: u32| shown + PAUSE * pauses;
+        for (key, choice) in [
+            (b"o", Choice::Once),
+            (b"a", Choice::Approve),
+            (b"w", Choice::Always),
+            (b"d", Choice::Deny),
+        ] {
+            let mut prompt = Prompt::new(3, Before::default(), shown);
+            assert_eq!(prompt.press(key, after(1)), Pressed::Answer(choice));
+        }
+        let mut prompt = Prompt::new(3, Before::default(), shown);
+        // Typed before it could be read; and held down, or one byte of many.
+        let soon = shown + PAUSE / 2;
+        assert_eq!(prompt.press(b"a", soon), Pressed::Nothing);
+        assert!(prompt.note.contains("too early"));
+        assert_eq!(prompt.press(b"a", after(1)), Pressed::Nothing);
+        // Pasted, or a report of the terminal; and what comes right behind it.
+        for piece in [&b"a\r"[..], b"\x1b[A", b"aaaa", b"\x1b[M aa"] {
+            assert_eq!(prompt.press(piece, after(3)), Pressed::Nothing);
+            assert_eq!(prompt.press(b"a", after(3) + PAUSE / 2), Pressed::Nothing);
+        }
+        assert_eq!(prompt.press(b"\r", after(5)), Pressed::Nothing);
+        assert_eq!(
+            prompt.press(b"a", after(6)),
+            Pressed::Answer(Choice::Approve)
+        );
+        assert_eq!(prompt.press(b"q", after(6)), Pressed::Leave);
     }
 
     #[test]
     fn a_question_that_nobody_called_up_is_not_approved_by_keys_that_were_under_way() {
         let now = Instant::now();
-        let mut prompt = Prompt::new(3, Before::default());
-        assert_eq!(prompt.press(b"a", now), Pressed::Nothing);
+        let mut prompt = Prompt::new(3, Before::default(), now);
         prompt.replace_by(4, now);
-        for key in [b"\r", b"a", b"\r", b"o", b"\r"] {
-            assert_eq!(prompt.press(key, now), Pressed::Nothing);
+        let within = now + READING - Duration::from_millis(1);
+        for key in [b"a", b"o", b"w"] {
+            prompt.quiet_since = now;
+            assert_eq!(prompt.press(key, within), Pressed::Nothing);
         }
         assert!(prompt.note.contains("read it first"));
-        // No is said at once, and yes when it was there for a while.
-        assert_eq!(prompt.press(b"d", now), Pressed::Nothing);
-        assert_eq!(prompt.press(b"\r", now), Pressed::Answer(Choice::Deny));
-        let later = now + READING;
-        assert_eq!(prompt.press(b"a", later), Pressed::Nothing);
-        assert_eq!(prompt.press(b"\r", later), Pressed::Answer(Choice::Approve));
+        // No is said after the pause, and yes when it was there for a while.
+        prompt.quiet_since = now;
+        assert_eq!(prompt.press(b"d", within), Pressed::Answer(Choice::Deny));
+        let later = now + READING + PAUSE;
+        assert_eq!(prompt.press(b"a", later), Pressed::Answer(Choice::Approve));
+    }
+
+    #[test]
+    fn every_need_of_a_command_and_the_command_are_shown() {
+        let mut second = described();
+        second.question.number = 4;
+        second.question.resource = Resource::Path {
+            path: "/opt/other".into(),
+            right: Right::Read,
+        };
+        let size = Winsize {
+            ws_row: 24,
+            ws_col: 80,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        let prompt = Prompt::new(3, Before::default(), Instant::now());
+        let both = [described(), second];
+        let drawn = String::from_utf8(prompt.draw(&both, (0, 1), size)).unwrap();
+        for shown in [
+            "1. ",
+            "2. ",
+            "/opt/other",
+            "the command, as the agent wrote it",
+        ] {
+            assert!(drawn.contains(shown), "{shown}: {drawn}");
+        }
+        assert!(!drawn.contains('\u{202e}'), "{drawn:?}");
+        let many = vec![described(); 21];
+        assert!(fits(&both, size) && !fits(&many, size));
     }
 
     #[test]
@@ -358,14 +437,16 @@ mod tests {
             ws_ypixel: 0,
         };
         let mut described = described();
-        assert!(fits(&described, size(24, 80)));
+        assert!(fits(&[described.clone()], size(24, 80)));
         let path = format!("/srv/{}end", "x".repeat(300));
         described.question.resource = Resource::Path {
             path: path.clone(),
             right: Right::Read,
         };
+        let described = [described];
         assert!(fits(&described, size(24, 80)) && !fits(&described, size(8, 80)));
-        let drawn = Prompt::new(3, Before::default()).draw(&described, (0, 1), size(24, 80));
+        let prompt = Prompt::new(3, Before::default(), Instant::now());
+        let drawn = prompt.draw(&described, (0, 1), size(24, 80));
         let drawn = String::from_utf8(drawn).unwrap();
         let shown: String = drawn
             .split('\x1b')
@@ -376,14 +457,14 @@ mod tests {
 
     #[test]
     fn nothing_that_was_said_inside_acts_on_the_screen() {
-        let prompt = Prompt::new(3, Before::default());
+        let prompt = Prompt::new(3, Before::default(), Instant::now());
         let size = Winsize {
             ws_row: 24,
             ws_col: 80,
             ws_xpixel: 0,
             ws_ypixel: 0,
         };
-        let drawn = prompt.draw(&described(), (0, 1), size);
+        let drawn = prompt.draw(&[described()], (0, 1), size);
         let drawn = String::from_utf8(drawn).unwrap();
         let rest = drawn.strip_prefix("\x1b[2J").unwrap();
         for part in rest.split('\x1b').skip(1) {

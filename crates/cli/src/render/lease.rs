@@ -76,9 +76,13 @@ pub(crate) fn event_line(out: &mut dyn Write, kind: &EventKind) -> io::Result<()
                 Some(named) => format!("; the model announced {}", Printable::new(named)),
                 None => String::new(),
             };
+            let command = match &question.command {
+                Some(command) => format!("; command: {}", Printable::new(command)),
+                None => String::new(),
+            };
             writeln!(
                 out,
-                "request {}: {} asks for {}{reason}{announced}",
+                "request {}: {} asks for {}{reason}{announced}{command}",
                 question.number,
                 question.origin.name(),
                 question.resource

@@ -7,4 +7,5 @@ pub(crate) mod lease;
 pub(crate) mod path;
 pub(crate) mod plan;
 pub(crate) mod remedy;
+pub(crate) mod request;
 pub(crate) mod traffic;

@@ -5,15 +5,18 @@
 //! request that is pending; what was denied is not asked again for a while. There is a bound on how
 //! many are pending, and each expires.
 //!
+//! What one command needs is asked for together: the requests share a group, count as one question,
+//! and one answer is for all of them.
+//!
 //! A part of the supervisor: it owns the pending requests and returns what follows as effects.
 
+mod answers;
 mod notifier;
+mod serving;
 
-use crate::RunError;
 use crate::effects::Effect;
-use crate::leases::{LeaseRequest, REASON, Requester, look};
-use crate::supervise::Supervision;
-use ironcage_control::{ApproveRequest, GrantRequest, PermissionRequestDescription, Reply};
+use crate::leases::{REASON, Requester};
+use ironcage_control::{GrantRequest, PermissionRequestDescription};
 use ironcage_layers::live::Identity;
 use ironcage_model::{
     EventKind, GrantedLease, LeaseOrigin, LeaseReason, PermissionRequest, PermissionRequestEnd,
@@ -21,8 +24,8 @@ use ironcage_model::{
 };
 use ironcage_plan::PermissionRequestTerms;
 use notifier::Notifier;
+use std::collections::BTreeSet;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Questions that are open at once.
@@ -33,10 +36,14 @@ const MOST_OF_ONE: usize = 8;
 const MOST_AN_HOUR: usize = 60;
 /// And of them by one kind of requester, so that junk of one leaves the others some.
 const MOST_AN_HOUR_OF_ONE: usize = 40;
+/// Requests that one command can raise together: a person reads all of them at once.
+const MOST_TOGETHER: usize = 16;
+/// Characters of a command that a person is shown.
+const COMMAND: usize = 500;
 /// Who waits for the answer to one question.
 const MOST_WAITING: usize = 16;
 /// Denials that are remembered.
-const MOST_REMEMBERED: usize = 64;
+const MOST_REMEMBERED: usize = 1024;
 /// How long a yes holds for a scope that does not wait for it any more.
 const APPROVED: Duration = Duration::from_secs(600);
 /// As good as for ever.
@@ -118,6 +125,28 @@ pub(crate) struct NewRequest {
     pub(crate) because: Reason,
     /// Whether the model announced it.
     pub(crate) announced: Option<String>,
+}
+
+/// The requests that are raised together, as far as they are.
+#[derive(Debug, Default)]
+struct RaisedGroup {
+    /// The command that needs them, where one does.
+    command: Option<String>,
+    /// The number of the first, once there is one.
+    first: Option<u32>,
+    count: usize,
+    /// Whether there is more than one.
+    shared: bool,
+}
+
+/// A command as a person is shown it, of bounded length. That something is missing is shown too.
+fn shown_command(command: &str) -> String {
+    let mut shown: String = command.chars().take(COMMAND).collect();
+    let missing = command.chars().count().saturating_sub(COMMAND);
+    if missing > 0 {
+        shown.push_str(&format!(" ... and {missing} characters more"));
+    }
+    shown
 }
 
 /// So much later, and not beyond what can be told.
@@ -241,8 +270,79 @@ impl PermissionRequests {
         denied.find(|denied| denied.resource == *resource && denied.until > now)
     }
 
-    /// Asks a person, or joins the request that is pending.
-    pub(crate) fn raise(&mut self, new: NewRequest, now: Instant) -> Vec<Effect> {
+    /// Asks a person for all that one command needs, or joins requests that are pending. Where one
+    /// of them was denied before, nobody is asked for the others: the command would not run.
+    pub(crate) fn raise(
+        &mut self,
+        all: Vec<NewRequest>,
+        command: Option<&str>,
+        now: Instant,
+    ) -> Vec<Effect> {
+        let shared = all.len() > 1;
+        let denied = |new: &NewRequest| self.was_denied(&new.resource, now).is_some();
+        let hopeless = shared && all.iter().any(denied);
+        let mut group = RaisedGroup {
+            command: command.map(shown_command),
+            shared,
+            ..RaisedGroup::default()
+        };
+        let mut effects = Vec::new();
+        for new in all {
+            if hopeless && self.was_denied(&new.resource, now).is_none() {
+                let how = "something else that the command needs was denied".into();
+                effects.push(Effect::Report {
+                    requester: new.by,
+                    outcome: RequestOutcome::denied(LeaseReason::NotAnswered { how }),
+                });
+                continue;
+            }
+            effects.extend(self.raise_one(new, &mut group, now));
+        }
+        effects
+    }
+
+    /// How many answers the pending requests need, and how many of them those of this origin.
+    fn questions(&self, origin: LeaseOrigin) -> (usize, usize) {
+        let answers = |of: &dyn Fn(&PermissionRequest) -> bool| {
+            let questions = self.open.iter().map(|open| &open.question);
+            let matching = questions.filter(|question| of(question));
+            let answers: BTreeSet<u32> = matching.map(PermissionRequest::answered_as).collect();
+            answers.len()
+        };
+        (answers(&|_| true), answers(&|one| one.origin == origin))
+    }
+
+    /// The bound that another request would exceed, and whether it is one of the last hour.
+    fn too_many(
+        &mut self,
+        origin: LeaseOrigin,
+        group: &RaisedGroup,
+        because: &Reason,
+        now: Instant,
+    ) -> Option<LeaseReason> {
+        let because = || because.to_string();
+        if group.first.is_some() {
+            let limit = MOST_TOGETHER;
+            return (group.count >= limit).then(|| LeaseReason::TooManyPending {
+                because: because(),
+                limit: limit as u64,
+            });
+        }
+        let (all, by_one) = self.questions(origin);
+        if all >= MOST || by_one >= MOST_OF_ONE {
+            return Some(LeaseReason::TooManyPending {
+                because: because(),
+                limit: all as u64,
+            });
+        }
+        let most = self.too_many_within_an_hour(origin, now)?;
+        Some(LeaseReason::TooManyQuestions {
+            because: because(),
+            limit: most as u64,
+        })
+    }
+
+    fn raise_one(&mut self, new: NewRequest, group: &mut RaisedGroup, now: Instant) -> Vec<Effect> {
         let NewRequest {
             by,
             origin,
@@ -295,26 +395,16 @@ impl PermissionRequests {
             let reason = "something else is there now";
             effects.extend(self.end(index, PermissionRequestEnd::Withdrawn, reason, now));
         }
-        let open = &self.open;
-        let by_one = open.iter().filter(|open| open.question.origin == origin);
-        if open.len() >= MOST || by_one.count() >= MOST_OF_ONE {
-            let reason = LeaseReason::TooManyPending {
-                because: because.to_string(),
-                limit: open.len() as u64,
-            };
+        if let Some(reason) = self.too_many(origin, group, &because, now) {
             effects.push(deny(resource, reason));
             return effects;
         }
-        if let Some(most) = self.too_many_within_an_hour(origin, now) {
-            let reason = LeaseReason::TooManyQuestions {
-                because: because.to_string(),
-                limit: most as u64,
-            };
-            effects.push(deny(resource, reason));
-            return effects;
+        if group.first.is_none() {
+            self.recent.push((now, Some(origin)));
         }
-        self.recent.push((now, Some(origin)));
         self.last = self.last.wrapping_add(1).max(1);
+        let first = *group.first.get_or_insert(self.last);
+        group.count += 1;
         let question = PermissionRequest {
             number: self.last,
             resource,
@@ -329,6 +419,8 @@ impl PermissionRequests {
             because: because.to_string(),
             code: because.code().map(str::to_owned),
             announced,
+            command: group.command.clone(),
+            group: group.shared.then_some(first),
         };
         effects.extend([
             Effect::TellRelativesOfRequest,
@@ -352,187 +444,6 @@ impl PermissionRequests {
             untold: None,
             approved: None,
         });
-        effects
-    }
-
-    /// The pending request that a person answers; else that there is none.
-    fn find(&self, by: Answerer, number: u32) -> Result<usize, Vec<Effect>> {
-        let found = self.position(number).filter(|index| {
-            let open = self.open.get(*index);
-            open.is_some_and(|open| open.approved.is_none())
-        });
-        found.ok_or_else(|| {
-            let question = number.into();
-            let outcome = RequestOutcome::denied(LeaseReason::NoSuchQuestion { question });
-            vec![Effect::ReportToPerson {
-                person: by,
-                outcome,
-            }]
-        })
-    }
-
-    /// A person says yes.
-    pub(crate) fn approve(
-        &mut self,
-        by: Answerer,
-        request: &ApproveRequest,
-        now: Instant,
-    ) -> Vec<Effect> {
-        let index = match self.find(by, request.number) {
-            Ok(index) => index,
-            Err(effects) => return effects,
-        };
-        let Some(open) = self.open.get_mut(index) else {
-            return Vec::new();
-        };
-        if matches!(open.question.scope, Scope::Exec { .. }) {
-            open.approved = Some(by);
-            return self.approve_for_scope(index, request, now);
-        }
-        let of_path = matches!(open.question.resource, Resource::Path { .. });
-        if request.uses.is_some() && of_path {
-            // An answer that cannot be carried out does not count: the request stays.
-            let kind = "path".into();
-            let outcome = RequestOutcome::denied(LeaseReason::UsesNotCounted { kind });
-            return vec![Effect::ReportToPerson {
-                person: by,
-                outcome,
-            }];
-        }
-        open.approved = Some(by);
-        open.grant.term = request.term.unwrap_or(open.grant.term);
-        open.grant.uses = request.uses.or(open.grant.uses);
-        vec![Effect::RequestApproved(request.number)]
-    }
-
-    /// The lease that a person approved, to be asked for once more in the request's name, by what
-    /// was held since it was asked for.
-    pub(crate) fn take_approved(&mut self, number: u32) -> Option<LeaseRequest> {
-        let index = self.position(number)?;
-        let open = self.open.get_mut(index)?;
-        Some(LeaseRequest {
-            by: Requester::Approved(number),
-            origin: open.question.origin,
-            grant: open.grant.clone(),
-            descriptor: open.descriptor.take(),
-            unannounced: false,
-        })
-    }
-
-    /// Whether what was asked for is not there any more.
-    pub(crate) fn has_moved(&self, request: &LeaseRequest, number: u32) -> bool {
-        let open = self.position(number).and_then(|index| self.open.get(index));
-        let Some(open) = open else {
-            return true;
-        };
-        match (&open.question.resource, &request.descriptor) {
-            (Resource::Path { path, right }, Some(handle)) => {
-                let seen = look(handle, *right);
-                !seen.is_ok_and(|seen| {
-                    seen.path == Path::new(path) && Some(seen.identity) == open.identity
-                })
-            }
-            _ => false,
-        }
-    }
-
-    /// A person says yes to a request of a scope's. Where no scope waits for it any more, the next
-    /// that needs the same has it; where a time was named, each within that time.
-    fn approve_for_scope(
-        &mut self,
-        index: usize,
-        request: &ApproveRequest,
-        now: Instant,
-    ) -> Vec<Effect> {
-        let Some(open) = self.open.get(index) else {
-            return Vec::new();
-        };
-        let term = request.term.unwrap_or(open.grant.term);
-        let waits = open
-            .waiting
-            .iter()
-            .any(|by| matches!(by, Requester::Scope { .. }));
-        let (until, left) = match (request.term.and_then(Term::duration), request.uses) {
-            (Some(time), None) => (after(now, time), None),
-            (time, uses) => {
-                let time = time.unwrap_or(APPROVED);
-                let uses = uses.unwrap_or(1);
-                (
-                    after(now, time),
-                    Some(uses.saturating_sub(u32::from(waits))),
-                )
-            }
-        };
-        let approved = RecentApproval {
-            resource: open.question.resource.clone(),
-            identity: open.identity,
-            until,
-            left,
-            term,
-        };
-        self.approved
-            .retain(|known| known.until > now && known.left != Some(0));
-        if self.approved.len() >= MOST_REMEMBERED {
-            self.approved.remove(0);
-        }
-        self.approved.push(approved);
-        let outcome = RequestOutcome::Granted(GrantedLease::ForScope {
-            term,
-            uses: request.uses,
-        });
-        self.opened(request.number, outcome, now)
-    }
-
-    /// What came of an approved request.
-    pub(crate) fn opened(
-        &mut self,
-        number: u32,
-        outcome: RequestOutcome,
-        now: Instant,
-    ) -> Vec<Effect> {
-        let Some(index) = self.position(number) else {
-            return Vec::new();
-        };
-        let open = self.open.remove(index);
-        let (end, reason) = match &outcome {
-            RequestOutcome::Granted(_) | RequestOutcome::InBase { .. } => {
-                (PermissionRequestEnd::Approved, String::new())
-            }
-            RequestOutcome::Pending { reason, .. } | RequestOutcome::Denied { reason } => {
-                (PermissionRequestEnd::NotOpened, reason.to_string())
-            }
-        };
-        let mut effects = vec![open.ended(end, reason, now)];
-        effects.extend(open.approved.map(|person| Effect::ReportToPerson {
-            person,
-            outcome: outcome.clone(),
-        }));
-        effects.extend(open.reports(&outcome));
-        effects
-    }
-
-    /// A person says no.
-    pub(crate) fn deny(
-        &mut self,
-        by: Answerer,
-        number: u32,
-        reason: &str,
-        now: Instant,
-    ) -> Vec<Effect> {
-        let index = match self.find(by, number) {
-            Ok(index) => index,
-            Err(effects) => return effects,
-        };
-        let reason: String = reason.chars().take(REASON).collect();
-        if let Some(open) = self.open.get(index) {
-            let resource = open.question.resource.clone();
-            self.remember(resource, reason.clone(), (now, self.memory));
-        }
-        let mut effects = self.end(index, PermissionRequestEnd::Denied, &reason, now);
-        if let Answerer::Client(client) = by {
-            let reply = Reply::Denied { number };
-            effects.push(Effect::Reply { client, reply });
-        }
         effects
     }
 
@@ -608,80 +519,6 @@ impl PendingRequest {
             outcome: outcome.clone(),
         };
         waiting.map(report).collect()
-    }
-}
-
-impl Supervision<'_> {
-    /// Asks a person.
-    pub(crate) fn raise_request(&mut self, new: NewRequest, now: Instant) -> Result<(), RunError> {
-        let effects = self.permission_requests.raise(new, now);
-        self.apply(effects, now)
-    }
-
-    /// Every request that waits for a person.
-    pub(crate) fn list_questions(&mut self, key: u64, now: Instant) {
-        let list = self.permission_requests.describe(now);
-        self.control.reply(key, &Reply::Questions(list), &[]);
-    }
-
-    /// A person says yes.
-    pub(crate) fn approve(
-        &mut self,
-        by: Answerer,
-        request: &ApproveRequest,
-        now: Instant,
-    ) -> Result<(), RunError> {
-        let effects = self.permission_requests.approve(by, request, now);
-        self.apply(effects, now)
-    }
-
-    /// Asks for the lease that a person approved.
-    pub(crate) fn request_approved(&mut self, number: u32, now: Instant) -> Result<(), RunError> {
-        let Some(request) = self.permission_requests.take_approved(number) else {
-            return Ok(());
-        };
-        if self.permission_requests.has_moved(&request, number) {
-            let outcome = RequestOutcome::denied(LeaseReason::PathReplaced);
-            return self.tell_requester(request.by, outcome);
-        }
-        self.request_lease(request, now)
-    }
-
-    /// A person says no.
-    pub(crate) fn deny(
-        &mut self,
-        by: Answerer,
-        number: u32,
-        reason: &str,
-        now: Instant,
-    ) -> Result<(), RunError> {
-        let effects = self.permission_requests.deny(by, number, reason, now);
-        self.apply(effects, now)
-    }
-
-    /// Tells the person who answered what came of it.
-    pub(crate) fn tell_answerer(&mut self, by: Answerer, outcome: RequestOutcome) {
-        match by {
-            Answerer::Client(key) => self.tell_client(key, outcome),
-            Answerer::Terminal => {
-                if let RequestOutcome::Denied { reason } = &outcome {
-                    self.prompting.note_denial(reason);
-                }
-            }
-        }
-    }
-
-    /// Ends those whose time is up.
-    pub(crate) fn look_at_questions(&mut self, now: Instant) -> Result<(), RunError> {
-        let effects = self.permission_requests.tick(now);
-        self.apply(effects, now)
-    }
-
-    /// The cage is gone, and nobody can be answered any more.
-    pub(crate) fn finish_questions(&mut self) -> Result<(), RunError> {
-        let now = Instant::now();
-        let effects = self.permission_requests.finish(now);
-        self.apply(effects, now)
     }
 }
 

@@ -3,66 +3,111 @@
 //!
 //! An approved resource is the scope's, not the cage's: the request opens nothing itself.
 
-use super::link::{FromScope, PersonAnswer, ScopeLink, ScopePermissionRequest, ToScope};
+use super::link::{
+    FromScope, PersonAnswer, ScopeLink, ScopeNeeds, ScopePermissionRequest, ToScope,
+};
 use crate::RunError;
 use crate::leases::Requester;
 use crate::permission_requests::NewRequest;
 use crate::supervise::Supervision;
 use ironcage_control::{Channel, Reply};
 use ironcage_layers::live::Identity;
-use ironcage_model::LeaseReason;
+use ironcage_model::{LeaseReason, Reason, Resource};
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ironcage_sys::rustix::io::Errno;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// Has a person asked, and waits for what they say.
+/// What a person is asked for a scope, and what they said.
+struct AskedNeed {
+    resource: Resource,
+    because: Reason,
+    /// Its number, once a person is asked.
+    question: Option<u32>,
+    said: Option<PersonAnswer>,
+}
+
+impl AskedNeed {
+    fn is_refused(&self) -> bool {
+        matches!(self.said, Some(PersonAnswer::No { .. }))
+    }
+}
+
+fn not_answered(how: &str) -> PersonAnswer {
+    let how = how.to_owned();
+    let reason = LeaseReason::NotAnswered { how }.into();
+    PersonAnswer::No { reason }
+}
+
+/// Has a person asked for all of it together, and waits for what they say. One no is the end: the
+/// command does not run without what it was refused. The answers are in the order of the requests.
 pub(super) fn ask(
     link: &ScopeLink,
     client: &Channel,
-    asks: ScopePermissionRequest,
+    needs: ScopeNeeds,
     wait: Duration,
-) -> Result<PersonAnswer, RunError> {
-    let (ticket, resource) = (asks.ticket, asks.resource.clone());
+) -> Result<Vec<PersonAnswer>, RunError> {
+    let of = |request: &ScopePermissionRequest| AskedNeed {
+        resource: request.resource.clone(),
+        because: request.because.clone(),
+        question: None,
+        said: None,
+    };
+    let mut asked: Vec<AskedNeed> = needs.requests.iter().map(of).collect();
     let failed = crate::supervise::failed("have a person asked");
-    let because = asks.because.clone();
-    link.say(&FromScope::Ask(Box::new(asks))).map_err(failed)?;
+    link.say(&FromScope::Ask(Box::new(needs))).map_err(failed)?;
     let until = Instant::now() + wait;
-    let mut asked = None;
-    loop {
+    let mut gone = None;
+    while gone.is_none() {
         match link.word() {
-            Ok(Some(ToScope::Answered { ticket: of, said })) if of == ticket => return Ok(said),
-            Ok(Some(ToScope::Asked {
-                ticket: of,
-                question,
-            })) if of == ticket => {
-                asked = Some(question);
-                let resource = resource.clone();
-                let _ = client.send(&Reply::Asked { question, resource }, &[]);
+            Ok(Some(ToScope::Answered { ticket, said })) => {
+                if let Some(need) = asked.get_mut(ticket as usize) {
+                    need.said = Some(said);
+                }
+                continue;
+            }
+            Ok(Some(ToScope::Asked { ticket, question })) => {
+                if let Some(need) = asked.get_mut(ticket as usize) {
+                    need.question = Some(question);
+                    let resource = need.resource.clone();
+                    let _ = client.send(&Reply::Asked { question, resource }, &[]);
+                }
+                continue;
             }
             Ok(Some(ToScope::End)) | Err(_) => {
-                let how = "the scope was ended".into();
-                let reason = LeaseReason::NotAnswered { how }.into();
-                return Ok(PersonAnswer::No { reason });
+                gone = Some("the scope was ended");
+                continue;
             }
             Ok(Some(_)) => continue,
             Ok(None) => {}
         }
-        let left = until.saturating_duration_since(Instant::now());
-        if let Some(question) = asked.filter(|_| left.is_zero()) {
-            let reason = LeaseReason::StillPending {
-                because: because.to_string(),
-                question: question.into(),
-            };
-            let reason = reason.into();
-            return Ok(PersonAnswer::No { reason });
+        let mut open = asked.iter().filter(|need| need.said.is_none()).peekable();
+        if open.peek().is_none() || asked.iter().any(AskedNeed::is_refused) {
+            break;
         }
-        if !is_there(link, client, asked.map(|_| left)) {
-            let how = "the requester is gone".into();
-            let reason = LeaseReason::NotAnswered { how }.into();
-            return Ok(PersonAnswer::No { reason });
+        let all_asked = open.all(|need| need.question.is_some());
+        let left = until.saturating_duration_since(Instant::now());
+        if all_asked && left.is_zero() {
+            break;
+        }
+        if !is_there(link, client, all_asked.then_some(left)) {
+            gone = Some("the requester is gone");
         }
     }
+    let in_vain = asked.iter().any(AskedNeed::is_refused);
+    let answer = |need: AskedNeed| match (need.said, gone, need.question) {
+        (Some(said), _, _) => said,
+        (None, Some(how), _) => not_answered(how),
+        (None, None, Some(question)) if !in_vain => PersonAnswer::No {
+            reason: LeaseReason::StillPending {
+                because: need.because.to_string(),
+                question: question.into(),
+            }
+            .into(),
+        },
+        (None, None, _) => not_answered("something else that the command needs was denied"),
+    };
+    Ok(asked.into_iter().map(answer).collect())
 }
 
 /// Waits for a word, so long if there is an end to it. `false` where the client is gone.
@@ -89,28 +134,26 @@ impl Supervision<'_> {
     pub(crate) fn ask_for_scope(
         &mut self,
         number: u32,
-        asks: ScopePermissionRequest,
+        needs: ScopeNeeds,
         now: Instant,
     ) -> Result<(), RunError> {
-        let by = Requester::Scope {
-            number,
-            ticket: asks.ticket,
-        };
-        let identity = asks
-            .identity
-            .map(|(device, inode)| Identity { device, inode });
-        let announced = self.intents.announced(&asks.resource, now);
-        let new = NewRequest {
-            by,
-            origin: asks.origin,
-            resource: asks.resource,
-            identity,
-            grant: asks.grant,
-            descriptor: None,
-            because: asks.because,
-            announced,
-        };
-        self.raise_request(new, now)
+        let ScopeNeeds { command, requests } = needs;
+        let mut all = Vec::new();
+        for asks in requests {
+            let ScopePermissionRequest { ticket, .. } = asks;
+            let identity = asks.identity;
+            all.push(NewRequest {
+                by: Requester::Scope { number, ticket },
+                origin: asks.origin,
+                identity: identity.map(|(device, inode)| Identity { device, inode }),
+                announced: self.intents.announced(&asks.resource, now),
+                resource: asks.resource,
+                grant: asks.grant,
+                descriptor: None,
+                because: asks.because,
+            });
+        }
+        self.raise_requests(all, &command, now)
     }
 }
 

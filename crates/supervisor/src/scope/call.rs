@@ -33,7 +33,7 @@ pub(super) struct Planned {
     /// What cannot even be asked for.
     pub(super) refused: Vec<DeniedLease>,
     /// Whether a program of Ironcage's carries it out.
-    tool: bool,
+    pub(super) tool: bool,
 }
 
 fn contact(destination: &Destination) -> Contact {

@@ -1,4 +1,4 @@
-//! The leases of one scope: decided before it is made, opened before its command runs, and ended
+//! The leases of one scope: decided before it is made ([`super::deciding`]), opened before its command runs, and ended
 //! when every process in it is dead.
 //!
 //! The life of each is the state machine of [`ironcage_lease::life`], as of the cage's own leases.
@@ -6,23 +6,19 @@
 //! something of a lease is outside the scope: it was handed over in a socket of the shared
 //! workspace. The kernel reports that somebody does; who it is, is searched for in the cage.
 
-use super::link::{FromScope, PersonAnswer};
+use super::link::FromScope;
 use super::supervisor::ScopeState;
 use crate::RunError;
 use crate::audit_writer::AuditWriter;
 use crate::backends::backend;
-use crate::leases::{LeaseSubject, REASON, SeenPath, release};
+use crate::leases::{SeenPath, release};
 use crate::supervise::{Supervision, failed};
-use crate::taint::brought;
 use ironcage_backend::{LeaseOrder, LeasedFrom, MountHelper, MountHelperReply, Sought};
-use ironcage_control::{DeniedLease, GrantRequest, LeaseTarget};
-use ironcage_lease::life::{EndingRules, LeaseEffect, LeaseEvent, LeaseLife, LeasePhase};
-use ironcage_lease::{Decision, History, RequestedLease, decide};
+use ironcage_lease::life::{LeaseEffect, LeaseEvent, LeaseLife, LeasePhase};
 use ironcage_model::{
-    EventKind, Holder, Holders, Lease, LeaseEndCause, LeaseOrigin, LeaseReason, NetworkReason,
-    Reason, Resource, Right, Scope, Taint,
+    EventKind, Holder, Lease, LeaseEndCause, LeaseReason, NetworkReason, Reason, Resource, Right,
+    Taint,
 };
-use ironcage_plan::Plan;
 use ironcage_sys::faults::lease_step as step;
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
@@ -45,21 +41,21 @@ const NOT_STARTED: LeaseEvent = LeaseEvent::NotOpened {
 /// A lease of a scope.
 #[derive(Debug)]
 pub(super) struct ScopeLease {
-    lease: Lease,
-    life: LeaseLife,
+    pub(super) lease: Lease,
+    pub(super) life: LeaseLife,
     /// What was seen, where it is a path: then the mount helper holds it. Everything else is a part
     /// of the scope's plan, and ends with the scope.
-    seen: Option<SeenPath>,
+    pub(super) seen: Option<SeenPath>,
     /// The listening socket, where it is a port.
-    listener: Option<OwnedFd>,
+    pub(super) listener: Option<OwnedFd>,
     /// What the cage takes on with it.
-    brings: Taint,
+    pub(super) brings: Taint,
     /// The mounts by which it was last found in use.
-    mounts: Vec<u64>,
+    pub(super) mounts: Vec<u64>,
     /// Who was found to use it while it ended.
-    holders: Vec<Holder>,
+    pub(super) holders: Vec<Holder>,
     /// Why it could not be opened.
-    failure: Option<Reason>,
+    pub(super) failure: Option<Reason>,
 }
 
 impl ScopeLease {
@@ -119,164 +115,9 @@ impl ScopeLease {
     }
 }
 
-/// What a scope's leases are decided by.
-pub(super) struct LeaseDecider<'a> {
-    pub(super) plan: &'a Plan,
-    pub(super) origin: LeaseOrigin,
-    pub(super) exec: u32,
-    /// The number of its first lease.
-    pub(super) first: u32,
-    /// Whether nothing is given at once in this cage any more.
-    pub(super) distrusted: bool,
-    /// What the cage may have come into contact with.
-    pub(super) taint: Taint,
-}
-
-/// Decides what a scope gets: what is given, and what is not. `ask` has a person asked about what
-/// is given only then.
-pub(super) fn decide_all(
-    deciding: &LeaseDecider<'_>,
-    asked: &[GrantRequest],
-    descriptors: Vec<OwnedFd>,
-    mut ask: impl FnMut(
-        &DeniedLease,
-        &GrantRequest,
-        Option<&SeenPath>,
-    ) -> Result<PersonAnswer, RunError>,
-) -> Result<(Vec<ScopeLease>, Vec<DeniedLease>), RunError> {
-    let mut descriptors = descriptors.into_iter();
-    let mut leases: Vec<ScopeLease> = Vec::new();
-    let holders = (deciding.plan.leases.as_ref()).map_or(Holders::Kill, |leases| leases.holders);
-    let mut refused = Vec::new();
-    for request in asked {
-        let number = deciding.first.wrapping_add(leases.len() as u32);
-        let handle = match request.wanted {
-            LeaseTarget::Path { .. } | LeaseTarget::Other(Resource::Port { .. }) => {
-                descriptors.next()
-            }
-            LeaseTarget::Other(_) => None,
-        };
-        let mut request = request.clone();
-        let (resource, seen, mut decided) =
-            deciding.decide_one(&request, handle.as_ref(), &leases, false);
-        if let Decision::Pending { reason, .. } = &decided {
-            let not_given = DeniedLease {
-                resource: resource.clone(),
-                reason: reason.clone(),
-                ask: true,
-            };
-            decided = match ask(&not_given, &request, seen.as_ref())? {
-                PersonAnswer::Yes { term, .. } => {
-                    request.term = term;
-                    let (_, now, again) =
-                        deciding.decide_one(&request, handle.as_ref(), &leases, true);
-                    for_what_was_read(again, now.as_ref(), seen.as_ref())
-                }
-                PersonAnswer::No { reason } => Decision::Denied { reason },
-            };
-        }
-        match decided {
-            Decision::InBase { .. } => {}
-            Decision::Granted(given) => {
-                let lease = Lease {
-                    number,
-                    resource: given.resource,
-                    scope: Scope::Exec {
-                        number: deciding.exec,
-                    },
-                    term: given.term,
-                    uses: given.uses,
-                    reason: request.reason.chars().take(REASON).collect(),
-                    origin: deciding.origin,
-                    approver: given.approver,
-                };
-                let brings = brought(deciding.plan, &lease.resource);
-                leases.push(ScopeLease {
-                    life: LeaseLife::requested(
-                        EndingRules::of_scope(holders),
-                        lease.term,
-                        Instant::now(),
-                    ),
-                    brings: brings.map_err(failed("read what is known of a place"))?,
-                    lease,
-                    listener: handle.filter(|_| seen.is_none()),
-                    seen,
-                    mounts: Vec::new(),
-                    holders: Vec::new(),
-                    failure: None,
-                });
-            }
-            Decision::Pending { reason, .. } => refused.push(DeniedLease {
-                resource,
-                reason,
-                ask: true,
-            }),
-            Decision::Denied { reason } => refused.push(DeniedLease {
-                resource,
-                reason,
-                ask: false,
-            }),
-        }
-    }
-    Ok((leases, refused))
-}
-
 fn not_opened(error: &dyn std::fmt::Display) -> Reason {
     let error = error.to_string();
     LeaseReason::NotOpened { error }.into()
-}
-
-/// A yes holds for the file that the person read about, not for one that took its name since.
-fn for_what_was_read(
-    decided: Decision,
-    now: Option<&SeenPath>,
-    before: Option<&SeenPath>,
-) -> Decision {
-    let identity = |seen: Option<&SeenPath>| seen.map(|seen| (seen.path.clone(), seen.identity));
-    match decided {
-        Decision::Granted(_) if identity(now) != identity(before) => {
-            Decision::denied(LeaseReason::PathReplaced)
-        }
-        other => other,
-    }
-}
-
-impl LeaseDecider<'_> {
-    fn decide_one(
-        &self,
-        request: &GrantRequest,
-        handle: Option<&OwnedFd>,
-        leases: &[ScopeLease],
-        approved: bool,
-    ) -> (Resource, Option<SeenPath>, Decision) {
-        let subject = match LeaseSubject::look(&request.wanted, handle) {
-            Ok(subject) => subject,
-            Err(refused) => {
-                let (resource, reason) = *refused;
-                return (resource, None, Decision::denied(reason));
-            }
-        };
-        let asked = RequestedLease {
-            what: subject.wanted(),
-            term: request.term,
-            uses: request.uses,
-            scope: Scope::Exec { number: self.exec },
-            origin: self.origin,
-            approved,
-        };
-        let history = History {
-            open: leases.iter().map(|lease| lease.lease.clone()).collect(),
-            asked: 0,
-            distrusted: self.distrusted,
-            unannounced: false,
-            taint: leases
-                .iter()
-                .fold(self.taint, |taint, lease| taint.with(lease.brings)),
-        };
-        let decision = decide(self.plan, &asked, &history);
-        let LeaseSubject { resource, seen } = subject;
-        (resource, seen, decision)
-    }
 }
 
 /// Waits for what came of an order.

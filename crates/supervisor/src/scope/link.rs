@@ -23,8 +23,9 @@ pub(super) enum FromScope {
     /// The scope is there: with its process list, storage and segments come what it uses, which
     /// counts as the cage's.
     Count,
-    /// A person is to be asked. Answered by [`ToScope::Asked`], or at once by [`ToScope::Answered`].
-    Ask(Box<ScopePermissionRequest>),
+    /// A person is to be asked for all of it together. Each is answered by [`ToScope::Asked`], or at
+    /// once by [`ToScope::Answered`].
+    Ask(Box<ScopeNeeds>),
 }
 
 /// What a scope's leases bring to its cage.
@@ -39,6 +40,14 @@ pub(crate) struct ScopeTaint {
     pub(super) wished: bool,
     /// Directories of the host to which it may write: the cage's limits hold in them.
     pub(super) writes: Vec<String>,
+}
+
+/// What the command of a scope needs that a person has to approve.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ScopeNeeds {
+    /// The command. The agent wrote it.
+    pub(super) command: String,
+    pub(super) requests: Vec<ScopePermissionRequest>,
 }
 
 /// What a person is to be asked for a scope.

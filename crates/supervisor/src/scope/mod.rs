@@ -7,6 +7,8 @@
 
 mod approval;
 mod call;
+mod command_text;
+mod deciding;
 mod leases;
 mod link;
 mod part;
@@ -15,7 +17,7 @@ mod shell;
 mod supervisor;
 mod taint;
 
-pub(crate) use link::{ScopeLink, ScopePermissionRequest, ScopeTaint};
+pub(crate) use link::{ScopeLink, ScopeNeeds, ScopeTaint};
 pub(crate) use part::{ScopeEvent, Scopes};
 pub(crate) use supervisor::{CLIENT, ScopeState};
 

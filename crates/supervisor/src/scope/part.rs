@@ -185,7 +185,7 @@ impl Scopes {
 }
 
 impl Scopes {
-    /// ScopePermissionRequest those to end that shells in the cage opened.
+    /// Ends those that shells in the cage opened.
     fn end_those_of_shells(&self) {
         for scope in self.running.iter().filter(|scope| scope.shell) {
             // One that is gone has ended.
@@ -300,9 +300,9 @@ impl Scopes {
                 scope.places = Some(places);
                 effects.push(Effect::CountScope(number));
             }
-            Ok(Some(Packet::Message(FromScope::Ask(request), _))) => {
-                let request = *request;
-                effects.push(Effect::AskForScope { number, request });
+            Ok(Some(Packet::Message(FromScope::Ask(needs), _))) => {
+                let needs = *needs;
+                effects.push(Effect::AskForScope { number, needs });
                 return effects;
             }
             Ok(Some(Packet::Garbled(_) | Packet::Closed)) | Err(_) => {

@@ -1,6 +1,6 @@
 //! The part without a process: the test is the scope's supervisor, at the other end of its socket.
 
-use super::super::link::{ScopePermissionRequest, ScopeTaint};
+use super::super::link::{ScopeNeeds, ScopePermissionRequest, ScopeTaint};
 use super::*;
 use ironcage_control::{GrantRequest, LeaseTarget, pair};
 use ironcage_model::{Approver, LeaseOrigin, Resource, Scope, SupervisorReason, Taint, Term};
@@ -158,7 +158,11 @@ fn a_permission_request_waits_for_its_answer_and_for_no_other() {
         origin: LeaseOrigin::Shell,
         because: LeaseReason::RequestRate.into(),
     };
-    let effects = report(&mut part, &scope, &FromScope::Ask(Box::new(request)));
+    let needs = ScopeNeeds {
+        command: "cat x".into(),
+        requests: vec![request],
+    };
+    let effects = report(&mut part, &scope, &FromScope::Ask(Box::new(needs)));
     assert!(
         matches!(
             &effects[..],

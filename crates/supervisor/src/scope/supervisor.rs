@@ -3,15 +3,17 @@
 //!
 //! It may wait where the cage's supervisor may not. It dies with that one, and the scope with it.
 
-use super::leases::{self, LeaseDecider, ScopeLease};
-use super::link::{FromScope, ScopeLink, ScopePermissionRequest, ScopeTaint};
+use super::command_text::shell_words;
+use super::deciding::{LeaseDecider, NeedToAsk, decide_all};
+use super::leases::ScopeLease;
+use super::link::{FromScope, ScopeLink, ScopeNeeds, ScopePermissionRequest, ScopeTaint};
 use super::{approval, call, planning, shell};
 use crate::RunError;
 use crate::audit_writer::AuditWriter;
 use crate::backends::backend;
 use crate::control::Control;
 use crate::execs::Execs;
-use crate::leases::{SeenPath, shortened};
+use crate::leases::shortened;
 use crate::limits::{self, counted_by_cgroup};
 use crate::network::{self, SupervisorFiles};
 use crate::request_reader::RequestReader;
@@ -19,9 +21,7 @@ use crate::streams::JoinedStreams;
 use crate::supervise::{Callbacks, Supervision, SupervisionSetup, failed};
 use crate::untrusted_fds::{close_elsewhere, words_only};
 use ironcage_backend::{MountHelper, Sibling};
-use ironcage_control::{
-    Channel, DeniedLease, Description, ExecRequest, GrantRequest, Reply, RuntimeDir,
-};
+use ironcage_control::{Channel, DeniedLease, Description, ExecRequest, Reply, RuntimeDir};
 use ironcage_model::{
     Ending, EventKind, IntentRecord, Reason, Resource, SupervisorReason, Taint, in_full,
 };
@@ -144,6 +144,7 @@ fn supervise(given: ScopeSetup<'_>) -> Result<(), RunError> {
     });
     let mut refused = Vec::new();
     let mut streams = None;
+    let mut command = None;
     if let Some(text) = asked.call.take() {
         let wait = asked.wait;
         let planned = match call::read(&plan, &text) {
@@ -157,6 +158,8 @@ fn supervise(given: ScopeSetup<'_>) -> Result<(), RunError> {
             refuse(&client, reason);
             return Ok(());
         }
+        // What a program of ours carries out is told by the call alone.
+        command = planned.tool.then_some(text);
         request.argv = planned.argv;
         request.cwd = planned.cwd;
         (asked, descriptors, refused) = (planned.asked, planned.descriptors, planned.refused);
@@ -176,18 +179,21 @@ fn supervise(given: ScopeSetup<'_>) -> Result<(), RunError> {
         // A shell says all of them.
         plan.command.env.clear();
     }
-    let mut ticket = 0;
-    let have_asked = |not_given: &DeniedLease, grant: &GrantRequest, seen: Option<&SeenPath>| {
-        ticket += 1;
-        let asks = ScopePermissionRequest {
-            ticket,
-            resource: not_given.resource.clone(),
-            identity: seen.map(|seen| approval::numbers(seen.identity)),
-            grant: grant.clone(),
+    let command = command.unwrap_or_else(|| shell_words(&request.argv));
+    let have_asked = |needs: &[NeedToAsk<'_>]| {
+        let request = |(ticket, need): (usize, &NeedToAsk<'_>)| ScopePermissionRequest {
+            ticket: ticket as u32,
+            resource: need.not_given.resource.clone(),
+            identity: (need.seen.as_ref()).map(|seen| approval::numbers(seen.identity)),
+            grant: need.grant.clone(),
             origin: asked.origin,
-            because: not_given.reason.clone(),
+            because: need.not_given.reason.clone(),
         };
-        approval::ask(&link, &client, asks, Duration::from_secs(asked.wait))
+        let needs = ScopeNeeds {
+            command: command.clone(),
+            requests: needs.iter().enumerate().map(request).collect(),
+        };
+        approval::ask(&link, &client, needs, Duration::from_secs(asked.wait))
     };
     let deciding = LeaseDecider {
         plan: &plan,
@@ -196,9 +202,10 @@ fn supervise(given: ScopeSetup<'_>) -> Result<(), RunError> {
         first: first_lease,
         distrusted,
         taint,
+        // A shell's command does without what nobody could give it.
+        all_or_nothing: streams.is_none(),
     };
-    let (mut leases, not_given) =
-        leases::decide_all(&deciding, &asked.leases, descriptors, have_asked)?;
+    let (mut leases, not_given) = decide_all(&deciding, &asked.leases, descriptors, have_asked)?;
     refused.extend(not_given);
     if let Some(shell) = shell {
         let wanted = leases.iter().map(|lease| lease.lease().resource.clone());

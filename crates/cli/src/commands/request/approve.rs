@@ -5,6 +5,7 @@ use crate::commands::lease::grant::report;
 use crate::completion::pending_requests;
 use crate::error::CommandResult;
 use crate::pending_request;
+use crate::render::request::answered_together;
 use ironcage_client::approve;
 use ironcage_control::ApproveRequest;
 use ironcage_model::{Printable, Term};
@@ -13,7 +14,8 @@ use ironcage_policy::TimeLimit;
 /// Approve a permission request of a running cage
 ///
 /// The cage gets a lease for the requested time, or --for. The lease opens the file or directory
-/// that was requested, even if something else has taken its name since.
+/// that was requested, even if something else has taken its name since. If one command requested
+/// several things, the answer is for all of them.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// CAGE/NUMBER, as `ironcage request list` shows it
@@ -34,10 +36,10 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> CommandResult {
     let found = pending_request::find_of_cage(&args.request)?;
     let question = &found.described.question;
-    let rule = match args.always {
-        true => Some(ApprovedRule::of(&found.cage, &found.described)?),
-        false => None,
-    };
+    let mut rules = Vec::new();
+    for one in found.all().into_iter().filter(|_| args.always) {
+        rules.push(ApprovedRule::of(&found.cage, one)?);
+    }
     let request = ApproveRequest {
         number: question.number,
         term: args.time.map(|time| match time.0 {
@@ -47,7 +49,10 @@ pub(crate) fn run(args: Args) -> CommandResult {
         uses: args.once.then_some(1),
     };
     report(approve(&found.connect()?, request), &question.resource)?;
-    if let Some(rule) = rule {
+    if !found.others.is_empty() {
+        anstream::println!("{}", answered_together(&found));
+    }
+    for rule in rules {
         match approved_rule::write(&rule)? {
             Some(path) => {
                 anstream::println!("{}: {}", Printable::new(&path), rule.line());

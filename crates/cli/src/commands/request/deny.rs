@@ -2,13 +2,15 @@
 
 use crate::completion::pending_requests;
 use crate::error::CommandResult;
+use crate::render::request::answered_together;
 use crate::{cages, pending_request};
 use ironcage_client::deny;
 
 /// Deny a permission request of a running cage
 ///
 /// The requester receives the denial and its reason. Repeated requests for the same resource are
-/// denied automatically for as long as `questions.remember` says.
+/// denied automatically for as long as `questions.remember` says. If one command requested several
+/// things, the answer is for all of them.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// CAGE/NUMBER, or the number alone if only one cage has such a request
@@ -27,5 +29,8 @@ pub(crate) fn run(args: Args) -> CommandResult {
         "request {number}: denied: {}",
         found.described.question.resource
     );
+    if !found.others.is_empty() {
+        anstream::println!("{}", answered_together(&found));
+    }
     Ok(0)
 }

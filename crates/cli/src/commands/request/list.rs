@@ -4,7 +4,7 @@ use crate::completion::running_cages;
 use crate::error::{CliError, CommandResult};
 use crate::json;
 use crate::pending_request::{self, ListedRequest};
-use ironcage_model::{Printable, Span, Term};
+use crate::render::request;
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,8 +14,8 @@ const PACE: Duration = Duration::from_millis(500);
 
 /// List pending permission requests
 ///
-/// `ironcage approve CAGE/NUMBER` and `ironcage deny CAGE/NUMBER` answer a request. The reason
-/// comes from the agent: do not trust it.
+/// `ironcage approve CAGE/NUMBER` and `ironcage deny CAGE/NUMBER` answer a request. The needs of one
+/// command are one entry with one answer. Reason and command come from the agent: do not trust them.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Cage ID, unique ID prefix, or name [default: all running cages]
@@ -34,15 +34,20 @@ pub(crate) fn run(args: Args) -> CommandResult {
     loop {
         let list = pending_request::list(args.id.as_deref())?;
         for one in &list {
-            let name = (one.cage.clone(), one.described.question.number);
-            if !shown.insert(name) {
+            // As text, what one answer is for is one entry.
+            let question = &one.described.question;
+            let number = match args.json {
+                true => question.number,
+                false => question.answered_as(),
+            };
+            if !shown.insert((one.cage.clone(), number)) {
                 continue;
             }
             if args.json {
                 let text = in_json(one)?;
                 anstream::println!("{text}");
             } else {
-                anstream::println!("{}", in_words(one));
+                anstream::println!("{}", request::entry(one));
             }
         }
         if !args.follow {
@@ -62,37 +67,4 @@ fn in_json(one: &ListedRequest) -> Result<String, CliError> {
         fields.insert("name".into(), json!(one.name));
     }
     json::line(&value).map_err(CliError::new)
-}
-
-fn in_words(one: &ListedRequest) -> String {
-    let question = &one.described.question;
-    let term = match question.term {
-        Term::Milliseconds(time) => format!(" for {}", Span(time)),
-        Term::UntilRevoked => String::new(),
-    };
-    let often = match one.described.asked {
-        0 | 1 => String::new(),
-        asked => format!(", requested {asked} times"),
-    };
-    let reason = match question.reason.as_str() {
-        "" => "no reason given".to_owned(),
-        reason => format!("reason given by the agent: {}", Printable::new(reason)),
-    };
-    let minutes = one.described.milliseconds_left.div_ceil(60_000);
-    let untold = match &one.described.untold {
-        Some(why) => format!("\n    {}", Printable::new(why)),
-        None => String::new(),
-    };
-    let announced = match &question.announced {
-        Some(named) => format!("\n    the model announced it: {}", Printable::new(named)),
-        None => String::new(),
-    };
-    format!(
-        "{}/{}  {} asks for {}{term}{often}\n    {reason}{announced}\n    {} (expires in {minutes} min){untold}",
-        one.shown(),
-        question.number,
-        question.origin.name(),
-        question.resource,
-        Printable::new(&question.because),
-    )
 }
