@@ -17,14 +17,16 @@ impl<'a> Cage<'a> {
     #[track_caller]
     fn start(stage: &'a Stage) -> Self {
         let aside = stage.aside();
-        for name in ["given", "asked", "given/denied", "outside"] {
+        for name in ["given", "asked", "given/denied", "outside", "narrow"] {
             stage.write(aside.join(name).join("file"), format!("{name}\n"));
         }
         let at = |name: &str| aside.join(name).display().to_string();
         let policy = stage.base().join("policy.toml");
         let text = format!(
-            "[ceiling.auto.files]\nwrite = [\"{}\"]\n[ceiling.ask.files]\nread = [\"{}\"]\n[ceiling.deny.files]\nread = [\"{}\"]\n",
+            "[ceiling.auto.files]\nread = [\"{}\"]\nwrite = [\"{}\", \"{}\"]\n[ceiling.ask.files]\nread = [\"{}\"]\n[ceiling.deny.files]\nread = [\"{}\"]\n",
+            at("narrow"),
             at("given"),
+            at("narrow/file"),
             at("asked"),
             at("given/denied"),
         );
@@ -144,13 +146,31 @@ either! {
         }
     }
 
-    fn a_call_that_reads_a_directory_and_writes_in_it_gets_one_lease(stage) {
+    fn a_call_that_reads_a_directory_and_writes_in_it_gets_both_as_named(stage) {
         let cage = Cage::start(stage);
         let place = stage.aside().join("given/sub");
         stage.write(place.join("out"), "old\n");
         let place = shown(&place);
         let (error, said) = cage.tool("Bash", json!({"command": format!("echo new > {place}/out && ls {place}")}));
         assert_eq!((error, said.as_str()), (false, "out\n"));
+        // Where the ceiling gives reading of all and writing of one, both are given and no more.
+        let narrow = shown(&stage.aside().join("narrow"));
+        stage.write(stage.aside().join("narrow/other"), "kept\n");
+        let (error, said) = cage.tool("Bash", json!({"command": format!("echo new > {narrow}/file && ls {narrow}")}));
+        assert_eq!((error, said.as_str()), (false, "file\nother\n"));
+        assert_eq!(std::fs::read_to_string(stage.aside().join("narrow/file")).ok().as_deref(), Some("new\n"));
+        let record = cage.record();
+        for lease in [format!("read {narrow} "), format!("write {narrow}/file")] {
+            assert!(record.contains(&lease), "{lease}: {record}");
+        }
+        assert!(!record.contains(&format!("write {narrow} ")), "{record}");
+        let sneaky = json!({"command": format!("echo new > {narrow}/file; ls {narrow}; X=other; echo x > {narrow}/$X")});
+        cage.tool("Bash", sneaky);
+        assert_eq!(std::fs::read_to_string(stage.aside().join("narrow/other")).ok().as_deref(), Some("kept\n"));
+        // Gone with the call, and proved to be.
+        cage.sh(&format!("ls {narrow}")).ended(2);
+        let opened = record.matches(": revoked").count();
+        assert!(opened >= 4, "{record}");
         let asked = shown(&stage.aside().join("asked"));
         // Still nothing beyond the ceiling, where reading alone can be asked for.
         let refused = cage.refused("Bash", json!({"command": format!("echo new > {asked}/file && ls {asked}")}));

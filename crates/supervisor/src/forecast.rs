@@ -2,7 +2,7 @@
 
 use crate::intents::in_base;
 use crate::leases::look;
-use crate::needed::{Names, Need, Needed};
+use crate::needed::{Names, Need, Needed, Nesting};
 use ironcage_lease::{Decision, History, RequestedLease, RequestedPath, RequestedResource, decide};
 use ironcage_model::{Contact, LeaseOrigin, Resource, Scope, Taint, Term};
 use ironcage_plan::Plan;
@@ -32,7 +32,7 @@ pub fn forecast(
         writes,
         contacts,
     };
-    let needed = Needed::of(plan, &names);
+    let needed = Needed::of(plan, &names, Nesting::Allowed);
     let mut forecast = Forecast {
         refused: needed.refused.into_iter().map(|one| one.resource).collect(),
         ..Forecast::default()

@@ -48,6 +48,15 @@ impl Need {
     }
 }
 
+/// Whether a lease may lie in another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Nesting {
+    /// Of a scope: all of them end together, the inner ones first.
+    Allowed,
+    /// Of a cage: each ends by itself, which it could not where another lies in it.
+    Merged,
+}
+
 /// What a call needs.
 #[derive(Debug, Default)]
 pub(crate) struct Needed {
@@ -59,8 +68,8 @@ pub(crate) struct Needed {
 }
 
 impl Needed {
-    /// What of all that is named the cage does not have.
-    pub(crate) fn of(plan: &Plan, names: &Names) -> Self {
+    /// What of all that is named the cage does not have; what lies in something else behind it.
+    pub(crate) fn of(plan: &Plan, names: &Names, nesting: Nesting) -> Self {
         let mut needed = Needed::default();
         let mut paths: Vec<(PathBuf, Right)> = Vec::new();
         let mut hosts: Vec<HostRule> = Vec::new();
@@ -82,8 +91,12 @@ impl Needed {
         let reads = names.reads.iter().map(|path| (path.clone(), Right::Read));
         paths.extend(writes.chain(reads));
         for (path, right) in paths {
-            needed.path(plan, &path, right);
+            needed.path(plan, (&path, right), nesting);
         }
+        needed.needs.sort_by_key(|need| match need {
+            Need::Path { path, .. } => path.components().count(),
+            Need::Host(_) => 0,
+        });
         for rule in hosts {
             let same = |need: &Need| matches!(need, Need::Host(known) if *known == rule);
             if !needed.needs.iter().any(same) {
@@ -95,7 +108,7 @@ impl Needed {
 
     /// What a path leads to, on the host, if the cage does not have it anyway. For what is not
     /// there yet and is to be made, the directory around it is asked for.
-    fn path(&mut self, plan: &Plan, path: &Path, right: Right) {
+    fn path(&mut self, plan: &Plan, (path, right): (&Path, Right), nesting: Nesting) {
         let reason = match look_up(plan, path, right) {
             PathLookup::Had { passing } => {
                 if passing && right == Right::Write {
@@ -104,8 +117,8 @@ impl Needed {
                 return;
             }
             PathLookup::Found { path, handle } => {
-                // A directory that is read and in which something is written becomes one lease:
-                // two that nest could not end one without the other.
+                // A directory that is read and in which something is written becomes one lease,
+                // where one could not end without the other.
                 let writes_inside = |need: &Need| match need {
                     Need::Path {
                         path: other,
@@ -114,11 +127,12 @@ impl Needed {
                     } => other.starts_with(&path) && *has > right,
                     Need::Host(_) => false,
                 };
-                let right = match self.needs.iter().any(writes_inside) {
+                let merged = nesting == Nesting::Merged;
+                let right = match merged && self.needs.iter().any(writes_inside) {
                     true => Right::Write,
                     false => right,
                 };
-                // One lease for what lies in another: they may not overlap.
+                // One lease for what lies in another that gives as much.
                 let covered = |need: &Need| match need {
                     Need::Path {
                         path: other,

@@ -11,7 +11,7 @@ mod trust;
 pub(crate) use part::{CallNeeds, IntentEvent, Intents};
 
 use crate::RunError;
-use crate::needed::{Names, Need, Needed};
+use crate::needed::{Names, Need, Needed, Nesting};
 use crate::supervise::Supervision;
 use ironcage_model::{EventKind, Extent, HostRule, Intent, Mark, Overheard, SupervisorReason};
 use ironcage_plan::Plan;
@@ -87,7 +87,7 @@ impl Supervision<'_> {
             writes: paths(&intent.writes),
             contacts: intent.contacts.clone(),
         };
-        let mut needed = Needed::of(plan, &names);
+        let mut needed = Needed::of(plan, &names, Nesting::Merged);
         let declared = |need: &Need| match need {
             Need::Host(rule) => Some(rule.clone()),
             Need::Path { .. } => None,

@@ -5,7 +5,7 @@
 //! its name, and only what the ceiling gives at once is given.
 
 use super::MOST_OF_A_CALL;
-use crate::needed::{Names, Need, Needed};
+use crate::needed::{Names, Need, Needed, Nesting};
 use ironcage_control::{Bytes, DeniedLease, GrantRequest, LeaseTarget, ScopeRequest};
 use ironcage_intent::{Action, Call, Calls, Context, Destination, Needs, Table};
 use ironcage_model::{Contact, LeaseOrigin, Resource, Right, SupervisorReason, Term, in_full};
@@ -115,7 +115,7 @@ impl Planned {
             writes: needs.writes.iter().cloned().collect(),
             contacts: needs.destinations.iter().map(contact).collect(),
         };
-        let needed = Needed::of(plan, &names);
+        let needed = Needed::of(plan, &names, Nesting::Allowed);
         self.refused.extend(needed.refused);
         for path in needed.passing.iter().filter(|_| self.tool) {
             self.refused.push(DeniedLease {

@@ -10,9 +10,10 @@ use crate::taint::brought;
 use ironcage_control::{DeniedLease, GrantRequest, LeaseTarget};
 use ironcage_lease::life::{EndingRules, LeaseLife};
 use ironcage_lease::{Decision, History, LeaseTerms, RequestedLease, decide};
-use ironcage_model::{Holders, Lease, LeaseOrigin, LeaseReason, Resource, Scope, Taint};
+use ironcage_model::{Holders, Lease, LeaseOrigin, LeaseReason, Resource, Right, Scope, Taint};
 use ironcage_plan::Plan;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::time::Instant;
 
 /// What a scope's leases are decided by.
@@ -120,6 +121,24 @@ fn for_what_was_read(
             Decision::denied(LeaseReason::PathReplaced)
         }
         other => other,
+    }
+}
+
+/// Whether what is written lies in what is read. A scope can have both: its leases end together,
+/// this one first.
+fn nests(around: &Resource, wanted: &Resource) -> bool {
+    match (around, wanted) {
+        (
+            Resource::Path {
+                path: around,
+                right: Right::Read,
+            },
+            Resource::Path {
+                path,
+                right: Right::Write,
+            },
+        ) => path != around && Path::new(path).starts_with(around),
+        _ => false,
     }
 }
 
@@ -238,6 +257,7 @@ impl LeaseDecider<'_> {
         let history = History {
             open: leases
                 .iter()
+                .filter(|(_, lease)| !nests(&lease.lease.resource, &subject.resource))
                 .map(|(_, lease)| lease.lease.clone())
                 .collect(),
             asked: 0,

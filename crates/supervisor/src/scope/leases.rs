@@ -174,7 +174,8 @@ impl Supervision<'_> {
             }
             _ => LeaseEndCause::ScopeEnded,
         };
-        for mut lease in std::mem::take(&mut self.side()?.leases) {
+        // One that lies in another was opened after it, and goes before it.
+        for mut lease in std::mem::take(&mut self.side()?.leases).into_iter().rev() {
             step();
             self.drive(&mut lease, LeaseEvent::TakenBack { cause })?;
         }

@@ -3,7 +3,7 @@
 use super::{MOST_PATHS, Reader};
 use crate::intents::in_base;
 use crate::leases::look;
-use crate::needed::{Names, Need, Needed};
+use crate::needed::{Names, Need, Needed, Nesting};
 use crate::path_lookup::{PathLookup, look_up};
 use crate::request_reader::FromReader;
 use ironcage_control::{
@@ -26,7 +26,7 @@ impl Reader<'_> {
             writes: inquiry.writes,
             contacts: inquiry.contacts,
         };
-        let mut needed = Needed::of(self.plan, &names);
+        let mut needed = Needed::of(self.plan, &names, Nesting::Allowed);
         let plan = self.plan;
         needed
             .needs
