@@ -92,7 +92,7 @@ pub(crate) enum Effect {
         outcome: RequestOutcome,
     },
     /// Start the programs that tell a person of a permission request.
-    Notify(PermissionRequest),
+    Notify(Vec<PermissionRequest>),
     /// Have a permission request counted by the cage's parent and children.
     TellRelativesOfRequest,
     /// Ask for the lease that a person approved.
@@ -305,7 +305,7 @@ impl Supervision<'_> {
                 self.tell_answerer(person, outcome);
                 Ok(())
             }
-            Effect::Notify(question) => self.notify(&question),
+            Effect::Notify(requests) => self.notify(&requests),
             Effect::TellRelativesOfRequest => self.tell_relatives_of_requests(1, None, now),
             Effect::RequestApproved(number) => self.request_approved(number, now),
             Effect::LeaseRecorded(number) => self.lease_event(number, LeaseEvent::Recorded, now),

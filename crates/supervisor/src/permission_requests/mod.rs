@@ -130,6 +130,8 @@ pub(crate) struct NewRequest {
 /// The requests that are raised together, as far as they are.
 #[derive(Debug, Default)]
 struct RaisedGroup {
+    /// What a person is to be told of, as one question.
+    untold: Vec<PermissionRequest>,
     /// The command that needs them, where one does.
     command: Option<String>,
     /// The number of the first, once there is one.
@@ -298,6 +300,9 @@ impl PermissionRequests {
             }
             effects.extend(self.raise_one(new, &mut group, now));
         }
+        if !group.untold.is_empty() {
+            effects.push(Effect::Notify(group.untold));
+        }
         effects
     }
 
@@ -426,12 +431,12 @@ impl PermissionRequests {
             Effect::TellRelativesOfRequest,
             // On record before anybody can answer it.
             Effect::Audit(EventKind::Question(question.clone())),
-            Effect::Notify(question.clone()),
             report(RequestOutcome::Pending {
                 question: question.number,
                 reason: because,
             }),
         ]);
+        group.untold.push(question.clone());
         self.open.push(PendingRequest {
             question,
             grant,

@@ -53,12 +53,19 @@ impl Drop for Notifier {
     }
 }
 
-/// What is told of a question.
-fn message(cage: &CageId, name: Option<&str>, question: &PermissionRequest) -> Vec<u8> {
+/// What is told of a question: of its first request, and what all of them are about.
+fn message(
+    cage: &CageId,
+    name: Option<&str>,
+    question: &PermissionRequest,
+    requests: &[PermissionRequest],
+) -> Vec<u8> {
+    let what = requests.iter().map(|one| one.resource.to_string());
+    let what: Vec<String> = what.collect();
     let mut value = json!({
         "cage": cage.as_str(),
         "name": name,
-        "what": question.resource.to_string(),
+        "what": what.join(", "),
         "answer": format!("ironcage approve {cage}/{0}, or ironcage deny {cage}/{0}", question.number),
     });
     if let (Some(all), Ok(serde_json::Value::Object(fields))) =
@@ -71,7 +78,10 @@ fn message(cage: &CageId, name: Option<&str>, question: &PermissionRequest) -> V
 
 impl Supervision<'_> {
     /// Tells of a question whoever the policy names.
-    pub(crate) fn notify(&mut self, question: &PermissionRequest) -> Result<(), RunError> {
+    pub(crate) fn notify(&mut self, requests: &[PermissionRequest]) -> Result<(), RunError> {
+        let Some(question) = requests.first() else {
+            return Ok(());
+        };
         let Some(terms) = self.plan.leases.as_ref().map(|leases| &leases.questions) else {
             return Ok(());
         };
@@ -90,7 +100,8 @@ impl Supervision<'_> {
             return Ok(());
         }
         let description = self.control.description();
-        let text = message(&description.id, description.name.as_deref(), question);
+        let name = description.name.as_deref();
+        let text = message(&description.id, name, question, requests);
         for (how, words) in commands {
             let busy = self.permission_requests.notifiers.len() >= MOST;
             let supervisor = getpid();

@@ -205,7 +205,12 @@ fn command_needs(part: &mut PermissionRequests, paths: &[&str], now: Instant) ->
 #[test]
 fn what_one_command_needs_is_one_question_with_one_answer() {
     let (mut part, now) = (PermissionRequests::default(), Instant::now());
-    command_needs(&mut part, &["/srv/a", "/srv/b", "/srv/c"], now);
+    let effects = command_needs(&mut part, &["/srv/a", "/srv/b", "/srv/c"], now);
+    let notified = effects.iter().filter_map(|effect| match effect {
+        Effect::Notify(requests) => Some(requests.len()),
+        _ => None,
+    });
+    assert_eq!(notified.collect::<Vec<_>>(), [3]);
     let described = part.describe(now);
     let shown: Vec<(u32, Option<u32>)> = described
         .iter()
