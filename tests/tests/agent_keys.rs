@@ -1,7 +1,7 @@
 //! Claude Code and Codex, as npm installs them, do a task in a cage that reaches one model, and
 //! never hold the key to it: the egress proxy puts it on.
 
-use ironcage_tests::{Running, TlsWeb, binary, either, skip};
+use ironcage_tests::{Running, Screen, TlsWeb, binary, either, skip};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -118,12 +118,19 @@ either! {
             "[network]\nallow = [\"{address}:443\"]\nresolve = {{ \"api.anthropic.com\" = \"{address}\" }}\n[env.set]\nCLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC = \"1\"\n"
         );
         stage.write(&config, text);
-        let said = user(stage, &prefix, &server, r#"
-            export ANTHROPIC_API_KEY=$KEY
-            ironcage run -- claude -p --dangerously-skip-permissions \
-                'run: echo hello > greeting; echo seen=$ANTHROPIC_API_KEY; curl -sS -m 20 https://other.test/ || echo elsewhere=refused'
-        "#);
-        check(stage, &prefix, &server, &said, KEY);
+        let Some(screen) = Screen::open(stage) else { return };
+        let ironcage = binary().parent().expect("its directory").display();
+        screen.line(&format!("export PATH={}/bin:{ironcage}:{SYSTEM} ANTHROPIC_API_KEY={KEY}", prefix.display()));
+        screen.line(&format!("export SSL_CERT_FILE={}; clear", server.authority.display()));
+        screen.prompt();
+        // The one command, on a terminal.
+        screen.line(
+            "ironcage run -- claude -p --dangerously-skip-permissions \
+             'run: echo hello > greeting; echo seen=$ANTHROPIC_API_KEY; curl -sS -m 20 https://other.test/ || echo elsewhere=refused'",
+        );
+        screen.shows("done:");
+        screen.prompt();
+        check(stage, &prefix, &server, &screen.text().replace(&format!("={KEY}"), ""), KEY);
     }
 
     fn codex_does_a_task_with_a_key_that_it_never_holds(stage) {

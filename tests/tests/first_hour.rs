@@ -1,6 +1,8 @@
 //! What a newcomer and an agent meet in the first hour, beside the prompt and the notes.
 
-use ironcage_tests::{Ran, Running, Stage, either};
+use ironcage_tests::{Ran, Running, Screen, Stage, either, wait_until};
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -22,7 +24,137 @@ fn policy(stage: &Stage) -> String {
     path.display().to_string()
 }
 
+/// The flags that a line names behind these words, up to the end of the line or an explanation.
+#[track_caller]
+fn flags_after<'a>(text: &'a str, words: &str) -> &'a str {
+    let (_, rest) = text
+        .split_once(words)
+        .unwrap_or_else(|| panic!("no {words:?}: {text}"));
+    let line = rest.lines().next().unwrap_or_default();
+    line.split(" (").next().unwrap_or_default().trim()
+}
+
+/// The README's first command, from `run` on.
+fn first_command() -> String {
+    let readme = include_str!("../../README.md");
+    let mut lines = readme.lines();
+    let line = lines.find_map(|line| line.split_once("-p ironcage -- "));
+    let (_, command) = line.expect("the README begins with a run");
+    command.to_owned()
+}
+
+fn get(port: u16) -> Option<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer)
+}
+
 either! {
+    fn the_first_command_of_the_readme_works_on_a_terminal_as_it_stands(stage) {
+        let Some(screen) = Screen::open(stage) else { return };
+        let binary = ironcage_tests::binary().display();
+        screen.line(&format!("{binary} {}; echo status=$?", first_command()));
+        screen.shows("hello from the cage");
+        screen.shows("status=0");
+    }
+
+    fn a_refused_file_names_the_flag_that_shows_it_and_the_flag_works(stage) {
+        let Some(screen) = Screen::open(stage) else { return };
+        let file = stage.aside().join("notes");
+        stage.write(&file, "the notes\n");
+        let file = file.display().to_string();
+        let binary = ironcage_tests::binary().display();
+        screen.line(&format!("clear; {binary} run cat {file}; echo status=$?"));
+        screen.shows("status=1");
+        // One line of the terminal is shorter than the path.
+        let shown = screen.tmux(&["capture-pane", "-p", "-J", "-S", "-200"]);
+        let flags = flags_after(&shown, "to read it: ").to_owned();
+        assert_eq!(flags, format!("-r {file}"), "{shown}");
+        screen.line(&format!("clear; {binary} run -q {flags} cat {file}; echo status=$?"));
+        screen.shows("the notes");
+        // The same afterwards, by the log.
+        let why = ironcage(stage, &["run", "-q", "cat", &file]).ended(1);
+        assert!(!why.stderr.contains("to read it"), "quiet: {why:?}");
+        let why = ironcage(stage, &["why", "--last"]).ok().stdout();
+        assert!(why.contains(&format!("hidden file: {file}")) && why.contains(&format!("-r {file}")), "{why}");
+        // What is not on the host either is nobody's doing, and what worked is not explained.
+        let absent = ironcage(stage, &["run", "cat", &format!("{file}-absent")]).ended(1);
+        assert!(!absent.stderr.contains("to read it"), "{absent:?}");
+        let works = ironcage(stage, &["run", "sh", "-c", &format!("cat {file} || true")]).ok();
+        assert!(!works.stderr.contains("to read it"), "{works:?}");
+    }
+
+    fn a_hidden_key_needs_one_more_flag_which_is_named(stage) {
+        let key = stage.home().join(".ssh/id_ed25519");
+        stage.write(&key, "the key\n");
+        let key = key.display().to_string();
+        let ran = ironcage(stage, &["run", "cat", &key]).ended(1);
+        let flags: Vec<&str> = flags_after(&ran.stderr, "to read it: ").split(' ').collect();
+        assert_eq!(flags, ["-r", &key, "--i-know"], "{ran:?}");
+        let args = [&["run", "-q"], &flags[..], &["cat", &key]].concat();
+        assert_eq!(ironcage(stage, &args).ok().stdout(), "the key\n");
+    }
+
+    fn a_run_that_its_ceiling_would_have_served_is_told_of_scoped_shells_once(stage) {
+        let policy = policy(stage);
+        let data = stage.aside().join("data").display().to_string();
+        let run = |flags: &[&str], words: &[&str]| {
+            let args = [&["run", "--policy", &policy][..], flags, words].concat();
+            ironcage(stage, &args)
+        };
+        let first = run(&[], &["cat", &data]).ended(1);
+        let hint = "with `--shell scoped`, commands request it";
+        assert!(first.stderr.contains(hint), "{first:?}");
+        let second = run(&[], &["cat", &data]).ended(1);
+        assert!(!second.stderr.contains(hint), "{second:?}");
+        // The flag, typed: a command of a shell has what it names.
+        let shell = format!("bash -c 'cat {data}'");
+        let scoped = run(&["--shell", "scoped"], &["--", "bash", "-c", &shell]).ok();
+        assert_eq!(scoped.stdout(), "leased\n");
+        // A run without a ceiling would gain nothing by it.
+        let without = ironcage(stage, &["run", "cat", &data]).ended(1);
+        assert!(!without.stderr.contains("--shell"), "{without:?}");
+    }
+
+    fn a_published_port_is_reached_from_outside_and_another_is_not(stage) {
+        let free = || {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+            listener.local_addr().expect("its address").port()
+        };
+        let (published, other) = (free(), free());
+        let publish = format!("{published}:3000");
+        let serve = "import http.server as h\n\
+                     class S(h.BaseHTTPRequestHandler):\n\
+                     \x20   def do_GET(self):\n\
+                     \x20       self.send_response(200); self.end_headers(); self.wfile.write(b'from the cage')\n\
+                     h.HTTPServer(('0.0.0.0', 3000), S).serve_forever()";
+        let id = ironcage(stage, &["run", "-q", "-d", "-p", &publish, "--", "/usr/bin/python3", "-c", serve]).ok();
+        let answers = || get(published).is_some_and(|answer| answer.ends_with("from the cage"));
+        assert!(wait_until(PATIENCE, answers), "nothing answers at the published port");
+        assert_eq!(get(other), None);
+        ironcage(stage, &["rm", "--force", id.stdout().trim()]).ok();
+        assert_eq!(get(published), None, "the port outlives its cage");
+    }
+
+    fn shell_starts_the_users_shell_with_the_flags_of_a_cage(stage) {
+        let Some(screen) = Screen::open(stage) else { return };
+        let binary = ironcage_tests::binary().display();
+        screen.line(&format!("SHELL=/bin/sh {binary} shell -q --env PS1='caged> '; echo ended=$?"));
+        screen.asks("caged>");
+        screen.line("tty; echo in-$((40+2)); ls -A ~/.ssh; exit 7");
+        screen.shows("/dev/pts/");
+        screen.shows("in-42");
+        screen.shows("ended=7");
+        // Without a terminal it takes its commands from where its input comes.
+        let mut shell = stage.ironcage(["shell", "-q"]);
+        shell.env("SHELL", "/bin/sh");
+        let ran = Running::start(&mut shell).feed(b"echo fed-$((40+2))\n".to_vec(), PATIENCE).ok();
+        assert_eq!(ran.stdout(), "fed-42\n");
+    }
+
     fn an_agent_learns_inside_how_to_ask_and_what_it_reads_there_works(stage) {
         let policy = policy(stage);
         let read = "cat $IRONCAGE_HELP; cat /etc/claude-code/CLAUDE.md /etc/codex/config.toml";

@@ -16,6 +16,7 @@ mod commands;
 mod completion;
 mod confirm;
 mod docker_flags;
+mod hidden_files;
 mod output;
 mod package_hosts;
 mod paths;

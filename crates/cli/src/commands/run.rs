@@ -4,7 +4,7 @@ use crate::cage_flags::{CageFlags, PlannedCage};
 use crate::child_spawner::ChildSpawner;
 use crate::error::{CliError, CommandResult, without_numbers};
 use crate::render::denial;
-use crate::{announced, approved_rule, cages, change, paths};
+use crate::{announced, approved_rule, cages, change, hidden_files, paths};
 use ironcage_backend::StartError;
 use ironcage_host::{HostCaps, SystemFiles};
 use ironcage_model::{CageId, Ending, Lent, LimitHit, Outcome, Printable, StartCode, Traffic};
@@ -211,6 +211,7 @@ pub(crate) fn execute(mut args: Args) -> Result<RunOutcome, CliError> {
     if !args.quiet {
         report_denials(&finished.outcome, &told.borrow(), finished.id.as_str());
         report_model_leases(&finished.outcome.lent);
+        report_hidden(&prepared, &finished.outcome)?;
     }
     if let Some(mut change) = change {
         if let Some(storage) = &finished.storage {
@@ -295,6 +296,37 @@ fn report_denials(outcome: &Outcome, told: &[String], id: &str) {
             anstream::eprintln!("{line}");
         }
     }
+}
+
+/// Names files of the host that the command asked for in vain, and once for a workspace the flag by
+/// which a command can have what its ceiling gives at the moment of need.
+fn report_hidden(prepared: &PlannedCage, outcome: &Outcome) -> Result<(), CliError> {
+    let plan = &prepared.plan;
+    let home = paths::home(&SystemFiles::default())?;
+    let hidden = match outcome.ending.exit_code() {
+        0 => Vec::new(),
+        _ => {
+            let words = plan.command.argv.iter();
+            let words: Vec<String> = words
+                .map(|word| word.to_string_lossy().into_owned())
+                .collect();
+            hidden_files::named_by(plan, &home, &words)
+        }
+    };
+    for file in &hidden {
+        anstream::eprintln!("ironcage: {}", file.line());
+    }
+    let in_ceiling = hidden_files::in_ceiling(plan, &hidden)
+        || denial::in_ceiling(plan, &outcome.network_denied);
+    if plan.shares_storage() || !in_ceiling {
+        return Ok(());
+    }
+    let line = "ironcage: the ceiling gives what this run was denied; with `--shell scoped`, commands request it when they need it";
+    let state = paths::state_dir(&home);
+    if announced::is_new(&state, &plan.workspace, &[line.to_owned()]) {
+        anstream::eprintln!("{line}");
+    }
+    Ok(())
 }
 
 fn report_model_leases(lent: &Lent) {

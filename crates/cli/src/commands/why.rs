@@ -4,12 +4,15 @@ use crate::audit_log::{self, audit_error};
 use crate::cage_flags::CageFlags;
 use crate::completion::recorded_cages;
 use crate::error::{CliError, CommandResult};
+use crate::hidden_files::{self, HiddenFile};
 use crate::output::{print, wrap};
+use crate::paths;
 use crate::render::event::{command_line, ending_text, limit_text, times};
 use crate::render::{self, traffic};
 use crate::values::SuggestedName;
 use ironcage_audit::{Error, Reader};
 use ironcage_catalog::{Explanation, Explanations};
+use ironcage_host::SystemFiles;
 use ironcage_model::{
     CageId, Denial, Ending, EventKind, LimitHit, NetworkReason, NetworkVerdict,
     PermissionRequestEnd, Printable, Reason, Resource, Traffic, find_reason,
@@ -21,12 +24,16 @@ use std::path::{Path, PathBuf};
 /// Explain what was denied in a cage, and what would allow it
 ///
 /// The audit log has denied system calls, connections, leases and limits. The kernel does not
-/// report access to absent, hidden or read-only files: use --path to explain one.
+/// report access to absent, hidden or read-only files: files that the command itself names are
+/// explained, and --path explains any other.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Cage ID, unique ID prefix, name, or `last` [default: the last cage of this workspace]
     #[arg(add = recorded_cages())]
     cage: Option<String>,
+    /// Explain the last cage of this workspace; the default
+    #[arg(long, conflicts_with_all = ["cage", "path", "code"])]
+    last: bool,
     /// Explain PATH in a cage that `run` would start here (`ironcage plan --path` accepts the
     /// flags of a cage)
     #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::AnyPath, conflicts_with = "cage")]
@@ -53,6 +60,9 @@ struct SyscallDenials {
 #[derive(Debug, Default)]
 struct CageDenials {
     command: Vec<String>,
+    workspace: PathBuf,
+    /// Files of the host that the command names, and that a cage does not have.
+    hidden: Vec<HiddenFile>,
     denied: BTreeMap<String, SyscallDenials>,
     limits: Vec<LimitHit>,
     ending: Option<Ending>,
@@ -78,7 +88,8 @@ pub(crate) fn run(args: Args) -> CommandResult {
     }
     let dir = audit_log::directory()?;
     let id = audit_log::find(&dir, args.cage.as_deref())?;
-    let denials = read(&dir, &id)?;
+    let mut denials = read(&dir, &id)?;
+    denials.find_hidden()?;
     let explanations = Explanations::built_in().map_err(|error| CliError::from_error(&error))?;
     print(|out| report(out, &id, &denials, &explanations))?;
     Ok(0)
@@ -114,9 +125,26 @@ fn read(dir: &Path, id: &CageId) -> Result<CageDenials, CliError> {
 }
 
 impl CageDenials {
+    /// Finds files that the command names and that a cage which `run` starts here does not have.
+    /// What an agent's own commands named was logged when they named it.
+    fn find_hidden(&mut self) -> Result<(), CliError> {
+        let failed = self.ending.as_ref().is_some_and(|end| end.exit_code() != 0);
+        if !failed {
+            return Ok(());
+        }
+        let prepared = CageFlags::default().prepare(vec!["/bin/sh".into()])?;
+        if prepared.plan.workspace == self.workspace {
+            let home = paths::home(&SystemFiles::default())?;
+            self.hidden = hidden_files::named_by(&prepared.plan, &home, &self.command);
+        }
+        Ok(())
+    }
+
     fn add(&mut self, kind: EventKind) {
         match kind {
-            EventKind::Start { command, .. } => self.command = command,
+            EventKind::Start {
+                command, workspace, ..
+            } => (self.command, self.workspace) = (command, workspace.into()),
             EventKind::Denied(denial) => self.add_denial(denial),
             EventKind::Limit(hit) => self.add_limit(hit),
             EventKind::Network(traffic) => self.add_traffic(traffic),
@@ -236,6 +264,7 @@ impl CageDenials {
 
     fn is_empty(&self) -> bool {
         self.denied.is_empty()
+            && self.hidden.is_empty()
             && self.limits.is_empty()
             && self.planted.is_empty()
             && self.traffic.is_empty()
@@ -281,6 +310,12 @@ fn report(
                 "nothing: the connection does not match what the rule is for",
             )?,
         }
+    }
+    for file in &denials.hidden {
+        writeln!(out, "\nhidden file: {}", Printable::new(&file.path))?;
+        let is = "the host has it, a cage without further flags does not: programs get \"No such file or directory\"";
+        wrap(out, "  what it means: ", is)?;
+        wrap(out, "  to allow it:   ", &file.remedy)?;
     }
     for (resource, reason, count) in &denials.leases {
         let times = times(*count);

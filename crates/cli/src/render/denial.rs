@@ -1,7 +1,8 @@
 //! Network denials in one line each, with the flag that would allow them.
 
 use super::remedy::{Remedy, remedy};
-use ironcage_model::{HostRule, NetworkReason, Printable, Reason, Traffic};
+use ironcage_model::{Extent, HostName, HostRule, NetworkReason, Printable, Reason, Traffic};
+use ironcage_plan::Plan;
 use ironcage_policy::{allowed, bundles};
 
 /// Denials that are told at the end of a run.
@@ -34,7 +35,7 @@ fn bundle_of(traffic: &Traffic, own: &[(String, HostRule)]) -> Option<String> {
         return None;
     }
     let names = |rule: &HostRule| {
-        let name = ironcage_model::HostName::from_ascii(traffic.host.as_bytes());
+        let name = HostName::from_ascii(traffic.host.as_bytes());
         name.is_ok_and(|name| rule.knows(&name))
     };
     let mine = own.iter().find(|(_, rule)| names(rule));
@@ -49,6 +50,22 @@ fn bundle_of(traffic: &Traffic, own: &[(String, HostRule)]) -> Option<String> {
                 || (traffic.host.split('.')).any(|label| bundle.labels.contains(&label))
         })
         .map(|bundle| bundle.name.to_owned())
+}
+
+/// Whether the ceiling gives any of these hosts to a command that requests it.
+pub(crate) fn in_ceiling(plan: &Plan, denied: &[Traffic]) -> bool {
+    let parts = plan.leases.iter().flat_map(|leases| &leases.others);
+    let given: Vec<&HostRule> = parts
+        .filter(|part| part.what.mark.gives())
+        .filter_map(|part| match &part.what.extent {
+            Extent::Host(rule) => Some(rule),
+            _ => None,
+        })
+        .collect();
+    denied.iter().any(|traffic| {
+        let name = HostName::from_ascii(traffic.host.as_bytes());
+        name.is_ok_and(|name| given.iter().any(|rule| rule.knows(&name)))
+    })
 }
 
 /// The lines about denials at the end of a run.

@@ -1,0 +1,115 @@
+//! Files that a command names, that the host has, and that its cage does not: programs see only
+//! "No such file or directory".
+//!
+//! The kernel reports no access to an absent file. So the command is read as a shell would read it,
+//! outside the cage, and only for the user: an agent must not learn what the host has.
+
+use ironcage_intent::{Context, Shell, Table};
+use ironcage_model::Printable;
+use ironcage_plan::{PathStatus, Plan, guard, locate};
+use std::path::{Path, PathBuf};
+
+/// More are not named.
+const MOST: usize = 3;
+
+/// Origins of what is hidden unless it is named.
+const HIDDEN_BY_DEFAULT: [&str; 2] = ["credentials:", "secret of the system:"];
+
+/// A file of the host that a cage does not have.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct HiddenFile {
+    pub(crate) path: PathBuf,
+    /// Whether something stands in its place that cannot be read.
+    covered: bool,
+    /// The flags that show it, and why that takes more than one.
+    pub(crate) remedy: String,
+}
+
+impl HiddenFile {
+    /// One line for the user.
+    pub(crate) fn line(&self) -> String {
+        let is = match self.covered {
+            true => "is hidden in this cage",
+            false => "is on the host, but not in this cage",
+        };
+        let shown = Printable::new(&self.path);
+        format!("{shown} {is}; to read it: {}", self.remedy)
+    }
+}
+
+/// The files that a command names for reading, and that a cage with this plan hides.
+pub(crate) fn named_by(plan: &Plan, home: &Path, command: &[String]) -> Vec<HiddenFile> {
+    let Ok(table) = Table::shipped() else {
+        return Vec::new();
+    };
+    let context = Context {
+        cwd: plan.command.cwd.clone(),
+        home: Some(home.to_owned()),
+    };
+    let words: Vec<String> = command.iter().map(|word| in_quotes(word)).collect();
+    let needs = Shell::new(&table).read(&words.join(" "), &context);
+    // What the command makes itself is not missed.
+    let made = |path: &Path| needs.writes.iter().any(|made| path.starts_with(made));
+    let named = needs.reads.iter().filter(|path| !made(path));
+    named
+        .filter_map(|path| hidden(plan, home, path))
+        .take(MOST)
+        .collect()
+}
+
+fn hidden(plan: &Plan, home: &Path, path: &Path) -> Option<HiddenFile> {
+    let located = locate(plan, path);
+    let covered = match located.standing {
+        PathStatus::Absent | PathStatus::Leads => false,
+        // Scratch storage in the place of the host's; the home and /tmp themselves are there.
+        PathStatus::Ephemeral if path != home && path != Path::new("/tmp") => false,
+        PathStatus::Hidden => true,
+        _ => return None,
+    };
+    let of_kernel = ["/proc", "/sys", "/dev"];
+    if of_kernel.iter().any(|tree| path.starts_with(tree)) || path.symlink_metadata().is_err() {
+        return None;
+    }
+    let origin = located.origin.unwrap_or_default();
+    // What the policy hides by name stays hidden below everything that is shown.
+    let by_name = covered
+        && !HIDDEN_BY_DEFAULT
+            .iter()
+            .any(|kind| origin.starts_with(kind));
+    let remedy = match by_name {
+        true => format!(
+            "remove the entry that hides it ({})",
+            Printable::new(&origin)
+        ),
+        false => flags(home, path),
+    };
+    Some(HiddenFile {
+        path: path.to_owned(),
+        covered,
+        remedy,
+    })
+}
+
+fn flags(home: &Path, path: &Path) -> String {
+    let shown = Printable::new(path);
+    match guard(home, path, false) {
+        Some(why) => format!("-r {shown} --i-know ({why})"),
+        None => format!("-r {shown}"),
+    }
+}
+
+fn in_quotes(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// Whether the ceiling gives any of these files to a command that requests them.
+pub(crate) fn in_ceiling(plan: &Plan, files: &[HiddenFile]) -> bool {
+    let parts = || plan.leases.iter().flat_map(|leases| &leases.paths);
+    files.iter().any(|file| {
+        let covers = |gives: bool| {
+            let mut parts = parts().filter(|part| part.what.mark.gives() == gives);
+            parts.any(|part| file.path.starts_with(&part.what.path))
+        };
+        covers(true) && !covers(false)
+    })
+}
