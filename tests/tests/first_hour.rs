@@ -155,6 +155,31 @@ either! {
         assert_eq!(ran.stdout(), "fed-42\n");
     }
 
+    fn what_an_agent_keeps_is_bounded_and_a_refusal_names_the_way_on(stage) {
+        let config = stage.base().join("config/ironcage/config.toml");
+        stage.write(&config, "[state]\nlimit = \"4M\"\nlimit-per-path = \"3M\"\n");
+        let keep = |script: &str| ironcage(stage, &["run", "--state", ".agent", "sh", "-c", script]);
+        let log = "mkdir -p ~/.agent/logs; head -c 2000000 /dev/zero > ~/.agent/logs/$1; echo kept > ~/.agent/settings";
+        let write = |name: &str| keep(&log.replace("$1", name));
+        let first = write("one").ok();
+        assert!(!first.stderr.contains("oldest log files"), "{first:?}");
+        let second = write("two").ok();
+        assert!(second.stderr.contains("removed the 1 oldest log files"), "{second:?}");
+        let left = keep("ls ~/.agent/logs; cat ~/.agent/settings").ok().stdout();
+        assert_eq!(left, "two\nkept\n");
+        // What may be a login is not removed; the next start says so.
+        keep("head -c 4000000 /dev/zero > ~/.agent/database").ok().says("the next run is refused");
+        let refused = keep("true").ended(125).says("limit-per-path").says("--no-state");
+        assert!(refused.stderr.contains("state reset"), "{refused:?}");
+        ironcage(stage, &["run", "-q", "--no-state", "true"]).ok();
+        stage.write(&config, "[state]\nlimit = \"40M\"\nlimit-per-path = \"30M\"\n");
+        keep("cat ~/.agent/settings").ok();
+        // A file that came with the repository decides nothing of this.
+        stage.write(stage.project().join("ironcage.toml"), "[state]\nlimit = \"1M\"\n");
+        let narrowed = keep("cat ~/.agent/settings").ok().says("state.limit");
+        assert!(!narrowed.stderr.contains("the next run is refused"), "{narrowed:?}");
+    }
+
     fn an_agent_learns_inside_how_to_ask_and_what_it_reads_there_works(stage) {
         let policy = policy(stage);
         let read = "cat $IRONCAGE_HELP; cat /etc/claude-code/CLAUDE.md /etc/codex/config.toml";

@@ -17,6 +17,7 @@ mod completion;
 mod confirm;
 mod docker_flags;
 mod hidden_files;
+mod kept_state;
 mod output;
 mod package_hosts;
 mod paths;

@@ -99,6 +99,13 @@ pub struct StateSection {
     /// Whether the cage can read the user's own caches through the kept ones. Nothing is ever written there.
     #[schemars(with = "Option<bool>")]
     pub host_caches: Option<Spanned<bool>>,
+    /// Most that one workspace keeps: `"1G"`. Beyond it the oldest log files go first, and if they are not enough, no
+    /// cage starts with the kept state.
+    #[schemars(with = "Option<String>")]
+    pub limit: Option<Spanned<String>>,
+    /// Most that one kept path of a workspace takes: `"512M"`.
+    #[schemars(with = "Option<String>")]
+    pub limit_per_path: Option<Spanned<String>>,
 }
 
 /// Environment variables.

@@ -194,6 +194,8 @@ impl FlagLayer {
             toolchains: one("--no-toolchains", self.no_toolchains.then_some(false)),
             host_caches: one("--host-caches", self.host_caches.then_some(true)),
             keep: each("--state", self.kept(home)?),
+            state_limit: None,
+            state_limit_per_path: None,
             caches: Vec::new(),
             keep_nothing: self.no_state,
             env: each("--env", self.env.iter().cloned()),

@@ -10,6 +10,7 @@ use crate::diagnostic::Document;
 use crate::file::CpusText;
 use crate::network::NetworkFragment;
 use crate::parse::nearest;
+use crate::quantity::Size;
 use crate::questions::QuestionsFragment;
 use crate::taint::TaintFragment;
 use crate::{
@@ -38,6 +39,8 @@ pub(crate) struct Fragment {
     pub(crate) hide_matching: Vec<Sourced<HidePattern>>,
     pub(crate) toolchains: Option<Sourced<bool>>,
     pub(crate) host_caches: Option<Sourced<bool>>,
+    pub(crate) state_limit: Option<Sourced<Size>>,
+    pub(crate) state_limit_per_path: Option<Sourced<Size>>,
     pub(crate) keep: Vec<Sourced<PathBuf>>,
     pub(crate) caches: Vec<Sourced<String>>,
     /// Takes away what is kept so far; only flags say so.
@@ -136,6 +139,8 @@ impl Check<'_> {
             hide_matching: self.each(&patterns, Self::hide_pattern)?,
             toolchains: self.one(&file.files.toolchains, |_, value| Ok(*value.get_ref()))?,
             host_caches: self.one(&file.state.host_caches, |_, value| Ok(*value.get_ref()))?,
+            state_limit: self.one(&file.state.limit, Self::quantity)?,
+            state_limit_per_path: self.one(&file.state.limit_per_path, Self::quantity)?,
             keep: self.each(&file.state.keep, |this, text| {
                 check_keep(Path::new(text.get_ref()), this.home).map_err(|remedy| {
                     let title = format!("cannot keep `{}`", text.get_ref());

@@ -69,7 +69,7 @@ pub use policy::{
     SideChannels, Sourced, WorkspaceMode,
 };
 pub use profiles::{Profile, defaults_text, profile, profiles, template};
-pub use quantity::{InvalidQuantity, TimeLimit};
+pub use quantity::{InvalidQuantity, Size, TimeLimit};
 pub use questions::{ControlKey, InvalidKey, Questions};
 pub use quoted::quoted;
 pub use reach::{Amounts, Reach};

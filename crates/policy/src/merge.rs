@@ -36,6 +36,10 @@ pub(crate) fn from_defaults(
         host_caches: defaults
             .host_caches
             .ok_or(Incomplete("state.host-caches"))?,
+        state_limit: defaults.state_limit.ok_or(Incomplete("state.limit"))?,
+        state_limit_per_path: defaults
+            .state_limit_per_path
+            .ok_or(Incomplete("state.limit-per-path"))?,
         keep: defaults.keep,
         caches: defaults.caches,
         env: defaults.env,
@@ -118,6 +122,11 @@ pub(crate) fn apply(policy: &mut Policy, fragment: Fragment) {
     append(&mut policy.hide_matching, fragment.hide_matching);
     replace(&mut policy.toolchains, fragment.toolchains);
     replace(&mut policy.host_caches, fragment.host_caches);
+    replace(&mut policy.state_limit, fragment.state_limit);
+    replace(
+        &mut policy.state_limit_per_path,
+        fragment.state_limit_per_path,
+    );
     replace(&mut policy.in_memory, fragment.in_memory);
     if fragment.keep_nothing {
         policy.keep.clear();

@@ -1,7 +1,7 @@
 //! Which of two policies is wider, and what an untrusted file can still set.
 
 use crate::fragment::Fragment;
-use crate::{EnvRule, Policy, Sourced, WorkspaceMode};
+use crate::{EnvRule, Policy, Size, Sourced, WorkspaceMode};
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -54,6 +54,8 @@ pub fn is_no_wider(a: &Policy, b: &Policy) -> bool {
         && a.in_memory.value >= b.in_memory.value
         && a.toolchains.value <= b.toolchains.value
         && a.host_caches.value <= b.host_caches.value
+        && a.state_limit.value <= b.state_limit.value
+        && a.state_limit_per_path.value <= b.state_limit_per_path.value
         && a.keep.iter().all(|path| covered(&path.value, &b.keep))
         && all_in(&a.caches, &b.caches);
     let outer = environment(b);
@@ -224,6 +226,17 @@ pub(crate) fn narrow(base: &mut Policy, fragment: &mut Fragment, workspace: &Pat
         |given| *given <= base.host_caches.value,
         bool::to_string,
     );
+    // Not even less: files are removed where a limit is exceeded.
+    for (key, given, own) in [
+        ("state.limit", &mut fragment.state_limit, &base.state_limit),
+        (
+            "state.limit-per-path",
+            &mut fragment.state_limit_per_path,
+            &base.state_limit_per_path,
+        ),
+    ] {
+        dropped.keep_if(key, given, |given| *given == own.value, Size::to_string);
+    }
     dropped.keep("state.keep", &mut fragment.keep, &base.keep, path);
     let text = |name: &String| name.clone();
     dropped.keep("state.caches", &mut fragment.caches, &base.caches, text);

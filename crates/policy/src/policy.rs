@@ -315,6 +315,10 @@ pub struct Policy {
     pub toolchains: Sourced<bool>,
     /// Whether the host's caches can be read through those that are kept.
     pub host_caches: Sourced<bool>,
+    /// Most that one workspace keeps of the home directory.
+    pub state_limit: Sourced<crate::Size>,
+    /// Most that one kept path takes.
+    pub state_limit_per_path: Sourced<crate::Size>,
     /// Paths relative to the home directory that are kept between runs.
     pub keep: Vec<Sourced<PathBuf>>,
     /// Caches that are kept between runs, by name.

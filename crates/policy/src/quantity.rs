@@ -3,6 +3,7 @@
 //! Parses, prints and compares them. The host's resources are arguments; nothing here reads them.
 
 use crate::{Amount, Cpus};
+use serde::Serialize;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -138,6 +139,30 @@ fn least_parts<T: Ord + Copy>(
         }
     }
     (least(a.0, b.0), least(a.1, b.1))
+}
+
+/// A size in bytes, as policies write it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Size(pub u64);
+
+impl FromStr for Size {
+    type Err = InvalidQuantity;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.parse() {
+            Ok(Amount::Bytes(bytes)) => Ok(Size(bytes)),
+            _ => Err(InvalidQuantity {
+                text: text.to_owned(),
+                wanted: "a size of at least 1M with its unit, such as \"512M\" or \"2G\"",
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&ironcage_model::bytes_as_written(self.0))
+    }
 }
 
 impl FromStr for Amount {

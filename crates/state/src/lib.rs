@@ -8,6 +8,7 @@
 mod archive;
 mod copy;
 mod error;
+mod limit;
 mod marks;
 mod place;
 mod remove;
@@ -18,6 +19,7 @@ mod tree;
 pub use archive::{Archive, EARLIER_LOG, OUTPUT_LOG};
 pub use copy::Copied;
 pub use error::StateError;
+pub use limit::{OverLimit, StateLimits, Trimmed};
 pub use marks::{Edition, Mark, Marks};
 pub use place::{Place, workspace_key};
 pub use remove::{remove_tree, renew_directory};

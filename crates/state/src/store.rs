@@ -100,6 +100,12 @@ impl Store {
         Ok(())
     }
 
+    /// Opens the home of a workspace, if something is kept for it.
+    pub(crate) fn home_of(&self, workspace: &Path) -> Option<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        openat(CWD, &self.place(workspace).home, flags, Mode::empty()).ok()
+    }
+
     /// Opens the directory of what is kept of one kind, which no agent can replace, and makes
     /// it where it is missing.
     fn open(

@@ -3,7 +3,7 @@
 use super::image::SelectedImage;
 use super::{CageFlags, real};
 use crate::error::CliError;
-use crate::{change, package_hosts, paths};
+use crate::{change, kept_state, package_hosts, paths};
 use ironcage_host::{HostCaps, HostFiles as _, SideChannelHost, SystemFiles};
 use ironcage_images::ImageUse;
 use ironcage_model::{Isolation, Layer, StartCode};
@@ -55,6 +55,9 @@ impl PlannedCage {
                 .hint("`ironcage state reset` removes the state of this workspace")
                 .hint("--no-state starts without it")
         };
+        if store.was_over_limit(&self.plan.workspace) {
+            kept_state::check(self, &store)?;
+        }
         store
             .make(&self.plan.workspace, places)
             .map_err(|error| shown(&error))?;

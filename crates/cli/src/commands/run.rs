@@ -4,7 +4,7 @@ use crate::cage_flags::{CageFlags, PlannedCage};
 use crate::child_spawner::ChildSpawner;
 use crate::error::{CliError, CommandResult, without_numbers};
 use crate::render::denial;
-use crate::{announced, approved_rule, cages, change, hidden_files, paths};
+use crate::{announced, approved_rule, cages, change, hidden_files, kept_state, paths};
 use ironcage_backend::StartError;
 use ironcage_host::{HostCaps, SystemFiles};
 use ironcage_model::{CageId, Ending, Lent, LimitHit, Outcome, Printable, StartCode, Traffic};
@@ -227,6 +227,7 @@ pub(crate) fn execute(mut args: Args) -> Result<RunOutcome, CliError> {
             },
         )?;
     }
+    kept_state::tidy(&prepared, args.quiet || args.detach)?;
     steps::mark("change kept or removed");
     // The supervisor reports the end of the cage now, after its change is in place.
     let code = finished.outcome.ending.exit_code();
