@@ -6,14 +6,11 @@
 
 use ironcage_intent::{Context, Shell, Table};
 use ironcage_model::Printable;
-use ironcage_plan::{PathStatus, Plan, guard, locate};
+use ironcage_plan::{HiddenBy, PathStatus, Plan, guard, locate};
 use std::path::{Path, PathBuf};
 
 /// More are not named.
 const MOST: usize = 3;
-
-/// Origins of what is hidden unless it is named.
-const HIDDEN_BY_DEFAULT: [&str; 2] = ["credentials:", "secret of the system:"];
 
 /// A file of the host that a cage does not have.
 #[derive(Debug, PartialEq, Eq)]
@@ -70,18 +67,17 @@ fn hidden(plan: &Plan, home: &Path, path: &Path) -> Option<HiddenFile> {
     if of_kernel.iter().any(|tree| path.starts_with(tree)) || path.symlink_metadata().is_err() {
         return None;
     }
-    let origin = located.origin.unwrap_or_default();
-    // What the policy hides by name stays hidden below everything that is shown.
-    let by_name = covered
-        && !HIDDEN_BY_DEFAULT
-            .iter()
-            .any(|kind| origin.starts_with(kind));
-    let remedy = match by_name {
-        true => format!(
-            "remove the entry that hides it ({})",
-            Printable::new(&origin)
-        ),
-        false => flags(home, path),
+    let remedy = match located.hidden_by {
+        Some(HiddenBy::Ironcage) => return None,
+        // The policy hides it by name, below everything that it shows.
+        Some(HiddenBy::Policy) => {
+            let origin = located.origin.unwrap_or_default();
+            format!(
+                "remove the entry that hides it ({})",
+                Printable::new(&origin)
+            )
+        }
+        Some(HiddenBy::Credentials | HiddenBy::SystemSecret) | None => flags(home, path),
     };
     Some(HiddenFile {
         path: path.to_owned(),

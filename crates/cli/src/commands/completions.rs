@@ -109,6 +109,77 @@ mod tests {
         }
     }
 
+    /// Values that nobody can list: amounts, addresses and words that are made up by who types them.
+    const FREE: [&str; 33] = [
+        "AGE",
+        "BYTES",
+        "DURATION",
+        "HOST",
+        "ID|CLASS",
+        "LEASE",
+        "MESSAGE",
+        "N",
+        "NAME=ADDRESS",
+        "NAME=VALUE",
+        "NAME[=SOURCE]@HOST",
+        "NAME[=VALUE]",
+        "NUMBER",
+        "OUTER",
+        "OUTER:INNER",
+        "PORT",
+        "PORTS",
+        "REQUESTS",
+        "SECONDS",
+        "SIZE",
+        "TEXT",
+        "TIME",
+        "WHAT",
+        "[METHOD,..] HOST[/PATH]",
+        "[SOURCE@]HOST[,HOST]",
+        // A shell command in one word, or of a program whose arguments are its own.
+        "COMMAND",
+        // What only the cage or the registry knows.
+        "CHANNEL",
+        "IMAGE",
+        // Names that are given here for the first time, or once.
+        "NAME",
+        "TO",
+        "FROM",
+        "PROFILE|FILE",
+        "CAGE",
+    ];
+
+    /// Every value is completed from candidates, from paths, or cannot be.
+    #[test]
+    fn every_value_has_candidates_or_a_path_hint() {
+        fn walk(command: &clap::Command, path: &str, missing: &mut Vec<String>) {
+            let path = format!("{path} {}", command.get_name());
+            for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
+                let takes = arg.get_action().takes_values();
+                let hinted = arg.get_value_hint() != clap::ValueHint::Unknown;
+                let listed = !arg.get_possible_values().is_empty()
+                    || arg
+                        .get::<clap_complete::engine::ArgValueCandidates>()
+                        .is_some()
+                    || arg
+                        .get::<clap_complete::engine::ArgValueCompleter>()
+                        .is_some();
+                let names = arg.get_value_names().unwrap_or_default();
+                let free = names.iter().any(|name| FREE.contains(&name.as_str()));
+                if takes && !hinted && !listed && !free {
+                    missing.push(format!("{path} {} {names:?}", arg.get_id()));
+                }
+            }
+            let subcommands = command.get_subcommands();
+            for sub in subcommands.filter(|sub| !sub.is_hide_set()) {
+                walk(sub, &path, missing);
+            }
+        }
+        let mut missing = Vec::new();
+        walk(&crate::cli::command(), "", &mut missing);
+        assert!(missing.is_empty(), "{}", missing.join("\n"));
+    }
+
     #[test]
     fn every_shell_has_a_script_that_asks_and_others_are_refused() {
         for shell in Shells::builtins().names() {

@@ -45,7 +45,7 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "NAME[=VALUE]")]
     env: Vec<OsString>,
     /// Working directory in the cage [default: the cage's]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     cwd: Option<OsString>,
     /// Pass escape sequences through that act on your terminal: clipboard, notifications, reports
     #[arg(long)]
@@ -83,7 +83,7 @@ pub(crate) struct Args {
     id: String,
     /// Command and its arguments; put `--` before a command that begins with `-` [default: your
     /// SHELL]
-    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
+    #[arg(trailing_var_arg = true, value_name = "COMMAND", value_hint = clap::ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
 }
 

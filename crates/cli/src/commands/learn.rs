@@ -53,7 +53,7 @@ pub(crate) struct Args {
     #[arg(short, long)]
     quiet: bool,
     /// Command and its arguments
-    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND", value_hint = clap::ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::AnyPath, conflicts_with_all = ["json", "all", "full"])]
     path: Option<PathBuf>,
     /// The command and its arguments
-    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
+    #[arg(trailing_var_arg = true, value_name = "COMMAND", value_hint = clap::ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
 }
 

@@ -66,7 +66,7 @@ pub(crate) struct Args {
     quiet: bool,
     /// Command and its arguments; put `--` before a command that begins with `-` [default: your
     /// SHELL; with -d, none]
-    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
+    #[arg(trailing_var_arg = true, value_name = "COMMAND", value_hint = clap::ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct Args {
     #[arg(long)]
     undo: bool,
     /// User who gets subordinate IDs [default: the user who called sudo]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_hint = clap::ValueHint::Username)]
     user: Option<String>,
     /// Path of the installed program [default: this one]
     #[arg(long, value_name = "PATH")]

@@ -126,7 +126,7 @@ fn read(dir: &Path, id: &CageId) -> Result<CageDenials, CliError> {
 
 impl CageDenials {
     /// Finds files that the command names and that a cage which `run` starts here does not have.
-    /// What an agent's own commands named was logged when they named it.
+    /// The log already has the paths that an agent's own commands named.
     fn find_hidden(&mut self) -> Result<(), CliError> {
         let failed = self.ending.as_ref().is_some_and(|end| end.exit_code() != 0);
         if !failed {

@@ -61,7 +61,7 @@ pub(crate) fn entry(one: &ListedRequest) -> String {
     text
 }
 
-/// What was answered with the request that was named.
+/// The other needs of the same command, which the same answer was for.
 pub(crate) fn answered_together(one: &ListedRequest) -> String {
     let others = one.others.iter();
     let named = others.map(|other| other.question.resource.to_string());
