@@ -129,6 +129,8 @@ either! {
              'run: echo hello > greeting; echo seen=$ANTHROPIC_API_KEY; curl -sS -m 20 https://other.test/ || echo elsewhere=refused'",
         );
         screen.shows("done:");
+        screen.asks("discard? [k]");
+        screen.line("k");
         screen.prompt();
         check(stage, &prefix, &server, &screen.text().replace(&format!("={KEY}"), ""), KEY);
     }

@@ -256,17 +256,17 @@ mod tests {
 
     const MEGABYTE: usize = 1 << 20;
 
-    struct Kept {
+    struct KeptFiles {
         root: PathBuf,
         store: Store,
     }
 
-    impl Kept {
-        fn new(name: &str) -> Kept {
+    impl KeptFiles {
+        fn new(name: &str) -> KeptFiles {
             let root = std::env::temp_dir().join(format!("kept-{name}-{}", std::process::id()));
             let store = Store::new(&root.join("state"), &root.join("cache"));
             std::fs::create_dir_all(store.place(Path::new("/w")).home).unwrap();
-            Kept { root, store }
+            KeptFiles { root, store }
         }
 
         /// Writes a file of so many megabytes, changed so many hours ago.
@@ -294,7 +294,7 @@ mod tests {
         }
     }
 
-    impl Drop for Kept {
+    impl Drop for KeptFiles {
         fn drop(&mut self) {
             let _ = std::fs::remove_dir_all(&self.root);
         }
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn the_oldest_logs_go_first_and_settings_stay() {
-        let kept = Kept::new("oldest");
+        let kept = KeptFiles::new("oldest");
         kept.write(".agent/settings.json", 2, 100);
         kept.write(".agent/projects/old.jsonl", 2, 50);
         kept.write(".agent/projects/new.jsonl", 2, 1);
@@ -329,7 +329,7 @@ mod tests {
 
     #[test]
     fn what_is_not_a_log_is_never_removed_and_leaves_a_mark() {
-        let kept = Kept::new("settings");
+        let kept = KeptFiles::new("settings");
         kept.write(".agent/big.db", 4, 100);
         let over = kept.trim(100, 3).over.unwrap();
         assert_eq!(over.path.as_deref(), Some(Path::new(".agent")));
@@ -341,7 +341,7 @@ mod tests {
 
     #[test]
     fn no_link_is_followed_and_no_depth_hides_anything() {
-        let kept = Kept::new("links");
+        let kept = KeptFiles::new("links");
         let outside = kept.root.join("outside");
         std::fs::create_dir_all(&outside).unwrap();
         std::fs::write(outside.join("x.log"), vec![1; 4 * MEGABYTE]).unwrap();
