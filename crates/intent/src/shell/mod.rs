@@ -5,6 +5,7 @@
 
 mod builtin;
 mod expand;
+mod list;
 mod redirect;
 pub(crate) mod walk;
 mod word;

@@ -1,5 +1,6 @@
 //! Redirections and here-documents, and what a script writes for its own later parts.
 
+use super::list::last_of_list;
 use super::walk::{ShellInput, Walk, named};
 use super::word::Word;
 use crate::needs::tidy;
@@ -12,6 +13,22 @@ const MOST_WRITTEN: usize = 512 * 1024;
 
 impl<'t> Walk<'_, 't> {
     pub(super) fn redirected(&mut self, node: Node<'t>) {
+        let body = node.child_by_field_name("body");
+        // The grammar redirects the whole of `cd d && sort > f`. A shell redirects `sort` alone, in
+        // the directory that `cd` went to.
+        match body.filter(|body| body.kind() == "list") {
+            Some(list) => {
+                let (last, perhaps) = self.list_but_last(list);
+                match perhaps {
+                    true => self.perhaps(|walk| walk.redirect_body(node, last)),
+                    false => self.redirect_body(node, last),
+                }
+            }
+            None => self.redirect_body(node, body),
+        }
+    }
+
+    fn redirect_body(&mut self, node: Node<'t>, body: Option<Node<'t>>) {
         let before = self.scope.input.clone();
         let output = self.scope.output.take();
         for child in named(node) {
@@ -19,7 +36,7 @@ impl<'t> Walk<'_, 't> {
                 self.redirect(child);
             }
         }
-        if let Some(body) = node.child_by_field_name("body") {
+        if let Some(body) = body {
             let several = body.kind() != "command";
             let to = self.scope.output.clone();
             if several {
@@ -78,6 +95,7 @@ impl<'t> Walk<'_, 't> {
         let body = node
             .parent()
             .and_then(|parent| parent.child_by_field_name("body"));
+        let body = body.map(last_of_list);
         let copied = body.is_some_and(|body| self.text(body).trim() == "cat");
         for child in after {
             self.apart(|walk| {

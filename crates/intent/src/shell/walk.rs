@@ -265,21 +265,6 @@ impl<'t> Walk<'_, 't> {
         }
     }
 
-    fn list(&mut self, node: Node<'t>) {
-        let mut otherwise = false;
-        let mut cursor = node.walk();
-        let children: Vec<_> = node.children(&mut cursor).collect();
-        for child in children {
-            match child.kind() {
-                "||" => otherwise = true,
-                "&&" => otherwise = false,
-                _ if !child.is_named() => {}
-                _ if otherwise => self.perhaps(|walk| walk.visit(child)),
-                _ => self.visit(child),
-            }
-        }
-    }
-
     fn pipeline(&mut self, node: Node<'t>) {
         for (index, child) in named(node).into_iter().enumerate() {
             let piped = self.piped.take();
