@@ -1,7 +1,7 @@
 //! From sources to a policy: precedence, origins, choice of profile, errors.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use ironcage_model::Layer;
+use ironcage_model::{Layer, WordsMode};
 use ironcage_policy::{
     Amount, EnvRule, FlagLayer, Origin, PolicyError, Resolved, Sources, WorkspaceMode, resolve,
 };
@@ -58,6 +58,18 @@ impl Stage {
 
 fn command(name: &str) -> Option<std::ffi::OsString> {
     Some(name.into())
+}
+
+#[test]
+fn the_words_of_a_model_narrow_calls_where_writes_are_leased() {
+    let words = |profile: &str| {
+        let policy = ironcage_policy::resolve_profile(profile, Path::new("/home/user")).unwrap();
+        policy.ceiling.words.value
+    };
+    for profile in ["strict", "coding-agent-locked"] {
+        assert_eq!(words(profile), WordsMode::Narrow, "{profile}");
+    }
+    assert_eq!(words("coding-agent"), WordsMode::Note);
 }
 
 #[test]
