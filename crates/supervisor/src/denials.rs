@@ -4,7 +4,7 @@
 //! supervisor looks at numbers only, never at memory of the cage, unless the run is observed
 //! ([`observe`](crate::observe)).
 
-use crate::observe::Observer;
+use crate::observe::{LeasedPath, Observer};
 use ironcage_catalog::syscalls;
 use ironcage_model::{Denial, EventKind};
 use ironcage_plan::Plan;
@@ -78,6 +78,7 @@ impl Denials {
         &mut self,
         listener: BorrowedFd<'_>,
         plan: &Plan,
+        leased: &[LeasedPath],
     ) -> std::io::Result<Vec<EventKind>> {
         let Some(notification) = seccomp::receive(listener)? else {
             return Ok(Vec::new());
@@ -91,7 +92,7 @@ impl Denials {
             let mut seen = Vec::new();
             if notification.pid != self.init {
                 let program = program(notification.pid);
-                seen = observer.look(plan, listener, &notification, &program);
+                seen = observer.look(plan, leased, listener, &notification, &program);
             }
             seccomp::answer(listener, notification.id, NotificationReply::Continue)?;
             return Ok(seen.into_iter().map(EventKind::Observed).collect());

@@ -8,7 +8,7 @@
 //! The number of observations is bounded.
 
 use ironcage_catalog::syscalls;
-use ironcage_model::{Observation, Use};
+use ironcage_model::{Lease, Observation, Resource, Right, Use};
 use ironcage_plan::observed::{Named, Touch, call};
 use ironcage_plan::{Located, PathStatus, Plan, locate};
 use ironcage_sys::rustix::fs::{
@@ -43,6 +43,33 @@ const INIT: &str = "ironcage-init";
 /// Beyond this the kernel does not look for an interpreter either.
 const FIRST_LINE: usize = 256;
 
+/// A path that a lease has put into the view, which the plan does not know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LeasedPath {
+    pub(crate) path: PathBuf,
+    pub(crate) right: Right,
+}
+
+impl LeasedPath {
+    /// The path of a lease; `None` where it is of something else.
+    pub(crate) fn of(lease: &Lease) -> Option<Self> {
+        match &lease.resource {
+            Resource::Path { path, right } => Some(LeasedPath {
+                path: path.into(),
+                right: *right,
+            }),
+            _ => None,
+        }
+    }
+}
+
+/// The lease that a path lies in.
+fn lease_around<'a>(leased: &'a [LeasedPath], path: &Path) -> Option<&'a LeasedPath> {
+    let around = leased.iter().filter(|lease| path.starts_with(&lease.path));
+    // A deeper lease may give more than the one around it.
+    around.max_by_key(|lease| (lease.path.as_os_str().len(), lease.right))
+}
+
 /// What one run was seen to use.
 #[derive(Debug, Default)]
 pub(crate) struct Observer {
@@ -58,6 +85,7 @@ impl Observer {
     pub(crate) fn look(
         &mut self,
         plan: &Plan,
+        leased: &[LeasedPath],
         listener: BorrowedFd<'_>,
         notification: &Notification,
         program: &str,
@@ -84,7 +112,7 @@ impl Observer {
             let mut next = Some(path);
             for _ in 0..INTERPRETERS {
                 let Some(path) = next else { break };
-                next = self.path(plan, &caller, (how, path), program, &mut seen);
+                next = self.path((plan, leased), &caller, (how, path), program, &mut seen);
             }
         }
         seen
@@ -93,13 +121,14 @@ impl Observer {
     /// Returns the interpreter of a script that is executed.
     fn path(
         &mut self,
-        plan: &Plan,
+        (plan, leased): (&Plan, &[LeasedPath]),
         caller: &Caller,
         (how, path): (Use, PathBuf),
         program: &str,
         seen: &mut Vec<Observation>,
     ) -> Option<PathBuf> {
-        let mark = self.hasher.hash_one((how, &path));
+        // What was tried before a lease is not the same use as with it.
+        let mark = self.hasher.hash_one((how, &path, leased.len()));
         if self.known.contains(&mark) {
             return None;
         }
@@ -108,15 +137,21 @@ impl Observer {
         }
         let (real, found, handle) = caller.resolve(&path);
         let located = locate(plan, &real);
-        let found = match how {
-            Use::Write => handle.is_some() && located.standing.is_writable(),
-            _ => found && located.standing != PathStatus::Hidden,
+        let lease = lease_around(leased, &real);
+        let found = match (how, lease) {
+            (Use::Write, Some(lease)) => handle.is_some() && lease.right == Right::Write,
+            (_, Some(_)) => found,
+            (Use::Write, None) => handle.is_some() && located.standing.is_writable(),
+            (_, None) => found && located.standing != PathStatus::Hidden,
         };
         // Reading a file of the kernel's can do anything.
         let kernels = matches!(located.standing, PathStatus::Kernel | PathStatus::Device);
         let script = handle.filter(|_| how == Use::Execute && found && !kernels);
         let interpreter = script.as_ref().and_then(interpreter);
-        let mut telling = telling(plan, &located, &real, found);
+        let mut telling = match lease {
+            Some(_) => PathReport::Itself,
+            None => telling(plan, &located, &real, found),
+        };
         let long = real.as_os_str().len() > LONG;
         let kind = self.told.entry((how, found)).or_default();
         if telling == PathReport::Itself && (long || kind.len() >= KINDS) {
@@ -399,6 +434,19 @@ mod tests {
         // The same again is neither told nor left out.
         assert_eq!(tell(Use::Write, "/srv/data".into(), true), 0);
         assert_eq!(observer.left_out(), KINDS as u64);
+    }
+
+    #[test]
+    fn a_path_belongs_to_the_deepest_lease_around_it() {
+        let lease = |path: &str, right| LeasedPath {
+            path: path.into(),
+            right,
+        };
+        let leased = [lease("/d", Right::Read), lease("/d/out", Right::Write)];
+        let right = |path| lease_around(&leased, Path::new(path)).map(|lease| lease.right);
+        assert_eq!(right("/d/in"), Some(Right::Read));
+        assert_eq!(right("/d/out/x"), Some(Right::Write));
+        assert_eq!(right("/data"), None);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::intents::{IntentEvent, Intents};
 use crate::leases::{Leases, RequestPace};
 use crate::limits::Limits;
 use crate::network::{DenialLine, DenyingResolver, Network, NetworkEvent, SocketProxy};
+use crate::observe::LeasedPath;
 use crate::permission_requests::PermissionRequests;
 use crate::prompting::{PromptEvent, Prompting};
 use crate::request_reader::RequestReader;
@@ -611,9 +612,14 @@ impl<'a> Supervision<'a> {
         let Some(listener) = self.cage.listener() else {
             return Ok(());
         };
+        let mut leased = Vec::new();
+        if self.denials.observes() {
+            let of_scope = self.scope.iter().flat_map(|scope| scope.leases());
+            leased.extend(self.leases.all().chain(of_scope).filter_map(LeasedPath::of));
+        }
         let events = self
             .denials
-            .answer(listener, self.plan)
+            .answer(listener, self.plan, &leased)
             .map_err(failed("answer a reported system call"))?;
         for event in events {
             self.audit.write(event)?;

@@ -23,7 +23,7 @@ use crate::untrusted_fds::{close_elsewhere, words_only};
 use ironcage_backend::{MountHelper, Sibling};
 use ironcage_control::{Channel, DeniedLease, Description, ExecRequest, Reply, RuntimeDir};
 use ironcage_model::{
-    Ending, EventKind, IntentRecord, Reason, Resource, SupervisorReason, Taint, in_full,
+    Ending, EventKind, IntentRecord, Lease, Reason, Resource, SupervisorReason, Taint, in_full,
 };
 use ironcage_plan::{Bindings, BoundPlan, ScopeOf};
 use ironcage_sys::clone::exit_now;
@@ -80,6 +80,11 @@ impl ScopeState {
     /// To the cage's supervisor.
     pub(crate) fn link(&self) -> &ScopeLink {
         &self.link
+    }
+
+    /// Its leases.
+    pub(crate) fn leases(&self) -> impl Iterator<Item = &Lease> {
+        self.leases.iter().map(ScopeLease::lease)
     }
 
     /// When the first of its leases runs out, and the scope with it.
