@@ -39,7 +39,8 @@ impl Digest {
         Digest(hash.finalize().into())
     }
 
-    fn of(bytes: &[u8]) -> Self {
+    /// The digest of some bytes.
+    pub fn of(bytes: &[u8]) -> Self {
         Digest(Sha256::digest(bytes).into())
     }
 

@@ -10,8 +10,9 @@
 //! ([`Explanations`]).
 //!
 //! It does not protect the files. The cage's file view does that, as no cage sees the state
-//! directory. Nor does it sign: who can write both the log and the head can write a new history.
-//! docs/reference/audit-log.md has the format and the threat in full.
+//! directory. Who can write both the log and the head can write a new history: signed heads
+//! ([`Statement`]), of which a copy is kept elsewhere, show that. docs/reference/audit-log.md has
+//! the format and the threat in full.
 #![forbid(unsafe_code)]
 
 mod chain;
@@ -22,6 +23,7 @@ mod place;
 mod prune;
 mod query;
 mod reader;
+mod sign;
 mod verify;
 
 pub use chain::{Digest, MAX_LINE};
@@ -31,4 +33,8 @@ pub use place::{NoStateDir, audit_dir, head_path, log_path, state_dir};
 pub use prune::{Prune, Pruned, prune};
 pub use query::{Heading, Summary, find, list, recorded, summary};
 pub use reader::{LogEntry, Reader, read};
+pub use sign::{
+    AuditKey, HeadVerdict, PublicKey, SignError, SignedHead, Statement, check_head, head_to_sign,
+    key_path,
+};
 pub use verify::{Unproven, Verdict, verify};

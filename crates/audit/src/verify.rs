@@ -89,6 +89,30 @@ pub fn verify(dir: &Path, id: &CageId) -> Result<Verdict, Error> {
     }
 }
 
+/// The last line of a chain that was followed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ChainEnd {
+    pub(crate) lines: u64,
+    pub(crate) hash: Digest,
+}
+
+/// Follows the chain of a log for at most `until` lines; `None` without a log.
+pub(crate) fn chain_end(
+    dir: &Path,
+    id: &CageId,
+    until: u64,
+) -> Result<Option<Result<ChainEnd, Fault>>, Error> {
+    let path = log_path(dir, id);
+    let Some(file) = open_to_read(&path)? else {
+        return Ok(None);
+    };
+    let end = walk(file, &path, id, None, until)?;
+    Ok(Some(end.map(|end| ChainEnd {
+        lines: end.lines,
+        hash: end.hash,
+    })))
+}
+
 fn without_log(dir: &Path, id: &CageId) -> Result<Verdict, Error> {
     let Some(head) = read_head(dir, id)? else {
         return Err(Error::NoSuchCage { id: id.clone() });
