@@ -46,6 +46,9 @@ pub enum BenchError {
         arm: String,
         answer: String,
     },
+    /// A corpus of others is not on this machine.
+    #[error("cannot read the corpus {name}: {} does not exist", path.display())]
+    NoCorpus { name: &'static str, path: PathBuf },
     /// The request makes no sense.
     #[error("{0}")]
     Request(String),

@@ -34,7 +34,9 @@ mod workspace;
 
 use std::path::PathBuf;
 
-pub use corpus::{CorpusReport, Score, bench_corpus};
+pub use corpus::{
+    AttacksReport, AttacksRequest, CorpusReport, LabelledCorpus, Score, bench_attacks, bench_corpus,
+};
 pub use error::{ArmError, BenchError};
 pub use exec::{ExecBenchRequest, ExecReport, bench_exec};
 pub use facts::HostFacts;

@@ -4,7 +4,7 @@ use crate::missing;
 use ironcage_bench as bench;
 use ironcage_command::error::{CliError, CommandResult};
 use ironcage_command::json;
-use ironcage_command::lab::bench::{Args, Bench};
+use ironcage_command::lab::bench::{Args, Bench, Corpus};
 use ironcage_programs::Program;
 use serde::Serialize;
 use std::ffi::OsString;
@@ -73,12 +73,33 @@ pub(crate) fn run(args: Args) -> CommandResult {
             print(&report, json)
         }
         Bench::Intent {
-            corpus: Some(_), ..
+            corpus: Some(corpus @ (Corpus::Foreign | Corpus::Heldout)),
+            ..
         } => {
-            let report = bench::bench_corpus().map_err(failed)?;
+            let corpus = match corpus {
+                Corpus::Heldout => bench::LabelledCorpus::HeldOut,
+                _ => bench::LabelledCorpus::Foreign,
+            };
+            let report = bench::bench_corpus(corpus).map_err(failed)?;
             print(&report, json)
         }
-        Bench::Intent { runs, corpus: None } => {
+        Bench::Intent {
+            corpus: Some(Corpus::Redcode),
+            corpora,
+            cases,
+            ..
+        } => {
+            let request = bench::AttacksRequest {
+                ironcage,
+                corpora,
+                cases,
+            };
+            let report = bench::bench_attacks(&request).map_err(no_corpus)?;
+            print(&report, json)
+        }
+        Bench::Intent {
+            runs, corpus: None, ..
+        } => {
             let request = bench::IntentRequest {
                 questions: count_questions(&ironcage)?,
                 ironcage,
@@ -219,6 +240,14 @@ fn count_escapes(report: &mut bench::FieldReport) -> Result<(), CliError> {
         report.enter(index, bench::Escapes { blocked, of });
     }
     Ok(())
+}
+
+fn no_corpus(error: bench::BenchError) -> CliError {
+    let absent = matches!(error, bench::BenchError::NoCorpus { .. });
+    match absent {
+        true => failed(error).hint("--corpora DIR names the directory that has it"),
+        false => failed(error),
+    }
 }
 
 fn failed(error: bench::BenchError) -> CliError {

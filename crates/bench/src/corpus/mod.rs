@@ -1,8 +1,12 @@
 //! `bench intent --corpus NAME`: how well the reader tells what scripts need that somebody else
 //! wrote, and what harmful commands do in a cage.
 
+mod attacks;
+mod redcode;
 mod score;
+mod trial;
 
+pub use attacks::{AttacksReport, AttacksRequest, bench_attacks};
 pub use score::Score;
 
 use crate::statistics::Summary;
@@ -19,6 +23,8 @@ use std::time::Instant;
 
 /// Scripts with labels, in the manner of other people's tasks.
 const FOREIGN: &str = include_str!("foreign.toml");
+/// Scripts that the reader was not tuned for.
+const HELD_OUT: &str = include_str!("heldout.toml");
 
 /// Lines of the script whose reading is timed, and how often that is done.
 const LINES: usize = 2000;
@@ -98,8 +104,28 @@ impl Case {
     }
 }
 
-fn cases() -> Result<Vec<Case>, BenchError> {
-    let read: Result<Cases, _> = toml::from_str(FOREIGN);
+/// A set of labelled scripts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LabelledCorpus {
+    Foreign,
+    HeldOut,
+}
+
+impl LabelledCorpus {
+    const fn name(self) -> &'static str {
+        match self {
+            LabelledCorpus::Foreign => "foreign",
+            LabelledCorpus::HeldOut => "heldout",
+        }
+    }
+}
+
+fn cases(corpus: LabelledCorpus) -> Result<Vec<Case>, BenchError> {
+    let text = match corpus {
+        LabelledCorpus::Foreign => FOREIGN,
+        LabelledCorpus::HeldOut => HELD_OUT,
+    };
+    let read: Result<Cases, _> = toml::from_str(text);
     Ok(read.map_err(|error| failed(&error))?.case)
 }
 
@@ -131,11 +157,11 @@ pub struct CorpusReport {
 }
 
 /// Reads every labelled script.
-pub fn bench_corpus() -> Result<CorpusReport, BenchError> {
+pub fn bench_corpus(corpus: LabelledCorpus) -> Result<CorpusReport, BenchError> {
     let mut scores = Scores::default();
     let mut details = Vec::new();
     let mut unknown_everything = 0;
-    let cases = cases()?;
+    let cases = cases(corpus)?;
     for case in &cases {
         let needs = case.read()?;
         let everything = needs
@@ -168,7 +194,7 @@ pub fn bench_corpus() -> Result<CorpusReport, BenchError> {
     verdicts.extend(scores.verdicts());
     Ok(CorpusReport {
         bench: "intent",
-        corpus: "foreign",
+        corpus: corpus.name(),
         host: HostFacts::now(),
         cases: cases.len(),
         scores,
@@ -219,7 +245,7 @@ fn reading() -> Result<Summary, BenchError> {
 impl fmt::Display for CorpusReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.host)?;
-        writeln!(f, "ironcage-lab bench intent --corpus foreign\n")?;
+        writeln!(f, "ironcage-lab bench intent --corpus {}\n", self.corpus)?;
         for case in &self.details {
             if case.missed.is_empty() && case.extra.is_empty() && case.unknown.is_empty() {
                 continue;
@@ -259,7 +285,7 @@ mod tests {
 
     #[test]
     fn foreign_scripts_are_read_as_well_as_the_bars_say() {
-        let report = bench_corpus().expect("the corpus is read");
+        let report = bench_corpus(LabelledCorpus::Foreign).expect("the corpus is read");
         println!("{report}");
         let Scores {
             reads,
@@ -279,7 +305,10 @@ mod tests {
             runs.recall() >= 0.95 && runs.precision() >= 0.80,
             "runs {runs:?}"
         );
-        assert!(hosts.recall() >= 0.80, "hosts {hosts:?}");
+        assert!(
+            hosts.recall() >= 0.80 && hosts.precision() >= 0.80,
+            "hosts {hosts:?}"
+        );
         let share = report.unknown_everything as f64 / report.cases as f64;
         assert!(
             share < 0.15,
@@ -287,5 +316,12 @@ mod tests {
             report.unknown_everything,
             report.cases
         );
+    }
+
+    #[test]
+    fn scripts_that_nobody_tuned_for_are_read() {
+        let report = bench_corpus(LabelledCorpus::HeldOut).expect("the corpus is read");
+        println!("{report}");
+        assert_eq!(report.cases, 30);
     }
 }

@@ -18,8 +18,10 @@ pub struct Score {
     pub exact: usize,
     /// Needs.
     pub named: usize,
-    /// Those that fit a label.
-    pub right: usize,
+    /// Those that are a label, or lie within one: they give no more than is needed.
+    pub narrow: usize,
+    /// Those that lie around a label: they give it, and more.
+    pub wide: usize,
 }
 
 impl Score {
@@ -28,9 +30,19 @@ impl Score {
         share(self.covered, self.labels)
     }
 
-    /// The share of needs that fit a label.
+    /// The share of labels that a need names exactly.
+    pub fn exact_recall(&self) -> f64 {
+        share(self.exact, self.labels)
+    }
+
+    /// The share of needs that fit a label, be they wider than it.
     pub fn precision(&self) -> f64 {
-        share(self.right, self.named)
+        share(self.narrow + self.wide, self.named)
+    }
+
+    /// The share of needs that fit a label and are not wider than it.
+    pub fn narrow_precision(&self) -> f64 {
+        share(self.narrow, self.named)
     }
 }
 
@@ -72,10 +84,12 @@ fn paths(
     }
     for need in needs {
         score.named += 1;
-        let fits = |label: &&PathBuf| covers(need, label) || covers(label, need);
-        match labels.iter().any(|label| fits(&label)) {
-            true => score.right += 1,
-            false => extra.push(format!("{kind} {}", need.display())),
+        if labels.iter().any(|label| covers(label, need)) {
+            score.narrow += 1;
+        } else if labels.iter().any(|label| covers(need, label)) {
+            score.wide += 1;
+        } else {
+            extra.push(format!("{kind} {}", need.display()));
         }
     }
     (missed, extra)
@@ -93,7 +107,7 @@ fn names(
     score.covered += hits;
     score.exact += hits;
     score.named += needs.len();
-    score.right += hits;
+    score.narrow += hits;
     let told = |name: &String| format!("{kind} {name}");
     let missed = labels.difference(needs).map(told).collect();
     let extra = needs.difference(&labels).map(told).collect();
@@ -130,19 +144,25 @@ impl Scores {
         ]
     }
 
-    /// What is missed of each kind, against the bars.
+    /// What is missed of each kind, and what is named beyond the labels, against the bars.
     pub(super) fn verdicts(&self) -> Vec<Verdict> {
-        let bars = [20.0, 15.0, 5.0, 20.0];
-        let rows = self.rows().into_iter().zip(bars);
-        let recall = rows.map(|((name, score), at_most)| {
-            let target = Target { at_most, unit: "%" };
-            Verdict::new(
+        let missed = [20.0, 15.0, 5.0, 20.0];
+        let mut verdicts = Vec::new();
+        for ((name, score), at_most) in self.rows().into_iter().zip(missed) {
+            let percent = |share: f64| 100.0 * (1.0 - share);
+            let target = |at_most| Target { at_most, unit: "%" };
+            verdicts.push(Verdict::new(
                 format!("{name} missed"),
-                100.0 * (1.0 - score.recall()),
-                target,
-            )
-        });
-        recall.collect()
+                percent(score.recall()),
+                target(at_most),
+            ));
+            verdicts.push(Verdict::new(
+                format!("{name} beyond the labels"),
+                percent(score.precision()),
+                target(20.0),
+            ));
+        }
+        verdicts
     }
 }
 
@@ -150,19 +170,51 @@ impl fmt::Display for Scores {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{:<10}{:>8}{:>8}{:>11}{:>8}",
-            "", "labels", "recall", "precision", "exact"
+            "{:<10}{:>8}{:>8}{:>8}{:>8}{:>11}{:>8}",
+            "", "labels", "recall", "exact", "needs", "precision", "narrow"
         )?;
         for (name, score) in self.rows() {
             writeln!(
                 f,
-                "{name:<10}{:>8}{:>8.2}{:>11.2}{:>8.2}",
+                "{name:<10}{:>8}{:>8.2}{:>8.2}{:>8}{:>11.2}{:>8.2}",
                 score.labels,
                 score.recall(),
+                score.exact_recall(),
+                score.named,
                 score.precision(),
-                share(score.exact, score.labels)
+                score.narrow_precision()
             )?;
         }
-        Ok(())
+        writeln!(
+            f,
+            "exact: the need is the labelled path; narrow: the need is not wider than a label"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_need_around_a_label_covers_it_and_is_wide() {
+        let mut score = Score::default();
+        let labels = ["/app/out/a", "/app/in"].map(PathBuf::from);
+        let needs = ["/app/out", "/app/in/x", "/etc/passwd"].map(PathBuf::from);
+        let (missed, extra) = paths(&mut score, "reads", &labels, &needs.into());
+        // `/app/in/x` is a part of what the label asks for.
+        assert_eq!((score.covered, score.exact), (1, 0));
+        assert_eq!((score.narrow, score.wide, score.named), (1, 1, 3));
+        assert_eq!(missed, ["reads /app/in"]);
+        assert_eq!(extra, ["reads /etc/passwd"]);
+        assert!(score.precision() > score.narrow_precision());
+    }
+
+    #[test]
+    fn the_root_covers_nothing() {
+        let mut score = Score::default();
+        let labels = [PathBuf::from("/app/a")];
+        paths(&mut score, "reads", &labels, &[PathBuf::from("/")].into());
+        assert_eq!((score.covered, score.wide), (0, 0));
     }
 }

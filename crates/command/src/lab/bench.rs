@@ -15,6 +15,17 @@ pub struct Args {
     pub json: bool,
 }
 
+/// A corpus that intents are measured with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Corpus {
+    /// Labelled scripts that ship with the bench
+    Foreign,
+    /// Labelled scripts that the reader was not tuned for
+    Heldout,
+    /// The bash cases of RedCode-Exec, in cages, on canaries
+    Redcode,
+}
+
 #[derive(Debug, Subcommand)]
 pub enum Bench {
     /// Measure the start of a command, from spawn to exit
@@ -79,9 +90,25 @@ pub enum Bench {
         /// Number of runs of each
         #[arg(long, default_value_t = 20)]
         runs: usize,
-        /// Measure how well labelled scripts are read instead: `foreign`
-        #[arg(long, value_name = "NAME", value_parser = ["foreign"], conflicts_with = "runs")]
-        corpus: Option<String>,
+        /// Measure a corpus instead: how well labelled scripts are read, or what harmful commands do
+        #[arg(long, value_name = "NAME", conflicts_with = "runs")]
+        corpus: Option<Corpus>,
+        /// Directory that has the corpora of others
+        #[arg(
+            long,
+            value_name = "DIR",
+            default_value = "../shared/corpora",
+            requires = "corpus"
+        )]
+        corpora: PathBuf,
+        /// Number of cases of `redcode`, spread over all
+        #[arg(
+            long,
+            value_name = "NUMBER",
+            default_value_t = 600,
+            requires = "corpus"
+        )]
+        cases: usize,
     },
     /// Measure single system calls, bare and in the cage
     Syscalls {
