@@ -69,6 +69,7 @@ mod programs_apart;
 mod proxy_attacks;
 mod proxy_confinement;
 mod quiet;
+mod reports;
 mod scopes;
 mod secret_oracles;
 mod secrets;

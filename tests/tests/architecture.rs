@@ -20,7 +20,7 @@ const ORDER: &[&[&str]] = &[
     &["intent"],
     &["reader"],
     &["layers", "workspace", "egress"],
-    &["learn"],
+    &["learn", "report"],
     &["backend"],
     &["backends"],
     &["terminal", "watchdog"],
@@ -31,7 +31,7 @@ const ORDER: &[&[&str]] = &[
 ];
 
 /// Rooms that compute and must stay free of system calls.
-const PURE: &[&str] = &["model", "catalog", "policy", "plan", "lease"];
+const PURE: &[&str] = &["model", "catalog", "policy", "plan", "lease", "report"];
 
 /// Rooms that may hold unsafe code.
 const UNSAFE: &[&str] = &["sys", "microvm"];

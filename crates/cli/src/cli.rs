@@ -46,6 +46,7 @@ pub(crate) enum Command {
     Profile(commands::profile::Args),
     Trust(commands::trust::Args),
     Why(commands::why::Args),
+    Report(commands::report::Args),
     Audit(commands::audit::Args),
     Net(commands::net::Args),
     Inspect(commands::inspect::Args),
@@ -96,7 +97,9 @@ const GROUPS: [(&str, &[&str]); 7] = [
     ("Policy", &["plan", "learn", "policy", "profile", "trust"]),
     (
         "Inspect",
-        &["why", "audit", "net", "inspect", "stats", "intent"],
+        &[
+            "why", "report", "audit", "net", "inspect", "stats", "intent",
+        ],
     ),
     (
         "Host",
@@ -212,6 +215,7 @@ impl Command {
             Command::Profile(args) => commands::profile::run(args),
             Command::Trust(args) => commands::trust::run(args),
             Command::Why(args) => commands::why::run(args),
+            Command::Report(args) => commands::report::run(args),
             Command::Audit(args) => commands::audit::run(args),
             Command::Net(args) => commands::net::run(args),
             Command::Inspect(args) => commands::inspect::run(args),

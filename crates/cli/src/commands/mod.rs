@@ -22,6 +22,7 @@ pub(crate) mod policy;
 pub(crate) mod pool;
 pub(crate) mod profile;
 pub(crate) mod ps;
+pub(crate) mod report;
 pub(crate) mod request;
 pub(crate) mod resume;
 pub(crate) mod rm;

@@ -1,17 +1,20 @@
-//! `ironcage audit`: shows, checks and lists the audit logs of cages.
+//! `ironcage audit`: shows, checks, lists and reports on the audit logs of cages.
 //!
-//! Everything but `prune` only reads. Text that a cage put into its log is printed escaped, as JSON
+//! Everything but `prune` leaves the logs as they are. Text that a cage put into its log is printed escaped, as JSON
 //! too.
 
+mod key;
 mod list;
 mod prune;
+mod report;
 mod show;
+mod signed_report;
 mod verify;
 
 use crate::error::CommandResult;
 use clap::Subcommand;
 
-/// Show, verify, list and prune audit logs
+/// Show, verify, list, report on and prune audit logs
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -24,6 +27,8 @@ enum Command {
     Verify(verify::Args),
     List(list::Args),
     Prune(prune::Args),
+    Report(report::Args),
+    Key(key::Args),
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
@@ -32,5 +37,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
         Command::Verify(args) => verify::run(args),
         Command::List(args) => list::run(args),
         Command::Prune(args) => prune::run(args),
+        Command::Report(args) => report::run(args),
+        Command::Key(args) => key::run(&args),
     }
 }
