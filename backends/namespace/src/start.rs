@@ -108,7 +108,13 @@ fn fork_init(
             init::run(plan, inheritance, enclose)
         }
         Forked::Parent { pid, pidfd } => {
-            let kept = resources.keep();
+            let kept = match resources.keep() {
+                Ok(kept) => kept,
+                Err(error) => {
+                    end(&pidfd);
+                    return Err(error);
+                }
+            };
             let helper = match with_helper {
                 true => {
                     let proxy = plan.network.as_ref().zip(proxy.as_ref());

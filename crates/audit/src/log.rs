@@ -14,6 +14,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::{DirBuilder, File};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
@@ -56,6 +57,11 @@ impl Log {
             spoiled: false,
             line: Vec::with_capacity(USUAL_LINE),
         })
+    }
+
+    /// Its descriptors, to be closed with others. The first of them holds the lock.
+    pub fn into_descriptors(self) -> [OwnedFd; 2] {
+        [self.file.into(), self.head.into()]
     }
 
     /// Appends an event. If this fails for the lack of space, the line is taken back and

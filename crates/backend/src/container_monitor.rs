@@ -79,6 +79,7 @@ fn conduct<'a>(
         .flat_map(|pair| [&pair.controller, &pair.command]);
     let maps = inheritance.owner_maps.iter().map(|map| &map.namespace);
     let kept: Vec<&OwnedFd> = kept.chain(maps).collect();
+    init::replace_streams()?;
     init::close_descriptors(inheritance, &kept)?;
     let ContainerResources {
         proc,

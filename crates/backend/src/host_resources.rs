@@ -4,15 +4,17 @@
 use crate::cage::{Ends, make_cgroup, make_scope_cgroup};
 use crate::faults::step;
 use crate::ids::{self, Range, Reaped};
-use crate::init::Inheritance;
+use crate::init::{Inheritance, InnerStreams};
 use crate::{Sibling, StartError, StreamKind, Streams};
 use ironcage_layers::cgroup::Cgroup;
 use ironcage_layers::view::{OwnerMap, Shared};
 use ironcage_model::CageId;
 use ironcage_plan::{IdMap, Plan};
 use ironcage_sys::faults::lease_step;
-use ironcage_sys::process::started_as;
+use ironcage_sys::process::{close_together, started_as};
 use ironcage_sys::rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use ironcage_sys::spent::close_later;
+use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -27,16 +29,20 @@ pub struct Channels {
 
 /// Two ends of a socket for packets.
 pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd), StartError> {
+    packet_pair().map_err(StartError::Channel)
+}
+
+fn packet_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
-    socketpair(family, kind, SocketFlags::CLOEXEC, None)
-        .map_err(|error| StartError::Channel(error.into()))
+    Ok(socketpair(family, kind, SocketFlags::CLOEXEC, None)?)
 }
 
 impl Channels {
     pub fn make(kind: StreamKind) -> Result<Channels, StartError> {
-        let (control, control_inner) = pair()?;
+        let made = Ends::make_around(kind, packet_pair).map_err(StartError::Channel)?;
+        let (ends, (control_inner, control)) = made;
         Ok(Channels {
-            ends: Ends::make(kind).map_err(StartError::Channel)?,
+            ends,
             control,
             control_inner,
         })
@@ -83,7 +89,7 @@ impl HostResources {
     ) -> Result<HostResources, StartError> {
         let range = match plan.identity.map {
             IdMap::Own { .. } => None,
-            IdMap::Range { .. } => Some(Range::claim()?),
+            IdMap::Range { .. } => Some(Range::claim(id)?),
         };
         let mut resources = HostResources::with_ids(plan, range, channels)?;
         let cgroup = make_cgroup(plan, id)?;
@@ -192,14 +198,36 @@ impl HostResources {
         (inheritance, ManuallyDrop::new(self.cgroup))
     }
 
-    /// The supervisor's part, after the fork.
-    pub fn keep(self) -> Remains {
-        Remains {
-            control: self.channels.control,
-            streams: self.channels.ends.outer,
+    /// The supervisor's part, after the fork. The cage's ends are closed at once: as long as this
+    /// process holds them, it does not learn that the cage has closed them.
+    ///
+    /// # Errors
+    /// Where the system refuses.
+    pub fn keep(self) -> Result<Remains, StartError> {
+        let Channels {
+            ends,
+            control,
+            control_inner,
+        } = self.channels;
+        let mut inner = vec![control_inner];
+        if let InnerStreams::Pipes {
+            stdin,
+            stdout,
+            stderr,
+        } = ends.inner
+        {
+            inner.extend([stdin, stdout, stderr]);
+        }
+        close_together(inner).map_err(StartError::Channel)?;
+        for map in self.owner_maps {
+            close_later(map.namespace);
+        }
+        Ok(Remains {
+            control,
+            streams: ends.outer,
             range: self.range,
             cgroup: self.cgroup,
             children: self.children,
-        }
+        })
     }
 }

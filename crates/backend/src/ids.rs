@@ -7,13 +7,13 @@ use crate::wire;
 use ironcage_layers::LayerError;
 use ironcage_layers::identity::{MapLine, write_maps, write_maps_at};
 use ironcage_layers::view::OwnerMap;
-use ironcage_model::Layer;
+use ironcage_model::{CageId, Layer};
 use ironcage_plan::{Access, Item, Owner, ViewOp};
-use ironcage_sys::clone::{Forked, Namespaces, exit_now, fork};
+use ironcage_sys::clone::{Namespaces, fork_and_end};
 use ironcage_sys::lock::try_lock_byte;
 use ironcage_sys::rustix::fs::{Mode, OFlags, open};
 use ironcage_sys::rustix::process::{WaitId, WaitIdOptions, waitid};
-use ironcage_sys::rustix::rand::{GetRandomFlags, getrandom};
+use ironcage_sys::spent::close_later;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -47,12 +47,13 @@ impl Range {
     }
 
     /// Claims a free range. Which ones are taken is told by locks on the bytes of one file:
-    /// they end with their owner, however it dies.
-    pub fn claim() -> Result<Range, StartError> {
-        Range::try_claim().map_err(|source| StartError::Ids { path: FILE, source })
+    /// they end with their owner, however it dies. The cage's ID says where the search begins, so
+    /// that cages seldom meet.
+    pub fn claim(id: &CageId) -> Result<Range, StartError> {
+        Range::try_claim(id).map_err(|source| StartError::Ids { path: FILE, source })
     }
 
-    fn try_claim() -> io::Result<Range> {
+    fn try_claim(id: &CageId) -> io::Result<Range> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let mode = Mode::RUSR | Mode::WUSR;
         let file = match open(FILE, flags, mode) {
@@ -62,9 +63,10 @@ impl Range {
                 open(FILE, flags, mode)?
             }
         };
-        let mut random = [0_u8; 4];
-        getrandom(&mut random, GetRandomFlags::empty())?;
-        let start = u32::from_ne_bytes(random);
+        let bytes = id.as_str().bytes();
+        let start = bytes.fold(0_u32, |sum, byte| {
+            sum.wrapping_mul(31).wrapping_add(u32::from(byte))
+        });
         for step in 0..RANGES {
             let slot = start.wrapping_add(step) % RANGES;
             if try_lock_byte(file.as_fd(), i64::from(slot))? {
@@ -83,19 +85,22 @@ impl Range {
 /// A child that ends by itself, and is waited for when this is dropped: nobody has to wait
 /// while there is work to do.
 #[derive(Debug)]
-pub struct Reaped(OwnedFd);
+pub struct Reaped(Option<OwnedFd>);
 
 impl Reaped {
     /// A child that does.
     pub fn new(pidfd: OwnedFd) -> Reaped {
-        Reaped(pidfd)
+        Reaped(Some(pidfd))
     }
 }
 
 impl Drop for Reaped {
     fn drop(&mut self) {
-        // It can only fail because the child is gone.
-        let _ = waitid(WaitId::PidFd(self.0.as_fd()), WaitIdOptions::EXITED);
+        if let Some(pidfd) = self.0.take() {
+            // It can only fail because the child is gone.
+            let _ = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
+            close_later(pidfd);
+        }
     }
 }
 
@@ -137,23 +142,19 @@ pub fn owner_maps(
 /// A user namespace lives as long as somebody is in it or holds it open. A child makes it and ends
 /// at once; until we wait for it, it is still in it, and we map and open it.
 pub fn owner_map(owner: Owner, agent: (u32, u32)) -> io::Result<(OwnedFd, Reaped)> {
-    match fork(Namespaces::USER, None)? {
-        Forked::Child => exit_now(0),
-        Forked::Parent { pid, pidfd } => {
-            let child = Reaped(pidfd);
-            let process = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));
-            let line = |inside, outside| MapLine {
-                inside,
-                outside,
-                count: 1,
-            };
-            let (uid, gid) = (line(owner.uid, agent.0), line(owner.gid, agent.1));
-            write_maps(&process, uid, gid, false).map_err(|error| error.source)?;
-            let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-            let namespace = open(process.join("ns/user"), flags, Mode::empty())?;
-            Ok((namespace, child))
-        }
-    }
+    let (pid, pidfd) = fork_and_end(Namespaces::USER)?;
+    let child = Reaped::new(pidfd);
+    let process = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));
+    let line = |inside, outside| MapLine {
+        inside,
+        outside,
+        count: 1,
+    };
+    let (uid, gid) = (line(owner.uid, agent.0), line(owner.gid, agent.1));
+    write_maps(&process, uid, gid, false).map_err(|error| error.source)?;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let namespace = open(process.join("ns/user"), flags, Mode::empty())?;
+    Ok((namespace, child))
 }
 
 /// Inside: maps the caller's own ids, inside and outside. `proc` is a handle of a process file

@@ -198,7 +198,13 @@ fn build<'a>(
     // Opened while the process has what it needs for that, and closed with the rest.
     let ruleset = match (plan.access_rules.as_slice(), plan.landlock) {
         ([], false) => None,
-        ([], true) => Some(landlock::Ruleset::on_writes(&plan.write_rules, &places)?),
+        ([], true) => {
+            // Elsewhere the handle may be of the host's, which the view does not show.
+            let own = plan.isolation_level.what.isolation == Isolation::Namespace;
+            let proc = own.then(|| proc.as_fd());
+            let rules = &plan.write_rules;
+            Some(landlock::Ruleset::on_writes(rules, &places, proc)?)
+        }
         (rules, _) => Some(landlock::Ruleset::on_everything(rules)?),
     };
     // Closed by their numbers with the rest, rules or not: another owner must not close them again.
@@ -217,9 +223,13 @@ fn build<'a>(
     if let Some(pair) = &terminal {
         kept.extend([&pair.controller, &pair.command]);
     }
-    // Before the rlimits: with as many open files as there are by now, a low one would leave no
-    // number for the filter's listener.
-    close_descriptors(inheritance, &kept)?;
+    replace_streams()?;
+    // Closing once, after the handles are passed on, takes fewer calls. But with as many open files
+    // as there are by now, a low limit would leave no number for the filter's listener.
+    let closes_early = is_short_of_files(plan);
+    if closes_early {
+        close_descriptors(inheritance, &kept)?;
+    }
     mark("PID 1: rules of Landlock, descriptors");
     privileges::set_rlimits(&plan.rlimits)?;
     if let Some(hardening) = &plan.hardening {
@@ -234,7 +244,11 @@ fn build<'a>(
             // Without it there is no Landlock either.
             privileges::no_new_privileges()?;
         }
-        ruleset.enforce()?;
+        let spent = ruleset.enforce()?;
+        if !closes_early {
+            // It goes with the rest.
+            std::mem::forget(spent);
+        }
     }
     step();
     mark("PID 1: rlimits, Landlock");
@@ -281,10 +295,16 @@ fn build<'a>(
     wire::say_ready(control, &ready)
         .map_err(|error| failed(Layer::Seccomp, "pass the listener on", error))?;
     let ours = ours(inheritance, [Some(&children), command_end.as_ref()]);
-    let close = match without(Layer::Descriptors) {
+    let spent = ready.into_descriptors();
+    let close = match (without(Layer::Descriptors), closes_early) {
         // Then this process has others, too.
-        true => ironcage_sys::process::close_together(ready.into_descriptors()),
-        false => ironcage_sys::process::close_together_but(ready.into_descriptors(), &ours),
+        (true, _) => ironcage_sys::process::close_together(spent),
+        (false, true) => ironcage_sys::process::close_together_but(spent, &ours),
+        (false, false) => {
+            // They are closed by their numbers, with all that is not named.
+            std::mem::forget(spent);
+            ironcage_sys::process::close_all_but(&ours)
+        }
     };
     close.map_err(|error| failed(Layer::Descriptors, "close handles", error))?;
     step();
@@ -411,10 +431,31 @@ pub(crate) fn close_descriptors(
 
 /// In a prepared cage: nothing of the owner's stays, neither its other cages nor its streams.
 pub(crate) fn close_all_but_control(control: BorrowedFd<'_>) -> Result<(), LayerError> {
+    replace_streams()?;
     close_all_but(&[control])
 }
 
+/// Open files of a start that are not of a single mount or rule, with much to spare.
+const OTHER_FILES: usize = 512;
+
+/// Whether the plan's limit on open files may be lower than what a start has open.
+fn is_short_of_files(plan: &Plan) -> bool {
+    // A mount and a rule leave two descriptors at most.
+    let open = OTHER_FILES + 2 * (plan.view.len() + plan.write_rules.len());
+    let mut limits = plan.rlimits.iter().map(|item| &item.what);
+    limits.any(|limit| limit.resource == Resource::OpenFiles && limit.value < open as u64)
+}
+
 fn close_all_but(keep: &[BorrowedFd<'_>]) -> Result<(), LayerError> {
+    if without(Layer::Descriptors) {
+        return Ok(());
+    }
+    ironcage_sys::process::close_all_but(keep)
+        .map_err(|error| failed(Layer::Descriptors, "close descriptors", error))
+}
+
+/// Puts nothing in the place of the caller's standard streams.
+pub(crate) fn replace_streams() -> Result<(), LayerError> {
     if without(Layer::Descriptors) {
         return Ok(());
     }
@@ -428,8 +469,7 @@ fn close_all_but(keep: &[BorrowedFd<'_>]) -> Result<(), LayerError> {
     dup(stdio::dup2_stderr(&null))?;
     // It goes with the rest.
     std::mem::forget(null);
-    ironcage_sys::process::close_all_but(keep)
-        .map_err(|error| failed(Layer::Descriptors, "close descriptors", error))
+    Ok(())
 }
 
 /// What PID 1 goes on with: the control socket, the streams of the command, and `more`.

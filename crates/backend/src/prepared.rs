@@ -63,7 +63,7 @@ impl Foundation {
         let (range, agent_outside) = match identity.map {
             IdMap::Own { uid, gid } => (None, (uid, gid)),
             IdMap::Range { .. } => {
-                let range = Range::claim()?;
+                let range = Range::claim(id)?;
                 let agent = (range.first + identity.uid, range.first + identity.gid);
                 (Some(range), agent)
             }

@@ -97,6 +97,13 @@ pub fn start(
                 lifeline,
                 scratch: plan.scratch.as_ref().map(|scratch| scratch.path.clone()),
             };
+            let kept = match kept {
+                Ok(kept) => kept,
+                Err(error) => {
+                    guard.dismiss(&pidfd);
+                    return Err(error);
+                }
+            };
             let init = match hear_pid(&guard) {
                 Ok(init) => init,
                 Err(error) => {

@@ -70,6 +70,16 @@ pub(crate) fn config_dir(home: &Path) -> PathBuf {
     xdg("XDG_CONFIG_HOME", home.join(".config"))
 }
 
+/// That directory, unless it is known not to be there. One that cannot be looked at may be.
+pub(crate) fn existing_config_dir(home: &Path, files: &dyn HostFiles) -> Option<PathBuf> {
+    let path = config_dir(home);
+    let absent = |error: std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
+    match files.real(&path).is_err_and(absent) {
+        true => None,
+        false => Some(path),
+    }
+}
+
 pub(crate) fn state_dir(home: &Path) -> PathBuf {
     xdg("XDG_STATE_HOME", home.join(".local/state"))
 }
@@ -129,7 +139,7 @@ fn or_note(read: Result<String, ReadError>) -> Option<String> {
 }
 
 /// The user's harmless git settings, from the files that git reads last.
-pub(crate) fn git(home: &Path) -> Vec<GitSetting> {
+pub(crate) fn git(home: &Path, files: &dyn HostFiles) -> Vec<GitSetting> {
     let absolute = |variable: &str| {
         let path = std::env::var_os(variable).map(PathBuf::from);
         path.filter(|path| path.is_absolute())
@@ -138,7 +148,12 @@ pub(crate) fn git(home: &Path) -> Vec<GitSetting> {
         Some(path) => vec![path],
         None => {
             let config = absolute("XDG_CONFIG_HOME").unwrap_or_else(|| home.join(".config"));
-            vec![config.join("git/config"), home.join(".gitconfig")]
+            let config = Some(config).filter(|path| files.node(path).is_some());
+            let config = config.map(|path| path.join("git/config"));
+            config
+                .into_iter()
+                .chain([home.join(".gitconfig")])
+                .collect()
         }
     };
     // Without a setting git asks for a name.

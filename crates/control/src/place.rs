@@ -6,7 +6,7 @@
 
 use crate::Channel;
 use ironcage_model::CageId;
-use ironcage_sys::process::started_as;
+use ironcage_sys::process::{own_pid, started_as};
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ironcage_sys::rustix::fs::{
     AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RawDir, Timespec as FileTime, Timestamps,
@@ -138,8 +138,7 @@ pub enum Dialled {
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
-    directory: OwnedFd,
-    name: String,
+    name: NameClaim,
 }
 
 impl AsFd for Listener {
@@ -151,18 +150,37 @@ impl AsFd for Listener {
 impl Listener {
     /// Takes its name away: who has it already, or sees it in another place, still connects.
     pub fn hide(&self) {
-        // What is gone already needs no removing.
-        let _ = unlinkat(&self.directory, self.name.as_str(), AtFlags::empty());
+        self.name.remove();
+    }
+
+    /// Takes its name away and returns its descriptors, to be closed with others.
+    pub fn into_descriptors(mut self) -> Vec<OwnedFd> {
+        self.name.remove();
+        let directory = self.name.directory.take();
+        [Some(self.socket), directory]
+            .into_iter()
+            .flatten()
+            .collect()
     }
 
     /// Whether the socket of a supervisor that is gone lies beside this one. A directory that
     /// cannot be read shows none.
     pub fn is_beside_a_dead_one(&self) -> bool {
         let mut buffer = [MaybeUninit::uninit(); 4096];
-        let mut names = RawDir::new(&self.directory, &mut buffer);
-        while let Some(Ok(item)) = names.next() {
+        let Some(directory) = &self.name.directory else {
+            return false;
+        };
+        let mut names = RawDir::new(directory, &mut buffer);
+        // The first names alone: with more cages than that, one of their ends sees it, or the next
+        // sweep that is due.
+        let mut is_first = true;
+        while is_first || !names.is_buffer_empty() {
+            is_first = false;
+            let Some(Ok(item)) = names.next() else {
+                break;
+            };
             let name = item.file_name().to_str().unwrap_or_default();
-            if name != self.name
+            if name != self.name.name
                 && entry(name, Path::new("")).is_some_and(|entry| !entry.is_alive())
             {
                 return true;
@@ -172,22 +190,26 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
-    fn drop(&mut self) {
-        self.hide();
-    }
-}
-
-/// A name that is a cage's as long as this lives.
+/// A name in a directory that is a cage's as long as this lives.
 #[derive(Debug)]
 pub struct NameClaim {
-    directory: OwnedFd,
+    /// Not there any more where the name was taken away before.
+    directory: Option<OwnedFd>,
     name: String,
+}
+
+impl NameClaim {
+    fn remove(&self) {
+        if let Some(directory) = &self.directory {
+            // What is gone already needs no removing.
+            let _ = unlinkat(directory, self.name.as_str(), AtFlags::empty());
+        }
+    }
 }
 
 impl Drop for NameClaim {
     fn drop(&mut self) {
-        let _ = unlinkat(&self.directory, self.name.as_str(), AtFlags::empty());
+        self.remove();
     }
 }
 
@@ -228,7 +250,7 @@ impl RuntimeDir {
     /// Listens for a cage, in the first directory.
     pub fn listen(&self, id: &CageId) -> Result<Listener, PlaceError> {
         let (path, directory) = self.make(CAGES)?;
-        let name = format!("{id}.{}", getpid().as_raw_nonzero());
+        let name = format!("{id}.{}", own_pid());
         let failed = |error: Errno| PlaceError::Listen {
             path: path.clone(),
             source: error.into(),
@@ -239,8 +261,10 @@ impl RuntimeDir {
         bind(&socket, &address).map_err(failed)?;
         let listener = Listener {
             socket,
-            directory,
-            name,
+            name: NameClaim {
+                directory: Some(directory),
+                name,
+            },
         };
         listen(&listener.socket, BACKLOG).map_err(failed)?;
         Ok(listener)
@@ -264,20 +288,17 @@ impl RuntimeDir {
         let socket = socket.map_err(failed)?;
         let address = address(directory.as_fd(), &name).map_err(failed)?;
         bind(&socket, &address).map_err(failed)?;
-        let listener = Listener {
-            socket,
-            directory,
-            name,
-        };
         // For the agent's id inside, which may be another; outside the directory keeps others off.
         let everybody = Mode::from_raw_mode(0o666);
-        chmodat(
-            &listener.directory,
-            listener.name.as_str(),
-            everybody,
-            AtFlags::empty(),
-        )
-        .map_err(failed)?;
+        let opened = chmodat(&directory, name.as_str(), everybody, AtFlags::empty());
+        let listener = Listener {
+            socket,
+            name: NameClaim {
+                directory: Some(directory),
+                name,
+            },
+        };
+        opened.map_err(failed)?;
         listen(&listener.socket, BACKLOG).map_err(failed)?;
         Ok((listener, at))
     }
@@ -398,7 +419,7 @@ impl RuntimeDir {
         let own = format!("{id}.{}", getpid().as_raw_nonzero());
         symlinkat(own, &directory, name).map_err(failed)?;
         Ok(NameClaim {
-            directory,
+            directory: Some(directory),
             name: name.to_owned(),
         })
     }

@@ -149,6 +149,12 @@ pub fn read(path: &Path, largest: u64, links: Links) -> Result<Vec<u8>, ReadErro
     }
 }
 
+/// Whether anything is at a path, a link that leads nowhere included. By rustix: the standard library
+/// asks the kernel a second time what it can, when it is first told that nothing is there.
+pub fn is_there(path: &Path) -> bool {
+    rustix::fs::lstat(path).is_ok()
+}
+
 /// What is read at once of a file that grows while it is read.
 const READ_AT_ONCE: usize = 64 * 1024;
 

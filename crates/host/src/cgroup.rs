@@ -8,7 +8,7 @@
 
 use crate::{CgroupHost, CgroupV1, NoCgroup, Privilege};
 use ironcage_sys::rustix;
-use rustix::fs::{Access, AtFlags, CWD};
+use rustix::fs::{Access, AtFlags, CWD, StatVfsMountFlags};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,9 +28,17 @@ pub(crate) enum Version {
     V2,
 }
 
+/// What is known of a directory of a cgroup file system without asking for rights in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GroupDirectory {
+    pub(crate) version: Version,
+    /// Whether nobody can write there, root included.
+    pub(crate) read_only: bool,
+}
+
 /// The files that the search looks at: the kernel's, or those of a test.
 pub(crate) trait GroupFiles {
-    fn version(&self, directory: &Path) -> Option<Version>;
+    fn look(&self, directory: &Path) -> Option<GroupDirectory>;
     fn read(&self, file: &Path) -> Option<String>;
     fn writable(&self, file: &Path) -> bool;
     fn has_children(&self, directory: &Path) -> bool;
@@ -41,13 +49,18 @@ pub(crate) trait GroupFiles {
 pub(crate) struct KernelFiles;
 
 impl GroupFiles for KernelFiles {
-    fn version(&self, directory: &Path) -> Option<Version> {
-        let kind = rustix::fs::statfs(directory).ok()?.f_type;
-        match u64::try_from(kind).ok()? {
-            CGROUP_MAGIC => Some(Version::V1),
-            CGROUP2_MAGIC => Some(Version::V2),
-            _ => None,
-        }
+    fn look(&self, directory: &Path) -> Option<GroupDirectory> {
+        let found = rustix::fs::statfs(directory).ok()?;
+        let version = match u64::try_from(found.f_type).ok()? {
+            CGROUP_MAGIC => Version::V1,
+            CGROUP2_MAGIC => Version::V2,
+            _ => return None,
+        };
+        let flags = StatVfsMountFlags::from_bits_retain(u64::try_from(found.f_flags).ok()?);
+        Some(GroupDirectory {
+            version,
+            read_only: flags.contains(StatVfsMountFlags::RDONLY),
+        })
     }
 
     fn read(&self, file: &Path) -> Option<String> {
@@ -148,9 +161,11 @@ impl Search<'_> {
             let group = self
                 .conventional(&Path::new(CONVENTIONAL).join(name), path, Version::V1)
                 .or_else(|| self.mounted(name, path));
-            // Version 1 asks for nothing above the new group, which is its maker's.
-            if let Some(group) = group
-                && self.files.writable(&group)
+            // Version 1 asks for nothing above the new group, which is its maker's. Root is kept out
+            // by a read-only mount alone.
+            if let Some((group, found)) = group
+                && !found.read_only
+                && (self.privilege == Privilege::Root || self.files.writable(&group))
             {
                 controllers.insert(name.to_owned(), group);
             }
@@ -254,7 +269,7 @@ impl Search<'_> {
             PathBuf::from(CONVENTIONAL),
             Path::new(CONVENTIONAL).join("unified"),
         ] {
-            if let Some(own) = self.conventional(&root, path, Version::V2) {
+            if let Some((own, _)) = self.conventional(&root, path, Version::V2) {
                 return Ok((root, own));
             }
         }
@@ -271,12 +286,18 @@ impl Search<'_> {
 
     /// The own group below a conventional mount point, if it is there: saves reading the mount
     /// table, which is long on a desktop.
-    fn conventional(&self, root: &Path, path: &str, version: Version) -> Option<PathBuf> {
+    fn conventional(
+        &self,
+        root: &Path,
+        path: &str,
+        version: Version,
+    ) -> Option<(PathBuf, GroupDirectory)> {
         let own = join(root, path);
-        (self.files.version(&own)? == version).then_some(own)
+        let found = self.files.look(&own)?;
+        (found.version == version).then_some((own, found))
     }
 
-    fn mounted(&self, controller: &str, path: &str) -> Option<PathBuf> {
+    fn mounted(&self, controller: &str, path: &str) -> Option<(PathBuf, GroupDirectory)> {
         let mounts = self.mountinfo();
         let own = parse_mounts(&mounts)
             .find(|mount| {
@@ -284,7 +305,7 @@ impl Search<'_> {
                     && mount.options.split(',').any(|option| option == controller)
             })?
             .locate(path)?;
-        self.files.version(&own).map(|_| own)
+        self.files.look(&own).map(|found| (own, found))
     }
 
     fn mountinfo(&self) -> String {

@@ -6,6 +6,7 @@ struct FakeFiles {
     files: BTreeMap<PathBuf, String>,
     versions: BTreeMap<PathBuf, Version>,
     writable: Vec<PathBuf>,
+    read_only: Vec<PathBuf>,
 }
 
 impl FakeFiles {
@@ -39,8 +40,12 @@ impl FakeFiles {
 }
 
 impl GroupFiles for FakeFiles {
-    fn version(&self, directory: &Path) -> Option<Version> {
-        self.versions.get(directory).copied()
+    fn look(&self, directory: &Path) -> Option<GroupDirectory> {
+        let version = self.versions.get(directory).copied()?;
+        Some(GroupDirectory {
+            version,
+            read_only: self.read_only.iter().any(|path| path == directory),
+        })
     }
     fn read(&self, file: &Path) -> Option<String> {
         self.files.get(file).cloned()
@@ -182,21 +187,19 @@ fn version_one_controllers_are_the_own_groups_and_only_writable_ones() {
     }
     fake.own("/sys/fs/cgroup/memory/jobs/a");
     fake.own("/sys/fs/cgroup/pids");
-    let CgroupHost::V1(v1) = detect_in(&fake, Privilege::Root) else {
-        panic!("version 1 not found");
+    let names = |fake: &FakeFiles, privilege| {
+        let CgroupHost::V1(v1) = detect_in(fake, privilege) else {
+            panic!("version 1 not found");
+        };
+        let memory = v1.controllers.get("memory").map(PathBuf::as_path);
+        assert_eq!(memory, Some(Path::new("/sys/fs/cgroup/memory/jobs/a")));
+        v1.controllers.into_keys().collect::<Vec<_>>()
     };
-    let found: Vec<_> = v1
-        .controllers
-        .iter()
-        .map(|(name, path)| (name.as_str(), path.as_path()))
-        .collect();
-    assert_eq!(
-        found,
-        [
-            ("memory", Path::new("/sys/fs/cgroup/memory/jobs/a")),
-            ("pids", Path::new("/sys/fs/cgroup/pids")),
-        ]
-    );
+    assert_eq!(names(&fake, Privilege::User), ["memory", "pids"]);
+    // Root may write everywhere, but on a mount that nobody may write to.
+    assert_eq!(names(&fake, Privilege::Root), ["cpu", "memory", "pids"]);
+    fake.read_only.push("/sys/fs/cgroup/cpu".into());
+    assert_eq!(names(&fake, Privilege::Root), ["memory", "pids"]);
 }
 
 #[test]

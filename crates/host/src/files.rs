@@ -111,6 +111,14 @@ impl SystemFiles {
         found
     }
 
+    /// Whether a directory above a path was looked at and nothing was there, or nothing that we may
+    /// see.
+    fn is_below_nothing(&self, path: &Path) -> bool {
+        let nodes = self.nodes.borrow();
+        let mut above = path.ancestors().skip(1);
+        above.any(|above| matches!(nodes.get(above.as_os_str().as_bytes()), Some(None)))
+    }
+
     /// What a link says; `None` where something else is at the path.
     fn link_at(&self, path: &Path) -> io::Result<Option<PathBuf>> {
         let key = path.as_os_str().as_bytes();
@@ -208,7 +216,7 @@ impl HostFiles for SystemFiles {
         if let Some(known) = self.nodes.borrow().get(key) {
             return *known;
         }
-        if self.listings.is_absent(path) {
+        if self.listings.is_absent(path) || self.is_below_nothing(path) {
             return None;
         }
         self.look_at(path).ok()

@@ -172,7 +172,12 @@ fn list(directory: &Path) -> Option<Vec<Name>> {
     let mut entries = RawDir::new(&handle, &mut buffer);
     let mut names = Vec::new();
     let mut bytes = 0;
-    while let Some(entry) = entries.next() {
+    // The kernel fills the buffer as long as there are names: these file systems end a list early
+    // only where the next name does not fit.
+    while !(entries.is_buffer_empty() && bytes > 0 && bytes + LARGEST_ENTRY <= LIST_BYTES) {
+        let Some(entry) = entries.next() else {
+            break;
+        };
         let entry = entry.ok()?;
         let name = entry.file_name().to_bytes();
         bytes += entry_size(name);
@@ -188,11 +193,14 @@ fn list(directory: &Path) -> Option<Vec<Name>> {
     Some(names)
 }
 
-/// What an entry takes in the kernel's list.
-fn entry_size(name: &[u8]) -> usize {
-    const HEADER: usize = 20;
-    HEADER + name.len()
+/// What an entry takes in the kernel's list: inode, offset, length, kind, the name and a zero, in
+/// whole words.
+const fn entry_size(name: &[u8]) -> usize {
+    (8 + 8 + 2 + 1 + name.len() + 1).next_multiple_of(8)
 }
+
+/// That of the longest name.
+const LARGEST_ENTRY: usize = entry_size(&[0; 255]);
 
 #[cfg(test)]
 mod tests {

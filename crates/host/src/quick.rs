@@ -6,8 +6,9 @@
 
 use crate::assess::{self, Facts, Namespaces, Sysctls};
 use crate::cgroup;
-use crate::{HostCaps, HostError, Inotify, Kernel, Privilege};
+use crate::{CgroupHost, HostCaps, HostError, Inotify, Kernel, Privilege};
 use ironcage_sys::host::{SeccompAction, landlock_abi, seccomp_action_available};
+use ironcage_sys::process::started_with_group;
 use ironcage_sys::rustix;
 use ironcage_sys::spent::close_later;
 use ironcage_sys::trial::{self, Step};
@@ -75,7 +76,7 @@ fn look(extent: Extent) -> Result<Facts, HostError> {
         });
     }
     let uid = ironcage_sys::process::started_as();
-    let gid = rustix::process::getegid().as_raw();
+    let gid = started_with_group();
     let privilege = privilege(uid)?;
     let info = rustix::system::sysinfo();
     let affinity = rustix::thread::sched_getaffinity(None).map_err(|error| HostError::Call {
@@ -97,7 +98,7 @@ fn look(extent: Extent) -> Result<Facts, HostError> {
         seccomp_notify: notify && !listener_is_taken(),
         memory: u64::from(info.mem_unit).saturating_mul(info.totalram),
         cpus: affinity.count().max(1),
-        namespaces: namespaces(&sysctls),
+        namespaces: namespaces(&sysctls, !matches!(cgroup, CgroupHost::None { .. })),
         sysctls,
         swap_uncounted: info.totalswap > 0 && !cgroup::counts_swap(&cgroup),
         cgroup,
@@ -193,7 +194,7 @@ pub(crate) fn maps_enough(map: &str) -> bool {
 
 /// Looks for the namespaces that distributions leave out; each lookup below `/proc/self` costs
 /// microseconds, and a kernel without one of the others does not boot a distribution.
-fn namespaces(sysctls: &Sysctls) -> Namespaces {
+fn namespaces(sysctls: &Sysctls, has_cgroups: bool) -> Namespaces {
     let has = |name: &str| {
         rustix::fs::access(
             Path::new("/proc/self/ns").join(name),
@@ -205,7 +206,8 @@ fn namespaces(sysctls: &Sysctls) -> Namespaces {
         // A kernel that counts them has them.
         user: sysctls.max_user_namespaces.is_some() || has("user"),
         time: has("time"),
-        cgroup: has("cgroup"),
+        // Every kernel that has cgroups has them, and no switch leaves them out.
+        cgroup: has_cgroups || has("cgroup"),
         ..Namespaces::ALL
     }
 }

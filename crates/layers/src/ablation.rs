@@ -94,8 +94,8 @@ mod enabled {
             // An ordinary user has no other namespace without that one. For root the agent's ids
             // and the view, in which its files are its own, go together.
             Switch::Layer(Layer::UserNs) => {
-                geteuid().is_root()
-                    && (named.contains(&switch) || named.contains(&Switch::Layer(Layer::MountNs)))
+                (named.contains(&switch) || named.contains(&Switch::Layer(Layer::MountNs)))
+                    && geteuid().is_root()
             }
             // Without no_new_privs the kernel takes neither a filter nor a Landlock domain.
             Switch::Layer(Layer::Seccomp | Layer::Landlock) => {

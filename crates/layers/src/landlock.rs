@@ -23,6 +23,9 @@ const WITH_REFER: u32 = 2;
 /// The first version with scopes.
 const WITH_SCOPES: u32 = 6;
 
+/// Where the process file system stands in every view.
+const PROC: &str = "/proc";
+
 fn failed(action: String, source: impl Into<io::Error>) -> LayerError {
     LayerError {
         layer: Layer::Landlock,
@@ -46,10 +49,12 @@ impl Ruleset {
     }
 
     /// Rules on what may be written. What an older kernel does not know is left out; the plan's
-    /// report says so. `places` are handles of some of the places that the rules name.
+    /// report says so. `places` are handles of some of the places that the rules name, and so is
+    /// `proc` where the cage has a process file system of its own.
     pub fn on_writes(
         rules: &[Item<WriteRule>],
         places: &[(PathBuf, OwnedFd)],
+        proc: Option<BorrowedFd<'_>>,
     ) -> Result<Ruleset, LayerError> {
         let abi = landlock_abi();
         // Not TRUNCATE and IOCTL_DEV: handling them makes the kernel walk the path at every open,
@@ -75,8 +80,10 @@ impl Ruleset {
                 WriteRights::Existing => AccessFs::WriteFile.into(),
             };
             // A rule is about a file, however the handle of it was made.
-            match places.iter().find(|(place, _)| place == path) {
-                Some((_, place)) => ruleset.add(path, place.as_fd(), access)?,
+            let mounted = places.iter().find(|(place, _)| place == path);
+            let mounted = mounted.map(|(_, place)| place.as_fd());
+            match mounted.or(proc.filter(|_| path == Path::new(PROC))) {
+                Some(place) => ruleset.add(path, place, access)?,
                 None => {
                     let flags = OFlags::PATH | OFlags::CLOEXEC;
                     let opened = open(path, flags, Mode::empty());
@@ -138,9 +145,12 @@ impl Ruleset {
         &self.0
     }
 
-    /// Restricts the calling process, for good. It has no_new_privs set.
-    pub fn enforce(self) -> Result<(), LayerError> {
-        restrict_self(self.0.as_fd()).map_err(|error| failed("restrict this process".into(), error))
+    /// Restricts the calling process, for good. It has no_new_privs set. Returns the descriptor of
+    /// the rules, which is of no more use.
+    pub fn enforce(self) -> Result<OwnedFd, LayerError> {
+        restrict_self(self.0.as_fd())
+            .map_err(|error| failed("restrict this process".into(), error))?;
+        Ok(self.0)
     }
 }
 

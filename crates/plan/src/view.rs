@@ -100,7 +100,7 @@ pub(crate) fn make(
         (Some(image), _) => builder.image(image, policy, (identity, network))?,
         (None, Some(root)) => builder.given_root(root)?,
         (None, None) => {
-            for listed in ["/", "/etc"] {
+            for listed in ["/", "/etc", "/usr"] {
                 files.read_ahead(Path::new(listed));
             }
             for entry in system::DIRECTORIES {
@@ -372,6 +372,7 @@ impl Builder<'_> {
     }
 
     fn devices(&mut self) {
+        self.files.read_ahead(Path::new("/dev"));
         for entry in system::DEVICES {
             let path = PathBuf::from(entry.path);
             if self.files.kind(&path).is_some() {

@@ -23,7 +23,7 @@ pub fn find_policy_file(workspace: &Path, home: &Path) -> Option<PathBuf> {
         }
         let candidate = directory.join(FILE_NAME);
         // A link, even a dangling one, is found here and judged where it is read.
-        if fs::symlink_metadata(&candidate).is_ok() {
+        if ironcage_files::is_there(&candidate) {
             return Some(candidate);
         }
         if directory == home {

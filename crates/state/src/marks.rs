@@ -7,10 +7,12 @@
 
 use ironcage_files::{Links, ReadError};
 use ironcage_model::{CageId, Taint};
+use ironcage_sys::rustix::fs::stat;
+use ironcage_sys::rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 const NAME: &str = "taint.jsonl";
@@ -61,15 +63,15 @@ impl Marks {
     /// # Errors
     /// Where the file is there and cannot be looked at.
     pub fn edition(&self) -> io::Result<Edition> {
-        match std::fs::metadata(&self.path) {
+        match stat(&self.path) {
             Ok(file) => Ok(Edition::Some(
-                file.ino(),
-                file.size(),
-                file.mtime(),
-                file.mtime_nsec(),
+                file.st_ino,
+                file.st_size.unsigned_abs(),
+                file.st_mtime,
+                i64::try_from(file.st_mtime_nsec).unwrap_or(0),
             )),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Edition::None),
-            Err(error) => Err(error),
+            Err(Errno::NOENT) => Ok(Edition::None),
+            Err(error) => Err(error.into()),
         }
     }
 

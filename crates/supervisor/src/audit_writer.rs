@@ -6,6 +6,7 @@ use crate::scope::ScopeLink;
 use crate::supervise::failed;
 use ironcage_audit::Log;
 use ironcage_model::{CageId, Event, EventKind};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -42,6 +43,16 @@ impl AuditWriter {
             writer,
             denials: NetworkDenials::default(),
         }
+    }
+
+    /// What was denied, and the descriptors of the log: closing them says that the cage is no longer
+    /// being recorded.
+    pub(crate) fn close(self) -> (NetworkDenials, Vec<OwnedFd>) {
+        let descriptors = match self.writer {
+            Writer::Own { log, .. } => log.into_descriptors().into(),
+            Writer::Cages(_) => Vec::new(),
+        };
+        (self.denials, descriptors)
     }
 
     /// Writes one event.

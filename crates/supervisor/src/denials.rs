@@ -10,7 +10,7 @@ use ironcage_model::{Denial, EventKind};
 use ironcage_plan::Plan;
 use ironcage_sys::seccomp::{self, Notification, NotificationReply};
 use libc::EPERM;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,7 @@ pub(crate) struct Denials {
     first_exec: bool,
     /// What was seen to be used, where that is observed.
     observer: Option<Observer>,
-    seen: HashMap<(i32, String), u64>,
+    seen: BTreeMap<(i32, String), u64>,
     window: Instant,
     answered: u32,
 }
@@ -47,7 +47,7 @@ impl Denials {
             // Only the first execve is let through.
             first_exec: plan.seccomp.one_exec,
             observer: observed.then(Observer::default),
-            seen: HashMap::new(),
+            seen: BTreeMap::new(),
             window: now,
             answered: 0,
         }
@@ -187,7 +187,7 @@ mod tests {
             init: 1,
             first_exec: false,
             observer: None,
-            seen: HashMap::new(),
+            seen: BTreeMap::new(),
             window: Instant::now(),
             answered: 0,
         }

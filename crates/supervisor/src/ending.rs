@@ -4,13 +4,14 @@ use crate::RunError;
 use crate::control::ExitNotifier;
 use crate::limits;
 use crate::run::exit;
-use crate::supervise::Supervision;
+use crate::supervise::{Supervision, failed};
 use ironcage_host::{HostFiles as _, SystemFiles};
 use ironcage_layers::cgroup::{Cgroup, sweep};
 use ironcage_lease::life::LeaseEvent;
 use ironcage_model::{
     Ending, EventKind, Grant, LeftOut, LimitHit, LimitKind, Outcome, Usage, bytes_as_written,
 };
+use ironcage_sys::process::close_together;
 use libc::{SIGKILL, SIGXFSZ};
 use std::path::PathBuf;
 use std::time::Instant;
@@ -150,7 +151,7 @@ impl Supervision<'_> {
         self.finish_questions()?;
         self.stop_reader();
         self.close_proxy()?;
-        self.close_resolver()?;
+        let resolver = self.close_resolver()?;
         let planted = planted(&plan.absent);
         if !planted.is_empty() {
             let paths = planted.clone();
@@ -162,14 +163,20 @@ impl Supervision<'_> {
         self.audit.write(exit(ending.clone(), born, usage))?;
         let door_narrowed = self.cage.per_port().map(str::to_owned);
         // Here at the latest all of it is gone.
-        self.cage.bury()?;
-        let exit_notifier = self.control.close(ending.clone());
+        let mut closing = self.cage.bury()?;
+        let (exit_notifier, listener) = self.control.close(ending.clone());
+        closing.extend(listener);
+        closing.push(self.signals);
+        closing.extend(resolver);
+        let (denials, log) = self.audit.close();
+        closing.extend(log);
+        close_together(closing).map_err(failed("close descriptors"))?;
         // This process ends soon, and the kernel closes what these hold at once.
         std::mem::forget(self.limits);
         if let Some(error) = self.command.failure {
             return Err(error.into());
         }
-        let (network_denied, network_denied_more) = self.audit.denials.into_all();
+        let (network_denied, network_denied_more) = denials.into_all();
         let outcome = Outcome {
             network_denied,
             network_denied_more,

@@ -5,7 +5,8 @@ use crate::RunError;
 use crate::children::ChildEvent;
 use crate::limits::LimitEvent;
 use crate::scope::{ScopeEvent, ScopeLink, ScopeState};
-use crate::supervise::Supervision;
+use crate::supervise::{Supervision, failed};
+use ironcage_sys::spent::close_spent;
 use ironcage_watchdog::Guest;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -49,6 +50,10 @@ impl Supervision<'_> {
 
     /// Looks whether a limit is reached, and whether the cage is to stand still for a count.
     pub(crate) fn look_at_limits(&mut self, now: Instant) -> Result<(), RunError> {
+        if self.limits.looks_at(now) {
+            // What the start has read, which a command that was soon over did not wait for.
+            close_spent().map_err(failed("close descriptors"))?;
+        }
         let link = self.scope.as_ref().map(ScopeState::link);
         let tick = LimitEvent::Tick {
             stopped: self.is_held() || self.leases.is_expelling(),

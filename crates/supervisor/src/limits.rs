@@ -12,11 +12,11 @@ use ironcage_plan::{Plan, Resource};
 use ironcage_sys::rustix::fs::{Mode, OFlags, fstatfs, open, openat};
 use ironcage_sys::rustix::io::Errno;
 use ironcage_watchdog::{
-    Guest, GuestPlaces, Guests, ProcMount, ProcessFiles, StorageBaseline, Together, Watchdog,
-    WatchedLimits, WatchedPlaces, anonymous_memory, processor_ticks, tasks,
+    Guest, GuestPlaces, Guests, MemoryPlaces, ProcMount, ProcessFiles, StorageBaseline, Together,
+    Watchdog, WatchedLimits, WatchedPlaces, anonymous_memory, processor_ticks, tasks,
 };
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -173,6 +173,7 @@ impl Limits {
             Mode::empty(),
         )
         .map_err(failed("open the cage's process list"))?;
+        let proc = ProcMount::new(proc, cage.above());
         let by_rlimit = |wanted| plan.rlimits.iter().any(|item| item.what.resource == wanted);
         let limits = WatchedLimits {
             memory: by_rlimit(Resource::Data).then_some(plan.bounds.memory.what.value),
@@ -192,16 +193,22 @@ impl Limits {
                     source,
                 })
         };
+        // Handles of what is counted as memory, where nothing but this counts it.
+        let memory = match limits.memory {
+            Some(_) => MemoryPlaces {
+                tmpfs: cage.storage().map(clone).transpose()?.into_iter().collect(),
+                segments: cage.shared_memory().map(clone).transpose()?,
+                sockets: cage.sockets().map(clone).transpose()?,
+            },
+            None => MemoryPlaces::default(),
+        };
         let places = WatchedPlaces {
-            proc: ProcMount::new(clone(proc.as_fd())?, cage.above()),
-            tmpfs: cage.storage().map(clone).transpose()?.into_iter().collect(),
-            segments: cage.shared_memory().map(clone).transpose()?,
-            sockets: cage.sockets().map(clone).transpose()?,
+            proc: proc.clone(),
+            memory,
             writable,
         };
         let watchdog = Watchdog::new(limits, places, now).map_err(unmeasured)?;
         let idle = plan.bounds.idle.what.value;
-        let proc = ProcMount::new(proc, cage.above());
         Ok(Limits {
             hit: None,
             paused: false,
@@ -257,6 +264,11 @@ impl Limits {
             }
         }
         Vec::new()
+    }
+
+    /// Whether the command has run long enough to be looked at.
+    pub(crate) fn looks_at(&self, now: Instant) -> bool {
+        now >= self.first_look
     }
 
     /// The limit for which the cage ends, where one was reached.

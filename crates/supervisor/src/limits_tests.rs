@@ -68,9 +68,7 @@ fn limits(deadline: Option<Duration>, idle: Option<Duration>, now: Instant) -> L
     };
     let places = WatchedPlaces {
         proc: ProcMount::new(open(), None),
-        tmpfs: Vec::new(),
-        segments: None,
-        sockets: None,
+        memory: MemoryPlaces::default(),
         writable: StorageBaseline::take([]).unwrap(),
     };
     Limits {

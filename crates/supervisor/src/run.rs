@@ -151,8 +151,6 @@ fn begin(job: &mut Job<'_>) -> Result<FinishedRun, RunError> {
     // `await_ready` does: the command does not run unless its start is on record.
     let helped = birth.await_helper();
     mark("network namespace there");
-    // What was read on the way to here, which PID 1 closes for itself.
-    ironcage_sys::spent::close_spent().map_err(failed("close descriptors"))?;
     let background = job.background.take();
     let baseline = match limits::baseline(&plan) {
         Ok(baseline) => baseline,
@@ -341,7 +339,7 @@ fn describe(job: &Job<'_>, id: &CageId, event: &EventKind, background: bool) -> 
         plan,
         profile: job.plan.profile.clone(),
         started: microseconds_since_the_epoch(),
-        supervisor: std::process::id(),
+        supervisor: ironcage_sys::process::own_pid(),
         // Not there yet.
         init: 0,
         background,

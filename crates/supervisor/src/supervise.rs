@@ -77,7 +77,7 @@ pub(crate) struct Supervision<'a> {
     pub(crate) callbacks: Callbacks<'a>,
     /// What it has of its parent, where this is a child's supervisor.
     pub(crate) parent: Option<ParentLink>,
-    signals: OwnedFd,
+    pub(crate) signals: OwnedFd,
     pub(crate) command: CommandState,
 }
 
@@ -194,8 +194,8 @@ impl<'a> Supervision<'a> {
             caught.push(SIGTSTP);
         }
         // In the background, reading or changing the terminal fails instead of stopping us.
-        signals::block(&[SIGTTIN, SIGTTOU]).map_err(failed("block signals"))?;
-        let signals = signals::catch(&caught).map_err(failed("catch signals"))?;
+        let signals = signals::catch_and_block(&caught, &[SIGTTIN, SIGTTOU])
+            .map_err(failed("catch signals"))?;
         let questions = plan.leases.as_ref().map(|leases| &leases.questions);
         let supervision = Supervision {
             plan,

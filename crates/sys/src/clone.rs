@@ -72,12 +72,29 @@ struct CloneArgs {
 /// Preconditions: the caller has one thread. The child is a copy of it, locks of other
 /// threads would stay locked for ever; so a caller with more threads is refused.
 pub fn fork(namespaces: Namespaces, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Forked> {
-    const CLONE_PIDFD: u64 = libc::CLONE_PIDFD as u64;
-    // libc has it for glibc only.
-    const CLONE_INTO_CGROUP: u64 = linux_raw_sys::general::CLONE_INTO_CGROUP;
     if !crate::process::has_one_thread() {
         return Err(io::Error::other("fork from a process with several threads"));
     }
+    let forked = fork_at_once(namespaces, cgroup)?;
+    if matches!(forked, Forked::Child) {
+        crate::spent::forget();
+    }
+    Ok(forked)
+}
+
+/// Makes a child that ends at once, in new namespaces: they live until it is waited for. It takes no
+/// lock and allocates nothing, and so may be the child of a process with several threads.
+pub fn fork_and_end(namespaces: Namespaces) -> io::Result<(Pid, OwnedFd)> {
+    match fork_at_once(namespaces, None)? {
+        Forked::Child => exit_now(0),
+        Forked::Parent { pid, pidfd } => Ok((pid, pidfd)),
+    }
+}
+
+fn fork_at_once(namespaces: Namespaces, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Forked> {
+    const CLONE_PIDFD: u64 = libc::CLONE_PIDFD as u64;
+    // libc has it for glibc only.
+    const CLONE_INTO_CGROUP: u64 = linux_raw_sys::general::CLONE_INTO_CGROUP;
     let mut pidfd: libc::c_int = -1;
     let mut args = CloneArgs {
         flags: namespaces.0 | CLONE_PIDFD,
@@ -90,7 +107,8 @@ pub fn fork(namespaces: Namespaces, cgroup: Option<BorrowedFd<'_>>) -> io::Resul
         args.cgroup = cgroup.as_raw_fd() as u64;
     }
     // SAFETY: the arguments live across the call; without CLONE_VM the child has its own
-    // copy of all memory, so it cannot disturb ours, and the caller has one thread.
+    // copy of all memory, so it cannot disturb ours, and the callers see to it that no lock of
+    // another thread is needed in it.
     let result = check(unsafe {
         libc::syscall(
             libc::SYS_clone3,
@@ -100,7 +118,7 @@ pub fn fork(namespaces: Namespaces, cgroup: Option<BorrowedFd<'_>>) -> io::Resul
     })?;
     match Pid::from_raw(result as i32) {
         None => {
-            crate::spent::forget();
+            crate::process::forget_pid();
             Ok(Forked::Child)
         }
         Some(pid) => Ok(Forked::Parent {

@@ -1,6 +1,8 @@
 //! Questions to the kernel that rustix has no function for. They change nothing.
 
 use std::io;
+use std::sync::OnceLock;
+use std::time::Duration;
 
 const LANDLOCK_CREATE_RULESET_VERSION: libc::c_ulong = 1;
 const SECCOMP_GET_ACTION_AVAIL: libc::c_ulong = libc::SECCOMP_GET_ACTION_AVAIL as libc::c_ulong;
@@ -15,7 +17,28 @@ pub enum SeccompAction {
 }
 
 /// The version of Landlock's interface; zero where the kernel has none or it is switched off.
+///
+/// Asked once: a process and those that are forked from it have one kernel.
 pub fn landlock_abi() -> u32 {
+    static ABI: OnceLock<u32> = OnceLock::new();
+    *ABI.get_or_init(ask_landlock_abi)
+}
+
+/// The time since the epoch that the kernel stamps files with. By the C library, which asks the
+/// kernel's own page: rustix would look for that page first, with a call.
+pub fn coarse_time() -> Duration {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the structure is valid, and written to during the call alone. It cannot fail: every
+    // kernel has this clock.
+    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, std::ptr::from_mut(&mut now)) };
+    let nanoseconds = u32::try_from(now.tv_nsec).unwrap_or(0);
+    Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), nanoseconds)
+}
+
+fn ask_landlock_abi() -> u32 {
     // SAFETY: with a null attribute, size zero and the version flag the call reads no memory of
     // ours and returns a number.
     let version = unsafe {

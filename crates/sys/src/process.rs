@@ -3,7 +3,7 @@
 use crate::check;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 /// Whether this process has one thread only, asked of the kernel by a call that does nothing
 /// else: "stop sharing what threads share" is refused where there are any. Cheaper than a look
@@ -19,6 +19,32 @@ pub(crate) fn has_one_thread() -> bool {
 pub fn started_as() -> u32 {
     // SAFETY: reads the auxiliary vector, which stands for the whole life of a process.
     (unsafe { libc::getauxval(libc::AT_EUID) }) as u32
+}
+
+/// This process's number, asked for once.
+static OWN_PID: AtomicU32 = AtomicU32::new(0);
+
+/// This process's number, as `std::process::id` has it, without a call where it is known.
+pub fn own_pid() -> u32 {
+    match OWN_PID.load(Ordering::Relaxed) {
+        0 => {
+            let pid = std::process::id();
+            OWN_PID.store(pid, Ordering::Relaxed);
+            pid
+        }
+        known => known,
+    }
+}
+
+/// In the child of a fork: it has another.
+pub(crate) fn forget_pid() {
+    OWN_PID.store(0, Ordering::Relaxed);
+}
+
+/// The effective group id with which this process was started, as [`started_as`].
+pub fn started_with_group() -> u32 {
+    // SAFETY: reads the auxiliary vector, which stands for the whole life of a process.
+    (unsafe { libc::getauxval(libc::AT_EGID) }) as u32
 }
 
 /// Closes every descriptor from three upwards but those named.

@@ -33,7 +33,12 @@ pub fn block(signals: &[i32]) -> io::Result<()> {
 
 /// Blocks signals and makes a descriptor from which they can be read.
 pub fn catch(signals: &[i32]) -> io::Result<OwnedFd> {
-    block(signals)?;
+    catch_and_block(signals, &[])
+}
+
+/// As [`catch`], and blocks others, which cannot be read there.
+pub fn catch_and_block(signals: &[i32], others: &[i32]) -> io::Result<OwnedFd> {
+    block(&[signals, others].concat())?;
     let set = set_of(signals);
     // SAFETY: a valid set; -1 asks for a new descriptor.
     let fd = check(i64::from(unsafe {

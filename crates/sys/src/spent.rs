@@ -8,8 +8,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// As many are left open, at most: a supervisor may run for days.
-const MOST: usize = 24;
+/// As many are left open, at most. A start has some forty: most commands are over before anybody
+/// needs their numbers, and the end of the process closes them all.
+const MOST: usize = 64;
 
 static SPENT: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
 

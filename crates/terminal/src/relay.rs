@@ -14,6 +14,7 @@ use ironcage_sys::rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use ironcage_sys::rustix::io::{Errno, ioctl_fionbio, ioctl_fionread, read, write};
 use ironcage_sys::rustix::net::{SendFlags, send};
 use ironcage_sys::rustix::termios::{SpecialCodeIndex, isatty, tcgetattr};
+use ironcage_sys::spent::close_later;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -338,14 +339,21 @@ impl<'a> Relay<'a> {
         let Some(modes) = terminal.and_then(|sink| tcgetattr(sink.fd()).ok()) else {
             return self.finish();
         };
-        self.source = None;
+        self.leave_source();
         self.filled = 0;
         self.written = 0;
         self.inject(&[modes.special_codes[SpecialCodeIndex::VEOF]; 2]);
     }
 
+    /// Nothing more comes from the source: nobody notices when it is closed.
+    fn leave_source(&mut self) {
+        if let Some(End::Own(source)) = self.source.take() {
+            close_later(source);
+        }
+    }
+
     fn finish(&mut self) {
-        self.source = None;
+        self.leave_source();
         self.filled = 0;
         self.written = 0;
         // Closing our end is how the reader learns that nothing more comes.

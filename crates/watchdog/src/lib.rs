@@ -54,14 +54,20 @@ pub struct WatchedLimits {
 #[derive(Debug)]
 pub struct WatchedPlaces {
     pub proc: ProcMount,
+    pub memory: MemoryPlaces,
+    /// Every writable directory of the host, as it was before the command began.
+    pub writable: StorageBaseline,
+}
+
+/// What of a cage is memory and belongs to no process. Empty where memory is not watched.
+#[derive(Debug, Default)]
+pub struct MemoryPlaces {
     /// Every tmpfs of the cage, by any descriptor in it.
     pub tmpfs: Vec<OwnedFd>,
     /// The list of the cage's System V shared memory.
     pub segments: Option<OwnedFd>,
     /// Where the kernel lists the cage's sockets.
     pub sockets: Option<OwnedFd>,
-    /// Every writable directory of the host, as it was before the command began.
-    pub writable: StorageBaseline,
 }
 
 /// Watches one cage.
@@ -78,7 +84,14 @@ impl Watchdog {
     pub fn new(limits: WatchedLimits, places: WatchedPlaces, now: Instant) -> io::Result<Watchdog> {
         let memory = limits
             .memory
-            .map(|limit| MemoryWatch::new(limit, places.tmpfs, (places.segments, places.sockets)))
+            .map(|limit| {
+                let MemoryPlaces {
+                    tmpfs,
+                    segments,
+                    sockets,
+                } = places.memory;
+                MemoryWatch::new(limit, tmpfs, (segments, sockets))
+            })
             .transpose()?;
         Ok(Watchdog {
             proc: places.proc,

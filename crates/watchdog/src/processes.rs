@@ -12,6 +12,7 @@ use rustix::fs::{AtFlags, Dir, Mode, OFlags, StatxFlags};
 use rustix::process::Pid;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 
 /// An open file without a name, held by a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -44,9 +45,9 @@ pub trait ProcessFiles {
 }
 
 /// A mounted proc file system.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ProcMount {
-    directory: OwnedFd,
+    directory: Rc<OwnedFd>,
     /// Only processes below this one are the cage's.
     above: Option<Pid>,
 }
@@ -55,7 +56,10 @@ impl ProcMount {
     /// Reads through this directory, which was opened for reading. Where others than the cage's
     /// processes are seen there, `above` is the one that all of the cage's are below.
     pub fn new(directory: OwnedFd, above: Option<Pid>) -> ProcMount {
-        ProcMount { directory, above }
+        ProcMount {
+            directory: Rc::new(directory),
+            above,
+        }
     }
 
     fn open(&self, path: &str, flags: OFlags) -> io::Result<OwnedFd> {

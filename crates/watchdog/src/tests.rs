@@ -6,9 +6,7 @@ use std::process::{Command, Stdio};
 fn places() -> WatchedPlaces {
     WatchedPlaces {
         proc: ProcMount::new(File::open("/proc").unwrap().into(), None),
-        tmpfs: Vec::new(),
-        segments: None,
-        sockets: None,
+        memory: MemoryPlaces::default(),
         writable: StorageBaseline::take([]).unwrap(),
     }
 }

@@ -9,10 +9,11 @@
 //! and that the walk holds no names: its memory is bounded by its depth, whatever is found. What
 //! it could not look into is told, because there anything may lie.
 
+use ironcage_sys::process::started_as;
 use ironcage_sys::rustix;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxFlags};
 use rustix::io::Errno;
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -63,7 +64,7 @@ pub(crate) struct Walk {
     /// The directories from a root down to the one that is being read.
     open: Vec<Level>,
     /// Changed files with several names count once.
-    several: HashSet<(u32, u32, u64)>,
+    several: BTreeSet<(u32, u32, u64)>,
     added: Added,
     /// How many old entries of a root are looked at before the rest of it is left alone.
     most_old: Option<usize>,
@@ -95,7 +96,7 @@ impl Walk {
         Walk {
             begun: 0,
             open: Vec::new(),
-            several: HashSet::new(),
+            several: BTreeSet::new(),
             added: Added::default(),
             most_old: None,
             old_seen: 0,
@@ -233,7 +234,7 @@ fn is_directory(stat: &Statx) -> bool {
 /// Whether somebody like us could go into a directory that we cannot read: its owner can let
 /// himself in, others need the right to search it. (A user's cage has the user's rights.)
 fn may_be_entered(stat: &Statx) -> bool {
-    stat.stx_uid == rustix::process::geteuid().as_raw() || stat.stx_mode & 0o011 != 0
+    stat.stx_uid == started_as() || stat.stx_mode & 0o011 != 0
 }
 
 fn since_epoch(time: rustix::fs::StatxTimestamp) -> Duration {
@@ -242,9 +243,7 @@ fn since_epoch(time: rustix::fs::StatxTimestamp) -> Duration {
 
 /// The clock by which the kernel stamps files: up to a timer tick behind the precise one.
 pub(crate) fn stamp_clock() -> Duration {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-    let nanoseconds = u32::try_from(now.tv_nsec).unwrap_or(0);
-    Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), nanoseconds)
+    ironcage_sys::host::coarse_time()
 }
 
 /// Major and minor number of the device a file is on.

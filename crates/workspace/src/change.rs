@@ -7,8 +7,10 @@ use crate::real_links::RealLinks;
 use crate::store::directory_is_empty;
 use crate::tree::Node;
 use ironcage_model::CageId;
+use ironcage_sys::process::own_pid;
 use ironcage_sys::rustix::fs::{FlockOperation, Mode, fchmod, flock};
 use ironcage_sys::rustix::io::Errno;
+use ironcage_sys::spent::close_later;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -499,7 +501,7 @@ pub(crate) fn put_file(path: &Path, content: &[u8]) -> std::io::Result<()> {
 fn write_beside(path: &Path, content: &[u8], durable: bool) -> std::io::Result<()> {
     let mut name = path.as_os_str().to_owned();
     // Others may write the same file at this moment.
-    name.push(format!(".new-{}", std::process::id()));
+    name.push(format!(".new-{}", own_pid()));
     let beside = PathBuf::from(name);
     // Exclusive, and so through no link that somebody else put there.
     let create = || {
@@ -519,5 +521,7 @@ fn write_beside(path: &Path, content: &[u8], durable: bool) -> std::io::Result<(
     if durable {
         file.sync_data()?;
     }
-    std::fs::rename(&beside, path)
+    std::fs::rename(&beside, path)?;
+    close_later(file);
+    Ok(())
 }

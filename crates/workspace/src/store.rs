@@ -9,6 +9,7 @@ use crate::change::{
 use crate::content::own_text;
 use crate::error::{Doing as _, WorkspaceError};
 use ironcage_state::{remove_tree, renew_directory, workspace_key};
+use ironcage_sys::process::started_as;
 use ironcage_sys::rustix::fs::{Gid, Mode, OFlags, RawDir, Uid, chown, open};
 use ironcage_sys::rustix::rand::{GetRandomFlags, getrandom};
 use ironcage_sys::spent::close_later;
@@ -255,7 +256,7 @@ impl Store {
             remove_tree(&place, OsStr::new(change.id().as_str()))?;
         }
         let current = place.join(CURRENT);
-        if own_text(&current).is_ok_and(|id| id == change.id().as_str()) {
+        if names(&current, change.id()) {
             match std::fs::remove_file(&current) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(error).doing("remove", &current);
@@ -284,6 +285,19 @@ impl Store {
     }
 }
 
+/// Whether a file of the store names this change. It is compared with a few bytes, so that neither
+/// its kind nor its size has to be asked for: whatever else is there does not name it.
+fn names(current: &Path, id: &ChangeId) -> bool {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let Ok(file) = open(current, flags, Mode::empty()) else {
+        return false;
+    };
+    let mut found = [0; 64];
+    let read = ironcage_sys::rustix::io::read(&file, &mut found);
+    close_later(file);
+    read.is_ok_and(|length| found.get(..length) == Some(id.as_str().as_bytes()))
+}
+
 /// Removes a change in which there is nothing, by the names that are known to be there. Most runs
 /// leave none: looking for what else there might be would cost more than all of their start.
 /// Returns whether all of it is gone; whatever is left is somebody else's to find.
@@ -294,7 +308,10 @@ fn remove_known(change: &Change) -> bool {
     }
     for layer in change.layers() {
         let made_by_the_kernel = layer.work.join("work");
-        let _ = ironcage_sys::rustix::fs::chmod(&made_by_the_kernel, Mode::RWXU);
+        // The kernel makes it for nobody, which keeps all but root out.
+        if started_as() != 0 {
+            let _ = ironcage_sys::rustix::fs::chmod(&made_by_the_kernel, Mode::RWXU);
+        }
         let mark = made_by_the_kernel.join("incompat");
         // Linux 6.18 puts a file into the mark of a volatile overlay; before, it was empty.
         let volatile = mark.join("volatile");

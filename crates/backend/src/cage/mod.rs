@@ -16,7 +16,6 @@ use ironcage_layers::cgroup::{Cgroup, CgroupLimits};
 use ironcage_layers::overlay::renew;
 use ironcage_model::CageId;
 use ironcage_plan::{Command, Plan};
-use ironcage_sys::process::close_together;
 use ironcage_sys::rustix::fs::{Gid, Uid, fchown};
 use ironcage_sys::rustix::net::{Shutdown, shutdown};
 use ironcage_sys::rustix::pipe::{PipeFlags, pipe_with};
@@ -24,6 +23,7 @@ use ironcage_sys::rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid,
 };
 use ironcage_sys::rustix::termios::Winsize;
+use ironcage_sys::spent::close_spent;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -66,18 +66,31 @@ pub(crate) struct Ends {
 
 impl Ends {
     pub(crate) fn make(kind: StreamKind) -> io::Result<Ends> {
+        let (ends, ()) = Ends::make_around(kind, || Ok(()))?;
+        Ok(ends)
+    }
+
+    /// Makes the streams, and a pair of descriptors of which the first is the cage's between them.
+    /// In this order the cage's ends are neighbours, and so are the supervisor's: both sides close
+    /// those of the other in fewer calls.
+    pub(crate) fn make_around<T>(
+        kind: StreamKind,
+        pair: impl FnOnce() -> io::Result<T>,
+    ) -> io::Result<(Ends, T)> {
         if let StreamKind::Terminal { size } = kind {
             // Made by PID 1, from the cage's own devpts.
-            return Ok(Ends {
+            let ends = Ends {
                 inner: InnerStreams::Terminal { size },
                 outer: None,
-            });
+            };
+            return Ok((ends, pair()?));
         }
         let pipe = || pipe_with(PipeFlags::CLOEXEC);
-        let (stdin_inner, stdin) = pipe()?;
         let (stdout, stdout_inner) = pipe()?;
+        let made = pair()?;
         let (stderr, stderr_inner) = pipe()?;
-        Ok(Ends {
+        let (stdin_inner, stdin) = pipe()?;
+        let ends = Ends {
             inner: InnerStreams::Pipes {
                 stdin: stdin_inner,
                 stdout: stdout_inner,
@@ -88,7 +101,8 @@ impl Ends {
                 stdout,
                 stderr,
             }),
-        })
+        };
+        Ok((ends, made))
     }
 }
 
@@ -453,13 +467,20 @@ impl Cage {
         let _ = shutdown(&self.control, Shutdown::Both);
         self.kill();
         let cgroup = self.cgroup.take();
-        Ok(cgroup.map_or(Ok(()), Cgroup::remove_and_close)?)
+        cgroup.map_or(Ok(()), Cgroup::remove_and_close)?;
+        drop(self);
+        close_spent().map_err(StartError::Channel)
     }
 
-    /// Waits for a PID 1 that has ended by itself, and removes what belongs to the cage
-    /// outside.
-    pub fn bury(mut self) -> Result<(), StartError> {
-        let _ = shutdown(&self.control, Shutdown::Both);
+    /// Waits for a PID 1 that has ended by itself, and removes what belongs to the cage outside.
+    /// Returns the descriptors with which its mounts go, to be closed with others.
+    ///
+    /// # Errors
+    /// Where the cgroup cannot be removed.
+    pub fn bury(mut self) -> Result<Vec<OwnedFd>, StartError> {
+        if !self.gone {
+            let _ = shutdown(&self.control, Shutdown::Both);
+        }
         self.kill();
         let removed = self.cgroup.take().map_or(Ok(()), Cgroup::remove);
         drop(std::mem::take(&mut self.children));
@@ -473,11 +494,10 @@ impl Cage {
                 .into_iter()
                 .flatten(),
         );
-        let closed = close_together(mounts).map_err(StartError::Channel);
         // The caller ends soon, and the kernel closes the rest at once.
         std::mem::forget(self);
         removed?;
-        closed
+        Ok(mounts)
     }
 }
 

@@ -9,11 +9,12 @@ use ironcage_egress::Proxy;
 use ironcage_layers::cgroup::Cgroup;
 use ironcage_layers::identity::{MapLine, write_maps};
 use ironcage_plan::{IdMap, Plan};
+use ironcage_sys::process::started_as;
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::net::{Shutdown, shutdown};
 use ironcage_sys::rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, geteuid, pidfd_send_signal, waitid,
+    Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid,
 };
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -172,7 +173,7 @@ impl StartingCage {
                             Some((range.first + identity.uid, range.first + identity.gid))
                         }
                         (None, IdMap::Own { uid, gid }) => {
-                            (geteuid().as_raw() != uid).then_some((uid, gid))
+                            (started_as() != uid).then_some((uid, gid))
                         }
                         (None, IdMap::Range { .. }) => None,
                     },

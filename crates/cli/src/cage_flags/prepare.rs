@@ -24,6 +24,8 @@ use zeroize::Zeroize as _;
 
 /// A plan, with the policy that it came from.
 pub(crate) struct PlannedCage {
+    /// The user's home directory, which was examined.
+    pub(crate) home: PathBuf,
     pub(crate) plan: Plan,
     pub(crate) resolved: Resolved,
     pub(crate) change: change::ChangeChoice,
@@ -46,10 +48,7 @@ impl PlannedCage {
             let is_directory = item.what.kind == NodeKind::Directory;
             (item.what.path.as_path(), is_directory)
         });
-        let store = paths::store(
-            &paths::home(&SystemFiles::default())?,
-            &SystemFiles::default(),
-        );
+        let store = paths::store(&self.home, &SystemFiles::default());
         let shown = |error: &StateError| {
             CliError::from_error(error)
                 .hint("`ironcage state reset` removes the state of this workspace")
@@ -208,14 +207,14 @@ impl CageFlags {
             home,
             cwd,
             workspace,
-            ..
+            files,
         } = at;
         let resolved = resolve(&Sources {
             profile: self.profile.clone(),
             policy_file: self.policy.clone(),
             workspace: workspace.clone(),
             command,
-            user_config_dir: Some(paths::config_dir(home)),
+            user_config_dir: paths::existing_config_dir(home, files),
             state_dir: Some(paths::state_dir(home)),
             home: home.clone(),
             variables: set_variables(),
@@ -334,7 +333,7 @@ impl CageFlags {
         let request = Request {
             asked_hosts,
             git: if resolved.policy.git_identity.value {
-                paths::git(&home)
+                paths::git(&home, &files)
             } else {
                 Vec::new()
             },
@@ -381,6 +380,7 @@ impl CageFlags {
         };
         let plan = make(&resolved.policy, &request, &host, &files);
         Ok(plan.map(|plan| PlannedCage {
+            home: request.home,
             plan: ironcage_supervisor::weaken(plan),
             layers: request.kept.layers,
             asked_hosts: request.asked_hosts,

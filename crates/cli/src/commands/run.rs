@@ -6,7 +6,7 @@ use crate::error::{CliError, CommandResult, without_numbers};
 use crate::render::denial;
 use crate::{announced, approved_rule, cages, change, hidden_files, kept_state, paths};
 use ironcage_backend::StartError;
-use ironcage_host::{HostCaps, SystemFiles};
+use ironcage_host::HostCaps;
 use ironcage_model::{CageId, Ending, Lent, LimitHit, Outcome, Printable, StartCode, Traffic};
 use ironcage_supervisor::{AwaitedStart, ForkRole, Job, RunError, detach};
 use ironcage_sys::rustix::io::Errno;
@@ -152,7 +152,7 @@ pub(crate) fn execute(mut args: Args) -> Result<RunOutcome, CliError> {
     steps::mark("program loaded");
     let mut prepared = args.flags.prepare(args.command)?;
     if !args.quiet {
-        announce(&prepared)?;
+        announce(&prepared);
     }
     steps::mark("plan");
     let _held = prepared.create_state()?;
@@ -256,7 +256,7 @@ fn await_start(awaited: AwaitedStart) -> CommandResult {
 
 /// Prints what the user should know of this start. A note that was printed for this workspace
 /// before is not repeated, but a weaker cage is named every time.
-fn announce(prepared: &PlannedCage) -> Result<(), CliError> {
+fn announce(prepared: &PlannedCage) {
     let mut lines = vec![format!("ironcage: {}", prepared.resolved.profile_choice)];
     for denied in &prepared.resolved.narrowed {
         lines.push(format!("ironcage: not granted: {}", Printable::new(denied)));
@@ -267,7 +267,7 @@ fn announce(prepared: &PlannedCage) -> Result<(), CliError> {
     for note in &prepared.plan.notes {
         lines.push(format!("ironcage: note: {}", Printable::new(note)));
     }
-    let state = paths::state_dir(&paths::home(&SystemFiles::default())?);
+    let state = paths::state_dir(&prepared.home);
     if !announced::is_new(&state, &prepared.plan.workspace, &lines) {
         lines.clear();
     }
@@ -287,7 +287,6 @@ fn announce(prepared: &PlannedCage) -> Result<(), CliError> {
     }
     // In one piece: standard error is written as it comes.
     anstream::eprint!("{}", lines.join("\n"));
-    Ok(())
 }
 
 fn report_denials(outcome: &Outcome, told: &[String], id: &str) {

@@ -21,6 +21,7 @@ pub use sweep::sweep;
 use group::Group;
 use ironcage_host::{CgroupHost, NoCgroup};
 use ironcage_model::{CageId, LimitKind, bytes_as_written};
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -158,6 +159,8 @@ pub struct Cgroup {
     tree: Tree,
     limits: CgroupLimits,
     swap_bounded: bool,
+    /// The most processes that it had when [`Cgroup::peaks`] was asked last.
+    pids_peak: Cell<Option<u64>>,
 }
 
 #[derive(Debug)]
@@ -237,6 +240,7 @@ impl Cgroup {
             },
             limits: *limits,
             swap_bounded: true,
+            pids_peak: Cell::new(None),
         };
         cgroup.swap_bounded = match (&cgroup.tree, host) {
             (Tree::V2(group), CgroupHost::V2 { parent, .. }) => write_v2(group, parent, limits)?,
@@ -311,7 +315,14 @@ impl Cgroup {
                 });
             }
         }
-        if let (Some(limit), Some(group)) = (self.limits.pids, self.group("pids")) {
+        // A group that never was as large as its limit has not met it.
+        let below = |limit: u32| {
+            let peak = self.pids_peak.get();
+            peak.is_some_and(|peak| peak < u64::from(limit))
+        };
+        if let (Some(limit), Some(group)) = (self.limits.pids, self.group("pids"))
+            && !below(limit)
+        {
             let count = field(&group.read("pids.events")?, "max").unwrap_or(0);
             if count > 0 {
                 hits.push(CgroupHit {
@@ -334,9 +345,11 @@ impl Cgroup {
             Tree::V2(_) => "memory.peak",
             Tree::V1 { .. } => "memory.max_usage_in_bytes",
         };
+        let pids = number("pids", "pids.peak");
+        self.pids_peak.set(pids);
         Peaks {
             memory: number("memory", memory),
-            pids: number("pids", "pids.peak"),
+            pids,
         }
     }
 

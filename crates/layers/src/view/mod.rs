@@ -16,6 +16,7 @@ use ironcage_sys::mount::{
     AttributeChange, MountAttributes, clone_source, clone_source_with, clone_with, open_below,
     set_attributes,
 };
+use ironcage_sys::process::{started_as, started_with_group};
 use ironcage_sys::rustix::fs::{
     AtFlags, CWD, FileType, Mode, OFlags, RawDir, fstat, openat, statat,
 };
@@ -23,7 +24,7 @@ use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::mount::{
     MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, move_mount, unmount,
 };
-use ironcage_sys::rustix::process::{fchdir, getegid, geteuid, pivot_root};
+use ironcage_sys::rustix::process::{fchdir, pivot_root, umask};
 pub(crate) use mounts::{
     clone_tree, doing, make_filesystem, mount_new, relative, stop_propagation,
 };
@@ -109,6 +110,8 @@ pub struct View<'a> {
 /// A name in the root of the process file system, and what it stands for.
 type KernelFile = (Box<[u8]>, NodeKind);
 
+const NOT_THERE: i32 = Errno::NOENT.raw_os_error();
+
 /// As many descriptors are left open, at most: a plan can have thousands of operations.
 const MOST_SPENT: usize = 256;
 
@@ -131,6 +134,9 @@ impl<'a> View<'a> {
     /// process file system where the pid namespace is a new one, too.
     pub fn new(setting: Setting<'a>, processes: Processes) -> Result<Self, LayerError> {
         stop_propagation()?;
+        // Nodes get the modes of the plan, whatever mask the caller has. The first process of the
+        // cage sets the command's own before it starts it.
+        umask(Mode::empty());
         // Before the new root covers /proc: the kernel lets a user namespace mount a process
         // file system only while it can see a whole one.
         let proc = match processes {
@@ -168,7 +174,7 @@ impl<'a> View<'a> {
         let root = openat(CWD, place, flags, Mode::empty());
         let root = doing(root, || "open the new root".into())?;
         // What this process makes belongs to it: without root it is the agent already.
-        let own = (geteuid().as_raw(), getegid().as_raw());
+        let own = (started_as(), started_with_group());
         Ok(View {
             root,
             proc,
@@ -363,10 +369,20 @@ impl<'a> View<'a> {
             }
             ViewOp::Hide { target, kind, .. } => self.hide_there(target, *kind),
             ViewOp::Proc => self.attach(&self.proc, Path::new("/proc")),
-            ViewOp::MaskProc { target, instead } => match (self.kind_of(target)?, instead) {
-                (None, _) => Ok(()),
-                (Some(kind), None) => self.hide(target, kind),
-                (Some(_), Some(file)) => self.cover_with(file, target),
+            ViewOp::MaskProc {
+                target,
+                instead: Some(file),
+            } => match self.cover_with(file, target) {
+                // The node that covers is there: it is the kernel that has no such file.
+                Err(error) if error.source.raw_os_error() == Some(NOT_THERE) => Ok(()),
+                other => other,
+            },
+            ViewOp::MaskProc {
+                target,
+                instead: None,
+            } => match self.kind_of(target)? {
+                None => Ok(()),
+                Some(kind) => self.hide(target, kind),
             },
             ViewOp::ReadOnlyProc { target } => match self.kind_of(target)? {
                 Some(_) => {

@@ -4,8 +4,7 @@ use super::{View, doing, relative};
 use crate::error::{LayerError, shown};
 use ironcage_sys::process::close_together;
 use ironcage_sys::rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, Uid, chmodat, chownat, mkdirat, mknodat, openat,
-    symlinkat,
+    AtFlags, FileType, Gid, Mode, OFlags, Uid, chownat, mkdirat, mknodat, openat, symlinkat,
 };
 use ironcage_sys::rustix::io::{Errno, write};
 use std::path::Path;
@@ -27,16 +26,6 @@ impl View<'_> {
         self.parents(path)?;
         match mkdirat(self.nodes(), path, Mode::from_raw_mode(mode)) {
             Err(Errno::EXIST) => Ok(()),
-            // chmod besides, because the umask takes bits from what mkdir is given.
-            Ok(()) if mode & 0o022 != 0 => doing(
-                chmodat(
-                    self.nodes(),
-                    path,
-                    Mode::from_raw_mode(mode),
-                    AtFlags::empty(),
-                ),
-                || format!("set the mode of {}", shown(target)),
-            ),
             other => doing(other, || format!("make the directory {}", shown(target))),
         }
     }

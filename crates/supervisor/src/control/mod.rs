@@ -257,14 +257,16 @@ impl Control {
         }
     }
 
-    /// The cage is gone: nobody connects any more, and who waits is told at the very end.
-    pub(crate) fn close(mut self, ending: Ending) -> ExitNotifier {
-        self.listener = None;
+    /// The cage is gone: nobody connects any more once the descriptors are closed, and who waits is
+    /// told at the very end.
+    pub(crate) fn close(mut self, ending: Ending) -> (ExitNotifier, Vec<OwnedFd>) {
+        let listener = self.listener.take().map(Listener::into_descriptors);
         let waiting = self.clients.into_iter().filter(|client| client.waits);
-        ExitNotifier {
+        let exit_notifier = ExitNotifier {
             waiting: waiting.map(|client| client.channel).collect(),
             ending,
-        }
+        };
+        (exit_notifier, listener.unwrap_or_default())
     }
 }
 

@@ -104,14 +104,18 @@ impl Supervision<'_> {
         }
     }
 
-    /// Ends the proxy that answers, and records what it has not told yet.
-    pub(crate) fn close_resolver(&mut self) -> Result<(), RunError> {
-        let answerer = self.resolver.take().map(|resolver| resolver.answerer);
-        if let Some(ResolverState::Proxy(proxy)) = answerer {
-            for traffic in proxy.close().into_iter().take(AT_ONCE as usize) {
-                self.audit.write(EventKind::Network(traffic))?;
+    /// Ends the proxy that answers, and records what it has not told yet. Where nobody answered, it
+    /// returns the socket, to be closed with others.
+    pub(crate) fn close_resolver(&mut self) -> Result<Option<OwnedFd>, RunError> {
+        match self.resolver.take().map(|resolver| resolver.answerer) {
+            Some(ResolverState::Proxy(proxy)) => {
+                for traffic in proxy.close().into_iter().take(AT_ONCE as usize) {
+                    self.audit.write(EventKind::Network(traffic))?;
+                }
+                Ok(None)
             }
+            Some(ResolverState::Nobody(socket)) => Ok(Some(socket)),
+            None => Ok(None),
         }
-        Ok(())
     }
 }

@@ -28,7 +28,7 @@ use ironcage_model::{
 use ironcage_plan::{Bindings, BoundPlan, ScopeOf};
 use ironcage_sys::clone::exit_now;
 use ironcage_sys::faults::lease_step as step;
-use ironcage_sys::process::close_all_but;
+use ironcage_sys::process::{close_all_but, close_together};
 use ironcage_sys::rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use ironcage_sys::rustix::thread::set_name;
 use libc::SIGKILL;
@@ -396,7 +396,7 @@ impl Supervision<'_> {
         self.finish_execs(&ending)?;
         step();
         // Here at the latest all of it is gone.
-        self.cage.bury()?;
-        Ok(())
+        let mounts = self.cage.bury()?;
+        close_together(mounts).map_err(failed("close descriptors"))
     }
 }
