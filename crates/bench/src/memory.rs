@@ -22,10 +22,12 @@ use std::time::{Duration, Instant};
 
 /// What a cage may cost.
 const TARGET: Target = Target {
-    at_most: 2.0,
+    at_most: 1.5,
     unit: "MB",
 };
 const SLEEP: &str = "/bin/sleep";
+/// Programs of ours that run beside a cage.
+const HELPERS: [&str; 2] = ["ironcage-egress", "ironcage-reader"];
 /// Patience per cage on top of a fixed part: a loaded machine is slow, a hang is longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PATIENCE_PER_CAGE: Duration = Duration::from_millis(200);
@@ -38,7 +40,12 @@ pub struct MemoryRequest {
     pub ironcage: PathBuf,
     /// How many cages sleep at once.
     pub cages: usize,
+    /// Whether each has a network, and so an egress proxy.
+    pub network: bool,
 }
+
+/// A host that each of them may reach, by a name that leads nowhere.
+const HOST: &str = "bench.invalid";
 
 #[derive(Debug, Clone, Serialize)]
 pub struct MemoryReport {
@@ -144,7 +151,11 @@ pub fn bench_memory(request: &MemoryRequest) -> Result<MemoryReport, BenchError>
     Ok(MemoryReport {
         bench: "memory",
         host,
-        reproduce: format!("ironcage bench memory --cages {}", request.cages),
+        reproduce: format!(
+            "ironcage bench memory --cages {}{}",
+            request.cages,
+            if request.network { " --network" } else { "" }
+        ),
         cages: request.cages,
         alive,
         seconds_until_all_slept,
@@ -163,9 +174,14 @@ fn start_herd(request: &MemoryRequest, scratch: &Scratch) -> Result<Herd, BenchE
     let marker = format!("{}.{:09}", 100_000, std::process::id());
     // On the real files: all of them have the same workspace, and a change has one cage.
     let mode = "--workspace-mode";
-    let arguments: Vec<OsString> = ["run", "-q", mode, "direct", "--", SLEEP, &marker]
-        .map(OsString::from)
-        .to_vec();
+    let network: &[&str] = match request.network {
+        true => &["--allow-host", HOST],
+        false => &[],
+    };
+    let mut words = vec!["run", "-q", mode, "direct"];
+    words.extend(network);
+    words.extend(["--", SLEEP, &marker]);
+    let arguments: Vec<OsString> = words.iter().map(OsString::from).collect();
     let complaints = scratch.complaints("ironcage")?;
     let spawn_error = |source| BenchError::Spawn {
         program: "ironcage".to_owned(),
@@ -249,15 +265,17 @@ impl Scales {
             if is_command(process) {
                 continue;
             }
-            if let Ok(false) = runs_program(process.pid, ironcage) {
+            let helper = |name| runs_program(process.pid, &ironcage.with_file_name(name));
+            let is_helper = HELPERS.iter().any(|name| matches!(helper(name), Ok(true)));
+            if !is_helper && let Ok(false) = runs_program(process.pid, ironcage) {
                 *self.foreign.entry(process.name.clone()).or_default() += 1;
                 continue;
             }
             self.own += 1;
-            let role = if index == 0 {
-                "supervisor"
-            } else {
-                "below the supervisor"
+            let role = match (index, is_helper) {
+                (0, _) => "supervisor",
+                (_, true) => "egress proxy",
+                (_, false) => "below the supervisor",
             };
             match private_memory(process.pid) {
                 Ok(bytes) => {

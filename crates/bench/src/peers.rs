@@ -1,4 +1,4 @@
-//! The peers that Ironcage is measured beside: how `bwrap` and `crun` are asked for about
+//! The peers that Ironcage is measured beside: how `bwrap`, `crun` and `sandlock` are asked for about
 //! the same cage, as their users ask for it.
 
 use crate::BenchError;
@@ -72,6 +72,18 @@ pub(crate) fn bwrap_arguments(view: BwrapView<'_>) -> Vec<OsString> {
     let workspace = view.workspace.as_os_str();
     arguments.extend(["--bind".into(), workspace.into(), workspace.into()]);
     arguments.extend(["--chdir".into(), workspace.into(), "--".into()]);
+    arguments
+}
+
+/// `sandlock run` as its manual has it: the system read-only, the workspace writable.
+pub(crate) fn sandlock_arguments(workspace: &Path, command: &Path) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = vec!["run".into()];
+    for path in ["/usr", "/bin", "/lib", "/lib64", "/etc"].map(Path::new) {
+        if path.exists() {
+            arguments.extend(["-r".into(), path.into()]);
+        }
+    }
+    arguments.extend(["-w".into(), workspace.into(), "--".into(), command.into()]);
     arguments
 }
 

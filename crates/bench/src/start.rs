@@ -2,7 +2,9 @@
 //! peers and the floor.
 
 use crate::arm::Arm;
-use crate::peers::{Bundle, BwrapView, bwrap_arguments, crun_arguments, find_program, version};
+use crate::peers::{
+    Bundle, BwrapView, bwrap_arguments, crun_arguments, find_program, sandlock_arguments, version,
+};
 use crate::resident::{HYBRID, Resident};
 use crate::scratch::Scratch;
 use crate::statistics::{Shuffle, Summary};
@@ -170,6 +172,7 @@ fn candidates(request: &StartRequest, scratch: &Scratch) -> Result<Vec<Candidate
         Candidate::new("bare", command.display().to_string(), Ok(bare)),
         bwrap(command, scratch)?,
         crun(request, scratch)?,
+        sandlock(command, scratch)?,
         floor(request, scratch)?,
         Candidate::new("ironcage", "run -q, all layers", Ok(ironcage)),
         Candidate::new(
@@ -195,6 +198,19 @@ fn bwrap(command: &Path, scratch: &Scratch) -> Result<Candidate, BenchError> {
     let arm = Arm::spawned("bwrap", &program, &arguments, scratch.work(), scratch)?;
     let about = format!("{}, --unshare-all and the usual binds", version(&program));
     Ok(Candidate::new("bwrap", about, Ok(arm)))
+}
+
+fn sandlock(command: &Path, scratch: &Scratch) -> Result<Candidate, BenchError> {
+    let Some(program) = find_program("sandlock") else {
+        let reason = Err(ArmError::NotInstalled {
+            package: "sandlock-cli",
+        });
+        return Ok(Candidate::new("sandlock", "", reason));
+    };
+    let arguments = sandlock_arguments(scratch.work(), command);
+    let arm = Arm::spawned("sandlock", &program, &arguments, scratch.work(), scratch)?;
+    let about = format!("{}, Landlock and seccomp, no namespaces", version(&program));
+    Ok(Candidate::new("sandlock", about, Ok(arm)))
 }
 
 /// The first of crun's ways to treat cgroups that works here.
@@ -329,7 +345,15 @@ impl fmt::Display for StartReport {
         writeln!(f, "start of a command, spawn to exit, milliseconds")?;
         write!(f, "{}", self.host)?;
         writeln!(f, "command: {}\n", self.reproduce)?;
-        let mut table = Table::new(["", "median", "min", "p99", "added (median)", "added (min)"]);
+        let mut table = Table::new([
+            "",
+            "median",
+            "quartiles",
+            "min",
+            "p99",
+            "added (median)",
+            "added (min)",
+        ]);
         for arm in &self.arms {
             if let ArmOutcome::Measured {
                 milliseconds,
@@ -340,6 +364,7 @@ impl fmt::Display for StartReport {
                 table.row([
                     arm.name.to_owned(),
                     number(milliseconds.median, 2),
+                    milliseconds.spread(2),
                     number(milliseconds.min, 2),
                     number(milliseconds.p99, 2),
                     number(*added_median, 2),
@@ -380,6 +405,7 @@ mod tests {
             median,
             min,
             p99: median,
+            quartiles: [median, median],
         };
         ArmReport {
             name,

@@ -1,5 +1,6 @@
-//! Median, least and 99th percentile of a set of samples.
+//! Median, quartiles, least and 99th percentile of a set of samples.
 
+use crate::table::number;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -13,6 +14,9 @@ pub struct Summary {
     pub min: f64,
     /// 99 % of the samples are at most this (nearest rank, so it is a value that was seen).
     pub p99: f64,
+    /// A quarter of the samples is at most the first, three quarters at most the second (nearest
+    /// rank): half of all lie between them.
+    pub quartiles: [f64; 2],
 }
 
 impl Summary {
@@ -25,7 +29,17 @@ impl Summary {
             median: median_of_sorted(&sorted)?,
             min: *sorted.first()?,
             p99: percentile_of_sorted(&sorted, 99)?,
+            quartiles: [
+                percentile_of_sorted(&sorted, 25)?,
+                percentile_of_sorted(&sorted, 75)?,
+            ],
         })
+    }
+
+    /// The quartiles, for a table.
+    pub(crate) fn spread(&self, decimals: usize) -> String {
+        let [first, third] = self.quartiles.map(|value| number(value, decimals));
+        format!("{first} - {third}")
     }
 
     /// Of times, in milliseconds.
@@ -123,6 +137,15 @@ mod tests {
         assert_eq!(Summary::of(&two_hundred).unwrap().p99, 198.0);
         assert_eq!(Summary::of(&[5.0, 9.0, 1.0]).unwrap().p99, 9.0);
         assert_eq!(Summary::of(&[5.0]).unwrap().p99, 5.0);
+    }
+
+    #[test]
+    fn half_of_the_samples_lie_between_the_quartiles() {
+        let hundred: Vec<f64> = (1..=100).rev().map(f64::from).collect();
+        let summary = Summary::of(&hundred).unwrap();
+        assert_eq!(summary.quartiles, [25.0, 75.0]);
+        assert_eq!(summary.spread(1), "25.0 - 75.0");
+        assert_eq!(Summary::of(&[4.0]).unwrap().quartiles, [4.0, 4.0]);
     }
 
     #[test]

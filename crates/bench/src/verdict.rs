@@ -38,9 +38,16 @@ impl fmt::Display for Verdict {
         let Target { at_most, unit } = self.target;
         let space = if unit.is_empty() { "" } else { " " };
         let word = if self.met { "met" } else { "missed" };
+        // As written in the requirement; a quotient has two decimals.
+        let precision = (0..2)
+            .find(|digits| {
+                let scale = 10_f64.powi(*digits);
+                (at_most * scale - (at_most * scale).round()).abs() < 1e-9
+            })
+            .map_or(2, |digits| digits as usize);
         write!(
             f,
-            "{}: {:.2}{space}{unit} (target at most {at_most}{space}{unit}: {word})",
+            "{}: {:.2}{space}{unit} (target at most {at_most:.precision$}{space}{unit}: {word})",
             self.what, self.value
         )
     }

@@ -167,8 +167,12 @@ pub(crate) fn run(args: Args) -> CommandResult {
             let report = bench::bench_workspace(&request).map_err(failed)?;
             print(&report, json)
         }
-        Bench::Memory { cages } => {
-            let request = bench::MemoryRequest { ironcage, cages };
+        Bench::Memory { cages, network } => {
+            let request = bench::MemoryRequest {
+                ironcage,
+                cages,
+                network,
+            };
             let report = bench::bench_memory(&request).map_err(failed)?;
             print(&report, json)?;
             Ok(if report.is_sound() { 0 } else { CHECK_FAILED })

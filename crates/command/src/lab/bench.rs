@@ -175,6 +175,9 @@ pub enum Bench {
         /// Number of cages
         #[arg(long, default_value_t = 500)]
         cages: usize,
+        /// Give each cage a network, and so an egress proxy
+        #[arg(long)]
+        network: bool,
     },
 }
 
