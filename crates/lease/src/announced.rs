@@ -50,7 +50,7 @@ impl Place {
 
 /// A place that words named, and when.
 #[derive(Debug, Clone)]
-struct NamedPlace {
+struct AnnouncedPlace {
     place: Place,
     /// Whether it lies within the ceiling.
     leasable: bool,
@@ -60,7 +60,7 @@ struct NamedPlace {
 /// What a model's words named of late.
 #[derive(Debug, Clone, Default)]
 pub struct Words {
-    places: VecDeque<NamedPlace>,
+    places: VecDeque<AnnouncedPlace>,
 }
 
 impl Words {
@@ -79,14 +79,15 @@ impl Words {
             self.places.retain(|known| known.place != place);
             let leasable = leases.is_some_and(|leases| place.is_leasable(leases));
             let is_path = place.is_path();
-            let alike =
-                |known: &NamedPlace| (known.leasable, known.place.is_path()) == (leasable, is_path);
+            let alike = |known: &AnnouncedPlace| {
+                (known.leasable, known.place.is_path()) == (leasable, is_path)
+            };
             if self.places.iter().filter(|known| alike(known)).count() >= MOST_OF_A_KIND
                 && let Some(oldest) = self.places.iter().position(alike)
             {
                 self.places.remove(oldest);
             }
-            self.places.push_back(NamedPlace {
+            self.places.push_back(AnnouncedPlace {
                 place,
                 leasable,
                 at: now,
