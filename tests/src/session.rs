@@ -77,6 +77,8 @@ pub fn play(stage: &Stage, steps: &[Step]) -> Vec<String> {
         script.push_str(&format!("\nstatus=$?; printf '{MARK}'; (exit $status)\n"));
     }
     let mut shell = stage.outside("/bin/bash");
+    // A page shows what a person sees.
+    shell.env_remove("IRONCAGE_ERROR_CODES");
     shell
         .args(["-c", &script])
         .current_dir(stage.home())
