@@ -16,6 +16,7 @@ mod stage;
 mod tls_web;
 mod toolchain;
 mod turn;
+mod upstream;
 pub mod web;
 
 pub use binary::{binary, copy_program};
@@ -27,6 +28,7 @@ pub use stage::{DIRECT, Stage, Who};
 pub use tls_web::TlsWeb;
 pub use toolchain::rust_toolchain;
 pub use turn::{ExclusiveTurn, exclusive};
+pub use upstream::UpstreamProxy;
 
 use std::io::Write;
 

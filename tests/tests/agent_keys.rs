@@ -92,6 +92,18 @@ fn check(stage: &ironcage_tests::Stage, prefix: &Path, server: &TlsWeb, said: &s
     assert!(told.contains("POST /v1/") && !told.contains(key), "{told}");
 }
 
+/// The vendor's own server: the user's configuration leads its name here, and that is all.
+fn vendor(stage: &ironcage_tests::Stage, name: &str) -> Option<TlsWeb> {
+    let address = ironcage_tests::web::own_address().to_string();
+    let server = TlsWeb::at(stage, name, "/usr/bin/python3", SERVER, Some(&address))?;
+    let config = stage.base().join("config/ironcage/config.toml");
+    let text = format!(
+        "[network]\nallow = [\"{address}:443\"]\nresolve = {{ \"{name}\" = \"{address}\" }}\n[env.set]\nCLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC = \"1\"\n"
+    );
+    stage.write(&config, text);
+    Some(server)
+}
+
 either! {
     fn claude_code_does_a_task_with_a_key_that_it_never_holds(stage) {
         let Some(prefix) = installed("claude") else { return };
@@ -109,15 +121,7 @@ either! {
 
     fn claude_code_with_a_key_is_one_command(stage) {
         let Some(prefix) = installed("claude") else { return };
-        // As the vendor's own server: the user's configuration leads its name here, and that is all.
-        let address = format!("127.{}.{}.1", std::process::id() >> 8 & 0xff, std::process::id() & 0xff);
-        let server = TlsWeb::at(stage, "api.anthropic.com", "/usr/bin/python3", SERVER, Some(&address));
-        let Some(server) = server else { return };
-        let config = stage.base().join("config/ironcage/config.toml");
-        let text = format!(
-            "[network]\nallow = [\"{address}:443\"]\nresolve = {{ \"api.anthropic.com\" = \"{address}\" }}\n[env.set]\nCLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC = \"1\"\n"
-        );
-        stage.write(&config, text);
+        let Some(server) = vendor(stage, "api.anthropic.com") else { return };
         let Some(screen) = Screen::open(stage) else { return };
         let ironcage = binary().parent().expect("its directory").display();
         screen.line(&format!("export PATH={}/bin:{ironcage}:{SYSTEM} ANTHROPIC_API_KEY={KEY}", prefix.display()));
@@ -133,6 +137,32 @@ either! {
         screen.line("k");
         screen.prompt();
         check(stage, &prefix, &server, &screen.text().replace(&format!("={KEY}"), ""), KEY);
+    }
+
+    fn codex_with_a_key_is_one_command(stage) {
+        let Some(prefix) = installed("codex") else { return };
+        let Some(server) = vendor(stage, "api.openai.com") else { return };
+        let said = user(stage, &prefix, &server, r#"
+            export CODEX_API_KEY=$KEY
+            ironcage run -- codex exec -m scripted --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox \
+                'run: echo hello > greeting; echo seen=$CODEX_API_KEY; curl -sS -m 20 https://other.test/ || echo elsewhere=refused'
+        "#);
+        check(stage, &prefix, &server, &said, KEY);
+    }
+
+    fn gemini_with_a_key_is_one_command(stage) {
+        // Not the agent itself: what it sends, under its name.
+        let prefix = stage.home().join("prefix");
+        let agent = prefix.join("bin/gemini");
+        stage.write(&agent, "#!/bin/sh\necho seen=$GEMINI_API_KEY\nexec curl -sS -m 60 -o /dev/null -w 'status=%{http_code}\\n' -H \"x-api-key: $GEMINI_API_KEY\" -d '{}' https://generativelanguage.googleapis.com/v1/x\n");
+        std::fs::set_permissions(&agent, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("a mode");
+        let Some(server) = vendor(stage, "generativelanguage.googleapis.com") else { return };
+        let said = user(stage, &prefix, &server, r#"
+            export GEMINI_API_KEY=$KEY
+            ironcage run -r ~/prefix -- gemini
+        "#);
+        assert!(said.contains("seen=ironcage-GEMINI_API_KEY-") && said.contains("status="), "{said}");
+        assert!(!said.contains(KEY) && server.log().contains(KEY), "{said} {}", server.log());
     }
 
     fn codex_does_a_task_with_a_key_that_it_never_holds(stage) {

@@ -19,7 +19,7 @@ mod docker_flags;
 mod hidden_files;
 mod kept_state;
 mod output;
-mod package_hosts;
+mod package_tools;
 mod paths;
 mod pending_change;
 mod pending_request;

@@ -125,10 +125,11 @@ pub(crate) fn confine_reader(
 }
 
 /// Takes everything away that the refresher of a login does not need: it has the directory of its
-/// file, connections to one port and to resolvers, and starts nothing.
+/// file, connections to the ports of its server, of upstream proxies and of resolvers, and starts
+/// nothing.
 pub(crate) fn confine_token_refresher(
     directory: BorrowedFd<'_>,
-    port: u16,
+    ports: &[u16],
 ) -> Result<(), ConfineError> {
     for resource in [Resource::Core, Resource::Nproc] {
         let none = Rlimit {
@@ -149,15 +150,18 @@ pub(crate) fn confine_token_refresher(
         | AccessFs::MakeReg
         | AccessFs::RemoveFile;
     let connect = |port| NetPort::new(port, AccessNet::ConnectTcp);
-    Ruleset::default()
+    let ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(ABI::V5))
         .and_then(|ruleset| ruleset.handle_access(AccessNet::BindTcp | AccessNet::ConnectTcp))
         .and_then(|ruleset| ruleset.scope(Scope::AbstractUnixSocket | Scope::Signal))
         .and_then(Ruleset::create)
-        .and_then(|ruleset| ruleset.add_rule(PathBeneath::new(directory, files)))
-        .and_then(|ruleset| ruleset.add_rule(connect(port)))
-        .and_then(|ruleset| ruleset.add_rule(connect(53)))
+        .and_then(|ruleset| ruleset.add_rule(PathBeneath::new(directory, files)));
+    let ports = ports.iter().copied().chain([53]);
+    ports
+        .fold(ruleset, |ruleset, port| {
+            ruleset.and_then(|ruleset| ruleset.add_rule(connect(port)))
+        })
         .and_then(|ruleset| ruleset.restrict_self())
         .map(drop)
         .map_err(wrong)
@@ -194,7 +198,15 @@ fn die_with(parent: Option<i32>) -> Result<(), ConfineError> {
 /// Takes everything away that the proxy does not need, for good. Returns how many descriptors
 /// it can have, which it cannot ask for afterwards.
 pub(crate) fn confine(network: &Network, ids: Option<ProxyIds>) -> Result<u64, ConfineError> {
-    restrict(network.ports(), &network.proxy_filter, ids)
+    let upstream = network
+        .upstream
+        .iter()
+        .flat_map(|upstream| upstream.proxies());
+    let upstream = upstream.map(|proxy| proxy.what.server.port);
+    let ports = network
+        .ports()
+        .map(|ports| ports.into_iter().chain(upstream).collect());
+    restrict(ports, &network.proxy_filter, ids)
 }
 
 fn restrict(

@@ -10,17 +10,17 @@ use crate::first_bytes::{
 use crate::hello::{self, Hello};
 use crate::http::{self, Refused};
 use crate::relay::{First, first, read_more, relay, write_all};
-use crate::resolve::Unresolved;
+use crate::route::Reached;
 use crate::serve::Service;
-use crate::shared_address::{is_beside_ruled, not_bound};
+use crate::shared_address::is_beside_ruled;
 use crate::traffic_counters::TrafficEvent;
 use crate::traffic_log::Counts;
 use ironcage_model::{HOST_NAME, HostName, NetworkReason, NetworkVerdict, Protocol, Reason};
-use ironcage_sys::rustix::net::sockopt::{set_socket_keepalive, set_socket_linger};
+use ironcage_sys::rustix::net::sockopt::set_socket_linger;
 use ironcage_sys::rustix::net::{Shutdown, shutdown};
 use std::cell::Cell;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
@@ -28,8 +28,6 @@ use tokio::time::timeout;
 
 /// How long a client may take for its first bytes where they decide.
 pub(crate) const FIRST_BYTES: Duration = Duration::from_secs(30);
-/// How long an address may take to answer.
-const CONNECT: Duration = Duration::from_secs(15);
 
 /// What is expected of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,13 +97,14 @@ pub(crate) async fn serve(service: &Service, open: &Rc<OpenConnection>, client: 
     // On its own: most connections need nothing of it.
     let beside = match &target {
         Target::Name(name) if service.interceptor.is_some() && !service.rules.is_host(name) => {
-            Box::pin(is_beside_ruled(
-                &service.rules,
-                &service.resolver,
-                name,
-                port,
-            ))
-            .await
+            match service.upstream.is_for(&target, port) {
+                // Where it leads is known beyond the upstream proxy only.
+                true => !service.rules.ruled(port).is_empty(),
+                false => {
+                    let (rules, resolver) = (&service.rules, &service.resolver);
+                    Box::pin(is_beside_ruled(rules, resolver, name, port)).await
+                }
+            }
         }
         _ => false,
     };
@@ -192,7 +191,7 @@ impl Connection<'_> {
     pub(crate) fn allowed(
         &self,
         protocol: Protocol,
-        address: IpAddr,
+        address: Option<IpAddr>,
         reason: Option<NetworkReason>,
     ) -> TrafficEvent {
         TrafficEvent {
@@ -200,7 +199,7 @@ impl Connection<'_> {
             host: self.target.to_string(),
             port: self.port,
             protocol,
-            address: Some(address.to_string()),
+            address: address.map(|address| address.to_string()),
             rule: Some(self.rule.clone()),
             reason: reason.map(Reason::from),
             request: None,
@@ -218,99 +217,12 @@ impl Connection<'_> {
         Counts::begin(&self.service.traffic_log, self.open, &self.host, kind)
     }
 
-    /// Connects to where the target leads, and only to addresses that it may lead to.
-    async fn connect(&self, protocol: Protocol) -> Result<(TcpStream, IpAddr), Denied> {
-        let rules = &self.service.rules;
-        let addresses = match &self.target {
-            Target::Address(address) => {
-                not_bound(rules, &self.service.resolver, *address, self.port).await?;
-                vec![*address]
-            }
-            Target::Host => host_addresses(),
-            Target::Name(name) if name.as_str() == HOST_NAME => host_addresses(),
-            Target::Name(name) => {
-                let found = self.service.resolver.addresses(name).await;
-                let found = found.map_err(|error| {
-                    Denied::because(match error {
-                        Unresolved::NoSuchName => NetworkReason::NameNotFound,
-                        Unresolved::NoAnswer => NetworkReason::NoResolver,
-                    })
-                })?;
-                let mut refused = None;
-                let allowed: Vec<IpAddr> = found
-                    .into_iter()
-                    .filter(|address| match rules.may_lead_to(*address, self.port) {
-                        Ok(()) => true,
-                        Err(denied) => {
-                            refused.get_or_insert(denied);
-                            false
-                        }
-                    })
-                    .collect();
-                if let (true, Some(denied)) = (allowed.is_empty(), refused) {
-                    return Err(denied);
-                }
-                allowed
-            }
-        };
-        let own_host = addresses == host_addresses();
-        let mut last = (None, "it has no address".to_owned());
-        for address in addresses {
-            let to = SocketAddr::new(address, self.port);
-            self.open.leads_to(address);
-            let began = Instant::now();
-            match timeout(CONNECT, TcpStream::connect(to)).await {
-                Ok(Ok(stream)) => {
-                    self.open.connected_in(began.elapsed());
-                    if !own_host
-                        && !rules.names_address(address, self.port)
-                        && is_own(&stream, address)
-                    {
-                        return Err(Denied::because(NetworkReason::NameLeadsTo {
-                            address: address.to_string(),
-                            kind: "the host's own".into(),
-                        }));
-                    }
-                    let _ = stream.set_nodelay(true);
-                    buffers::bound(&stream, self.service.connections());
-                    let _ = set_socket_keepalive(&stream, true);
-                    return Ok((stream, address));
-                }
-                Ok(Err(error)) => last = (Some(address), error.to_string()),
-                Err(_) => last = (Some(address), "no answer in time".to_owned()),
-            }
-        }
-        let reason = NetworkReason::CannotConnect { error: last.1 };
-        if let Some(address) = last.0 {
-            // Allowed, but nobody was there.
-            let kind = self.allowed(protocol, address, Some(reason.clone()));
-            self.service.traffic_log.fail(self.open, kind);
-        }
-        Err(Denied {
-            rule: Some(self.rule.clone()),
-            reason,
-        })
-    }
-
-    /// Connects, or records why not. Where it was allowed and failed, that is recorded already.
-    pub(crate) async fn connect_recorded(
-        &self,
-        protocol: Protocol,
-    ) -> Result<(TcpStream, IpAddr), Denied> {
-        let connected = self.connect(protocol).await;
-        if let Err(denied) = &connected
-            && denied.rule.as_ref() != Some(&self.rule)
-        {
-            self.denied(protocol, denied);
-        }
-        connected
-    }
-
     async fn bytes(&self, client: &TcpStream) -> io::Result<()> {
-        let Ok((server, address)) = self.connect_recorded(Protocol::Tcp).await else {
+        let Ok(reached) = self.connect_recorded(Protocol::Tcp).await else {
             reset(client);
             return Ok(());
         };
+        let (server, address) = (reached.stream, reached.address);
         let counts = self.count(self.allowed(Protocol::Tcp, address, None));
         let carried = relay(client, &server, &counts).await;
         if carried.is_err() {
@@ -347,10 +259,11 @@ impl Connection<'_> {
         if !self.is_for(client, name, &mut seen, Protocol::Tls).await {
             return Ok(());
         }
-        let Ok((server, address)) = self.connect_recorded(Protocol::Tls).await else {
+        let Ok(reached) = self.connect_recorded(Protocol::Tls).await else {
             reset(client);
             return Ok(());
         };
+        let (server, address) = (reached.stream, reached.address);
         self.go_on(client, Protocol::Tls, &server, address, &seen)
             .await
     }
@@ -361,7 +274,7 @@ impl Connection<'_> {
         client: &TcpStream,
         protocol: Protocol,
         server: &TcpStream,
-        address: IpAddr,
+        address: Option<IpAddr>,
         seen: &[u8],
     ) -> io::Result<()> {
         let counts = self.count(self.allowed(protocol, address, None));
@@ -377,10 +290,11 @@ impl Connection<'_> {
     /// A port that carries anything. Who speaks first tells what it is: where the client does,
     /// TLS and HTTP are held to the name.
     async fn anything(&self, client: TcpStream, name: &HostName) -> io::Result<()> {
-        let Ok((server, address)) = self.connect_recorded(Protocol::Tcp).await else {
+        let Ok(reached) = self.connect_recorded(Protocol::Tcp).await else {
             reset(&client);
             return Ok(());
         };
+        let (server, address) = (reached.stream, reached.address);
         let mut seen = Vec::new();
         let mut silent = match first(client.readable(), server.readable()).await {
             First::B(_) => true,
@@ -411,7 +325,11 @@ impl Connection<'_> {
                 Looks::Undecided => {}
                 Looks::Other => break,
                 Looks::Http => {
-                    let server = Some((server, address));
+                    let server = Some(Reached {
+                        stream: server,
+                        address,
+                        takes_urls: false,
+                    });
                     return Box::pin(self.http(client, name, seen, server)).await;
                 }
                 Looks::Tls => {
@@ -432,7 +350,7 @@ impl Connection<'_> {
         &self,
         client: &TcpStream,
         server: &TcpStream,
-        address: IpAddr,
+        address: Option<IpAddr>,
         mut seen: Vec<u8>,
     ) -> io::Result<Option<Vec<u8>>> {
         let counts = self.count(self.allowed(Protocol::Tcp, address, None));
@@ -488,10 +406,11 @@ impl Connection<'_> {
     /// A connection to an address. Where the client begins with TLS, it is for no name over which
     /// there are rules.
     async fn unnamed(&self, client: &TcpStream) -> io::Result<()> {
-        let Ok((server, address)) = self.connect_recorded(Protocol::Tcp).await else {
+        let Ok(reached) = self.connect_recorded(Protocol::Tcp).await else {
             reset(client);
             return Ok(());
         };
+        let (server, address) = (reached.stream, reached.address);
         let mut seen = Vec::new();
         if let First::A(ready) = first(client.readable(), server.readable()).await {
             ready?;
@@ -531,7 +450,7 @@ impl Connection<'_> {
         name: &HostName,
         mut seen: Vec<u8>,
         server: &TcpStream,
-        address: IpAddr,
+        address: Option<IpAddr>,
     ) -> io::Result<()> {
         let hello = timeout(FIRST_BYTES, hello(client, &mut seen)).await;
         let refused = match hello {
@@ -570,15 +489,4 @@ async fn hello(client: &TcpStream, seen: &mut Vec<u8>) -> io::Result<Hello> {
             return Ok(Hello::Incomplete);
         }
     }
-}
-
-fn host_addresses() -> Vec<IpAddr> {
-    vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]
-}
-
-/// Whether a connection ends where it began: at an address of this host.
-fn is_own(stream: &TcpStream, address: IpAddr) -> bool {
-    stream
-        .local_addr()
-        .is_ok_and(|own| own.ip().to_canonical() == address.to_canonical())
 }

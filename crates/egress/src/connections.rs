@@ -66,6 +66,11 @@ impl OpenConnection {
         self.address.set(Some(address));
     }
 
+    /// Where it led to; `None` where that is not known here.
+    pub(crate) fn led_to(&self) -> Option<IpAddr> {
+        self.address.get()
+    }
+
     /// It took this long to connect there.
     pub(crate) fn connected_in(&self, round_trip: Duration) {
         self.round_trip.set(round_trip);

@@ -61,7 +61,7 @@ pub fn http_head(bytes: &[u8]) {
     if request.parts.fields.len() + 4 > head::MOST_FIELDS {
         return;
     }
-    let written = request.written(&authority);
+    let written = request.written(&authority, false);
     let again = head::request(&written, &authority);
     let Ok(Some((again, length))) = again else {
         panic!("what goes on is not understood: {written:?}");

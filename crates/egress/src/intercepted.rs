@@ -12,6 +12,7 @@ use crate::first_bytes::{LONGEST_FIRST_LINE, Looks, looks_like};
 use crate::http::{self, Authority, Judge, Recorder, Refused};
 use crate::http2;
 use crate::relay::read_more;
+use crate::route::Reached;
 use crate::secret::{SecretInjector, ServerTrust};
 use crate::tls::{Replayed, Spoken, TlsInterceptor};
 use crate::traffic_counters::TrafficEvent;
@@ -19,7 +20,6 @@ use crate::traffic_log::TrafficLog;
 use ironcage_model::{HOST_NAME, HostName, NetworkReason, Protocol};
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::net::IpAddr;
 use std::rc::Rc;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -83,6 +83,7 @@ impl Connection<'_> {
             protocol,
             address: RefCell::default(),
             round_trip: Cell::default(),
+            takes_urls: Cell::default(),
             recorder,
         }
     }
@@ -97,23 +98,13 @@ impl Connection<'_> {
         }
     }
 
-    /// The status for a client whose server is not reached.
-    fn unreached(&self, denied: Denied) -> Refused {
-        let status = if denied.rule.as_ref() == Some(&self.rule) {
-            502
-        } else {
-            403
-        };
-        Refused::new(status, denied.reason)
-    }
-
     /// HTTP whose requests are for the name, every one.
     pub(crate) async fn http(
         &self,
         client: TcpStream,
         name: &HostName,
         seen: Vec<u8>,
-        server: Option<(TcpStream, IpAddr)>,
+        server: Option<Reached>,
     ) -> io::Result<()> {
         let judge = self.judge(name, Protocol::Http);
         let mut client = http::Client::new(client, seen);
@@ -126,11 +117,13 @@ impl Connection<'_> {
             Some(server) => Ok(server),
             None => self.connect_recorded(Protocol::Http).await,
         };
-        let (server, address) = match server {
-            Ok(server) => server,
-            Err(denied) => return client.refuse(&self.unreached(denied)).await,
+        let reached = match server {
+            Ok(reached) => reached,
+            Err(denied) => return client.refuse(&unreached(denied)).await,
         };
-        *judge.address.borrow_mut() = Some(address.to_string());
+        let (server, address) = (reached.stream, reached.address);
+        judge.takes_urls.set(reached.takes_urls);
+        *judge.address.borrow_mut() = address.map(|address| address.to_string());
         judge.round_trip.set(self.open.round_trip());
         let counts = self.count(self.allowed(Protocol::Http, address, None));
         http::carry(&mut client, server, first, (&judge, &counts)).await
@@ -196,13 +189,13 @@ impl Connection<'_> {
         let judge = self.judge(name, Protocol::Https);
         let offered = offered(&begun);
         let (server, address) = match self.connect_recorded(Protocol::Https).await {
-            Ok(connected) => connected,
+            Ok(reached) => (reached.stream, reached.address),
             Err(denied) => {
-                let refused = self.unreached(denied);
+                let refused = unreached(denied);
                 return answer(begun, interceptor, name, &judge, &refused).await;
             }
         };
-        *judge.address.borrow_mut() = Some(address.to_string());
+        *judge.address.borrow_mut() = address.map(|address| address.to_string());
         judge.round_trip.set(self.open.round_trip());
         let connected = timeout(FIRST_BYTES, interceptor.connect(name, server, &offered)).await;
         let (server, spoken) =
@@ -243,6 +236,12 @@ impl Connection<'_> {
             }
         }
     }
+}
+
+/// The answer for a client whose server is not reached: a failure is not to be taken for a denial.
+fn unreached(denied: Denied) -> Refused {
+    let status = if denied.reason.is_failure() { 502 } else { 403 };
+    Refused::new(status, denied.reason)
 }
 
 /// What a client can speak, as far as it is known here.

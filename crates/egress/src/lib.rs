@@ -31,6 +31,7 @@ mod publish;
 mod reader;
 mod relay;
 mod resolve;
+mod route;
 mod secret;
 mod serve;
 mod setup;
@@ -39,6 +40,7 @@ mod sockets;
 mod tls;
 mod traffic_counters;
 mod traffic_log;
+mod upstream;
 mod wire;
 
 pub use confine::{ProxyIds, confine_as_proxy};

@@ -11,6 +11,7 @@ use crate::serve::{self, Service};
 use crate::setup::Setup;
 use crate::tls::TlsInterceptor;
 use crate::traffic_log::TrafficLog;
+use crate::upstream::Upstream;
 use crate::wire::{self, FromProxy};
 use ironcage_model::{Reason, StartCode};
 use ironcage_plan::Network;
@@ -28,6 +29,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, ExitCode};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 /// How long the proxy may take to tell the last sums.
@@ -231,6 +233,7 @@ fn run(network: &Network, ids: Option<ProxyIds>, parent: i32, control: OwnedFd) 
         Ok(ProxySetup {
             rules,
             resolver,
+            upstream,
             interceptor,
             store,
             sockets,
@@ -244,7 +247,8 @@ fn run(network: &Network, ids: Option<ProxyIds>, parent: i32, control: OwnedFd) 
                 exit_now(1)
             }
             let traffic_log = TrafficLog::new(network.limits, control);
-            let service = Service::new(rules, resolver, (interceptor, store), files, traffic_log);
+            let way = (resolver, upstream);
+            let service = Service::new(rules, way, (interceptor, store), files, traffic_log);
             // A fault must not unwind into what was copied from the supervisor.
             let reader = reader.zip(network.models.as_ref());
             let served = catch_unwind(AssertUnwindSafe(|| serve::run(service, sockets, reader)));
@@ -268,6 +272,7 @@ const LONGEST_REASON: usize = 2048;
 struct ProxySetup {
     rules: Rules,
     resolver: Resolver,
+    upstream: Rc<Upstream>,
     interceptor: Option<TlsInterceptor>,
     store: SecretStore,
     sockets: wire::Sockets,
@@ -299,12 +304,13 @@ fn prepare(
         None => None,
     };
     let mut store = SecretStore::load(network).map_err(Some)?;
+    let upstream = Rc::new(Upstream::load(network).map_err(Some)?);
     let mut keep = vec![control.as_fd()];
     keep.extend(reader.as_ref().map(AsFd::as_fd));
     confine::detach(Some(parent), &keep, c"ironcage-egress")
         .map_err(|error| failed(error.in_full()))?;
     // While another process can be had, and before a stranger's byte.
-    store.start_logins(network).map_err(Some)?;
+    store.start_logins(network, &upstream).map_err(Some)?;
     let rules = Rules::of(network);
     let resolver = Resolver::from_host(network);
     let interceptor = match network.opens_tls() {
@@ -319,6 +325,7 @@ fn prepare(
     Ok(ProxySetup {
         rules,
         resolver,
+        upstream,
         interceptor,
         store,
         sockets,

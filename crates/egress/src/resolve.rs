@@ -86,6 +86,11 @@ impl Resolver {
         }
     }
 
+    /// The addresses that the plan or the host's file has for a name: nobody is asked for them.
+    pub(crate) fn fixed(&self, name: &HostName) -> Option<&[IpAddr]> {
+        self.fixed.get(name).map(Vec::as_slice)
+    }
+
     /// The addresses of a name, IPv4 first.
     pub(crate) async fn addresses(&self, name: &HostName) -> Result<Vec<IpAddr>, Unresolved> {
         if let Some(known) = self.fixed.get(name) {

@@ -14,6 +14,7 @@ use crate::sockets;
 use crate::tls::TlsInterceptor;
 use crate::traffic_counters::TrafficEvent;
 use crate::traffic_log::TrafficLog;
+use crate::upstream::Upstream;
 use crate::wire::{FromProxy, Sockets};
 use ironcage_model::{HOST_NAME, HostName, NetworkReason, NetworkVerdict, Protocol};
 use ironcage_plan::Models;
@@ -39,6 +40,7 @@ pub(crate) const MOST: u64 = 2048;
 pub(crate) struct Service {
     pub(crate) rules: Rc<Rules>,
     pub(crate) resolver: Resolver,
+    pub(crate) upstream: Rc<Upstream>,
     /// What opens TLS, where a rule needs it.
     pub(crate) interceptor: Option<TlsInterceptor>,
     pub(crate) store: Rc<SecretStore>,
@@ -77,7 +79,7 @@ impl Service {
     /// `files` is how many descriptors the process can have.
     pub(crate) fn new(
         rules: Rules,
-        resolver: Resolver,
+        (resolver, upstream): (Resolver, Rc<Upstream>),
         (interceptor, store): (Option<TlsInterceptor>, SecretStore),
         files: u64,
         traffic_log: TrafficLog,
@@ -85,6 +87,7 @@ impl Service {
         Service {
             rules: Rc::new(rules),
             resolver,
+            upstream,
             interceptor,
             store: Rc::new(store),
             traffic_log: Rc::new(traffic_log),

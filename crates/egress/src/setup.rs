@@ -4,8 +4,8 @@
 
 use crate::confine::ProxyIds;
 use ironcage_model::SecretSource;
-use ironcage_plan::Network;
 use ironcage_plan::seccomp::Instruction;
+use ironcage_plan::{Network, ProxyCredentials};
 use ironcage_sys::rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -110,6 +110,16 @@ fn paths(network: &mut Network) -> Vec<&mut PathBuf> {
         }
     }
     let mut paths: Vec<&mut PathBuf> = network.authorities.iter_mut().collect();
+    paths.extend(&mut network.extra_authorities);
+    if let Some(upstream) = &mut network.upstream {
+        let proxies = upstream.https.iter_mut().chain(&mut upstream.http);
+        paths.extend(
+            proxies.filter_map(|proxy| match &mut proxy.what.credentials {
+                Some(ProxyCredentials::From(from)) => file(from),
+                Some(ProxyCredentials::UrlIn(_)) | None => None,
+            }),
+        );
+    }
     paths.extend(network.models.iter_mut().map(|models| &mut models.cwd));
     paths.extend(network.sockets.iter_mut().map(|item| &mut item.what.path));
     let secrets = network.secrets.iter_mut();
@@ -133,7 +143,7 @@ mod tests {
     };
     use ironcage_plan::{
         AllowedSocket, FixedAddress, HostPort, Item, ModelHost, Models, NetworkRule, PlannedAws,
-        PlannedLogin, PlannedSecret, RequestRule,
+        PlannedLogin, PlannedProxy, PlannedSecret, RequestRule, UpstreamProxy,
     };
 
     fn item<T>(what: T) -> Item<T> {
@@ -232,6 +242,18 @@ mod tests {
                 account: None,
             })],
             authorities: vec![path("/etc/ssl")],
+            extra_authorities: vec![path("/corp.pem")],
+            upstream: Some(UpstreamProxy {
+                https: Some(item(PlannedProxy {
+                    server: "proxy.example:3128".parse().unwrap(),
+                    credentials: Some(ProxyCredentials::From(SecretSource::File(path("/login")))),
+                })),
+                http: Some(item(PlannedProxy {
+                    server: "[::1]:3128".parse().unwrap(),
+                    credentials: Some(ProxyCredentials::UrlIn("HTTP_PROXY".into())),
+                })),
+                no_proxy: vec![host("**.corp.example:*"), host("every host:22")],
+            }),
             host_ports: vec![item(HostPort { port: 11434 })],
             resolve: vec![item(FixedAddress {
                 name: HostName::from_ascii(b"a.example").unwrap(),

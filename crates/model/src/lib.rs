@@ -30,6 +30,7 @@ mod secret;
 mod span;
 mod switch;
 mod taint;
+mod upstream;
 
 pub use enforcement::{Enforcement, LayerReport};
 pub use event::{
@@ -73,3 +74,6 @@ pub use secret::{
 pub use span::Span;
 pub use switch::{Switch, UnknownSwitch};
 pub use taint::Taint;
+pub use upstream::{
+    HTTP_PROXY, HTTPS_PROXY, InvalidProxyUrl, NO_PROXY, ProxyHost, ProxyServer, ProxyUrl,
+};

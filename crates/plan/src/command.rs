@@ -3,7 +3,7 @@
 use crate::plan::{Command, Identity, Item, NodeKind, Plan, Variable, ViewOp};
 use crate::view::ViewPlan;
 use crate::{PlanError, Request, agent_help, network};
-use ironcage_model::AwsRule;
+use ironcage_model::{AwsRule, HTTP_PROXY, HTTPS_PROXY};
 use ironcage_policy::{EnvRule, Origin, Policy, WorkspaceMode, bundles};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -51,7 +51,14 @@ pub(crate) fn make(
 pub(crate) fn not_passed(policy: &Policy, request: &Request) -> Vec<String> {
     let mut notes = Vec::new();
     for rule in &policy.env {
-        if let (EnvRule::Pass { name }, Origin::Flag { .. }) = (&rule.value, &rule.origin)
+        if let EnvRule::Pass { name } = &rule.value
+            && is_proxy(name)
+        {
+            notes.push(format!(
+                "{} {name}: not passed; the egress proxy connects through that proxy, and programs in the cage need no setting for it",
+                rule.origin
+            ));
+        } else if let (EnvRule::Pass { name }, Origin::Flag { .. }) = (&rule.value, &rule.origin)
             && !request
                 .env
                 .iter()
@@ -64,6 +71,11 @@ pub(crate) fn not_passed(policy: &Policy, request: &Request) -> Vec<String> {
         }
     }
     notes
+}
+
+/// Whether a variable names an upstream proxy: a program would look for that where it is not.
+fn is_proxy(name: &str) -> bool {
+    (HTTPS_PROXY.iter().chain(&HTTP_PROXY)).any(|known| name == *known)
 }
 
 impl Plan {
@@ -163,7 +175,8 @@ fn environment(
             EnvRule::Set { name, value } => set(name.into(), value.into(), origin),
             EnvRule::Pass { name } => {
                 for (known, value) in &request.env {
-                    if matches(name, known.as_bytes()) && !is_secret(known) {
+                    let proxy = known.to_str().is_some_and(is_proxy);
+                    if matches(name, known.as_bytes()) && !is_secret(known) && !proxy {
                         set(known.clone(), value.clone(), origin.clone());
                     }
                 }

@@ -70,6 +70,16 @@ pub enum PlanError {
         "cannot verify servers for request rules and secrets: this host has no certificate authorities; install ca-certificates, or set SSL_CERT_FILE to a file of them"
     )]
     NoAuthorities,
+    /// The upstream proxy of the caller's environment is not one that can be used.
+    #[error(
+        "cannot use the upstream proxy of {origin}: {why}; --upstream-proxy off connects without it"
+    )]
+    UpstreamProxy {
+        /// The variable.
+        origin: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
     /// A path of the policy is not there.
     #[error(
         "cannot use {} ({origin}): it does not exist, or is not accessible",
@@ -201,6 +211,7 @@ impl PlanError {
             PlanError::CannotObserve => StartCode::CannotObserve,
             PlanError::NoFirstExec { .. } => StartCode::NoFirstExec,
             PlanError::NoAuthorities => StartCode::NoAuthorities,
+            PlanError::UpstreamProxy { .. } => StartCode::UpstreamProxy,
             PlanError::MissingPath { .. } => StartCode::PathMissing,
             PlanError::RefusedPath { .. } => StartCode::PathRefused,
             PlanError::HiddenWalk { .. } => StartCode::HideTooBroad,

@@ -295,6 +295,34 @@ fn network(plan: &Plan, out: &mut String) -> fmt::Result {
             write!(line, "127.0.0.1:{} is {} inside", port.outer, port.inner)
         })?;
     }
+    if let Some(upstream) = &network.upstream {
+        let proxies: Vec<Item<String>> =
+            [("TLS and TCP", &upstream.https), ("HTTP", &upstream.http)]
+                .into_iter()
+                .filter_map(|(carries, proxy)| {
+                    let proxy = proxy.as_ref()?;
+                    Some(Item {
+                        what: format!("{carries} by {}", proxy.what.server),
+                        origin: proxy.origin.clone(),
+                    })
+                })
+                .collect();
+        let title = "network: upstream proxies; the cage sees neither them nor their credentials";
+        section(out, title, &proxies, |text, line| write!(line, "{text}"))?;
+        if !upstream.no_proxy.is_empty() {
+            let direct: Vec<String> = upstream.no_proxy.iter().map(ToString::to_string).collect();
+            writeln!(out, "  not for {}", direct.join(", "))?;
+        }
+    }
+    if !network.extra_authorities.is_empty() {
+        writeln!(
+            out,
+            "\nnetwork: certificate authorities besides the system's"
+        )?;
+        for path in &network.extra_authorities {
+            writeln!(out, "  {}", Printable::new(path))?;
+        }
+    }
     if !network.resolve.is_empty() {
         let title = "network: names with a fixed address";
         section(out, title, &network.resolve, |fixed, line| {

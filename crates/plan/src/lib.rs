@@ -41,6 +41,7 @@ mod sockets;
 mod taint;
 mod toolchains;
 mod trust;
+mod upstream;
 mod view;
 mod workspace;
 
@@ -67,6 +68,8 @@ pub use plan::*;
 pub use prepared::{OwnPart, StaticPart, Unfit};
 pub use request::{
     AskedHost, ChangeLayer, ChangePlace, GitPlace, ImageRoot, KeptPlaces, OwnDirectories, Request,
+    ToolSettings,
 };
 pub use sockets::AllowedSocket;
 pub use taint::{Marking, PrivatePlace, UntrustedHost};
+pub use upstream::{PlannedProxy, ProxyCredentials, UpstreamProxy};

@@ -32,14 +32,19 @@ pub fn make(
     let identity = identity(policy, request, host, files)?;
     let landlock = holds(&layers, Layer::Landlock);
     let kept_nothing = (isolation == Isolation::Landlock).then(|| keeping_nothing(policy));
-    let mut network = network::make(policy, request, files)?;
+    let (mut network, proxy_notes) = match network::make(policy, request, files)? {
+        Some((network, notes)) => (Some(network), notes),
+        None => (None, Vec::new()),
+    };
     let mut unread = None;
     if let Some(network) = network.as_mut() {
+        network.extra_authorities = trust::extra(policy, request, files)?;
+        let all = trust::authorities(&network.extra_authorities, files);
         if network.needs_authority() {
-            network.authorities = trust::authorities(request, files)?;
+            network.authorities = all?;
         } else if network.live || network.models.is_some() {
             // Without any, rules over requests that come later are refused.
-            network.authorities = trust::authorities(request, files).unwrap_or_default();
+            network.authorities = all.unwrap_or_default();
         }
         if network.authorities.is_empty() && network.models.take().is_some() {
             unread = Some(
@@ -135,6 +140,7 @@ pub fn make(
     notes.extend(command::not_passed(policy, request));
     notes.extend(keys::not_passed(policy, network.as_ref(), request));
     notes.extend(network.iter().flat_map(crate::network_notes::of));
+    notes.extend(proxy_notes);
     if network.is_none() {
         notes.extend(crate::network_notes::without_network(&policy.network));
     }

@@ -6,6 +6,7 @@ use crate::plan::{Command, Item};
 use crate::request::AskedHost;
 use crate::seccomp::Instruction;
 use crate::sockets::{self, AllowedSocket};
+use crate::upstream::{self, UpstreamProxy};
 use crate::{NoBundle, PlanError, Request};
 use ironcage_host::HostFiles;
 use ironcage_model::{
@@ -128,6 +129,14 @@ pub struct Network {
     /// empty where none is.
     #[serde(serialize_with = "crate::bytes::path_list")]
     pub authorities: Vec<std::path::PathBuf>,
+    /// Those among them that the user added to the system's; programs in the cage trust them even
+    /// where no TLS is opened.
+    #[serde(
+        default,
+        serialize_with = "crate::bytes::path_list",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub extra_authorities: Vec<std::path::PathBuf>,
     /// Ports of the host's loopback.
     pub host_ports: Vec<Item<HostPort>>,
     /// Names that no resolver is asked for.
@@ -145,6 +154,9 @@ pub struct Network {
     pub publish: Vec<Item<Publish>>,
     /// Bounds on what goes out.
     pub limits: NetworkLimits,
+    /// The proxies of the user's network through which connections go out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upstream: Option<UpstreamProxy>,
     /// The proxy's own system call filter.
     #[serde(skip)]
     pub proxy_filter: Vec<Instruction>,
@@ -205,6 +217,7 @@ impl Network {
             aws: None,
             logins: Vec::new(),
             authorities: Vec::new(),
+            extra_authorities: Vec::new(),
             host_ports: Vec::new(),
             resolve: Vec::new(),
             live: false,
@@ -213,17 +226,19 @@ impl Network {
             sockets: Vec::new(),
             publish: Vec::new(),
             limits: NetworkLimits::default(),
+            upstream: None,
             proxy_filter: filter::proxy(),
         }
     }
 }
 
-/// The network of a plan, or `None` where the policy gives none: then there is no door.
+/// The network of a plan, with notes about its settings, or `None` where the policy gives none:
+/// then there is no egress proxy.
 pub(crate) fn make(
     policy: &Policy,
     request: &Request,
     files: &dyn HostFiles,
-) -> Result<Option<Network>, PlanError> {
+) -> Result<Option<(Network, Vec<String>)>, PlanError> {
     let network = &policy.network;
     let mut allow: Vec<Item<NetworkRule>> = network.allow.iter().map(own).collect();
     for bundle in &network.bundles {
@@ -249,6 +264,7 @@ pub(crate) fn make(
     if nothing && !network.live.value && !policy.has_proxy() {
         return Ok(None);
     }
+    let (upstream, notes) = upstream::make(policy, request)?;
     let mut made = Network {
         allow,
         deny: network.deny.iter().map(own).collect(),
@@ -288,6 +304,7 @@ pub(crate) fn make(
             .map(|rule| login::plan(rule, request))
             .collect(),
         authorities: Vec::new(),
+        extra_authorities: Vec::new(),
         host_ports: network
             .host_ports
             .iter()
@@ -323,10 +340,11 @@ pub(crate) fn make(
             })
             .collect(),
         limits: network_limits(&network.limits),
+        upstream,
         proxy_filter: filter::proxy(),
     };
     made.models = models(policy, &made);
-    Ok(Some(made))
+    Ok(Some((made, notes)))
 }
 
 /// The models whose answers are read: those that the rules let the cage reach, where what they say

@@ -174,6 +174,7 @@ mod tests {
             aws: None,
             logins: Vec::new(),
             authorities: Vec::new(),
+            extra_authorities: Vec::new(),
             host_ports: Vec::new(),
             resolve: resolve.iter().map(fixed).collect(),
             live: false,
@@ -182,6 +183,7 @@ mod tests {
             sockets: Vec::new(),
             publish: Vec::new(),
             limits: NetworkLimits::default(),
+            upstream: None,
             proxy_filter: Vec::new(),
         })
     }

@@ -87,6 +87,19 @@ pub struct AskedHost {
     pub said_by: String,
 }
 
+/// Settings of a tool of the user's, for the bundle that follows it: without passwords.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ToolSettings {
+    /// The bundle.
+    pub bundle: String,
+    /// Variables that the tool reads.
+    pub variables: Vec<(String, String)>,
+    /// Files that it reads, with what is in them.
+    pub files: Vec<(PathBuf, String)>,
+    /// What the user is to know of them.
+    pub notes: Vec<String>,
+}
+
 /// A place that the user's git runs, obeys or takes for a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GitPlace {
@@ -170,4 +183,6 @@ pub struct Request {
     pub nonce: u64,
     /// Hosts that the user's tools named, for the bundles that follow them.
     pub asked_hosts: Vec<AskedHost>,
+    /// Settings of the same tools.
+    pub tool_settings: Vec<ToolSettings>,
 }

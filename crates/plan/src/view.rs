@@ -111,12 +111,21 @@ pub(crate) fn make(
             builder.fixed_etc();
         }
     }
-    if let Some(network) = network.filter(|network| network.opens_tls()) {
-        let made = &mut builder.made;
-        made.ops.extend(trust::files(&network.authorities));
-        made.ops.extend(trust::covers(files));
-        made.variables.extend(trust::variables());
+    if let Some(network) = network {
+        let extra = &network.extra_authorities;
+        let (all, why) = match network.opens_tls() {
+            true => (network.authorities.clone(), trust::INTERCEPTION),
+            false if extra.is_empty() => (Vec::new(), trust::EXTRA),
+            false => (trust::authorities(extra, files)?, trust::EXTRA),
+        };
+        if !all.is_empty() {
+            let made = &mut builder.made;
+            made.ops.extend(trust::files(&all, extra, why));
+            made.ops.extend(trust::covers(files, why));
+            made.variables.extend(trust::variables(why));
+        }
     }
+    builder.tool_settings(policy, request);
     builder.devices();
     builder.processes();
     let toolchains = toolchains::find(policy, request, files, builder.map_owners);
@@ -349,6 +358,35 @@ impl Builder<'_> {
                 mode: 0o644,
             };
             self.push(file, format!("system: {why}"));
+        }
+    }
+
+    /// The user's settings of package tools whose bundles the cage has, or may lease.
+    fn tool_settings(&mut self, policy: &Policy, request: &Request) {
+        let bundles = policy.all_bundles();
+        for tool in &request.tool_settings {
+            let Some(bundle) = bundles.iter().find(|bundle| bundle.value == tool.bundle) else {
+                continue;
+            };
+            let origin = format!("{}, bundle {}: your settings", bundle.origin, tool.bundle);
+            for (target, content) in &tool.files {
+                let file = ViewOp::File {
+                    target: target.clone(),
+                    content: content.clone(),
+                    mode: 0o644,
+                };
+                self.push(file, origin.clone());
+            }
+            for (name, value) in &tool.variables {
+                self.made.variables.push(Item {
+                    what: Variable {
+                        name: name.into(),
+                        value: value.into(),
+                    },
+                    origin: origin.clone(),
+                });
+            }
+            self.made.notes.extend(tool.notes.iter().cloned());
         }
     }
 

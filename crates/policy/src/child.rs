@@ -114,6 +114,11 @@ fn written(
         let whose = "questions: a child always has its parent's settings".to_owned();
         return Err(ChildPolicyError::Beyond(vec![whose]));
     }
+    if !child.network.leaves_as(&parent.network) {
+        let whose =
+            "network.upstream and network.authorities: a child always has its parent's".to_owned();
+        return Err(ChildPolicyError::Beyond(vec![whose]));
+    }
     Ok(child)
 }
 
@@ -185,6 +190,8 @@ fn inherit(parent: &Policy, child: &mut Policy, amounts: &impl Fn(&Limits) -> Am
         }
     }
     child.network.limits = parent.network.limits.clone();
+    child.network.upstream = parent.network.upstream.clone();
+    child.network.authorities = parent.network.authorities.clone();
 }
 
 fn union<T: PartialEq + Clone>(list: &mut Vec<Sourced<T>>, more: &[Sourced<T>]) {

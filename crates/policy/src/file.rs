@@ -217,7 +217,7 @@ pub struct NetworkSection {
     /// Logins of agents, `claude` or `codex`: the cage has a file with placeholders, and the egress proxy has the token.
     #[schemars(with = "BTreeMap<String, LoginSection>")]
     pub logins: BTreeMap<Spanned<String>, LoginSection>,
-    /// Bundles of hosts, such as `github`; `pip`, `npm`, `cargo` and `apt` follow your own settings for those tools.
+    /// Bundles of hosts, such as `github`; `pip`, `uv`, `npm`, `cargo`, `go`, `maven` and `apt` follow your own settings for those tools.
     #[schemars(with = "Vec<crate::schema::BundleName>")]
     pub bundles: Vec<Spanned<String>>,
     /// Ports on the host's own loopback, which the cage reaches as `host.ironcage`.
@@ -237,6 +237,26 @@ pub struct NetworkSection {
     pub never_open: Option<Spanned<bool>>,
     /// Limits on outgoing traffic.
     pub limits: NetworkLimitsSection,
+    /// The upstream proxy through which the egress proxy connects to allowed hosts.
+    pub upstream: Option<UpstreamSection>,
+    /// Absolute paths of PEM files with certificate authorities, trusted besides those of the system: the egress proxy verifies servers by them, and programs in the cage find them.
+    #[schemars(with = "Vec<String>")]
+    pub authorities: Vec<Spanned<String>>,
+}
+
+/// The HTTP proxy of your network. By default, that of `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` in your environment.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct UpstreamSection {
+    /// `"http://HOST:PORT"`; `"env"` for the variables of your environment; `"off"` to connect directly.
+    #[schemars(with = "Option<String>")]
+    pub proxy: Option<Spanned<String>>,
+    /// Where the proxy's `USER:PASSWORD` comes from, as in `[network.secrets]`: `"env:NAME"`, `"file:PATH"`, `"command:..."` or `"keyring:SERVICE/USER"`. The cage never has them.
+    #[schemars(with = "Option<String>")]
+    pub credentials: Option<Spanned<String>>,
+    /// Hosts that are reached without the proxy: names with all below them, addresses, networks, with a port if given.
+    #[schemars(with = "Vec<String>")]
+    pub no_proxy: Vec<Spanned<String>>,
 }
 
 /// Limits on traffic through the egress proxy; no limit by default.

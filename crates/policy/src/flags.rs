@@ -60,6 +60,8 @@ pub struct FlagLayer {
     /// `--allow-host-port`.
     pub host_ports: Vec<u16>,
     pub resolve: Vec<String>,
+    /// `--upstream-proxy`.
+    pub upstream: Option<String>,
     pub memory: Option<Amount>,
     pub cpus: Option<Cpus>,
     pub pids: Option<u32>,
@@ -275,6 +277,15 @@ impl FlagLayer {
             sockets: paths("--allow-socket", &self.allow_sockets)?,
             publish: each("--publish", self.publish.iter().copied()),
             limits: each("--network-limit", self.network_limits.iter().copied()),
+            upstream: hosts("--upstream-proxy", self.upstream.as_slice(), |text| {
+                Ok(network::UpstreamRule {
+                    proxy: network::upstream(text)?,
+                    credentials: None,
+                    no_proxy: Vec::new(),
+                })
+            })?
+            .pop(),
+            authorities: Vec::new(),
         })
     }
 

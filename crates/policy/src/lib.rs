@@ -59,8 +59,8 @@ pub use ironcage_catalog::{
 pub use narrow::is_no_wider;
 pub use network::{
     InvalidHostRule, InvalidNetworkLimit, InvalidNetworkMode, Network, NetworkLimit,
-    NetworkLimitName, NetworkMode, Resolve, allowed, aws, denied, host_name, network_limits,
-    requests, secret,
+    NetworkLimitName, NetworkMode, Resolve, UpstreamChoice, UpstreamRule, allowed, aws, denied,
+    host_name, network_limits, no_proxy, requests, secret, upstream,
 };
 pub use origin::Origin;
 pub use parse::parse;

@@ -166,6 +166,10 @@ pub(crate) struct CageFlags {
     /// Resolve NAME to ADDRESS without DNS (can be repeated)
     #[arg(long, value_name = "NAME=ADDRESS", help_heading = "Network")]
     resolve: Vec<String>,
+    /// Upstream proxy for connections to allowed hosts: http://HOST:PORT, env (HTTPS_PROXY and
+    /// HTTP_PROXY of your environment) or off (default: env)
+    #[arg(long, value_name = "URL|env|off", help_heading = "Network")]
+    upstream_proxy: Option<String>,
     /// Network mode: off (no network, whatever the policy allows), listed (only allowed hosts),
     /// live (also hosts that `ironcage net allow` adds later) or open (every host)
     #[arg(long, value_name = "MODE", value_parser = NamedValue::<NetworkMode>::of(&["off", "listed", "live", "open"]), hide_possible_values = true, help_heading = "Network")]
@@ -294,6 +298,7 @@ impl CageFlags {
             bundles: self.allow_bundle.clone(),
             host_ports: self.allow_host_port.clone(),
             resolve: self.resolve.clone(),
+            upstream: self.upstream_proxy.clone(),
             memory: self.memory,
             cpus: self.cpus,
             pids: self.pids,

@@ -3,22 +3,23 @@
 use super::image::SelectedImage;
 use super::{CageFlags, real};
 use crate::error::CliError;
-use crate::{change, kept_state, package_hosts, paths};
+use crate::package_tools::{self, PackageTools};
+use crate::{change, kept_state, paths};
 use ironcage_host::{HostCaps, HostFiles as _, SideChannelHost, SystemFiles};
 use ironcage_images::ImageUse;
-use ironcage_model::{Isolation, Layer, StartCode};
+use ironcage_model::{HTTP_PROXY, HTTPS_PROXY, Isolation, Layer, StartCode};
 use ironcage_plan::{
-    AskedHost, ChangePlace, GitPlace, KeptPlaces, NodeKind, Overlaid, OwnDirectories, Plan,
-    PlanError, Request, ViewOp, make,
+    ChangePlace, GitPlace, KeptPlaces, NodeKind, Overlaid, OwnDirectories, Plan, PlanError,
+    Request, ViewOp, make,
 };
 use ironcage_policy::{Policy, Resolved, SideChannels, Sources, WorkspaceMode, resolve};
 use ironcage_programs::Program;
 use ironcage_state::{StateError, Store, renew_directory};
 use ironcage_workspace::{NamedPlace, places_git_obeys};
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use zeroize::Zeroize as _;
 
@@ -31,8 +32,8 @@ pub(crate) struct PlannedCage {
     pub(crate) change: change::ChangeChoice,
     /// Upper layers over the user's own caches.
     layers: Option<PathBuf>,
-    /// Hosts that the user's package managers named.
-    asked_hosts: Vec<AskedHost>,
+    /// What the user's package managers said.
+    package_tools: PackageTools,
     /// Keeps the image from being removed while the cage runs.
     _image: Option<ImageUse>,
 }
@@ -111,8 +112,8 @@ struct PlanContext {
     place: ChangePlace,
     /// Whether another cage on the same workspace can lease files.
     leased: bool,
-    /// The parent's hosts, for a child.
-    asked_hosts: Option<Vec<AskedHost>>,
+    /// What the package managers said to the parent, for a child.
+    package_tools: Option<PackageTools>,
     /// The image that the cage runs.
     image: Option<SelectedImage>,
     /// A child ends with its command, even if its parent is sticky.
@@ -125,7 +126,7 @@ impl PlanContext {
             place: change.planned_place(),
             change,
             leased: false,
-            asked_hosts: None,
+            package_tools: None,
             image: None,
             child: false,
         }
@@ -269,7 +270,7 @@ impl CageFlags {
             change: change::ChangeChoice::None,
             place,
             leased,
-            asked_hosts: Some(parent.asked_hosts.clone()),
+            package_tools: Some(parent.package_tools.clone()),
             child: true,
             image: self.selected_image(&at.home)?,
         };
@@ -320,18 +321,20 @@ impl CageFlags {
             files = SystemFiles::default();
         }
         let other_homes = paths::other_homes(&workspace, &home, &files);
-        let asked_hosts = match context.asked_hosts {
+        let package_tools = match context.package_tools {
             Some(known) => known,
-            None => package_hosts::hosts(
+            None => package_tools::ask_all(
                 &resolved.policy.all_bundles(),
-                &package_hosts::UserDirectories {
+                &package_tools::UserDirectories {
                     home: &home,
                     workspace: &workspace,
                 },
             ),
         };
+        let PackageTools { hosts, settings } = package_tools;
         let request = Request {
-            asked_hosts,
+            asked_hosts: hosts,
+            tool_settings: settings,
             git: if resolved.policy.git_identity.value {
                 paths::git(&home, &files)
             } else {
@@ -383,7 +386,10 @@ impl CageFlags {
             home: request.home,
             plan: ironcage_supervisor::weaken(plan),
             layers: request.kept.layers,
-            asked_hosts: request.asked_hosts,
+            package_tools: PackageTools {
+                hosts: request.asked_hosts,
+                settings: request.tool_settings,
+            },
             resolved,
             change: context.change,
             _image: context.image.map(|image| image.held),
@@ -419,13 +425,31 @@ fn set_variables() -> Vec<OsString> {
 fn environment(network: &ironcage_policy::Network) -> Vec<(OsString, OsString)> {
     let mut kept = Vec::new();
     for (name, value) in std::env::vars_os() {
+        let is_proxy = (HTTPS_PROXY.iter().chain(&HTTP_PROXY)).any(|known| name == *known);
         if network.is_secret_variable(&name) {
             value.into_vec().zeroize();
+        } else if is_proxy {
+            // The egress proxy reads user and password itself.
+            let bare = without_user_info(&value);
+            value.into_vec().zeroize();
+            kept.push((name, bare));
         } else {
             kept.push((name, value));
         }
     }
     kept
+}
+
+/// The URL of a proxy without user and password.
+fn without_user_info(url: &OsStr) -> OsString {
+    let bytes = url.as_bytes();
+    let Some(at) = bytes.iter().rposition(|byte| *byte == b'@') else {
+        return url.to_owned();
+    };
+    let scheme = bytes.windows(3).position(|three| three == b"://");
+    let scheme = scheme.map_or(0, |scheme| scheme + 3).min(at);
+    let (scheme, host) = (bytes.get(..scheme), bytes.get(at + 1..));
+    OsString::from_vec([scheme.unwrap_or_default(), host.unwrap_or_default()].concat())
 }
 
 /// The first process of a container.

@@ -14,8 +14,8 @@ use ironcage_audit::{Error, Reader};
 use ironcage_catalog::{Explanation, Explanations};
 use ironcage_host::SystemFiles;
 use ironcage_model::{
-    CageId, Denial, Ending, EventKind, LimitHit, NetworkReason, NetworkVerdict,
-    PermissionRequestEnd, Printable, Reason, Resource, Traffic, find_reason,
+    CageId, Denial, Ending, EventKind, LimitHit, NetworkVerdict, PermissionRequestEnd, Printable,
+    Reason, Resource, Traffic, find_reason,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
@@ -236,10 +236,8 @@ impl CageDenials {
 
     fn add_traffic(&mut self, traffic: Traffic) {
         // Also connections that were allowed but failed.
-        let failed = matches!(
-            traffic.reason,
-            Some(Reason::Network(NetworkReason::CannotConnect { .. }))
-        );
+        let failed =
+            matches!(&traffic.reason, Some(Reason::Network(reason)) if reason.is_failure());
         if traffic.verdict == NetworkVerdict::Allowed && !failed {
             return;
         }

@@ -22,9 +22,12 @@ pub(crate) fn line(traffic: &Traffic, own: &[(String, HostRule)]) -> Option<Stri
         0 | 1 => String::new(),
         times => format!(" {times}x"),
     };
-    Some(format!(
-        "ironcage: network: {host} refused{times}; to allow: {allows}"
-    ))
+    Some(match &traffic.reason {
+        Some(Reason::Network(reason)) if reason.is_failure() => {
+            format!("ironcage: network: {host} not reached{times}: {reason}; needs {allows}")
+        }
+        _ => format!("ironcage: network: {host} refused{times}; to allow: {allows}"),
+    })
 }
 
 /// The bundle that has a host which no rule allows: those of the user's settings first, then what
@@ -128,6 +131,18 @@ mod tests {
                 .unwrap()
                 .ends_with("--allow-bundle pip")
         );
+    }
+
+    #[test]
+    fn a_host_that_is_allowed_and_not_reached_is_not_told_as_refused() {
+        let failed = Traffic {
+            verdict: NetworkVerdict::Allowed,
+            reason: Some(NetworkReason::NameNotFound.into()),
+            ..denied("a.example", 2)
+        };
+        let told = line(&failed, &[]).unwrap();
+        assert!(told.contains("a.example not reached 2x"), "{told}");
+        assert!(told.contains("--resolve a.example=ADDRESS"), "{told}");
     }
 
     #[test]

@@ -47,15 +47,19 @@ impl fmt::Display for Remedy {
 
 /// The flag or setting that would allow denied connections.
 pub(crate) fn remedy(traffic: &Traffic) -> Option<Remedy> {
-    if traffic.verdict == NetworkVerdict::Allowed || traffic.host.starts_with('(') {
-        return None;
-    }
     let reason = match &traffic.reason {
         Some(Reason::Network(reason)) => Some(reason),
         _ => None,
     };
+    if traffic.host.starts_with('(') {
+        return None;
+    }
     if let Some(other) = reason.and_then(|reason| other_than_a_rule(traffic, reason)) {
         return Some(Remedy::Other(other));
+    }
+    // What was allowed and failed needs no rule.
+    if traffic.verdict == NetworkVerdict::Allowed {
+        return None;
     }
     if let Some(rule) = &traffic.rule {
         let rule = Printable::new(rule);
@@ -120,8 +124,18 @@ fn other_than_a_rule(traffic: &Traffic, reason: &NetworkReason) -> Option<String
         NetworkReason::NameNotFound => {
             format!("a name that the host's DNS resolves, or --resolve {host}=ADDRESS")
         }
+        NetworkReason::NoResolver => "a DNS resolver of the host that answers".into(),
+        NetworkReason::UpstreamCredentials => {
+            "the proxy's user and password in HTTPS_PROXY or HTTP_PROXY on the host, or credentials in the policy's [network.upstream]".into()
+        }
+        NetworkReason::UpstreamUnreachable { .. } => {
+            "an upstream proxy that answers, or --upstream-proxy off".into()
+        }
+        NetworkReason::UpstreamRefused { .. } => {
+            format!("a proxy that allows {host}, or {host} in NO_PROXY if it is reached without one")
+        }
         NetworkReason::TlsUnknownIssuer { .. } => {
-            "SSL_CERT_FILE=FILE in your environment, with the server's certificate authority".into()
+            "SSL_CERT_FILE=FILE in your environment, or authorities = [\"FILE\"] in the policy's [network], with the server's certificate authority".into()
         }
         NetworkReason::AddressShared { name } => {
             let name = Printable::new(name);
@@ -219,6 +233,15 @@ mod tests {
         let secret = || "K".to_owned();
         for (reason, helps) in [
             (NetworkReason::NameNotFound, "--resolve a.com=ADDRESS"),
+            (NetworkReason::UpstreamCredentials, "[network.upstream]"),
+            (
+                NetworkReason::UpstreamRefused { status: 403 },
+                "a.com in NO_PROXY",
+            ),
+            (
+                NetworkReason::UpstreamUnreachable { error: "x".into() },
+                "--upstream-proxy off",
+            ),
             (
                 NetworkReason::LimitReached {
                     amount: "1M in a body".into(),

@@ -153,7 +153,7 @@ where
         if let Some(held) = &held {
             request.framing = Framing::Length(held.upstream().len() as u64);
         }
-        let head = request.written(&judge.authority);
+        let head = request.written(&judge.authority, judge.takes_urls.get());
         counts.send(head.len() as u64)?;
         writer.write_all(&head).await?;
         let body = Cell::new(0_u64);
@@ -309,6 +309,14 @@ async fn answer<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
             }
         };
         source.used(length);
+        if judge.takes_urls.get() {
+            if response.status == 407 {
+                let reason = NetworkReason::UpstreamCredentials;
+                return Ok(Outcome::Refused(Refused::new(502, reason)));
+            }
+            // The proxy's own name.
+            response.fields.retain(|(name, _)| name != "via");
+        }
         if let Err(refused) = judge.answer(&mut response.fields) {
             return Ok(Outcome::Refused(refused));
         }

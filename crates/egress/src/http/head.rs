@@ -350,12 +350,16 @@ fn check_target(method: &[u8], target: &[u8], authority: &Authority) -> Result<S
 }
 
 impl Request {
-    /// The head as it goes on.
-    pub(crate) fn written(&self, authority: &Authority) -> Vec<u8> {
+    /// The head as it goes on. `whole_url` is for a proxy, which reads there where it goes.
+    pub(crate) fn written(&self, authority: &Authority, whole_url: bool) -> Vec<u8> {
+        let target = match (whole_url, self.parts.target.as_str()) {
+            (false, target) => target.to_owned(),
+            (true, "*") => format!("http://{}", authority.written()),
+            (true, path) => format!("http://{}{path}", authority.written()),
+        };
         let mut bytes = format!(
-            "{} {} HTTP/1.{}\r\nhost: {}\r\n",
+            "{} {target} HTTP/1.{}\r\nhost: {}\r\n",
             self.parts.method,
-            self.parts.target,
             u8::from(self.eleven),
             authority.written()
         )

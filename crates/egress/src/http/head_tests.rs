@@ -25,7 +25,7 @@ fn a_plain_request_goes_on() {
     let (request, length) = read(text).unwrap().unwrap();
     assert_eq!(length, text.len() - 4);
     assert_eq!(request.framing, Framing::Empty);
-    let written = String::from_utf8(request.written(&authority())).unwrap();
+    let written = String::from_utf8(request.written(&authority(), false)).unwrap();
     assert_eq!(
         written,
         "GET /a?b=c HTTP/1.1\r\nhost: api.example.com\r\nx-own: 1\r\n\r\n"
@@ -124,7 +124,7 @@ fn only_websockets_change_the_protocol() {
     assert!(with("websocket").upgrade);
     let h2c = with("h2c");
     assert!(!h2c.upgrade);
-    let written = String::from_utf8(h2c.written(&authority())).unwrap();
+    let written = String::from_utf8(h2c.written(&authority(), false)).unwrap();
     assert!(!written.contains("h2c"), "{written}");
     let switch = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n";
     assert!(response(switch, &with("websocket")).unwrap().is_some());
@@ -176,12 +176,12 @@ proptest! {
             "POST {target} HTTP/1.1\r\nHost: api.example.com\r\n{name}: {value}\r\nContent-Length: {length}\r\n\r\n"
         );
         if let Ok(Some((request, _))) = read(&text) {
-            let written = request.written(&authority());
+            let written = request.written(&authority(), false);
             let (again, used) = super::request(&written, &authority()).unwrap().unwrap();
             prop_assert_eq!(used, written.len());
             prop_assert_eq!(&again.parts.target, &request.parts.target);
             prop_assert_eq!(again.framing, request.framing);
-            prop_assert_eq!(again.written(&authority()), written);
+            prop_assert_eq!(again.written(&authority(), false), written);
         }
     }
 }

@@ -89,6 +89,8 @@ pub(crate) struct Judge {
     pub(crate) protocol: Protocol,
     /// Where the connection leads, once it does.
     pub(crate) address: RefCell<Option<String>>,
+    /// Whether an upstream proxy takes the requests, with whole URLs.
+    pub(crate) takes_urls: Cell<bool>,
     /// How long a message takes to the server and back.
     pub(crate) round_trip: Cell<Duration>,
     pub(crate) recorder: Rc<dyn Recorder>,

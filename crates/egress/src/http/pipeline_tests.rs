@@ -97,6 +97,7 @@ fn judge(signed: bool, reader: Option<&Rc<Reader>>) -> (Judge, Rc<Notes>) {
         rule: "a.com".into(),
         protocol: Protocol::Https,
         address: RefCell::default(),
+        takes_urls: std::cell::Cell::default(),
         round_trip: Cell::default(),
         recorder: Rc::clone(&notes) as Rc<dyn Recorder>,
     };

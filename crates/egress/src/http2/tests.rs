@@ -43,6 +43,7 @@ pub(super) fn judge() -> Judge {
         rule: "a.com".into(),
         protocol: Protocol::Https,
         address: RefCell::default(),
+        takes_urls: std::cell::Cell::default(),
         round_trip: Cell::default(),
         recorder: Rc::new(Silent),
     }

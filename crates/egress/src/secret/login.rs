@@ -5,12 +5,14 @@ use super::store::{Origin, Secret};
 use super::token_file::Tokens;
 use super::token_refresher::{self, Ask, MARGIN};
 use crate::http::RequestParts;
+use crate::upstream::Upstream;
 use ironcage_model::{HostRule, HttpRule, RequestPath};
 use ironcage_plan::{Network, PlannedLogin};
 use ironcage_sys::rustix::net::{SendFlags, send};
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::time::sleep;
 
@@ -52,9 +54,9 @@ impl Login {
     /// access token first.
     pub(super) fn start(
         planned: &PlannedLogin,
-        network: &Network,
+        outside: (&Network, &Rc<Upstream>),
     ) -> Result<(Login, Vec<Secret>), LoginError> {
-        let (refresher, tokens) = token_refresher::start(planned, network)?;
+        let (refresher, tokens) = token_refresher::start(planned, outside)?;
         let hosts = planned.rule.hosts.clone();
         let secret = |placeholder: &str, value: &str, places| {
             let name = format!("login of {}", planned.rule.name);

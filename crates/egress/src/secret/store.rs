@@ -4,6 +4,7 @@ use super::error::SecretError;
 use super::login::Login;
 use super::redact::InjectedValues;
 use crate::order::SecretUses;
+use crate::upstream::Upstream;
 use ironcage_files::Links;
 use ironcage_model::{
     AwsRule, HostName, HostRule, Reason, SecretPlace, SecretSource, StartCode, in_full,
@@ -184,10 +185,15 @@ impl SecretStore {
     ///
     /// # Errors
     /// Where there is no login, or no refresher to be had.
-    pub(crate) fn start_logins(&mut self, network: &Network) -> Result<(), Reason> {
+    pub(crate) fn start_logins(
+        &mut self,
+        network: &Network,
+        upstream: &Rc<Upstream>,
+    ) -> Result<(), Reason> {
         for item in &network.logins {
             let planned = &item.what;
-            let (login, secrets) = Login::start(planned, network).map_err(|why| Reason::Start {
+            let started = Login::start(planned, (network, upstream));
+            let (login, secrets) = started.map_err(|why| Reason::Start {
                 code: StartCode::LoginMissing,
                 text: format!("the login of {}: {why}", planned.rule.name),
             })?;
@@ -248,7 +254,8 @@ impl SecretStore {
     }
 }
 
-fn read(from: &SecretSource) -> Result<Zeroizing<Vec<u8>>, SecretError> {
+/// Reads a secret from where it comes.
+pub(crate) fn read(from: &SecretSource) -> Result<Zeroizing<Vec<u8>>, SecretError> {
     Ok(Zeroizing::new(match from {
         SecretSource::Env(name) => std::env::var_os(name)
             .ok_or_else(|| SecretError::NoVariable(name.clone()))?

@@ -5,11 +5,13 @@
 //! that the cage says.
 
 use crate::confine;
+use crate::decide::Target;
 use crate::http::chunk_size;
 use crate::resolve::Resolver;
 use crate::secret::error::LoginError;
 use crate::secret::token_file::{Renewed, TokenFile, Tokens};
 use crate::tls;
+use crate::upstream::{TunnelEnd, Upstream};
 use ironcage_model::{Printable, TokenServer, in_full};
 use ironcage_plan::{Network, PlannedLogin};
 use ironcage_sys::clone::{Forked, Namespaces, exit_now, fork};
@@ -23,6 +25,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -62,7 +65,7 @@ pub(super) struct RefresherReply {
 /// Where there is no login, or no process to keep it. Never with a part of it.
 pub(super) fn start(
     login: &PlannedLogin,
-    network: &Network,
+    outside: (&Network, &Rc<Upstream>),
 ) -> Result<(OwnedFd, Tokens), LoginError> {
     let failed = |error: io::Error| not_started(&error);
     let (ours, theirs) = socketpair(
@@ -76,7 +79,7 @@ pub(super) fn start(
     match fork(Namespaces::NONE, None).map_err(failed)? {
         Forked::Child => {
             drop(ours);
-            let ran = catch_unwind(AssertUnwindSafe(|| run(login, network, parent, &theirs)));
+            let ran = catch_unwind(AssertUnwindSafe(|| run(login, outside, parent, &theirs)));
             exit_now(i32::from(ran.is_err()))
         }
         Forked::Parent { .. } => {
@@ -114,8 +117,8 @@ fn say(socket: &OwnedFd, answer: &RefresherReply) -> io::Result<()> {
 }
 
 /// The refresher itself, to the proxy's end.
-fn run(login: &PlannedLogin, network: &Network, parent: i32, socket: &OwnedFd) {
-    let mut prepared = TokenRefresher::prepare(login, network, parent, socket);
+fn run(login: &PlannedLogin, outside: (&Network, &Rc<Upstream>), parent: i32, socket: &OwnedFd) {
+    let mut prepared = TokenRefresher::prepare(login, outside, parent, socket);
     let first = match &mut prepared {
         Ok(refresher) => refresher
             .file
@@ -148,6 +151,7 @@ struct TokenRefresher {
     server: TokenServer,
     client: String,
     resolver: Resolver,
+    upstream: Rc<Upstream>,
     tls: Arc<rustls::ClientConfig>,
     runtime: tokio::runtime::Runtime,
     /// What was given last.
@@ -159,7 +163,7 @@ struct TokenRefresher {
 impl TokenRefresher {
     fn prepare(
         login: &PlannedLogin,
-        network: &Network,
+        (network, upstream): (&Network, &Rc<Upstream>),
         parent: i32,
         socket: &OwnedFd,
     ) -> Result<TokenRefresher, LoginError> {
@@ -176,6 +180,7 @@ impl TokenRefresher {
             server: login.rule.token_server.clone(),
             client: login.rule.client.clone(),
             resolver: Resolver::from_host(network),
+            upstream: Rc::clone(upstream),
             tls: tls::client(&network.authorities).map_err(wrong)?,
             runtime: tokio::runtime::Builder::new_current_thread()
                 .enable_io()
@@ -186,7 +191,9 @@ impl TokenRefresher {
             unstored: None,
             file,
         };
-        confine::confine_token_refresher(refresher.file.directory(), refresher.server.port)
+        let mut ports = refresher.upstream.ports();
+        ports.push(refresher.server.port);
+        confine::confine_token_refresher(refresher.file.directory(), &ports)
             .map_err(|error| not_started(&error))?;
         Ok(refresher)
     }
@@ -270,8 +277,15 @@ impl TokenRefresher {
         Renewed::read(&body).ok_or(LoginError::ServerNoToken { server })
     }
 
-    async fn post(&self, body: &str) -> io::Result<(u16, Zeroizing<Vec<u8>>)> {
-        let TokenServer { name, port, path } = &self.server;
+    async fn connect(&self) -> io::Result<TcpStream> {
+        let TokenServer { name, port, .. } = &self.server;
+        let target = Target::Name(name.clone());
+        let upstream = self.upstream.server(&target, *port, false);
+        if let Some(upstream) = upstream.filter(|_| self.resolver.fixed(name).is_none()) {
+            let end = TunnelEnd::Name(name);
+            let tunnel = upstream.tunnel(&self.resolver, end, *port).await;
+            return tunnel.map_err(|reason| io::Error::other(reason.to_string()));
+        }
         let addresses = self.resolver.addresses(name).await;
         let addresses = addresses.map_err(|_| io::Error::other("it has no address"))?;
         let mut connected = Err(io::ErrorKind::NotFound.into());
@@ -281,7 +295,12 @@ impl TokenRefresher {
                 break;
             }
         }
-        let mut stream = tls::prove(&self.tls, name, connected?).await?;
+        connected
+    }
+
+    async fn post(&self, body: &str) -> io::Result<(u16, Zeroizing<Vec<u8>>)> {
+        let TokenServer { name, port, path } = &self.server;
+        let mut stream = tls::prove(&self.tls, name, self.connect().await?).await?;
         let host = match port {
             443 => name.to_string(),
             port => format!("{name}:{port}"),

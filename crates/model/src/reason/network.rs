@@ -74,6 +74,26 @@ reasons! {
         "network-cannot-connect"
         "cannot connect: {error}"
         => "Check that the server is up and reachable from the host.";
+    /// The upstream proxy of the host's network does not answer, or its answer is not HTTP.
+    UpstreamUnreachable { error: String }
+        "network-upstream-unreachable"
+        "cannot connect to the upstream proxy: {error}"
+        => "Check the proxy in `HTTPS_PROXY` or `[network.upstream]`; `--upstream-proxy off` connects without it.";
+    /// The upstream proxy needs other credentials than it got (407).
+    UpstreamCredentials
+        "network-upstream-credentials"
+        "the upstream proxy needs other credentials (407)"
+        => "Put user and password into `HTTPS_PROXY` on the host, or set `credentials` under `[network.upstream]`.";
+    /// The upstream proxy did not connect to the destination.
+    UpstreamRefused { status: u64 }
+        "network-upstream-refused"
+        "the upstream proxy answered {status}"
+        => "Ask who runs the proxy, or list the host in `NO_PROXY` if it is reached without it.";
+    /// A connection to the upstream proxy itself, which would go round the rules.
+    UpstreamItself
+        "network-upstream-itself"
+        "this is the upstream proxy, which the egress proxy alone uses"
+        => "Connect to the destination itself; the egress proxy uses the upstream proxy where it has to.";
     /// The lease that allowed it has no uses left.
     LeaseUsedUp
         "network-lease-used-up"
@@ -174,7 +194,7 @@ reasons! {
     TlsUnknownIssuer { error: String }
         "tls-unknown-issuer"
         "cannot trust the server's TLS: {error}"
-        => "Set `SSL_CERT_FILE` in the environment of `ironcage run` to a file with the server's authority.";
+        => "Set `SSL_CERT_FILE` in the environment of `ironcage run`, or `authorities` under `[network]`, to a file with the server's authority.";
     /// The TLS connection to the server failed.
     TlsServerFailed { error: String }
         "tls-server-failed"
@@ -404,4 +424,20 @@ reasons! {
         "network-not-a-listener"
         "expected a socket that listens on the host's loopback"
         => "Use `ironcage net publish`.";
+}
+
+impl NetworkReason {
+    /// Whether the destination is allowed and was not reached: programs get 502 for it, and 403
+    /// for everything else that does not go through.
+    pub fn is_failure(&self) -> bool {
+        matches!(
+            self,
+            NetworkReason::NameNotFound
+                | NetworkReason::NoResolver
+                | NetworkReason::CannotConnect { .. }
+                | NetworkReason::UpstreamUnreachable { .. }
+                | NetworkReason::UpstreamCredentials
+                | NetworkReason::UpstreamRefused { .. }
+        )
+    }
 }

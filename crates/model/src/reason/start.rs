@@ -33,6 +33,10 @@ codes! {
     NoAuthorities
         "start-no-authorities"
         => "Install ca-certificates, or set `SSL_CERT_FILE`.";
+    /// The upstream proxy of the caller's environment or the policy cannot be used.
+    UpstreamProxy
+        "start-upstream-proxy"
+        => "Set `HTTPS_PROXY` to `http://HOST:PORT`, or connect directly: `--upstream-proxy off`.";
     /// A path of the policy does not exist.
     PathMissing
         "start-path-missing"

@@ -250,6 +250,7 @@ mod tests {
             aws: None,
             logins: Vec::new(),
             authorities: Vec::new(),
+            extra_authorities: Vec::new(),
             host_ports: Vec::new(),
             resolve: Vec::new(),
             live: false,
@@ -258,6 +259,7 @@ mod tests {
             sockets: Vec::new(),
             publish: Vec::new(),
             limits: ironcage_model::NetworkLimits::default(),
+            upstream: None,
             proxy_filter: Vec::new(),
         }
     }

@@ -148,6 +148,7 @@ pub(crate) fn host(privilege: Privilege) -> HostCaps {
 pub(crate) fn request() -> Request {
     Request {
         asked_hosts: Vec::new(),
+        tool_settings: Vec::new(),
         sticky: false,
         observed: false,
         leased_beside: false,

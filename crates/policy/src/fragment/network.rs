@@ -1,10 +1,12 @@
 //! The network section of a policy file: checked, with the position of every value.
 
 use super::Check;
-use crate::file::{AwsSection, LoginSection, NetworkLimitsSection, NetworkSection, SecretSection};
+use crate::file::{
+    AwsSection, LoginSection, NetworkLimitsSection, NetworkSection, SecretSection, UpstreamSection,
+};
 use crate::network::{
     self, InvalidHostRule, NetworkFragment, NetworkLimit, NetworkLimitName, NetworkMode,
-    requests_to,
+    UpstreamChoice, UpstreamRule, requests_to,
 };
 use crate::{Diagnostic, Sourced, bundles, logins};
 use ironcage_model::{AwsRule, HostRule, InvalidPublish, LoginRule, SecretRule, SecretSource};
@@ -83,7 +85,52 @@ impl Check<'_> {
                 })
             })?,
             limits: self.network_limits(&section.limits)?,
+            upstream: self.upstream(section.upstream.as_ref())?,
+            authorities: self.each(&section.authorities, Self::path)?,
         })
+    }
+
+    fn upstream(
+        &self,
+        section: Option<&UpstreamSection>,
+    ) -> Result<Option<Sourced<UpstreamRule>>, Diagnostic> {
+        let Some(said) = section else {
+            return Ok(None);
+        };
+        let first = (said.proxy.as_ref())
+            .or(said.credentials.as_ref())
+            .or(said.no_proxy.first());
+        let Some(first) = first else {
+            return Ok(None);
+        };
+        let read = |text: &Spanned<String>| {
+            network::upstream(text.get_ref()).map_err(|error| self.not_understood(text, error))
+        };
+        let proxy = said.proxy.as_ref().map(read).transpose()?;
+        if let (Some(from), false) = (
+            &said.credentials,
+            matches!(proxy, Some(UpstreamChoice::Server(_))),
+        ) {
+            return Err(self
+                .wrong(from, "the credentials have no proxy", "these")
+                .remedy("add proxy = \"http://HOST:PORT\""));
+        }
+        let rule = UpstreamRule {
+            proxy: proxy.unwrap_or(UpstreamChoice::Env),
+            credentials: (said.credentials.as_ref())
+                .map(|from| {
+                    let read = network::secret_source(from.get_ref());
+                    read.map_err(|error| self.not_understood(from, error))
+                })
+                .transpose()?,
+            no_proxy: (said.no_proxy.iter())
+                .map(|host| {
+                    let read = network::no_proxy(host.get_ref());
+                    read.map_err(|error| self.not_understood(host, error))
+                })
+                .collect::<Result<_, _>>()?,
+        };
+        Ok(Some(self.sourced(rule, first.span())))
     }
 
     fn network_limits(

@@ -4,6 +4,7 @@
 //! out as a whole. The system directories in the view are checked like all others.
 
 use super::deny::{Denies, Deny, Left, left, remedy};
+use super::parent_proxy::ImportedProxy;
 use super::paths::{self, Spot};
 use super::settings::{Rule, Rules};
 use super::{Finding, Kind, Place, search};
@@ -32,6 +33,7 @@ pub(super) struct Draft {
     /// Hosts that can be reached, and those that cannot, as rules and with their settings.
     pub(super) allow_hosts: Vec<Rule>,
     pub(super) deny_hosts: Vec<Rule>,
+    pub(super) upstream: Option<ImportedProxy>,
 }
 
 /// A path in a list, and the setting that it came from.
@@ -74,6 +76,7 @@ pub(super) fn judge(rules: &Rules, place: &Place, findings: &mut Vec<Finding>) -
             no_identity: false,
             allow_hosts: rules.allow_hosts.clone(),
             deny_hosts: rules.deny_hosts.clone(),
+            upstream: rules.upstream.clone(),
         },
         allow_read: Vec::new(),
         allow_write: Vec::new(),

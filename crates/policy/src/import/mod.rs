@@ -7,6 +7,7 @@
 mod codex;
 mod deny;
 mod judge;
+mod parent_proxy;
 mod paths;
 mod search;
 mod settings;

@@ -3,6 +3,7 @@
 //! Keys are those of `@anthropic-ai/sandbox-runtime` up to 0.0.80, and of the `sandbox` section of Claude Code. `paths`
 //! resolves their paths on this host.
 
+use super::parent_proxy::{self, ImportedProxy};
 use super::{Finding, ImportError, Kind, Place};
 use crate::fragment::is_env_name;
 use crate::network;
@@ -26,6 +27,7 @@ pub(super) struct Rules {
     pub(super) allow_hosts: Vec<Rule>,
     /// Hosts, and networks of addresses, that cannot, whatever is allowed.
     pub(super) deny_hosts: Vec<Rule>,
+    pub(super) upstream: Option<ImportedProxy>,
 }
 
 /// One entry of a list.
@@ -129,7 +131,6 @@ const NETWORK: &[(&str, Kind, &str)] = &[
     ("httpProxyPort", Kind::NoEqual, NO_PROXY),
     ("socksProxyPort", Kind::NoEqual, NO_PROXY),
     ("mitmProxy", Kind::NoEqual, NO_PROXY),
-    ("parentProxy", Kind::NoEqual, NO_PROXY),
     (
         "filterRequest",
         Kind::NoEqual,
@@ -329,12 +330,23 @@ impl Reader<'_> {
             match key.as_str() {
                 "allowedDomains" => self.allowed_hosts(&full, value)?,
                 "deniedDomains" | "deniedResolvedAddresses" => self.denied_hosts(&full, value)?,
+                "parentProxy" => self.parent_proxy(&full, value)?,
                 _ => match NETWORK.iter().find(|(known, ..)| known == key) {
                     Some((_, kind, note)) => self.each(*kind, &full, value, note),
                     None => self.unknown(&full, value),
                 },
             }
         }
+        Ok(())
+    }
+
+    fn parent_proxy(&mut self, key: &str, value: &Value) -> Result<(), ImportError> {
+        let read = parent_proxy::read(value);
+        let (proxy, notes) = read.ok_or_else(|| self.shape(key, parent_proxy::SHAPE))?;
+        for (kind, part, note) in notes {
+            self.tell(kind, &format!("{key}{part}"), None, &note);
+        }
+        self.rules.upstream = proxy;
         Ok(())
     }
 

@@ -336,6 +336,26 @@ fn hosts_are_reached_as_before_on_the_ports_of_the_web() {
 }
 
 #[test]
+fn a_parent_proxy_is_the_upstream_proxy_without_its_password() {
+    let scene = Scene::new();
+    let settings =
+        |proxy: serde_json::Value| json!({ "filesystem": {}, "network": { "parentProxy": proxy } });
+    let given = json!({ "https": "http://ann:hidden@proxy.example:3128", "noProxy": "localhost, .corp.example" });
+    let imported = scene.import(&settings(given)).unwrap();
+    told(&imported, Kind::Kept, "parentProxy");
+    assert!(!imported.policy.contains("hidden"), "{}", imported.policy);
+    let policy = scene.resolve(&imported).network;
+    let rule = policy.upstream.unwrap().value;
+    let server = "proxy.example:3128".parse().unwrap();
+    assert_eq!(rule.proxy, crate::UpstreamChoice::Server(server));
+    assert_eq!(rule.no_proxy.len(), 2);
+    let socks = json!({ "https": "socks5://ann:hidden@proxy.example:1080" });
+    let imported = scene.import(&settings(socks)).unwrap();
+    told(&imported, Kind::NoEqual, "parentProxy");
+    assert!(scene.import(&settings(json!("x"))).is_err());
+}
+
+#[test]
 fn settings_of_claude_code_hold_the_same_below_sandbox() {
     let mut scene = Scene::new();
     scene.as_of_now = true;

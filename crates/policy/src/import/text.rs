@@ -46,6 +46,17 @@ pub(super) fn render(draft: &Draft, place: &Place) -> Result<String, ImportError
         hosts(&mut text, "allow", &draft.allow_hosts);
         hosts(&mut text, "deny", &draft.deny_hosts);
     }
+    if let Some(proxy) = &draft.upstream {
+        let _ = writeln!(
+            text,
+            "\n[network.upstream]\n# network.parentProxy\nproxy = \"http://{}\"",
+            proxy.server
+        );
+        let direct: Vec<String> = proxy.no_proxy.iter().map(|host| quoted(host)).collect();
+        if !direct.is_empty() {
+            let _ = writeln!(text, "no-proxy = [{}]", direct.join(", "));
+        }
+    }
     if draft.no_identity {
         text.push_str(
             "\n[process]\n# filesystem.denyRead covers git's own settings.\ngit-identity = false\n",

@@ -6,6 +6,7 @@ mod limits;
 mod request;
 mod rule;
 mod secret;
+mod upstream;
 
 pub use limits::{InvalidNetworkLimit, NetworkLimit, NetworkLimitName, network_limits};
 pub use request::requests;
@@ -16,6 +17,8 @@ pub(crate) use secret::{
     aws_credentials, aws_source, model_host, proved_host, secret_host, secret_name, secret_place,
     secret_source,
 };
+
+pub use upstream::{UpstreamChoice, UpstreamRule, no_proxy, upstream};
 
 pub(crate) use limits::is_no_wider as limits_within;
 
@@ -122,6 +125,8 @@ pub(crate) struct NetworkFragment {
     pub(crate) sockets: Vec<Sourced<PathBuf>>,
     pub(crate) publish: Vec<Sourced<Publish>>,
     pub(crate) limits: Vec<Sourced<NetworkLimit>>,
+    pub(crate) upstream: Option<Sourced<UpstreamRule>>,
+    pub(crate) authorities: Vec<Sourced<PathBuf>>,
 }
 
 /// The network that a policy gives, fully merged.
@@ -159,6 +164,10 @@ pub struct Network {
     pub publish: Vec<Sourced<Publish>>,
     /// Bounds on what goes out.
     pub limits: Vec<Sourced<NetworkLimit>>,
+    /// The proxy through which connections go out; `null` for that of the caller's environment.
+    pub upstream: Option<Sourced<UpstreamRule>>,
+    /// Files of certificate authorities that are trusted besides the system's.
+    pub authorities: Vec<Sourced<PathBuf>>,
 }
 
 impl Network {
@@ -184,6 +193,8 @@ impl Network {
             sockets: fragment.sockets,
             publish: fragment.publish,
             limits: fragment.limits,
+            upstream: fragment.upstream,
+            authorities: fragment.authorities,
         })
     }
 
@@ -197,6 +208,9 @@ impl Network {
         let mut secrets = self.secrets.iter().map(|secret| &secret.value.from);
         secrets.any(|from| matches!(from, SecretSource::Env(own) if name == own.as_str()))
             || self.aws.is_some() && AwsRule::VARIABLES.iter().any(|known| name == *known)
+            || (self.upstream.iter()).any(|rule| {
+                matches!(&rule.value.credentials, Some(SecretSource::Env(own)) if name == own.as_str())
+            })
     }
 
     /// Whether anything can be reached at all.
@@ -259,6 +273,10 @@ impl Network {
         });
         self.resolve.extend(fragment.resolve);
         limits::apply(&mut self.limits, fragment.limits);
+        if fragment.upstream.is_some() {
+            self.upstream = fragment.upstream;
+        }
+        append(&mut self.authorities, fragment.authorities);
     }
 
     /// Whether it opens nothing that `other` does not.
@@ -300,6 +318,16 @@ impl Network {
             && self.resolve.len() == other.resolve.len()
             && (self.resolve.iter().zip(&other.resolve)).all(|(a, b)| a.value == b.value)
             && limits::is_no_wider(&self.limits, &other.limits)
+            && self.leaves_as(other)
+    }
+
+    /// Whether connections go out the same way, to servers that are known by the same authorities.
+    pub(crate) fn leaves_as(&self, other: &Network) -> bool {
+        let value =
+            |rule: &Option<Sourced<UpstreamRule>>| rule.as_ref().map(|rule| rule.value.clone());
+        value(&self.upstream) == value(&other.upstream)
+            && self.authorities.len() == other.authorities.len()
+            && (self.authorities.iter().zip(&other.authorities)).all(|(a, b)| a.value == b.value)
     }
 }
 
@@ -449,6 +477,19 @@ pub(crate) fn narrow(base: &Network, fragment: &mut NetworkFragment, dropped: &m
         Publish::to_string,
     );
     limits::narrow(&base.limits, &mut fragment.limits, dropped);
+    // Who carries the connections, and by whom servers are known, is the user's word.
+    dropped.keep_if(
+        "network.upstream",
+        &mut fragment.upstream,
+        |rule| (base.upstream.as_ref()).is_some_and(|known| known.value == *rule),
+        UpstreamRule::in_words,
+    );
+    dropped.keep(
+        "network.authorities",
+        &mut fragment.authorities,
+        &base.authorities,
+        |path| ironcage_model::Printable::new(path).to_string(),
+    );
     // Where a name leads is the user's word, never the workspace's.
     for rule in std::mem::take(&mut fragment.resolve) {
         if base.resolve.iter().all(|known| known.value != rule.value) {

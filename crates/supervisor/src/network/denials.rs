@@ -4,7 +4,7 @@
 //! kept: the agent chooses the names.
 
 use crate::supervise::Supervision;
-use ironcage_model::{NetworkVerdict, Protocol, Traffic};
+use ironcage_model::{NetworkReason, NetworkVerdict, Protocol, Reason, Traffic};
 use ironcage_terminal::prompt::between_lines;
 use std::time::{Duration, Instant};
 
@@ -37,7 +37,7 @@ struct Denied {
 impl NetworkDenials {
     /// Counts what goes on record.
     pub(crate) fn note(&mut self, traffic: &Traffic, now: Instant) {
-        if traffic.verdict != NetworkVerdict::Denied || is_reverse(traffic) {
+        if !concerns_a_person(traffic) || is_reverse(traffic) {
             return;
         }
         let same = |denied: &&mut Denied| {
@@ -92,6 +92,19 @@ impl NetworkDenials {
         let denied = self.denied.into_iter();
         (denied.map(|denied| denied.traffic).collect(), self.more)
     }
+}
+
+/// Whether a person has to do something about it: it was denied, or the host's own DNS or proxy
+/// stands in its way. A server that does not answer is the program's to tell.
+fn concerns_a_person(traffic: &Traffic) -> bool {
+    let reason = match &traffic.reason {
+        Some(Reason::Network(reason)) => Some(reason),
+        _ => None,
+    };
+    traffic.verdict == NetworkVerdict::Denied
+        || reason.is_some_and(|reason| {
+            reason.is_failure() && !matches!(reason, NetworkReason::CannotConnect { .. })
+        })
 }
 
 /// Whether it is the name of an address that was asked for, which programs do for their own logs.

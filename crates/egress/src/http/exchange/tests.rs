@@ -52,6 +52,7 @@ pub(super) fn judge(paths: Option<&[(&str, &str)]>) -> (Judge, Rc<Notes>) {
         reader: None,
         protocol: Protocol::Http,
         address: RefCell::default(),
+        takes_urls: std::cell::Cell::default(),
         round_trip: Cell::default(),
         recorder: Rc::clone(&notes) as Rc<dyn Recorder>,
     };
