@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 19] = [
+const TARGETS: [(&str, Target); 21] = [
     ("dns-question", ironcage_egress::fuzz::dns_question),
     ("dns-answer", ironcage_egress::fuzz::dns_answer),
     ("tls-hello", ironcage_egress::fuzz::tls_hello),
@@ -30,6 +30,8 @@ const TARGETS: [(&str, Target); 19] = [
     ("channel-type", channel_type),
     ("image-documents", ironcage_images::fuzz::documents),
     ("image-layer", image_layer),
+    ("agent-request", ironcage_signing::fuzz::agent_request),
+    ("agent-answer", ironcage_signing::fuzz::agent_answer),
 ];
 
 /// Names, rules over hosts, requests and secrets: what is read once is read the same again.

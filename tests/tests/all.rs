@@ -37,6 +37,7 @@ mod images;
 mod import_srt;
 mod in_memory;
 mod intents;
+mod key_agents;
 mod large_tree;
 mod learning;
 mod leases;

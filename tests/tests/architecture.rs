@@ -17,7 +17,7 @@ const ORDER: &[&[&str]] = &[
     &["images"],
     &["plan"],
     &["lease"],
-    &["intent"],
+    &["intent", "signing"],
     &["reader"],
     &["layers", "workspace", "egress"],
     &["learn", "report"],
@@ -31,7 +31,9 @@ const ORDER: &[&[&str]] = &[
 ];
 
 /// Rooms that compute and must stay free of system calls.
-const PURE: &[&str] = &["model", "catalog", "policy", "plan", "lease", "report"];
+const PURE: &[&str] = &[
+    "model", "catalog", "policy", "plan", "lease", "report", "signing",
+];
 
 /// Rooms that may hold unsafe code.
 const UNSAFE: &[&str] = &["sys", "microvm"];

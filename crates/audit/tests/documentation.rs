@@ -6,9 +6,9 @@
 use ironcage_audit::{Log, Verdict, head_path, log_path, verify};
 use ironcage_model::{
     Approver, CageId, Denial, Ending, Enforcement, Event, EventKind, IntentRecord, Isolation,
-    Layer, LayerReport, Lease, LeaseEnd, LeaseEndCause, LeaseOrigin, LeaseReason, LeftOut,
-    LimitHit, LimitKind, NetworkReason, NetworkVerdict, PermissionRequest, PermissionRequestEnd,
-    Protocol, Resource, Right, Scope, SupervisorReason, Term, Traffic, Trust,
+    KeyAgent, KeyPurpose, KeyUse, Layer, LayerReport, Lease, LeaseEnd, LeaseEndCause, LeaseOrigin,
+    LeaseReason, LeftOut, LimitHit, LimitKind, NetworkReason, NetworkVerdict, PermissionRequest,
+    PermissionRequestEnd, Protocol, Resource, Right, Scope, SupervisorReason, Term, Traffic, Trust,
 };
 use std::path::{Path, PathBuf};
 
@@ -92,6 +92,16 @@ fn events(cage: &CageId) -> Vec<Event> {
             value: "4096".into(),
             ended: false,
             used: None,
+        }),
+        EventKind::KeyUse(KeyUse {
+            agent: KeyAgent::Ssh,
+            key: Some("~/.ssh/id_ed25519.pub".into()),
+            purpose: Some(KeyPurpose::Login {
+                host: "github.com".into(),
+                user: "git".into(),
+            }),
+            verdict: NetworkVerdict::Allowed,
+            reason: None,
         }),
         EventKind::Planted {
             paths: vec!["/home/user/project/.envrc".into()],

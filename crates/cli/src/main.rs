@@ -18,6 +18,7 @@ mod confirm;
 mod docker_flags;
 mod hidden_files;
 mod kept_state;
+mod key_agents;
 mod output;
 mod package_tools;
 mod paths;

@@ -35,6 +35,6 @@ pub use message::{
 pub use network::{NetworkRequest, NetworkRules, listen_on_loopback};
 pub use peer::{Examination, PeerDenial, examine};
 pub use place::{
-    Dialled, Entry, InvalidName, Listener, NameClaim, PlaceError, RuntimeDir, check_name,
+    CageFile, Dialled, Entry, InvalidName, Listener, NameClaim, PlaceError, RuntimeDir, check_name,
 };
 pub use typed::{Mismatch, Schema, SchemaError};

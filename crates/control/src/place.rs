@@ -10,7 +10,7 @@ use ironcage_sys::process::{own_pid, started_as};
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ironcage_sys::rustix::fs::{
     AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RawDir, Timespec as FileTime, Timestamps,
-    UTIME_NOW, chmodat, flock, fstat, mkdirat, open, openat, readlinkat, statat, symlinkat,
+    UTIME_NOW, chmodat, fchmod, flock, fstat, mkdirat, open, openat, readlinkat, statat, symlinkat,
     unlinkat, utimensat,
 };
 use ironcage_sys::rustix::io::Errno;
@@ -20,7 +20,7 @@ use ironcage_sys::rustix::net::{
 };
 use ironcage_sys::rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 use std::cell::Cell;
-use std::io;
+use std::io::{self, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -144,6 +144,21 @@ pub struct Listener {
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+/// A file that a cage's view shows.
+#[derive(Debug)]
+pub struct CageFile {
+    directory: OwnedFd,
+    name: String,
+}
+
+impl CageFile {
+    /// Takes its name away: who sees it in another place still reads it.
+    pub fn hide(&self) {
+        // What is gone already needs no removing.
+        let _ = unlinkat(&self.directory, self.name.as_str(), AtFlags::empty());
     }
 }
 
@@ -301,6 +316,31 @@ impl RuntimeDir {
         opened.map_err(failed)?;
         listen(&listener.socket, BACKLOG).map_err(failed)?;
         Ok((listener, at))
+    }
+
+    /// Writes a file that a cage's view shows.
+    pub fn write_for_cage(
+        &self,
+        id: &CageId,
+        index: usize,
+        content: &[u8],
+    ) -> Result<(CageFile, PathBuf), PlaceError> {
+        let (path, directory) = self.make(SOCKETS)?;
+        let name = format!("{id}.{}.{index}", getpid().as_raw_nonzero());
+        let at = path.join(&name);
+        let failed = |source: io::Error| PlaceError::Listen {
+            path: path.clone(),
+            source,
+        };
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+        // For the agent's id inside, which may be another; outside the directory keeps others off.
+        let mode = Mode::from_raw_mode(0o644);
+        let file = openat(&directory, name.as_str(), flags, mode);
+        let mut file = std::fs::File::from(file.map_err(|error| failed(error.into()))?);
+        let made = CageFile { directory, name };
+        fchmod(&file, mode).map_err(|error| failed(error.into()))?;
+        file.write_all(content).map_err(failed)?;
+        Ok((made, at))
     }
 
     /// Every socket that is there, of living supervisors and dead ones.

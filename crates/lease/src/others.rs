@@ -51,6 +51,7 @@ fn check_scope(wanted: &Resource, asked: &RequestedLease<'_>) -> Result<(), NotG
             }
             .into())
         }
+        (Resource::Key { .. }, _) => Err(LeaseReason::KeyNotLeased.into()),
         _ => Ok(()),
     }
 }
@@ -133,7 +134,8 @@ fn by_base(plan: &Plan, wanted: &Resource) -> Result<(), NotGranted> {
         Resource::Path { .. }
         | Resource::Port { .. }
         | Resource::Syscalls { .. }
-        | Resource::Capability { .. } => Ok(()),
+        | Resource::Capability { .. }
+        | Resource::Key { .. } => Ok(()),
     }
 }
 

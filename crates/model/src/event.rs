@@ -1,9 +1,9 @@
 //! Events: what a cage leaves in the record.
 
 use crate::{
-    CageId, Ending, Holder, IntentRecord, Isolation, LayerReport, Lease, LeaseEnd, LeaseOrigin,
-    LimitHit, LiveRule, NetworkLimits, PermissionRequest, PermissionRequestEnd, Publish, Reason,
-    RecordedCause, Resource, RuleChange, Taint, Trust,
+    CageId, Ending, Holder, IntentRecord, Isolation, KeyUse, LayerReport, Lease, LeaseEnd,
+    LeaseOrigin, LimitHit, LiveRule, NetworkLimits, PermissionRequest, PermissionRequestEnd,
+    Publish, Reason, RecordedCause, Resource, RuleChange, Taint, Trust,
 };
 use serde::{Deserialize, Serialize};
 
@@ -370,6 +370,8 @@ pub enum EventKind {
         #[serde(flatten)]
         reason: Reason,
     },
+    /// A key outside the cage was used, or a use was denied. Written before anything is signed.
+    KeyUse(KeyUse),
     /// A limit was reached.
     Limit(LimitHit),
     /// Files appeared that the host would execute or trust, and that were not there to be

@@ -1,6 +1,6 @@
 //! Leases: permissions beyond a cage's base, given for a while and taken back.
 
-use crate::{HostRule, HttpRule, LimitKind, Printable, Publish, bytes_as_written};
+use crate::{HostRule, HttpRule, KeyPurpose, LimitKind, Printable, Publish, bytes_as_written};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
@@ -212,6 +212,14 @@ pub enum Resource {
         /// Its name.
         name: String,
     },
+    /// One signature by a key that stays outside. It is asked for and never leased.
+    Key {
+        /// The key, as the policy names it.
+        key: String,
+        /// What is signed.
+        #[serde(flatten)]
+        purpose: KeyPurpose,
+    },
 }
 
 impl Resource {
@@ -227,6 +235,7 @@ impl Resource {
             Resource::Limit { .. } => "limit",
             Resource::Syscalls { .. } => "system calls",
             Resource::Capability { .. } => "capability",
+            Resource::Key { .. } => "key",
         }
     }
 
@@ -237,6 +246,7 @@ impl Resource {
             | Resource::Http { .. }
             | Resource::Secret { .. }
             | Resource::Socket { .. }
+            | Resource::Key { .. }
             | Resource::Port { .. } => true,
             Resource::Path { .. }
             | Resource::Limit { .. }
@@ -264,6 +274,9 @@ impl fmt::Display for Resource {
             },
             Resource::Syscalls { group } => write!(f, "system calls {}", Printable::new(group)),
             Resource::Capability { name } => write!(f, "capability {}", Printable::new(name)),
+            Resource::Key { key, purpose } => {
+                write!(f, "key {} to {purpose}", Printable::new(key))
+            }
         }
     }
 }

@@ -14,6 +14,7 @@ mod id;
 mod in_full;
 mod intent;
 mod isolation;
+mod key_use;
 mod layer;
 mod lease;
 mod lease_end_cause;
@@ -42,6 +43,9 @@ pub use id::{CageId, InvalidCageId};
 pub use in_full::in_full;
 pub use intent::{Announced, Contact, Intent, IntentRecord, MOST_INTENDED, Overheard, Trust};
 pub use isolation::{Isolation, UnknownIsolation};
+pub use key_use::{
+    GPG_AGENT_SOCKET, GPG_HOME, GPG_KEYRING, KeyAgent, KeyPurpose, KeyUse, SSH_AGENT_SOCKET,
+};
 pub use layer::{Layer, UnknownLayer};
 pub use lease::{
     ASK_PROGRAM, ASK_SOCKET, Approver, Holder, Holders, Lease, LeaseEnd, LeaseOrigin, Mark,
@@ -62,8 +66,8 @@ pub use outcome::{Ending, Lent, Outcome};
 pub use permission_request::{PermissionRequest, PermissionRequestEnd};
 pub use printable::Printable;
 pub use reason::{
-    Datum, LeaseReason, NetworkReason, Reason, ReasonEntry, StartCode, SupervisorReason,
-    find_reason, reason_tables,
+    Datum, LeaseReason, NetworkReason, Reason, ReasonEntry, SigningReason, StartCode,
+    SupervisorReason, find_reason, reason_tables,
 };
 pub use request::{
     AmbiguousPath, HttpRule, InvalidHttpRuleText, InvalidPathPattern, PathPattern, RequestPath,

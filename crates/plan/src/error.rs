@@ -181,6 +181,16 @@ pub enum PlanError {
         /// Why not.
         why: NoSocket,
     },
+    /// A key outside that cannot be used.
+    #[error("cannot use the key {} ({origin}): {problem}", Printable::new(name))]
+    Key {
+        /// As the policy names it.
+        name: String,
+        /// Who gives it.
+        origin: String,
+        /// Why not.
+        problem: crate::KeyProblem,
+    },
     /// A bundle of hosts that cannot be had.
     #[error("cannot use the bundle {name} ({origin}): {why}")]
     Bundle {
@@ -223,6 +233,7 @@ impl PlanError {
             PlanError::UnknownSyscalls { .. } => StartCode::UnknownSyscalls,
             PlanError::Capability { .. } => StartCode::CapabilityRefused,
             PlanError::Socket { .. } => StartCode::SocketRefused,
+            PlanError::Key { .. } => StartCode::KeyRefused,
             PlanError::Bundle { .. } => StartCode::BundleRefused,
             PlanError::NotProtected { .. } => StartCode::NotProtected,
         }

@@ -4,12 +4,13 @@ use crate::Request;
 use crate::identity::{git, ssh};
 use crate::network::Network;
 use crate::plan::Identity;
+use crate::signing::Signing;
 use ironcage_policy::Policy;
 
 /// The content of one synthesised file, or `None` when it is a link or unknown here.
 pub(crate) fn content(
     name: &str,
-    (identity, network): (&Identity, Option<&Network>),
+    (identity, network, signing): (&Identity, Option<&Network>, Option<&Signing>),
     policy: &Policy,
     request: &Request,
 ) -> Option<String> {
@@ -39,7 +40,9 @@ pub(crate) fn content(
             let given = policy.git_identity.value;
             let settings = if given { request.git.as_slice() } else { &[] };
             let secrets = network.map_or(&[][..], |network| &network.secrets);
-            git::config(settings, &request.workspace) + &git::credentials(secrets)
+            let signing = signing.map_or("", |signing| signing.git.as_str());
+            let config = git::config(settings, &request.workspace, !signing.is_empty());
+            config + &git::credentials(secrets) + signing
         }
         "ssh/ssh_config" => ssh::config(),
         "ssh/ssh_known_hosts" => ssh::known_hosts_file(&request.known_hosts, network),

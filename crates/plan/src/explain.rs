@@ -98,6 +98,7 @@ fn write_all(plan: &Plan, detail: Detail, out: &mut String) -> fmt::Result {
     )?;
     first_lock(plan, out)?;
     network(plan, out)?;
+    signing(plan, out)?;
     leases(plan, out)?;
     taint(plan, out)?;
     seccomp(plan, detail, out)?;
@@ -195,6 +196,37 @@ fn taint(plan: &Plan, out: &mut String) -> fmt::Result {
             false => "follows the ceiling",
         }
     )
+}
+
+fn signing(plan: &Plan, out: &mut String) -> fmt::Result {
+    let Some(signing) = &plan.signing else {
+        return Ok(());
+    };
+    let asked = match signing.confirm {
+        Some(_) => ", and you are asked before each use",
+        None => "",
+    };
+    if let Some(ssh) = &signing.ssh {
+        let title = format!("keys of the ssh-agent, which stay outside{asked}");
+        section(out, &title, &ssh.keys, |key, line| {
+            write!(line, "{}", Printable::new(&key.name))?;
+            for login in &key.logins {
+                write!(line, " logs in to {}", Printable::new(&login.host))?;
+            }
+            match key.signs_commits {
+                true => write!(line, " signs commits"),
+                false => Ok(()),
+            }
+        })?;
+    }
+    if let Some(gpg) = &signing.gpg {
+        let title = format!("keys of the gpg-agent, which stay outside{asked}");
+        section(out, &title, &gpg.keys, |key, line| {
+            let (name, print) = (Printable::new(&key.name), &key.fingerprint);
+            write!(line, "{name} ({print}) signs documents")
+        })?;
+    }
+    Ok(())
 }
 
 fn network(plan: &Plan, out: &mut String) -> fmt::Result {
@@ -430,6 +462,9 @@ fn view_op(op: &ViewOp, line: &mut String) -> fmt::Result {
             let file = match file {
                 SupervisorFile::SocketProxy => "its socket proxy",
                 SupervisorFile::RequestSocket => "the socket for permission requests",
+                SupervisorFile::SshAgent => "the key filter before the ssh-agent",
+                SupervisorFile::GpgAgent => "the key filter before the gpg-agent",
+                SupervisorFile::GpgKeyring => "public keys of gpg",
                 SupervisorFile::InsideProgram => "ironcage-inside",
                 SupervisorFile::ReaderProgram => "ironcage-reader",
             };

@@ -125,7 +125,7 @@ pub struct PermissionRequestTerms {
 }
 
 impl PermissionRequestTerms {
-    fn of(questions: &Questions) -> Self {
+    pub(crate) fn of(questions: &Questions) -> Self {
         let notify = questions.notify.as_ref();
         PermissionRequestTerms {
             expire: questions.expire.value,

@@ -37,6 +37,7 @@ mod scope;
 pub mod seccomp;
 mod shared;
 mod shell;
+mod signing;
 mod sockets;
 mod taint;
 mod toolchains;
@@ -67,8 +68,11 @@ pub use oci::{CONTAINER_INIT, OciRuntime, installed_runtime};
 pub use plan::*;
 pub use prepared::{OwnPart, StaticPart, Unfit};
 pub use request::{
-    AskedHost, ChangeLayer, ChangePlace, GitPlace, ImageRoot, KeptPlaces, OwnDirectories, Request,
-    ToolSettings,
+    AskedHost, ChangeLayer, ChangePlace, GitPlace, GpgAgent, GpgAgentKey, ImageRoot, KeptPlaces,
+    KeyAgents, OwnDirectories, Request, SshAgent, SshAgentKey, ToolSettings,
+};
+pub use signing::{
+    GpgSigning, KeyProblem, LoginHost, PlannedGpgKey, PlannedSshKey, Signing, SshSigning,
 };
 pub use sockets::AllowedSocket;
 pub use taint::{Marking, PrivatePlace, UntrustedHost};

@@ -7,7 +7,7 @@ use crate::plan::{
 };
 use crate::{
     NoCapability, PlanError, Request, bounds, command, filter, isolation, keys, leases, network,
-    oci, sockets, taint, trust, view,
+    oci, signing, sockets, taint, trust, view,
 };
 use ironcage_host::doctor::needs_consent;
 use ironcage_host::{CgroupHost, HostCaps, HostFiles, Privilege};
@@ -52,13 +52,16 @@ pub fn make(
             );
         }
     }
+    let mut signing_notes = Vec::new();
+    let signing = signing::make(policy, request, network.as_ref(), &mut signing_notes)?;
     let mut view = view::make(
         kept_nothing.as_ref().unwrap_or(policy),
         request,
         host,
         files,
-        (&identity, network.as_ref()),
+        (&identity, network.as_ref(), signing.as_ref()),
     )?;
+    let signing_files = signing.as_ref().map(|signing| signing.show(&mut view));
     let mut runtime = None;
     match isolation {
         Isolation::Chroot => isolation::without_proc(&mut view, files),
@@ -133,6 +136,7 @@ pub fn make(
     };
     let proxied = network.iter().flat_map(|network| &network.sockets);
     before_seal(&mut view.ops, proxied.map(sockets::proxy));
+    before_seal(&mut view.ops, signing_files.into_iter().flatten());
     if leases.is_some() || children > 0 || channels > 0 {
         before_seal(&mut view.ops, sockets::for_requests());
     }
@@ -145,6 +149,7 @@ pub fn make(
         notes.extend(crate::network_notes::without_network(&policy.network));
     }
     notes.extend(unread.map(str::to_owned));
+    notes.extend(signing_notes);
     let mut plan = Plan {
         isolation_level: Item {
             what: IsolationLevel { isolation, runtime },
@@ -196,6 +201,7 @@ pub fn make(
             },
         )?,
         leases,
+        signing,
         children,
         channels,
         bounds,

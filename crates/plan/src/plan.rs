@@ -9,10 +9,11 @@ mod view_op;
 pub use view_op::*;
 
 use crate::bytes;
-use crate::leases::Leases;
+use crate::leases::{Leases, PermissionRequestTerms};
 use crate::network::Network;
 use crate::oci::OciRuntime;
 use crate::seccomp::Filter;
+use crate::signing::Signing;
 use crate::taint::Marking;
 use ironcage_host::CgroupHost;
 use ironcage_model::{Isolation, Layer, LayerReport};
@@ -337,6 +338,9 @@ pub struct Plan {
     /// What leases may give to the running cage; `null` is nothing, and no lease.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leases: Option<Leases>,
+    /// Keys outside that the cage may use; `null` is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signing: Option<Signing>,
     /// How many child cages may live at once, with theirs.
     #[serde(skip_serializing_if = "is_zero")]
     pub children: u32,
@@ -389,6 +393,13 @@ impl Plan {
             hash.update(step.bytes());
         }
         hexadecimal(&hash.finalize())
+    }
+
+    /// How people are asked, where they may be.
+    pub fn request_terms(&self) -> Option<&PermissionRequestTerms> {
+        let leases = self.leases.as_ref().map(|leases| &leases.questions);
+        let signing = self.signing.as_ref();
+        leases.or_else(|| signing.and_then(|signing| signing.confirm.as_ref()))
     }
 
     /// SHA-256 of the plan, in hexadecimal.

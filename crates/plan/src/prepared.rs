@@ -217,6 +217,7 @@ impl StaticPart {
             kept: _,
             children: _,
             channels: _,
+            signing: _,
             taint: _,
             layers: _,
             degraded: _,

@@ -126,6 +126,62 @@ pub struct ImageRoot {
     pub group: String,
 }
 
+/// A key of the user's ssh-agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SshAgentKey {
+    /// Its type, such as `ssh-ed25519`.
+    pub kind: String,
+    /// The public key.
+    pub blob: Vec<u8>,
+    /// Its fingerprint, as OpenSSH shows it.
+    pub fingerprint: String,
+    /// Its comment.
+    pub comment: String,
+}
+
+/// The user's ssh-agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SshAgent {
+    /// Its socket, real path.
+    pub socket: PathBuf,
+    /// Its keys.
+    pub keys: Vec<SshAgentKey>,
+    /// The public keys in the files that the policy names.
+    pub files: Vec<(PathBuf, Result<Vec<u8>, String>)>,
+}
+
+/// A key of the user's gpg that signs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpgAgentKey {
+    /// Its fingerprint.
+    pub fingerprint: String,
+    /// The keygrips of what signs in it.
+    pub grips: Vec<String>,
+    /// The public key, as gpg exports it.
+    pub keyring: Vec<u8>,
+}
+
+/// The user's gpg-agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpgAgent {
+    /// Its restricted socket, real path.
+    pub socket: PathBuf,
+    /// Its version.
+    pub version: String,
+    /// The keys that the policy names.
+    pub keys: Vec<(String, Result<GpgAgentKey, String>)>,
+}
+
+/// The user's agents, as far as the policy names keys of them; an error says why one cannot be
+/// asked.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KeyAgents {
+    /// The ssh-agent.
+    pub ssh: Option<Result<SshAgent, String>>,
+    /// The gpg-agent.
+    pub gpg: Option<Result<GpgAgent, String>>,
+}
+
 /// One run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
@@ -179,6 +235,8 @@ pub struct Request {
     pub git_places: Vec<GitPlace>,
     /// What the user's files of known hosts say; used where the cage may reach a host.
     pub known_hosts: String,
+    /// What the user's agents have; used where the policy gives keys of them.
+    pub key_agents: KeyAgents,
     /// What makes the placeholders of this cage's secrets its own.
     pub nonce: u64,
     /// Hosts that the user's tools named, for the bundles that follow them.

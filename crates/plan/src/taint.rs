@@ -53,7 +53,8 @@ impl Marking {
             | Resource::Port { .. }
             | Resource::Limit { .. }
             | Resource::Syscalls { .. }
-            | Resource::Capability { .. } => Taint::NONE,
+            | Resource::Capability { .. }
+            | Resource::Key { .. } => Taint::NONE,
         }
     }
 

@@ -12,6 +12,7 @@ use crate::network::Network;
 use crate::plan::{
     Access, Identity, Item, KeptPlace, NodeKind, Owner, Variable, ViewOp, WriteRights, WriteRule,
 };
+use crate::signing::Signing;
 use crate::{PlanError, Request, agent_help, etc, toolchains, trust};
 use ironcage_host::{HostCaps, HostFiles, Kernel, NodeType, Privilege};
 use ironcage_policy::{Listed, Policy, system};
@@ -63,7 +64,7 @@ pub(crate) fn make(
     request: &Request,
     host: &HostCaps,
     files: &dyn HostFiles,
-    (identity, network): (&Identity, Option<&Network>),
+    (identity, network, signing): (&Identity, Option<&Network>, Option<&Signing>),
 ) -> Result<ViewPlan, PlanError> {
     let mut builder = Builder {
         request,
@@ -97,7 +98,7 @@ pub(crate) fn make(
     };
     builder.own_directories();
     match (&request.image, &request.root) {
-        (Some(image), _) => builder.image(image, policy, (identity, network))?,
+        (Some(image), _) => builder.image(image, policy, (identity, network, signing))?,
         (None, Some(root)) => builder.given_root(root)?,
         (None, None) => {
             for listed in ["/", "/etc", "/usr"] {
@@ -106,7 +107,7 @@ pub(crate) fn make(
             for entry in system::DIRECTORIES {
                 builder.system(Path::new(entry.path), entry);
             }
-            builder.etc(policy, identity, network);
+            builder.etc(policy, (identity, network, signing));
             builder.agent_help(policy);
             builder.fixed_etc();
         }
@@ -321,14 +322,14 @@ impl Builder<'_> {
         );
     }
 
-    fn etc(&mut self, policy: &Policy, identity: &Identity, network: Option<&Network>) {
+    fn etc(&mut self, policy: &Policy, made_of: (&Identity, Option<&Network>, Option<&Signing>)) {
         for entry in system::ETC {
             self.system(&Path::new("/etc").join(entry.path), entry);
         }
         for entry in system::ETC_WRITTEN {
             let target = Path::new("/etc").join(entry.path);
             let origin = format!("system: {}", entry.why);
-            let content = etc::content(entry.path, (identity, network), policy, self.request);
+            let content = etc::content(entry.path, made_of, policy, self.request);
             match content {
                 Some(content) => self.push(
                     ViewOp::File {

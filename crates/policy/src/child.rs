@@ -63,6 +63,8 @@ pub fn child_policy(
 fn same(parent: &Policy) -> Policy {
     let mut child = parent.clone();
     child.ceiling.children.value = 0;
+    // A signature for a child could be asked for by whoever is in it, unseen by its parent.
+    child.keys.clear();
     // A host port can be published only once.
     child.network.publish.clear();
     child
@@ -331,6 +333,10 @@ fn shared(parent: &Policy, child: &Policy, workspace: &Path, beyond: &mut Vec<St
     unless(
         !outbound || !summed,
         "network: the parent's network.limits would not count the child's traffic".into(),
+    );
+    unless(
+        !child.keys.is_given(),
+        "keys: only the parent can use keys".into(),
     );
     let models = &child.network.models;
     let known = |rule: &Sourced<ironcage_model::HostRule>| {

@@ -250,6 +250,11 @@ fn rest(policy: &Policy, lost: &mut Vec<Lost>) {
         "the agent would have to hold its secrets itself",
     );
     tell(
+        policy.keys.is_given(),
+        "keys",
+        "the agent would have to reach your ssh-agent or gpg-agent itself",
+    );
+    tell(
         !network.bundles.is_empty(),
         "network.bundles",
         "add the hosts of the bundles",

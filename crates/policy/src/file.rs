@@ -34,6 +34,8 @@ pub struct PolicyFile {
     pub process: ProcessSection,
     /// The hosts that the cage can reach. None, unless they are listed here.
     pub network: NetworkSection,
+    /// Keys that stay outside, in your ssh-agent or gpg-agent, and that the cage may use. None, unless they are listed here.
+    pub keys: KeysSection,
     /// The upper bound for leases of the running cage.
     pub ceiling: CeilingSection,
     /// Settings for permission requests.
@@ -139,6 +141,21 @@ pub struct ProcessSection {
     /// Capabilities inside the namespaces, such as `CAP_NET_BIND_SERVICE`.
     #[schemars(with = "Vec<crate::schema::CapabilityName>")]
     pub capabilities: Vec<Spanned<String>>,
+}
+
+/// Keys of your ssh-agent and gpg-agent. The cage gets signatures, and never a key.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct KeysSection {
+    /// Keys that log in to hosts by SSH: `"~/.ssh/id_ed25519.pub@github.com"`. A key is a public key file, a fingerprint or a comment of `ssh-add -l`; a host has its port, or 22, and is in your known_hosts.
+    #[schemars(with = "Vec<String>")]
+    pub ssh: Vec<Spanned<String>>,
+    /// Keys that sign commits and tags: `"ssh:~/.ssh/id_ed25519.pub"` or `"gpg:you@example.com"`. The first is git's signing key in the cage.
+    #[schemars(with = "Vec<String>")]
+    pub sign: Vec<Spanned<String>>,
+    /// Whether you are asked before each use of a key.
+    #[schemars(with = "Option<bool>")]
+    pub confirm: Option<Spanned<bool>>,
 }
 
 /// One secret. Its name is that of the variable with its placeholder in the cage.

@@ -6,6 +6,7 @@ use crate::fragment::{
 };
 use crate::network::{self, InvalidHostRule, NetworkFragment, NetworkLimit, NetworkMode};
 use crate::questions::QuestionsFragment;
+use crate::signing_keys::{SigningKeysFragment, sign_key, ssh_key};
 use crate::taint::TaintFragment;
 use crate::{
     Amount, Cpus, EnvRule, HidePattern, Origin, PolicyError, SideChannels, Sourced, TimeLimit,
@@ -62,6 +63,12 @@ pub struct FlagLayer {
     pub resolve: Vec<String>,
     /// `--upstream-proxy`.
     pub upstream: Option<String>,
+    /// `--ssh-key`.
+    pub ssh_keys: Vec<String>,
+    /// `--sign-key`.
+    pub sign_keys: Vec<String>,
+    /// `--confirm-keys`.
+    pub confirm_keys: bool,
     pub memory: Option<Amount>,
     pub cpus: Option<Cpus>,
     pub pids: Option<u32>,
@@ -209,6 +216,7 @@ impl FlagLayer {
             syscalls: one("--syscalls", self.syscalls.clone()),
             syscall_groups: each("--syscall-group", self.syscall_groups.iter().cloned()),
             network: self.network()?,
+            keys: self.keys(home)?,
             ceiling: CeilingFragment {
                 shell: one("--shell", self.shell),
                 ..CeilingFragment::default()
@@ -286,6 +294,32 @@ impl FlagLayer {
             })?
             .pop(),
             authorities: Vec::new(),
+        })
+    }
+
+    fn keys(&self, home: &Path) -> Result<SigningKeysFragment, PolicyError> {
+        // As in a policy file, and else below the current directory. Nothing is opened here.
+        let path = |text: &str| {
+            let path = match text.strip_prefix("~/") {
+                Some(rest) => home.join(rest),
+                None => PathBuf::from(text),
+            };
+            normal(&std::path::absolute(&path).unwrap_or(path))
+        };
+        let ssh = self.ssh_keys.iter().map(|text| ssh_key(text, &path));
+        let ssh: Result<Vec<_>, _> = ssh.collect();
+        let sign = self.sign_keys.iter().map(|text| sign_key(text, &path));
+        let sign: Result<Vec<_>, _> = sign.collect();
+        Ok(SigningKeysFragment {
+            ssh: each(
+                "--ssh-key",
+                ssh.map_err(|e| wrong("--ssh-key", e.to_string()))?,
+            ),
+            sign: each(
+                "--sign-key",
+                sign.map_err(|e| wrong("--sign-key", e.to_string()))?,
+            ),
+            confirm: one("--confirm-keys", self.confirm_keys.then_some(true)),
         })
     }
 

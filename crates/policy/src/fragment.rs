@@ -2,6 +2,7 @@
 //! `merge` combines fragments.
 
 mod ceiling;
+mod keys;
 mod network;
 mod questions;
 
@@ -12,6 +13,7 @@ use crate::network::NetworkFragment;
 use crate::parse::nearest;
 use crate::quantity::Size;
 use crate::questions::QuestionsFragment;
+use crate::signing_keys::SigningKeysFragment;
 use crate::taint::TaintFragment;
 use crate::{
     Amount, Cpus, Diagnostic, EnvRule, Executed, HidePattern, Listed, Origin, PolicyFile,
@@ -54,6 +56,7 @@ pub(crate) struct Fragment {
     pub(crate) syscalls: Option<Sourced<String>>,
     pub(crate) syscall_groups: Vec<Sourced<String>>,
     pub(crate) network: NetworkFragment,
+    pub(crate) keys: SigningKeysFragment,
     pub(crate) ceiling: CeilingFragment,
     pub(crate) questions: QuestionsFragment,
     pub(crate) taint: TaintFragment,
@@ -167,6 +170,7 @@ impl Check<'_> {
                 this.name_of(text, "system call group", &names)
             })?,
             network: self.network(&file.network)?,
+            keys: self.keys(&file.keys)?,
             ceiling: self.ceiling(&file.ceiling)?,
             questions: self.questions(&file.questions)?,
             taint: self.taint(&file.taint)?,

@@ -51,6 +51,8 @@ pub fn granted(policy: &Policy) -> (Vec<Grant>, bool) {
         let value = format!("{}@{}", secret.value.name, hosts.join(","));
         list.one("network.secrets", &value, &secret.origin);
     }
+    list.all("keys.ssh", &policy.keys.ssh);
+    list.all("keys.sign", &policy.keys.sign);
     for login in &network.logins {
         list.one("network.logins", &login.value.name, &login.origin);
     }

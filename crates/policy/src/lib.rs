@@ -35,6 +35,7 @@ mod resolve;
 mod rules;
 pub mod schema;
 mod search;
+mod signing_keys;
 mod taint;
 mod trust;
 
@@ -45,9 +46,9 @@ pub use error::PolicyError;
 pub use file::{
     AlwaysNetwork, AwsSection, CeilingAlways, CeilingFiles, CeilingLimits, CeilingNetwork,
     CeilingPart, CeilingProcess, CeilingSection, CeilingSyscalls, CpusText, DriftSection,
-    EnvSection, FilesSection, LayersSection, LimitsSection, LoginSection, NetworkSection,
-    PolicyFile, ProcessSection, QuestionsSection, StateSection, SyscallsSection, TaintSection,
-    WorkspaceSection,
+    EnvSection, FilesSection, KeysSection, LayersSection, LimitsSection, LoginSection,
+    NetworkSection, PolicyFile, ProcessSection, QuestionsSection, StateSection, SyscallsSection,
+    TaintSection, WorkspaceSection,
 };
 pub use flags::FlagLayer;
 pub use granted::granted;
@@ -76,5 +77,6 @@ pub use reach::{Amounts, Reach};
 pub use resolve::{Examined, Resolved, Sources, examine, resolve, resolve_profile};
 pub use rules::RulesFile;
 pub use search::{FILE_NAME, find_policy_file};
+pub use signing_keys::{SignKeyRule, SigningKeys, SshKeyName, SshKeyRule};
 pub use taint::TaintRules;
 pub use trust::{TrustDigest, TrustError, TrustStore, TrustedFile};

@@ -3,7 +3,7 @@
 use crate::fragment::Fragment;
 use crate::{
     Ceiling, CeilingWhat, Limits, Network, NetworkMode, Origin, Policy, PolicyError, Questions,
-    Sourced, TaintRules, TimeLimit,
+    SigningKeys, Sourced, TaintRules, TimeLimit,
 };
 use ironcage_model::SecretRule;
 use std::time::Duration;
@@ -57,6 +57,7 @@ pub(crate) fn from_defaults(
         syscalls: defaults.syscalls.ok_or(Incomplete("syscalls.list"))?,
         syscall_groups: defaults.syscall_groups,
         network: Network::from_defaults(defaults.network)?,
+        keys: SigningKeys::from_defaults(defaults.keys)?,
         ceiling: Ceiling::from_defaults(defaults.ceiling)?,
         questions: Questions::from_defaults(defaults.questions)?,
         taint: TaintRules::from_defaults(defaults.taint)?,
@@ -97,6 +98,7 @@ pub(crate) fn apply(policy: &mut Policy, fragment: Fragment) {
     let Fragment {
         limits,
         network,
+        keys,
         ceiling,
         questions,
         taint,
@@ -107,6 +109,7 @@ pub(crate) fn apply(policy: &mut Policy, fragment: Fragment) {
         policy.ceiling.without_network();
     }
     policy.network.apply(network);
+    policy.keys.apply(keys);
     policy.ceiling.apply(ceiling);
     policy.questions.apply(questions);
     policy.taint.apply(taint);

@@ -82,6 +82,7 @@ pub fn is_no_wider(a: &Policy, b: &Policy) -> bool {
         && time_within(l.time.value, m.time.value)
         && time_within(l.idle.value, m.idle.value);
     let network = a.network.is_no_wider(&b.network);
+    let network = network && a.keys.is_no_wider(&b.keys);
     let ceiling = a.ceiling.is_no_wider(&b.ceiling);
     let taint = a.taint.is_no_wider(&b.taint);
     files && process && syscalls && layers && limits && network && ceiling && taint
@@ -201,6 +202,7 @@ pub(crate) fn narrow(base: &mut Policy, fragment: &mut Fragment, workspace: &Pat
         |given| *given <= base.git_identity.value,
         bool::to_string,
     );
+    fragment.keys.narrow(&base.keys, &mut dropped);
     dropped.keep_if(
         "process.side-channels",
         &mut fragment.side_channels,

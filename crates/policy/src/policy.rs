@@ -341,6 +341,8 @@ pub struct Policy {
     pub syscall_groups: Vec<Sourced<String>>,
     /// What of the network can be reached.
     pub network: crate::Network,
+    /// Keys outside that the cage may use.
+    pub keys: crate::SigningKeys,
     /// What leases may give beyond all this.
     pub ceiling: crate::Ceiling,
     /// How people are asked about it.

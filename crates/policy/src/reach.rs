@@ -131,7 +131,7 @@ impl<'a> Reach<'a> {
             Resource::Port { publish } => network.publish.iter().any(|p| p.value == *publish),
             Resource::Syscalls { group } => policy.syscall_groups.iter().any(|g| g.value == *group),
             Resource::Capability { name } => policy.capabilities.iter().any(|c| c.value == *name),
-            Resource::Path { .. } | Resource::Limit { .. } => false,
+            Resource::Path { .. } | Resource::Limit { .. } | Resource::Key { .. } => false,
         }
     }
 
@@ -406,6 +406,12 @@ impl<'a> Reach<'a> {
             };
             beyond.unless(self.gives(&wanted), "network.publish", publish.value);
         }
+        let keys = inner.keys.is_no_wider(&self.policy.keys);
+        beyond.unless(
+            keys,
+            "keys",
+            "keys that are not there, or without keys.confirm",
+        );
         for secret in &own.secrets {
             let mut base = outer.secrets.iter().map(|own| &own.value);
             let leased = self.through.is_some()

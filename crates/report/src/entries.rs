@@ -144,6 +144,7 @@ pub(crate) fn of_lease(lease: &Lease, span: Span, uses: &Uses) -> Option<EntrySp
         Resource::Http { rule } => uses.rule(&rule.to_string(), Some(&rule.host), open),
         Resource::Socket { path } => uses.socket(path, open),
         Resource::Secret { .. }
+        | Resource::Key { .. }
         | Resource::Port { .. }
         | Resource::Limit { .. }
         | Resource::Syscalls { .. }

@@ -200,6 +200,10 @@ pub(crate) enum Effect {
         /// The ports that lead there.
         published: Vec<Publish>,
     },
+    /// Ask a person for one use of a key.
+    AskForKey { ticket: u64, resource: Resource },
+    /// Tell the key filter what was decided about a use.
+    TellKeyFilter { ticket: u64, allowed: bool },
     /// Count a use of a leased host socket.
     UseSocket(PathBuf),
     /// Let nobody connect through the proxy of a host socket.
@@ -389,6 +393,11 @@ impl Supervision<'_> {
                 six,
                 published,
             } => self.dial_inside((ticket, port, six), &published, now),
+            Effect::AskForKey { ticket, resource } => self.ask_for_key(ticket, resource, now),
+            Effect::TellKeyFilter { ticket, allowed } => {
+                self.tell_key_filter(ticket, allowed);
+                Ok(())
+            }
             Effect::UseSocket(path) => self.use_socket(&path, now),
             Effect::StopNow => {
                 self.control.stop_by(Instant::now());

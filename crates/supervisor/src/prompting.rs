@@ -379,11 +379,11 @@ impl Supervision<'_> {
         event: PromptEvent<'_>,
         now: Instant,
     ) -> Result<(), RunError> {
-        let leases = self.plan.leases.as_ref();
+        let terms = self.plan.request_terms();
         let facts = PromptFacts {
             waiting: &self.permission_requests.describe(now),
             asked: self.permission_requests.asked(),
-            key: leases.map(|leases| leases.questions.key.to_string()),
+            key: terms.map(|terms| terms.key.to_string()),
             terminal: self.streams.has_terminal(),
             screen: self.streams.screen(),
             size: size(),

@@ -12,6 +12,7 @@ use crate::limits;
 use crate::log::OutputLog;
 use crate::network::{DenialLine, SupervisorFiles};
 use crate::request_reader::RequestReader;
+use crate::signing::KeyFilter;
 use crate::streams::{join, join_log};
 use crate::supervise::{Callbacks, Supervision, SupervisionSetup, failed};
 use ironcage_backend::{StartError, StreamKind};
@@ -134,6 +135,7 @@ fn begin(job: &mut Job<'_>) -> Result<FinishedRun, RunError> {
         files: files.bindings,
     })?;
     let (sockets, request_reader) = (files.sockets, RequestReader::new(files.request_socket));
+    let keys = KeyFilter::new(files.keys, &plan)?;
     let listening = crate::network::listen_for(&plan)?;
     let backend = backend(plan.isolation_level.what.isolation);
     let started = match (&job.parent, prepared) {
@@ -202,6 +204,7 @@ fn begin(job: &mut Job<'_>) -> Result<FinishedRun, RunError> {
     }
     crate::network::hide(&sockets);
     request_reader.hide();
+    keys.hide(&plan);
     if let Some(reason) = cage.per_port() {
         let error = reason.to_owned();
         let reason = NetworkReason::PortsOfRulesOnly { error }.into();
@@ -218,10 +221,10 @@ fn begin(job: &mut Job<'_>) -> Result<FinishedRun, RunError> {
     let joined = match log {
         Some(log) => join_log(streams, log, job.keep_input)?,
         None => {
-            let leases = plan.leases.as_ref();
+            let terms = plan.request_terms();
             // Keys are a person's only where they come from a terminal.
-            let call = leases.filter(|_| terminal::is_interactive());
-            let call = call.map(|leases| Chord::new(leases.questions.key.byte()));
+            let call = terms.filter(|_| terminal::is_interactive());
+            let call = call.map(|terms| Chord::new(terms.key.byte()));
             join(streams, job.raw_terminal, call)?
         }
     };
@@ -237,6 +240,7 @@ fn begin(job: &mut Job<'_>) -> Result<FinishedRun, RunError> {
         sockets,
         execs: Execs::of_cage(),
         request_reader,
+        keys,
         scope: None,
         callbacks: Callbacks {
             child_spawner: job.child_spawner,

@@ -18,6 +18,7 @@ use crate::prompting::{PromptEvent, Prompting};
 use crate::request_reader::RequestReader;
 use crate::run::Permanent;
 use crate::scope::{ScopeEvent, ScopeState, Scopes};
+use crate::signing::{KeyFilter, KeyUses};
 use crate::streams::{JoinedStreams, StreamReady};
 use crate::taint::CageTaint;
 use ironcage_backend::{Cage, FromInit, StartError};
@@ -64,6 +65,9 @@ pub(crate) struct Supervision<'a> {
     pub(crate) permission_requests: PermissionRequests,
     pub(crate) execs: Execs,
     pub(crate) request_reader: RequestReader,
+    /// Who reads what programs say to their agents.
+    pub(crate) keys: KeyFilter,
+    pub(crate) key_uses: KeyUses,
     /// What the model says that the agent is about to do.
     pub(crate) intents: Intents<'a>,
     pub(crate) prompting: Prompting,
@@ -131,6 +135,9 @@ enum Source {
     /// A connection to the socket for permission requests, which nobody reads yet.
     RequestSocket,
     RequestReader,
+    /// A connection to a socket for keys, which nobody reads yet.
+    KeySocket,
+    KeyFilter,
     /// The end of the program that tells a person of permission requests.
     Notifier(u32),
     Prompt,
@@ -157,6 +164,7 @@ pub(crate) struct SupervisionSetup<'a> {
     pub(crate) sockets: Vec<SocketProxy>,
     pub(crate) execs: Execs,
     pub(crate) request_reader: RequestReader,
+    pub(crate) keys: KeyFilter,
     pub(crate) scope: Option<ScopeState>,
     pub(crate) callbacks: Callbacks<'a>,
     pub(crate) parent: Option<ParentLink>,
@@ -177,6 +185,7 @@ impl<'a> Supervision<'a> {
             sockets,
             execs,
             request_reader,
+            keys,
             scope,
             callbacks,
             parent,
@@ -196,7 +205,9 @@ impl<'a> Supervision<'a> {
         // In the background, reading or changing the terminal fails instead of stopping us.
         let signals = signals::catch_and_block(&caught, &[SIGTTIN, SIGTTOU])
             .map_err(failed("catch signals"))?;
-        let questions = plan.leases.as_ref().map(|leases| &leases.questions);
+        let questions = plan.request_terms();
+        let signing = plan.signing.as_ref();
+        let confirm = signing.is_some_and(|signing| signing.confirm.is_some());
         let supervision = Supervision {
             plan,
             limits,
@@ -205,6 +216,8 @@ impl<'a> Supervision<'a> {
             permission_requests: PermissionRequests::new(questions),
             execs,
             request_reader,
+            keys,
+            key_uses: KeyUses::new(confirm),
             intents: Intents::new(plan.leases.as_ref()),
             prompting: Prompting::default(),
             scopes: Scopes::default(),
@@ -300,43 +313,6 @@ impl<'a> Supervision<'a> {
         Ok(self.limits.hit().is_some())
     }
 
-    /// Asks the command to end; later it is killed.
-    pub(crate) fn begin_stop(&mut self, grace: Duration, now: Instant) {
-        // What the user has stopped cannot hear that it is to end.
-        let grace = match self.is_frozen() {
-            true => Duration::ZERO,
-            false => grace,
-        };
-        let deadline = now.checked_add(grace).unwrap_or(now);
-        // Who asks again may only shorten it.
-        let deadline = self
-            .control
-            .stop_deadline()
-            .map_or(deadline, |at| at.min(deadline));
-        self.control.stop_by(deadline);
-        // A cage that is just ending needs no signal any more.
-        let _ = match self.plan.sticky {
-            true => self.cage.signal_all(SIGTERM),
-            false => self.cage.signal(SIGTERM),
-        };
-        if !self.is_held() {
-            let _ = self.cage.resume();
-        }
-    }
-
-    /// Tells who started the cage in the background that it runs. `false` when they are gone.
-    fn announce(&mut self) -> bool {
-        let Some(background) = self.background.take() else {
-            return true;
-        };
-        let told = background.announce(self.control.id()).is_ok();
-        if !told {
-            self.control.stop_by(Instant::now());
-            self.cage.kill();
-        }
-        told
-    }
-
     /// Waits for something to do.
     fn wait(
         &self,
@@ -392,6 +368,12 @@ impl<'a> Supervision<'a> {
         }
         for (serial, notifier) in self.permission_requests.notifiers() {
             add(Source::Notifier(serial), notifier, PollFlags::IN);
+        }
+        for listener in self.keys.unattended().filter(|_| !gone) {
+            add(Source::KeySocket, listener, PollFlags::IN);
+        }
+        if let Some(filter) = self.keys.filter() {
+            add(Source::KeyFilter, filter, PollFlags::IN);
         }
         if let Some(reader) = self.request_reader.reader() {
             add(Source::RequestReader, reader, PollFlags::IN);
@@ -492,6 +474,13 @@ impl<'a> Supervision<'a> {
             Source::MountHelper => self.hear_helper(now)?,
             Source::Scope(number) => self.scope_event(ScopeEvent::Report(number), now)?,
             Source::RequestSocket => self.start_reader(),
+            Source::KeySocket => {
+                // Both may be ready at once, and one process reads both.
+                if self.keys.filter().is_none() {
+                    self.start_key_filter();
+                }
+            }
+            Source::KeyFilter => self.key_filter_message(now)?,
             Source::Notifier(serial) => self.notifier_ended(serial)?,
             Source::Prompt => self.hear_prompt(now)?,
             Source::RequestReader => self.reader_message(now)?,

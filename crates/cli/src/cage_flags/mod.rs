@@ -187,6 +187,19 @@ pub(crate) struct CageFlags {
     #[arg(long, value_name = "NAME=VALUE", help_heading = "Network")]
     network_limit: Vec<NetworkLimit>,
 
+    /// Log in to HOST with a key of your ssh-agent, which stays outside. KEY is a public key file, a
+    /// fingerprint or a comment of `ssh-add -l`; HOST is in your known_hosts, and needs --allow-host
+    /// HOST:22 (can be repeated)
+    #[arg(long, value_name = "KEY@HOST[:PORT]", help_heading = "Keys")]
+    ssh_key: Vec<String>,
+    /// Sign commits and tags with a key that stays outside: ssh:KEY of your ssh-agent, or gpg:KEY of
+    /// your gpg-agent (can be repeated; the first is git's)
+    #[arg(long, value_name = "ssh:KEY|gpg:KEY", help_heading = "Keys")]
+    sign_key: Vec<String>,
+    /// Ask you before each use of a key
+    #[arg(long, help_heading = "Keys")]
+    confirm_keys: bool,
+
     /// Memory limit, for example 2G or 50%
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     memory: Option<Amount>,
@@ -299,6 +312,9 @@ impl CageFlags {
             host_ports: self.allow_host_port.clone(),
             resolve: self.resolve.clone(),
             upstream: self.upstream_proxy.clone(),
+            ssh_keys: self.ssh_key.clone(),
+            sign_keys: self.sign_key.clone(),
+            confirm_keys: self.confirm_keys,
             memory: self.memory,
             cpus: self.cpus,
             pids: self.pids,

@@ -4,13 +4,13 @@ use super::image::SelectedImage;
 use super::{CageFlags, real};
 use crate::error::CliError;
 use crate::package_tools::{self, PackageTools};
-use crate::{change, kept_state, paths};
+use crate::{change, kept_state, key_agents, paths};
 use ironcage_host::{HostCaps, HostFiles as _, SideChannelHost, SystemFiles};
 use ironcage_images::ImageUse;
 use ironcage_model::{HTTP_PROXY, HTTPS_PROXY, Isolation, Layer, StartCode};
 use ironcage_plan::{
-    ChangePlace, GitPlace, KeptPlaces, NodeKind, Overlaid, OwnDirectories, Plan, PlanError,
-    Request, ViewOp, make,
+    ChangePlace, GitPlace, KeptPlaces, KeyAgents, NodeKind, Overlaid, OwnDirectories, Plan,
+    PlanError, Request, ViewOp, make,
 };
 use ironcage_policy::{Policy, Resolved, SideChannels, Sources, WorkspaceMode, resolve};
 use ironcage_programs::Program;
@@ -145,6 +145,7 @@ impl CageFlags {
                 PlanError::MissingLayer { .. }
                 | PlanError::Workspace { .. }
                 | PlanError::CopyOnWrite { .. }
+                | PlanError::Key { .. }
                 | PlanError::WorkingDirectory { .. },
             ) => Ok(()),
             Err(error) => Err(Judgement::Refused(plan_error(error))),
@@ -344,7 +345,11 @@ impl CageFlags {
             change: context.place,
             git_directory: paths::git_directory(&workspace, &files),
             git_places: git_places(&workspace, &resolved.policy),
-            known_hosts: if resolved.policy.network.is_given() {
+            key_agents: match resolved.policy.keys.is_given() {
+                true => key_agents::ask(&resolved.policy.keys, &workspace),
+                false => KeyAgents::default(),
+            },
+            known_hosts: if resolved.policy.network.is_given() || resolved.policy.keys.is_given() {
                 paths::known_hosts(&home)
             } else {
                 String::new()
@@ -513,6 +518,7 @@ fn plan_error(error: PlanError) -> CliError {
         PlanError::NotProtected { .. } => shown.hint(
             "use a protected path from `ironcage plan`, or a path that `ironcage diff` shows as withheld or flagged, relative to the workspace",
         ),
+        PlanError::Key { problem, .. } => shown.hint(problem.hint()),
         PlanError::MissingPath { .. } => shown.hint("create it, or remove it from the policy"),
         PlanError::UnknownSyscalls { .. } => {
             shown.hint("expected standard or minimal; `ironcage plan` shows what each allows")

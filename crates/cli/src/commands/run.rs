@@ -6,7 +6,7 @@ use crate::error::{CliError, CommandResult, without_numbers};
 use crate::render::denial;
 use crate::{announced, approved_rule, cages, change, hidden_files, kept_state, paths};
 use ironcage_backend::StartError;
-use ironcage_host::HostCaps;
+use ironcage_host::{HostCaps, SystemFiles};
 use ironcage_model::{CageId, Ending, Lent, LimitHit, Outcome, Printable, StartCode, Traffic};
 use ironcage_supervisor::{AwaitedStart, ForkRole, Job, RunError, detach};
 use ironcage_sys::rustix::io::Errno;

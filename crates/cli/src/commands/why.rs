@@ -14,8 +14,8 @@ use ironcage_audit::{Error, Reader};
 use ironcage_catalog::{Explanation, Explanations};
 use ironcage_host::SystemFiles;
 use ironcage_model::{
-    CageId, Denial, Ending, EventKind, LimitHit, NetworkVerdict, PermissionRequestEnd, Printable,
-    Reason, Resource, Traffic, find_reason,
+    CageId, Denial, Ending, EventKind, KeyUse, LimitHit, NetworkVerdict, PermissionRequestEnd,
+    Printable, Reason, Resource, Traffic, find_reason,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
@@ -71,6 +71,8 @@ struct CageDenials {
     door_ended: Option<Reason>,
     /// Resource, reason and count.
     leases: Vec<(Resource, String, u64)>,
+    /// Uses of keys that were denied or came to nothing, and how often.
+    keys: Vec<(KeyUse, u64)>,
     tainted: Vec<String>,
     children: Vec<String>,
     /// Permission requests whose end has not been read yet.
@@ -147,6 +149,7 @@ impl CageDenials {
             } => (self.command, self.workspace) = (command, workspace.into()),
             EventKind::Denied(denial) => self.add_denial(denial),
             EventKind::Limit(hit) => self.add_limit(hit),
+            EventKind::KeyUse(used) => self.add_key_use(used),
             EventKind::Network(traffic) => self.add_traffic(traffic),
             EventKind::DoorNarrowed { .. }
             | EventKind::NetworkRule { .. }
@@ -224,6 +227,18 @@ impl CageDenials {
         }
     }
 
+    fn add_key_use(&mut self, used: KeyUse) {
+        if used.reason.is_none() {
+            return;
+        }
+        let mut known = self.keys.iter_mut();
+        if let Some((_, times)) = known.find(|(known, _)| *known == used) {
+            *times = times.saturating_add(1);
+        } else if self.keys.len() < MOST_ENTRIES {
+            self.keys.push((used, 1));
+        }
+    }
+
     fn add_denial(&mut self, denial: Denial) {
         let denied = self.denied.entry(denial.syscall).or_default();
         denied.count = denied.count.saturating_add(denial.count);
@@ -268,6 +283,7 @@ impl CageDenials {
             && self.traffic.is_empty()
             && self.door_ended.is_none()
             && self.leases.is_empty()
+            && self.keys.is_empty()
             && self.children.is_empty()
             && self.tainted.is_empty()
     }
@@ -327,6 +343,13 @@ fn report(
             "the ceiling of the cage's policy: [ceiling.auto] grants it automatically, [ceiling.ask] with your \
              approval (`ironcage request list`, `ironcage grant`)",
         )?;
+    }
+    for (used, count) in &denials.keys {
+        writeln!(out, "\nkey, {}: {used}", times(*count))?;
+        let code = used.reason.as_ref().and_then(Reason::code);
+        if let Some(entry) = code.and_then(find_reason) {
+            wrap(out, "  what to do:    ", entry.remedy)?;
+        }
     }
     for marked in &denials.tainted {
         writeln!(out, "\ntainted: {}", Printable::new(marked))?;

@@ -116,7 +116,7 @@ fn default_registry(dirs: &UserDirectories<'_>, answer: &mut ToolAnswer) {
     let toolchains = ask(dirs, "rustup", &["which", "cargo"]);
     let program = toolchains
         .map(|path| PathBuf::from(path.trim()))
-        .or_else(|| tool_path(dirs, "cargo"));
+        .or_else(|| tool_path(dirs.workspace, "cargo"));
     let real = program.and_then(|program| std::fs::canonicalize(program).ok());
     let file = real
         .filter(|real| !real.starts_with(dirs.workspace))

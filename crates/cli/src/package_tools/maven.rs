@@ -9,7 +9,7 @@ const DIRECTORY: &str = "/run/ironcage/maven";
 
 pub(super) fn maven(dirs: &UserDirectories<'_>) -> ToolAnswer {
     let mut answer = ToolAnswer::default();
-    let Some(program) = tool_path(dirs, "mvn") else {
+    let Some(program) = tool_path(dirs.workspace, "mvn") else {
         return answer;
     };
     let real = std::fs::canonicalize(program).ok();

@@ -128,14 +128,14 @@ fn apt(dirs: &UserDirectories<'_>) -> ToolAnswer {
 }
 
 /// Where a tool is that the user would run: on PATH, and not in the workspace.
-fn tool_path(dirs: &UserDirectories<'_>, tool: &str) -> Option<PathBuf> {
+fn tool_path(workspace: &Path, tool: &str) -> Option<PathBuf> {
     let search = std::env::var_os("PATH")?;
     std::env::split_paths(&search)
         .filter(|directory| directory.is_absolute())
         .map(|directory| directory.join(tool))
         .find(|path| {
             let real = std::fs::canonicalize(path);
-            real.is_ok_and(|real| real.is_file() && !real.starts_with(dirs.workspace))
+            real.is_ok_and(|real| real.is_file() && !real.starts_with(workspace))
         })
 }
 
@@ -148,7 +148,12 @@ fn variable(name: &str) -> Option<String> {
 
 /// The output of a tool, if it exists, succeeds and is fast enough.
 fn ask(dirs: &UserDirectories<'_>, tool: &str, arguments: &[&str]) -> Option<String> {
-    let program = tool_path(dirs, tool)?;
+    String::from_utf8(output_of(dirs.workspace, tool, arguments)?).ok()
+}
+
+/// The same as bytes. No tool in the workspace is run: an agent may have written it.
+pub(crate) fn output_of(workspace: &Path, tool: &str, arguments: &[&str]) -> Option<Vec<u8>> {
+    let program = tool_path(workspace, tool)?;
     let mut child = Command::new(program)
         .args(arguments)
         .current_dir("/")
@@ -179,7 +184,7 @@ fn ask(dirs: &UserDirectories<'_>, tool: &str, arguments: &[&str]) -> Option<Str
         }
     }
     let ended = child.wait().ok()?;
-    ended.success().then(|| String::from_utf8(bytes).ok())?
+    ended.success().then_some(bytes)
 }
 
 fn readable(pipe: &std::os::fd::OwnedFd, within: Duration) -> bool {

@@ -64,6 +64,7 @@ pub(crate) fn print_record(out: &mut dyn Write, record: &LogEntry) -> io::Result
             Printable::new(&denial.program)
         ),
         EventKind::Limit(hit) => writeln!(out, "limit   {}", limit_text(hit)),
+        EventKind::KeyUse(used) => writeln!(out, "key     {used}"),
         EventKind::Network(traffic) => writeln!(out, "network {}", traffic::summary(traffic)),
         EventKind::NetworkRule {
             change,

@@ -137,6 +137,7 @@ fn things(resource: &Resource, literals: &[String]) -> Result<Vec<Thing>, &'stat
         Resource::Capability { name } => {
             single("capability", "Capability", name, vec![("name", text(name))])
         }
+        Resource::Key { .. } => return Err("no lease gives a key"),
     })
 }
 

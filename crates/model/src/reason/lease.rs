@@ -4,6 +4,11 @@ reasons! {
     /// Why a lease is denied, needs approval, or is not needed.
     LeaseReason
 
+    /// Keys are used as the policy says, and never leased.
+    KeyNotLeased
+        "lease-key-not-leased"
+        "keys are not leased: the policy names them at the start"
+        => "`--ssh-key KEY@HOST` or `--sign-key ssh:KEY` when the cage starts.";
     /// The cage's policy has no ceiling, so the cage can get no leases.
     NoCeiling
         "lease-no-ceiling"

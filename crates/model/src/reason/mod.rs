@@ -8,11 +8,13 @@
 mod table;
 mod lease;
 mod network;
+mod signing;
 mod start;
 mod supervisor;
 
 pub use lease::LeaseReason;
 pub use network::NetworkReason;
+pub use signing::SigningReason;
 pub use start::StartCode;
 pub use supervisor::SupervisorReason;
 pub use table::{Datum, ReasonEntry};
@@ -32,6 +34,8 @@ pub enum Reason {
     Lease(LeaseReason),
     /// Of the egress proxy.
     Network(NetworkReason),
+    /// About a key that stays outside the cage.
+    Signing(SigningReason),
     /// Of the supervisor, about anything else.
     Supervisor(SupervisorReason),
     /// A cage did not start.
@@ -58,6 +62,7 @@ impl Reason {
         match self {
             Reason::Lease(reason) => Some(reason.code()),
             Reason::Network(reason) => Some(reason.code()),
+            Reason::Signing(reason) => Some(reason.code()),
             Reason::Supervisor(reason) => Some(reason.code()),
             Reason::Start { code, .. } => Some(code.code()),
             Reason::Recorded { code, .. } => code.as_deref(),
@@ -85,6 +90,7 @@ impl Reason {
         match self {
             Reason::Lease(reason) => reason.cut(bytes),
             Reason::Network(reason) => reason.cut(bytes),
+            Reason::Signing(reason) => reason.cut(bytes),
             Reason::Supervisor(reason) => reason.cut(bytes),
             Reason::Start { text, .. } | Reason::Recorded { text, .. } => {
                 table::Field::cut(text, bytes);
@@ -96,6 +102,7 @@ impl Reason {
         match self {
             Reason::Lease(reason) => reason.data(),
             Reason::Network(reason) => reason.data(),
+            Reason::Signing(reason) => reason.data(),
             Reason::Supervisor(reason) => reason.data(),
             Reason::Start { .. } => BTreeMap::new(),
             Reason::Recorded { data, .. } => data.clone(),
@@ -108,6 +115,7 @@ impl fmt::Display for Reason {
         match self {
             Reason::Lease(reason) => reason.fmt(f),
             Reason::Network(reason) => reason.fmt(f),
+            Reason::Signing(reason) => reason.fmt(f),
             Reason::Supervisor(reason) => reason.fmt(f),
             Reason::Start { text, .. } | Reason::Recorded { text, .. } => {
                 Printable::new(text).fmt(f)
@@ -127,6 +135,12 @@ impl From<LeaseReason> for Reason {
 impl From<NetworkReason> for Reason {
     fn from(reason: NetworkReason) -> Self {
         Reason::Network(reason)
+    }
+}
+
+impl From<SigningReason> for Reason {
+    fn from(reason: SigningReason) -> Self {
+        Reason::Signing(reason)
     }
 }
 
@@ -170,7 +184,9 @@ impl<'de> Deserialize<'de> for Reason {
             let lease = LeaseReason::read(code, &data).map(Reason::Lease);
             let network = || NetworkReason::read(code, &data).map(Reason::Network);
             let supervisor = || SupervisorReason::read(code, &data).map(Reason::Supervisor);
-            lease.or_else(network).or_else(supervisor)
+            let signing = || SigningReason::read(code, &data).map(Reason::Signing);
+            let known = lease.or_else(network).or_else(supervisor);
+            known.or_else(signing)
         });
         Ok(known.unwrap_or(Reason::Recorded {
             code,
@@ -181,10 +197,11 @@ impl<'de> Deserialize<'de> for Reason {
 }
 
 /// Every code, by the heading under which the reference lists it.
-pub fn reason_tables() -> [(&'static str, &'static [ReasonEntry]); 4] {
+pub fn reason_tables() -> [(&'static str, &'static [ReasonEntry]); 5] {
     [
         ("Leases", LeaseReason::TABLE),
         ("Network", NetworkReason::TABLE),
+        ("Keys", SigningReason::TABLE),
         (
             "Commands, child cages and channels",
             SupervisorReason::TABLE,

@@ -85,6 +85,10 @@ codes! {
     SocketRefused
         "start-socket-refused"
         => "Check the path of the socket.";
+    /// A key of an ssh-agent or gpg-agent cannot be used.
+    KeyRefused
+        "start-key-refused"
+        => "Check that the agent runs and has the key, and that your known_hosts has the host.";
     /// The bundle of hosts cannot be used.
     BundleRefused
         "start-bundle-refused"

@@ -10,6 +10,9 @@ use ironcage_policy::git;
 use std::fmt::Write as _;
 use std::path::Path;
 
+/// Settings that have git sign what it makes.
+const SIGNS: [&str; 2] = ["commit.gpgsign", "tag.gpgsign"];
+
 /// One setting of git.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GitSetting {
@@ -84,14 +87,16 @@ fn unquoted(text: &str) -> Option<String> {
 }
 
 /// The text of the cage's `/etc/gitconfig`.
-pub(crate) fn config(settings: &[GitSetting], workspace: &Path) -> String {
+pub(crate) fn config(settings: &[GitSetting], workspace: &Path, signs: bool) -> String {
     let mut text = String::from("# Made by Ironcage from your own settings.\n");
     let mut put = |section: &str, key: &str, value: &str| {
         let value = value.replace('\\', "\\\\").replace('"', "\\\"");
         // Writing to a string cannot fail.
         let _ = writeln!(text, "[{section}]\n\t{key} = \"{value}\"");
     };
-    for setting in settings {
+    // Without a key in the cage, every commit would fail by them.
+    let taken = settings.iter().filter(|s| signs || !SIGNS.contains(&s.key));
+    for setting in taken {
         if let Some((section, key)) = setting.key.split_once('.') {
             put(section, key, &setting.value);
         }
@@ -167,15 +172,25 @@ mod tests {
         }
         let quotes = git_settings("[user]\nname = \"a \\\"b\\\" \\\\ c\"\n");
         assert_eq!(value(&quotes, "user.name"), Some("a \"b\" \\ c"));
-        let made = config(&quotes, Path::new("/w"));
+        let made = config(&quotes, Path::new("/w"), false);
         assert!(made.contains("name = \"a \\\"b\\\" \\\\ c\"\n"), "{made}");
         assert_eq!(git_settings(&made), quotes);
     }
 
     #[test]
+    fn commits_are_signed_by_default_only_where_a_key_can() {
+        let settings = git_settings("[commit]\ngpgSign = true\n[user]\nsigningKey = ABCD\n");
+        assert_eq!(value(&settings, "commit.gpgsign"), Some("true"));
+        assert_eq!(settings.len(), 1, "the key is the cage's own");
+        let with = config(&settings, Path::new("/w"), true);
+        assert!(with.contains("[commit]\n\tgpgsign = \"true\""), "{with}");
+        assert!(!config(&settings, Path::new("/w"), false).contains("gpgsign"));
+    }
+
+    #[test]
     fn a_workspace_whose_name_could_break_a_line_is_not_written() {
-        let safe = config(&[], Path::new("/home/ann/a b"));
+        let safe = config(&[], Path::new("/home/ann/a b"), false);
         assert!(safe.contains("directory = \"/home/ann/a b\""));
-        assert!(!config(&[], Path::new("/home/ann/a\n[alias]")).contains("alias"));
+        assert!(!config(&[], Path::new("/home/ann/a\n[alias]"), false).contains("alias"));
     }
 }

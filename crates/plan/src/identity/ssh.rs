@@ -83,19 +83,48 @@ pub(crate) fn config() -> String {
 /// The text of the cage's `ssh_known_hosts`, from what the user knows.
 pub(crate) fn known_hosts_file(known: &str, network: Option<&Network>) -> String {
     let mut text = String::from("# Written by Ironcage: the hosts that this cage may reach.\n");
-    for line in network.map_or_else(Vec::new, |network| known_hosts(known, network)) {
+    let lines = network.map(|network| known_hosts(known, &Reachable::of(network)));
+    for line in lines.unwrap_or_default() {
         text.push_str(&line);
         text.push('\n');
     }
     text
 }
 
+/// Whether a network lets connections to a host through.
+pub(crate) fn is_reachable(network: &Network, host: &HostRule) -> bool {
+    let (Destination::Name(name), Ports::One(port)) = (&host.to, host.ports) else {
+        return false;
+    };
+    let hit = |rule: &HostRule| rule.names(name, port);
+    let mut allow = network.allow.iter();
+    let mut deny = network.deny.iter();
+    allow.any(|item| hit(&item.what.rule)) && !deny.any(|item| hit(&item.what.rule))
+}
+
+/// The public keys of one host, in base64, from what the user knows. Revoked ones are not among
+/// them; the keys of authorities sign other keys, and no session.
+pub(crate) fn host_keys(known: &str, host: &HostRule) -> Vec<String> {
+    let reachable = Reachable {
+        allow: vec![host],
+        deny: Vec::new(),
+    };
+    let lines = known_hosts(known, &reachable);
+    let marked = |line: &&String| line.starts_with('@');
+    let key = |line: &String| line.rsplit(' ').next().unwrap_or_default().to_owned();
+    let revoked: Vec<String> = (lines.iter().filter(marked))
+        .filter(|line| line.starts_with("@revoked"))
+        .map(key)
+        .collect();
+    let keys = lines.iter().filter(|line| !marked(line)).map(key);
+    keys.filter(|key| !revoked.contains(key)).collect()
+}
+
 /// Takes the keys of allowed hosts from the text of a file of known hosts. Hashed names are
 /// found where an allowed host has a whole name; against a pattern nothing can be held. What is
 /// not understood is passed over: ssh then does not know the host.
-fn known_hosts(text: &str, network: &Network) -> Vec<String> {
+fn known_hosts(text: &str, reachable: &Reachable<'_>) -> Vec<String> {
     let mut lines = Vec::new();
-    let reachable = Reachable::of(network);
     let exact = reachable.exact();
     for line in text.lines() {
         let mut words = line.split_ascii_whitespace().peekable();
@@ -110,7 +139,7 @@ fn known_hosts(text: &str, network: &Network) -> Vec<String> {
         if !is_kind(kind) || !is_base64(key) {
             continue;
         }
-        for name in reached(names, &reachable, &exact) {
+        for name in reached(names, reachable, &exact) {
             let mut made = String::new();
             if let Some(marker) = marker {
                 made.push_str(marker);
@@ -265,7 +294,7 @@ mod tests {
     }
 
     fn taken(text: &str, allow: &[&str]) -> Vec<String> {
-        known_hosts(text, &network(allow, &[]))
+        known_hosts(text, &Reachable::of(&network(allow, &[])))
     }
 
     #[test]
@@ -295,7 +324,7 @@ mod tests {
         );
         let denied = network(&["git.example:22", "git.example:2222"], &["git.example:22"]);
         assert_eq!(
-            known_hosts(&text, &denied),
+            known_hosts(&text, &Reachable::of(&denied)),
             [format!("[git.example]:2222 ssh-rsa {KEY}")]
         );
     }
@@ -305,9 +334,21 @@ mod tests {
         let mut open = network(&["git.example:22"], &[]);
         open.allow[0].what.rule.to = Destination::Any;
         assert_eq!(
-            known_hosts(&format!("git.example ssh-rsa {KEY}"), &open),
+            known_hosts(&format!("git.example ssh-rsa {KEY}"), &Reachable::of(&open)),
             [""; 0]
         );
+    }
+
+    #[test]
+    fn the_keys_of_one_host_are_those_that_are_not_revoked() {
+        let text = format!(
+            "git.example ssh-ed25519 {KEY}\n@revoked git.example ssh-rsa AAAA\ngit.example ssh-rsa AAAA\n\
+             @cert-authority git.example ssh-rsa BBBB\n[git.example]:2222 ssh-rsa CCCC\nother.example ssh-rsa DDDD\n"
+        );
+        let keys = |host: &str| host_keys(&text, &ironcage_policy::allowed(host).unwrap());
+        assert_eq!(keys("git.example:22"), [KEY]);
+        assert_eq!(keys("git.example:2222"), ["CCCC"]);
+        assert_eq!(keys("unknown.example:22"), [""; 0]);
     }
 
     #[test]

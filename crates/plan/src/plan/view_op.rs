@@ -84,6 +84,12 @@ pub enum SupervisorFile {
     SocketProxy,
     /// The socket at which the agent asks for permissions.
     RequestSocket,
+    /// The socket at which ssh finds keys.
+    SshAgent,
+    /// The socket at which gpg finds keys.
+    GpgAgent,
+    /// The public keys of gpg.
+    GpgKeyring,
     /// The program that asks there.
     InsideProgram,
     /// The program that reads what a command executes, for the shell shim.

@@ -6,6 +6,7 @@ use crate::etc;
 use crate::network::Network;
 use crate::plan::{Identity, Item, NodeKind, Variable, ViewOp};
 use crate::request::ImageRoot;
+use crate::signing::Signing;
 use ironcage_host::NodeType;
 use ironcage_policy::Policy;
 use std::path::Path;
@@ -24,8 +25,9 @@ impl Builder<'_> {
         &mut self,
         image: &ImageRoot,
         policy: &Policy,
-        (identity, network): (&Identity, Option<&Network>),
+        made_of: (&Identity, Option<&Network>, Option<&Signing>),
     ) -> Result<(), PlanError> {
+        let (identity, _, _) = made_of;
         let origin = format!("image {}", image.name);
         let missing = || PlanError::MissingPath {
             path: image.root.clone(),
@@ -70,7 +72,7 @@ impl Builder<'_> {
                     format!("agent:x:{}:", identity.uid)
                 }),
                 other => {
-                    let made = etc::content(other, (identity, network), policy, self.request);
+                    let made = etc::content(other, made_of, policy, self.request);
                     made.unwrap_or_default()
                 }
             };
@@ -84,7 +86,7 @@ impl Builder<'_> {
             let target = Path::new("/etc").join(name);
             self.push(ViewOp::Cover { target, with }, origin.clone());
         }
-        let git = etc::content("gitconfig", (identity, network), policy, self.request);
+        let git = etc::content("gitconfig", made_of, policy, self.request);
         self.push(
             ViewOp::File {
                 target: GIT.into(),

@@ -184,6 +184,7 @@ pub(crate) fn request() -> Request {
         git_directory: None,
         git_places: Vec::new(),
         known_hosts: String::new(),
+        key_agents: ironcage_plan::KeyAgents::default(),
         nonce: 1,
         git: git_settings("[user]\nname = Ann\nemail = ann@example.org\n[core]\neditor = vi\n"),
     }

@@ -144,6 +144,7 @@ impl Supervision<'_> {
                     before,
                 }
             }
+            Resource::Key { .. } => return Err(LeaseReason::KeyNotLeased.into()),
             Resource::Syscalls { .. } | Resource::Capability { .. } => {
                 let kind = resource.kind().to_string();
                 return Err(LeaseReason::FiltersOnlyTighten { kind }.into());

@@ -33,6 +33,8 @@ pub(crate) enum Requester {
     Inside(u64),
     /// A call in a model's answer, by its number.
     Call(u32),
+    /// A use of a key, by the key filter's number for it.
+    KeyUse(u64),
     /// A scope, whose supervisor opens by itself what a person says yes to.
     Scope { number: u32, ticket: u32 },
 }
@@ -317,6 +319,7 @@ impl Supervision<'_> {
                 self.reply_inside(ticket, outcome);
                 Ok(())
             }
+            Requester::KeyUse(ticket) => self.key_answered(ticket, outcome),
             Requester::Call(call) => {
                 self.intent_event(IntentEvent::Answered { call, outcome }, Instant::now())
             }

@@ -3,6 +3,7 @@
 
 mod denials;
 mod denying_resolver;
+mod held_socket;
 mod pace;
 mod part;
 mod proxy_link;
@@ -13,6 +14,7 @@ mod socket_proxy;
 pub use denials::DenialLine;
 pub(crate) use denials::NetworkDenials;
 pub(crate) use denying_resolver::DenyingResolver;
+pub(crate) use held_socket::HeldSocket;
 pub(crate) use part::{Network, NetworkEvent};
 pub(crate) use publish::{ListeningPort, is_port, listen_for};
 pub(crate) use rules::NewRule;

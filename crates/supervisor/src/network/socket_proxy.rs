@@ -2,20 +2,16 @@
 //! the place of each. A connection there becomes one to the real socket, which the supervisor
 //! makes with its own name and rights, and the egress proxy carries the bytes and records them.
 
+use super::held_socket::HeldSocket;
 use crate::RunError;
+use crate::signing::KeySockets;
 use ironcage_control::{Listener, RuntimeDir};
 use ironcage_model::{CageId, Printable};
-use ironcage_plan::{FileBinding, Plan, SupervisorFile};
+use ironcage_plan::{FileBinding, Plan, Signing, SupervisorFile};
 use ironcage_programs::Program;
-use ironcage_sys::mount::open_source;
-use ironcage_sys::rustix::fs::{FileType, Mode, OFlags, fstat, openat};
 use ironcage_sys::rustix::io::Errno;
-use ironcage_sys::rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, connect, socket_with,
-};
-use std::ffi::OsString;
-use std::io;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use ironcage_sys::rustix::net::{SocketFlags, accept_with};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// A socket that stands in the cage for one of the host's.
@@ -23,10 +19,7 @@ use std::path::{Path, PathBuf};
 pub(crate) struct SocketProxy {
     listener: Listener,
     real: PathBuf,
-    /// The directory of the real one, as it was when the plan was made: an agent that can write
-    /// above it could put another in its place. The server may make its socket anew there.
-    directory: OwnedFd,
-    name: OsString,
+    held: HeldSocket,
     /// Whether connections are taken, where that needs a lease.
     leased: Option<bool>,
 }
@@ -67,19 +60,9 @@ impl SocketProxy {
         accept_with(&self.listener, flags).ok()
     }
 
-    /// A connection to the real socket, which comes about at once or not at all. What is connected
-    /// to is what was looked at: no name is resolved twice, and no link followed.
+    /// A connection to the real socket, which comes about at once or not at all.
     pub(super) fn dial(&self) -> Result<OwnedFd, Errno> {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let real = openat(&self.directory, &self.name, flags, Mode::empty())?;
-        if FileType::from_raw_mode(fstat(&real)?.st_mode) != FileType::Socket {
-            return Err(Errno::NOTSOCK);
-        }
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        let itself = format!("/proc/self/fd/{}", real.as_raw_fd());
-        connect(&socket, &SocketAddrUnix::new(itself.as_str())?)?;
-        Ok(socket)
+        self.held.dial()
     }
 }
 
@@ -88,6 +71,8 @@ pub(crate) struct SupervisorFiles {
     pub(crate) sockets: Vec<SocketProxy>,
     /// Where the agent asks for permissions, if it can.
     pub(crate) request_socket: Option<Listener>,
+    /// Where programs of the cage ask for signatures.
+    pub(crate) keys: KeySockets,
     pub(crate) bindings: Vec<FileBinding>,
 }
 
@@ -97,18 +82,17 @@ impl SupervisorFiles {
         let mut made = SupervisorFiles {
             sockets: Vec::new(),
             request_socket: None,
+            keys: KeySockets::default(),
             bindings: Vec::new(),
         };
         for (index, (file, target)) in plan.supervisor_files().enumerate() {
             let source = match file {
                 SupervisorFile::SocketProxy => {
-                    let (directory, name) = hold(target)?;
                     let (listener, source) = runtime.listen_for_cage(id, index)?;
                     made.sockets.push(SocketProxy {
                         listener,
                         real: target.to_owned(),
-                        directory,
-                        name,
+                        held: HeldSocket::hold(target)?,
                         leased: plan.is_leased_socket(target).then_some(false),
                     });
                     source
@@ -116,6 +100,23 @@ impl SupervisorFiles {
                 SupervisorFile::RequestSocket => {
                     let (listener, source) = runtime.listen_for_cage(id, index)?;
                     made.request_socket = Some(listener);
+                    source
+                }
+                SupervisorFile::SshAgent => {
+                    let (listener, source) = runtime.listen_for_cage(id, index)?;
+                    made.keys.ssh = Some(listener);
+                    source
+                }
+                SupervisorFile::GpgAgent => {
+                    let (listener, source) = runtime.listen_for_cage(id, index)?;
+                    made.keys.gpg = Some(listener);
+                    source
+                }
+                SupervisorFile::GpgKeyring => {
+                    let keyring = plan.signing.as_ref().map(Signing::gpg_keyring);
+                    let keyring = keyring.unwrap_or_default();
+                    let (file, source) = runtime.write_for_cage(id, index, &keyring)?;
+                    made.keys.keyring = Some(file);
                     source
                 }
                 SupervisorFile::InsideProgram => Program::Inside.find()?,
@@ -128,19 +129,6 @@ impl SupervisorFiles {
         }
         Ok(made)
     }
-}
-
-/// Holds the directory of a socket.
-fn hold(path: &Path) -> Result<(OwnedFd, OsString), RunError> {
-    let refuse = |source| RunError::Socket {
-        path: path.to_owned(),
-        source,
-    };
-    let not_there = || refuse(io::Error::from(io::ErrorKind::NotFound));
-    let name = path.file_name().ok_or_else(not_there)?;
-    let directory = path.parent().ok_or_else(not_there)?;
-    let directory = open_source(directory).map_err(refuse)?;
-    Ok((directory, name.to_owned()))
 }
 
 /// The cage has them in its view: nobody needs their names outside any more.

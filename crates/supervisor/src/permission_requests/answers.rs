@@ -56,7 +56,8 @@ impl PermissionRequests {
         let Some(open) = self.open.get_mut(index) else {
             return Vec::new();
         };
-        if matches!(open.question.scope, Scope::Exec { .. }) {
+        let of_key = matches!(open.question.resource, Resource::Key { .. });
+        if of_key || matches!(open.question.scope, Scope::Exec { .. }) {
             open.approved = Some(by);
             let mut effects = Vec::new();
             // The one that was named last, for who answered is told what came of that one.
@@ -128,7 +129,7 @@ impl PermissionRequests {
         let waits = open
             .waiting
             .iter()
-            .any(|by| matches!(by, Requester::Scope { .. }));
+            .any(|by| matches!(by, Requester::Scope { .. } | Requester::KeyUse(_)));
         let (until, left) = match (request.term, request.uses) {
             (Some(Term::UntilRevoked), None) => (after(now, FAR), None),
             (Some(Term::Milliseconds(time)), None) => {

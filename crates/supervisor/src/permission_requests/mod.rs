@@ -376,7 +376,9 @@ impl PermissionRequests {
             return vec![deny(resource, LeaseReason::DeniedBefore { said })];
         }
         let for_scope = matches!(by, Requester::Scope { .. });
-        if for_scope && let Some(yes) = self.take_approval(&resource, identity, now) {
+        // One approval is for one use, in either case: nothing is opened by it.
+        let for_one_use = for_scope || matches!(by, Requester::KeyUse(_));
+        if for_one_use && let Some(yes) = self.take_approval(&resource, identity, now) {
             return vec![report(yes)];
         }
         let same = |open: &PendingRequest| {

@@ -82,7 +82,7 @@ impl Supervision<'_> {
         let Some(question) = requests.first() else {
             return Ok(());
         };
-        let Some(terms) = self.plan.leases.as_ref().map(|leases| &leases.questions) else {
+        let Some(terms) = self.plan.request_terms() else {
             return Ok(());
         };
         let mut commands: Vec<(&'static str, Vec<String>)> = Vec::new();

@@ -10,31 +10,23 @@ mod received;
 use crate::RunError;
 use crate::channels::ChannelEvent;
 use crate::children::ChildEvent;
+use crate::forked_reader::ForkedReader;
 use crate::leases::{LeaseRequest, Requester};
 use crate::supervise::Supervision;
 use ironcage_control::{
-    Channel, ChildLine, GrantRequest, Listener, Packet, ScopeRequest, ShellIntent, pair,
+    ChildLine, GrantRequest, Listener, Packet, ScopeRequest, ShellIntent, pair,
 };
 use ironcage_model::{
     CageId, GrantedLease, Lease, LeaseOrigin, LeaseOutcome, Reason, RequestOutcome, Resource,
 };
 use ironcage_sys::clone::{Forked, Namespaces, fork};
-use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
-use ironcage_sys::rustix::process::{
-    Signal, WaitId, WaitIdOptions, getpid, pidfd_send_signal, waitid,
-};
+use ironcage_sys::rustix::process::getpid;
 use serde::{Deserialize, Serialize};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 /// Request readers that are started: one that dies again and again is not needed.
 const MOST_READERS: u32 = 8;
-
-/// How long a request reader that is killed may take to be gone.
-const GONE: Timespec = Timespec {
-    tv_sec: 1,
-    tv_nsec: 0,
-};
 
 /// What the request reader says.
 #[derive(Debug, Serialize, Deserialize)]
@@ -110,26 +102,8 @@ impl ReaderReply {
 #[derive(Debug, Default)]
 pub(crate) struct RequestReader {
     listener: Option<Listener>,
-    reader: Option<ReaderProcess>,
+    reader: Option<ForkedReader>,
     started: u32,
-}
-
-#[derive(Debug)]
-struct ReaderProcess {
-    channel: Channel,
-    pidfd: OwnedFd,
-}
-
-impl Drop for ReaderProcess {
-    fn drop(&mut self) {
-        // One that is gone already needs no signal.
-        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
-        // A file system that does not answer may hold it for ever, signal or not; not us.
-        let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
-        let _ = poll(&mut fds, Some(&GONE));
-        let gone = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-        let _ = waitid(WaitId::PidFd(self.pidfd.as_fd()), gone);
-    }
 }
 
 impl RequestReader {
@@ -185,7 +159,7 @@ impl Supervision<'_> {
                 schemas: self.channels.schemas(),
             }),
             Ok(Forked::Parent { pidfd, .. }) => {
-                self.request_reader.reader = Some(ReaderProcess {
+                self.request_reader.reader = Some(ForkedReader {
                     channel: ours,
                     pidfd,
                 });

@@ -24,6 +24,7 @@ pub(super) fn plan_for(plan: &mut Plan, leases: &[ScopeLease], cage: &Plan) -> R
                 };
                 network.allow.push(Item { what, origin });
             }
+            Resource::Key { .. } => return Err(LeaseReason::KeyNotLeased.into()),
             Resource::Syscalls { group } => {
                 let filter = plan.seccomp.with_group(group);
                 plan.seccomp =

@@ -17,6 +17,7 @@ use crate::leases::shortened;
 use crate::limits::{self, counted_by_cgroup};
 use crate::network::{self, SupervisorFiles};
 use crate::request_reader::RequestReader;
+use crate::signing::KeyFilter;
 use crate::streams::JoinedStreams;
 use crate::supervise::{Callbacks, Supervision, SupervisionSetup, failed};
 use crate::untrusted_fds::{close_elsewhere, words_only};
@@ -319,6 +320,7 @@ fn supervise(given: ScopeSetup<'_>) -> Result<(), RunError> {
         sockets,
         execs: Execs::of_scope(number, plan.digest()),
         request_reader: RequestReader::default(),
+        keys: KeyFilter::default(),
         scope: Some(ScopeState {
             link,
             ended: None,
