@@ -418,7 +418,7 @@ reasons! {
     NoWatchSocket
         "network-no-watch-socket"
         "a request to watch connections needs one socket"
-        => "Use `ironcage net watch`.";
+        => "Use `ironcage net -f`.";
     /// The descriptor beside the request is not a socket that listens on the host's loopback.
     NotAListener
         "network-not-a-listener"
