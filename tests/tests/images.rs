@@ -225,6 +225,54 @@ both! {
         stage.run(&["-q", "--image", "127.0.0.1:1/none:1"], &["-c", "true"]).ended(125).says("cannot pull");
     }
 
+    fn a_writable_image_is_changed_beside_itself_and_committed(stage) {
+        let layout = Layout::new();
+        image(stage, &["load", text(&layout.saved())]).ok();
+        image(stage, &["commit", "mine:1"]).ended(125).says("nothing to commit");
+        let write = "echo new > /opt/app/y; rm /etc/release; mkdir /opt/made; touch /opt/made/x; ls /opt/app; \
+                     ls /etc/release; cat /etc/passwd";
+        let ran = stage.run(&["-q", "--image", "small:1", "--writable-image"], &["-c", write]);
+        assert!(ran.stdout().contains("y\n"), "{ran:?}");
+        assert!(ran.stderr.contains("/etc/release: No such file"), "{ran:?}");
+        // The image itself is as it was, and no pending change is about it.
+        let look = "cat /etc/release /opt/app/y";
+        let same = stage.run(&["-q", "--image", "small:1"], &["-c", look]);
+        assert!(same.stdout() == "upper\n" && same.stderr.contains("/opt/app/y: No such file"), "{same:?}");
+        let committed = image(stage, &["commit", "mine:1"]).ok().stdout();
+        assert!(committed.starts_with("mine:1  ") && committed.contains("4 layers"), "{committed}");
+        let look = "cat /opt/app/y; ls /opt/made /etc/release; echo z > /opt/app/z";
+        let ran = stage.run(&["-q", "--image", "mine:1"], &["-c", look]);
+        assert_eq!(ran.stdout(), "new\n/opt/made:\nx\n", "{ran:?}");
+        for refused in ["/etc/release: No such file", "/opt/app/z: Read-only file system"] {
+            assert!(ran.stderr.contains(refused), "{refused}: {ran:?}");
+        }
+        // Each start begins with an empty layer.
+        let again = stage.run(&["-q", "--image", "small:1", "--writable-image"], &["-c", "cat /etc/release"]);
+        assert_eq!(again.ok().stdout(), "upper\n");
+        image(stage, &["commit", "mine:2"]).ended(125).says("nothing to commit");
+        // What others would read as deletions is not committed.
+        stage.run(&["-q", "--image", "small:1", "--writable-image"], &["-c", "touch /opt/.wh.app"]).ok();
+        image(stage, &["commit", "mine:2"]).ended(125).says(".wh.");
+        image(stage, &["show", "mine:2"]).ended(125);
+    }
+
+    fn one_cage_at_a_time_has_the_writable_image_of_a_workspace(stage) {
+        let layout = Layout::new();
+        image(stage, &["load", text(&layout.saved())]).ok();
+        let flags = ["-q", "--image", "small:1", "--writable-image"];
+        let mut command = stage.cage(&flags, &["-c", "echo ready; cat"]);
+        let mut running = Running::start(command.stdin(Stdio::piped()));
+        let (mut first, mut output) = ([0_u8; 6], running.stdout());
+        std::io::Read::read_exact(&mut output, &mut first).expect("ready");
+        stage.run(&flags, &["-c", "true"]).ended(125).says("uses its image writable");
+        image(stage, &["commit", "mine:1"]).ended(125).says("uses its image writable");
+        drop(running.stdin());
+        running.finish(DEADLINE).ok();
+        stage.run(&flags, &["-c", "true"]).ok();
+        image(stage, &["rm", "small:1"]).ok();
+        assert_eq!(left(stage, "systems"), 0, "it goes with its image");
+    }
+
     fn a_running_cage_keeps_its_image(stage) {
         let layout = Layout::new();
         image(stage, &["load", text(&layout.saved())]).ok();

@@ -210,8 +210,8 @@ fn layers(plan: &Plan, directory: &Path) -> Vec<LayerRequest> {
                 Overlaid::Workspace => LayerRole::Workspace,
                 Overlaid::Git => LayerRole::Git,
                 Overlaid::Granted => LayerRole::Granted,
-                // Kept between runs, never applied.
-                Overlaid::Cache => return None,
+                // Never applied.
+                Overlaid::Cache | Overlaid::System => return None,
             };
             Some((role, lower, upper))
         }

@@ -73,6 +73,13 @@ pub enum Action {
         #[arg(long)]
         all: bool,
     },
+    /// Make an image of what the last cage of this workspace changed in its image
+    ///
+    /// For cages of `ironcage run --image IMAGE --writable-image`. The image gets one more layer.
+    Commit {
+        /// Name for the new image
+        name: String,
+    },
     /// Write an image as an archive
     ///
     /// `docker load`, `podman load` and `skopeo` read it.

@@ -107,6 +107,7 @@ impl Store {
                 fs::remove_file(&path).doing("remove", path)?;
             }
         }
+        self.collect_systems()?;
         for directory in ["partial", "temporary"] {
             for name in listed(&self.root.join(directory))? {
                 remove_tree(&self.root.join(directory), &name)?;

@@ -92,6 +92,12 @@ pub enum ImageError {
         /// The image.
         name: String,
     },
+    /// A writable system that a cage uses.
+    #[error("a running cage in this workspace uses its image writable")]
+    SystemInUse,
+    /// A writable system to which nothing was written.
+    #[error("nothing to commit: no cage in this workspace has changed the system of its image")]
+    NothingToCommit,
     /// The system refused something.
     #[error("cannot {action} {}", Printable::new(path))]
     Io {
@@ -115,6 +121,13 @@ impl ImageError {
                 "`ironcage image pull {name}` fetches it, `ironcage image list` shows what is there"
             )),
             ImageError::InUse { .. } => Some("stop the cage first; `ironcage ps` lists them".into()),
+            ImageError::SystemInUse => {
+                Some("wait until it has ended, or use another workspace".into())
+            }
+            ImageError::NothingToCommit => Some(
+                "`ironcage run --image IMAGE --writable-image -- COMMAND` starts one that can"
+                    .into(),
+            ),
             ImageError::Ambiguous { .. } => Some("use the whole name, or more digits".into()),
             ImageError::NotAnArchive { .. } => Some(
                 "make one with `docker save` or `skopeo copy ... oci-archive:FILE`; for a plain directory use `run --root DIR`"

@@ -7,6 +7,7 @@
 
 mod archive;
 mod collect;
+mod commit;
 mod config;
 mod digest;
 mod error;
@@ -16,13 +17,16 @@ mod flatten;
 pub mod fuzz;
 mod reference;
 mod store;
+mod system;
 mod unpack;
 
 pub use archive::load;
+pub use commit::commit;
 pub use config::{Descriptor, ImageConfig, Index, Manifest, RunConfig, media};
 pub use digest::{Digest, DigestWriter};
 pub use error::ImageError;
 pub use export::export;
 pub use reference::Reference;
 pub use store::{Blob, Image, ImageUse, Pruned, Store};
+pub use system::{SystemClaim, UPPER, WORK, WritableSystem};
 pub use unpack::{LayerNotes, Limits};

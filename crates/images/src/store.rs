@@ -9,6 +9,7 @@
 //! images/HEX      what an image is, by the digest of its manifest
 //! names/NAME      the digest that a name stands for
 //! uses/HEX        held by each cage that runs the image
+//! systems/KEY/    what the last cage of a workspace wrote to its image (`system.rs`)
 //! temporary/      what is not complete; a later `prune` removes it
 //! ```
 //!
@@ -442,7 +443,7 @@ impl Store {
         self.write(&path, digest.to_string().as_bytes())
     }
 
-    fn write(&self, path: &Path, content: &[u8]) -> Result<(), ImageError> {
+    pub(crate) fn write(&self, path: &Path, content: &[u8]) -> Result<(), ImageError> {
         let (temporary, mut file) = self.temporary_file()?;
         file.write_all(content).doing("write", &temporary)?;
         file.sync_all().doing("write", &temporary)?;

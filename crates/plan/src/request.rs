@@ -124,6 +124,8 @@ pub struct ImageRoot {
     pub passwd: String,
     /// Its list of groups.
     pub group: String,
+    /// Where what the cage writes to it goes; `None` where it is read-only.
+    pub layers: Option<PathBuf>,
 }
 
 /// A key of the user's ssh-agent.

@@ -118,9 +118,9 @@ impl Plan {
             ViewOp::Bind { source, access, .. } if *access == Access::Write => {
                 [Some(source.as_path()), None]
             }
-            // Nothing is ever applied to a cache of the user's own.
+            // Nothing is ever applied to a cache of the user's own, or to an image.
             ViewOp::Overlay {
-                of: Overlaid::Cache,
+                of: Overlaid::Cache | Overlaid::System,
                 upper,
                 ..
             } => [Some(upper.as_path()), None],

@@ -4,14 +4,14 @@ use crate::{image_error, pull};
 use ironcage_command::error::CliError;
 use ironcage_command::image::Action;
 use ironcage_command::json;
-use ironcage_images::{Image, Limits, Pruned, Reference, Store, export, load};
+use ironcage_images::{Image, Limits, Pruned, Reference, Store, commit, export, load};
 use ironcage_model::Printable;
 use serde::Serialize;
 use std::fs::{self, File};
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::Path;
 
-pub(crate) fn run(store: &Store, action: Action) -> Result<(), CliError> {
+pub(crate) fn run(store: &Store, workspace: Option<&Path>, action: Action) -> Result<(), CliError> {
     match action {
         Action::Pull {
             image,
@@ -42,6 +42,15 @@ pub(crate) fn run(store: &Store, action: Action) -> Result<(), CliError> {
         Action::Prune { all } => {
             let pruned = store.prune(all).map_err(|error| image_error(&error))?;
             print(&told(&pruned))
+        }
+        Action::Commit { name } => {
+            let workspace = workspace.ok_or_else(|| {
+                CliError::new("cannot commit: no workspace was given")
+                    .hint("run `ironcage image commit` in the workspace")
+            })?;
+            let system = store.writable_system(workspace);
+            let image = commit(store, &system, &reference(&name)?);
+            added(&image.map_err(|error| image_error(&error))?, false)
         }
         Action::Export { image, output } => write_archive(store, &image, output.as_deref()),
     }

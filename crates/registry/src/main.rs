@@ -26,6 +26,9 @@ struct Cli {
     /// Where images are kept
     #[arg(long, hide = true)]
     store: PathBuf,
+    /// The workspace whose last cage is meant
+    #[arg(long, hide = true)]
+    workspace: Option<PathBuf>,
     #[command(subcommand)]
     command: Command,
 }
@@ -62,7 +65,7 @@ fn main() -> ExitCode {
     let Command::Image(args) = cli.command;
     let result = limit_memory()
         .and_then(|()| Store::open(&cli.store).map_err(|error| image_error(&error)))
-        .and_then(|store| images::run(&store, args.command));
+        .and_then(|store| images::run(&store, cli.workspace.as_deref(), args.command));
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -4,8 +4,8 @@ use super::CageFlags;
 use crate::error::CliError;
 use crate::paths;
 use ironcage_files::{Links, read_text};
-use ironcage_images::{ImageError, ImageUse, RunConfig, Store};
-use ironcage_plan::ImageRoot;
+use ironcage_images::{Image, ImageError, ImageUse, Store, SystemClaim, WritableSystem};
+use ironcage_plan::{ImageRoot, Overlaid, Plan, ViewOp};
 use ironcage_programs::Program;
 use std::ffi::OsString;
 use std::path::Path;
@@ -17,19 +17,49 @@ const MAX_LIST: u64 = 1024 * 1024;
 /// An image that a cage is to run.
 pub(crate) struct SelectedImage {
     pub(crate) root: ImageRoot,
-    run: RunConfig,
-    pub(crate) held: ImageUse,
+    pub(crate) held: HeldImage,
+}
+
+/// An image that stays in the store while a cage runs it.
+pub(crate) struct HeldImage {
+    store: Store,
+    image: Image,
+    system: Option<WritableSystem>,
+    _held: ImageUse,
+}
+
+impl HeldImage {
+    /// Empties the writable system for a cage by this plan, the last step before a start. The claim
+    /// must live as long as the cage.
+    pub(crate) fn begin_system(&self, plan: &Plan) -> Result<Option<SystemClaim>, CliError> {
+        let Some(system) = &self.system else {
+            return Ok(None);
+        };
+        let directories = plan.view.iter().filter_map(|item| match &item.what {
+            ViewOp::Overlay {
+                of: Overlaid::System,
+                target,
+                ..
+            } => target.file_name(),
+            _ => None,
+        });
+        let directories: Vec<_> = directories.collect();
+        system
+            .begin(&self.store, &self.image, &directories)
+            .map(Some)
+            .map_err(|error| shown(&error))
+    }
 }
 
 impl SelectedImage {
     /// The command: the image's entry point with the given arguments, or with its own.
     pub(crate) fn argv(&self, given: Vec<OsString>) -> Vec<OsString> {
-        let own = || self.run.cmd.iter().map(OsString::from).collect();
+        let own = || self.held.image.run.cmd.iter().map(OsString::from).collect();
         let arguments = match given.is_empty() {
             true => own(),
             false => given,
         };
-        let entry = self.run.entrypoint.iter().map(OsString::from);
+        let entry = self.held.image.run.entrypoint.iter().map(OsString::from);
         entry.chain(arguments).collect()
     }
 }
@@ -49,7 +79,11 @@ impl CageFlags {
     }
 
     /// Finds the image. Changes nothing.
-    pub(crate) fn selected_image(&self, home: &Path) -> Result<Option<SelectedImage>, CliError> {
+    pub(crate) fn selected_image(
+        &self,
+        home: &Path,
+        workspace: &Path,
+    ) -> Result<Option<SelectedImage>, CliError> {
         let Some(name) = &self.image else {
             return Ok(None);
         };
@@ -68,16 +102,24 @@ impl CageFlags {
             valid.then(|| (name.to_owned(), value.to_owned()))
         });
         let variables = variables.collect();
+        let system = self
+            .writable_image
+            .then(|| store.writable_system(workspace));
         Ok(Some(SelectedImage {
             root: ImageRoot {
                 name: name.clone(),
                 env: variables,
                 passwd: list("passwd"),
                 group: list("group"),
+                layers: system.as_ref().map(WritableSystem::layers),
                 root,
             },
-            run: image.run,
-            held,
+            held: HeldImage {
+                store,
+                image,
+                system,
+                _held: held,
+            },
         }))
     }
 

@@ -78,6 +78,9 @@ pub(crate) struct CageFlags {
         help_heading = "Files"
     )]
     image: Option<String>,
+    /// Let the cage change the image's files; `ironcage image commit` makes an image of that
+    #[arg(long, requires = "image", help_heading = "Files")]
+    writable_image: bool,
     /// Workspace mode: cow, apply, leased, direct, read-only or scratch
     #[arg(long, value_name = "MODE", value_parser = NamedValue::<WorkspaceMode>::of(&["cow", "apply", "leased", "direct", "read-only", "scratch"]), hide_possible_values = true, help_heading = "Files")]
     workspace_mode: Option<WorkspaceMode>,

@@ -1,12 +1,12 @@
 //! From the flags of a cage to its plan.
 
-use super::image::SelectedImage;
+use super::image::{HeldImage, SelectedImage};
 use super::{CageFlags, real};
 use crate::error::CliError;
 use crate::package_tools::{self, PackageTools};
 use crate::{change, kept_state, key_agents, paths};
 use ironcage_host::{HostCaps, HostFiles as _, SideChannelHost, SystemFiles};
-use ironcage_images::ImageUse;
+use ironcage_images::SystemClaim;
 use ironcage_model::{HTTP_PROXY, HTTPS_PROXY, Isolation, Layer, StartCode};
 use ironcage_plan::{
     ChangePlace, GitPlace, KeptPlaces, KeyAgents, NodeKind, Overlaid, OwnDirectories, Plan,
@@ -35,10 +35,20 @@ pub(crate) struct PlannedCage {
     /// What the user's package managers said.
     package_tools: PackageTools,
     /// Keeps the image from being removed while the cage runs.
-    _image: Option<ImageUse>,
+    image: Option<HeldImage>,
 }
 
 impl PlannedCage {
+    /// Empties the writable system of the image, if the cage has one. The returned claim must live
+    /// as long as the cage.
+    pub(crate) fn begin_system(&self) -> Result<Option<SystemClaim>, CliError> {
+        let claim = self
+            .image
+            .as_ref()
+            .map(|image| image.begin_system(&self.plan));
+        claim.transpose().map(Option::flatten)
+    }
+
     /// Creates the directories of kept state, the last step before a start: the plan itself
     /// changes nothing. The returned lock must live as long as the cage.
     pub(crate) fn create_state(&self) -> Result<Option<File>, CliError> {
@@ -231,7 +241,7 @@ impl CageFlags {
 
     fn attempt(&self, argv: Vec<OsString>) -> Result<Result<PlannedCage, PlanError>, CliError> {
         let at = self.location()?;
-        let image = self.selected_image(&at.home)?;
+        let image = self.selected_image(&at.home, &at.workspace)?;
         let argv = match &image {
             Some(image) => image.argv(argv),
             None => argv,
@@ -273,7 +283,7 @@ impl CageFlags {
             leased,
             package_tools: Some(parent.package_tools.clone()),
             child: true,
-            image: self.selected_image(&at.home)?,
+            image: self.selected_image(&at.home, &at.workspace)?,
         };
         let prepared = self.lay_out(at, resolved, argv, context)?;
         let mut prepared = prepared.map_err(plan_error)?;
@@ -397,7 +407,7 @@ impl CageFlags {
             },
             resolved,
             change: context.change,
-            _image: context.image.map(|image| image.held),
+            image: context.image.map(|image| image.held),
         }))
     }
 }

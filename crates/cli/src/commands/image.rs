@@ -7,7 +7,7 @@ use ironcage_programs::Program;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Replaces this process with `ironcage-registry`, with the same arguments and the store.
+/// Replaces this process with `ironcage-registry`, with the same arguments, the store and the workspace.
 pub(crate) fn run() -> CommandResult {
     let home = paths::home(&SystemFiles::default())?;
     let program = Program::Registry
@@ -16,6 +16,8 @@ pub(crate) fn run() -> CommandResult {
     let error = Command::new(&program)
         .arg("--store")
         .arg(paths::images(&home))
+        .arg("--workspace")
+        .arg(paths::workspace_here()?)
         .args(std::env::args_os().skip(1))
         .exec();
     Err(CliError::new(format!(

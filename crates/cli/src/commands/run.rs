@@ -156,6 +156,7 @@ pub(crate) fn execute(mut args: Args) -> Result<RunOutcome, CliError> {
     }
     steps::mark("plan");
     let _held = prepared.create_state()?;
+    let _system = prepared.begin_system()?;
     let mode = prepared.resolved.policy.workspace_mode.value;
     let unprotected = prepared.resolved.policy.unprotect.iter();
     let allowed: Vec<PathBuf> = unprotected.map(|path| path.value.clone()).collect();

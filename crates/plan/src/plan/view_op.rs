@@ -73,6 +73,8 @@ pub enum Overlaid {
     Granted,
     /// The user's own cache of a tool.
     Cache,
+    /// The system of a container image.
+    System,
 }
 
 /// A file that the supervisor puts into the view. Its path on the host is known only when the cage

@@ -88,11 +88,12 @@ const HIDDEN_BY: [HiddenBy; 4] = [
     HiddenBy::Ironcage,
     HiddenBy::Policy,
 ];
-const OVERLAID: [Overlaid; 4] = [
+const OVERLAID: [Overlaid; 5] = [
     Overlaid::Workspace,
     Overlaid::Git,
     Overlaid::Granted,
     Overlaid::Cache,
+    Overlaid::System,
 ];
 
 struct Writer(Vec<u8>);

@@ -4,12 +4,12 @@ use super::Builder;
 use crate::PlanError;
 use crate::etc;
 use crate::network::Network;
-use crate::plan::{Identity, Item, NodeKind, Variable, ViewOp};
+use crate::plan::{Identity, Item, NodeKind, Overlaid, Owner, Variable, ViewOp, WriteRights};
 use crate::request::ImageRoot;
 use crate::signing::Signing;
 use ironcage_host::NodeType;
 use ironcage_policy::Policy;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Directories that every cage has of its own.
 const OWN: [&str; 5] = ["dev", "proc", "run", "sys", "tmp"];
@@ -19,7 +19,7 @@ const COVERED: [&str; 5] = ["passwd", "group", "hosts", "hostname", "resolv.conf
 const GIT: &str = "/run/ironcage/gitconfig";
 
 impl Builder<'_> {
-    /// The whole image, read-only, but for directories that lead to the agent's home or workspace:
+    /// The whole image, read-only or copy-on-write, but for directories that lead to the agent's home or workspace:
     /// those are the cage's.
     pub(super) fn image(
         &mut self,
@@ -51,9 +51,12 @@ impl Builder<'_> {
             }
             let source = image.root.join(&name);
             match kind {
-                NodeType::Directory => {
-                    self.bind_as_is(source, target, NodeKind::Directory, origin.clone());
-                }
+                NodeType::Directory => match &image.layers {
+                    None => self.bind_as_is(source, target, NodeKind::Directory, origin.clone()),
+                    Some(layers) => {
+                        self.writable_directory(source, target, &layers.join(&name), &origin)?;
+                    }
+                },
                 NodeType::Symlink => {
                     if let Ok(to) = self.files.link(&source) {
                         self.push(ViewOp::Symlink { target, to }, origin.clone());
@@ -102,6 +105,47 @@ impl Builder<'_> {
             },
             origin,
         });
+        Ok(())
+    }
+}
+
+impl Builder<'_> {
+    /// A directory at the top of an image, copy-on-write. Its layer is not a change of the user's
+    /// files: nothing of it is ever applied.
+    fn writable_directory(
+        &mut self,
+        lower: PathBuf,
+        target: PathBuf,
+        layer: &Path,
+        origin: &str,
+    ) -> Result<(), PlanError> {
+        let Some(node) = self.files.node(&lower) else {
+            return Err(PlanError::MissingPath {
+                path: lower,
+                origin: origin.to_owned(),
+            });
+        };
+        let owner = Owner {
+            uid: node.uid,
+            gid: node.gid,
+        };
+        if let Some(why) = self.no_overlay(&lower, node.kind, owner) {
+            return Err(PlanError::CopyOnWrite { path: lower, why });
+        }
+        let (upper, work) = (layer.join("upper"), layer.join("work"));
+        self.write_rule(target.clone(), WriteRights::Tree, origin);
+        self.made.writable.push(upper.clone());
+        let op = ViewOp::Overlay {
+            of: Overlaid::System,
+            lower,
+            target,
+            upper,
+            work,
+            locked: false,
+            memory: None,
+            owner: self.map_owners.then_some(owner),
+        };
+        self.push(op, origin.to_owned());
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! What a person says to a permission request, and what follows from it.
+//! Answers to permission requests, and their effects.
 
 use super::{APPROVED, Answerer, FAR, MOST_REMEMBERED, PermissionRequests, RecentApproval, after};
 use crate::effects::Effect;

@@ -5,7 +5,7 @@
 //! request that is pending; what was denied is not asked again for a while. There is a bound on how
 //! many are pending, and each expires.
 //!
-//! What one command needs is asked for together: the requests share a group, count as one question,
+//! The needs of one command are asked for together: the requests share a group, count as one question,
 //! and one answer is for all of them.
 //!
 //! A part of the supervisor: it owns the pending requests and returns what follows as effects.

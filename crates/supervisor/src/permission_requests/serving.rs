@@ -1,4 +1,4 @@
-//! What the loop does for permission requests: it gives them events, and asks for the leases that a
+//! The loop's side of permission requests: it passes events to the part, and asks for the leases that a
 //! person approved.
 
 use super::{Answerer, NewRequest};

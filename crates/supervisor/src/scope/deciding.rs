@@ -1,4 +1,4 @@
-//! What a scope gets: each of its needs is given, refused, or put before a person, together with
+//! Decides the needs of a scope: each is given, refused, or put before a person, together with
 //! the others that are.
 
 use super::leases::ScopeLease;
