@@ -262,7 +262,7 @@ fn the_example_is_what_is_written() {
     drop(log);
     assert!(matches!(
         verify(&dir, &id).unwrap(),
-        Verdict::Intact { lines: 22, .. }
+        Verdict::Intact { lines: 23, .. }
     ));
 
     let text = |path: PathBuf| std::fs::read_to_string(path).unwrap();

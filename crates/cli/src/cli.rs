@@ -315,7 +315,10 @@ mod tests {
             words.take(2).take_while(name).collect()
         });
         words
-            .filter(|words: &Vec<&str>| words.first().is_some_and(|word| !word.is_empty()))
+            .filter(|words: &Vec<&str>| {
+                let first = words.first();
+                first.is_some_and(|word| !word.is_empty() && !word.starts_with('-'))
+            })
             .collect()
     }
 

@@ -64,7 +64,7 @@ pub enum Action {
     /// An image that a running cage uses is kept, with an error.
     Rm {
         /// Names, or the first digits of digests
-        #[arg(required = true)]
+        #[arg(required = true, value_name = "IMAGE")]
         images: Vec<String>,
     },
     /// Remove images without a name, and data that no image needs
@@ -73,9 +73,9 @@ pub enum Action {
         #[arg(long)]
         all: bool,
     },
-    /// Make an image of what the last cage of this workspace changed in its image
+    /// Make an image of what the last cage changed in its image
     ///
-    /// For cages of `ironcage run --image IMAGE --writable-image`. The image gets one more layer.
+    /// Means the last cage of this workspace, for cages of `ironcage run --image IMAGE --writable-image`. The image gets one more layer.
     Commit {
         /// Name for the new image
         name: String,

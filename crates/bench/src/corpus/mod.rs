@@ -23,7 +23,7 @@ use std::time::Instant;
 
 /// Scripts with labels, in the manner of other people's tasks.
 const FOREIGN: &str = include_str!("foreign.toml");
-/// Scripts that the reader was not tuned for.
+/// Scripts that were first scored before any change to the reader.
 const HELD_OUT: &str = include_str!("heldout.toml");
 
 /// Lines of the script whose reading is timed, and how often that is done.

@@ -110,7 +110,7 @@ mod tests {
     }
 
     /// Values that nobody can list: amounts, addresses and words that are made up by who types them.
-    const FREE: [&str; 33] = [
+    const FREE: [&str; 45] = [
         "AGE",
         "BYTES",
         "DURATION",
@@ -136,6 +136,20 @@ mod tests {
         "WHAT",
         "[METHOD,..] HOST[/PATH]",
         "[SOURCE@]HOST[,HOST]",
+        "URL|env|off",
+        // Counts of benchmarks, and the number of a probe, which `ironcage-lab` knows.
+        "CAGES",
+        "FILES",
+        "ID",
+        "NUMBER/min",
+        "ROUNDS",
+        "RUNS",
+        "STARTS",
+        "TASKS",
+        // Keys of an agent, which is not asked while a command line is typed.
+        "KEY@HOST[:PORT]",
+        "ssh:KEY|gpg:KEY",
+        "KEY|FILE",
         // A shell command in one word, or of a program whose arguments are its own.
         "COMMAND",
         // What only the cage or the registry knows.

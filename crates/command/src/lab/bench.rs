@@ -20,7 +20,7 @@ pub struct Args {
 pub enum Corpus {
     /// Labelled scripts that ship with the bench
     Foreign,
-    /// Labelled scripts that the reader was not tuned for
+    /// Labelled scripts that were first scored before any change to the reader
     Heldout,
     /// The bash cases of RedCode-Exec, in cages, on canaries
     Redcode,

@@ -142,7 +142,10 @@ fn a_login_elsewhere_is_denied() {
     let data = login(SESSION, "login", None);
     let request = sign("login", &data);
     let bound = |message: Vec<u8>| reason(steps(&[message, request.clone()]));
-    assert_eq!(reason(steps(std::slice::from_ref(&request))), "key-host-not-proved");
+    assert_eq!(
+        reason(steps(std::slice::from_ref(&request))),
+        "key-host-not-proved"
+    );
     assert_eq!(bound(foreign.bind(SESSION, 0)), "key-host-not-allowed");
     assert_eq!(
         bound(own.bind(b"another session", 0)),
