@@ -10,7 +10,7 @@
 //! ([`Explanations`]).
 //!
 //! It does not protect the files. The cage's file view does that, as no cage sees the state
-//! directory. Who can write both the log and the head can write a new history: signed heads
+//! directory. A process that can write both the log and the head can write a new history: signed heads
 //! ([`Statement`]), of which a copy is kept elsewhere, show that. docs/reference/audit-log.md has
 //! the format and the threat in full.
 #![forbid(unsafe_code)]

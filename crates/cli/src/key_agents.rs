@@ -1,4 +1,4 @@
-//! What the user's ssh-agent and gpg-agent have, for the keys that the policy names. Asks them for
+//! Keys of the user's ssh-agent and gpg-agent, for those that the policy names. Asks them for
 //! public keys alone, and only where the policy names one.
 
 use crate::package_tools::output_of;

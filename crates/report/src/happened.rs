@@ -1,4 +1,4 @@
-//! What happened in a run besides uses: leases, permission requests, denials and drift.
+//! Events of a run besides uses: leases, permission requests, denials and drift.
 
 use ironcage_model::{
     Approver, EventKind, Lease, LeaseEnd, LeaseOrigin, NetworkVerdict, PermissionRequest,

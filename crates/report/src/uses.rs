@@ -1,4 +1,4 @@
-//! What the log shows to have been used, and whether that answers to an entry.
+//! Uses that the log shows, and whether each answers to an entry.
 
 use crate::authority::{EntryUse, Unknown};
 use ironcage_model::{

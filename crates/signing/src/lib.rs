@@ -1,8 +1,8 @@
-//! What a cage may ask an ssh-agent or a gpg-agent outside.
+//! Requests of a cage to an ssh-agent or gpg-agent outside, and which are allowed.
 //!
 //! Everything here is pure: bytes of the cage go in, and out come answers, uses of a key that
 //! somebody decides about, and the messages for the real agent once a use is allowed. A message of
-//! the cage is never passed on: what the real agent gets is written anew from what was understood.
+//! the cage is never passed on: what the real agent gets is written from what was understood.
 #![forbid(unsafe_code)]
 
 pub mod gpg;

@@ -32,7 +32,7 @@ pub(crate) struct PlannedCage {
     pub(crate) change: change::ChangeChoice,
     /// Upper layers over the user's own caches.
     layers: Option<PathBuf>,
-    /// What the user's package managers said.
+    /// Answers of the user's package managers.
     package_tools: PackageTools,
     /// Keeps the image from being removed while the cage runs.
     image: Option<HeldImage>,
@@ -122,7 +122,7 @@ struct PlanContext {
     place: ChangePlace,
     /// Whether another cage on the same workspace can lease files.
     leased: bool,
-    /// What the package managers said to the parent, for a child.
+    /// Answers of the package managers to the parent, for a child.
     package_tools: Option<PackageTools>,
     /// The image that the cage runs.
     image: Option<SelectedImage>,

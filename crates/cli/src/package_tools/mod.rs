@@ -26,7 +26,7 @@ pub(crate) struct UserDirectories<'a> {
     pub(crate) workspace: &'a Path,
 }
 
-/// What the package managers of the user said.
+/// Answers of the user's package managers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PackageTools {
     pub(crate) hosts: Vec<AskedHost>,
@@ -72,7 +72,7 @@ pub(crate) fn ask_all(wanted: &[Sourced<String>], dirs: &UserDirectories<'_>) ->
     found
 }
 
-/// What one tool said.
+/// The answer of one tool.
 #[derive(Debug, Default)]
 struct ToolAnswer {
     /// Name of a setting, and the URL that it holds.

@@ -74,7 +74,7 @@ reasons! {
         "network-cannot-connect"
         "cannot connect: {error}"
         => "Check that the server is up and reachable from the host.";
-    /// The upstream proxy of the host's network does not answer, or its answer is not HTTP.
+    /// The upstream proxy of your network does not answer, or its answer is not HTTP.
     UpstreamUnreachable { error: String }
         "network-upstream-unreachable"
         "cannot connect to the upstream proxy: {error}"

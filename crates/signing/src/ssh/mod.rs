@@ -1,6 +1,6 @@
 //! The protocol of ssh-agent: keys are listed, and sign a login to an allowed host or a commit.
 //!
-//! What a signature is for is read from the data to be signed. A login names its session, and the
+//! The purpose of a signature is read from the data to be signed. A login names its session, and the
 //! client has to prove first which server has that session (`session-bind@openssh.com`).
 
 mod purpose;

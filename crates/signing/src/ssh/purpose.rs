@@ -1,4 +1,4 @@
-//! What an SSH signature is for, read from the data to be signed.
+//! The purpose of an SSH signature, read from the data to be signed.
 
 use crate::wire::Fields;
 
