@@ -217,6 +217,31 @@ const TABLES: &[(&str, &str, Crowding)] = &[
     ),
     (
         "supervisor/src/permission_requests/mod.rs",
+        "MOST_TOGETHER",
+        Tested("a_group_is_bounded_and_counts_as_one_question"),
+    ),
+    (
+        "supervisor/src/signing/mod.rs",
+        "MOST_FILTERS",
+        Harmless("a cage that ends its key filter again and again loses its own keys"),
+    ),
+    (
+        "supervisor/src/signing/part.rs",
+        "MOST_WAITING",
+        Tested("no_more_wait_than_a_person_could_answer"),
+    ),
+    (
+        "supervisor/src/signing/process.rs",
+        "MOST",
+        Tested("an_agent_is_not_changed_and_a_flood_does_not_end_it"),
+    ),
+    (
+        "supervisor/src/signing/process.rs",
+        "MOST_READ",
+        Tested("an_agent_is_not_changed_and_a_flood_does_not_end_it"),
+    ),
+    (
+        "supervisor/src/permission_requests/mod.rs",
         "MOST_REMEMBERED",
         Tested("nothing_of_the_last_hour_is_pushed_out_of_memory"),
     ),

@@ -237,7 +237,7 @@ both! {
         // The image itself is as it was, and no pending change is about it.
         let look = "cat /etc/release /opt/app/y";
         let same = stage.run(&["-q", "--image", "small:1"], &["-c", look]);
-        assert!(same.stdout() == "upper\n" && same.stderr.contains("/opt/app/y: No such file"), "{same:?}");
+        assert!(same.stdout() == "upper\n" && same.stderr.contains("'/opt/app/y': No such file"), "{same:?}");
         let committed = image(stage, &["commit", "mine:1"]).ok().stdout();
         assert!(committed.starts_with("mine:1  ") && committed.contains("4 layers"), "{committed}");
         let look = "cat /opt/app/y; ls /opt/made /etc/release; echo z > /opt/app/z";

@@ -2,6 +2,7 @@
 
 use super::{ToolAnswer, UserDirectories, ask, tool_path};
 use crate::paths;
+use ironcage_files::{Links, open_regular};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
@@ -120,9 +121,9 @@ fn default_registry(dirs: &UserDirectories<'_>, answer: &mut ToolAnswer) {
     let real = program.and_then(|program| std::fs::canonicalize(program).ok());
     let file = real
         .filter(|real| !real.starts_with(dirs.workspace))
-        .and_then(|real| std::fs::File::open(real).ok());
+        .and_then(|real| open_regular(&real, Links::Refuse).ok());
     let mut bytes = Vec::new();
-    if let Some(file) = file
+    if let Some((file, _)) = file
         && file.take(LONGEST_PROGRAM).read_to_end(&mut bytes).is_ok()
         && let Some(index) = index_in(&bytes)
     {
