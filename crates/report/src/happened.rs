@@ -40,7 +40,7 @@ pub struct RequestLine {
 
 /// Something that was denied.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct DenialLine {
+pub struct ReportedDenial {
     pub time: u64,
     /// `system-call`, `connection`, `lease`, `child`, `control-socket` or `message`.
     pub kind: &'static str,
@@ -64,7 +64,7 @@ pub struct DriftLine {
 pub(crate) struct Happened {
     pub(crate) leases: Vec<(Lease, LeaseLine)>,
     pub(crate) requests: Vec<RequestLine>,
-    pub(crate) denials: Vec<DenialLine>,
+    pub(crate) denials: Vec<ReportedDenial>,
     pub(crate) drift: Vec<DriftLine>,
     /// Lines beyond `MOST` of a kind.
     pub(crate) left_out: u64,
@@ -154,15 +154,16 @@ fn push<T>(lines: &mut Vec<T>, line: T, left_out: &mut u64) {
     }
 }
 
-fn denial(time: u64, event: &EventKind) -> Option<DenialLine> {
-    let line = |kind, what: String, count, reason: Option<&ironcage_model::Reason>| DenialLine {
-        time,
-        kind,
-        what,
-        count,
-        code: reason.and_then(|reason| reason.code()).map(str::to_owned),
-        reason: reason.map(ToString::to_string).unwrap_or_default(),
-    };
+fn denial(time: u64, event: &EventKind) -> Option<ReportedDenial> {
+    let line =
+        |kind, what: String, count, reason: Option<&ironcage_model::Reason>| ReportedDenial {
+            time,
+            kind,
+            what,
+            count,
+            code: reason.and_then(|reason| reason.code()).map(str::to_owned),
+            reason: reason.map(ToString::to_string).unwrap_or_default(),
+        };
     Some(match event {
         EventKind::Denied(denial) => line(
             "system-call",

@@ -18,5 +18,5 @@ mod uses;
 
 pub use authority::{Authority, EntrySpan, EntryUse, Share, Source};
 pub use chart::Point;
-pub use happened::{DenialLine, DriftLine, LeaseLine, RequestLine};
+pub use happened::{DriftLine, LeaseLine, ReportedDenial, RequestLine};
 pub use report::Report;

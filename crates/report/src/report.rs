@@ -3,7 +3,7 @@
 use crate::authority::{Authority, EntrySpan, EntryUse, Unknown};
 use crate::chart::{self, Point};
 use crate::entries::{self, Base, Span};
-use crate::happened::{DenialLine, DriftLine, Happened, LeaseLine, RequestLine};
+use crate::happened::{DriftLine, Happened, LeaseLine, ReportedDenial, RequestLine};
 use crate::uses::Uses;
 use ironcage_model::{
     CageId, Ending, Event, EventKind, LiveRule, NetworkVerdict, RuleChange, Usage,
@@ -29,7 +29,7 @@ pub struct Report {
     pub entries: Vec<EntrySpan>,
     pub leases: Vec<LeaseLine>,
     pub requests: Vec<RequestLine>,
-    pub denials: Vec<DenialLine>,
+    pub denials: Vec<ReportedDenial>,
     pub drift: Vec<DriftLine>,
     /// Authority over time.
     pub chart: Vec<Point>,

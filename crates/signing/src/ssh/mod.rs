@@ -22,8 +22,8 @@ const FAILURE: u8 = 5;
 const SUCCESS: u8 = 6;
 const REQUEST_IDENTITIES: u8 = 11;
 const IDENTITIES_ANSWER: u8 = 12;
-const SIGN_REQUEST: u8 = 13;
-const SIGN_RESPONSE: u8 = 14;
+const AGENT_SIGN_REQUEST: u8 = 13;
+const AGENT_SIGN_RESPONSE: u8 = 14;
 const EXTENSION: u8 = 27;
 /// RSA with SHA-256 or SHA-512.
 const KNOWN_FLAGS: u32 = 2 | 4;
@@ -32,7 +32,7 @@ const SESSION_BIND: &[u8] = b"session-bind@openssh.com";
 
 /// A host that a key logs in to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LoginHost {
+pub struct ProvenHost {
     /// Its name, as known hosts have it.
     pub host: String,
     /// Its public keys.
@@ -49,7 +49,7 @@ pub struct SshKey {
     /// The public key.
     pub blob: Vec<u8>,
     pub signs_commits: bool,
-    pub logins: Vec<LoginHost>,
+    pub logins: Vec<ProvenHost>,
 }
 
 /// What a cage may do with an ssh-agent.
@@ -103,7 +103,7 @@ impl SshConnection {
         let mut fields = Fields(message);
         match fields.byte() {
             Some(REQUEST_IDENTITIES) => Step::Reply(listed(rules)),
-            Some(SIGN_REQUEST) => self.sign(fields, rules),
+            Some(AGENT_SIGN_REQUEST) => self.sign(fields, rules),
             Some(EXTENSION) => match fields.string() {
                 Some(SESSION_BIND) => match self.bind(fields, message) {
                     Ok(()) => Step::Reply(framed(&[SUCCESS])),
@@ -185,7 +185,7 @@ impl SshConnection {
             Ok(purpose) => purpose,
             Err(reason) => return deny(key.name.clone(), reason),
         };
-        let mut request = vec![SIGN_REQUEST];
+        let mut request = vec![AGENT_SIGN_REQUEST];
         put_string(&mut request, &blob);
         put_string(&mut request, &data);
         request.extend_from_slice(&flags.to_be_bytes());
@@ -354,7 +354,7 @@ impl SshExchange {
             };
             if self.before == 0 {
                 let mut answer = Fields(answer);
-                let signed = (answer.byte() == Some(SIGN_RESPONSE)).then_some(answer);
+                let signed = (answer.byte() == Some(AGENT_SIGN_RESPONSE)).then_some(answer);
                 let signature = signed.and_then(|mut rest| {
                     let signature = rest.string()?;
                     rest.end().map(|()| signature)
@@ -362,7 +362,7 @@ impl SshExchange {
                 let Some(signature) = signature else {
                     return refused();
                 };
-                let mut reply = vec![SIGN_RESPONSE];
+                let mut reply = vec![AGENT_SIGN_RESPONSE];
                 put_string(&mut reply, signature);
                 return Progress::Signed(framed(&reply));
             }

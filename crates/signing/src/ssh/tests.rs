@@ -32,7 +32,7 @@ fn strings(parts: &[&[u8]]) -> Vec<u8> {
 }
 
 fn rules() -> SshRules {
-    let host = LoginHost {
+    let host = ProvenHost {
         host: "git.example".into(),
         keys: vec![Server::new(1).key()],
     };
@@ -78,7 +78,7 @@ fn signature(namespace: &[u8]) -> Vec<u8> {
 }
 
 fn sign(key: &str, data: &[u8]) -> Vec<u8> {
-    let mut message = vec![SIGN_REQUEST];
+    let mut message = vec![AGENT_SIGN_REQUEST];
     message.extend(strings(&[&blob(key), data]));
     message.extend(0_u32.to_be_bytes());
     message
@@ -127,7 +127,7 @@ fn a_login_to_the_host_of_a_key_is_a_use_and_the_agent_gets_the_session_first() 
         assert_eq!(exchange.begin(), wanted);
         // An agent that knows nothing of sessions still signs.
         assert_eq!(exchange.receive(&framed(&[FAILURE])), Progress::More);
-        let mut signed = vec![SIGN_RESPONSE];
+        let mut signed = vec![AGENT_SIGN_RESPONSE];
         put_string(&mut signed, b"signature");
         let signed = framed(&signed);
         let (first, rest) = signed.split_at(7);
@@ -226,11 +226,11 @@ fn an_agent_that_answers_anything_else_has_not_signed() {
     for answer in [
         framed(&[FAILURE]),
         framed(&[]),
-        framed(&[SIGN_RESPONSE]),
-        framed(&[SIGN_RESPONSE, 0, 0, 0, 9, 1]),
+        framed(&[AGENT_SIGN_RESPONSE]),
+        framed(&[AGENT_SIGN_RESPONSE, 0, 0, 0, 9, 1]),
         vec![0xff; 4],
     ] {
-        let mut exchange = SshExchange::new(Vec::new(), vec![SIGN_REQUEST]);
+        let mut exchange = SshExchange::new(Vec::new(), vec![AGENT_SIGN_REQUEST]);
         exchange.begin();
         assert_eq!(exchange.receive(&answer), refused, "{answer:?}");
     }

@@ -71,14 +71,14 @@ pub(super) fn run(given: FilterSetup<'_>) -> ! {
 }
 
 /// Somebody in the cage who is connected.
-struct Client {
+struct KeyClient {
     agent: KeyAgent,
     socket: OwnedFd,
     connection: Connection,
-    state: ClientState,
+    state: KeyClientState,
 }
 
-enum ClientState {
+enum KeyClientState {
     /// Until when nothing has to be said.
     Idle(Instant),
     /// The supervisor decides about a use.
@@ -102,7 +102,7 @@ struct Filter<'a> {
     sockets: &'a KeySockets,
     agents: &'a RealAgents,
     link: Channel,
-    clients: Vec<Client>,
+    clients: Vec<KeyClient>,
     last: u64,
     /// When this second began, and how much was read in it.
     second: Instant,
@@ -135,12 +135,12 @@ impl Filter<'_> {
         }
         let now = Instant::now();
         for client in &mut self.clients {
-            if matches!(client.state, ClientState::Idle(until) if now >= until) {
-                client.state = ClientState::Gone;
+            if matches!(client.state, KeyClientState::Idle(until) if now >= until) {
+                client.state = KeyClientState::Gone;
             }
         }
         self.clients
-            .retain(|client| !matches!(client.state, ClientState::Gone));
+            .retain(|client| !matches!(client.state, KeyClientState::Gone));
         Some(())
     }
 
@@ -164,7 +164,7 @@ impl Filter<'_> {
         }
         for (index, client) in self.clients.iter().enumerate() {
             let flags = match &client.state {
-                ClientState::Idle(at) => {
+                KeyClientState::Idle(at) => {
                     until.push(*at);
                     match paused {
                         true => continue,
@@ -176,7 +176,7 @@ impl Filter<'_> {
             };
             fds.push(PollFd::new(&client.socket, flags));
             what.push(Ready::Client(index));
-            if let ClientState::Signing { real, .. } = &client.state {
+            if let KeyClientState::Signing { real, .. } = &client.state {
                 fds.push(PollFd::new(real, PollFlags::IN));
                 what.push(Ready::Agent(index));
             }
@@ -211,11 +211,11 @@ impl Filter<'_> {
         let Some(Ok(socket)) = accepted else {
             return;
         };
-        let mut client = Client {
+        let mut client = KeyClient {
             agent,
             socket,
             connection,
-            state: ClientState::Idle(Instant::now() + IDLE),
+            state: KeyClientState::Idle(Instant::now() + IDLE),
         };
         let greeting = client.connection.greeting();
         client.answer(greeting);
@@ -230,14 +230,14 @@ impl Filter<'_> {
             Ok(Some(Packet::Message(ToFilter::Denied { ticket }, _))) => (ticket, false),
             Ok(Some(Packet::Garbled(_) | Packet::Closed)) | Err(_) => return None,
         };
-        let decides = |client: &Client| matches!(&client.state, ClientState::Deciding { ticket: own, .. } if *own == ticket);
+        let decides = |client: &KeyClient| matches!(&client.state, KeyClientState::Deciding { ticket: own, .. } if *own == ticket);
         let Some(index) = self.clients.iter().position(decides) else {
             // Who asked has left.
             return Some(());
         };
         let client = self.clients.get_mut(index)?;
-        let state = std::mem::replace(&mut client.state, ClientState::Gone);
-        let ClientState::Deciding { used, .. } = state else {
+        let state = std::mem::replace(&mut client.state, KeyClientState::Gone);
+        let KeyClientState::Deciding { used, .. } = state else {
             return Some(());
         };
         let mut used = *used;
@@ -259,7 +259,7 @@ impl Filter<'_> {
         });
         match begun {
             Ok(real) => {
-                client.state = ClientState::Signing {
+                client.state = KeyClientState::Signing {
                     real,
                     exchange: used.exchange,
                     key: used.key,
@@ -282,26 +282,26 @@ impl Filter<'_> {
     fn hear_client(&mut self, index: usize) -> Option<()> {
         let client = self.clients.get_mut(index)?;
         match &client.state {
-            ClientState::Idle(_) => {}
-            ClientState::Deciding { ticket, .. } => {
+            KeyClientState::Idle(_) => {}
+            KeyClientState::Deciding { ticket, .. } => {
                 // It is gone: nobody waits for the answer.
                 let ticket = *ticket;
-                client.state = ClientState::Gone;
+                client.state = KeyClientState::Gone;
                 return self.link.send(&FromFilter::Left { ticket }, &[]).ok();
             }
-            ClientState::Signing { .. } | ClientState::Gone => {
-                client.state = ClientState::Gone;
+            KeyClientState::Signing { .. } | KeyClientState::Gone => {
+                client.state = KeyClientState::Gone;
                 return Some(());
             }
         }
         let mut part = [0; 4096];
         match read(&client.socket, &mut part) {
-            Ok(0) => client.state = ClientState::Gone,
+            Ok(0) => client.state = KeyClientState::Gone,
             Ok(count) => client
                 .connection
                 .receive(part.get(..count).unwrap_or_default()),
             Err(Errno::AGAIN | Errno::INTR) => {}
-            Err(_) => client.state = ClientState::Gone,
+            Err(_) => client.state = KeyClientState::Gone,
         }
         self.advance(index)
     }
@@ -314,7 +314,7 @@ impl Filter<'_> {
         };
         loop {
             let client = self.clients.get_mut(index)?;
-            if !matches!(client.state, ClientState::Idle(_)) {
+            if !matches!(client.state, KeyClientState::Idle(_)) {
                 return Some(());
             }
             let agent = client.agent;
@@ -323,14 +323,14 @@ impl Filter<'_> {
                 Step::Reply(reply) => client.answer(&reply),
                 Step::Bye(reply) => {
                     client.answer(&reply);
-                    client.state = ClientState::Gone;
+                    client.state = KeyClientState::Gone;
                 }
                 Step::Denied { denial, reply } => {
                     client.answer(&reply);
                     self.link.send(&denied(agent, denial), &[]).ok()?;
                 }
                 Step::Close(denial) => {
-                    client.state = ClientState::Gone;
+                    client.state = KeyClientState::Gone;
                     self.link.send(&denied(agent, denial), &[]).ok()?;
                 }
                 Step::Use(used) => {
@@ -342,7 +342,7 @@ impl Filter<'_> {
                         key: used.key.clone(),
                         purpose: used.purpose.clone(),
                     };
-                    client.state = ClientState::Deciding { ticket, used };
+                    client.state = KeyClientState::Deciding { ticket, used };
                     self.link.send(&asks, &[]).ok()?;
                 }
             }
@@ -354,7 +354,7 @@ impl Filter<'_> {
     /// Reads what a real agent has answered.
     fn hear_agent(&mut self, index: usize) -> Option<()> {
         let client = self.clients.get_mut(index)?;
-        let ClientState::Signing {
+        let KeyClientState::Signing {
             real,
             exchange,
             key,
@@ -390,19 +390,19 @@ impl Filter<'_> {
             self.link.send(&event, &[]).ok()?;
         }
         match reply.is_empty() {
-            true => client.state = ClientState::Gone,
+            true => client.state = KeyClientState::Gone,
             false => client.answer(&reply),
         }
         self.advance(index)
     }
 }
 
-impl Client {
+impl KeyClient {
     /// Answers, and waits for the next message. Who does not take an answer is gone.
     fn answer(&mut self, reply: &[u8]) {
         self.state = match send_all(&self.socket, reply) {
-            Ok(()) => ClientState::Idle(Instant::now() + IDLE),
-            Err(_) => ClientState::Gone,
+            Ok(()) => KeyClientState::Idle(Instant::now() + IDLE),
+            Err(_) => KeyClientState::Gone,
         };
     }
 }

@@ -3,13 +3,13 @@
 use ironcage_model::{CageId, Printable, base64};
 use ironcage_plan::Signing;
 use ironcage_signing::gpg::{GpgKey, GpgRules};
-use ironcage_signing::ssh::{LoginHost, SshKey, SshRules};
+use ironcage_signing::ssh::{ProvenHost, SshKey, SshRules};
 
 pub(super) fn ssh(signing: &Signing) -> SshRules {
     let keys = signing.ssh.iter().flat_map(|ssh| &ssh.keys);
     let keys = keys.filter_map(|item| {
         let key = &item.what;
-        let logins = key.logins.iter().map(|login| LoginHost {
+        let logins = key.logins.iter().map(|login| ProvenHost {
             host: login.host.clone(),
             keys: (login.keys.iter())
                 .filter_map(|key| base64::decode(key))
