@@ -270,7 +270,7 @@ fn root_uses_no_settings_state_or_caches_of_another_user() {
         ("XDG_CACHE_HOME", "home"),
     ] {
         let theirs = with(variable, &user.base().join(name));
-        theirs.ended(125).denied("start-copy-on-write");
+        theirs.ended(125).says("it belongs to user");
         with(variable, &root.base().join(name)).ok();
     }
     let open = root.base().join("open");
