@@ -172,13 +172,19 @@ except ConnectionResetError: print("raw reset")
     fn an_authority_is_made_only_where_a_rule_needs_it_and_servers_are_verified(stage) {
         let Some(server) = TlsWeb::start(stage, "api.test") else { return };
         let port = server.port;
-        let look = "ls /run/ironcage; env | grep -c /run/ironcage; openssl x509 -noout -subject -in /run/ironcage/authority.pem";
-        let ran = server.sh(stage, &server.place("api.test"), look);
+        let look = "ls /run/ironcage; env | grep -c /run/ironcage; openssl x509 -noout -subject -in /run/ironcage/authority.pem; grep -c BEGIN /run/ironcage/authority.pem";
+        let place = server.place("api.test");
+        let place: Vec<&str> = place.iter().map(String::as_str).collect();
+        let ran = stage.sh_with(&place, look);
         assert_eq!(ran.stdout(), "0\n", "{ran:?}");
+        // An authority of the caller's own is passed on, and none is made beside it.
+        let ran = server.sh(stage, &server.place("api.test"), look);
+        assert!(ran.stdout().ends_with("subject=CN = authority of the test\n1\n"), "{ran:?}");
         let ask = format!("{look}; grep -rl PRIVATE /run /etc/ssl/certs/ca-certificates.crt; curl -sS -m 60 https://api.test:{port}/");
         let given = flags(&server, &["api.test"]);
         let out = server.sh(stage, &given, &ask).stdout();
         assert!(out.starts_with("authorities.jks\nauthorities.pem\nauthority.pem\n9\nsubject="), "{out}");
+        assert!(out.contains("authority of the test\n2\n"), "the cage's own beside the caller's: {out}");
         assert!(out.contains(r#""method":"GET""#) && !out.contains("PRIVATE"), "{out}");
         // Another cage has another authority.
         let again = "cat /run/ironcage/authority.pem";

@@ -57,7 +57,9 @@ pub enum WorkspaceError {
     )]
     SnapshotName { name: String },
     /// The cage changed files while the change was read.
-    #[error("cannot apply {id}: {what}; stop the cage, then apply")]
+    #[error(
+        "cannot use change {id} while its cage runs: {what}; nothing was changed, stop the cage first"
+    )]
     Unsteady { id: ChangeId, what: String },
     /// There is no such change.
     #[error("change {id} does not exist")]
