@@ -45,6 +45,8 @@ const WORTH_A_LIST: u32 = 12;
 /// Of a larger directory no list is made.
 const LIST_BYTES: usize = 16 * 1024;
 
+/// Its lower layers can be of any kind, also of one that ends a list early, such as FUSE.
+const OVERLAY: u64 = 0x794c_7630;
 /// File systems in which a name that is not listed is not there. Others may hide names, or make
 /// them when they are asked for.
 const PLAIN: [u64; 6] = [
@@ -52,7 +54,7 @@ const PLAIN: [u64; 6] = [
     0x5846_5342, // xfs
     0x9123_683e, // btrfs
     0x0102_1994, // tmpfs
-    0x794c_7630, // overlay
+    OVERLAY,
     0xf2f5_2010, // f2fs
 ];
 
@@ -172,9 +174,11 @@ fn list(directory: &Path) -> Option<Vec<Name>> {
     let mut entries = RawDir::new(&handle, &mut buffer);
     let mut names = Vec::new();
     let mut bytes = 0;
-    // The kernel fills the buffer as long as there are names: these file systems end a list early
-    // only where the next name does not fit.
-    while !(entries.is_buffer_empty() && bytes > 0 && bytes + LARGEST_ENTRY <= LIST_BYTES) {
+    // The kernel fills the buffer as long as there are names: but for overlays, these file systems
+    // end a list early only where the next name does not fit.
+    let is_whole =
+        |bytes: usize| kind != OVERLAY && bytes > 0 && bytes + LARGEST_ENTRY <= LIST_BYTES;
+    while !(entries.is_buffer_empty() && is_whole(bytes)) {
         let Some(entry) = entries.next() else {
             break;
         };
