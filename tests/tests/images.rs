@@ -253,6 +253,10 @@ both! {
         // What others would read as deletions is not committed.
         stage.run(&["-q", "--image", "small:1", "--writable-image"], &["-c", "touch /opt/.wh.app"]).ok();
         image(stage, &["commit", "mine:2"]).ended(125).says(".wh.");
+        // Nor is what would fill the disk of whoever commits it.
+        let sparse = ["-c", "/bin/busybox truncate -s 3G /opt/sparse"];
+        stage.run(&["-q", "--image", "small:1", "--writable-image"], &sparse).ok();
+        image(stage, &["commit", "mine:2"]).ended(125).says("sparse");
         image(stage, &["show", "mine:2"]).ended(125);
     }
 

@@ -177,8 +177,8 @@ fn unescaped(text: &[u8]) -> Option<PathBuf> {
 
 /// The fingerprint of a key, and the keygrips of what signs in it, as gpg lists them.
 fn signing_key(text: &str) -> Result<(String, Vec<String>), String> {
-    let (mut fingerprint, mut grips) = (None, Vec::new());
-    let (mut signs, mut keys) = (false, 0);
+    let (mut fingerprint, mut grips, mut others) = (None, Vec::new(), Vec::new());
+    let (mut signs, mut only_signs, mut keys) = (false, false, 0);
     for line in text.lines() {
         let fields: Vec<&str> = line.split(':').collect();
         let field = |number: usize| fields.get(number).copied().unwrap_or_default();
@@ -189,11 +189,17 @@ fn signing_key(text: &str) -> Result<(String, Vec<String>), String> {
                 // In lower case what this part can, in upper case what the whole key can; `#` is
                 // a part that is not here.
                 signs = valid && field(11).contains('s') && field(14) != "#";
+                only_signs = !field(11).contains(['c', 'a']);
             }
             "fpr" if fingerprint.is_none() => fingerprint = Some(field(9).to_owned()),
-            "grp" if signs => grips.push(field(9).to_owned()),
+            "grp" if signs && only_signs => grips.push(field(9).to_owned()),
+            "grp" if signs => others.push(field(9).to_owned()),
             _ => {}
         }
+    }
+    // A part that also certifies can change the key itself: it signs only where no other does.
+    if grips.is_empty() {
+        grips = others;
     }
     match (keys, fingerprint) {
         (1, Some(fingerprint)) if !grips.is_empty() => Ok((fingerprint, grips)),
@@ -245,6 +251,11 @@ mod tests {
             signing_key(listed),
             Ok(("AA79".into(), vec!["2222".into()]))
         );
+        // A primary key that signs and certifies is left out where a part only signs.
+        let primary = listed.replace(":cSC:", ":scSC:");
+        assert_eq!(signing_key(&primary).unwrap().1, ["2222"]);
+        let alone = "sec:u:255:22:1:1:::u:::scSC:::+\nfpr:::::::::AA:\ngrp:::::::::1111:\n";
+        assert_eq!(signing_key(alone).unwrap().1, ["1111"]);
         let twice = format!("{listed}{listed}");
         assert!(signing_key(&twice).unwrap_err().contains("several"));
         assert!(signing_key("").is_err());

@@ -23,11 +23,14 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use tar::{Builder, EntryType, Header};
 
 /// How deep directories are read; unpacking allows no deeper ones.
 const MOST_DEPTH: usize = 256;
+/// Bytes of all files together that are in holes, and so not on disk: an archive has them, too.
+const MOST_IN_HOLES: u64 = 1 << 30;
 const WHITEOUT: &[u8] = b".wh.";
 const OPAQUE: &str = ".wh..wh..opq";
 
@@ -67,6 +70,7 @@ fn write_layer(file: File, layers: &Path) -> Result<WrittenLayer, ImageError> {
         archive: Builder::new(writer),
         links: HashMap::new(),
         entries: 0,
+        in_holes: 0,
     };
     for name in listed(layers)? {
         let path = layers.join(&name).join(UPPER);
@@ -144,6 +148,8 @@ struct LayerWriter<W: Write> {
     /// Files with several names, by device and inode.
     links: HashMap<(u64, u64), PathBuf>,
     entries: u64,
+    /// Bytes in holes of files.
+    in_holes: u64,
 }
 
 impl<W: Write> LayerWriter<W> {
@@ -234,7 +240,16 @@ impl<W: Write> LayerWriter<W> {
                 }
                 // A FIFO in its place would be waited for.
                 let file = File::from(open(OFlags::NONBLOCK)?);
-                let size = file.metadata().doing("look at", path)?.len();
+                let found = file.metadata().doing("look at", path)?;
+                let size = found.len();
+                let on_disk = found.blocks().saturating_mul(512);
+                self.in_holes += size.saturating_sub(on_disk);
+                if self.in_holes > MOST_IN_HOLES {
+                    return Err(ImageError::Entry {
+                        entry: path.display().to_string(),
+                        why: "it is sparse, and the holes of the layer have more than 1 GiB",
+                    });
+                }
                 let mut header = Self::header(EntryType::Regular, stat.st_mode);
                 header.set_size(size);
                 self.entries += 1;

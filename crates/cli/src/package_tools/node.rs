@@ -5,6 +5,11 @@ use super::{ToolAnswer, UserDirectories, ask};
 /// In the cage: read as npm's global settings, so that those of a project win as they do outside.
 const FILE: &str = "/run/ironcage/npmrc";
 
+/// Whether a cage sees a file at the same path: authorities of the system are, others are not.
+fn is_seen(path: &str) -> bool {
+    ["/etc/", "/usr/"].iter().any(|top| path.starts_with(top)) && !path.contains('\n')
+}
+
 pub(super) fn npm(dirs: &UserDirectories<'_>) -> ToolAnswer {
     let text = ask(dirs, "npm", &["config", "list", "--json"]).unwrap_or_default();
     let mut answer = ToolAnswer::default();
@@ -14,9 +19,15 @@ pub(super) fn npm(dirs: &UserDirectories<'_>) -> ToolAnswer {
     let mut file = String::new();
     for (key, value) in &settings {
         let is_registry = key == "registry" || key.starts_with('@') && key.ends_with(":registry");
-        let Some(url) = value.as_str().filter(|_| is_registry) else {
+        let Some(url) = value.as_str() else {
             continue;
         };
+        if key == "cafile" && is_seen(url) {
+            file.push_str(&format!("cafile={url}\n"));
+        }
+        if !is_registry {
+            continue;
+        }
         // One line each, whatever is in it.
         if key.contains(['\n', '=']) || url.contains('\n') {
             continue;
