@@ -150,7 +150,7 @@ impl Supervision<'_> {
         self.finish_leases(LeaseEvent::CageEnded)?;
         self.finish_questions()?;
         self.stop_reader();
-        self.stop_key_filter();
+        self.stop_key_filter()?;
         self.close_proxy()?;
         let resolver = self.close_resolver()?;
         let planted = planted(&plan.absent);

@@ -27,6 +27,8 @@ use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
+/// Messages that are read when a cage ends: more than a socket holds.
+const LAST_MESSAGES: usize = 1024;
 /// Key filters that are started: one that dies again and again is not needed.
 const MOST_FILTERS: u32 = 8;
 
@@ -230,9 +232,21 @@ impl Supervision<'_> {
         }
     }
 
-    /// Nobody signs any more.
-    pub(crate) fn stop_key_filter(&mut self) {
+    /// Ends the key filter. Denials that it reported before the end belong in the log; nothing that
+    /// it asks is answered any more.
+    pub(crate) fn stop_key_filter(&mut self) -> Result<(), RunError> {
         self.keys.sockets.hide();
+        if let Some(filter) = self.keys.filter.take() {
+            for _ in 0..LAST_MESSAGES {
+                let Ok(Some(Packet::Message(message, _))) = filter.channel.receive(false) else {
+                    break;
+                };
+                if matches!(message, FromFilter::Denied { .. }) {
+                    self.signing_event(SigningEvent::Message(message), Instant::now())?;
+                }
+            }
+        }
         self.keys = KeyFilter::default();
+        Ok(())
     }
 }

@@ -326,8 +326,9 @@ impl Filter<'_> {
                     client.state = KeyClientState::Gone;
                 }
                 Step::Denied { denial, reply } => {
-                    client.answer(&reply);
+                    // First the log: a command that has its answer may be over at once.
                     self.link.send(&denied(agent, denial), &[]).ok()?;
+                    client.answer(&reply);
                 }
                 Step::Close(denial) => {
                     client.state = KeyClientState::Gone;
