@@ -118,7 +118,7 @@ fn failed(reason: impl fmt::Display) -> BenchError {
     }
 }
 
-/// The supervisor and the mount helper, who is the only other process outside of the cage.
+/// The supervisor and the mount helper, the only other process outside the cage.
 fn held(channel: &Channel) -> Result<ResourceUsage, BenchError> {
     channel.send(&Request::Describe, &[]).map_err(failed)?;
     let (supervisor, init) = match next(channel).map_err(failed)? {

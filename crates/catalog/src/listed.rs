@@ -38,7 +38,7 @@ pub struct Fixed {
     pub content: &'static str,
 }
 
-/// What every cage sees of the host's system.
+/// The part of the host system that every cage sees.
 pub mod system {
     use super::{Fixed, Listed, Masked};
     include!(concat!(env!("OUT_DIR"), "/system.rs"));
