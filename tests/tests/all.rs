@@ -83,6 +83,7 @@ mod start_calls;
 mod state;
 mod streams;
 mod taint;
+mod templates;
 mod terminal;
 mod terminal_prompt;
 mod tls_interception;

@@ -4,7 +4,7 @@ use crate::{commands, version};
 use clap::builder::styling::Style;
 use clap::{CommandFactory, Parser, Subcommand};
 use ironcage_command::error::CommandResult;
-use ironcage_command::{image, inside, lab};
+use ironcage_command::{image, inside, lab, template};
 use std::fmt::Write as _;
 
 /// Run AI agents, and every tool call they make, in a cage
@@ -33,6 +33,7 @@ pub(crate) enum Command {
     Change(commands::change::Args),
     State(commands::state::Args),
     Image(image::Args),
+    Template(template::Args),
     Grant(commands::lease::grant::Args),
     Revoke(commands::lease::revoke::Args),
     Lease(commands::lease::Args),
@@ -107,6 +108,7 @@ const GROUPS: [(&str, &[&str]); 7] = [
             "doctor",
             "setup",
             "image",
+            "template",
             "probe",
             "bench",
             "completions",
@@ -223,7 +225,7 @@ impl Command {
             Command::Intent(args) => commands::intent::run(args),
             Command::Doctor(args) => commands::doctor::run(args),
             Command::Setup(args) => commands::setup::run(args),
-            Command::Image(_) => commands::image::run(),
+            Command::Image(_) | Command::Template(_) => commands::image::run(),
             Command::Probe(_) | Command::Bench(_) => commands::lab::run(),
             Command::Completions(args) => commands::completions::run(args),
             Command::Man(args) => commands::man::run(args),

@@ -46,6 +46,18 @@ pub(crate) fn changes() -> ArgValueCandidates {
     })
 }
 
+pub(crate) fn templates() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        let home = paths::home(&SystemFiles::default()).ok();
+        let store = home.map(|home| ironcage_images::Store::at(&paths::images(&home)));
+        let templates = store.and_then(|store| store.templates().ok()).into_iter();
+        templates
+            .flatten()
+            .map(|template| CompletionCandidate::new(template.name.to_string()))
+            .collect()
+    })
+}
+
 /// Running cages by name or ID, then others by ID.
 fn candidates(others: &[CageId]) -> Vec<CompletionCandidate> {
     let found = cages::all().ok().and_then(|cages| cages.running().ok());

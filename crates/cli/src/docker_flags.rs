@@ -34,10 +34,6 @@ const ANSWERS: &[(&[&str], &str)] = &[
         &["--env-file"],
         "`-e NAME=VALUE` for each variable, or `[env]` in ironcage.toml",
     ),
-    (
-        &["--entrypoint"],
-        "put the program first in the command: `ironcage run PROGRAM ARGUMENTS`",
-    ),
     (&["-m"], "`--memory SIZE` limits memory"),
     (
         &["--pids-limit"],

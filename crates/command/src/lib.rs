@@ -8,3 +8,4 @@ pub mod image;
 pub mod inside;
 pub mod json;
 pub mod lab;
+pub mod template;

@@ -1,7 +1,8 @@
-//! Loads images from archives and directories: OCI layouts, and what `docker save` writes.
+//! Loads images from archives and directories: OCI layouts, what `docker save` writes, and plain trees.
 
 use crate::config::{MAX_DOCUMENT, parse};
 use crate::error::Doing as _;
+use crate::tree::add_tree;
 use crate::unpack::{decompressed, unpack};
 use crate::{
     Descriptor, Digest, Image, ImageConfig, ImageError, Index, Limits, Manifest, Reference, Store,
@@ -29,7 +30,8 @@ struct Saved {
     layers: Vec<String>,
 }
 
-/// Loads every image of an archive or an OCI layout. `name` is for an image that has none.
+/// Loads every image of an archive or an OCI layout, or a plain directory as an image. `name` is for an
+/// image that has none; a plain directory needs one.
 ///
 /// # Errors
 /// If there is no image in it, or one cannot be unpacked.
@@ -45,14 +47,19 @@ pub fn load(
     let opened = File::from(open(path, flags, Mode::empty()).doing("open", path)?);
     let found = opened.metadata().doing("look at", path)?;
     if found.is_dir() {
-        let directory = opened;
-        return Source {
+        let source = Source {
             store,
             path,
-            directory: &directory,
+            directory: &opened,
             limits,
-        }
-        .load(name);
+        };
+        // A directory that is not a layout is a system itself, if it is given a name.
+        return match name {
+            Some(name) if !source.is_archive()? => {
+                add_tree(store, &opened, path, name, limits).map(|image| vec![image])
+            }
+            _ => source.load(name),
+        };
     }
     if !found.is_file() {
         return Err(ImageError::NotAnArchive {
@@ -89,6 +96,10 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
+    fn is_archive(&self) -> Result<bool, ImageError> {
+        Ok(self.open("index.json")?.is_some() || self.open("manifest.json")?.is_some())
+    }
+
     fn load(&self, name: Option<&Reference>) -> Result<Vec<Image>, ImageError> {
         if let Some(index) = self.document("index.json")? {
             return self.layout(&parse(&index, "index.json")?, name);

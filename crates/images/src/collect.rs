@@ -38,6 +38,12 @@ impl Store {
         let Some(_claim) = self.claim_unused(&image.digest)? else {
             return Err(ImageError::InUse { name: image.name() });
         };
+        if let Some(template) = self.template_of(&image.digest)? {
+            return Err(ImageError::OfTemplate {
+                name: image.name(),
+                template,
+            });
+        }
         let mut pruned = self.remove_image(&image)?;
         self.collect(&mut pruned)?;
         Ok(pruned)
@@ -67,7 +73,7 @@ impl Store {
         // Held until everything is removed that the images had.
         let mut claims = Vec::new();
         for image in self.images()? {
-            if !all && !image.names.is_empty() {
+            if !all && !image.names.is_empty() || self.template_of(&image.digest)?.is_some() {
                 continue;
             }
             if let Some(claim) = self.claim_unused(&image.digest)? {

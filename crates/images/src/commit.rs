@@ -11,7 +11,7 @@ use crate::store::listed;
 use crate::system::UPPER;
 use crate::{
     Digest, DigestWriter, Image, ImageError, Limits, Manifest, Reference, Store, WritableSystem,
-    media,
+    media, tree,
 };
 use ironcage_sys::rustix::fs::{
     AtFlags, CWD, Dir, FileType, Mode, OFlags, fgetxattr, fstat, openat, readlinkat, statat,
@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -58,20 +58,15 @@ pub fn commit(
     result
 }
 
-struct WrittenLayer {
-    digest: Digest,
-    size: u64,
-    entries: u64,
+/// A layer in a file that is not in the store yet.
+pub(crate) struct WrittenLayer {
+    pub(crate) digest: Digest,
+    pub(crate) size: u64,
+    pub(crate) entries: u64,
 }
 
 fn write_layer(file: File, layers: &Path) -> Result<WrittenLayer, ImageError> {
-    let writer = DigestWriter::new(io::BufWriter::with_capacity(1 << 18, file));
-    let mut layer = LayerWriter {
-        archive: Builder::new(writer),
-        links: HashMap::new(),
-        entries: 0,
-        in_holes: 0,
-    };
+    let mut layer = LayerWriter::new(file);
     for name in listed(layers)? {
         let path = layers.join(&name).join(UPPER);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -84,20 +79,22 @@ fn write_layer(file: File, layers: &Path) -> Result<WrittenLayer, ImageError> {
             layer.add(Path::new(&name), EntryType::Directory, mode)?;
         }
     }
-    let entries = layer.entries;
-    let writer = layer.archive.into_inner().doing("write", "the layer")?;
-    let (digest, mut inner) = writer.finish();
-    inner.flush().doing("write", "the layer")?;
-    let file = inner
-        .into_inner()
-        .map_err(io::IntoInnerError::into_error)
-        .doing("write", "the layer")?;
-    let size = file.metadata().doing("look at", "the layer")?.len();
-    Ok(WrittenLayer {
-        digest,
-        size,
-        entries,
-    })
+    layer.finish()
+}
+
+/// Writes a directory as a layer, without what a cage has of its own.
+pub(crate) fn write_tree(
+    file: File,
+    directory: &File,
+    path: &Path,
+) -> Result<WrittenLayer, ImageError> {
+    let mut layer = LayerWriter::new(file);
+    for name in names(directory, path)? {
+        if tree::belongs(&name) {
+            layer.entry(directory.as_fd(), &name, Path::new(&name), 0)?;
+        }
+    }
+    layer.finish()
 }
 
 fn add(
@@ -106,8 +103,7 @@ fn add(
     (temporary, layer): (&Path, WrittenLayer),
     name: &Reference,
 ) -> Result<Image, ImageError> {
-    let file = File::open(temporary).doing("open", temporary)?;
-    store.add_blob(file, &layer.digest)?;
+    store.add_file(temporary, &layer.digest)?;
     let manifest: Manifest = parse(&store.document(&base.digest)?, "the manifest")?;
     // Kept as a whole: it has fields that nothing here reads.
     let bytes = store.document(&manifest.config.digest)?;
@@ -152,6 +148,37 @@ struct LayerWriter<W: Write> {
     in_holes: u64,
 }
 
+type LayerFile = DigestWriter<io::BufWriter<File>>;
+
+impl LayerWriter<LayerFile> {
+    fn new(file: File) -> Self {
+        let writer = DigestWriter::new(io::BufWriter::with_capacity(1 << 18, file));
+        LayerWriter {
+            archive: Builder::new(writer),
+            links: HashMap::new(),
+            entries: 0,
+            in_holes: 0,
+        }
+    }
+
+    fn finish(self) -> Result<WrittenLayer, ImageError> {
+        let entries = self.entries;
+        let writer = self.archive.into_inner().doing("write", "the layer")?;
+        let (digest, mut inner) = writer.finish();
+        inner.flush().doing("write", "the layer")?;
+        let file = inner
+            .into_inner()
+            .map_err(io::IntoInnerError::into_error)
+            .doing("write", "the layer")?;
+        let size = file.metadata().doing("look at", "the layer")?.len();
+        Ok(WrittenLayer {
+            digest,
+            size,
+            entries,
+        })
+    }
+}
+
 impl<W: Write> LayerWriter<W> {
     fn header(kind: EntryType, mode: u32) -> Header {
         let mut header = Header::new_gnu();
@@ -182,24 +209,8 @@ impl<W: Write> LayerWriter<W> {
                 why: "it lies too deep",
             });
         }
-        let mut names: Vec<OsString> = Vec::new();
-        for entry in Dir::read_from(directory).doing("list", path)? {
-            let entry = entry.doing("list", path)?;
-            let name = entry.file_name().to_bytes();
-            if name != b"." && name != b".." {
-                names.push(OsStr::from_bytes(name).to_owned());
-            }
-        }
-        names.sort();
-        for name in names {
-            let path = path.join(&name);
-            if name.as_bytes().starts_with(WHITEOUT) {
-                return Err(ImageError::Entry {
-                    entry: path.display().to_string(),
-                    why: "names that begin with .wh. mean deletions in a layer",
-                });
-            }
-            self.entry(directory.as_fd(), &name, &path, depth)?;
+        for name in names(directory, path)? {
+            self.entry(directory.as_fd(), &name, &path.join(&name), depth)?;
         }
         Ok(())
     }
@@ -211,6 +222,12 @@ impl<W: Write> LayerWriter<W> {
         path: &Path,
         depth: usize,
     ) -> Result<(), ImageError> {
+        if name.as_bytes().starts_with(WHITEOUT) {
+            return Err(ImageError::Entry {
+                entry: path.display().to_string(),
+                why: "names that begin with .wh. mean deletions in a layer",
+            });
+        }
         let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).doing("look at", path)?;
         let open = |flags: OFlags| {
             let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -276,6 +293,20 @@ impl<W: Write> LayerWriter<W> {
             _ => Ok(()),
         }
     }
+}
+
+/// The names in a directory, sorted, so that the same tree gives the same layer.
+fn names(directory: impl AsFd, path: &Path) -> Result<Vec<OsString>, ImageError> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(directory).doing("list", path)? {
+        let entry = entry.doing("list", path)?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." {
+            names.push(OsStr::from_bytes(name).to_owned());
+        }
+    }
+    names.sort();
+    Ok(names)
 }
 
 /// Whether overlayfs shows nothing of the directory below.

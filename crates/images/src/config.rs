@@ -95,7 +95,7 @@ impl Index {
 }
 
 /// This machine, as Go and so image indexes name it.
-fn architecture() -> &'static str {
+pub(crate) fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",

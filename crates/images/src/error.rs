@@ -92,6 +92,26 @@ pub enum ImageError {
         /// The image.
         name: String,
     },
+    /// An image that a template leads to.
+    #[error("cannot remove {name}: the template `{template}` uses it")]
+    OfTemplate {
+        /// The image.
+        name: String,
+        template: String,
+    },
+    /// A template file that cannot be used.
+    #[error("invalid template {}: {why}", Printable::new(path))]
+    BadTemplate {
+        path: PathBuf,
+        /// What is wrong, as the parser says.
+        why: String,
+    },
+    /// No template of that name.
+    #[error("no template `{}`", Printable::new(name))]
+    NoTemplate { name: String },
+    /// A template whose image is gone.
+    #[error("the image of the template `{name}` is not in the store")]
+    TemplateGone { name: String },
     /// A writable system that a cage uses.
     #[error("a running cage in this workspace uses its image writable")]
     SystemInUse,
@@ -121,6 +141,16 @@ impl ImageError {
                 "`ironcage image pull {name}` fetches it, `ironcage image list` shows what is there"
             )),
             ImageError::InUse { .. } => Some("stop the cage first; `ironcage ps` lists them".into()),
+            ImageError::OfTemplate { template, .. } => {
+                Some(format!("`ironcage template rm {template}` removes the template first"))
+            }
+            ImageError::NoTemplate { .. } => Some(
+                "`ironcage template list` shows what is there, `ironcage template build FILE` makes one"
+                    .into(),
+            ),
+            ImageError::TemplateGone { .. } => {
+                Some("build it again with `ironcage template build`".into())
+            }
             ImageError::SystemInUse => {
                 Some("wait until it has ended, or use another workspace".into())
             }
@@ -130,7 +160,7 @@ impl ImageError {
             ),
             ImageError::Ambiguous { .. } => Some("use the whole name, or more digits".into()),
             ImageError::NotAnArchive { .. } => Some(
-                "make one with `docker save` or `skopeo copy ... oci-archive:FILE`; for a plain directory use `run --root DIR`"
+                "make one with `docker save` or `skopeo copy ... oci-archive:FILE`; a plain directory needs `--name NAME`"
                     .into(),
             ),
             ImageError::WrongDigest { .. } => {

@@ -18,6 +18,8 @@ pub mod fuzz;
 mod reference;
 mod store;
 mod system;
+mod template;
+mod tree;
 mod unpack;
 
 pub use archive::load;
@@ -29,4 +31,5 @@ pub use export::export;
 pub use reference::Reference;
 pub use store::{Blob, Image, ImageUse, Pruned, Store};
 pub use system::{SystemClaim, UPPER, WORK, WritableSystem};
+pub use template::{BuildRules, StepKey, Template, TemplateFile, TemplateName};
 pub use unpack::{LayerNotes, Limits};

@@ -9,6 +9,7 @@
 //! images/HEX      what an image is, by the digest of its manifest
 //! names/NAME      the digest that a name stands for
 //! uses/HEX        held by each cage that runs the image
+//! templates/      what templates are built of and lead to (`template.rs`)
 //! systems/KEY/    what the last cage of a workspace wrote to its image (`system.rs`)
 //! temporary/      what is not complete; a later `prune` removes it
 //! ```
@@ -212,6 +213,14 @@ impl Store {
             let _ = fs::remove_file(&path);
         }
         result
+    }
+
+    /// Adds a file whose digest is known as content.
+    ///
+    /// # Errors
+    /// If its content has another digest, or cannot be written.
+    pub(crate) fn add_file(&self, path: &Path, digest: &Digest) -> Result<(), ImageError> {
+        self.add_blob(File::open(path).doing("open", path)?, digest)
     }
 
     /// The file of a download: what is in it already is kept, and more is appended.

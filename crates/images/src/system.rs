@@ -71,6 +71,22 @@ impl Store {
 }
 
 impl WritableSystem {
+    /// Removes it with what was written to it.
+    ///
+    /// # Errors
+    /// If a cage uses it.
+    pub fn remove(&self) -> Result<(), ImageError> {
+        let (Some(above), Some(name)) = (self.place.parent(), self.place.file_name()) else {
+            return Ok(());
+        };
+        if !self.place.exists() {
+            return Ok(());
+        }
+        let _claim = self.claim()?;
+        remove_tree(above, name)?;
+        Ok(())
+    }
+
     /// The directory of its layers, each named like a directory at the top of the image.
     pub fn layers(&self) -> PathBuf {
         self.place.join(LAYERS)

@@ -65,12 +65,12 @@ fn find(store: &Store, name: &str) -> Result<Image, CliError> {
     store.image(name).map_err(|error| image_error(&error))
 }
 
-fn print(text: &str) -> Result<(), CliError> {
+pub(crate) fn print(text: &str) -> Result<(), CliError> {
     writeln!(anstream::stdout(), "{text}")
         .map_err(|error| CliError::new(format!("cannot write to standard output: {error}")))
 }
 
-fn print_json(value: &impl Serialize) -> Result<(), CliError> {
+pub(crate) fn print_json(value: &impl Serialize) -> Result<(), CliError> {
     let text = json::pretty(value)
         .map_err(|error| CliError::new(format!("cannot write JSON: {error}")))?;
     print(&text)

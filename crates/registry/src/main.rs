@@ -1,6 +1,7 @@
-//! The `ironcage-registry` program: container images, from registries and archives to the store.
+//! The `ironcage-registry` program: container images, from registries and archives to the store, and
+//! templates that are built on them.
 //!
-//! `ironcage image` executes it. It is apart so that the program that starts cages has no HTTP
+//! `ironcage image` and `ironcage template` execute it. It is apart so that the program that starts cages has no HTTP
 //! client in it.
 #![forbid(unsafe_code)]
 
@@ -9,16 +10,17 @@ mod images;
 mod mirrors;
 mod progress;
 mod pull;
+mod templates;
 
 use clap::{Parser, Subcommand};
 use ironcage_command::error::{CliError, EXIT_OURS};
-use ironcage_command::image;
+use ironcage_command::{image, template};
 use ironcage_images::Store;
 use ironcage_sys::rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Manage container images
+/// Manage container images and templates
 // Who reads its help typed `ironcage`.
 #[derive(Debug, Parser)]
 #[command(name = "ironcage", version, max_term_width = 100)]
@@ -29,6 +31,9 @@ struct Cli {
     /// The workspace whose last cage is meant
     #[arg(long, hide = true)]
     workspace: Option<PathBuf>,
+    /// The program that starts cages
+    #[arg(long, hide = true, default_value = "ironcage")]
+    ironcage: PathBuf,
     #[command(subcommand)]
     command: Command,
 }
@@ -36,6 +41,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Image(image::Args),
+    Template(template::Args),
 }
 
 /// Memory of this program at most. The HTTP client reads a manifest whole, whatever its size.
@@ -62,10 +68,16 @@ fn main() -> ExitCode {
             return ExitCode::from(if error.use_stderr() { EXIT_OURS } else { 0 });
         }
     };
-    let Command::Image(args) = cli.command;
-    let result = limit_memory()
-        .and_then(|()| Store::open(&cli.store).map_err(|error| image_error(&error)))
-        .and_then(|store| images::run(&store, cli.workspace.as_deref(), args.command));
+    let store = || Store::open(&cli.store).map_err(|error| image_error(&error));
+    let result = match cli.command {
+        Command::Image(args) => limit_memory()
+            .and_then(|()| store())
+            .and_then(|store| images::run(&store, cli.workspace.as_deref(), args.command)),
+        // Without the limit, which its cages would inherit.
+        Command::Template(args) => {
+            store().and_then(|store| templates::run(&store, &cli.ironcage, args.command))
+        }
+    };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

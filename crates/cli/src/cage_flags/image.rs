@@ -53,7 +53,11 @@ impl HeldImage {
 
 impl SelectedImage {
     /// The command: the image's entry point with the given arguments, or with its own.
-    pub(crate) fn argv(&self, given: Vec<OsString>) -> Vec<OsString> {
+    pub(crate) fn argv(&self, given: Vec<OsString>, entry: Option<&OsString>) -> Vec<OsString> {
+        // Its default arguments are for its own entry point.
+        if let Some(entry) = entry {
+            return std::iter::once(entry.clone()).chain(given).collect();
+        }
         let own = || self.held.image.run.cmd.iter().map(OsString::from).collect();
         let arguments = match given.is_empty() {
             true => own(),
@@ -64,7 +68,7 @@ impl SelectedImage {
     }
 }
 
-fn shown(error: &ImageError) -> CliError {
+pub(super) fn shown(error: &ImageError) -> CliError {
     let shown = CliError::from_error(error);
     match error.hint() {
         Some(hint) => shown.hint(hint),
@@ -75,7 +79,7 @@ fn shown(error: &ImageError) -> CliError {
 impl CageFlags {
     /// Whether the command comes from an image if none is given.
     pub(crate) fn has_image(&self) -> bool {
-        self.image.is_some()
+        self.image.is_some() || self.template.is_some()
     }
 
     /// Finds the image. Changes nothing.

@@ -2,6 +2,7 @@
 
 mod image;
 mod prepare;
+mod template;
 
 pub(crate) use prepare::{Judgement, PlannedCage};
 
@@ -13,7 +14,7 @@ use ironcage_policy::{
     Amount, CeilingWhat, Cpus, EnvRule, FlagLayer, HidePattern, NetworkLimit, NetworkMode, Policy,
     SideChannels, TimeLimit, WorkspaceMode,
 };
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
@@ -78,6 +79,18 @@ pub(crate) struct CageFlags {
         help_heading = "Files"
     )]
     image: Option<String>,
+    /// Program to run with the arguments, in place of the image's entry point
+    #[arg(long, value_name = "PROGRAM", value_hint = ValueHint::CommandName, help_heading = "Files")]
+    entrypoint: Option<OsString>,
+    /// Start from a template: its system, and its policy unless --profile or --policy names one
+    #[arg(
+        long,
+        value_name = "NAME",
+        conflicts_with_all = ["root", "image", "writable_image"],
+        add = crate::completion::templates(),
+        help_heading = "Files"
+    )]
+    template: Option<String>,
     /// Let the cage change the image's files; `ironcage image commit` makes an image of that
     #[arg(long, requires = "image", help_heading = "Files")]
     writable_image: bool,

@@ -169,7 +169,10 @@ impl CageFlags {
 
     /// The effective policy, for any command. Changes nothing.
     pub(crate) fn resolve(&self) -> Result<Resolved, CliError> {
-        self.resolve_at(&self.location()?, None)
+        match self.without_template()? {
+            Some(flags) => flags.resolve(),
+            None => self.resolve_at(&self.location()?, None),
+        }
     }
 
     fn location(&self) -> Result<CageLocation, CliError> {
@@ -240,11 +243,15 @@ impl CageFlags {
     }
 
     fn attempt(&self, argv: Vec<OsString>) -> Result<Result<PlannedCage, PlanError>, CliError> {
+        if let Some(flags) = self.without_template()? {
+            return flags.attempt(argv);
+        }
         let at = self.location()?;
         let image = self.selected_image(&at.home, &at.workspace)?;
-        let argv = match &image {
-            Some(image) => image.argv(argv),
-            None => argv,
+        let argv = match (&image, &self.entrypoint) {
+            (Some(image), entry) => image.argv(argv, entry.as_ref()),
+            (None, Some(entry)) => std::iter::once(entry.clone()).chain(argv).collect(),
+            (None, None) => argv,
         };
         let resolved = self.resolve_at(&at, argv.first().cloned())?;
         ironcage_sys::steps::mark("places and policy");
@@ -283,7 +290,10 @@ impl CageFlags {
             leased,
             package_tools: Some(parent.package_tools.clone()),
             child: true,
-            image: self.selected_image(&at.home, &at.workspace)?,
+            image: match self.without_template()? {
+                Some(flags) => flags.selected_image(&at.home, &at.workspace)?,
+                None => self.selected_image(&at.home, &at.workspace)?,
+            },
         };
         let prepared = self.lay_out(at, resolved, argv, context)?;
         let mut prepared = prepared.map_err(plan_error)?;

@@ -1,4 +1,4 @@
-//! `ironcage image`, which `ironcage-registry` executes.
+//! `ironcage image` and `ironcage template`, which `ironcage-registry` executes.
 
 use crate::error::{CliError, CommandResult};
 use crate::paths;
@@ -13,9 +13,13 @@ pub(crate) fn run() -> CommandResult {
     let program = Program::Registry
         .find()
         .map_err(|error| CliError::from_error(&error).hint(error.hint()))?;
+    let own = std::env::current_exe()
+        .map_err(|error| CliError::new(format!("cannot find this program: {error}")))?;
     let error = Command::new(&program)
         .arg("--store")
         .arg(paths::images(&home))
+        .arg("--ironcage")
+        .arg(own)
         .arg("--workspace")
         .arg(paths::workspace_here()?)
         .args(std::env::args_os().skip(1))
