@@ -1,6 +1,6 @@
 //! Templates: steps that run once in cages, what a later build reuses, and cages from a template.
 
-use ironcage_tests::{Ran, Running, Stage, both};
+use ironcage_tests::{Exit, Ran, Running, Stage, both, either};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -150,5 +150,51 @@ both! {
         assert!(ran.stdout().contains("root:x:0:0"), "{ran:?}");
         let entry = stage.run(&["-q", "--image", "tree:1", "--entrypoint", "/bin/echo"], &["hello"]);
         assert_eq!(entry.ok().stdout(), "hello\n");
+    }
+}
+
+either! {
+    fn a_kill_at_any_step_loses_nothing_and_leaves_nothing_half_visible(stage) {
+        let tree = Tree::new(stage);
+        let root = tree.directory.join("root").display().to_string();
+        image(stage, &["load", &root, "--name", "kept:1"]).ok();
+        stage.write(tree.directory.join("root/opt/other"), "another image");
+        let write = ["/bin/sh", "-c", "echo written > /opt/state"];
+        let commands: [(&[&str], &[&str]); 4] = [
+            (&["image", "load", &root, "--name", "other:1"], &["other:1", "/bin/ls", "/bin/busybox"]),
+            (&["image", "commit", "mine:1"], &["mine:1", "/bin/cat", "/opt/state"]),
+            (&["image", "rm", "other:1"], &[]),
+            (&["image", "prune"], &[]),
+        ];
+        for (command, check) in commands {
+            if command[1] == "commit" {
+                stage.run(&["-q", "--image", "kept:1", "--writable-image"], &write).ok();
+            }
+            let mut killed = 0;
+            loop {
+                let ran = Running::start(stage.ironcage(command).env("IRONCAGE_FAULT", killed.to_string())).finish(DEADLINE);
+                if ran.exit != Exit::Signal(9) {
+                    // A name that is gone cannot be removed again.
+                    assert!(ran.exit == Exit::Code(0) || command[1] == "rm" && killed > 0, "{command:?}: {ran:?}");
+                    break;
+                }
+                killed += 1;
+                // What is listed is whole, and what was there before is still there.
+                let list = image(stage, &["list"]).ok().stdout();
+                assert!(list.contains("kept:1"), "{command:?}, step {killed}: {list}");
+                if let [name, program @ ..] = check && list.contains(name) {
+                    stage.run(&["-q", "--image", name], program).ok();
+                }
+            }
+            assert!(killed > 1, "{command:?} was killed {killed} times: is this a debug build?");
+            if let [name, program @ ..] = check {
+                stage.run(&["-q", "--image", name], program).ok();
+            }
+        }
+        stage.run(&["-q", "--image", "kept:1"], &["/bin/ls", "/bin/busybox"]).ok();
+        image(stage, &["prune", "--all"]).ok();
+        for part in ["images", "names", "layers", "roots", "blobs", "partial", "temporary", "systems"] {
+            assert_eq!(left(stage, part), 0, "{part}");
+        }
     }
 }

@@ -5,6 +5,7 @@ use crate::error::Doing as _;
 use crate::store::{escaped, listed};
 use crate::{Digest, Image, ImageError, Manifest, Pruned, Reference, Store};
 use ironcage_state::remove_tree;
+use ironcage_sys::faults::step;
 use ironcage_sys::rustix::fs::FlockOperation;
 use std::collections::BTreeSet;
 use std::fs;
@@ -51,11 +52,14 @@ impl Store {
 
     fn remove_image(&self, image: &Image) -> Result<Pruned, ImageError> {
         for name in &image.names {
+            step();
             let path = self.root.join("names").join(escaped(name));
             fs::remove_file(&path).doing("remove", path)?;
         }
         let path = self.path("images", &image.digest);
+        step();
         fs::remove_file(&path).doing("remove", path)?;
+        step();
         Ok(Pruned {
             images: vec![image.name()],
             ..Pruned::default()
@@ -97,17 +101,20 @@ impl Store {
         }
         for name in listed(&self.root.join("roots"))? {
             if !self.root.join("images").join(&name).exists() {
+                step();
                 remove_tree(&self.root.join("roots"), &name)?;
             }
         }
         for name in listed(&self.root.join("layers"))? {
             if name.to_str().is_none_or(|name| !layers.contains(name)) {
+                step();
                 remove_tree(&self.root.join("layers"), &name)?;
                 pruned.layers += 1;
             }
         }
         for name in listed(&self.root.join("blobs"))? {
             if name.to_str().is_none_or(|name| !blobs.contains(name)) {
+                step();
                 let path = self.root.join("blobs").join(&name);
                 pruned.blob_bytes += fs::symlink_metadata(&path).map_or(0, |found| found.len());
                 fs::remove_file(&path).doing("remove", path)?;

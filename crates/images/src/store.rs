@@ -27,6 +27,7 @@ use crate::{
 };
 use ironcage_files::{Links, read};
 use ironcage_state::remove_tree;
+use ironcage_sys::faults::step;
 use ironcage_sys::rustix::fs::{FlockOperation, Mode, OFlags, flock, open, syncfs};
 use ironcage_sys::rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -262,7 +263,10 @@ impl Store {
             });
         }
         let to = self.path("blobs", expected);
-        fs::rename(from, &to).doing("create", to)
+        step();
+        fs::rename(from, &to).doing("create", to)?;
+        step();
+        Ok(())
     }
 
     pub(crate) fn temporary_file(&self) -> Result<(PathBuf, File), ImageError> {
@@ -330,7 +334,9 @@ impl Store {
             what: "the notes of a layer",
             source,
         })?;
+        step();
         fs::write(work.path.join(NOTES), text).doing("write", NOTES)?;
+        step();
         match fs::rename(&work.path, &place) {
             Ok(()) => {
                 work.keep();
@@ -393,10 +399,13 @@ impl Store {
             what: "the image",
             source,
         })?;
+        step();
         self.write(&self.path("images", &image.digest), &text)?;
         for name in names {
+            step();
             self.name(name, &image.digest)?;
         }
+        step();
         Ok(image)
     }
 
@@ -411,6 +420,7 @@ impl Store {
         flatten(&trees, &work.path)?;
         fs::set_permissions(&work.path, fs::Permissions::from_mode(0o755))
             .doing("set the mode of", &work.path)?;
+        step();
         match fs::rename(&work.path, &place) {
             Ok(()) => {
                 work.keep();
@@ -456,6 +466,7 @@ impl Store {
         let (temporary, mut file) = self.temporary_file()?;
         file.write_all(content).doing("write", &temporary)?;
         file.sync_all().doing("write", &temporary)?;
+        step();
         fs::rename(&temporary, path).doing("create", path)
     }
 

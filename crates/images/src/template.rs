@@ -14,6 +14,7 @@ use crate::error::Doing as _;
 use crate::store::listed;
 use crate::{Digest, Image, ImageError, Reference, Store};
 use ironcage_files::{Links, read};
+use ironcage_sys::faults::step;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -275,6 +276,7 @@ impl Store {
         let _lock = self.removing()?;
         let template = self.template(name)?;
         let path = self.template_path(name);
+        step();
         fs::remove_file(&path).doing("remove", path)?;
         let policy = template.policy.as_ref().filter(|policy| {
             let others = self.templates().unwrap_or_default();
@@ -284,6 +286,7 @@ impl Store {
         });
         if let Some(policy) = policy {
             let path = self.template_policy(policy);
+            step();
             match fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(error).doing("remove", path);

@@ -1,6 +1,8 @@
-//! Fault injection: debug builds can be told to die at any step of a start, an apply or a lease.
+//! Fault injection: debug builds can be told to die at any step of a start, an apply or a lease, or when
+//! an image is added or removed.
 //!
-//! `IRONCAGE_FAULT=N` kills the process that reaches the Nth step of a start or an apply, counted
+//! `IRONCAGE_FAULT=N` kills the process that reaches the Nth step of a start, an apply or a change to the
+//! image store, counted
 //! over one command from zero: before and after every operation there is one.
 //! `IRONCAGE_FAULT=lease:N` does the same for the giving and taking back of leases. It can only
 //! end what goes on, never widen it, and release builds do not have it. `IRONCAGE_FAULT=proxy:N`
