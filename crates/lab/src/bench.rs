@@ -53,6 +53,15 @@ pub(crate) fn run(args: Args) -> CommandResult {
             let report = bench::bench_exec(&request).map_err(failed)?;
             print(&report, json)
         }
+        Bench::Image { starts, runs } => {
+            let request = bench::ImageRequest {
+                ironcage,
+                starts,
+                runs,
+            };
+            let report = bench::bench_image(&request).map_err(failed)?;
+            print(&report, json)
+        }
         Bench::Leases {
             runs,
             tasks,

@@ -64,6 +64,17 @@ pub enum Bench {
         #[arg(long, value_name = "PATH", default_value = "/bin/true")]
         command: PathBuf,
     },
+    /// Measure the start of a cage with an image, and unpacking one
+    ///
+    /// Compares a start without an image, and skopeo with umoci.
+    Image {
+        /// Number of starts of each
+        #[arg(long, default_value_t = 100)]
+        starts: usize,
+        /// Number of times that each unpacks the image
+        #[arg(long, default_value_t = 7)]
+        runs: usize,
+    },
     /// Measure leases and scopes of a running cage
     ///
     /// Grants and revokes leases over the control socket, and checks for leaks; compares a scope with
