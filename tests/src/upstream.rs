@@ -3,7 +3,7 @@
 use crate::web::own_address;
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
 /// A proxy that knows some servers by name, and remembers the heads of all requests.
@@ -27,7 +27,19 @@ impl UpstreamProxy {
     /// # Panics
     /// When it cannot.
     pub fn start(servers: &[(&str, SocketAddr)], authorization: Option<&str>) -> UpstreamProxy {
-        let listener = TcpListener::bind((own_address(), 0)).expect("an address");
+        UpstreamProxy::start_at(own_address(), servers, authorization)
+    }
+
+    /// Starts one at an address of this host.
+    ///
+    /// # Panics
+    /// When it cannot.
+    pub fn start_at(
+        address: Ipv4Addr,
+        servers: &[(&str, SocketAddr)],
+        authorization: Option<&str>,
+    ) -> UpstreamProxy {
+        let listener = TcpListener::bind((address, 0)).expect("an address");
         let address = listener.local_addr().expect("an address");
         let heard = Arc::new(Mutex::new(Vec::new()));
         let notes = Arc::clone(&heard);

@@ -99,6 +99,11 @@ const TABLES: &[(&str, &str, Crowding)] = &[
         "MOST_ASKED",
         Tested("too_many_requests_and_too_many_leases_are_refused_with_their_reason"),
     ),
+    (
+        "supervisor/src/signing/part.rs",
+        "MOST_RECORDED",
+        Tested("a_flood_of_denials_is_counted_and_leaves_uses_their_lines"),
+    ),
     ("supervisor/src/audit_writer.rs", "MOST_WORDS", Size),
     (
         "supervisor/src/channels.rs",

@@ -161,6 +161,23 @@ for s in many: s.close()
 ask(bytes([11]))
 "#;
 
+/// Writes denied requests in large pieces, and reads answers only to make room.
+const FLOOD: &str = r#"
+import os, socket, struct, threading
+one = struct.pack(">I", 1) + bytes([19])
+def flood():
+    s = socket.socket(socket.AF_UNIX); s.connect(os.environ["SSH_AUTH_SOCK"])
+    for _ in range(3):
+        s.sendall(one * 800)
+        left = 800 * 5
+        while left > 0: left -= len(s.recv(left)) or left
+    s.close()
+all = [threading.Thread(target=flood) for _ in range(8)]
+for t in all: t.start()
+for t in all: t.join()
+print("sent")
+"#;
+
 both! {
     fn git_pushes_over_ssh_with_a_key_that_stays_outside(stage) {
         let Some(agent) = SshAgent::start(stage) else { return };
@@ -272,6 +289,40 @@ either! {
         assert_eq!(agent.outside("ssh-add -L | wc -l").stdout(), "2\n", "not locked, nothing gone");
         let without = agent.cage(&[], "ssh-add -L; echo $?; env | grep -c SSH_AUTH_SOCK");
         assert_eq!(without.stdout(), "2\n0\n", "no key without a flag: {without:?}");
+    }
+
+    fn a_flood_of_denials_ends_no_key_filter_and_fills_no_log(stage) {
+        let Some(agent) = SshAgent::start(stage) else { return };
+        let sign = format!("ssh:{}", agent.key("own"));
+        agent.outside("cp ~/.ssh/own.pub ~/project").ok();
+        stage.write(stage.project().join("flood.py"), FLOOD);
+        let script = "python3 flood.py; echo x > f; ssh-keygen -q -Y sign -n git -U -f own.pub f; echo $?; ssh-add -L | wc -l";
+        let ran = agent.cage(&["--sign-key", &sign], script);
+        assert_eq!(ran.stdout(), "sent\n0\n1\n", "{ran:?}");
+        let log = agent.log();
+        let denied = log.lines().filter(|line| line.contains("key-request-not-allowed")).count();
+        assert!(denied > 0 && denied <= 256, "{denied} lines");
+        assert!(log.contains("\"what\":\"key-use\""), "the rest is counted: {}", log.lines().last().unwrap_or_default());
+        assert!(log.contains("\"for\":\"git\""), "a use behind the flood is logged");
+    }
+
+    fn the_key_filter_opens_connects_and_starts_nothing(stage) {
+        let Some(agent) = SshAgent::start(stage) else { return };
+        let sign = format!("ssh:{}", agent.key("own"));
+        let mut cage = stage.cage(&["--sign-key", &sign], &["/bin/sh", "-c", "ssh-add -L > listed; echo up; read line; true"]);
+        let mut running = Running::start(cage.env("SSH_AUTH_SOCK", &agent.socket));
+        let supervisor = running.pid();
+        let found = || {
+            let all = std::fs::read_dir("/proc").expect("/proc").flatten();
+            let status = all.filter_map(|entry| std::fs::read_to_string(entry.path().join("status")).ok());
+            let mut own = status.filter(|status| status.contains(&format!("\nPPid:\t{supervisor}\n")));
+            own.find(|status| status.starts_with("Name:\tironcage-keys\n"))
+        };
+        assert!(wait_until(MINUTE, || found().is_some_and(|status| status.contains("\nSeccomp:\t2\n"))), "{:?}", found());
+        let status = found().expect("the key filter");
+        assert!(status.contains("\nNoNewPrivs:\t1\n") && status.contains("\nCapEff:\t0000000000000000\n"), "{status}");
+        drop(running.stdin());
+        running.finish(MINUTE).ok();
     }
 
     fn a_person_is_asked_before_each_use(stage) {

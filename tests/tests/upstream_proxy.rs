@@ -3,6 +3,7 @@
 
 use ironcage_tests::web::Web;
 use ironcage_tests::{Ran, Running, Screen, Stage, TlsWeb, UpstreamProxy, both, either};
+use std::net::Ipv4Addr;
 
 const PASSWORD: &str = "password-of-the-proxy-0123456789";
 /// ann:PASSWORD
@@ -107,6 +108,29 @@ either! {
         let ran = run(stage, &["--allow-host", "api.test"], &[("http_proxy", wrong.as_str())], "curl -sS -m 60 http://api.test/");
         assert!(ran.stderr.contains("api.test not reached: the upstream proxy needs other credentials"), "{ran:?}");
         assert!(ran.stderr.contains("[network.upstream]"), "{ran:?}");
+    }
+
+    fn a_proxy_on_the_hosts_loopback_is_not_reached_by_an_allowed_port(stage) {
+        let web = Web::start(0);
+        let servers = [("api.test:80", web.address), ("secret.test:80", web.address)];
+        let start = || UpstreamProxy::start_at(Ipv4Addr::LOCALHOST, &servers, None);
+        let (proxy, other) = (start(), start());
+        let (port, beside) = (proxy.address.port().to_string(), other.address.port().to_string());
+        let url = format!("http://{}", proxy.address);
+        let flags = ["--allow-host", "api.test", "--allow-host-port", &port, "--allow-host-port", &beside];
+        // By the proxy itself, every host that it reaches would be reached.
+        let script = format!(
+            "curl -sS -m 60 -x http://host.ironcage:{port} http://secret.test/x; curl -sS -m 60 -x http://127.0.0.1:{port} http://secret.test/x; echo\n\
+             curl -sS -m 60 http://host.ironcage:{beside}/beside; curl -sS -m 60 http://api.test/through"
+        );
+        let ran = run(stage, &flags, &[("http_proxy", url.as_str())], &script);
+        assert!(!proxy.heard().contains("secret.test"), "{} {ran:?}", proxy.heard());
+        let mut show = stage.ironcage(["audit", "show", "--json", "last"]);
+        let log = Running::start(&mut show).finish(Screen::PATIENCE).ok().stdout();
+        assert!(log.contains("network-upstream-itself"), "{log} {ran:?}");
+        assert!(!ran.stderr.contains("--allow-host-port"), "no remedy that does not help: {ran:?}");
+        assert!(other.heard().contains("/beside"), "another port of the host: {} {ran:?}", other.heard());
+        assert_eq!(web.heard().len(), 1, "an allowed host, through the proxy: {ran:?}");
     }
 
     fn a_policy_names_the_proxy_and_where_its_password_is(stage) {

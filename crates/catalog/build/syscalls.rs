@@ -65,6 +65,7 @@ pub(crate) fn emit(folder: &Path) -> Result<String, Failure> {
         &[folder.join("reader.toml")],
         &constants,
     )?;
+    emit_lists(&mut code, "KEYS", &[folder.join("keys.toml")], &constants)?;
     emit_lists(
         &mut code,
         "GROUPS",

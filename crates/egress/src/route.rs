@@ -158,11 +158,10 @@ impl Connection<'_> {
         let own_host = addresses == host_addresses();
         let mut last = "it has no address".to_owned();
         for address in addresses {
-            if !own_host
-                && service
-                    .upstream
-                    .is_at(&service.resolver, address, *port)
-                    .await
+            if service
+                .upstream
+                .is_at(&service.resolver, address, *port)
+                .await
             {
                 return Err(Denied::because(NetworkReason::UpstreamItself));
             }

@@ -13,8 +13,10 @@ use ironcage_model::{
     in_full,
 };
 use ironcage_plan::{Network, PlannedProxy, ProxyCredentials};
+use ironcage_sys::rustix::io::Errno;
+use ironcage_sys::rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -110,10 +112,11 @@ impl Upstream {
                 ProxyHost::Address(own) => vec![*own],
                 ProxyHost::Name(name) => resolver.addresses(name).await.unwrap_or_default(),
             };
-            if at
-                .iter()
-                .any(|at| at.to_canonical() == address.to_canonical())
-            {
+            // A server on this host may listen at all of its addresses.
+            let same = |at: &IpAddr| {
+                at.to_canonical() == address.to_canonical() || is_local(*at) && is_local(address)
+            };
+            if at.iter().any(same) {
                 return true;
             }
         }
@@ -277,6 +280,25 @@ fn status(head: &[u8]) -> Option<u16> {
     let ends = rest.as_bytes().get(5).is_none_or(|byte| *byte == b' ');
     let plain = ends && digits.bytes().all(|byte| byte.is_ascii_digit());
     digits.parse().ok().filter(|_| plain)
+}
+
+/// Whether an address is one of this host's: the kernel would connect to it from itself. Nothing is
+/// sent.
+fn is_local(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    if address.is_loopback() || address.is_unspecified() {
+        return true;
+    }
+    let family = match address {
+        IpAddr::V4(_) => AddressFamily::INET,
+        IpAddr::V6(_) => AddressFamily::INET6,
+    };
+    // The port does not matter.
+    let to = SocketAddr::new(address, 9);
+    let from = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+        .and_then(|socket| connect(&socket, &to).map(|()| socket));
+    let from = from.and_then(|socket| UdpSocket::from(socket).local_addr().map_err(|_| Errno::IO));
+    from.is_ok_and(|from| from.ip().to_canonical() == address)
 }
 
 #[cfg(test)]

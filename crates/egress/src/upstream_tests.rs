@@ -61,6 +61,22 @@ fn the_proxy_itself_is_known_by_its_name_and_its_address() {
     assert!(is_at("10.0.0.1") && is_at("::ffff:10.0.0.1") && !is_at("10.0.0.2"));
 }
 
+#[test]
+fn a_proxy_on_this_host_is_known_by_every_address_of_the_host() {
+    let resolver = Resolver::of_known([]);
+    let local = upstream("127.0.0.1:3128", &[], None);
+    let is_at = |text: &str, port| wait(local.is_at(&resolver, text.parse().unwrap(), port));
+    assert!(is_at("127.0.0.1", 3128) && is_at("::1", 3128) && is_at("127.0.0.2", 3128));
+    assert!(!is_at("127.0.0.1", 443), "another service of this host");
+    assert!(!is_at("192.0.2.1", 3128), "another host");
+    let elsewhere = upstream("192.0.2.1:3128", &[], None);
+    assert!(!wait(elsewhere.is_at(
+        &resolver,
+        "127.0.0.1".parse().unwrap(),
+        3128
+    )));
+}
+
 /// What a proxy hears, and what comes of its answer; and the first bytes behind it.
 fn asked(
     answer: &'static [&'static [u8]],

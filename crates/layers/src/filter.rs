@@ -2,7 +2,7 @@
 
 use crate::error::{Doing, LayerError};
 use ironcage_model::Layer;
-use ironcage_plan::seccomp::{DefaultAction, Filter};
+use ironcage_plan::seccomp::{DefaultAction, Filter, Instruction};
 use ironcage_sys::seccomp;
 use std::os::fd::OwnedFd;
 
@@ -16,18 +16,8 @@ pub struct Prepared {
 impl Prepared {
     /// Takes the program over from the plan.
     pub fn new(filter: &Filter) -> Self {
-        let program = filter
-            .program
-            .iter()
-            .map(|i| seccomp::Instruction {
-                code: i.code,
-                jt: i.jt,
-                jf: i.jf,
-                k: i.k,
-            })
-            .collect();
         Prepared {
-            program,
+            program: for_kernel(&filter.program),
             refusal: filter.refusal,
         }
     }
@@ -44,4 +34,20 @@ impl Prepared {
                 .doing(Layer::Seccomp, doing),
         }
     }
+}
+
+/// Installs the filter of a process of Ironcage's own, for good. Denials are not reported.
+pub(crate) fn install_own(program: &[Instruction]) -> Result<(), LayerError> {
+    seccomp::install_plain(&for_kernel(program))
+        .doing(Layer::Seccomp, || "install the system call filter".into())
+}
+
+fn for_kernel(program: &[Instruction]) -> Vec<seccomp::Instruction> {
+    let instruction = |i: &Instruction| seccomp::Instruction {
+        code: i.code,
+        jt: i.jt,
+        jf: i.jf,
+        k: i.k,
+    };
+    program.iter().map(instruction).collect()
 }

@@ -2,6 +2,7 @@
 
 use crate::error::{Doing, LayerError};
 use ironcage_model::Layer;
+use ironcage_plan::seccomp::Instruction;
 use ironcage_plan::{Capability, Counter, Item, Resource, Rlimit};
 use ironcage_sys::rustix::fs::{Mode, OFlags, openat};
 use ironcage_sys::rustix::io::write;
@@ -54,6 +55,27 @@ pub fn not_dumpable() -> Result<(), LayerError> {
 pub fn dumpable() -> Result<(), LayerError> {
     process::set_dumpable_behavior(DumpableBehavior::Dumpable)
         .doing(Layer::PidNs, || "become readable for the agent".into())
+}
+
+/// Confines a process of Ironcage's own that reads what an agent writes: no capabilities and no way
+/// to new ones, nothing that others can look into, no processes, files or cores, and the system
+/// calls of `program` alone. It keeps its memory and the descriptors that it has.
+pub fn confine_reader(program: &[Instruction]) -> Result<(), LayerError> {
+    no_new_privileges()?;
+    give_up_capabilities()?;
+    not_dumpable()?;
+    for resource in [
+        process::Resource::Core,
+        process::Resource::Nproc,
+        process::Resource::Fsize,
+    ] {
+        let none = process::Rlimit {
+            current: Some(0),
+            maximum: Some(0),
+        };
+        process::setrlimit(resource, none).doing(Layer::Pids, || "set limits".into())?;
+    }
+    crate::filter::install_own(program)
 }
 
 /// Sets the rlimits, soft and hard alike.

@@ -208,6 +208,8 @@ pub enum LeftOut {
     LeaseRequest,
     /// Uses of an observed run.
     ObservedUse,
+    /// Uses of keys.
+    KeyUse,
 }
 
 impl LeftOut {
@@ -219,6 +221,7 @@ impl LeftOut {
             LeftOut::Message => "denied messages",
             LeftOut::LeaseRequest => "denied lease requests",
             LeftOut::ObservedUse => "observed uses",
+            LeftOut::KeyUse => "denied uses of keys",
         }
     }
 }

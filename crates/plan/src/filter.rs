@@ -151,6 +151,11 @@ pub(crate) fn reader() -> Vec<Instruction> {
     own(syscalls::reader())
 }
 
+/// The program of the key filter's own filter.
+pub fn keys() -> Vec<Instruction> {
+    own(syscalls::keys())
+}
+
 /// The program of a process of Ironcage's own.
 fn own(lists: &'static [SyscallList]) -> Vec<Instruction> {
     let rules = lists.iter().flat_map(|list| list.rules);

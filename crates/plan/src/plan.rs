@@ -415,7 +415,8 @@ impl Plan {
             .network
             .iter()
             .flat_map(|network| &network.proxy_filter);
-        for step in self.seccomp.program.iter().chain(proxy) {
+        let keys = self.signing.iter().flat_map(|signing| &signing.filter);
+        for step in self.seccomp.program.iter().chain(proxy).chain(keys) {
             hash.update(step.bytes());
         }
         hexadecimal(&hash.finalize())

@@ -9,6 +9,7 @@ use crate::leases::PermissionRequestTerms;
 use crate::network::Network;
 use crate::plan::{Item, SupervisorFile, Variable, ViewOp};
 use crate::request::{GpgAgentKey, KeyAgents, SshAgentKey};
+use crate::seccomp::Instruction;
 use crate::view::ViewPlan;
 use crate::{PlanError, Request, bytes};
 use ironcage_model::{
@@ -93,6 +94,9 @@ pub struct Signing {
     /// The settings of git that sign commits; empty where no key does.
     #[serde(skip)]
     pub(crate) git: String,
+    /// The system call filter of the process that reads the cage's requests.
+    #[serde(skip)]
+    pub filter: Vec<Instruction>,
 }
 
 /// Why a key cannot be used.
@@ -157,6 +161,7 @@ pub(crate) fn make(
         gpg: None,
         confirm: (keys.confirm.value).then(|| PermissionRequestTerms::of(&policy.questions)),
         git: String::new(),
+        filter: crate::filter::keys(),
     };
     for rule in &keys.ssh {
         let origin = rule.origin.to_string();
@@ -417,6 +422,7 @@ mod tests {
             gpg: None,
             confirm: None,
             git: String::new(),
+            filter: Vec::new(),
         };
         ssh_key(&mut made, &agent(), name, "test").map(|key| key.public.clone())
     }

@@ -11,13 +11,14 @@ use crate::network::NewRule;
 use crate::permission_requests::Answerer;
 use crate::request_reader::ReaderReply;
 use crate::scope::{ScopeEvent, ScopeNeeds, ScopeTaint};
+use crate::signing::ToFilter;
 use crate::supervise::Supervision;
 use ironcage_backend::LeaseOrder;
 use ironcage_control::Reply;
 use ironcage_lease::life::LeaseEvent;
 use ironcage_model::{
-    CageId, Ending, EventKind, Intent, LeaseEndCause, LeaseOrigin, NetworkReason, Overheard,
-    PermissionRequest, Publish, Reason, RequestOutcome, Resource, Taint, Traffic, Trust,
+    CageId, Ending, EventKind, Intent, KeyAgent, LeaseEndCause, LeaseOrigin, NetworkReason,
+    Overheard, PermissionRequest, Publish, Reason, RequestOutcome, Resource, Taint, Traffic, Trust,
 };
 use ironcage_sys::faults::lease_step as step;
 use ironcage_terminal::prompt::Choice;
@@ -89,6 +90,7 @@ pub(crate) enum Effect {
     /// Tell the person who answered a permission request what came of it.
     ReportToPerson {
         person: Answerer,
+        number: u32,
         outcome: RequestOutcome,
     },
     /// Start the programs that tell a person of a permission request.
@@ -202,8 +204,10 @@ pub(crate) enum Effect {
     },
     /// Ask a person for one use of a key.
     AskForKey { ticket: u64, resource: Resource },
-    /// Tell the key filter what was decided about a use.
-    TellKeyFilter { ticket: u64, allowed: bool },
+    /// Connect the key filter to the real agent, for one use that is logged.
+    AllowKeyUse { ticket: u64, agent: KeyAgent },
+    /// Tell the key filter that a use may not take place.
+    DenyKeyUse { ticket: u64 },
     /// Count a use of a leased host socket.
     UseSocket(PathBuf),
     /// Let nobody connect through the proxy of a host socket.
@@ -305,10 +309,11 @@ impl Supervision<'_> {
                 origin,
                 reason,
             } => self.refuse_lease(requester, resource, origin, reason),
-            Effect::ReportToPerson { person, outcome } => {
-                self.tell_answerer(person, outcome);
-                Ok(())
-            }
+            Effect::ReportToPerson {
+                person,
+                number,
+                outcome,
+            } => self.tell_answerer(person, number, outcome, now),
             Effect::Notify(requests) => self.notify(&requests),
             Effect::TellRelativesOfRequest => self.tell_relatives_of_requests(1, None, now),
             Effect::RequestApproved(number) => self.request_approved(number, now),
@@ -394,8 +399,12 @@ impl Supervision<'_> {
                 published,
             } => self.dial_inside((ticket, port, six), &published, now),
             Effect::AskForKey { ticket, resource } => self.ask_for_key(ticket, resource, now),
-            Effect::TellKeyFilter { ticket, allowed } => {
-                self.tell_key_filter(ticket, allowed);
+            Effect::AllowKeyUse { ticket, agent } => {
+                self.allow_key_use(ticket, agent);
+                Ok(())
+            }
+            Effect::DenyKeyUse { ticket } => {
+                self.tell_key_filter(&ToFilter::Denied { ticket }, None);
                 Ok(())
             }
             Effect::UseSocket(path) => self.use_socket(&path, now),

@@ -70,6 +70,7 @@ impl Supervision<'_> {
             (LeftOut::Child, self.children.unrecorded()),
             (LeftOut::Message, self.channels.unrecorded()),
             (LeftOut::LeaseRequest, self.requests.unrecorded()),
+            (LeftOut::KeyUse, self.key_uses.unrecorded()),
             (LeftOut::ObservedUse, self.denials.unrecorded()),
         ];
         for (what, times) in counted.into_iter().filter(|(_, times)| *times > 0) {

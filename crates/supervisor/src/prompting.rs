@@ -10,7 +10,7 @@ use crate::effects::Effect;
 use crate::permission_requests::Answerer;
 use crate::supervise::Supervision;
 use ironcage_control::{ApproveRequest, PermissionRequestDescription};
-use ironcage_model::{Reason, Scope};
+use ironcage_model::{Reason, RequestOutcome, Scope};
 use ironcage_sys::rustix::io::read;
 use ironcage_sys::rustix::stdio;
 use ironcage_sys::rustix::termios::Winsize;
@@ -40,6 +40,8 @@ pub(crate) struct Prompting {
     /// Whether it has drawn since.
     drew: bool,
     status: Option<StatusLine>,
+    /// What becomes a rule once the approval of the request with this number has an effect.
+    permanent: Option<(u32, Vec<PermissionRequestDescription>)>,
 }
 
 /// The last row of the terminal while a permission request is pending.
@@ -358,6 +360,19 @@ impl Prompting {
         }
     }
 
+    /// The requests that become rules, now that an answer has had this outcome.
+    fn take_permanent(
+        &mut self,
+        number: u32,
+        outcome: &RequestOutcome,
+    ) -> Vec<PermissionRequestDescription> {
+        let answered = self.permanent.take_if(|(answered, _)| *answered == number);
+        match (outcome, answered) {
+            (RequestOutcome::Granted(_), Some((_, requests))) => requests,
+            _ => Vec::new(),
+        }
+    }
+
     /// An approval could not be written to the policy.
     fn note_not_permanent(&mut self, error: &str) -> Option<Effect> {
         match &mut self.open {
@@ -431,10 +446,26 @@ impl Supervision<'_> {
             term: (for_command && choice != Choice::Once).then_some(first.term),
             uses: (choice == Choice::Once).then_some(1),
         };
-        self.approve(Answerer::Terminal, &request, now)?;
-        for described in requests.iter().filter(|_| choice == Choice::Always) {
+        if choice == Choice::Always {
+            self.prompting.permanent = Some((first.number, requests));
+        }
+        self.approve(Answerer::Terminal, &request, now)
+    }
+
+    /// Takes what came of an answer at the prompt. A rule is written to the user's policy only if
+    /// the approval had an effect.
+    pub(crate) fn answered_at_prompt(
+        &mut self,
+        number: u32,
+        outcome: &RequestOutcome,
+        now: Instant,
+    ) -> Result<(), RunError> {
+        if let RequestOutcome::Denied { reason } = outcome {
+            self.prompting.note_denial(reason);
+        }
+        for described in self.prompting.take_permanent(number, outcome) {
             if let Some(permanent) = self.callbacks.permanent
-                && let Err(error) = permanent(self.control.id(), described)
+                && let Err(error) = permanent(self.control.id(), &described)
             {
                 let effect = self.prompting.note_not_permanent(&error.to_string());
                 self.apply(effect.into_iter().collect(), now)?;

@@ -235,3 +235,21 @@ fn a_denial_of_an_approved_request_is_noted_on_the_open_prompt() {
     let effects = prompting.handle(PromptEvent::Resized, &facts(&two, Before::default(), now));
     assert!(shown(&effects).contains("was not opened"), "{effects:?}");
 }
+
+#[test]
+fn an_approval_becomes_a_rule_only_if_it_had_an_effect() {
+    let mut prompting = Prompting::default();
+    let granted = RequestOutcome::Granted(ironcage_model::GrantedLease::ForScope {
+        term: Term::UntilRevoked,
+        uses: None,
+    });
+    let denied = RequestOutcome::denied(LeaseReason::PathReplaced);
+    let always = |prompting: &mut Prompting| prompting.permanent = Some((1, waiting(&[1, 2])));
+    always(&mut prompting);
+    assert!(prompting.take_permanent(7, &granted).is_empty(), "another");
+    assert_eq!(prompting.take_permanent(1, &granted).len(), 2);
+    assert!(prompting.take_permanent(1, &granted).is_empty(), "once");
+    always(&mut prompting);
+    assert!(prompting.take_permanent(1, &denied).is_empty());
+    assert!(prompting.take_permanent(1, &granted).is_empty());
+}

@@ -31,6 +31,11 @@ pub fn reader() -> &'static [SyscallList] {
     READER
 }
 
+/// The list of the key filter, which no cage gets.
+pub fn keys() -> &'static [SyscallList] {
+    KEYS
+}
+
 pub fn lists() -> &'static [SyscallList] {
     LISTS
 }

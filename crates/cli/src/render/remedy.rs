@@ -70,6 +70,10 @@ pub(crate) fn remedy(traffic: &Traffic) -> Option<Remedy> {
         let rule = with_port(address, traffic.port);
         return Some(Remedy::Host { rule, itself: true });
     }
+    // The upstream proxy of this host: no rule lifts that.
+    if matches!(reason, Some(NetworkReason::UpstreamItself)) {
+        return None;
+    }
     if traffic.host == HOST_NAME {
         let text = format!("--allow-host-port {}", traffic.port);
         return Some(Remedy::Other(text));
@@ -215,6 +219,9 @@ mod tests {
         let own = denied(HOST_NAME, 5432, Protocol::Tcp, own);
         assert_eq!(told(&own), "--allow-host-port 5432");
         assert!(remedy(&own).unwrap().live().is_none());
+        let proxy = NetworkReason::UpstreamItself;
+        let proxy = denied(HOST_NAME, 3128, Protocol::Tcp, proxy);
+        assert!(remedy(&proxy).is_none(), "its port is allowed already");
         let led = NetworkReason::NameLeadsTo {
             address: "10.0.0.1".into(),
             kind: "private".into(),

@@ -22,6 +22,7 @@ impl PermissionRequests {
             let outcome = RequestOutcome::denied(LeaseReason::NoSuchQuestion { question });
             vec![Effect::ReportToPerson {
                 person: by,
+                number,
                 outcome,
             }]
         })
@@ -77,6 +78,7 @@ impl PermissionRequests {
             let outcome = RequestOutcome::denied(LeaseReason::UsesNotCounted { kind });
             return vec![Effect::ReportToPerson {
                 person: by,
+                number: request.number,
                 outcome,
             }];
         }
@@ -186,6 +188,7 @@ impl PermissionRequests {
         let mut effects = vec![open.ended(end, reason, now)];
         effects.extend(open.approved.map(|person| Effect::ReportToPerson {
             person,
+            number,
             outcome: outcome.clone(),
         }));
         effects.extend(open.reports(&outcome));

@@ -68,14 +68,19 @@ impl Supervision<'_> {
     }
 
     /// Tells the person who answered what came of it.
-    pub(crate) fn tell_answerer(&mut self, by: Answerer, outcome: RequestOutcome) {
+    pub(crate) fn tell_answerer(
+        &mut self,
+        by: Answerer,
+        number: u32,
+        outcome: RequestOutcome,
+        now: Instant,
+    ) -> Result<(), RunError> {
         match by {
-            Answerer::Client(key) => self.tell_client(key, outcome),
-            Answerer::Terminal => {
-                if let RequestOutcome::Denied { reason } = &outcome {
-                    self.prompting.note_denial(reason);
-                }
+            Answerer::Client(key) => {
+                self.tell_client(key, outcome);
+                Ok(())
             }
+            Answerer::Terminal => self.answered_at_prompt(number, &outcome, now),
         }
     }
 

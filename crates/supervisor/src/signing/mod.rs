@@ -2,8 +2,9 @@
 //! what they take for an agent.
 //!
 //! The supervisor only listens. With the first connection it forks the key filter ([`process`]),
-//! which reads what the cage writes and asks the real agents. The filter signs nothing before the
-//! supervisor has put the use on record and, where the policy says so, a person has approved it.
+//! which confines itself and reads what the cage writes. It cannot reach the real agents: the
+//! supervisor connects it to one for each use, after the use is in the audit log and, where the
+//! policy says so, a person has approved it.
 
 mod part;
 mod process;
@@ -22,6 +23,7 @@ use ironcage_model::{
 };
 use ironcage_plan::Plan;
 use ironcage_sys::clone::{Forked, Namespaces, fork};
+use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::process::getpid;
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -51,8 +53,10 @@ pub(crate) enum FromFilter {
 /// What the key filter is told.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum ToFilter {
-    /// The use is on record, and may take place.
+    /// The use is logged and may take place. The packet has a connection to the real agent.
     Allowed { ticket: u64 },
+    /// The use was allowed, but the real agent does not answer.
+    Unreachable { ticket: u64, error: String },
     /// It may not.
     Denied { ticket: u64 },
 }
@@ -145,7 +149,6 @@ impl Supervision<'_> {
                 signing,
                 cage: self.control.id(),
                 sockets: &self.keys.sockets,
-                agents: &self.keys.agents,
                 link: theirs,
                 supervisor,
                 first,
@@ -181,7 +184,7 @@ impl Supervision<'_> {
         event: SigningEvent,
         now: Instant,
     ) -> Result<(), RunError> {
-        let effects = self.key_uses.handle(event);
+        let effects = self.key_uses.handle(event, now);
         self.apply(effects, now)
     }
 
@@ -219,14 +222,29 @@ impl Supervision<'_> {
         self.signing_event(SigningEvent::Answered { ticket, outcome }, Instant::now())
     }
 
-    /// Tells the key filter what was decided.
-    pub(crate) fn tell_key_filter(&mut self, ticket: u64, allowed: bool) {
-        let word = match allowed {
-            true => ToFilter::Allowed { ticket },
-            false => ToFilter::Denied { ticket },
+    /// Connects the key filter to the real agent for one use.
+    pub(crate) fn allow_key_use(&mut self, ticket: u64, agent: KeyAgent) {
+        let agent = match agent {
+            KeyAgent::Ssh => &self.keys.agents.ssh,
+            KeyAgent::Gpg => &self.keys.agents.gpg,
         };
+        let dialled = match agent {
+            Some(agent) => agent.dial(),
+            None => Err(Errno::NOENT),
+        };
+        match dialled {
+            Ok(real) => self.tell_key_filter(&ToFilter::Allowed { ticket }, Some(real.as_fd())),
+            Err(error) => {
+                let error = error.to_string();
+                self.tell_key_filter(&ToFilter::Unreachable { ticket, error }, None);
+            }
+        }
+    }
+
+    /// Tells the key filter what was decided about a use.
+    pub(crate) fn tell_key_filter(&mut self, decided: &ToFilter, real: Option<BorrowedFd<'_>>) {
         if let Some(filter) = &self.keys.filter
-            && filter.channel.send(&word, &[]).is_err()
+            && filter.channel.send(decided, real.as_slice()).is_err()
         {
             self.keys.filter = None;
         }

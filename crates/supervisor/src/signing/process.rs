@@ -1,11 +1,14 @@
 //! The key filter: a process of its own, forked from the supervisor with the first connection.
 //!
 //! It reads what the cage writes to its agents, and asks the real ones for a signature once the
-//! supervisor allows the use. It is paced: what comes faster than it reads waits in the socket. A
+//! supervisor has connected it. It is paced: what comes faster than it reads waits in the socket. A
 //! real agent that waits for a person holds up one connection, and no other.
+//!
+//! Its system call filter lets it open, connect and start nothing.
 
-use super::{FromFilter, KeySockets, RealAgents, ToFilter, rules};
+use super::{FromFilter, KeySockets, ToFilter, rules};
 use ironcage_control::{Channel, Packet};
+use ironcage_layers::privileges;
 use ironcage_model::{CageId, KeyAgent, KeyPurpose, KeyUse, NetworkVerdict, Reason, SigningReason};
 use ironcage_plan::Signing;
 use ironcage_signing::gpg::{GpgConnection, GpgRules};
@@ -33,7 +36,6 @@ pub(super) struct FilterSetup<'a> {
     pub(super) signing: &'a Signing,
     pub(super) cage: &'a CageId,
     pub(super) sockets: &'a KeySockets,
-    pub(super) agents: &'a RealAgents,
     pub(super) link: Channel,
     pub(super) supervisor: Pid,
     /// The number before its first use's.
@@ -48,8 +50,6 @@ pub(super) fn run(given: FilterSetup<'_>) -> ! {
     }
     let listeners = given.sockets.ssh.iter().chain(&given.sockets.gpg);
     let mut kept: Vec<BorrowedFd<'_>> = listeners.map(AsFd::as_fd).collect();
-    let agents = given.agents.ssh.iter().chain(&given.agents.gpg);
-    kept.extend(agents.map(AsFd::as_fd));
     kept.push(given.link.as_fd());
     if close_all_but(&kept).is_err() {
         exit_now(1);
@@ -59,13 +59,15 @@ pub(super) fn run(given: FilterSetup<'_>) -> ! {
         ssh: rules::ssh(given.signing),
         gpg: rules::gpg(given.signing, given.cage),
         sockets: given.sockets,
-        agents: given.agents,
         link: given.link,
         clients: Vec::new(),
         last: given.first,
         second: Instant::now(),
         read: 0,
     };
+    if privileges::confine_reader(&given.signing.filter).is_err() {
+        exit_now(1);
+    }
     while filter.turn().is_some() {}
     exit_now(0)
 }
@@ -100,7 +102,6 @@ struct Filter<'a> {
     ssh: SshRules,
     gpg: GpgRules,
     sockets: &'a KeySockets,
-    agents: &'a RealAgents,
     link: Channel,
     clients: Vec<KeyClient>,
     last: u64,
@@ -224,12 +225,14 @@ impl Filter<'_> {
 
     /// The supervisor has decided about a use.
     fn hear_supervisor(&mut self) -> Option<()> {
-        let (ticket, allowed) = match self.link.receive::<ToFilter>(false) {
+        let (decided, mut descriptors) = match self.link.receive::<ToFilter>(false) {
             Ok(None) => return Some(()),
-            Ok(Some(Packet::Message(ToFilter::Allowed { ticket }, _))) => (ticket, true),
-            Ok(Some(Packet::Message(ToFilter::Denied { ticket }, _))) => (ticket, false),
+            Ok(Some(Packet::Message(decided, descriptors))) => (decided, descriptors),
             Ok(Some(Packet::Garbled(_) | Packet::Closed)) | Err(_) => return None,
         };
+        let (ToFilter::Allowed { ticket }
+        | ToFilter::Denied { ticket }
+        | ToFilter::Unreachable { ticket, .. }) = decided;
         let decides = |client: &KeyClient| matches!(&client.state, KeyClientState::Deciding { ticket: own, .. } if *own == ticket);
         let Some(index) = self.clients.iter().position(decides) else {
             // Who asked has left.
@@ -241,21 +244,20 @@ impl Filter<'_> {
             return Some(());
         };
         let mut used = *used;
-        if !allowed {
-            client.answer(&used.refused);
-            return self.advance(index);
-        }
-        let agent = match client.agent {
-            KeyAgent::Ssh => &self.agents.ssh,
-            KeyAgent::Gpg => &self.agents.gpg,
+        let real = match decided {
+            ToFilter::Denied { .. } => {
+                client.answer(&used.refused);
+                return self.advance(index);
+            }
+            ToFilter::Unreachable { error, .. } => Err(error),
+            ToFilter::Allowed { .. } => {
+                let real = descriptors.pop().ok_or(Errno::NOENT);
+                real.map_err(|error| error.to_string())
+            }
         };
-        let dialled = match agent {
-            Some(agent) => agent.dial(),
-            None => Err(Errno::NOENT),
-        };
-        let begun = dialled.and_then(|real| {
-            let first = used.exchange.begin();
-            send_all(&real, &first).map(|()| real)
+        let begun = real.and_then(|real| {
+            let sent = send_all(&real, &used.exchange.begin());
+            sent.map(|()| real).map_err(|error| error.to_string())
         });
         match begun {
             Ok(real) => {
@@ -269,10 +271,9 @@ impl Filter<'_> {
             }
             Err(error) => {
                 client.answer(&used.refused);
-                let error = error.to_string();
                 let reason = SigningReason::KeyAgentUnreachable { error };
                 let event = came_to_nothing(client.agent, used.key, used.purpose, reason);
-                self.link.send(&event, &[]).ok()?;
+                report(&self.link, &event)?;
                 self.advance(index)
             }
         }
@@ -287,7 +288,7 @@ impl Filter<'_> {
                 // It is gone: nobody waits for the answer.
                 let ticket = *ticket;
                 client.state = KeyClientState::Gone;
-                return self.link.send(&FromFilter::Left { ticket }, &[]).ok();
+                return report(&self.link, &FromFilter::Left { ticket });
             }
             KeyClientState::Signing { .. } | KeyClientState::Gone => {
                 client.state = KeyClientState::Gone;
@@ -327,12 +328,12 @@ impl Filter<'_> {
                 }
                 Step::Denied { denial, reply } => {
                     // First the log: a command that has its answer may be over at once.
-                    self.link.send(&denied(agent, denial), &[]).ok()?;
+                    report(&self.link, &denied(agent, denial))?;
                     client.answer(&reply);
                 }
                 Step::Close(denial) => {
                     client.state = KeyClientState::Gone;
-                    self.link.send(&denied(agent, denial), &[]).ok()?;
+                    report(&self.link, &denied(agent, denial))?;
                 }
                 Step::Use(used) => {
                     self.last += 1;
@@ -344,7 +345,7 @@ impl Filter<'_> {
                         purpose: used.purpose.clone(),
                     };
                     client.state = KeyClientState::Deciding { ticket, used };
-                    self.link.send(&asks, &[]).ok()?;
+                    report(&self.link, &asks)?;
                 }
             }
             // What a cage writes in one piece counts as what it is: so many messages.
@@ -388,7 +389,7 @@ impl Filter<'_> {
         };
         if let Some(reason) = reason {
             let event = came_to_nothing(client.agent, key.clone(), purpose.clone(), reason);
-            self.link.send(&event, &[]).ok()?;
+            report(&self.link, &event)?;
         }
         match reply.is_empty() {
             true => client.state = KeyClientState::Gone,
@@ -419,6 +420,24 @@ fn send_all(to: &OwnedFd, bytes: &[u8]) -> Result<(), Errno> {
         }
     }
     Ok(())
+}
+
+/// Reports to the supervisor, and waits until it has room: a cage that floods the filter waits with
+/// it. `None` when the supervisor is gone.
+fn report(link: &Channel, message: &FromFilter) -> Option<()> {
+    loop {
+        match link.send(message, &[]) {
+            Ok(()) => return Some(()),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                let mut fds = [PollFd::new(link, PollFlags::OUT)];
+                match poll(&mut fds, None) {
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(_) => return None,
+                }
+            }
+            Err(_) => return None,
+        }
+    }
 }
 
 fn denied(agent: KeyAgent, denial: Denial) -> FromFilter {
