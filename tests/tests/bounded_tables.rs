@@ -26,6 +26,16 @@ const CRATES: [&str; 3] = [
 const OTHERS: [&str; 4] = ["CERTIFICATES", "HOSTS", "MEMORY", "WATCHERS"];
 
 const TABLES: &[(&str, &str, Crowding)] = &[
+    (
+        "supervisor/src/connects.rs",
+        "MOST_ADDRESSES",
+        Tested("junk_addresses_are_counted_and_leave_loopback_ports_their_rows"),
+    ),
+    (
+        "supervisor/src/connects.rs",
+        "MOST_PORTS",
+        Tested("junk_addresses_are_counted_and_leave_loopback_ports_their_rows"),
+    ),
     ("egress/src/buffers.rs", "MOST", Size),
     ("egress/src/http/head.rs", "MOST_FIELDS", Size),
     ("egress/src/http/head.rs", "MOST_EMPTY", Size),

@@ -225,6 +225,19 @@ both! {
         stage.run(&["-q", "--image", "127.0.0.1:1/none:1"], &["-c", "true"]).ended(125).says("cannot pull");
     }
 
+    fn an_image_without_a_name_is_called_after_its_file(stage) {
+        let layout = Layout::new();
+        layout.saved();
+        tool("chmod", &["-R", "a+rX", text(&layout.path("oci"))]);
+        // umoci writes a tag alone: `small` of the layout `oci`.
+        let loaded = image(stage, &["load", text(&layout.path("oci"))]).ok().stdout();
+        assert!(loaded.starts_with("localhost/oci:small  "), "{loaded}");
+        let ran = stage.run(&["-q", "--image", "localhost/oci:small"], &["-c", "cat /etc/release"]);
+        assert_eq!(ran.ok().stdout(), "upper\n");
+        let named = image(stage, &["load", "--name", "mine:2", text(&layout.path("oci"))]).ok().stdout();
+        assert!(named.contains("mine:2"), "{named}");
+    }
+
     fn a_writable_image_is_changed_beside_itself_and_committed(stage) {
         let layout = Layout::new();
         image(stage, &["load", text(&layout.saved())]).ok();

@@ -2,7 +2,7 @@
 //! policy names and for nothing else.
 
 use ironcage_tests::web::own_address;
-use ironcage_tests::{Ran, Running, Stage, both, either, skip, wait_until};
+use ironcage_tests::{Ran, Running, Screen, Stage, both, either, skip, wait_until};
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -332,7 +332,7 @@ either! {
         let script = "for file in a b c; do echo $file > $file; ssh-keygen -q -Y sign -n git -U -f own.pub $file; echo $?; done";
         let mut cage = stage.cage(&["--sign-key", &sign, "--confirm-keys"], &["/bin/sh", "-c", script]);
         let running = Running::start(cage.env("SSH_AUTH_SOCK", &agent.socket));
-        let answer = |words: &[&str]| {
+        let answer = |words: &[&str], code: i32, says: &str| {
             let pending = || {
                 let mut list = stage.ironcage(["request", "list"]);
                 Running::start(&mut list).finish(MINUTE).stdout()
@@ -343,15 +343,74 @@ either! {
             let number = line.split_whitespace().next().expect("its number").to_owned();
             let mut command = stage.ironcage(["request"]);
             let ran = Running::start(command.args(&words[..1]).arg(&number).args(&words[1..])).finish(MINUTE);
-            assert_eq!(ran.code(), 0, "{ran:?}");
+            assert_eq!(ran.code(), code, "{ran:?}");
+            assert!(ran.stdout().contains(says) || ran.stderr.contains(says), "{ran:?}");
+            number
         };
-        answer(&["approve"]);
-        answer(&["deny"]);
+        // A key is approved use by use.
+        answer(&["approve", "--for", "5m"], 125, "one use at a time");
+        answer(&["approve", "--always"], 125, "one use at a time");
+        let first = answer(&["approve"], 0, "approved for one use");
+        let second = answer(&["deny"], 0, "");
         let ran = running.finish(MINUTE);
+        // Without a terminal the run itself says that it waits, and the command that answers.
+        for number in [first, second] {
+            let line = format!("`ironcage approve {number}` or `ironcage deny {number}`");
+            assert!(ran.stderr.contains(&line), "{line}: {ran:?}");
+        }
         // What was denied is not asked about again for a while.
         assert_eq!(ran.stdout(), "0\n255\n255\n", "{ran:?}");
         let log = agent.log();
         assert!(log.contains("lease-denied-by-operator") && log.contains("lease-denied-before"), "{log}");
+        let why = agent.why();
+        assert!(why.contains("--confirm-keys") && !why.contains("[ceiling."), "{why}");
+    }
+
+    fn a_push_over_ssh_takes_the_two_flags_that_are_told(stage) {
+        let Some(agent) = SshAgent::start(stage) else { return };
+        agent.outside("cd ~/project && git add file && git commit -qm one").ok();
+        let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address").port();
+        let aside = stage.aside().display().to_string();
+        let prepared = format!(
+            "set -e; cd {aside}; git init -q --bare demo.git; cat ~/.ssh/own.pub > authorized; ssh-keygen -q -t ed25519 -N '' -C '' -f host\n\
+             echo \"[localhost]:{port} $(cat host.pub)\" > ~/.ssh/known_hosts; test $(id -u) != 0 || mkdir -p /run/sshd"
+        );
+        agent.outside(&prepared).ok();
+        let settings = format!(
+            "ListenAddress 127.0.0.1:{port}\nHostKey {aside}/host\nAuthorizedKeysFile {aside}/authorized\nStrictModes no\nUsePAM no\nPidFile none\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
+        );
+        let file = stage.aside().join("sshd.conf");
+        stage.write(&file, settings);
+        let mut sshd = stage.outside("/usr/sbin/sshd");
+        let sshd = sshd.args(["-D", "-e", "-f"]).arg(file).stderr(Stdio::null());
+        let _server = Server(sshd.spawn().expect("sshd"));
+        assert!(wait_until(MINUTE, || TcpStream::connect(("127.0.0.1", port)).is_ok()));
+        let Some(screen) = Screen::open(stage) else { return };
+        let binary = ironcage_tests::binary().display();
+        let who = stage.sh_outside("id -un").ok().stdout().trim().to_owned();
+        screen.line(&format!("export SSH_AUTH_SOCK={}; cd {}", agent.socket, stage.project().display()));
+        let push = |flags: &str, turn: u32| {
+            screen.line(&format!(
+                "clear; {binary} run --workspace-mode direct{flags} git push -q ssh://{who}@localhost:{port}{aside}/demo.git HEAD:main; echo turn-{turn}=$?"
+            ));
+            screen.shows(&format!("turn-{turn}="));
+            // One line of the terminal is shorter than what is told.
+            screen.tmux(&["capture-pane", "-p", "-J", "-S", "-200"])
+        };
+        let told = |shown: &str, words: &str| {
+            let (_, rest) = shown.split_once(words).unwrap_or_else(|| panic!("no {words:?}: {shown}"));
+            format!(" {}", rest.lines().next().unwrap_or_default().trim())
+        };
+        let first = push("", 1);
+        let mut flags = told(&first, "to allow: ");
+        assert_eq!(flags, format!(" --allow-host-port {port}"), "{first}");
+        let second = push(&flags, 2);
+        flags.push_str(&told(&second, "; add "));
+        assert!(flags.ends_with(&format!(" --ssh-key ~/.ssh/own.pub@localhost:{port}")), "{second}");
+        let third = push(&flags, 3);
+        assert!(third.contains("turn-3=0"), "{third}");
+        let pushed = agent.outside(&format!("git -C {aside}/demo.git log --format=%s -1 main"));
+        assert_eq!(pushed.stdout(), "one\n");
     }
 
     fn keys_that_cannot_be_used_stop_the_start_with_what_to_do(stage) {

@@ -1,7 +1,9 @@
 //! What the network denies is told to the person, with the flag that allows it, and the program
 //! learns of it at once. Each test types the flag that was told.
 
+use ironcage_tests::web::Web;
 use ironcage_tests::{Ran, Screen, Stage, both, either, skip};
+use std::net::{IpAddr, TcpListener, UdpSocket};
 
 const LOOK_UP: &str = "getent ahosts denied.example >/dev/null && echo resolved";
 
@@ -26,6 +28,24 @@ fn run(stage: &Stage, flags: &[String], script: &str) -> Ran {
     ironcage_tests::Running::start(&mut command_line).finish(Screen::PATIENCE)
 }
 
+/// An address of this machine that is not the loopback's. Nothing is sent.
+fn address_of_this_machine() -> Option<IpAddr> {
+    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+    // A network that is for documentation: the kernel only looks for a way there.
+    socket.connect("192.0.2.1:9").ok()?;
+    let address = socket.local_addr().ok()?.ip();
+    (!address.is_loopback() && !address.is_unspecified()).then_some(address)
+}
+
+/// A server on the loopback of this machine, where a person reaches it.
+fn service() -> Web {
+    Web::on(TcpListener::bind("127.0.0.1:0").expect("a port"))
+}
+
+fn get(host: &str, port: u16) -> String {
+    format!("curl -sS -m 20 http://{host}:{port}/")
+}
+
 /// Starts a command in a cage that tells what it has to tell.
 fn told(screen: &Screen<'_>, rest: &str) {
     let binary = ironcage_tests::binary().display();
@@ -47,6 +67,55 @@ both! {
         assert!(!ran.stderr.contains("refused"), "{ran:?}");
     }
 
+    fn without_a_network_an_address_is_told_too_and_the_flag_allows_it(stage) {
+        let Some(address) = address_of_this_machine() else {
+            return skip("this machine has no address but the loopback's");
+        };
+        let web = Web::on(TcpListener::bind((address, 0)).expect("a port"));
+        let (host, port) = (address.to_string(), web.address.port());
+        let twice = format!("{0}; {0}", get(&host, port));
+        let ran = run(stage, &[], &twice);
+        assert_eq!(ran.code(), 7, "the kernel itself refuses it: {ran:?}");
+        assert!(ran.stderr.contains("refused 2x; "), "{ran:?}");
+        let flag = told_flag(&ran.stderr, &host);
+        assert_eq!(flag.join(" "), format!("--allow-host {host}:{port}"));
+        assert_eq!(web.heard(), [""; 0]);
+        let ran = run(stage, &flag, &get(&host, port));
+        assert!(ran.stdout().starts_with("hello "), "{ran:?}");
+        assert!(!ran.stderr.contains("refused"), "{ran:?}");
+    }
+
+    fn a_service_of_this_machine_is_told_with_its_port_and_the_flag_leads_to_it(stage) {
+        let web = service();
+        let port = web.address.port();
+        let other = ["--allow-host", "other.example"].map(str::to_owned);
+        for rules in [&[][..], &other] {
+            for name in ["127.0.0.1", "host.ironcage"] {
+                let ran = run(stage, rules, &get(name, port));
+                assert_ne!(ran.code(), 0, "{ran:?}");
+                let flag = told_flag(&ran.stderr, name);
+                assert_eq!(flag.join(" "), format!("--allow-host-port {port}"), "{ran:?}");
+                let flags: Vec<String> = rules.iter().cloned().chain(flag).collect();
+                let ran = run(stage, &flags, &get(name, port));
+                assert!(ran.stdout().starts_with("hello "), "{ran:?}");
+                assert!(!ran.stderr.contains("refused"), "{ran:?}");
+            }
+        }
+        assert_eq!(web.heard().len(), 4, "only the allowed ones came");
+        // The cage's own server of the same port, and a port where nobody listens anywhere.
+        let own = format!(
+            "python3 -m http.server {port} >/dev/null 2>&1 & until curl -s -o /dev/null http://127.0.0.1:{port}/; do sleep 0.1; done; echo own"
+        );
+        let own = own.replace("until", "sleep 2; until");
+        let ran = run(stage, &[], &own);
+        assert_eq!(ran.stdout(), "own\n", "{ran:?}");
+        assert!(!ran.stderr.contains("refused"), "{ran:?}");
+        let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address").port();
+        let ran = run(stage, &[], &get("127.0.0.1", free));
+        assert_eq!(ran.code(), 7, "{ran:?}");
+        assert!(!ran.stderr.contains("ironcage: network"), "nobody can allow it: {ran:?}");
+    }
+
     fn with_other_rules_a_denied_host_is_told_too(stage) {
         let rules = ["--allow-host", "other.example"].map(str::to_owned);
         let ran = run(stage, &rules, LOOK_UP);
@@ -64,6 +133,29 @@ either! {
         let flag = told_flag(&ran.stderr, "api.github.com");
         assert_eq!(flag, ["--allow-bundle", "github"]);
         assert_eq!(run(stage, &flag, look_up).stdout(), "resolved\n");
+    }
+
+    fn a_name_that_leads_to_this_machine_needs_what_is_told_and_nothing_else(stage) {
+        let web = service();
+        let port = web.address.port();
+        let name = ["--resolve".to_owned(), "dev.example=127.0.0.1".to_owned()];
+        let mut flags = name.to_vec();
+        let mut ran = run(stage, &flags, &get("dev.example", port));
+        // The name; its port, which a lookup does not have; and the address that it leads to.
+        for _ in 0..3 {
+            assert_ne!(ran.code(), 0, "{ran:?}");
+            let told = told_flag(&ran.stderr, "dev.example");
+            flags.extend(told.into_iter().take_while(|word| !word.starts_with('(')));
+            ran = run(stage, &flags, &get("dev.example", port));
+        }
+        assert!(ran.stdout().starts_with("hello "), "{flags:?} {ran:?}");
+        assert!(!ran.stderr.contains("its own loopback"), "{ran:?}");
+    }
+
+    fn datagrams_and_lookups_are_not_told_as_connections(stage) {
+        let script = "python3 -c 'import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect((\"192.0.2.7\", 80))'; getent hosts localhost >/dev/null";
+        let ran = run(stage, &[], script);
+        assert!(!ran.stderr.contains("ironcage: network"), "{ran:?}");
     }
 
     fn quiet_runs_do_not_tell_and_the_audit_log_has_it(stage) {

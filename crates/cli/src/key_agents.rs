@@ -3,9 +3,9 @@
 
 use crate::package_tools::output_of;
 use ironcage_files::{Links, read_text};
-use ironcage_model::base64;
+use ironcage_model::{HostRule, Ports, base64};
 use ironcage_plan::{GpgAgent, GpgAgentKey, KeyAgents, SshAgent, SshAgentKey};
-use ironcage_policy::{SignKeyRule, SigningKeys, SshKeyName};
+use ironcage_policy::{Policy, SignKeyRule, SigningKeys, SshKeyName, bundles};
 use ironcage_signing::{fingerprint, ssh};
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -35,7 +35,40 @@ pub(crate) fn ask(keys: &SigningKeys, workspace: &Path) -> KeyAgents {
     KeyAgents {
         ssh: (!ssh.is_empty()).then(|| ssh_agent(&ssh)),
         gpg: (!gpg.is_empty()).then(|| gpg_agent(&gpg, workspace)),
+        offered: None,
     }
+}
+
+/// The key that `--ssh-key` would name, where rules name single ports, as those for SSH servers do:
+/// the first of the ssh-agent, by its file if that is in the usual place.
+pub(crate) fn offered(policy: &Policy, home: &Path) -> Option<String> {
+    let single = |rule: &HostRule| matches!(rule.ports, Ports::One(_));
+    let mut rules = policy.network.allow.iter().map(|rule| &rule.value);
+    let named = policy.all_bundles();
+    let mut bundles = bundles::ENTRIES.iter();
+    let mut bundle = bundles.any(|bundle| {
+        let is_named = named.iter().any(|name| name.value == bundle.name);
+        is_named && bundle.hosts.iter().any(|host| host.ends_with(":22"))
+    });
+    bundle |= rules.any(single) || !policy.network.host_ports.is_empty();
+    if !bundle {
+        return None;
+    }
+    let socket = std::env::var_os("SSH_AUTH_SOCK").filter(|path| !path.is_empty())?;
+    let keys = ssh_keys(Path::new(&socket)).ok()?;
+    let first = keys.first()?;
+    let entries = std::fs::read_dir(home.join(".ssh")).ok()?;
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut names: Vec<String> = names.filter(|name| name.ends_with(".pub")).collect();
+    names.sort();
+    let is_first = |name: &&String| {
+        let path = home.join(".ssh").join(name);
+        public_key(&path).is_ok_and(|blob| blob == first.blob)
+    };
+    Some(match names.iter().find(is_first) {
+        Some(name) => format!("~/.ssh/{name}"),
+        None => fingerprint(&first.blob),
+    })
 }
 
 fn connect(path: &Path) -> io::Result<UnixStream> {

@@ -26,6 +26,10 @@ pub(crate) fn explain(error: &clap::Error, words: &[OsString]) -> Option<CliErro
     let (mut group, mut path) = (&root, String::from("ironcage"));
     let unknown = loop {
         let word = words.next()?;
+        // `help NAME` describes a command: the word behind it is what was mistyped.
+        if word == "help" && group.has_subcommands() {
+            continue;
+        }
         match group.find_subcommand(word) {
             Some(sub) => {
                 path = format!("{path} {word}");
@@ -118,6 +122,8 @@ mod tests {
             ("aply --theirs", "did you mean `ironcage apply`?"),
             ("change dicsard", "did you mean `ironcage change discard`?"),
             ("leases", "did you mean `ironcage lease`?"),
+            ("help rnu", "did you mean `ironcage run`?"),
+            ("help net alow", "did you mean `ironcage net allow`?"),
             (
                 "net alow web example.com",
                 "did you mean `ironcage net allow`?",

@@ -158,10 +158,8 @@ impl Rules {
     /// Whether a name is known inside at all: whether it gets an address there.
     pub(crate) fn knows(&self, name: &HostName) -> Result<(), Denied> {
         if self.is_host(name) {
-            let live = self.live_host(NetworkVerdict::Allowed, |_| true);
-            if live || !self.host_ports.is_empty() {
-                return Ok(());
-            }
+            // A port that is not allowed is denied with its number, which is what a rule needs.
+            return Ok(());
         }
         if let Some(rule) = self.denying(|rule| rule.knows(name) && rule.ports == Ports::Any) {
             return Err(Denied::by(&rule));

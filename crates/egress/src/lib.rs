@@ -44,6 +44,7 @@ mod upstream;
 mod wire;
 
 pub use confine::{ProxyIds, confine_as_proxy};
+pub use names::stands_for_a_name;
 pub use order::{Order, SecretUses};
 pub use policy_simulation::simulate;
 pub use proxy::{Proxy, run_program};

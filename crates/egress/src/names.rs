@@ -79,6 +79,11 @@ impl Names {
     }
 }
 
+/// Whether an address can stand for a name in a cage.
+pub fn stands_for_a_name(address: IpAddr) -> bool {
+    Names::default().name(address).is_some()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -31,7 +31,7 @@ struct Saved {
 }
 
 /// Loads every image of an archive or an OCI layout, or a plain directory as an image. `name` is for an
-/// image that has none; a plain directory needs one.
+/// image instead of its own; one that has none is named after the file. A plain directory needs one.
 ///
 /// # Errors
 /// If there is no image in it, or one cannot be unpacked.
@@ -173,11 +173,14 @@ impl Source<'_> {
             }
             let digest = Digest::of(&bytes);
             self.store.add_blob(bytes.as_slice(), &digest)?;
-            let names: Vec<Reference> = match (named(descriptor), name) {
-                (_, Some(name)) => vec![name.clone()],
-                (Some(named), None) => vec![named],
-                (None, None) => Vec::new(),
+            let given = name.cloned().or_else(|| named(descriptor));
+            let alone = index.manifests.len() == 1;
+            let tag = descriptor.annotations.get(NAME).map(String::as_str);
+            let after_file = || match (tag, alone) {
+                (None, false) => None,
+                (tag, _) => named_after(self.path, tag.unwrap_or("latest")),
             };
+            let names: Vec<Reference> = given.or_else(after_file).into_iter().collect();
             images.push(
                 self.store
                     .add_image(&digest, &names, self.limits, |_, _| {})?,
@@ -305,6 +308,19 @@ pub(crate) fn add_manifest(
     let digest = Digest::of(&bytes);
     store.add_blob(bytes.as_slice(), &digest)?;
     Ok(digest)
+}
+
+/// The name of an image that has none of its own, by the file that it comes from: on this machine,
+/// so that it never takes the name of an image from a registry.
+fn named_after(path: &Path, tag: &str) -> Option<Reference> {
+    let resolved = path.canonicalize().ok()?;
+    let file = resolved.file_name()?.to_str()?.to_lowercase();
+    let stem = [".gz", ".zst", ".tar", ".oci"]
+        .iter()
+        .fold(file.as_str(), |stem, end| {
+            stem.strip_suffix(end).unwrap_or(stem)
+        });
+    format!("localhost/{stem}:{tag}").parse().ok()
 }
 
 /// The name of an image in a layout. A bare tag, as some tools write it, is not a name.

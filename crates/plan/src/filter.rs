@@ -71,6 +71,9 @@ pub(crate) fn make(
         shared,
         leased,
         observed: Vec::new(),
+        connects: refusal == DefaultAction::Notify
+            && !observed
+            && policy.isolation.value == Isolation::Namespace,
         program: Vec::new(),
         refusal,
         one_exec,
@@ -118,10 +121,32 @@ fn program(
     let actions: BTreeMap<u32, Action> = rules(filter, list, groups)
         .map(|rule| match filter.observed.contains(&rule.number) {
             true => (rule.number, Action::Notify),
+            false if filter.connects && is_connect(&rule) => (rule.number, reported_connect()),
             false => (rule.number, action(&rule.action)),
         })
         .collect();
     compile(&actions, filter.refusal, KNOWN)
+}
+
+fn is_connect(rule: &SyscallRule) -> bool {
+    rule.name == "connect" && matches!(rule.action, SyscallAction::Allow)
+}
+
+/// Reports what has the length of an Internet address; other lengths are Unix sockets for the most
+/// part. A caller that passes another length is not reported, and gets no further for it.
+fn reported_connect() -> Action {
+    let internet = [
+        size_of::<linux_raw_sys::net::sockaddr_in>() as u32,
+        size_of::<linux_raw_sys::net::sockaddr_in6>() as u32,
+    ];
+    let other = Comparison::NoneOf {
+        argument: 2,
+        values: internet.to_vec(),
+    };
+    Action::AllowIf {
+        alternatives: vec![vec![other]],
+        otherwise: linux_raw_sys::errno::EPERM as u16,
+    }
 }
 
 /// The filter with one group more; `None` where there is no such group.

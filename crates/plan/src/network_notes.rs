@@ -40,8 +40,16 @@ fn own_loopback(network: &Network, rule: &HostRule, origin: &str) -> Option<Stri
     let loopback = match &rule.to {
         Destination::Net { address, .. } => {
             // It says where a name may lead, which is something else.
+            let named = |other: &HostRule| {
+                !matches!(&other.to, Destination::Net { .. } | Destination::Any)
+                    && meet(other.ports, rule.ports)
+            };
+            let allowed = network.allow.iter().map(|item| &item.what.rule);
+            let requests = network.http.iter().map(|item| &item.what.rule.host);
             let mut led = network.resolve.iter();
-            address.is_loopback() && !led.any(|item| item.what.address.is_loopback())
+            address.is_loopback()
+                && !allowed.chain(requests).any(named)
+                && !led.any(|item| item.what.address.is_loopback())
         }
         Destination::Name(name) => name.as_str() == "localhost",
         _ => false,
@@ -197,6 +205,10 @@ mod tests {
         says(notes(&["127.0.0.1:18080"], &[], "", &[]), own);
         says(notes(&["localhost:18080"], &[], "", &[]), own);
         assert!(notes(&["127.0.0.1:18080"], &[], "", &["127.0.0.1"]).is_empty());
+        let led = ["api.test:18080", "127.0.0.1:18080"];
+        assert!(notes(&led, &[], "", &[]).is_empty());
+        let another = ["api.test:443", "127.0.0.1:18080"];
+        says(notes(&another, &[], "", &[]), own);
         says(
             notes(&["api.test:18443"], &[], "api.test", &[]),
             "--secret TOK@api.test:18443",

@@ -182,6 +182,8 @@ pub struct KeyAgents {
     pub ssh: Option<Result<SshAgent, String>>,
     /// The gpg-agent.
     pub gpg: Option<Result<GpgAgent, String>>,
+    /// A key of the ssh-agent as `--ssh-key` would name it, where the policy gives none.
+    pub offered: Option<String>,
 }
 
 /// One run.

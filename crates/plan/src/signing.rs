@@ -154,6 +154,7 @@ pub(crate) fn make(
 ) -> Result<Option<Signing>, PlanError> {
     let keys = &policy.keys;
     if !keys.is_given() {
+        notes.extend(without_key(request, network));
         return Ok(None);
     }
     let mut made = Signing {
@@ -175,8 +176,12 @@ pub(crate) fn make(
                 return Err(refuse(KeyProblem::UnknownHost(shown)));
             }
             if network.is_none_or(|network| !ssh::is_reachable(network, host)) {
+                let flag = match ssh::own_port(host) {
+                    Some(port) => format!("--allow-host-port {port}"),
+                    None => format!("--allow-host {host}"),
+                };
                 notes.push(format!(
-                    "{origin} {}: no rule allows {host}; add --allow-host {host}",
+                    "{origin} {}: no rule allows {host}; add {flag}",
                     rule.value.key
                 ));
             }
@@ -211,6 +216,16 @@ pub(crate) fn make(
         }
     }
     Ok(Some(made))
+}
+
+/// A server that asks for a key, where the user has one and the cage does not.
+fn without_key(request: &Request, network: Option<&Network>) -> Option<String> {
+    let offered = request.key_agents.offered.as_ref()?;
+    let server = ssh::servers(&request.known_hosts, network?);
+    let server = shown(server.first()?);
+    Some(format!(
+        "the cage has no key to log in to {server}; add --ssh-key {offered}@{server}"
+    ))
 }
 
 fn refusal(name: String, origin: String) -> impl Fn(KeyProblem) -> PlanError {
@@ -403,6 +418,7 @@ mod tests {
             comment: comment.into(),
         };
         KeyAgents {
+            offered: None,
             ssh: Some(Ok(SshAgent {
                 socket: "/run/agent".into(),
                 keys: vec![key("one", "ann"), key("two", "bob"), key("three", "bob")],

@@ -109,7 +109,13 @@ fn ssh_key_name(text: &str, path: &PathReader<'_>) -> Result<SshKeyName, Invalid
 
 /// A host to log in to: one name or address, and one port.
 fn login_host(text: &str) -> Result<HostRule, InvalidHostRule> {
-    let mut rule = allowed(text)?;
+    let mut rule = match text.strip_prefix("127.0.0.1") {
+        // A service of this machine has one name here.
+        Some(port) if port.is_empty() || port.starts_with(':') => {
+            allowed(&format!("localhost{port}"))?
+        }
+        _ => allowed(text)?,
+    };
     match (&rule.to, rule.ports) {
         (Destination::Name(_), Ports::One(_)) => Ok(rule),
         (Destination::Name(_), Ports::Web) => {

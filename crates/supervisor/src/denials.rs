@@ -2,11 +2,13 @@
 //!
 //! Containment does not depend on this: a call that is never answered stays refused. The
 //! supervisor looks at numbers only, never at memory of the cage, unless the run is observed
-//! ([`observe`](crate::observe)).
+//! ([`observe`](crate::observe)) or for the address of a connection
+//! ([`connects`](crate::connects)).
 
+use crate::connects::ConnectReports;
 use crate::observe::{LeasedPath, Observer};
 use ironcage_catalog::syscalls;
-use ironcage_model::{Denial, EventKind};
+use ironcage_model::{Denial, EventKind, Traffic};
 use ironcage_plan::Plan;
 use ironcage_sys::seccomp::{self, Notification, NotificationReply};
 use libc::EPERM;
@@ -24,6 +26,8 @@ const OTHERS: &str = "(others)";
 /// Answers a second: a cage that does nothing but refused calls does not keep the
 /// supervisor, and so a processor of the host's, busy.
 const PER_SECOND: u32 = 4000;
+/// Connections a second that are let through after a look.
+const CONNECTS_PER_SECOND: u32 = 20_000;
 const WINDOW: Duration = Duration::from_millis(50);
 
 /// Refused calls of one cage.
@@ -33,9 +37,11 @@ pub(crate) struct Denials {
     first_exec: bool,
     /// What was seen to be used, where that is observed.
     observer: Option<Observer>,
+    connects: ConnectReports,
     seen: BTreeMap<(i32, String), u64>,
     window: Instant,
     answered: u32,
+    connected: u32,
 }
 
 impl Denials {
@@ -47,9 +53,11 @@ impl Denials {
             // Only the first execve is let through.
             first_exec: plan.seccomp.one_exec,
             observer: observed.then(Observer::default),
+            connects: ConnectReports::default(),
             seen: BTreeMap::new(),
             window: now,
             answered: 0,
+            connected: 0,
         }
     }
 
@@ -58,9 +66,11 @@ impl Denials {
         if now.duration_since(self.window) >= WINDOW {
             self.window = now;
             self.answered = 0;
+            self.connected = 0;
         }
-        let most = PER_SECOND * WINDOW.as_millis() as u32 / 1000;
-        (self.answered >= most).then(|| self.window + WINDOW)
+        let most = |per_second: u32| per_second * WINDOW.as_millis() as u32 / 1000;
+        (self.answered >= most(PER_SECOND) || self.connected >= most(CONNECTS_PER_SECOND))
+            .then(|| self.window + WINDOW)
     }
 
     /// Whether what the run uses is observed.
@@ -96,6 +106,12 @@ impl Denials {
             }
             seccomp::answer(listener, notification.id, NotificationReply::Continue)?;
             return Ok(seen.into_iter().map(EventKind::Observed).collect());
+        }
+        if plan.seccomp.connects && i64::from(notification.number) == libc::SYS_connect {
+            self.connected += 1;
+            let told = self.connects.look(plan, listener, &notification);
+            seccomp::answer(listener, notification.id, NotificationReply::Continue)?;
+            return Ok(told.into_iter().map(EventKind::Network).collect());
         }
         self.answered += 1;
         if self.is_ours(&notification) {
@@ -143,6 +159,11 @@ impl Denials {
         }
     }
 
+    /// Connections that were reported more than once, as [`Self::remainder`].
+    pub(crate) fn connects(&self) -> Vec<Traffic> {
+        self.connects.remainder()
+    }
+
     /// What was refused more than once: the counts that the first records did not have.
     pub(crate) fn remainder(&self) -> Vec<Denial> {
         let mut rest: Vec<Denial> = self
@@ -187,9 +208,11 @@ mod tests {
             init: 1,
             first_exec: false,
             observer: None,
+            connects: ConnectReports::default(),
             seen: BTreeMap::new(),
             window: Instant::now(),
             answered: 0,
+            connected: 0,
         }
     }
 

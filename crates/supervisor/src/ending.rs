@@ -121,6 +121,9 @@ impl Supervision<'_> {
         for denial in self.denials.remainder() {
             self.audit.write(EventKind::Denied(denial))?;
         }
+        for traffic in self.denials.connects() {
+            self.audit.write(EventKind::Network(traffic))?;
+        }
         // What supervisors that were killed have left, where one left its socket or nobody has
         // looked for long. Done while the kernel takes the cage down, as is the rest where nothing
         // depends on its end.

@@ -11,6 +11,7 @@ mod backends;
 mod background;
 mod channels;
 mod children;
+mod connects;
 mod control;
 mod cores;
 mod denials;

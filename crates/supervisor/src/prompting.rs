@@ -10,12 +10,12 @@ use crate::effects::Effect;
 use crate::permission_requests::Answerer;
 use crate::supervise::Supervision;
 use ironcage_control::{ApproveRequest, PermissionRequestDescription};
-use ironcage_model::{Reason, RequestOutcome, Scope};
+use ironcage_model::{CageId, Reason, RequestOutcome, Scope};
 use ironcage_sys::rustix::io::read;
 use ironcage_sys::rustix::stdio;
 use ironcage_sys::rustix::termios::Winsize;
 use ironcage_terminal::prompt::{
-    Before, Choice, Pressed, Prompt, enter, fits, leave, notice, notice_over, stopped,
+    Before, Choice, Pressed, Prompt, enter, fits, is_key, leave, notice, notice_over, stopped,
 };
 use ironcage_terminal::{size, status_line};
 use std::time::{Duration, Instant};
@@ -348,9 +348,37 @@ impl Prompting {
                 let reason = "it is too long for this screen";
                 prompt.note = format!("{reason}: answer with ironcage approve");
             }
+            Pressed::Answer(Choice::Approve | Choice::Always)
+                if is_key(&of_question(facts.waiting, number)) =>
+            {
+                prompt.note = "a key is approved for one use at a time: press o".into();
+            }
             Pressed::Answer(choice) => return vec![Effect::AnswerAtPrompt { number, choice }],
         }
         self.draw(facts)
+    }
+
+    /// A line for each question that nobody was told of yet, where there is no terminal to answer
+    /// it on.
+    fn waiting_lines(
+        &mut self,
+        cage: &CageId,
+        waiting: &[PermissionRequestDescription],
+    ) -> Vec<String> {
+        let mut lines = Vec::new();
+        for one in waiting {
+            let number = one.question.answered_as();
+            if number <= self.told {
+                continue;
+            }
+            self.told = number;
+            let resource = &one.question.resource;
+            lines.push(format!(
+                "ironcage: waiting for your answer: the cage asks for {resource}; \
+                 `ironcage approve {cage}/{number}` or `ironcage deny {cage}/{number}`"
+            ));
+        }
+        lines
     }
 
     /// An approved request could not be opened.
@@ -413,7 +441,25 @@ impl Supervision<'_> {
         let waits = self.permission_requests.any_waits();
         match self.streams.prompt_called(waits) {
             Some(called) => self.prompt_event(PromptEvent::Tick { called }, now),
-            None => Ok(()),
+            None => {
+                if waits {
+                    self.tell_waiting(now);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Tells the person who runs a command without a terminal that it waits for them, and how to
+    /// answer elsewhere.
+    fn tell_waiting(&mut self, now: Instant) {
+        let quiet = self.callbacks.denial_line.is_none();
+        if quiet || self.streams.is_logged() || self.streams.has_terminal() {
+            return;
+        }
+        let waiting = self.permission_requests.describe(now);
+        for line in self.prompting.waiting_lines(self.control.id(), &waiting) {
+            self.streams.write_error(&line);
         }
     }
 

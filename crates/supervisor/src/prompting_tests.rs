@@ -1,7 +1,9 @@
 //! The part without a terminal: which effects follow from which events.
 
 use super::*;
-use ironcage_model::{LeaseOrigin, LeaseReason, PermissionRequest, Resource, Right, Scope, Term};
+use ironcage_model::{
+    KeyPurpose, LeaseOrigin, LeaseReason, PermissionRequest, Resource, Right, Scope, Term,
+};
 
 const SIZE: Winsize = Winsize {
     ws_row: 40,
@@ -145,6 +147,46 @@ fn an_answer_is_one_key_after_a_pause_and_one_effect() {
     let facts = facts(&one, Before::default(), after_a_pause(now));
     let pasted = prompting.handle(PromptEvent::Typed(b"a\r"), &facts);
     assert!(!answered(&pasted), "pasted keys are not an answer");
+}
+
+#[test]
+fn a_key_is_approved_for_one_use_and_nothing_longer_is_offered() {
+    let now = Instant::now();
+    let mut one = waiting(&[1]);
+    let longer = shown(&Prompting::default().handle(
+        PromptEvent::Tick { called: true },
+        &facts(&one, Before::default(), now),
+    ));
+    assert!(longer.contains("w always"), "{longer}");
+    one[0].question.resource = Resource::Key {
+        key: "/srv/1.pub".into(),
+        purpose: KeyPurpose::Git,
+    };
+    let mut prompting = opened(&one, now);
+    for key in ["a", "w"] {
+        let later = after_a_pause(now) + Duration::from_secs(u64::from(key == "w"));
+        let effects = type_keys(&mut prompting, key, &one, later);
+        let screen = shown(&effects);
+        assert!(screen.contains("one use at a time: press o"), "{screen}");
+        assert!(!screen.contains("w always"), "{screen}");
+    }
+    let effects = type_keys(&mut prompting, "o", &one, now + Duration::from_secs(9));
+    let choice = Choice::Once;
+    assert_eq!(effects, [Effect::AnswerAtPrompt { number: 1, choice }]);
+}
+
+#[test]
+fn without_a_terminal_each_question_is_told_once_with_the_command_that_answers() {
+    let id: CageId = "c0123456789ab".parse().unwrap();
+    let mut prompting = Prompting::default();
+    let lines = prompting.waiting_lines(&id, &waiting(&[1]));
+    assert_eq!(lines.len(), 1);
+    assert!(
+        lines[0].contains("`ironcage approve c0123456789ab/1`"),
+        "{lines:?}"
+    );
+    assert_eq!(prompting.waiting_lines(&id, &waiting(&[1])), [""; 0]);
+    assert_eq!(prompting.waiting_lines(&id, &waiting(&[1, 2])).len(), 1);
 }
 
 #[test]

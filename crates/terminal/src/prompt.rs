@@ -7,7 +7,7 @@
 //! ([ADR 38](../../../docs/adr/0038-one-key-answers-after-a-pause.md)).
 
 use ironcage_control::PermissionRequestDescription;
-use ironcage_model::{Printable, Scope, Span, Term};
+use ironcage_model::{Printable, Resource, Scope, Span, Term};
 use ironcage_sys::rustix::termios::Winsize;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -159,6 +159,10 @@ impl Prompt {
             true => "o once (this command)",
             false => "o once",
         };
+        let longer = match is_key(requests) {
+            true => String::new(),
+            false => format!("   a {time}   w always"),
+        };
         let often = match described.asked {
             0 | 1 => String::new(),
             asked => format!(", {asked} times"),
@@ -173,13 +177,14 @@ impl Prompt {
                 question.answered_as(),
                 index + 1
             ),
-            format!("allow: {once}   a {time}   w always   |   d deny   n next   q back"),
+            format!("allow: {once}{longer}   |   d deny   n next   q back"),
             Printable::new(&self.note).to_string(),
             String::new(),
         ];
         // What is asked for is seen as a whole, however long its name is.
         lines.extend(resources(requests, width));
         lines.push(match question.term {
+            _ if is_key(requests) => "for one use".to_owned(),
             Term::Milliseconds(time) => format!("for {}", Span(time)),
             Term::UntilRevoked if for_command => {
                 "while the command runs; `a`: for each command of this run".to_owned()
@@ -232,6 +237,12 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
     let width = if text.is_ascii() { width } else { width / 2 };
     let all: Vec<char> = text.chars().collect();
     all.chunks(width.max(1)).map(String::from_iter).collect()
+}
+
+/// Whether a question is about a key, which is approved for one use at a time.
+pub fn is_key(requests: &[PermissionRequestDescription]) -> bool {
+    let mut resources = requests.iter().map(|request| &request.question.resource);
+    resources.any(|resource| matches!(resource, Resource::Key { .. }))
 }
 
 /// Whether what is asked for can be seen as a whole on a screen of this size.

@@ -22,6 +22,8 @@ mod memory;
 mod pace;
 mod processes;
 mod sockets;
+
+pub use sockets::listens_on_loopback;
 mod storage;
 mod walk;
 

@@ -1,10 +1,13 @@
-//! Bytes that wait in the sockets of a cage: kernel memory, which no process shows and which only a
-//! cgroup counts. The kernel lists the sockets of a network namespace with what each holds
-//! (`sock_diag(7)`), to a socket that was made in it.
+//! Sockets as the kernel lists them: those that listen, and the bytes that wait in those of a cage,
+//! memory which no process shows and which only a cgroup counts. The kernel lists the sockets
+//! of a network namespace with what each holds (`sock_diag(7)`), to a socket that was made in it.
 
 use ironcage_sys::rustix::io::Errno;
-use ironcage_sys::rustix::net::{RecvFlags, SendFlags, recv, send};
+use ironcage_sys::rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
+};
 use std::io;
+use std::net::Ipv6Addr;
 use std::os::fd::OwnedFd;
 
 /// Messages of netlink: header, and what is asked and answered.
@@ -14,6 +17,7 @@ const REQUEST_AND_DUMP: u16 = 0x301;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 const EVERY_STATE: u32 = u32::MAX;
+const LISTENING: u32 = 1 << 10;
 
 const UNIX: u8 = 1;
 const INET: u8 = 2;
@@ -48,7 +52,7 @@ pub(crate) fn bytes(list: &OwnedFd, largest: u64) -> io::Result<u64> {
     let mut all = ask(list, &unix_request(), |answer| of_unix(answer, largest))?;
     for family in [INET, INET6] {
         for protocol in [TCP, UDP] {
-            match ask(list, &inet_request(family, protocol), of_inet) {
+            match ask(list, &inet_request(family, protocol, EVERY_STATE), of_inet) {
                 Ok(bytes) => all = all.saturating_add(bytes),
                 // A kernel without this family or its list.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -57,6 +61,41 @@ pub(crate) fn bytes(list: &OwnedFd, largest: u64) -> io::Result<u64> {
         }
     }
     Ok(all)
+}
+
+/// Whether a TCP socket listens on this port where connections to the loopback reach it, in the
+/// caller's network namespace. `/proc/net/tcp` would list open connections first, which takes tens
+/// of milliseconds.
+///
+/// # Errors
+/// Where the kernel does not list them.
+pub fn listens_on_loopback(port: u16) -> io::Result<bool> {
+    let (kind, flags) = (SocketType::DGRAM, SocketFlags::CLOEXEC);
+    let protocol = Some(netlink::SOCK_DIAG);
+    let list = socket_with(AddressFamily::NETLINK, kind, flags, protocol)?;
+    for family in [INET, INET6] {
+        let request = inet_request(family, TCP, LISTENING);
+        if ask(&list, &request, |answer| u64::from(is_at(answer, port)))? > 0 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether a listed socket has this port, and an address that the loopback leads to.
+fn is_at(answer: &[u8], port: u16) -> bool {
+    let (Some(own), Some(address)) = (answer.get(4..6), answer.get(8..24)) else {
+        return false;
+    };
+    let four = matches!(answer.first(), Some(&INET));
+    let anywhere = address.iter().all(|byte| *byte == 0);
+    let mut six = [0; 16];
+    six.copy_from_slice(address);
+    let loopback = match four {
+        true => address.starts_with(&[127]),
+        false => Ipv6Addr::from(six).to_canonical().is_loopback(),
+    };
+    own == port.to_be_bytes() && (anywhere || loopback)
 }
 
 fn request(body: &[u8]) -> Vec<u8> {
@@ -78,9 +117,9 @@ fn unix_request() -> Vec<u8> {
     request(&body)
 }
 
-fn inet_request(family: u8, protocol: u8) -> Vec<u8> {
+fn inet_request(family: u8, protocol: u8, states: u32) -> Vec<u8> {
     let mut body = vec![family, protocol, INET_SHOW, 0];
-    body.extend(EVERY_STATE.to_ne_bytes());
+    body.extend(states.to_ne_bytes());
     body.extend([0; 48]);
     request(&body)
 }
@@ -183,10 +222,9 @@ fn half(bytes: &[u8], at: usize) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ironcage_sys::rustix::net::{
-        AddressFamily, SocketFlags, SocketType, netlink, socket_with, socketpair,
-    };
+    use ironcage_sys::rustix::net::socketpair;
     use std::io::Write as _;
+    use std::net::TcpListener;
     use std::os::unix::net::UnixStream;
     use std::sync::Mutex;
 
@@ -243,6 +281,17 @@ mod tests {
             all
         };
         assert!(grows_by(4 << 20, filled));
+    }
+
+    #[test]
+    fn a_listening_socket_is_found_and_one_that_is_closed_is_not() {
+        for address in ["127.0.0.1:0", "0.0.0.0:0", "[::]:0"] {
+            let listener = TcpListener::bind(address).unwrap();
+            let port = listener.local_addr().unwrap().port();
+            assert!(listens_on_loopback(port).unwrap(), "{address}");
+            drop(listener);
+            assert!(!listens_on_loopback(port).unwrap(), "{address}");
+        }
     }
 
     /// The sender is not listed any more, and what it sent is still there.

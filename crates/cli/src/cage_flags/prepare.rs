@@ -367,7 +367,10 @@ impl CageFlags {
             git_places: git_places(&workspace, &resolved.policy),
             key_agents: match resolved.policy.keys.is_given() {
                 true => key_agents::ask(&resolved.policy.keys, &workspace),
-                false => KeyAgents::default(),
+                false => KeyAgents {
+                    offered: key_agents::offered(&resolved.policy, &home),
+                    ..KeyAgents::default()
+                },
             },
             known_hosts: if resolved.policy.network.is_given() || resolved.policy.keys.is_given() {
                 paths::known_hosts(&home)

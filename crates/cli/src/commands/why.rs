@@ -336,7 +336,16 @@ fn report(
         let reason = Printable::new(reason);
         writeln!(out, "\nlease denied {times}: {resource}: {reason}")?;
     }
-    if !denials.leases.is_empty() {
+    let is_key = |resource: &Resource| matches!(resource, Resource::Key { .. });
+    if denials.leases.iter().any(|(what, ..)| is_key(what)) {
+        wrap(
+            out,
+            "  to allow it:   ",
+            "a use of a key: approve it while the cage waits (`ironcage request list`, `ironcage approve`), or start \
+             the cage without --confirm-keys",
+        )?;
+    }
+    if denials.leases.iter().any(|(what, ..)| !is_key(what)) {
         wrap(
             out,
             "  to allow it:   ",
@@ -397,7 +406,7 @@ fn report(
         wrap(
             out,
             "",
-            "The audit log does not record absent files, writes to read-only files, or addresses without a route. \
+            "The audit log does not record absent files or writes to read-only files. \
              `ironcage why --path PATH` explains what a path is in a cage, why, and how to change it.",
         )?;
         wrap(out, "", traffic::NO_NETWORK)?;

@@ -4,6 +4,7 @@ use super::remedy::{Remedy, remedy};
 use ironcage_model::{Extent, HostName, HostRule, NetworkReason, Printable, Reason, Traffic};
 use ironcage_plan::Plan;
 use ironcage_policy::{allowed, bundles};
+use std::net::IpAddr;
 
 /// Denials that are told at the end of a run.
 const MOST: usize = 8;
@@ -18,6 +19,10 @@ pub(crate) fn line(traffic: &Traffic, own: &[(String, HostRule)]) -> Option<Stri
         },
     };
     let host = Printable::new(&traffic.host);
+    let about = match traffic.host.parse::<IpAddr>() {
+        Ok(address) if address.is_loopback() => " (it is the cage's own, and nothing listens)",
+        _ => "",
+    };
     let times = match traffic.connections {
         0 | 1 => String::new(),
         times => format!(" {times}x"),
@@ -26,7 +31,7 @@ pub(crate) fn line(traffic: &Traffic, own: &[(String, HostRule)]) -> Option<Stri
         Some(Reason::Network(reason)) if reason.is_failure() => {
             format!("ironcage: network: {host} not reached{times}: {reason}; needs {allows}")
         }
-        _ => format!("ironcage: network: {host} refused{times}; to allow: {allows}"),
+        _ => format!("ironcage: network: {host} refused{times}{about}; to allow: {allows}"),
     })
 }
 
@@ -121,6 +126,22 @@ mod tests {
             line(&denied("api.github.com", 1), &[]).unwrap(),
             "ironcage: network: api.github.com refused; to allow: --allow-bundle github"
         );
+    }
+
+    #[test]
+    fn a_loopback_port_of_the_host_is_told_with_the_flag_for_it() {
+        let own = Traffic {
+            port: 8000,
+            protocol: Protocol::Tcp,
+            reason: Some(NetworkReason::LoopbackPortNotAllowed.into()),
+            ..denied("127.0.0.1", 1)
+        };
+        let told = line(&own, &[]).unwrap();
+        assert!(
+            told.contains("127.0.0.1 refused (it is the cage's own"),
+            "{told}"
+        );
+        assert!(told.ends_with("to allow: --allow-host-port 8000"), "{told}");
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Names what would allow a denied connection, by its reason.
 
 use ironcage_model::{
-    HOST_NAME, NetworkReason, NetworkVerdict, Printable, Protocol, Reason, Traffic,
+    HOST_NAME, NetworkReason, NetworkVerdict, Printable, Protocol, Reason, Traffic, special,
 };
 use std::fmt;
+use std::net::IpAddr;
 
 /// The flag or rule that would allow a denied connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,6 +13,12 @@ pub(crate) enum Remedy {
     Host {
         rule: String,
         itself: bool,
+    },
+    /// A rule over a name, and one over the address that the host's own file of names has for it,
+    /// which a name alone does not allow.
+    Led {
+        rule: String,
+        address: String,
     },
     /// A rule over requests.
     Request(String),
@@ -22,7 +29,7 @@ impl Remedy {
     /// The argument of `ironcage net allow` that does the same in a running cage.
     pub(crate) fn live(&self) -> Option<String> {
         match self {
-            Remedy::Host { rule, .. } => Some(rule.clone()),
+            Remedy::Host { rule, .. } | Remedy::Led { rule, .. } => Some(rule.clone()),
             Remedy::Request(rule) => Some(format!("--http {rule}")),
             Remedy::Other(_) => None,
         }
@@ -37,7 +44,13 @@ impl fmt::Display for Remedy {
                 itself: false,
             } => write!(f, "--allow-host {rule}"),
             Remedy::Host { rule, itself: true } => {
-                write!(f, "--allow-host {rule}, which names the address itself")
+                write!(
+                    f,
+                    "--allow-host {rule} (the address that the name leads to)"
+                )
+            }
+            Remedy::Led { rule, address } => {
+                write!(f, "--allow-host {rule} --allow-host {address}")
             }
             Remedy::Request(rule) => write!(f, "--http-allow {rule}"),
             Remedy::Other(text) => f.write_str(text),
@@ -74,7 +87,7 @@ pub(crate) fn remedy(traffic: &Traffic) -> Option<Remedy> {
     if matches!(reason, Some(NetworkReason::UpstreamItself)) {
         return None;
     }
-    if traffic.host == HOST_NAME {
+    if traffic.host == HOST_NAME || reason == Some(&NetworkReason::LoopbackPortNotAllowed) {
         let text = format!("--allow-host-port {}", traffic.port);
         return Some(Remedy::Other(text));
     }
@@ -93,9 +106,36 @@ pub(crate) fn remedy(traffic: &Traffic) -> Option<Remedy> {
                 | NetworkReason::AddressNotAllowed
                 | NetworkReason::AddressSpecial { .. },
             ),
-        ) => Some(host(with_port(&traffic.host, traffic.port))),
+        ) => {
+            let led = leads_to(&traffic.host, &hosts_file());
+            let rule = with_port(&traffic.host, traffic.port);
+            Some(match led {
+                Some(address) => Remedy::Led {
+                    address: with_port(&address.to_string(), traffic.port),
+                    rule,
+                },
+                None => host(rule),
+            })
+        }
         _ => None,
     }
+}
+
+fn hosts_file() -> String {
+    std::fs::read_to_string("/etc/hosts").unwrap_or_default()
+}
+
+/// The special address that a file of names has for a name, if it has one.
+fn leads_to(host: &str, names: &str) -> Option<IpAddr> {
+    let lines = names.lines();
+    let lines = lines.map(|line| line.split('#').next().unwrap_or_default());
+    let mut found = lines.filter_map(|line| {
+        let mut words = line.split_ascii_whitespace();
+        let address: IpAddr = words.next()?.parse().ok()?;
+        let named = words.any(|name| name.eq_ignore_ascii_case(host));
+        named.then_some(address)
+    });
+    found.find(|address| special(*address).is_some())
 }
 
 fn with_port(host: &str, port: u16) -> String {
@@ -227,12 +267,30 @@ mod tests {
             kind: "private".into(),
         };
         let led = denied("a.com", 80, Protocol::Http, led);
-        assert!(told(&led).starts_with("--allow-host 10.0.0.1:80,"));
+        assert!(told(&led).starts_with("--allow-host 10.0.0.1:80 ("));
         assert_eq!(remedy(&led).unwrap().live().unwrap(), "10.0.0.1:80");
         let tls = NetworkReason::TlsOtherName {
             name: "b.com".into(),
         };
         assert!(remedy(&denied("a.com", 443, Protocol::Tls, tls)).is_none());
+    }
+
+    #[test]
+    fn a_name_of_the_hosts_own_file_needs_its_address_too() {
+        let names = "127.0.0.1 localhost\n10.0.0.9 git.test Box # work\n93.184.216.34 far.test\n";
+        let led = |name| leads_to(name, names).map(|address| address.to_string());
+        assert_eq!(led("git.test").as_deref(), Some("10.0.0.9"));
+        assert_eq!(led("box").as_deref(), Some("10.0.0.9"));
+        assert_eq!(led("far.test"), None, "the name alone is enough");
+        assert_eq!(led("work"), None);
+        let remedy = Remedy::Led {
+            rule: "git.test:22".into(),
+            address: "10.0.0.9:22".into(),
+        };
+        assert_eq!(
+            remedy.to_string(),
+            "--allow-host git.test:22 --allow-host 10.0.0.9:22"
+        );
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use crate::network::Network;
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use ironcage_model::{Destination, HostName, HostRule, Ports, base64};
+use ironcage_model::{Destination, HOST_NAME, HostName, HostRule, Ports, base64};
 use sha1::Sha1;
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -16,23 +16,28 @@ const PORT: u16 = 22;
 
 /// The hosts that a cage may reach, as far as they are named: a network that is open to all
 /// names none.
-struct Reachable<'a> {
-    allow: Vec<&'a HostRule>,
-    deny: Vec<&'a HostRule>,
+struct Reachable {
+    allow: Vec<HostRule>,
+    deny: Vec<HostRule>,
 }
 
-impl<'a> Reachable<'a> {
-    fn of(network: &'a Network) -> Self {
+impl Reachable {
+    fn of(network: &Network) -> Self {
         let named = |rule: &&HostRule| rule.to != Destination::Any;
         let allow = network.allow.iter().map(|item| &item.what.rule);
+        let allow = allow.filter(named).cloned();
+        let own = network.host_ports.iter();
+        let own = own.flat_map(|item| this_machine(item.what.port));
         Reachable {
-            allow: allow.filter(named).collect(),
-            deny: network.deny.iter().map(|item| &item.what.rule).collect(),
+            allow: allow.chain(own).collect(),
+            deny: (network.deny.iter())
+                .map(|item| item.what.rule.clone())
+                .collect(),
         }
     }
 
     fn covers(&self, host: &str, port: u16) -> bool {
-        let hit = |rule: &&HostRule| match host.parse::<IpAddr>() {
+        let hit = |rule: &HostRule| match host.parse::<IpAddr>() {
             Ok(address) => rule.covers(address, port),
             Err(_) => {
                 HostName::from_ascii(host.as_bytes()).is_ok_and(|name| rule.names(&name, port))
@@ -59,6 +64,33 @@ impl<'a> Reachable<'a> {
         }
         hosts
     }
+}
+
+/// The names by which the user knows a service on the loopback of this machine.
+const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
+
+fn this_machine(port: u16) -> impl Iterator<Item = HostRule> {
+    let rule = move |name: &str| match name.contains(':') {
+        true => format!("[{name}]:{port}").parse().ok(),
+        false => format!("{name}:{port}").parse().ok(),
+    };
+    LOOPBACK.into_iter().filter_map(rule)
+}
+
+/// The port of a rule about this machine, by its own name or by that in a cage.
+pub(crate) fn own_port(host: &HostRule) -> Option<u16> {
+    match host.ports {
+        Ports::One(port) if host.to.is_name("localhost") || host.to.is_name(HOST_NAME) => {
+            Some(port)
+        }
+        _ => None,
+    }
+}
+
+/// What a service of this machine is called in a cage, if an entry is one.
+fn name_in_cage(entry: &str) -> Option<String> {
+    let (host, port) = parse(entry)?;
+    LOOPBACK.contains(&host).then(|| place(HOST_NAME, port))
 }
 
 fn place(name: &str, port: u16) -> String {
@@ -96,17 +128,40 @@ pub(crate) fn is_reachable(network: &Network, host: &HostRule) -> bool {
     let (Destination::Name(name), Ports::One(port)) = (&host.to, host.ports) else {
         return false;
     };
+    if own_port(host).is_some() {
+        return network.host_ports.iter().any(|item| item.what.port == port);
+    }
     let hit = |rule: &HostRule| rule.names(name, port);
     let mut allow = network.allow.iter();
     let mut deny = network.deny.iter();
     allow.any(|item| hit(&item.what.rule)) && !deny.any(|item| hit(&item.what.rule))
 }
 
+/// Hosts that a network lets through and that are known as SSH servers, each with its port.
+pub(crate) fn servers(known: &str, network: &Network) -> Vec<HostRule> {
+    let allowed = network.allow.iter().map(|item| item.what.rule.clone());
+    let own = network.host_ports.iter();
+    let own = own.filter_map(|item| format!("localhost:{}", item.what.port).parse().ok());
+    allowed
+        .chain(own)
+        .filter(|rule| {
+            matches!(
+                (&rule.to, rule.ports),
+                (Destination::Name(_), Ports::One(_))
+            )
+        })
+        .filter(|rule| is_reachable(network, rule) && !host_keys(known, rule).is_empty())
+        .collect()
+}
+
 /// The public keys of one host, in base64, from what the user knows. Revoked ones are not among
 /// them; the keys of authorities sign other keys, and no session.
 pub(crate) fn host_keys(known: &str, host: &HostRule) -> Vec<String> {
     let reachable = Reachable {
-        allow: vec![host],
+        allow: match own_port(host) {
+            Some(port) => this_machine(port).collect(),
+            None => vec![host.clone()],
+        },
         deny: Vec::new(),
     };
     let lines = known_hosts(known, &reachable);
@@ -117,13 +172,17 @@ pub(crate) fn host_keys(known: &str, host: &HostRule) -> Vec<String> {
         .map(key)
         .collect();
     let keys = lines.iter().filter(|line| !marked(line)).map(key);
-    keys.filter(|key| !revoked.contains(key)).collect()
+    let mut keys: Vec<String> = keys.filter(|key| !revoked.contains(key)).collect();
+    // One server is known by several names.
+    keys.sort();
+    keys.dedup();
+    keys
 }
 
 /// Takes the keys of allowed hosts from the text of a file of known hosts. Hashed names are
 /// found where an allowed host has a whole name; against a pattern nothing can be held. What is
 /// not understood is passed over: ssh then does not know the host.
-fn known_hosts(text: &str, reachable: &Reachable<'_>) -> Vec<String> {
+fn known_hosts(text: &str, reachable: &Reachable) -> Vec<String> {
     let mut lines = Vec::new();
     let exact = reachable.exact();
     for line in text.lines() {
@@ -139,7 +198,9 @@ fn known_hosts(text: &str, reachable: &Reachable<'_>) -> Vec<String> {
         if !is_kind(kind) || !is_base64(key) {
             continue;
         }
-        for name in reached(names, reachable, &exact) {
+        let found = reached(names, reachable, &exact);
+        let aliases: Vec<String> = found.iter().filter_map(|name| name_in_cage(name)).collect();
+        for name in found.into_iter().chain(aliases) {
             let mut made = String::new();
             if let Some(marker) = marker {
                 made.push_str(marker);
@@ -156,7 +217,7 @@ fn known_hosts(text: &str, reachable: &Reachable<'_>) -> Vec<String> {
 }
 
 /// The names of allowed hosts that the names of a line stand for.
-fn reached(names: &str, reachable: &Reachable<'_>, exact: &[String]) -> Vec<String> {
+fn reached(names: &str, reachable: &Reachable, exact: &[String]) -> Vec<String> {
     if let Some(hashed) = names.strip_prefix("|1|") {
         let hit = |name: &&String| is_hash_of(hashed, name);
         return exact.iter().filter(hit).cloned().collect();
@@ -295,6 +356,35 @@ mod tests {
 
     fn taken(text: &str, allow: &[&str]) -> Vec<String> {
         known_hosts(text, &Reachable::of(&network(allow, &[])))
+    }
+
+    #[test]
+    fn an_allowed_port_of_this_machine_is_known_by_its_names_and_by_that_in_a_cage() {
+        let text = format!(
+            "[localhost]:2222 ssh-ed25519 {KEY}\n[127.0.0.1]:2223 ssh-ed25519 {KEY}\nlocalhost ssh-rsa {KEY}\n"
+        );
+        let mut network = network(&[], &[]);
+        network.host_ports = vec![Item {
+            what: crate::network::HostPort { port: 2222 },
+            origin: String::new(),
+        }];
+        let taken = known_hosts(&text, &Reachable::of(&network));
+        let expected = ["[localhost]:2222", "[host.ironcage]:2222"];
+        assert_eq!(
+            taken,
+            expected.map(|name| format!("{name} ssh-ed25519 {KEY}"))
+        );
+        let rule = |text: &str| ironcage_policy::allowed(text).unwrap();
+        for host in ["localhost:2222", "host.ironcage:2222"] {
+            assert_eq!(host_keys(&text, &rule(host)), [KEY], "{host}");
+            assert!(is_reachable(&network, &rule(host)));
+        }
+        assert_eq!(host_keys(&text, &rule("localhost:2223")), [KEY]);
+        assert!(!is_reachable(&network, &rule("localhost:2223")));
+        let servers: Vec<String> = (servers(&text, &network).iter())
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(servers, ["localhost:2222"]);
     }
 
     #[test]

@@ -77,6 +77,10 @@ pub struct Filter {
     /// those that the filter lets through by their number alone.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub observed: Vec<u32>,
+    /// Whether `connect` to an Internet address is reported and then carried out, so that a
+    /// connection which fails in the cage can be explained.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub connects: bool,
     /// What happens to the rest.
     pub refusal: DefaultAction,
     /// Whether execve is refused after the first.

@@ -3,12 +3,12 @@
 use crate::approved_rule::{self, ApprovedRule};
 use crate::commands::lease::grant::report;
 use crate::completion::pending_requests;
-use crate::error::CommandResult;
+use crate::error::{CliError, CommandResult};
 use crate::pending_request;
 use crate::render::request::answered_together;
 use ironcage_client::approve;
 use ironcage_control::ApproveRequest;
-use ironcage_model::{Printable, Term};
+use ironcage_model::{LeaseOutcome, Printable, Resource, Term};
 use ironcage_policy::TimeLimit;
 
 /// Approve a permission request of a running cage
@@ -36,6 +36,16 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> CommandResult {
     let found = pending_request::find_of_cage(&args.request)?;
     let question = &found.described.question;
+    if let Resource::Key { .. } = &question.resource
+        && (args.time.is_some() || args.always)
+    {
+        let flag = if args.always { "--always" } else { "--for" };
+        return Err(CliError::new(format!(
+            "cannot approve {} with {flag}: a key is approved for one use at a time",
+            question.resource
+        ))
+        .hint("approve it without the flag, or start the cage without --confirm-keys"));
+    }
     let mut rules = Vec::new();
     for one in found.all().into_iter().filter(|_| args.always) {
         rules.push(ApprovedRule::of(&found.cage, one)?);
@@ -48,7 +58,13 @@ pub(crate) fn run(args: Args) -> CommandResult {
         }),
         uses: args.once.then_some(1),
     };
-    report(approve(&found.connect()?, request), &question.resource)?;
+    let granted = approve(&found.connect()?, request);
+    match (&question.resource, &granted) {
+        (key @ Resource::Key { .. }, Ok(LeaseOutcome::Granted(_))) => {
+            anstream::println!("approved for one use: {key}");
+        }
+        _ => report(granted, &question.resource)?,
+    }
     if !found.others.is_empty() {
         anstream::println!("{}", answered_together(&found));
     }
