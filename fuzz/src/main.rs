@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 21] = [
+const TARGETS: [(&str, Target); 24] = [
     ("dns-question", ironcage_egress::fuzz::dns_question),
     ("dns-answer", ironcage_egress::fuzz::dns_answer),
     ("tls-hello", ironcage_egress::fuzz::tls_hello),
@@ -22,6 +22,9 @@ const TARGETS: [(&str, Target); 21] = [
     ("shell-command", shell_command),
     ("tool-call", tool_call),
     ("reader", reader),
+    ("awk", awk),
+    ("makefile", makefile),
+    ("database-shell", database_shell),
     ("policy", policy),
     ("git-index", ironcage_workspace::fuzz::git_index),
     ("git-settings", ironcage_workspace::fuzz::git_settings),
@@ -123,16 +126,7 @@ fn shell_command(bytes: &[u8]) {
 /// Code that a command executes: the first byte chooses the language. It is read to its end within
 /// its bounds, and paths that a need names are absolute.
 fn reader(bytes: &[u8]) {
-    static TABLE: OnceLock<Table> = OnceLock::new();
-    let table = TABLE.get_or_init(|| {
-        let reader = ironcage_reader::Reader::without_files().expect("the table of library calls");
-        let table = Table::shipped().expect("the shipped table of tools");
-        table.following(Box::new(reader))
-    });
     let Some((first, rest)) = bytes.split_first() else {
-        return;
-    };
-    let Ok(text) = std::str::from_utf8(rest) else {
         return;
     };
     let file = ["x.py", "x.js", "Makefile", "x.pl", "x.sh"][usize::from(first % 5)];
@@ -143,6 +137,33 @@ fn reader(bytes: &[u8]) {
         "perl x.pl",
         "bash x.sh",
     ][usize::from(first % 5)];
+    read_file(rest, file, run);
+}
+
+fn awk(bytes: &[u8]) {
+    read_file(bytes, "x.awk", "awk -v out=/o/ -f x.awk in.txt");
+}
+
+fn makefile(bytes: &[u8]) {
+    read_file(bytes, "Makefile", "make all V=1");
+}
+
+/// Statements and commands of the shells of databases.
+fn database_shell(bytes: &[u8]) {
+    read_file(bytes, "x.sql", "sqlite3 x.db < x.sql; psql -h h < x.sql");
+}
+
+/// Reads a command that writes a file and executes it.
+fn read_file(bytes: &[u8], file: &str, run: &str) {
+    static TABLE: OnceLock<Table> = OnceLock::new();
+    let table = TABLE.get_or_init(|| {
+        let reader = ironcage_reader::Reader::without_files().expect("the table of library calls");
+        let table = Table::shipped().expect("the shipped table of tools");
+        table.following(Box::new(reader))
+    });
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return;
+    };
     let command = format!("cat > {file} <<'IRONCAGE_END'\n{text}\nIRONCAGE_END\n{run}\n");
     let needs = Shell::new(table).read(&command, &context());
     for path in needs.reads.iter().chain(&needs.writes) {

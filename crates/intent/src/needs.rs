@@ -87,6 +87,19 @@ pub struct Unknown {
     pub what: Unsure,
     /// Why, for a person.
     pub why: String,
+    /// The directory below which it stays by the conventions of the tool; anywhere where none is
+    /// named. It is a hint for what to ask for: nothing holds the program to it but the cage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub below: Option<PathBuf>,
+}
+
+impl fmt::Display for Unknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.below {
+            Some(below) => write!(f, "{} below {}: {}", self.what, below.display(), self.why),
+            None => write!(f, "{}: {}", self.what, self.why),
+        }
+    }
 }
 
 /// Reasons that are kept. Whoever writes more of them has said enough.
@@ -98,11 +111,33 @@ const MOST_ENTRIES: usize = 1024;
 impl Needs {
     /// Notes that something cannot be known.
     pub fn unsure(&mut self, what: Unsure, why: impl Into<String>) {
-        if self.unknown.len() < MOST_UNKNOWNS {
-            self.unknown.insert(Unknown {
+        let why = why.into();
+        self.leave_open(Unknown {
+            what,
+            why,
+            below: None,
+        });
+    }
+
+    /// Notes code that cannot be read and works below a directory: what it reads and writes there,
+    /// and which hosts it contacts, is not known.
+    pub fn unsure_below(&mut self, below: &Path, why: &str) {
+        for (what, below) in [
+            (Unsure::Reads, Some(below)),
+            (Unsure::Writes, Some(below)),
+            (Unsure::Destinations, None),
+        ] {
+            self.leave_open(Unknown {
                 what,
-                why: why.into(),
+                why: why.to_owned(),
+                below: below.map(Path::to_owned),
             });
+        }
+    }
+
+    fn leave_open(&mut self, unknown: Unknown) {
+        if self.unknown.len() < MOST_UNKNOWNS {
+            self.unknown.insert(unknown);
         }
     }
 
@@ -185,7 +220,7 @@ impl Needs {
         let destinations = other.destinations.into_iter();
         destinations.for_each(|to| self.destination(to));
         let unknown = other.unknown.into_iter();
-        unknown.for_each(|unknown| self.unsure(unknown.what, unknown.why));
+        unknown.for_each(|unknown| self.leave_open(unknown));
     }
 
     /// These needs, from a process that read untrusted text: within the same bounds as those that
@@ -217,6 +252,7 @@ impl Needs {
         let entry = Unknown {
             what: Unsure::Everything,
             why: "it names more resources than Ironcage tracks".to_owned(),
+            below: None,
         };
         // Also where there is no room for another reason.
         self.unknown.insert(entry);

@@ -31,6 +31,8 @@ pub struct Code<'a> {
     pub arguments: &'a [Argument],
     /// The text of another file, also of one that an earlier command wrote.
     pub file: &'a dyn Fn(&Path) -> Option<String>,
+    /// Files that earlier commands wrote.
+    pub written: &'a [PathBuf],
 }
 
 /// A word of a command, as far as it is known.

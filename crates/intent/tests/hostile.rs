@@ -76,9 +76,22 @@ fn many_names_are_kept_up_to_a_bound_and_then_unknown() {
 fn alternatives_do_not_multiply_without_end() {
     let needs = read(&format!("rm {}", "{a,b}".repeat(40)));
     assert!(needs.may_do_more());
-    let needs = read(
-        "a=1; b=2; for x in 1 2 3 4 5 6 7 8; do for y in 1 2 3 4 5 6 7 8; do for z in 1 2 3 4 5 6 7 8; do rm $x$y$z; done; done; done",
-    );
+    let values = "1 2 3 4 5 6 7 8 9";
+    let loops = |names: &[&str]| {
+        let open = names
+            .iter()
+            .map(|name| format!("for {name} in {values}; do "));
+        let body: String = names.iter().map(|name| format!("${name}")).collect();
+        format!(
+            "{}rm {body}; {}",
+            open.collect::<String>(),
+            "done; ".repeat(names.len())
+        )
+    };
+    // Two loops are followed value by value, and those inside them by alternatives.
+    let needs = read(&loops(&["x", "y"]));
+    assert!(!needs.may_do_more() && needs.writes.len() == 81);
+    let needs = read(&loops(&["x", "y", "z", "w", "v"]));
     assert!(needs.may_do_more());
 }
 

@@ -82,11 +82,12 @@ pub(crate) fn run(args: Args) -> CommandResult {
             print(&report, json)
         }
         Bench::Intent {
-            corpus: Some(corpus @ (Corpus::Foreign | Corpus::Heldout)),
+            corpus: Some(corpus @ (Corpus::Foreign | Corpus::Heldout | Corpus::Terminal)),
             ..
         } => {
             let corpus = match corpus {
                 Corpus::Heldout => bench::LabelledCorpus::HeldOut,
+                Corpus::Terminal => bench::LabelledCorpus::Terminal,
                 _ => bench::LabelledCorpus::Foreign,
             };
             let report = bench::bench_corpus(corpus).map_err(failed)?;

@@ -78,12 +78,16 @@ impl Reader {
         let mut found = CodeNeeds::default();
         let looked = Cell::new(0_usize);
         let list = |path: &Path| {
+            let written = code.written.iter().filter(|file| file.starts_with(path));
+            let written = written.cloned();
             if self.files.is_none() || looked.replace(looked.get() + 1) > 200 {
-                return Vec::new();
+                return written.collect();
             }
             let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-            let mut paths: Vec<PathBuf> = entries.take(2000).map(|entry| entry.path()).collect();
+            let entries = entries.take(2000).map(|entry| entry.path());
+            let mut paths: Vec<PathBuf> = entries.chain(written).collect();
             paths.sort();
+            paths.dedup();
             paths
         };
         let files = match language::tests::files(code, &list) {
@@ -97,7 +101,10 @@ impl Reader {
             found.needs.read(path.clone());
             let Some(text) = (code.file)(&path) else {
                 let why = format!("the tests in `{}` cannot be read", path.display());
-                found.needs.unsure(Unsure::Everything, why);
+                match code.cwd {
+                    Some(cwd) => found.needs.unsure_below(cwd, &why),
+                    None => found.needs.unsure(Unsure::Everything, why),
+                }
                 continue;
             };
             let code = Code {
@@ -136,7 +143,7 @@ impl Sources for Reader {
         Some(match code.language {
             "python" => self.follow(code, Language::Python),
             "javascript" => self.follow(code, Language::JavaScript),
-            "awk" => language::literals::awk(code),
+            "awk" => language::awk::read(code),
             "make" => language::makefile::read(code),
             "package-scripts" => language::package::read(code),
             "pytest" => self.tests(code),

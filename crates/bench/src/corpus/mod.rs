@@ -25,6 +25,8 @@ use std::time::Instant;
 const FOREIGN: &str = include_str!("foreign.toml");
 /// Scripts that were first scored before any change to the reader.
 const HELD_OUT: &str = include_str!("heldout.toml");
+/// Solution scripts as terminal benchmarks have them.
+const TERMINAL: &str = include_str!("terminal.toml");
 
 /// Lines of the script whose reading is timed, and how often that is done.
 const LINES: usize = 2000;
@@ -109,6 +111,7 @@ impl Case {
 pub enum LabelledCorpus {
     Foreign,
     HeldOut,
+    Terminal,
 }
 
 impl LabelledCorpus {
@@ -116,6 +119,7 @@ impl LabelledCorpus {
         match self {
             LabelledCorpus::Foreign => "foreign",
             LabelledCorpus::HeldOut => "heldout",
+            LabelledCorpus::Terminal => "terminal",
         }
     }
 }
@@ -124,6 +128,7 @@ fn cases(corpus: LabelledCorpus) -> Result<Vec<Case>, BenchError> {
     let text = match corpus {
         LabelledCorpus::Foreign => FOREIGN,
         LabelledCorpus::HeldOut => HELD_OUT,
+        LabelledCorpus::Terminal => TERMINAL,
     };
     let read: Result<Cases, _> = toml::from_str(text);
     Ok(read.map_err(|error| failed(&error))?.case)
@@ -170,10 +175,7 @@ pub fn bench_corpus(corpus: LabelledCorpus) -> Result<CorpusReport, BenchError> 
             .any(|unknown| unknown.what == Unsure::Everything);
         unknown_everything += usize::from(everything);
         let (missed, extra) = scores.add(case, &needs);
-        let unknown = needs
-            .unknown
-            .iter()
-            .map(|unknown| format!("{}: {}", unknown.what, unknown.why));
+        let unknown = needs.unknown.iter().map(ToString::to_string);
         details.push(CaseReport {
             name: case.name.clone(),
             missed,
@@ -316,6 +318,18 @@ mod tests {
             report.unknown_everything,
             report.cases
         );
+    }
+
+    #[test]
+    fn solution_scripts_are_read_as_well_as_the_bars_say() {
+        let report = bench_corpus(LabelledCorpus::Terminal).expect("the corpus is read");
+        println!("{report}");
+        let scores = &report.scores;
+        assert!(scores.writes.recall() >= 0.85 && scores.writes.precision() >= 0.80);
+        assert!(scores.reads.recall() >= 0.80 && scores.reads.precision() >= 0.80);
+        assert!(scores.runs.recall() >= 0.95 && scores.runs.precision() >= 0.80);
+        let share = report.unknown_everything as f64 / report.cases as f64;
+        assert!(share < 0.15, "{}", report.unknown_everything);
     }
 
     #[test]

@@ -195,6 +195,5 @@ fn report(out: &mut dyn Write, analysis: &Analysis) -> io::Result<()> {
     let contacts = needs.destinations.iter();
     line("contacts", contacts.map(ToString::to_string).collect())?;
     let unknown = needs.unknown.iter();
-    let unknown = unknown.map(|unknown| format!("{}: {}", unknown.what, unknown.why));
-    line("unknown", unknown.collect())
+    line("unknown", unknown.map(ToString::to_string).collect())
 }

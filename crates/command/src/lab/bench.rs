@@ -22,6 +22,8 @@ pub enum Corpus {
     Foreign,
     /// Labelled scripts that were first scored before any change to the reader
     Heldout,
+    /// Labelled solution scripts in the manner of terminal benchmarks
+    Terminal,
     /// The bash cases of RedCode-Exec, in cages, on canaries
     Redcode,
 }

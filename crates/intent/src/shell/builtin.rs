@@ -30,6 +30,16 @@ pub(super) fn run(walk: &mut Walk<'_, '_>, name: &str, arguments: &[Word]) -> bo
                 later(walk, script);
             }
         }
+        "read" | "mapfile" | "readarray" if walk.found.is_some() => {
+            let found = walk.found.clone();
+            forget(walk, arguments);
+            for name in arguments.iter().filter_map(Word::text) {
+                if !name.starts_with('-') && !name.is_empty() {
+                    let held = found.clone().map(|word| vec![word]);
+                    walk.scope.variables.set(name, held, false);
+                }
+            }
+        }
         "read" | "mapfile" | "readarray" | "getopts" | "let" | "local" | "declare" | "readonly"
         | "typeset" | "unset" => forget(walk, arguments),
         "export" => forget(walk, arguments),

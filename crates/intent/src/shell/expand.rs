@@ -17,6 +17,9 @@ impl<'t> Walk<'_, 't> {
             return self.alternatives(&source);
         }
         if node.kind() == "concatenation" && source.contains('{') && source.contains(',') {
+            if let Some(words) = self.braces_with_variables(&source) {
+                return words;
+            }
             // Braces around quotes or variables.
             self.drafts(node, false);
             return vec![Draft::open().finish(&source)];
@@ -61,6 +64,45 @@ impl<'t> Walk<'_, 't> {
             }
         }
         done
+    }
+
+    /// `$dir/{a,b}`: alternatives around variables whose values are known.
+    fn braces_with_variables(&mut self, source: &str) -> Option<Vec<Word>> {
+        let plain = self.with_variables(source)?;
+        Some(self.alternatives(&plain))
+    }
+
+    /// Text in which variables whose values are known stand, and double quotes; nothing else that
+    /// the shell would expand.
+    pub(super) fn with_variables(&mut self, source: &str) -> Option<String> {
+        let mut plain = String::new();
+        let mut rest = source;
+        while let Some(at) = rest.find('$') {
+            plain.push_str(rest.get(..at)?);
+            let after = rest.get(at + 1..)?;
+            let is_name = |char: char| char.is_ascii_alphanumeric() || char == '_';
+            let (name, next) = match after.strip_prefix('{') {
+                Some(inner) => inner.split_once('}')?,
+                None => after.split_at(after.find(|char| !is_name(char)).unwrap_or(after.len())),
+            };
+            if name.is_empty() || !name.chars().all(is_name) {
+                return None;
+            }
+            match self.variable(name).as_slice() {
+                [draft] => match draft.clone().finish("") {
+                    Word::Plain(value) if !value.contains(['{', '}', '$']) => {
+                        plain.push_str(&value);
+                    }
+                    _ => return None,
+                },
+                _ => return None,
+            }
+            rest = next;
+        }
+        plain.push_str(rest);
+        let plain = plain.replace('"', "");
+        let special = plain.contains(['\'', '`', '\\']);
+        (!special).then_some(plain)
     }
 
     /// A variable without quotes is split at blanks.

@@ -213,7 +213,8 @@ impl<'t> Walk<'_, 't> {
                     _ if self.shell_socket(&word) => {}
                     "<&" | ">&" | "<&-" | ">&-" if descriptor => {}
                     "<" | "<&" => {
-                        self.scope.input = ShellInput::Stream;
+                        let text = self.file_of(&word);
+                        self.scope.input = text.map_or(ShellInput::Stream, ShellInput::Text);
                         self.read(&word);
                     }
                     "<>" => {

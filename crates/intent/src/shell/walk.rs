@@ -16,6 +16,21 @@ pub(crate) const MOST_NESTED: u32 = 8;
 /// How deep a tree is walked.
 const DEEPEST: u32 = 120;
 
+/// Variables that hold directories in which programs or modules are searched.
+const SEARCH_PATHS: &[&str] = &[
+    "PATH",
+    "PYTHONPATH",
+    "NODE_PATH",
+    "PERL5LIB",
+    "LD_LIBRARY_PATH",
+    "MANPATH",
+    "PKG_CONFIG_PATH",
+    "GOPATH",
+];
+
+/// Values of a loop that are taken one by one.
+const MOST_ROUNDS: usize = 16;
+
 /// Nodes that are visited, all scripts together.
 const MOST_STEPS: u32 = 50_000;
 
@@ -102,6 +117,8 @@ pub(crate) fn script(
         nested,
         depth: 0,
         piped: None,
+        found: None,
+        unrolled: 0,
     };
     walk.visit(tree.root_node());
     walk.scope
@@ -118,6 +135,10 @@ pub(crate) struct Walk<'a, 't> {
     pub(crate) depth: u32,
     /// What the last command wrote to its standard output, if that is known.
     pub(super) piped: Option<String>,
+    /// What the words of the standard input are, where a search wrote them.
+    pub(crate) found: Option<Word>,
+    /// Loops around this place whose values are taken one by one.
+    unrolled: u32,
 }
 
 impl<'t> Walk<'_, 't> {
@@ -260,7 +281,9 @@ impl<'t> Walk<'_, 't> {
 
     /// A body that runs any number of times: what it sets is there when it runs again.
     fn again(&mut self, node: Node<'t>) {
+        let found = self.found.clone();
         for _ in 0..2 {
+            self.found.clone_from(&found);
             self.perhaps(|walk| walk.children(node));
         }
     }
@@ -276,6 +299,7 @@ impl<'t> Walk<'_, 't> {
             });
         }
         self.piped = None;
+        self.found = None;
     }
 
     fn for_each(&mut self, node: Node<'t>) {
@@ -294,12 +318,27 @@ impl<'t> Walk<'_, 't> {
                 }
             }
         }
-        if let Some(name) = node.child_by_field_name("variable") {
-            let name = self.text(name).to_owned();
-            self.scope.variables.set(&name, held, false);
-        }
-        if let Some(body) = node.child_by_field_name("body") {
-            self.again(body);
+        let (Some(name), Some(body)) = (
+            node.child_by_field_name("variable"),
+            node.child_by_field_name("body"),
+        ) else {
+            return;
+        };
+        let name = self.text(name).to_owned();
+        match held {
+            // One by one, as the shell does it, where these are few.
+            Some(words) if !words.is_empty() && words.len() <= MOST_ROUNDS && self.unrolled < 2 => {
+                self.unrolled += 1;
+                for word in words {
+                    self.scope.variables.set(&name, Some(vec![word]), false);
+                    self.perhaps(|walk| walk.children(body));
+                }
+                self.unrolled -= 1;
+            }
+            held => {
+                self.scope.variables.set(&name, held, false);
+                self.again(body);
+            }
         }
     }
 
@@ -341,6 +380,9 @@ impl<'t> Walk<'_, 't> {
         self.scope.variables.set(&name, known, maybe);
         // The shell's own splitting of words follows it.
         let splits = name == "IFS" && !exported;
+        if self.search_path(node, &name) {
+            return;
+        }
         if !splits && self.table.environment.executes(&name)
             || (exported && !self.table.environment.is_harmless(&name))
         {
@@ -349,6 +391,52 @@ impl<'t> Walk<'_, 't> {
                 format!("`{name}` changes what later programs do"),
             );
         }
+    }
+
+    /// Directories in which programs or modules are searched, where all of them are known: they are
+    /// read. `false` for any other variable.
+    fn search_path(&mut self, node: Node<'t>, name: &str) -> bool {
+        if !SEARCH_PATHS.contains(&name) {
+            return false;
+        }
+        let Some(value) = node.child_by_field_name("value") else {
+            return false;
+        };
+        let text = self.text(value).trim_matches(['"', '\'']).to_owned();
+        let itself = [format!("${name}"), format!("${{{name}}}")];
+        let mut places = Vec::new();
+        for part in text
+            .split(':')
+            .filter(|part| !itself.iter().any(|own| own == part))
+        {
+            match self.with_variables(part) {
+                Some(place) if !place.is_empty() => places.push(place),
+                Some(_) => {}
+                None => return false,
+            }
+        }
+        let home = self.scope.home.clone().unwrap_or_default();
+        let places: Vec<String> = places
+            .into_iter()
+            .map(|place| match place.strip_prefix("~/") {
+                Some(rest) => home.join(rest).to_string_lossy().into_owned(),
+                None => place,
+            })
+            .collect();
+        // Programs of any name may lie elsewhere, also those that this command names.
+        let installed = |place: &String| {
+            let own = [".local/bin", ".cargo/bin", "go/bin"];
+            place.starts_with("/usr/")
+                || place.starts_with("/opt/")
+                || own.iter().any(|own| Path::new(place) == home.join(own))
+        };
+        if name == "PATH" && !places.iter().all(installed) {
+            return false;
+        }
+        for place in places {
+            self.read(&Word::Plain(place));
+        }
+        true
     }
 
     /// What an array holds; its variable stands for each of these.
@@ -418,7 +506,7 @@ impl<'t> Walk<'_, 't> {
             .map(|name| self.text(name).to_owned())
             .unwrap_or_default();
         // How `read` takes a line apart changes neither files nor programs.
-        let own = splits && name == "IFS";
+        let own = splits && name == "IFS" || self.search_path(node, &name);
         if !own && !self.table.environment.is_harmless(&name) {
             self.needs.unsure(
                 Unsure::Everything,

@@ -18,8 +18,25 @@ const MAKEFILES: [&str; 3] = ["GNUmakefile", "makefile", "Makefile"];
 
 impl Walk<'_, '_> {
     fn text_of(&self, path: &Path) -> Option<String> {
+        if let Some((before, after)) = path.to_str().and_then(|path| path.split_once('*')) {
+            return self.texts_of(before, after);
+        }
         let written = self.scope.written.get(path).cloned();
         written.or_else(|| self.table.sources.as_ref()?.file(path))
+    }
+
+    /// The texts of all files of a pattern that earlier commands wrote, one after the other.
+    fn texts_of(&self, before: &str, after: &str) -> Option<String> {
+        let fits = |path: &PathBuf| {
+            path.to_str().is_some_and(|path| {
+                path.len() >= before.len() + after.len()
+                    && path.starts_with(before)
+                    && path.ends_with(after)
+            })
+        };
+        let texts = self.scope.written.iter().filter(|(path, _)| fits(path));
+        let texts: Vec<&str> = texts.map(|(_, text)| text.as_str()).collect();
+        (!texts.is_empty()).then(|| texts.join("\n"))
     }
 
     /// The text of a file that a word names, if it can be read.
@@ -45,6 +62,11 @@ impl Walk<'_, '_> {
         {
             return self.code(Some("compiled"), &text, Some(&source), arguments);
         }
+        if let Some(source) = self.cargo_source(&path)
+            && let Some(text) = self.text_of(&source)
+        {
+            return self.code(Some("compiled"), &text, Some(&source), arguments);
+        }
         let Some(text) = self.file_of(word) else {
             return false;
         };
@@ -52,6 +74,20 @@ impl Walk<'_, '_> {
             return false;
         };
         self.code(Some(language), &text, Some(&path), arguments)
+    }
+
+    /// The source of a program that cargo built, by where cargo puts it.
+    fn cargo_source(&self, path: &Path) -> Option<PathBuf> {
+        let profile = path.parent()?;
+        let target = profile.parent().filter(|_| {
+            let name = profile.file_name().and_then(|name| name.to_str());
+            matches!(name, Some("release" | "debug"))
+        })?;
+        let root = target.parent().filter(|_| target.ends_with("target"))?;
+        let name = path.file_name()?.to_str()?;
+        let sources = [format!("src/bin/{name}.rs"), "src/main.rs".to_owned()];
+        let mut sources = sources.iter().map(|source| root.join(source));
+        sources.find(|source| self.text_of(source).is_some())
     }
 
     /// Remembers which source a compiler makes a program of.
@@ -68,11 +104,17 @@ impl Walk<'_, '_> {
             let ending = text.rsplit_once('.').map(|(_, ending)| ending);
             matches!(ending, Some("c" | "cc" | "cpp" | "cxx" | "rs" | "go"))
         };
-        if let Some(source) = texts.iter().find(is_source) {
+        // Sources, or an object that was made of one.
+        let object = texts.iter().find_map(|text| {
+            let path = tidy(&cwd, text);
+            self.scope.compiled.get(&path).cloned()
+        });
+        let source = texts.iter().find(is_source).map(|text| tidy(&cwd, text));
+        if let Some(source) = source.or(object) {
             let output = tidy(&cwd, output.unwrap_or(&"a.out"));
             let compiled = std::rc::Rc::make_mut(&mut self.scope.compiled);
             if compiled.len() < 64 {
-                compiled.insert(output, tidy(&cwd, source));
+                compiled.insert(output, source);
             }
         }
     }
@@ -103,6 +145,7 @@ impl Walk<'_, '_> {
         self.scope.steps = self.scope.steps.saturating_add(STEPS);
         let arguments: Vec<Argument> = arguments.iter().map(argument).collect();
         let file = |path: &Path| self.text_of(path);
+        let written: Vec<PathBuf> = self.scope.written.keys().cloned().collect();
         let found = sources.code(&Code {
             language,
             text,
@@ -111,6 +154,7 @@ impl Walk<'_, '_> {
             home: self.scope.home.as_deref(),
             arguments: &arguments,
             file: &file,
+            written: &written,
         });
         let Some(CodeNeeds { needs, commands }) = found else {
             return false;

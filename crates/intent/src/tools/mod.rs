@@ -2,8 +2,10 @@
 
 mod arguments;
 mod code;
+mod open;
 mod place;
 mod scripts;
+mod sql;
 mod table;
 
 use crate::needs::{Destination, Unsure};
@@ -34,20 +36,29 @@ pub(crate) fn run(walk: &mut Walk<'_, '_>, name: &str, arguments: &[Word]) {
         if walk.run_file(&word, arguments) {
             return;
         }
+        walk.literal_arguments(arguments);
         let why = format!("`{name}` is a separate program");
-        walk.needs.unsure(Unsure::Everything, why);
+        walk.unread(&[".".to_owned()], &why);
         return;
     }
-    let short = short.unwrap_or(name);
-    let Some(tool) = table.tool(short) else {
+    let short_name = short.unwrap_or(name);
+    let Some(tool) = table.tool(short_name) else {
         walk.needs.program(name);
+        // A script in a directory of the system that this command wrote.
+        if short.is_some() && walk.run_file(&Word::Plain(name.to_owned()), arguments) {
+            walk.read(&Word::Plain(name.to_owned()));
+            return;
+        }
+        walk.literal_arguments(arguments);
         let why = format!("`{name}` is not in the table of tools");
         walk.needs.unsure(Unsure::Everything, why);
         return;
     };
+    let short = short_name;
     if !tool.builtin {
         walk.needs.program(name);
     }
+    walk.note_found(short, arguments);
     if matches!(
         short,
         "gcc" | "g++" | "cc" | "c++" | "clang" | "clang++" | "rustc" | "go"
@@ -207,12 +218,23 @@ fn use_operands(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, parsed: &Parse
     let brought = parsed
         .options
         .iter()
-        .any(|given| matches!(given.role, Some(Role::Code | Role::Script)));
+        .any(|given| matches!(given.role, Some(Role::Code | Role::Script | Role::Sql)));
+    let is_sql = tool.language.as_deref() == Some("sql");
     let from_input = matches!(parsed.operands.as_slice(), [])
-        || parsed.operands.first().and_then(Word::text) == Some("-");
+        || parsed.operands.first().and_then(Word::text) == Some("-")
+        || (is_sql && !roles.contains(&Some(Role::Sql)));
     if tool.executes_input && from_input && !brought {
         match walk.scope.input.clone() {
             ShellInput::Text(text) if tool.input_is_shell => walk.script(&text, None),
+            ShellInput::Text(text) if tool.language.as_deref() == Some("sql") => {
+                sql::read(walk, name, &text);
+            }
+            ShellInput::Stream if !tool.within.is_empty() => {
+                let why = format!("`{name}` executes its input");
+                walk.unread(&tool.within, &why);
+            }
+            // A prompt, which nobody answers.
+            ShellInput::Inherited if tool.language.as_deref() == Some("sql") => {}
             ShellInput::Text(text) if walk.code(tool.language.as_deref(), &text, None, &[]) => {}
             _ => {
                 let why = format!("`{name}` executes its input");
@@ -284,10 +306,10 @@ fn wrapped(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, parsed: &Parsed, wo
         words.remove(0);
     }
     if !tool.appends.is_empty() {
-        let given = Word::Open {
+        let given = walk.found.clone().unwrap_or_else(|| Word::Open {
             known: String::new(),
             source: format!("the input of `{name}`"),
-        };
+        });
         let replaced = parsed
             .options
             .iter()
@@ -322,7 +344,11 @@ fn always(walk: &mut Walk<'_, '_>, tool: &Tool, followed: bool) {
         walk.needs.destination(Destination::Remote(remote.clone()));
     }
     if let Some(why) = tool.unknown.as_ref().filter(|_| !followed) {
-        walk.needs.unsure(Unsure::Everything, why.clone());
+        if tool.builds && walk.table.sources.is_some() {
+            walk.place(".", Walk::read);
+            walk.place(".", Walk::write);
+        }
+        walk.unread(&tool.within, why);
     }
 }
 
@@ -386,6 +412,27 @@ fn use_word(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, role: Role, word: 
                     Role::FarWrite => walk.write(word),
                     _ => walk.read(word),
                 }
+            }
+        }
+        Role::Sql => match word {
+            Word::Plain(text) => {
+                let text = text.clone();
+                sql::read(walk, name, &text);
+            }
+            _ => walk.unread(
+                &tool.within,
+                &format!("`{name}` executes text that is not known"),
+            ),
+        },
+        Role::Database if word.known().contains("://") => walk.url(name, word),
+        Role::Database => {
+            walk.place("/run/postgresql", Walk::read);
+            walk.place("/run/postgresql", Walk::write);
+        }
+        Role::Prefix => walk.write(&beside(word)),
+        Role::Pass => {
+            if word.known().starts_with("file:") {
+                walk.read(&word.without(5));
             }
         }
         Role::AtFile => {

@@ -75,11 +75,14 @@ pub(crate) struct Environment {
     harmless: Vec<String>,
     /// They make programs execute something, or other programs be found.
     executes: Vec<String>,
+    /// They change what programs of a kind do that get them.
+    settings: Vec<String>,
 }
 
 impl Environment {
     pub(crate) fn is_harmless(&self, name: &str) -> bool {
-        self.harmless.iter().any(|entry| fits(entry, name))
+        let within = |list: &[String]| list.iter().any(|entry| fits(entry, name));
+        within(&self.harmless) || !(within(&self.executes) || within(&self.settings))
     }
 
     pub(crate) fn executes(&self, name: &str) -> bool {
@@ -127,6 +130,14 @@ pub(crate) enum Role {
     Package,
     /// This and all words after it are a command.
     Command,
+    /// Statements and commands of a database shell.
+    Sql,
+    /// `file:path` is read, anything else is text.
+    Pass,
+    /// A database of this machine by its name, or its URL.
+    Database,
+    /// The beginning of names of files that are made.
+    Prefix,
     /// A path beside which files are written.
     Beside,
     /// A script of the shell.
@@ -172,6 +183,10 @@ pub(crate) struct Tool {
     pub(crate) port: Option<u16>,
     /// Why what it does cannot be known.
     pub(crate) unknown: Option<String>,
+    /// Directories below which that stays, by convention: `.` is where it works, `~` the home.
+    pub(crate) within: Vec<String>,
+    /// It changes what is where it works, also where its files cannot be read.
+    pub(crate) builds: bool,
     /// Its options end at the first operand.
     pub(crate) stops: bool,
     /// Its options have one hyphen and many letters.
@@ -215,6 +230,8 @@ struct Case {
     contacts: Option<String>,
     remote: Option<String>,
     unknown: Option<String>,
+    /// Nothing of it is unknown.
+    known: bool,
     /// It contacts nothing.
     local: bool,
 }
@@ -303,7 +320,7 @@ impl Tool {
         tool.writes = case.writes.unwrap_or(tool.writes);
         tool.contacts = case.contacts.or(tool.contacts);
         tool.remote = case.remote.or(tool.remote);
-        tool.unknown = case.unknown.or(tool.unknown);
+        tool.unknown = case.unknown.or(tool.unknown.filter(|_| !case.known));
         if case.local {
             tool.contacts = None;
             tool.remote = None;
@@ -419,7 +436,13 @@ mod tests {
         for (name, tool) in &whole {
             assert_eq!(table.line(name), Some(tool), "{name}");
         }
-        let variables = |found: &Environment| (found.harmless.clone(), found.executes.clone());
+        let variables = |found: &Environment| {
+            (
+                found.harmless.clone(),
+                found.executes.clone(),
+                found.settings.clone(),
+            )
+        };
         let environment = text.environment.expect("variables");
         assert_eq!(variables(&table.environment), variables(&environment));
     }

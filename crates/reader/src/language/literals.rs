@@ -1,4 +1,4 @@
-//! Languages without a grammar here: awk, Perl, Ruby, PHP, R. Their string literals are taken for
+//! Languages without a grammar here: Perl, Ruby, PHP, R. Their string literals are taken for
 //! what they look like, and what else they do is unknown.
 
 use ironcage_intent::{
@@ -66,97 +66,6 @@ fn script(text: &str) -> CodeCommand {
         text: CommandText::Script(text.replace("\\\"", "\"").replace("\\n", "\n")),
         cwd: None,
     }
-}
-
-/// A program of awk: what it writes, reads by `getline` and executes stands in literals.
-pub(crate) fn awk(code: &Code<'_>) -> CodeNeeds {
-    let mut found = CodeNeeds::default();
-    if code.text.len() > LONGEST {
-        found
-            .needs
-            .unsure(Unsure::Everything, "the awk program is too long");
-        return found;
-    }
-    let Some(cwd) = code.cwd else {
-        found.needs.unsure(
-            Unsure::Everything,
-            "the working directory of awk is not known",
-        );
-        return found;
-    };
-    let mut seen = 0;
-    for literal in literals(code.text) {
-        let before = literal.before.trim_end();
-        let after = literal.after.trim_start();
-        if literal.quote != '"' {
-            continue;
-        }
-        if before.ends_with("system(") {
-            seen += 1;
-            match after.starts_with(')') {
-                true => found.commands.push(script(literal.text)),
-                false => found.needs.unsure(
-                    Unsure::Everything,
-                    "awk executes a command that is not known",
-                ),
-            }
-        } else if before.ends_with('|') && !before.ends_with("||")
-            || after.starts_with("| getline")
-            || after.starts_with("|&")
-        {
-            seen += 1;
-            found.commands.push(script(literal.text));
-        } else if before.ends_with('<') && before.contains("getline") {
-            seen += 1;
-            found.needs.read(tidy(cwd, literal.text));
-        } else if before.ends_with('>') && (before.contains("print")) {
-            seen += 1;
-            found.needs.write(tidy(cwd, literal.text));
-        }
-    }
-    // Redirections whose target is not a literal. A comparison needs no file.
-    let text = code.text;
-    let prints = text.split("print").skip(1);
-    let open = prints.filter(|part| {
-        let statement = part.split([';', '}', '\n']).next().unwrap_or_default();
-        let statement = without_brackets(statement);
-        let target = statement
-            .split_once('>')
-            .map(|(_, target)| target.trim_start_matches('>').trim());
-        target.is_some_and(|target| !target.starts_with('"'))
-    });
-    if open.count() > 0 {
-        found.needs.unsure(
-            Unsure::Writes,
-            "awk writes to a file whose name is computed",
-        );
-    }
-    if text.matches("system(").count() > 0 && seen == 0 {
-        found.needs.unsure(
-            Unsure::Everything,
-            "awk executes a command that is not known",
-        );
-    }
-    if text.contains("getline <") && !text.contains("getline < \"") || text.contains('@') {
-        found
-            .needs
-            .unsure(Unsure::Reads, "awk reads a file whose name is computed");
-    }
-    found
-}
-
-/// Text without what stands in round brackets.
-fn without_brackets(text: &str) -> String {
-    let mut depth = 0_usize;
-    let kept = text.chars().filter(|char| {
-        match char {
-            '(' => depth += 1,
-            ')' => depth = depth.saturating_sub(1),
-            _ => return depth == 0,
-        }
-        false
-    });
-    kept.collect()
 }
 
 /// A program in a language whose calls are not known.

@@ -20,8 +20,10 @@ struct Makefile {
     variables: BTreeMap<String, String>,
     rules: BTreeMap<String, Rule>,
     first: Option<String>,
-    /// Patterns, includes and conditions: what they do is not followed.
+    /// Includes and conditions: what they do is not followed.
     more: bool,
+    /// Rules for a pattern, by it.
+    patterns: Vec<(String, Rule)>,
 }
 
 pub(crate) fn read(code: &Code<'_>) -> CodeNeeds {
@@ -52,7 +54,7 @@ pub(crate) fn read(code: &Code<'_>) -> CodeNeeds {
     let mut done = BTreeSet::new();
     let mut order = Vec::new();
     for target in &targets {
-        if !makefile.rules.contains_key(target) {
+        if makefile.rule(target).is_none() {
             found.needs.unsure(
                 Unsure::Everything,
                 format!("the makefile has no rule for `{target}` that is followed"),
@@ -61,7 +63,7 @@ pub(crate) fn read(code: &Code<'_>) -> CodeNeeds {
         makefile.order(target, &mut done, &mut order);
     }
     for target in order {
-        let Some(rule) = makefile.rules.get(&target).cloned() else {
+        let Some(rule) = makefile.rule(&target) else {
             continue;
         };
         let mut script = String::new();
@@ -94,8 +96,15 @@ fn parse(text: &str) -> Makefile {
     for line in joined.lines() {
         if let Some(recipe) = line.strip_prefix('\t') {
             for target in &targets {
-                if let Some(rule) = makefile.rules.get_mut(target) {
-                    rule.recipe.push(recipe.to_owned());
+                let mut patterns = makefile.patterns.iter_mut().rev();
+                let pattern = patterns.find(|(pattern, _)| pattern == target);
+                match pattern.map(|(_, rule)| rule) {
+                    Some(rule) => rule.recipe.push(recipe.to_owned()),
+                    None => {
+                        if let Some(rule) = makefile.rules.get_mut(target) {
+                            rule.recipe.push(recipe.to_owned());
+                        }
+                    }
                 }
             }
             continue;
@@ -151,8 +160,17 @@ fn parse(text: &str) -> Makefile {
         let names = makefile.expand(names, "", &[], &mut budget);
         let needs = makefile.expand(needs.trim_start_matches(':'), "", &[], &mut budget);
         targets = names.split_whitespace().map(str::to_owned).collect();
-        makefile.more |= targets.iter().any(|target| target.contains('%'));
-        for target in &targets {
+        for target in targets.iter().filter(|target| target.contains('%')) {
+            if makefile.patterns.len() < MOST_RULES {
+                let needs = needs.split_whitespace().filter(|word| *word != "|");
+                let rule = Rule {
+                    needs: needs.map(str::to_owned).collect(),
+                    recipe: inline.clone().into_iter().collect(),
+                };
+                makefile.patterns.push((target.clone(), rule));
+            }
+        }
+        for target in targets.iter().filter(|target| !target.contains('%')) {
             if makefile.rules.len() >= MOST_RULES {
                 makefile.more = true;
                 break;
@@ -175,6 +193,98 @@ fn parse(text: &str) -> Makefile {
 }
 
 impl Makefile {
+    /// The rule of a target: its own, and where that has no recipe, the one of a pattern.
+    fn rule(&self, target: &str) -> Option<Rule> {
+        let own = self.rules.get(target);
+        if own.is_some_and(|rule| !rule.recipe.is_empty()) {
+            return own.cloned();
+        }
+        let matched = self.patterns.iter().find_map(|(pattern, rule)| {
+            let (before, after) = pattern.split_once('%')?;
+            let stem = target.strip_prefix(before)?.strip_suffix(after)?;
+            let needs = rule.needs.iter().map(|need| need.replacen('%', stem, 1));
+            Some(Rule {
+                needs: needs.collect(),
+                recipe: rule
+                    .recipe
+                    .iter()
+                    .map(|line| line.replace("$*", stem))
+                    .collect(),
+            })
+        });
+        match (own, matched) {
+            (Some(own), Some(mut rule)) => {
+                rule.needs.extend(own.needs.iter().cloned());
+                Some(rule)
+            }
+            (own, matched) => matched.or_else(|| own.cloned()),
+        }
+    }
+
+    /// A function of make, or a reference with a substitution; `None` for those that are not
+    /// carried out here.
+    fn function(&self, text: &str, budget: &mut u32) -> Option<String> {
+        let mut expanded = |text: &str| {
+            *budget = budget.saturating_sub(1);
+            match *budget {
+                0 => String::new(),
+                _ => self.expand(text, "", &[], budget),
+            }
+        };
+        let over = |words: &str, change: &dyn Fn(&str) -> String| {
+            let words: Vec<String> = words.split_whitespace().take(2000).map(change).collect();
+            words.join(" ")
+        };
+        let swap = |from: String, to: String| {
+            move |word: &str| -> String {
+                let (before, after) = from.split_once('%').unwrap_or(("", &from));
+                let stem = word
+                    .strip_prefix(before)
+                    .and_then(|rest| rest.strip_suffix(after));
+                match (stem, to.contains('%') || from.contains('%')) {
+                    (Some(stem), true) => to.replacen('%', stem, 1),
+                    (Some(stem), false) => format!("{stem}{to}"),
+                    (None, _) => word.to_owned(),
+                }
+            }
+        };
+        if let Some((name, change)) = text.split_once(':')
+            && let Some((from, to)) = change.split_once('=')
+            && !name.contains(' ')
+        {
+            let value = expanded(self.variables.get(name)?);
+            return Some(over(&value, &swap(from.to_owned(), to.to_owned())));
+        }
+        let (name, rest) = text.split_once(' ')?;
+        let parts: Vec<&str> = rest.splitn(3, ',').map(str::trim).collect();
+        match (name, parts.as_slice()) {
+            // The shell finds the files.
+            ("wildcard" | "strip" | "sort" | "abspath" | "realpath", _) => Some(expanded(rest)),
+            ("patsubst" | "subst", [from, to, words]) => {
+                let words = expanded(words);
+                match name {
+                    "subst" => Some(words.replace(from, to)),
+                    _ => Some(over(&words, &swap((*from).to_owned(), (*to).to_owned()))),
+                }
+            }
+            ("addprefix", [prefix, words]) => {
+                let (prefix, words) = (expanded(prefix), expanded(words));
+                Some(over(&words, &|word| format!("{prefix}{word}")))
+            }
+            ("addsuffix", [suffix, words]) => {
+                let (suffix, words) = (expanded(suffix), expanded(words));
+                Some(over(&words, &|word| format!("{word}{suffix}")))
+            }
+            ("notdir", _) => {
+                let words = expanded(rest);
+                let last = |word: &str| word.rsplit('/').next().unwrap_or(word).to_owned();
+                Some(over(&words, &last))
+            }
+            ("shell", _) => Some(format!("$({})", expanded(rest))),
+            _ => None,
+        }
+    }
+
     /// What is made before a target, and the target.
     fn order(&self, target: &str, done: &mut BTreeSet<String>, order: &mut Vec<String>) {
         // A rule at a time: chains can be long.
@@ -188,7 +298,7 @@ impl Makefile {
                 continue;
             }
             left.push((target.clone(), true));
-            if let Some(rule) = self.rules.get(&target) {
+            if let Some(rule) = self.rule(&target).filter(|_| done.len() < MOST_RULES) {
                 left.extend(rule.needs.iter().rev().map(|need| (need.clone(), false)));
             }
         }
@@ -224,7 +334,7 @@ impl Makefile {
                 Some(open @ ('(' | '{')) => {
                     let close = if open == '(' { ')' } else { '}' };
                     let inner = chars.as_str();
-                    let end = inner.find(close).unwrap_or(inner.len());
+                    let end = closing(inner, open, close);
                     let name = inner.get(..end).unwrap_or_default();
                     rest = inner.get(end + 1..).unwrap_or_default();
                     match self.variables.get(name) {
@@ -234,7 +344,10 @@ impl Makefile {
                         None if name == "CURDIR" => made.push('.'),
                         None if name == "RM" => made.push_str("rm -f"),
                         // Of a function, or from elsewhere: a variable of the shell that is not set.
-                        None if name.contains(' ') => made.push_str("${IRONCAGE_UNKNOWN}"),
+                        None if name.contains([' ', ':']) => match self.function(name, budget) {
+                            Some(value) => made.push_str(&value),
+                            None => made.push_str("${IRONCAGE_UNKNOWN}"),
+                        },
                         None => {
                             made.push_str("${");
                             made.push_str(&name.replace(
@@ -251,4 +364,18 @@ impl Makefile {
         made.push_str(rest);
         made
     }
+}
+
+/// Where a reference ends: brackets inside belong to it.
+fn closing(text: &str, open: char, close: char) -> usize {
+    let mut depth = 0_usize;
+    for (at, char) in text.char_indices() {
+        match char {
+            char if char == open => depth += 1,
+            char if char == close && depth == 0 => return at,
+            char if char == close => depth -= 1,
+            _ => {}
+        }
+    }
+    text.len()
 }

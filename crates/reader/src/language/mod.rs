@@ -1,5 +1,6 @@
 //! The languages that are followed, and those that are only searched for literals.
 
+pub(crate) mod awk;
 mod javascript;
 pub(crate) mod literals;
 pub(crate) mod makefile;
