@@ -91,5 +91,6 @@ mod toolchains;
 mod two_agents;
 mod upstream_proxy;
 mod view;
+mod wasm;
 mod workspace_modes;
 mod worktrees;

@@ -18,9 +18,11 @@ mod prepare;
 mod seek;
 mod share;
 mod start;
+mod wasm;
 
 pub use chroot::Chroot;
 pub use landlock::Landlock;
+pub use wasm::Wasm;
 
 use ironcage_backend::{
     Ability, Backend, Cage, LeaseError, MountHelper, PreparedCage, Sibling, Sought, StartError,

@@ -175,7 +175,7 @@ fn build<'a>(
     match plan.isolation_level.what.isolation {
         // No namespace in which this process could have any.
         Isolation::Landlock => privileges::give_up_capabilities()?,
-        Isolation::Chroot | Isolation::Oci | Isolation::Namespace => {
+        Isolation::Chroot | Isolation::Oci | Isolation::Namespace | Isolation::Wasm => {
             privileges::drop_capabilities(&plan.capabilities)?;
         }
     }
@@ -200,7 +200,7 @@ fn build<'a>(
         ([], false) => None,
         ([], true) => {
             // Elsewhere the handle may be of the host's, which the view does not show.
-            let own = plan.isolation_level.what.isolation == Isolation::Namespace;
+            let own = plan.isolation_level.what.isolation.has_all_namespaces();
             let proc = own.then(|| proc.as_fd());
             let rules = &plan.write_rules;
             Some(landlock::Ruleset::on_writes(rules, &places, proc)?)

@@ -491,6 +491,11 @@ fn limits(source: &Source<'_>) -> Section {
     };
     same("time", time(max.time.value), time(base.time.value), true);
     same("idle", time(max.idle.value), time(base.idle.value), true);
+    let fuel = |limits: &ironcage_policy::Limits| limits.fuel.as_ref().map(|fuel| fuel.value);
+    if let Some(most) = fuel(max) {
+        let known = fuel(base).unwrap_or_default();
+        same("fuel", most.to_string(), known.to_string(), false);
+    }
     section
 }
 

@@ -16,15 +16,18 @@ pub enum Isolation {
     Oci,
     /// Every namespace that the kernel has.
     Namespace,
+    /// A namespace cage in which a WebAssembly runtime is the only program that is executed.
+    Wasm,
 }
 
 impl Isolation {
     /// Every isolation level, the weakest first.
-    pub const ALL: [Isolation; 4] = [
+    pub const ALL: [Isolation; 5] = [
         Isolation::Landlock,
         Isolation::Chroot,
         Isolation::Oci,
         Isolation::Namespace,
+        Isolation::Wasm,
     ];
 
     /// The name used in policies, flags and reports.
@@ -34,6 +37,16 @@ impl Isolation {
             Isolation::Chroot => "chroot",
             Isolation::Oci => "oci",
             Isolation::Namespace => "namespace",
+            Isolation::Wasm => "wasm",
+        }
+    }
+
+    /// Whether the cage has every namespace of its own: with a network namespace there is an egress
+    /// proxy, and with a mount namespace there are leases.
+    pub const fn has_all_namespaces(self) -> bool {
+        match self {
+            Isolation::Landlock | Isolation::Chroot | Isolation::Oci => false,
+            Isolation::Namespace | Isolation::Wasm => true,
         }
     }
 }

@@ -32,6 +32,7 @@ mod span;
 mod switch;
 mod taint;
 mod upstream;
+mod wasm;
 
 pub use enforcement::{Enforcement, LayerReport};
 pub use event::{
@@ -81,3 +82,4 @@ pub use taint::Taint;
 pub use upstream::{
     HTTP_PROXY, HTTPS_PROXY, InvalidProxyUrl, NO_PROXY, ProxyHost, ProxyServer, ProxyUrl,
 };
+pub use wasm::{WASM_PROGRAM, WASM_SETTINGS, WasmSettings};

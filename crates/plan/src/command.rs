@@ -2,8 +2,8 @@
 
 use crate::plan::{Command, Identity, Item, NodeKind, Plan, Variable, ViewOp};
 use crate::view::ViewPlan;
-use crate::{PlanError, Request, agent_help, network};
-use ironcage_model::{AwsRule, HTTP_PROXY, HTTPS_PROXY};
+use crate::{PlanError, Request, agent_help, network, wasm};
+use ironcage_model::{AwsRule, HTTP_PROXY, HTTPS_PROXY, Isolation};
 use ironcage_policy::{EnvRule, Origin, Policy, WorkspaceMode, bundles};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -36,6 +36,7 @@ pub(crate) fn make(
         return Err(PlanError::WorkingDirectory { path: cwd.clone() });
     }
     let candidates = match request.argv.first() {
+        Some(_) if policy.isolation.value == Isolation::Wasm => wasm::candidates(),
         Some(program) => candidates(program, cwd, &env),
         None => Vec::new(),
     };
@@ -104,8 +105,12 @@ impl Plan {
             });
         }
         let cwd = self.command.cwd.join(cwd.unwrap_or_default());
+        let wasm = self.isolation_level.what.isolation == Isolation::Wasm;
         Ok(Command {
-            candidates: candidates(&program, &cwd, &variables),
+            candidates: match wasm {
+                true => wasm::candidates(),
+                false => candidates(&program, &cwd, &variables),
+            },
             argv,
             env: variables,
             cwd,

@@ -467,6 +467,7 @@ fn view_op(op: &ViewOp, line: &mut String) -> fmt::Result {
                 SupervisorFile::GpgKeyring => "public keys of gpg",
                 SupervisorFile::InsideProgram => "ironcage-inside",
                 SupervisorFile::ReaderProgram => "ironcage-reader",
+                SupervisorFile::WasmProgram => "ironcage-wasm",
             };
             write!(line, "read-only  {} from {file}", Printable::new(target))
         }

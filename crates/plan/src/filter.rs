@@ -73,7 +73,7 @@ pub(crate) fn make(
         observed: Vec::new(),
         connects: refusal == DefaultAction::Notify
             && !observed
-            && policy.isolation.value == Isolation::Namespace,
+            && policy.isolation.value.has_all_namespaces(),
         program: Vec::new(),
         refusal,
         one_exec,

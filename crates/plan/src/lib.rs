@@ -44,6 +44,7 @@ mod toolchains;
 mod trust;
 mod upstream;
 mod view;
+mod wasm;
 mod workspace;
 
 pub use bind::{BindError, Bindings, BoundPlan, ChangeBinding, FileBinding};

@@ -7,7 +7,7 @@ use crate::plan::{
 };
 use crate::{
     NoCapability, PlanError, Request, bounds, command, filter, isolation, keys, leases, network,
-    oci, signing, sockets, taint, trust, view,
+    oci, signing, sockets, taint, trust, view, wasm,
 };
 use ironcage_host::doctor::needs_consent;
 use ironcage_host::{CgroupHost, HostCaps, HostFiles, Privilege};
@@ -69,10 +69,12 @@ pub fn make(
             runtime = Some(oci::runtime(request, files)?);
             oci::prepare(&mut view, request);
         }
-        Isolation::Landlock | Isolation::Namespace => {}
+        Isolation::Landlock | Isolation::Namespace | Isolation::Wasm => {}
     }
     let leases = match isolation {
-        Isolation::Namespace => leases::make(policy, request, (host, files), &view.matched)?,
+        Isolation::Namespace | Isolation::Wasm => {
+            leases::make(policy, request, (host, files), &view.matched)?
+        }
         Isolation::Oci | Isolation::Chroot | Isolation::Landlock => None,
     };
     // All that can be written is one tmpfs, whose size and number of files the kernel holds. A
@@ -89,12 +91,21 @@ pub fn make(
     if let Some(leases) = &leases {
         leases::prepare(leases, &mut view);
     } else if policy.ceiling.is_given() {
-        let note = "the policy's ceiling has no effect: leases need --isolation namespace";
+        let note = "the policy's ceiling has no effect: leases need --isolation namespace or wasm";
         view.notes.push(note.into());
     }
     let bounds = bounds::make(&policy.limits, host);
     let mut command = command::make(policy, request, &identity, &view)?;
+    if isolation == Isolation::Wasm {
+        wasm::prepare(
+            &mut view.ops,
+            (policy, request),
+            (&bounds, leases.as_ref()),
+            network.is_some(),
+        );
+    }
     match &leases {
+        _ if isolation == Isolation::Wasm => {}
         Some(leases) => crate::shell::add_shims(leases, files, &mut view.ops, &mut command),
         None if policy.ceiling.shell.value == ShellMode::Scoped => view.notes.push(
             "the agent's shell has no scopes: the policy has no ceiling, so there are no leases for them"
@@ -132,7 +143,8 @@ pub fn make(
     }
     let (children, channels) = match isolation {
         Isolation::Namespace => (policy.ceiling.children.value, policy.ceiling.channels.value),
-        Isolation::Oci | Isolation::Chroot | Isolation::Landlock => (0, 0),
+        // A WebAssembly command executes no program that could ask for either.
+        Isolation::Wasm | Isolation::Oci | Isolation::Chroot | Isolation::Landlock => (0, 0),
     };
     let proxied = network.iter().flat_map(|network| &network.sockets);
     before_seal(&mut view.ops, proxied.map(sockets::proxy));
@@ -176,7 +188,7 @@ pub fn make(
         capabilities: given_capabilities(policy)?,
         counters: match isolation {
             Isolation::Landlock | Isolation::Oci => Vec::new(),
-            Isolation::Chroot | Isolation::Namespace => bounds::counters(host),
+            Isolation::Chroot | Isolation::Namespace | Isolation::Wasm => bounds::counters(host),
         },
         rlimits: bounds::rlimits(&bounds, host),
         write_rules: if landlock && isolation != Isolation::Landlock {

@@ -191,6 +191,9 @@ fn inherit(parent: &Policy, child: &mut Policy, amounts: &impl Fn(&Limits) -> Am
             *own = most.clone();
         }
     }
+    if !crate::narrow::fuel_within(&l.fuel, &m.fuel) {
+        l.fuel = m.fuel.clone();
+    }
     child.network.limits = parent.network.limits.clone();
     child.network.upstream = parent.network.upstream.clone();
     child.network.authorities = parent.network.authorities.clone();

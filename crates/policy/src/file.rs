@@ -542,6 +542,9 @@ pub struct LimitsSection {
     /// Time without output, input or CPU use: `"5m"` or `"none"`.
     #[schemars(with = "Option<crate::schema::Time>")]
     pub idle: Option<Spanned<String>>,
+    /// WebAssembly instructions of each command, roughly, with `isolation = "wasm"`.
+    #[schemars(with = "Option<u64>", range(min = 1))]
+    pub fuel: Option<Spanned<u64>>,
 }
 
 /// A number of CPUs, or a share as text.

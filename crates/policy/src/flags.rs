@@ -77,6 +77,7 @@ pub struct FlagLayer {
     pub files: Option<u64>,
     pub time: Option<TimeLimit>,
     pub idle: Option<TimeLimit>,
+    pub fuel: Option<u64>,
     pub require: Vec<Layer>,
     pub allow_degraded: Vec<Layer>,
 }
@@ -232,6 +233,7 @@ impl FlagLayer {
                 files: number("--files", self.files, fragment::FILES)?,
                 time: one("--time", self.time),
                 idle: one("--idle", self.idle),
+                fuel: number("--fuel", self.fuel, fragment::FUEL)?,
             },
             require: each("--require", self.require.iter().copied()),
             allow_degraded: each("--allow-degraded", self.allow_degraded.iter().copied()),

@@ -76,6 +76,7 @@ pub(crate) struct LimitsFragment {
     pub(crate) files: Option<Sourced<u64>>,
     pub(crate) time: Option<Sourced<TimeLimit>>,
     pub(crate) idle: Option<Sourced<TimeLimit>>,
+    pub(crate) fuel: Option<Sourced<u64>>,
 }
 
 /// Two are the least with which a shell can start anything; four million is the kernel's bound.
@@ -84,6 +85,8 @@ pub(crate) const PIDS: RangeInclusive<u64> = 2..=4_194_304;
 pub(crate) const INODES: RangeInclusive<u64> = 64..=u32::MAX as u64;
 /// The dynamic loader needs a few; the kernel's `nr_open` is a million unless raised.
 pub(crate) const FILES: RangeInclusive<u64> = 16..=1_048_576;
+/// A TOML number is signed.
+pub(crate) const FUEL: RangeInclusive<u64> = 1..=i64::MAX as u64;
 
 /// Where a text came from, which its values keep as their origin.
 pub(crate) enum Source<'a> {
@@ -193,6 +196,7 @@ impl Check<'_> {
             files: self.number(&limits.files, FILES)?,
             time: self.one(&limits.time, Self::quantity)?,
             idle: self.one(&limits.idle, Self::quantity)?,
+            fuel: self.number(&limits.fuel, FUEL)?,
         })
     }
 

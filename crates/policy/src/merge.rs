@@ -70,6 +70,7 @@ pub(crate) fn from_defaults(
             files: limits.files.ok_or(Incomplete("limits.files"))?,
             time: limits.time.map(duration).ok_or(Incomplete("limits.time"))?,
             idle: limits.idle.map(duration).ok_or(Incomplete("limits.idle"))?,
+            fuel: limits.fuel,
         },
     })
 }
@@ -160,6 +161,9 @@ pub(crate) fn apply(policy: &mut Policy, fragment: Fragment) {
     replace(&mut policy.limits.files, limits.files);
     replace(&mut policy.limits.time, limits.time.map(duration));
     replace(&mut policy.limits.idle, limits.idle.map(duration));
+    if limits.fuel.is_some() {
+        policy.limits.fuel = limits.fuel;
+    }
 }
 
 /// Adds the secrets that leases may give to those of the cage: it has their placeholders from

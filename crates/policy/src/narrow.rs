@@ -16,6 +16,12 @@ fn all_in<T: PartialEq>(inner: &[Sourced<T>], outer: &[Sourced<T>]) -> bool {
         .all(|a| outer.iter().any(|b| a.value == b.value))
 }
 
+/// Whether a limit on WebAssembly instructions is no wider than another; without one there is no limit.
+pub(crate) fn fuel_within(fuel: &Option<Sourced<u64>>, most: &Option<Sourced<u64>>) -> bool {
+    let number = |fuel: &Option<Sourced<u64>>| fuel.as_ref().map_or(u64::MAX, |fuel| fuel.value);
+    number(fuel) <= number(most)
+}
+
 pub(crate) fn time_within(a: Option<Duration>, b: Option<Duration>) -> bool {
     match (a, b) {
         (_, None) => true,
@@ -80,7 +86,8 @@ pub fn is_no_wider(a: &Policy, b: &Policy) -> bool {
         && l.inodes.value <= m.inodes.value
         && l.files.value <= m.files.value
         && time_within(l.time.value, m.time.value)
-        && time_within(l.idle.value, m.idle.value);
+        && time_within(l.idle.value, m.idle.value)
+        && fuel_within(&l.fuel, &m.fuel);
     let network = a.network.is_no_wider(&b.network);
     let network = network && a.keys.is_no_wider(&b.keys);
     let ceiling = a.ceiling.is_no_wider(&b.ceiling);
@@ -356,6 +363,13 @@ fn narrow_limits(base: &Policy, fragment: &mut Fragment, dropped: &mut Dropped) 
         "limits.files",
         &mut limits.files,
         |n| *n <= base.files.value,
+        u64::to_string,
+    );
+    let bound = base.fuel.as_ref().map_or(u64::MAX, |fuel| fuel.value);
+    dropped.keep_if(
+        "limits.fuel",
+        &mut limits.fuel,
+        |n| *n <= bound,
         u64::to_string,
     );
     for (what, slot, bound) in [

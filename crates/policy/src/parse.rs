@@ -45,7 +45,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     (
         "limits",
         &[
-            "memory", "cpus", "pids", "disk", "inodes", "files", "time", "idle",
+            "memory", "cpus", "pids", "disk", "inodes", "files", "time", "idle", "fuel",
         ],
     ),
     ("layers", &["require", "allow-degraded"]),
@@ -77,6 +77,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("files", "files = 4096"),
     ("time", "time = \"30m\" or time = \"none\""),
     ("idle", "idle = \"5m\" or idle = \"none\""),
+    ("fuel", "fuel = 1000000000"),
     ("require", "require = [\"landlock\"]"),
     ("allow-degraded", "allow-degraded = [\"time-ns\"]"),
 ];

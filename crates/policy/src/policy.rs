@@ -281,6 +281,9 @@ pub struct Limits {
     pub time: Sourced<Option<Duration>>,
     /// Time without output, input or CPU use; `None` is unlimited.
     pub idle: Sourced<Option<Duration>>,
+    /// WebAssembly instructions of each command; `None` is unlimited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fuel: Option<Sourced<u64>>,
 }
 
 /// What the operator allows, fully merged.
@@ -358,7 +361,7 @@ impl Policy {
     pub fn has_proxy(&self) -> bool {
         let mut others = self.ceiling.others.iter();
         let leased = others.any(|part| part.value.mark.gives() && part.value.needs_proxy());
-        self.network.is_given() || leased && self.isolation.value == Isolation::Namespace
+        self.network.is_given() || leased && self.isolation.value.has_all_namespaces()
     }
 
     /// Every bundle whose hosts have to be known: of the base, and of the ceiling.

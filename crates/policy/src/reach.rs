@@ -345,6 +345,11 @@ impl<'a> Reach<'a> {
                 crate::narrow::time_within(l.idle.value, m.idle.value),
                 "longer".into(),
             ),
+            (
+                "limits.fuel",
+                crate::narrow::fuel_within(&l.fuel, &m.fuel),
+                "more".into(),
+            ),
         ] {
             beyond.unless(within, key, value);
         }

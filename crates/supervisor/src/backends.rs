@@ -2,7 +2,7 @@
 
 use ironcage_backend::Backend;
 use ironcage_model::Isolation;
-use ironcage_namespace::{Chroot, Landlock, Namespace};
+use ironcage_namespace::{Chroot, Landlock, Namespace, Wasm};
 use ironcage_oci::Oci;
 
 /// The backend of an isolation level.
@@ -12,5 +12,6 @@ pub fn backend(isolation: Isolation) -> &'static dyn Backend {
         Isolation::Chroot => &Chroot,
         Isolation::Oci => &Oci,
         Isolation::Namespace => &Namespace,
+        Isolation::Wasm => &Wasm,
     }
 }

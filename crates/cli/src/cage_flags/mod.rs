@@ -26,7 +26,7 @@ pub(crate) struct CageFlags {
     /// Policy file to use instead of ironcage.toml
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Policy")]
     policy: Option<PathBuf>,
-    /// Isolation level: namespace, oci, chroot or landlock
+    /// Isolation level: wasm, namespace, oci, chroot or landlock
     #[arg(long, value_name = "LEVEL", value_parser = NamedValue::<Isolation>::of(&["namespace", "oci", "chroot", "landlock"]), hide_possible_values = true, help_heading = "Policy")]
     isolation: Option<Isolation>,
     /// OCI runtime for --isolation oci: crun, or an absolute path [default: the system's crun]
@@ -240,6 +240,9 @@ pub(crate) struct CageFlags {
     /// Limit on time without output, input or CPU use
     #[arg(long, value_name = "DURATION", help_heading = "Limits")]
     idle: Option<TimeLimit>,
+    /// Limit on WebAssembly instructions of each command, with --isolation wasm
+    #[arg(long, value_name = "NUMBER", value_parser = count::<u64>, help_heading = "Limits")]
+    fuel: Option<u64>,
 }
 
 impl CageFlags {
@@ -339,6 +342,7 @@ impl CageFlags {
             files: self.files,
             time: self.time,
             idle: self.idle,
+            fuel: self.fuel,
             require: self.require.clone(),
             allow_degraded: self.allow_degraded.clone(),
         })

@@ -50,8 +50,8 @@ pub(crate) const RECOMMENDATIONS: [Recommendation; 7] = [
     Recommendation {
         risk: "small pure functions, by the thousand",
         backend: "wasm",
-        available: false,
-        why: "no system calls at all; not in this version: use `namespace` with profile `strict`",
+        available: true,
+        why: "WASI commands have no system calls, and their runtime is in a namespace cage; they need to be built for WASI",
     },
     Recommendation {
         risk: "hostile code, several customers on one host, kernel attacks expected",

@@ -96,6 +96,8 @@ pub enum SupervisorFile {
     InsideProgram,
     /// The program that reads what a command executes, for the shell shim.
     ReaderProgram,
+    /// The program that runs WebAssembly.
+    WasmProgram,
 }
 
 /// One step in the building of the file view. Targets are paths inside.

@@ -121,6 +121,7 @@ impl SupervisorFiles {
                 }
                 SupervisorFile::InsideProgram => Program::Inside.find()?,
                 SupervisorFile::ReaderProgram => Program::Reader.find()?,
+                SupervisorFile::WasmProgram => Program::Wasm.find()?,
             };
             made.bindings.push(FileBinding {
                 target: target.to_owned(),

@@ -91,6 +91,9 @@ fn print_merged(policy: &Policy) {
         TimeLimit(limits.idle.value).to_string(),
         &limits.idle,
     );
+    if let Some(fuel) = &limits.fuel {
+        line("limits.fuel", fuel.value, fuel);
+    }
     for layer in &policy.require {
         line("layers.require", layer.value.name(), layer);
     }
