@@ -16,7 +16,7 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const SIGWINCH: i32 = ironcage_sys::rustix::process::Signal::WINCH.as_raw();
 /// Hang-up, interrupt, quit, the two for users, termination.
@@ -76,6 +76,22 @@ fn scope_request(options: ScopeOptions) -> Result<(ScopeRequest, Vec<OwnedFd>), 
         ..ScopeRequest::default()
     };
     Ok((request, handles))
+}
+
+impl Connection {
+    /// Starts a command in the cage and returns the outer ends of its streams: input if there is
+    /// one, output, errors. The command ends with this connection.
+    pub fn start_exec(
+        &self,
+        request: ExecRequest,
+        patience: Duration,
+    ) -> Result<Vec<OwnedFd>, ClientError> {
+        self.send(&Request::Exec(request))?;
+        match self.receive(Some(Instant::now() + patience))? {
+            (Reply::Started { .. }, descriptors) => Ok(descriptors),
+            (other, _) => Err(ClientError::Answer(format!("{other:?}"))),
+        }
+    }
 }
 
 /// Runs a command in a cage to its end. `None` when it was detached and runs.
