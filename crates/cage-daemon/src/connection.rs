@@ -72,7 +72,7 @@ pub(crate) fn expand(path: &str) -> Result<PathBuf, RequestError> {
     let below_home = path
         .strip_prefix("~/")
         .map(|rest| home().join(rest.trim_start_matches('/')));
-    Ok(match (path, below_home) {
+    let path = match (path, below_home) {
         ("~", _) => home(),
         (_, Some(path)) => path,
         ("", _) => {
@@ -86,7 +86,9 @@ pub(crate) fn expand(path: &str) -> Result<PathBuf, RequestError> {
                 std::env::current_dir().map_err(RequestError::io("find the working directory"))?;
             here.join(path)
         }
-    })
+    };
+    // Without what changes nothing, such as `./`.
+    Ok(path.components().collect())
 }
 
 /// The stream of a connection.

@@ -30,6 +30,9 @@ pub struct Options {
     /// Running cages that one project may have
     #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
     pub max_cages: usize,
+    /// Let callers open the whole network; without it they can only allow hosts by name
+    #[arg(long)]
+    pub allow_internet: bool,
     /// Connections at once
     #[arg(long, value_name = "NUMBER", default_value_t = 4096)]
     pub max_connections: usize,

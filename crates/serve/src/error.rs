@@ -20,6 +20,8 @@ pub(crate) enum Code {
     Forbidden,
     /// There is no such cage, process, file or other object.
     NotFound,
+    /// The route does not take this method.
+    MethodNotAllowed,
     /// The object exists already.
     AlreadyExists,
     /// The idempotency key was used with another request.
@@ -68,6 +70,7 @@ impl Code {
             Code::Unauthorized => StatusCode::UNAUTHORIZED,
             Code::Forbidden | Code::PermissionDenied | Code::Denied => StatusCode::FORBIDDEN,
             Code::NotFound => StatusCode::NOT_FOUND,
+            Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Code::AlreadyExists
             | Code::IdempotencyMismatch
             | Code::CageEnded

@@ -7,11 +7,13 @@
 mod api;
 mod clock;
 mod daemon;
+mod e2b;
 mod engine;
 mod error;
 mod keys;
 mod listen;
 mod program;
+mod router;
 mod signals;
 mod store;
 

@@ -3,7 +3,7 @@
 use crate::engine::{Engine, Settings};
 use crate::keys::{Key, KeyError, Keys, SCOPES, Scope};
 use crate::listen::{Address, Listener};
-use crate::{api, clock, listen};
+use crate::{api, clock, listen, router};
 use clap::{Parser, Subcommand};
 use ironcage_command::error::{CliError, CommandResult, EXIT_OURS};
 use ironcage_command::json;
@@ -188,8 +188,13 @@ fn key(places: &Places, keys: &Keys, action: KeyAction) -> CommandResult {
 
 /// Where cages without a directory have their workspace: not below the service's own files, which
 /// cages must not see.
-fn workspaces() -> PathBuf {
-    PathBuf::from("/workspace")
+fn workspaces() -> Result<PathBuf, CliError> {
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let home = home.filter(|home| home.is_absolute()).ok_or_else(|| {
+        CliError::new("cannot find your home directory: HOME is not an absolute path")
+            .hint("set HOME to your home directory")
+    })?;
+    Ok(home.join(".local/share/ironcage"))
 }
 
 fn serve(places: &Places, options: &Options) -> CommandResult {
@@ -200,11 +205,13 @@ fn serve(places: &Places, options: &Options) -> CommandResult {
         .map_err(|error| CliError::from_error(&error).hint(error.hint()))?;
     let settings = Settings {
         data: places.data.clone(),
-        workspaces: workspaces(),
+        workspaces: workspaces()?,
         ironcage: places.ironcage.clone(),
         inside,
         most_cages: options.max_cages,
+        internet: options.allow_internet,
     };
+    make(&settings.workspaces.join("empty"))?;
     let engine = Engine::open(settings).map_err(|error| {
         CliError::from_error(&error)
             .hint("one service uses a data directory at a time: is another one running?")
@@ -226,7 +233,7 @@ fn serve(places: &Places, options: &Options) -> CommandResult {
         let shown = listener.address().unwrap_or(address);
         anstream::println!("ironcage serve: listening on {shown}");
         tokio::spawn(std::sync::Arc::clone(&engine).keep_time());
-        let router = api::router().with_state(engine);
+        let router = router::router(engine);
         listen::serve(listener, router, options.max_connections, ended()).await;
         Ok(0)
     });

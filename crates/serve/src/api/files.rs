@@ -1,7 +1,6 @@
 //! `/v1/cages/{id}/files`.
 
 use super::events::{Events, Gone};
-use super::processes::next_bytes;
 use super::types::{
     FileChange, FileChangeKind, FileEntry, FileKind, FileList, ListFiles, MakeDirectory, MoveFile,
     PathQuery, RemoveFile, WatchFiles, WriteFile,
@@ -15,6 +14,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use futures_util::{Stream, StreamExt};
 use ironcage_cage_daemon::protocol::{self, ChangeKind, EntryKind, Kind, Reply, Request};
 use serde_json::json;
 use std::sync::Arc;
@@ -268,22 +268,23 @@ pub(super) async fn write_file(
             "the mode is {mode}; expected at most 511"
         )));
     }
-    let written = write_body(entry.running()?, query.path, query.mode, body).await?;
+    let data = body.into_data_stream();
+    let written = write_stream(entry.running()?, query.path, query.mode, data).await?;
     Ok(axum::Json(shown(written)))
 }
 
-/// Writes a body to a file of a cage.
-pub(crate) async fn write_body(
+/// Writes data as it comes to a file of a cage.
+pub(crate) async fn write_stream<E: std::fmt::Display>(
     daemon: &Arc<Daemon>,
     path: String,
     mode: Option<u32>,
-    body: Body,
+    mut data: impl Stream<Item = Result<Bytes, E>> + Unpin,
 ) -> ApiResult<protocol::Entry> {
     let mut link = daemon.send(&Request::Write { path, mode }).await?;
-    let mut body = body.into_data_stream();
-    // A body that breaks off closes the connection: the file stays as it was.
-    while let Some(bytes) = next_bytes(&mut body).await? {
-        link.write_data(&bytes).await?;
+    // Data that breaks off closes the connection: the file stays as it was.
+    while let Some(bytes) = data.next().await {
+        let broken = |error| ApiError::invalid(format!("the body did not arrive whole: {error}"));
+        link.write_data(&bytes.map_err(broken)?).await?;
     }
     link.write(Kind::End, &[]).await?;
     match link.replies().await?.into_iter().next() {

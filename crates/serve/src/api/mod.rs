@@ -8,7 +8,9 @@ mod processes;
 pub(crate) mod types;
 
 pub(crate) use auth::Caller;
-pub(crate) use files::{content_of, write_body};
+pub(crate) use cages::{idempotency_key, metadata_filter};
+pub(crate) use files::{content_of, write_stream};
+pub(crate) use processes::environment;
 
 use crate::engine::Engine;
 use crate::error::{ApiError, Code, ErrorBody, ErrorDetail};

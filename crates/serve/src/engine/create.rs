@@ -342,6 +342,7 @@ impl Engine {
             id,
             daemon,
             record: Mutex::new(record),
+            watchers: crate::e2b::Watchers::default(),
             changed: tokio::sync::Notify::new(),
             turn: tokio::sync::Mutex::new(()),
         })

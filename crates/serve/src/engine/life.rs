@@ -46,7 +46,7 @@ impl Engine {
                 let id = entry.id.clone();
                 blocking(move || stop(&id)).await?;
             }
-            entry.daemon.drop_idle(true);
+            entry.let_go();
             engine.change(&entry, |record| {
                 record
                     .ending
@@ -87,7 +87,7 @@ impl Engine {
         let id = entry.id.clone();
         let how = blocking(move || Ok(ending_text(&Cages::of_user()?, &id))).await;
         let how = how.unwrap_or_else(|error| error.message);
-        entry.daemon.drop_idle(true);
+        entry.let_go();
         // Without a store the end is noticed again after a restart.
         let _ = self.change(entry, |record| {
             record.ending.get_or_insert((clock::now(), how));

@@ -12,6 +12,7 @@ pub(crate) use create::Order;
 use crate::api::types::{self, CageState, OnTimeout};
 use crate::clock;
 use crate::daemon::Daemon;
+use crate::e2b::Watchers;
 use crate::error::{ApiError, ApiResult, Code};
 use crate::keys::{Key, Keys, Scope};
 use crate::store::{CageRecord, Store, StoreError};
@@ -36,6 +37,8 @@ pub(crate) struct Settings {
     pub(crate) inside: PathBuf,
     /// Where cages without a directory have their empty workspace.
     pub(crate) workspaces: PathBuf,
+    /// Whether sandboxes of E2B's API may have the whole network.
+    pub(crate) internet: bool,
     /// Cages of one project at once.
     pub(crate) most_cages: usize,
 }
@@ -59,6 +62,8 @@ pub(crate) struct Entry {
     pub(crate) id: CageId,
     pub(crate) daemon: Arc<Daemon>,
     record: Mutex<CageRecord>,
+    /// Watches of E2B's API whose events are fetched.
+    pub(crate) watchers: Watchers,
     /// Told when the record changes.
     pub(crate) changed: Notify,
     /// One change of state at a time.
@@ -170,14 +175,6 @@ impl Engine {
         cages.remove(id.as_str());
     }
 
-    /// Cages that have not ended.
-    pub(crate) fn count(&self) -> usize {
-        let all = self.all();
-        all.iter()
-            .filter(|entry| entry.state() != CageState::Ended)
-            .count()
-    }
-
     /// Whether a key sees a cage.
     fn sees(key: &Key, entry: &Entry) -> bool {
         key.may(Scope::Admin) || entry.lock().project == key.project
@@ -273,6 +270,12 @@ pub(crate) fn ending_text(cages: &Cages, id: &CageId) -> String {
 pub(crate) const TIMEOUT: u32 = 300;
 
 impl Entry {
+    /// Closes what leads into the cage.
+    fn let_go(&self) {
+        self.watchers.clear();
+        self.daemon.drop_idle(true);
+    }
+
     pub(crate) fn on_timeout(&self) -> OnTimeout {
         self.lock().on_timeout
     }
