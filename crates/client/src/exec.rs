@@ -89,6 +89,22 @@ fn scope_request(options: ScopeOptions) -> Result<(ScopeRequest, Vec<OwnedFd>), 
     Ok((request, handles))
 }
 
+impl Connection {
+    /// Starts a command in the cage and returns the outer ends of its streams: input if there is
+    /// one, output, errors. The command ends with this connection.
+    pub fn start_exec(
+        &self,
+        request: ExecRequest,
+        patience: Duration,
+    ) -> Result<Vec<OwnedFd>, ClientError> {
+        self.send(&Request::Exec(request))?;
+        match self.receive(Some(Instant::now() + patience))? {
+            (Reply::Started { .. }, descriptors) => Ok(descriptors),
+            (other, _) => Err(ClientError::Answer(format!("{other:?}"))),
+        }
+    }
+}
+
 /// Runs a command in a cage to its end. `None` when it was detached and runs.
 pub fn exec(connection: &Connection, options: ExecOptions) -> Result<Option<ExecEnd>, ClientError> {
     let not_run = |ending| ExecEnd {
