@@ -9,7 +9,7 @@ use std::process::Command;
 
 /// A room may depend on rooms above it in this list only; rooms on one line do not know each other.
 ///
-/// `cli`, `inside`, `lab` and `registry` are programs: each finds the others as files, and links none of them.
+/// `cli`, `inside`, `lab`, `registry` and `serve` are programs: each finds the others as files, and links none of them.
 const ORDER: &[&[&str]] = &[
     &["model", "sys", "files", "programs"],
     &["catalog"],
@@ -24,10 +24,10 @@ const ORDER: &[&[&str]] = &[
     &["backend"],
     &["backends"],
     &["terminal", "watchdog"],
-    &["client"],
+    &["client", "cage-daemon"],
     &["supervisor"],
     &["probe", "bench", "server", "mcp", "oci", "command"],
-    &["cli", "inside", "lab", "registry"],
+    &["cli", "inside", "lab", "registry", "serve"],
 ];
 
 /// Rooms that compute and must stay free of system calls.

@@ -200,3 +200,32 @@ either! {
         }
     }
 }
+
+either! {
+    fn time_up_kills_the_process_group_and_the_status_file_tells_who_ended_it(stage) {
+        let cage = Cage::start(stage, &[]);
+        let file = stage.home().join("status.json");
+        let status = format!("--status-file={}", file.display());
+        let read = || std::fs::read_to_string(&file).expect("the status file");
+        let script = "echo begun; trap '' HUP TERM; sleep 975 & sleep 975";
+        let ran = cage.exec(&["--time=1500ms", &status], &["/bin/sh", "-c", script]).ended(124);
+        assert_eq!(ran.stdout(), "begun\n");
+        assert!(read().contains("\"timed_out\":true"), "{}", read());
+        let left = cage.sh("grep -l '^sleep' /proc/[0-9]*/comm | wc -l").ok();
+        assert_eq!(left.stdout().trim(), "0");
+        // In time, and a status that is also Ironcage's own.
+        cage.exec(&["--time=60s", &status], &["/bin/sh", "-c", "exit 125"]).ended(125);
+        assert_eq!(read(), "{\"code\":125,\"ending\":\"exited\",\"exit_code\":125,\"timed_out\":false}\n");
+        cage.exec(&[&status], &["/no/program"]).ended(127);
+        assert!(read().contains("\"ending\":\"not-executed\""), "{}", read());
+        let mut gone = stage.ironcage(["exec", &status, "no-such-cage", "--", "true"]);
+        Running::start(&mut gone).finish(PATIENCE).ended(125);
+        assert!(read().contains("\"code\":\"no-such-cage\""), "{}", read());
+        // A command whose end cannot be reported does not run.
+        let made = stage.project().join("made");
+        cage.exec(&["--status-file=/no/directory/status"], &["/usr/bin/touch", &made.to_string_lossy()]).ended(125);
+        assert!(!made.exists());
+        cage.exec(&[&status], &["/usr/bin/touch", &made.to_string_lossy()]).ok();
+        assert!(made.exists());
+    }
+}

@@ -7,6 +7,9 @@ use ironcage_control::{Reply, Request};
 use ironcage_model::CageId;
 use ironcage_workspace::{Change, Store};
 
+/// The code of an error about a cage that is not running.
+const NO_SUCH_CAGE: &str = "no-such-cage";
+
 /// Every cage of this user.
 pub(crate) fn all() -> Result<Cages, CliError> {
     Cages::of_user().map_err(client_error)
@@ -62,18 +65,18 @@ pub(crate) fn unexpected(reply: &Reply) -> CliError {
 pub(crate) fn client_error(error: ClientError) -> CliError {
     let message = CliError::from_error(&error);
     match error {
-        ClientError::NotFound { .. } => {
-            message.hint("`ironcage ps -a` lists cages; `ironcage audit list` lists their logs")
-        }
+        ClientError::NotFound { .. } => message
+            .hint("`ironcage ps -a` lists cages; `ironcage audit list` lists their logs")
+            .with_kind(NO_SUCH_CAGE),
         ClientError::Ambiguous { .. } => message.hint("type more of the ID"),
         ClientError::Refused { reason } => message.with_denial(&reason),
         ClientError::NotGiven { refused } => match refused.first() {
             Some(first) => message.with_denial(&first.reason),
             None => message,
         },
-        ClientError::NotRunning { id } | ClientError::Gone { id } => {
-            message.hint(format!("`ironcage audit show {id}` shows what it did"))
-        }
+        ClientError::NotRunning { id } | ClientError::Gone { id } => message
+            .hint(format!("`ironcage audit show {id}` shows what it did"))
+            .with_kind(NO_SUCH_CAGE),
         _ => message,
     }
 }

@@ -4,7 +4,7 @@ use crate::{commands, version};
 use clap::builder::styling::Style;
 use clap::{CommandFactory, Parser, Subcommand};
 use ironcage_command::error::CommandResult;
-use ironcage_command::{image, inside, lab, template};
+use ironcage_command::{image, inside, lab, serve, template};
 use std::fmt::Write as _;
 
 /// Run AI agents, and every tool call they make, in a cage
@@ -34,6 +34,7 @@ pub(crate) enum Command {
     State(commands::state::Args),
     Image(image::Args),
     Template(template::Args),
+    Serve(serve::Args),
     Grant(commands::lease::grant::Args),
     Revoke(commands::lease::revoke::Args),
     Lease(commands::lease::Args),
@@ -109,6 +110,7 @@ const GROUPS: [(&str, &[&str]); 7] = [
             "setup",
             "image",
             "template",
+            "serve",
             "probe",
             "bench",
             "completions",
@@ -226,6 +228,7 @@ impl Command {
             Command::Doctor(args) => commands::doctor::run(args),
             Command::Setup(args) => commands::setup::run(args),
             Command::Image(_) | Command::Template(_) => commands::image::run(),
+            Command::Serve(_) => commands::serve::run(),
             Command::Probe(_) | Command::Bench(_) => commands::lab::run(),
             Command::Completions(args) => commands::completions::run(args),
             Command::Man(args) => commands::man::run(args),

@@ -16,6 +16,7 @@ mod commands;
 mod completion;
 mod confirm;
 mod docker_flags;
+mod exec_status;
 mod hidden_files;
 mod kept_state;
 mod key_agents;

@@ -166,8 +166,70 @@ pub(crate) fn age(text: &str) -> Result<Duration, InvalidValue> {
     limit.0.ok_or_else(invalid)
 }
 
+/// A time that may be shorter than a second: `90s`, `1.5s`, `250ms` or `10m`.
+pub(crate) fn span(text: &str) -> Result<Duration, InvalidValue> {
+    let expected = "a time such as 90s, 1.5s, 250ms or 10m";
+    let invalid = || InvalidValue::new("time", text, expected);
+    let trimmed = text.trim();
+    let end = trimmed
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(trimmed.len());
+    let (number, unit) = trimmed.split_at(end);
+    let number: f64 = number.parse().map_err(|_| invalid())?;
+    let factor = match unit.trim_start() {
+        "ms" => 0.001,
+        // A bare number is seconds, as with timeout(1).
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        "d" => 86_400.0,
+        _ => return Err(invalid()),
+    };
+    let time = Duration::try_from_secs_f64(number * factor).map_err(|_| invalid())?;
+    match time.is_zero() {
+        true => Err(invalid()),
+        false => Ok(time),
+    }
+}
+
 pub(crate) fn count<T: FromStr>(text: &str) -> Result<T, InvalidValue> {
     let expected = "a whole number, for example 100";
     text.parse()
         .map_err(|_| InvalidValue::new("number", text, expected))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_may_be_shorter_than_a_second_and_never_zero() {
+        for (text, milliseconds) in [
+            ("250ms", 250),
+            ("1.5s", 1500),
+            ("2", 2000),
+            ("10m", 600_000),
+            ("1h", 3_600_000),
+        ] {
+            assert_eq!(
+                span(text),
+                Ok(Duration::from_millis(milliseconds)),
+                "{text}"
+            );
+        }
+        for text in [
+            "",
+            "0",
+            "0ms",
+            "-1s",
+            "s",
+            "1x",
+            "1.2.3s",
+            "1e9d",
+            "none",
+            "99999999999999999999d",
+        ] {
+            assert!(span(text).is_err(), "{text}");
+        }
+    }
 }

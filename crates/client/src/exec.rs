@@ -16,8 +16,9 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+const SIGKILL: i32 = ironcage_sys::rustix::process::Signal::KILL.as_raw();
 const SIGWINCH: i32 = ironcage_sys::rustix::process::Signal::WINCH.as_raw();
 /// Hang-up, interrupt, quit, the two for users, termination.
 const FORWARDED: [i32; 6] = [1, 2, 3, 10, 12, 15];
@@ -41,6 +42,16 @@ pub struct ExecOptions {
     pub raw_terminal: bool,
     /// Where it runs beside the cage: with what.
     pub scope: Option<ScopeOptions>,
+    /// After how long it is killed, with its process group.
+    pub time: Option<Duration>,
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub struct ExecEnd {
+    pub ending: Ending,
+    /// Whether it was killed because its time was up.
+    pub timed_out: bool,
 }
 
 /// What a command has that runs in a scope of its own.
@@ -78,8 +89,28 @@ fn scope_request(options: ScopeOptions) -> Result<(ScopeRequest, Vec<OwnedFd>), 
     Ok((request, handles))
 }
 
+impl Connection {
+    /// Starts a command in the cage and returns the outer ends of its streams: input if there is
+    /// one, output, errors. The command ends with this connection.
+    pub fn start_exec(
+        &self,
+        request: ExecRequest,
+        patience: Duration,
+    ) -> Result<Vec<OwnedFd>, ClientError> {
+        self.send(&Request::Exec(request))?;
+        match self.receive(Some(Instant::now() + patience))? {
+            (Reply::Started { .. }, descriptors) => Ok(descriptors),
+            (other, _) => Err(ClientError::Answer(format!("{other:?}"))),
+        }
+    }
+}
+
 /// Runs a command in a cage to its end. `None` when it was detached and runs.
-pub fn exec(connection: &Connection, options: ExecOptions) -> Result<Option<Ending>, ClientError> {
+pub fn exec(connection: &Connection, options: ExecOptions) -> Result<Option<ExecEnd>, ClientError> {
+    let not_run = |ending| ExecEnd {
+        ending,
+        timed_out: false,
+    };
     let bytes = |text: OsString| Bytes(text.into_vec());
     let size = terminal::size();
     let streams = match (options.detached, options.terminal) {
@@ -121,13 +152,13 @@ pub fn exec(connection: &Connection, options: ExecOptions) -> Result<Option<Endi
     drop(handles);
     let descriptors = match connection.receive(None)? {
         (Reply::Started { .. }, descriptors) => descriptors,
-        (Reply::ExecEnded(ending), _) => return Ok(Some(ending)),
+        (Reply::ExecEnded(ending), _) => return Ok(Some(not_run(ending))),
         (other, _) => return Err(ClientError::Answer(format!("{other:?}"))),
     };
     if options.detached {
         return match connection.receive(None)? {
             (Reply::Executed, _) => Ok(None),
-            (Reply::ExecEnded(ending), _) => Ok(Some(ending)),
+            (Reply::ExecEnded(ending), _) => Ok(Some(not_run(ending))),
             (other, _) => Err(ClientError::Answer(format!("{other:?}"))),
         };
     }
@@ -139,6 +170,10 @@ pub fn exec(connection: &Connection, options: ExecOptions) -> Result<Option<Endi
         connection,
         signals,
         streams,
+        deadline: options
+            .time
+            .and_then(|time| Instant::now().checked_add(time)),
+        timed_out: false,
     }
     .run()
     .map(Some)
@@ -222,10 +257,13 @@ struct Relaying<'a> {
     connection: &'a Connection,
     signals: OwnedFd,
     streams: Streams,
+    /// When the command is killed; `None` once it was.
+    deadline: Option<Instant>,
+    timed_out: bool,
 }
 
 impl Relaying<'_> {
-    fn run(mut self) -> Result<Ending, ClientError> {
+    fn run(mut self) -> Result<ExecEnd, ClientError> {
         let mut ending = None;
         loop {
             let now = Instant::now();
@@ -237,9 +275,17 @@ impl Relaying<'_> {
                     .all(|output| output.is_done() || output.has_run_dry(now))
             {
                 let ending: &Ending = ending;
-                let ending = ending.clone();
+                let end = ExecEnd {
+                    ending: ending.clone(),
+                    timed_out: self.timed_out,
+                };
                 self.leave();
-                return Ok(ending);
+                return Ok(end);
+            }
+            if ending.is_none() && self.deadline.is_some_and(|deadline| now >= deadline) {
+                self.deadline = None;
+                self.timed_out = true;
+                self.connection.send(&Request::Signal { signal: SIGKILL })?;
             }
             for source in self.wait(ending.is_some())? {
                 match source {
@@ -298,7 +344,11 @@ impl Relaying<'_> {
             .iter()
             .filter_map(Relay::runs_dry)
             .min();
-        let timeout = dry
+        let deadline = self.deadline.filter(|_| !ended);
+        let timeout = [dry, deadline]
+            .into_iter()
+            .flatten()
+            .min()
             .map(|at| Timespec::try_from(at.saturating_duration_since(Instant::now())))
             .transpose()
             .map_err(|error| system("wait")(std::io::Error::other(error)))?;

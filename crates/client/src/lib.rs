@@ -14,7 +14,7 @@ mod network;
 
 pub use attach::{Attachment, attach};
 pub use call::{Called, MOST_OUTPUT, call};
-pub use exec::{ExecOptions, ScopeOptions, exec};
+pub use exec::{ExecEnd, ExecOptions, ScopeOptions, exec};
 pub use hold::FrozenCage;
 pub use leases::{Ended, approve, deny, grant, grant_path, grant_port, leases, questions, revoke};
 pub use logs::{LogOptions, logs};

@@ -1,5 +1,6 @@
 //! Errors for the user: what failed, why, and what to do.
 
+use crate::json;
 use ironcage_model::{Printable, Reason, StartCode};
 use std::fmt;
 
@@ -7,7 +8,7 @@ use std::fmt;
 pub const EXIT_OURS: u8 = 125;
 
 /// With this variable set, errors have their code in brackets behind the message: for scripts, and
-/// for the tests.
+/// for the tests. With the value `json`, an error is one JSON object on a line: for the SDKs.
 const WITH_CODES: &str = "IRONCAGE_ERROR_CODES";
 
 /// An error for the terminal.
@@ -18,6 +19,8 @@ pub struct CliError {
     code: Option<StartCode>,
     /// The code of a denial.
     denial: Option<String>,
+    /// The code of another failure that programs tell apart.
+    kind: Option<&'static str>,
 }
 
 /// An exit status, or an error to print.
@@ -60,6 +63,7 @@ impl CliError {
             hints: Vec::new(),
             code: None,
             denial: None,
+            kind: None,
         }
     }
 
@@ -86,6 +90,23 @@ impl CliError {
         self
     }
 
+    /// Gives a failure that is neither a denial nor a failed start a code, for programs.
+    pub fn with_kind(mut self, kind: &'static str) -> Self {
+        self.kind = Some(kind);
+        self
+    }
+
+    /// As programs read it: `message`, `code` if it has one, whether it is a denial, and `hints`.
+    pub fn document(&self) -> serde_json::Value {
+        let code = self.code.map(StartCode::code);
+        serde_json::json!({
+            "message": self.message,
+            "code": code.or(self.denial.as_deref()).or(self.kind),
+            "denied": self.denial.is_some(),
+            "hints": self.hints,
+        })
+    }
+
     /// The code, where a cage did not start.
     pub fn code(&self) -> Option<StartCode> {
         self.code
@@ -98,7 +119,14 @@ impl CliError {
 
     /// Prints the error on standard error.
     pub fn print(&self) {
+        let document = || json::line(&serde_json::json!({ "error": self.document() })).ok();
         match std::env::var_os(WITH_CODES) {
+            Some(form)
+                if form == "json"
+                    && let Some(line) = document() =>
+            {
+                anstream::eprintln!("{line}");
+            }
             Some(_) => anstream::eprintln!("{}", self.text(true)),
             None => anstream::eprintln!("{self}"),
         }
@@ -152,6 +180,23 @@ mod tests {
         let denied = CliError::new("no").with_denial(&LeaseReason::NoCeiling.into());
         assert_eq!(denied.text(true), "ironcage: no [lease-no-ceiling]");
         assert_eq!(CliError::new("no").text(true), "ironcage: no");
+    }
+
+    #[test]
+    fn programs_read_the_code_and_the_hints() {
+        let denied = CliError::new("no")
+            .with_denial(&LeaseReason::NoCeiling.into())
+            .hint("try");
+        assert_eq!(
+            denied.document(),
+            serde_json::json!({ "message": "no", "code": "lease-no-ceiling", "denied": true, "hints": ["try"] })
+        );
+        let other = CliError::new("gone").with_kind("no-such-cage");
+        assert_eq!(
+            other.document(),
+            serde_json::json!({ "message": "gone", "code": "no-such-cage", "denied": false, "hints": [] })
+        );
+        assert_eq!(other.text(true), "ironcage: gone");
     }
 
     #[test]

@@ -8,4 +8,5 @@ pub mod image;
 pub mod inside;
 pub mod json;
 pub mod lab;
+pub mod serve;
 pub mod template;

@@ -75,8 +75,13 @@ pub enum Request {
     /// Refreshes the cage's copy-on-write views of the real files, and resumes what this connection
     /// holds. Answered by [`Reply::Released`].
     Release,
-    /// Resumes a cage that drift has frozen. Answered by [`Reply::Resumed`].
+    /// Resumes a cage that drift has frozen, or that is paused. Answered by [`Reply::Resumed`].
     Resume,
+    /// Stops every process of the cage until [`Request::Unpause`], also when this connection ends.
+    /// Answered by [`Reply::Paused`].
+    Pause,
+    /// Resumes a cage that is paused, and no other. Answered by [`Reply::Resumed`].
+    Unpause,
 }
 
 /// A lease that is asked for.
@@ -359,6 +364,8 @@ pub enum Reply {
     Held,
     /// The cage goes on.
     Resumed,
+    /// The cage's processes were told to stop, and stay stopped.
+    Paused,
     /// They go on.
     Released {
         /// Why the views could not be renewed, if they could not.
@@ -473,6 +480,8 @@ pub enum State {
     Waiting,
     /// It was asked to end.
     Stopping,
+    /// Its processes are stopped until somebody resumes it.
+    Paused,
 }
 
 impl fmt::Display for State {
@@ -481,6 +490,7 @@ impl fmt::Display for State {
             State::Running => "running",
             State::Waiting => "waiting",
             State::Stopping => "stopping",
+            State::Paused => "paused",
         })
     }
 }

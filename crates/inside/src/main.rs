@@ -5,6 +5,7 @@
 //! and above all no supervisor.
 #![forbid(unsafe_code)]
 
+mod cage_daemon;
 mod container_init;
 mod shim;
 mod tool;
@@ -31,6 +32,8 @@ enum Command {
     Agent(inside::Command),
     #[command(name = "__tool", hide = true)]
     Tool(tool::Args),
+    #[command(name = "__daemon", hide = true)]
+    Daemon(cage_daemon::Args),
     #[command(name = "__container-init", hide = true)]
     ContainerInit,
 }
@@ -40,6 +43,7 @@ impl Command {
         match self {
             Command::Agent(command) => command.run(),
             Command::Tool(args) => tool::run(args),
+            Command::Daemon(args) => cage_daemon::run(&args),
             Command::ContainerInit => container_init::run(),
         }
     }

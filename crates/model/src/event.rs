@@ -489,6 +489,10 @@ pub enum EventKind {
     },
     /// A cage that was stopped for drift goes on.
     Resumed,
+    /// A client stopped every process of the cage.
+    Paused,
+    /// A cage that was paused goes on.
+    Unpaused,
     /// Somebody was not told of a question who should have been.
     QuestionUntold {
         /// The question's number.

@@ -14,7 +14,7 @@ The code is in the field `code`, beside the text in `reason`:
 - in the answers of the ask socket and of `ironcage ask --json`;
 - in the body of an HTTP error that comes from the egress proxy and not from the server;
 - in the output of commands with `--json`;
-- in brackets behind the message of an error, where the environment variable `IRONCAGE_ERROR_CODES` is set;
+- in brackets behind the message of an error, where the environment variable `IRONCAGE_ERROR_CODES` is set; with the value `json`, the error is one JSON object on a line;
 - in the [audit log](audit-log.md). Where the reason has values of its own, the object `data` holds them. Logs of older versions have no codes.
 
 `ironcage why --code CODE` prints one entry of this page.

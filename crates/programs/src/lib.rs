@@ -27,6 +27,8 @@ pub enum Program {
     Registry,
     /// Runs WebAssembly commands, inside a cage.
     Wasm,
+    /// Cages by HTTP.
+    Serve,
 }
 
 /// The directory below `libexec`.
@@ -43,6 +45,7 @@ impl Program {
             Program::Lab => "ironcage-lab",
             Program::Registry => "ironcage-registry",
             Program::Wasm => "ironcage-wasm",
+            Program::Serve => "ironcage-serve",
         }
     }
 

@@ -2,7 +2,9 @@
 
 use crate::completion::running_cages;
 use crate::error::{CliError, CommandResult};
+use crate::exec_status::StatusFile;
 use crate::running_change::RunningChange;
+use crate::values::span;
 use crate::{cages, paths};
 use ironcage_client::{Connection, ExecOptions, ScopeOptions, exec};
 use ironcage_control::{GrantRequest, LeaseTarget};
@@ -13,6 +15,10 @@ use ironcage_workspace::{ApplyOptions, Change, Selection, Store, take_owners_rig
 use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Exit status of a command whose time was up, as timeout(1) has it.
+const EXIT_TIME_UP: u8 = 124;
 
 /// Run another command in a running cage
 ///
@@ -25,8 +31,9 @@ use std::path::{Path, PathBuf};
 /// neither sees the other's processes. Only the scope holds the leases of --lease, and everything
 /// in the scope ends with the command.
 ///
-/// Exit status: that of the command; 125 for Ironcage's own errors, 126 if the command cannot be
-/// executed, 127 if it is not found, 128 plus the signal number if a signal killed it.
+/// Exit status: that of the command; 124 if --time ended it, 125 for Ironcage's own errors, 126 if
+/// the command cannot be executed, 127 if it is not found, 128 plus the signal number if a signal
+/// killed it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Forward standard input
@@ -75,6 +82,13 @@ pub(crate) struct Args {
         conflicts_with_all = ["command", "interactive", "tty", "no_tty", "detach", "env", "cwd", "raw_terminal", "scope", "lease", "reason", "commit_on_success"]
     )]
     intent: Option<PathBuf>,
+    /// Kill the command and its process group after this time, for example 30s or 500ms
+    #[arg(long, value_name = "TIME", value_parser = span, conflicts_with_all = ["detach", "intent"])]
+    time: Option<Duration>,
+    /// Write how the command ended, or why it did not start, to FILE as JSON; /dev/fd/N is a
+    /// descriptor that you pass
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath, conflicts_with_all = ["detach", "intent"])]
+    status_file: Option<PathBuf>,
     /// Seconds to wait for approval of what the tool call needs
     #[arg(long, value_name = "SECONDS", default_value_t = 0, requires = "intent")]
     wait: u64,
@@ -109,6 +123,8 @@ impl Args {
             reason: String::new(),
             commit_on_success: false,
             intent: None,
+            time: None,
+            status_file: None,
             wait: 0,
             id: id.to_owned(),
             command: command.to_vec(),
@@ -120,6 +136,15 @@ pub(crate) fn run(args: Args) -> CommandResult {
     if let Some(path) = &args.intent {
         return super::tool_call::run(&args.id, path, args.wait);
     }
+    let mut status = StatusFile::open(args.status_file.as_deref())?;
+    let done = execute(args, &mut status);
+    if let Err(error) = &done {
+        status.failed(error)?;
+    }
+    done
+}
+
+fn execute(args: Args, status: &mut StatusFile) -> CommandResult {
     let command = match args.command.is_empty() {
         true => vec![super::shell::users_shell()],
         false => args.command,
@@ -148,7 +173,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
         false => None,
     };
     let connection = cages::connect(&args.id)?;
-    let ending = exec(
+    let end = exec(
         &connection,
         ExecOptions {
             argv: command,
@@ -160,13 +185,26 @@ pub(crate) fn run(args: Args) -> CommandResult {
             detached: args.detach,
             raw_terminal: args.raw_terminal,
             scope,
+            time: args.time,
         },
     )
     .map_err(cages::client_error)?;
-    let Some(ending) = ending else {
+    let Some(end) = end else {
         return Ok(0);
     };
-    if let Ending::NotExecuted { errno } = &ending {
+    let ending = &end.ending;
+    let exit_code = match end.timed_out {
+        true => EXIT_TIME_UP,
+        false => ending.exit_code(),
+    };
+    if end.timed_out && !status.is_wanted() {
+        anstream::eprintln!(
+            "ironcage: killed {}: the time of --time is up",
+            Printable::new(&program)
+        );
+    }
+    status.ended(&end, exit_code)?;
+    if let Ending::NotExecuted { errno } = ending {
         let reason = std::io::Error::from_raw_os_error(*errno);
         anstream::eprintln!(
             "ironcage: cannot execute {} in the cage: {reason}",
@@ -174,8 +212,8 @@ pub(crate) fn run(args: Args) -> CommandResult {
         );
     }
     match committed {
-        Some(committed) if ending.exit_code() == 0 => committed.apply(),
-        _ => Ok(ending.exit_code()),
+        Some(committed) if exit_code == 0 => committed.apply(),
+        _ => Ok(exit_code),
     }
 }
 

@@ -27,6 +27,7 @@ pub(crate) mod request;
 pub(crate) mod resume;
 pub(crate) mod rm;
 pub(crate) mod run;
+pub(crate) mod serve;
 pub(crate) mod setup;
 pub(crate) mod shell;
 pub(crate) mod state;

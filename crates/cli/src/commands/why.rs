@@ -167,6 +167,8 @@ impl CageDenials {
             | EventKind::IntentRuin { .. }
             | EventKind::Drift { .. }
             | EventKind::Resumed
+            | EventKind::Paused
+            | EventKind::Unpaused
             | EventKind::PeerRefused { .. }
             | EventKind::LeftOut { .. }
             | EventKind::ChildOpened { .. }

@@ -133,7 +133,9 @@ pub(crate) fn print_record(out: &mut dyn Write, record: &LogEntry) -> io::Result
         | EventKind::IntentUnread { .. }
         | EventKind::IntentRuin { .. }
         | EventKind::Drift { .. }
-        | EventKind::Resumed => lease::event_line(out, &event.kind),
+        | EventKind::Resumed
+        | EventKind::Paused
+        | EventKind::Unpaused => lease::event_line(out, &event.kind),
         EventKind::ChildOpened { .. }
         | EventKind::ChildEnded { .. }
         | EventKind::ChildRefused { .. }

@@ -150,6 +150,8 @@ pub(crate) fn event_line(out: &mut dyn Write, kind: &EventKind) -> io::Result<()
             trust.name()
         ),
         EventKind::Resumed => writeln!(out, "resumed by the operator"),
+        EventKind::Paused => writeln!(out, "paused"),
+        EventKind::Unpaused => writeln!(out, "resumed after a pause"),
         _ => Ok(()),
     }
 }

@@ -29,6 +29,11 @@ reasons! {
         "cage-frozen"
         "the cage is frozen because it diverged from what its model announced; review `ironcage lease list -f`, then `ironcage resume` or `ironcage stop`"
         => "Review it, then `ironcage resume` or `ironcage stop`.";
+    /// The cage is paused.
+    Paused
+        "cage-paused"
+        "the cage is paused; `ironcage resume` resumes it"
+        => "`ironcage resume` it, or wait until it is resumed.";
     /// The cage is not frozen.
     NotFrozen
         "cage-not-frozen"

@@ -17,8 +17,16 @@ const MAX_WAITING: usize = 64;
 pub(super) struct Hold {
     /// A client; nobody where it is stopped for the user to look at.
     holder: Option<u64>,
+    /// Whether a client paused it, until one resumes it.
+    paused: bool,
     /// Commands to start in it then, with who wants them.
     waiting: Vec<(u64, ExecRequest)>,
+}
+
+impl Hold {
+    pub(super) fn is_pause(&self) -> bool {
+        self.paused
+    }
 }
 
 impl Supervision<'_> {
@@ -50,14 +58,91 @@ impl Supervision<'_> {
         if held {
             self.control.hold = Some(Hold {
                 holder: None,
+                paused: false,
                 waiting: Vec::new(),
             });
         }
         held
     }
 
+    fn is_paused(&self) -> bool {
+        self.control.hold.as_ref().is_some_and(Hold::is_pause)
+    }
+
+    /// Why nothing can be started in a cage that is stopped.
+    fn stopped_reason(&self) -> SupervisorReason {
+        match self.is_paused() {
+            true => SupervisorReason::Paused,
+            false => SupervisorReason::Frozen,
+        }
+    }
+
+    /// Stops every process of the cage until a client resumes it. One that is stopped for its user
+    /// to look at stays so: resuming it after a pause would pass over the user.
+    pub(super) fn pause(&mut self, key: u64) -> Result<(), RunError> {
+        if self.is_paused() {
+            self.control.reply(key, &Reply::Paused, &[]);
+            return Ok(());
+        }
+        let against = if self.is_frozen() {
+            Some(SupervisorReason::Frozen)
+        } else if self.control.hold.is_some() {
+            Some(SupervisorReason::ChangeInProgress)
+        } else if self.control.stopping.is_some() {
+            Some(SupervisorReason::Stopping)
+        } else {
+            None
+        };
+        let done = match against {
+            Some(reason) => Err(reason),
+            None => self
+                .cage
+                .hold()
+                .map_err(|error| SupervisorReason::Unresponsive {
+                    error: error.to_string(),
+                }),
+        };
+        if let Err(reason) = done {
+            self.control.refuse(key, reason);
+            return Ok(());
+        }
+        self.control.hold = Some(Hold {
+            holder: None,
+            paused: true,
+            waiting: Vec::new(),
+        });
+        self.audit.write(EventKind::Paused)?;
+        self.control.reply(key, &Reply::Paused, &[]);
+        Ok(())
+    }
+
+    /// A cage that was paused goes on.
+    pub(super) fn unpause(&mut self, key: u64) -> Result<(), RunError> {
+        if self.control.hold.take_if(|hold| hold.paused).is_none() {
+            let reason = match self.is_frozen() {
+                true => SupervisorReason::Frozen,
+                false => SupervisorReason::NotFrozen,
+            };
+            self.control.refuse(key, reason);
+            return Ok(());
+        }
+        self.audit.write(EventKind::Unpaused)?;
+        match self.cage.release() {
+            Ok(()) => self.control.reply(key, &Reply::Resumed, &[]),
+            Err(error) => {
+                let error = error.to_string();
+                self.control
+                    .refuse(key, SupervisorReason::Unresponsive { error });
+            }
+        }
+        Ok(())
+    }
+
     /// The user has looked at a cage that was stopped: it goes on.
     pub(super) fn thaw(&mut self, key: u64) -> Result<(), RunError> {
+        if self.is_paused() {
+            return self.unpause(key);
+        }
         let frozen = |hold: &mut Hold| hold.holder.is_none();
         if self.control.hold.take_if(frozen).is_none() {
             self.control.refuse(key, SupervisorReason::NotFrozen);
@@ -79,7 +164,7 @@ impl Supervision<'_> {
 
     pub(super) fn hold(&mut self, key: u64) {
         let against = if self.is_frozen() {
-            Some(SupervisorReason::Frozen)
+            Some(self.stopped_reason())
         } else if self.control.hold.is_some() {
             Some(SupervisorReason::ChangeInProgress)
         } else if self.control.stopping.is_some() {
@@ -108,6 +193,7 @@ impl Supervision<'_> {
         }
         self.control.hold = Some(Hold {
             holder: Some(key),
+            paused: false,
             waiting: Vec::new(),
         });
         match self.cage.proc().try_clone_to_owned() {
@@ -123,7 +209,8 @@ impl Supervision<'_> {
     /// Puts a command off that cannot be started while the cage is held.
     pub(super) fn put_off(&mut self, key: u64, request: ExecRequest) -> Option<ExecRequest> {
         if self.is_frozen() {
-            self.control.refuse(key, SupervisorReason::Frozen);
+            let reason = self.stopped_reason();
+            self.control.refuse(key, reason);
             return None;
         }
         match &mut self.control.hold {

@@ -249,6 +249,7 @@ impl Control {
             channels,
             state: match (self.stopping, command_over) {
                 (Some(_), _) => State::Stopping,
+                (None, _) if self.hold.as_ref().is_some_and(Hold::is_pause) => State::Paused,
                 (None, true) => State::Waiting,
                 (None, false) => State::Running,
             },

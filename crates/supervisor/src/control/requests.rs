@@ -143,6 +143,8 @@ impl Supervision<'_> {
             Request::Hold => self.hold(key),
             Request::Release => self.release(key, now)?,
             Request::Resume => self.thaw(key)?,
+            Request::Pause => self.pause(key)?,
+            Request::Unpause => self.unpause(key)?,
         }
         Ok(())
     }

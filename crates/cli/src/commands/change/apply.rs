@@ -1,13 +1,16 @@
 //! `ironcage change apply`, or `ironcage apply`.
 
+use super::diff::text;
 use crate::error::{CliError, CommandResult};
+use crate::json;
 use crate::pending_change::{ChangeArgs, PendingChange, change_error};
 use crate::running_change::RunningChange;
 use ironcage_catalog::Class;
 use ironcage_workspace::{
-    Applied, ApplyOptions, Change, Difference, Entry, OnConflict, Reading, Roots, Selection,
-    Status, differences, unified,
+    Applied, ApplyOptions, Change, Difference, Entry, OnConflict, Reading, ReportedPath, Roots,
+    Selection, Status, differences, unified,
 };
+use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::path::PathBuf;
@@ -41,6 +44,9 @@ pub(crate) struct Args {
     /// git directories stay pending
     #[arg(long, conflicts_with_all = ["interactive", "theirs", "ours"])]
     follow: bool,
+    /// Print JSON
+    #[arg(long, conflicts_with_all = ["interactive", "follow"])]
+    json: bool,
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
@@ -92,6 +98,10 @@ pub(crate) fn run(args: Args) -> CommandResult {
         Some(live) => live.apply(&selection, &options)?.applied,
     };
     match &cage {
+        _ if args.json => {
+            let document = in_json(&change, &applied);
+            anstream::println!("{}", json::line(&document).map_err(CliError::new)?);
+        }
         None => report(&change, &applied),
         Some(cage) => {
             anstream::println!("{applied}");
@@ -131,6 +141,23 @@ fn follow(live: Option<RunningChange<'_>>, selection: &Selection) -> CommandResu
         None => anstream::println!("the cage has ended, and its change is applied in full"),
     }
     Ok(0)
+}
+
+fn in_json(change: &Change, applied: &Applied) -> serde_json::Value {
+    let reported = |list: &mut dyn Iterator<Item = &ReportedPath>| -> Vec<_> {
+        list.map(|one| json!({ "path": text(&one.path), "why": one.why }))
+            .collect()
+    };
+    let conflicts: Vec<_> = applied.conflicts.iter().map(|path| text(path)).collect();
+    json!({
+        "id": change.id(),
+        "applied": applied.done,
+        "withheld": reported(&mut applied.held.iter()),
+        "flagged": reported(&mut applied.flagged.iter()),
+        "conflicts": conflicts,
+        "finished": applied.finished,
+        "summary": applied.to_string(),
+    })
 }
 
 fn report(change: &Change, applied: &Applied) {

@@ -208,7 +208,7 @@ fn in_json(
 }
 
 /// A path as JSON text, escaped where it is not UTF-8.
-fn text(path: &std::path::Path) -> String {
+pub(super) fn text(path: &std::path::Path) -> String {
     match path.to_str() {
         Some(text) => text.to_owned(),
         None => Printable::new(path).to_string(),

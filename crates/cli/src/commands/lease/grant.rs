@@ -3,12 +3,13 @@
 use crate::cages;
 use crate::completion::running_cages;
 use crate::error::{CliError, CommandResult};
+use crate::json;
 use crate::render::lease::lease_text;
 use crate::values::count;
 use ironcage_client::{ClientError, Connection, grant, grant_path, grant_port};
 use ironcage_control::{GrantRequest, LeaseTarget};
 use ironcage_model::{
-    GrantedLease, HostRule, HttpRule, LeaseOutcome, LimitKind, Printable, Publish, Reason,
+    GrantedLease, HostRule, HttpRule, Lease, LeaseOutcome, LimitKind, Printable, Publish, Reason,
     RequestOutcome, Resource, Right, Term,
 };
 use ironcage_policy::{Amount, Cpus, TimeLimit, allowed, requests};
@@ -71,6 +72,9 @@ pub(crate) struct Args {
     /// Reason, for the audit log
     #[arg(long, value_name = "TEXT", default_value = "")]
     reason: String,
+    /// Print the open leases as JSON; what needs no lease is not listed
+    #[arg(long)]
+    json: bool,
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
@@ -80,6 +84,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     };
     let others = others(&args)?;
     let connection = cages::connect(&args.id)?;
+    let mut granted_leases = GrantReport::new(args.json);
     let request = |wanted| GrantRequest {
         wanted,
         term,
@@ -90,13 +95,56 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let writes = args.write.iter().map(|path| (path, Right::Write));
     for (path, right) in reads.chain(writes) {
         let granted = grant_path(&connection, path, request(LeaseTarget::Path { right }));
-        report(granted, Printable::new(path))?;
+        granted_leases.take(granted, Printable::new(path))?;
     }
     for resource in others {
         let shown = resource.to_string();
-        report(grant_one(&connection, resource, request), shown)?;
+        granted_leases.take(grant_one(&connection, resource, request), shown)?;
     }
-    Ok(0)
+    granted_leases.finish()
+}
+
+/// Reports granted leases: a line for each as it comes, or JSON at the end.
+pub(in crate::commands) struct GrantReport(Option<Vec<Lease>>);
+
+impl GrantReport {
+    pub(in crate::commands) fn new(json: bool) -> GrantReport {
+        GrantReport(json.then(Vec::new))
+    }
+
+    /// After an error, JSON has the leases that were opened before it.
+    pub(in crate::commands) fn take(
+        &mut self,
+        granted: Result<RequestOutcome, ClientError>,
+        what: impl std::fmt::Display,
+    ) -> Result<(), CliError> {
+        let done = match (&mut self.0, granted) {
+            (Some(open), Ok(LeaseOutcome::Granted(granted))) => {
+                if let GrantedLease::Open(lease) = granted {
+                    open.push(lease);
+                }
+                Ok(())
+            }
+            (Some(_), Ok(LeaseOutcome::InBase { .. })) => Ok(()),
+            (_, granted) => report(granted, what),
+        };
+        if done.is_err() {
+            self.print()?;
+        }
+        done
+    }
+
+    pub(in crate::commands) fn finish(self) -> CommandResult {
+        self.print()?;
+        Ok(0)
+    }
+
+    fn print(&self) -> Result<(), CliError> {
+        if let Some(open) = &self.0 {
+            anstream::println!("{}", json::line(open).map_err(CliError::new)?);
+        }
+        Ok(())
+    }
 }
 
 fn grant_one(
@@ -181,7 +229,7 @@ pub(in crate::commands) fn pids(pids: u32) -> Resource {
     }
 }
 
-pub(in crate::commands) fn report(
+fn report(
     granted: Result<RequestOutcome, ClientError>,
     what: impl std::fmt::Display,
 ) -> Result<(), CliError> {

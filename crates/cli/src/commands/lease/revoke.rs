@@ -2,10 +2,12 @@
 
 use crate::cages;
 use crate::completion::running_cages;
-use crate::error::CommandResult;
+use crate::error::{CliError, CommandResult};
+use crate::json;
 use crate::render::lease::holder_lines;
 use crate::values::count;
 use ironcage_client::revoke;
+use serde_json::json;
 
 /// Revoke leases of a running cage
 ///
@@ -23,16 +25,31 @@ pub(crate) struct Args {
     /// Revoke every lease of the cage
     #[arg(long)]
     all: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
     let connection = cages::connect(&args.id)?;
+    let mut list = Vec::new();
     revoke(&connection, args.lease, |ended| {
+        if args.json {
+            list.push(json!({
+                "number": ended.number,
+                "end": ended.end.name(),
+                "holders": ended.holders,
+            }));
+            return;
+        }
         anstream::println!("lease {}: {}", ended.number, ended.end.name());
         for line in holder_lines(&ended.holders) {
             anstream::println!("  {line}");
         }
     })
     .map_err(cages::client_error)?;
+    if args.json {
+        anstream::println!("{}", json::line(&list).map_err(CliError::new)?);
+    }
     Ok(0)
 }

@@ -1,7 +1,7 @@
 //! `ironcage request approve`, or `ironcage approve`.
 
 use crate::approved_rule::{self, ApprovedRule};
-use crate::commands::lease::grant::report;
+use crate::commands::lease::grant::GrantReport;
 use crate::completion::pending_requests;
 use crate::error::{CliError, CommandResult};
 use crate::pending_request;
@@ -31,6 +31,9 @@ pub(crate) struct Args {
     /// Also add it to your own policy, so that no cage needs to ask for it again
     #[arg(long, conflicts_with = "once")]
     always: bool,
+    /// Print the open leases as JSON
+    #[arg(long, conflicts_with = "always")]
+    json: bool,
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
@@ -59,11 +62,15 @@ pub(crate) fn run(args: Args) -> CommandResult {
         uses: args.once.then_some(1),
     };
     let granted = approve(&found.connect()?, request);
+    let mut granted_leases = GrantReport::new(args.json);
     match (&question.resource, &granted) {
-        (key @ Resource::Key { .. }, Ok(LeaseOutcome::Granted(_))) => {
+        (key @ Resource::Key { .. }, Ok(LeaseOutcome::Granted(_))) if !args.json => {
             anstream::println!("approved for one use: {key}");
         }
-        _ => report(granted, &question.resource)?,
+        _ => granted_leases.take(granted, &question.resource)?,
+    }
+    if args.json {
+        return granted_leases.finish();
     }
     if !found.others.is_empty() {
         anstream::println!("{}", answered_together(&found));

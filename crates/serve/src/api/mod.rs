@@ -1,0 +1,227 @@
+//! The native API: routes below `/v1`, and their description.
+
+mod auth;
+mod cages;
+mod events;
+mod files;
+mod processes;
+pub(crate) mod types;
+
+pub(crate) use auth::Caller;
+pub(crate) use cages::{idempotency_key, metadata_filter};
+pub(crate) use files::{content_of, write_stream};
+pub(crate) use processes::environment;
+
+use crate::engine::Engine;
+use crate::error::{ApiError, Code, ErrorBody, ErrorDetail};
+use axum::Router;
+use axum::extract::FromRequest;
+use axum::extract::rejection::JsonRejection;
+use axum::http::StatusCode;
+use axum::routing::{get, post};
+use serde::de::DeserializeOwned;
+use std::sync::Arc;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa::{Modify, OpenApi};
+
+/// The description of the native API.
+#[derive(Debug, OpenApi)]
+#[openapi(
+    info(
+        title = "Ironcage service",
+        description = "Cages for AI agents by HTTP. Every error has the body `ErrorBody`, whose `code` programs branch on. Streams are server-sent events.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0")
+    ),
+    paths(
+        service_info,
+        cages::create_cage,
+        cages::list_cages,
+        cages::get_cage,
+        cages::update_cage,
+        cages::delete_cage,
+        cages::pause_cage,
+        cages::resume_cage,
+        processes::start_process,
+        processes::list_processes,
+        processes::get_process,
+        processes::process_output,
+        processes::write_stdin,
+        processes::send_signal,
+        processes::resize_pty,
+        processes::run_command,
+        files::list_files,
+        files::remove_file,
+        files::stat_file,
+        files::read_file,
+        files::write_file,
+        files::make_directory,
+        files::move_file,
+        files::watch_files,
+    ),
+    components(schemas(
+        ErrorBody,
+        ErrorDetail,
+        Code,
+        types::OutputEvent,
+        types::FileChange,
+    )),
+    modifiers(&Security),
+    security(("key" = []))
+)]
+pub(crate) struct Description;
+
+struct Security;
+
+impl Modify for Security {
+    fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
+        let components = openapi.components.get_or_insert_default();
+        let scheme = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
+        components.add_security_scheme("key", scheme);
+    }
+}
+
+/// The description as it is checked in.
+pub(crate) fn description() -> Result<String, serde_json::Error> {
+    let mut text = Description::openapi().to_pretty_json()?;
+    text.push('\n');
+    Ok(text)
+}
+
+pub(crate) type Shared = axum::extract::State<Arc<Engine>>;
+
+pub(crate) fn router() -> Router<Arc<Engine>> {
+    Router::new()
+        .route("/v1", get(service_info))
+        .route("/v1/openapi.json", get(openapi))
+        .route("/v1/cages", get(cages::list_cages).post(cages::create_cage))
+        .route(
+            "/v1/cages/{id}",
+            get(cages::get_cage)
+                .patch(cages::update_cage)
+                .delete(cages::delete_cage),
+        )
+        .route("/v1/cages/{id}/pause", post(cages::pause_cage))
+        .route("/v1/cages/{id}/resume", post(cages::resume_cage))
+        .route("/v1/cages/{id}/run", post(processes::run_command))
+        .route(
+            "/v1/cages/{id}/processes",
+            get(processes::list_processes).post(processes::start_process),
+        )
+        .route(
+            "/v1/cages/{id}/processes/{pid}",
+            get(processes::get_process),
+        )
+        .route(
+            "/v1/cages/{id}/processes/{pid}/output",
+            get(processes::process_output),
+        )
+        .route(
+            "/v1/cages/{id}/processes/{pid}/stdin",
+            post(processes::write_stdin),
+        )
+        .route(
+            "/v1/cages/{id}/processes/{pid}/signal",
+            post(processes::send_signal),
+        )
+        .route(
+            "/v1/cages/{id}/processes/{pid}/resize",
+            post(processes::resize_pty),
+        )
+        .route(
+            "/v1/cages/{id}/files",
+            get(files::list_files).delete(files::remove_file),
+        )
+        .route("/v1/cages/{id}/files/entry", get(files::stat_file))
+        .route(
+            "/v1/cages/{id}/files/content",
+            get(files::read_file).put(files::write_file),
+        )
+        .route(
+            "/v1/cages/{id}/files/directories",
+            post(files::make_directory),
+        )
+        .route("/v1/cages/{id}/files/move", post(files::move_file))
+        .route("/v1/cages/{id}/files/watch", get(files::watch_files))
+}
+
+/// What the service is
+#[utoipa::path(get, path = "/v1", tag = "service", responses((status = 200, body = types::ServiceInfo), (status = "default", body = ErrorBody)))]
+async fn service_info(
+    caller: Caller,
+    axum::extract::State(engine): Shared,
+) -> axum::Json<types::ServiceInfo> {
+    axum::Json(types::ServiceInfo {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        cages: engine
+            .list(&caller.key)
+            .iter()
+            .filter(|entry| entry.state() != types::CageState::Ended)
+            .count(),
+    })
+}
+
+async fn openapi() -> Result<([(axum::http::HeaderName, &'static str); 1], String), ApiError> {
+    let text = description().map_err(|error| ApiError::internal("describe the API", &error))?;
+    Ok((
+        [(axum::http::header::CONTENT_TYPE, "application/json")],
+        text,
+    ))
+}
+
+/// A body in JSON. What is wrong with it is said as every error of the API is.
+#[derive(Debug)]
+pub(crate) struct Json<T>(pub(crate) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: axum::extract::Request, state: &S) -> Result<Self, ApiError> {
+        match axum::Json::<T>::from_request(request, state).await {
+            Ok(axum::Json(value)) => Ok(Json(value)),
+            Err(rejection) => Err(body_error(&rejection)),
+        }
+    }
+}
+
+fn body_error(rejection: &JsonRejection) -> ApiError {
+    let code = match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => Code::TooLarge,
+        _ => Code::InvalidRequest,
+    };
+    ApiError::new(code, rejection.body_text())
+}
+
+/// Parameters of a query.
+#[derive(Debug)]
+pub(crate) struct Query<T>(pub(crate) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> axum::extract::FromRequestParts<S> for Query<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(
+        parts: &mut axum::http::request::Parts,
+        state: &S,
+    ) -> Result<Self, ApiError> {
+        let query = axum::extract::Query::<T>::from_request_parts(parts, state).await;
+        query
+            .map(|axum::extract::Query(value)| Query(value))
+            .map_err(|rejection| ApiError::invalid(rejection.body_text()))
+    }
+}
+
+/// Parts of a path.
+#[derive(Debug)]
+pub(crate) struct Path<T>(pub(crate) T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> axum::extract::FromRequestParts<S> for Path<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(
+        parts: &mut axum::http::request::Parts,
+        state: &S,
+    ) -> Result<Self, ApiError> {
+        let path = axum::extract::Path::<T>::from_request_parts(parts, state).await;
+        path.map(|axum::extract::Path(value)| Path(value))
+            .map_err(|rejection| ApiError::invalid(rejection.body_text()))
+    }
+}

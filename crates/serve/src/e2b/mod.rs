@@ -1,0 +1,177 @@
+//! E2B's API on the same port: its control plane, and its envd by the headers of a request.
+//!
+//! It maps onto the engine and the daemon in the cage, as the native API does.
+
+mod filesystem;
+mod process;
+mod rpc;
+mod sandboxes;
+mod transfer;
+
+use crate::engine::{Engine, Entry};
+use crate::error::{ApiError, Code};
+use crate::keys;
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, FromRequestParts, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use serde_json::json;
+use std::sync::Arc;
+
+pub(crate) use filesystem::Watchers;
+
+/// The version of envd that this is like.
+pub(crate) const ENVD: &str = "0.6.7";
+
+pub(crate) fn router() -> Router<Arc<Engine>> {
+    Router::new()
+        .merge(sandboxes::router())
+        .route("/health", get(health))
+        .route(
+            "/files",
+            get(transfer::download)
+                .post(transfer::upload)
+                .layer(DefaultBodyLimit::disable()),
+        )
+        .route("/process.Process/Start", post(process::start))
+        .route("/process.Process/Connect", post(process::connect))
+        .route("/process.Process/List", post(process::list))
+        .route("/process.Process/SendInput", post(process::send_input))
+        .route("/process.Process/SendSignal", post(process::send_signal))
+        .route("/process.Process/CloseStdin", post(process::close_stdin))
+        .route("/process.Process/Update", post(process::update))
+        .route("/process.Process/StreamInput", post(process::stream_input))
+        .route("/filesystem.Filesystem/Stat", post(filesystem::stat))
+        .route("/filesystem.Filesystem/MakeDir", post(filesystem::make_dir))
+        .route("/filesystem.Filesystem/Move", post(filesystem::rename))
+        .route("/filesystem.Filesystem/ListDir", post(filesystem::list_dir))
+        .route("/filesystem.Filesystem/Remove", post(filesystem::remove))
+        .route(
+            "/filesystem.Filesystem/CreateWatcher",
+            post(filesystem::create_watcher),
+        )
+        .route(
+            "/filesystem.Filesystem/GetWatcherEvents",
+            post(filesystem::watcher_events),
+        )
+        .route(
+            "/filesystem.Filesystem/RemoveWatcher",
+            post(filesystem::remove_watcher),
+        )
+        .route(
+            "/filesystem.Filesystem/WatchDir",
+            post(filesystem::watch_dir),
+        )
+}
+
+/// An error as E2B's control plane and the HTTP part of envd say it.
+#[derive(Debug)]
+pub(crate) struct E2bError(pub(crate) ApiError);
+
+impl From<ApiError> for E2bError {
+    fn from(error: ApiError) -> E2bError {
+        E2bError(error)
+    }
+}
+
+impl IntoResponse for E2bError {
+    fn into_response(self) -> Response {
+        let status = self.0.code.status();
+        let message = match self.0.hint {
+            Some(hint) => format!("{} ({hint})", self.0.message),
+            None => self.0.message,
+        };
+        let body = axum::Json(json!({ "code": status.as_u16(), "message": message }));
+        let mut response = (status, body).into_response();
+        if self.0.code == Code::LimitReached {
+            let seconds = header::HeaderValue::from_static("1");
+            response.headers_mut().insert(header::RETRY_AFTER, seconds);
+        }
+        response
+    }
+}
+
+/// A sandbox that is gone, as E2B's proxy says it.
+fn gone(id: &str) -> Response {
+    let id: String = id
+        .chars()
+        .filter(char::is_ascii_alphanumeric)
+        .take(64)
+        .collect();
+    let body = json!({ "sandboxId": id, "message": format!("The sandbox {id} was not found"), "code": 502 });
+    (StatusCode::BAD_GATEWAY, axum::Json(body)).into_response()
+}
+
+/// The sandbox that a request to envd is for, from its headers or its host name.
+fn target(headers: &HeaderMap) -> Option<(String, u16)> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    if let Some(id) = text("e2b-sandbox-id") {
+        let port = text("e2b-sandbox-port").and_then(|port| port.parse().ok());
+        return Some((id.to_owned(), port.unwrap_or(ENVD_PORT)));
+    }
+    let (port, id) = text("host")?.split('.').next()?.split_once('-')?;
+    Some((id.to_owned(), port.parse().ok()?))
+}
+
+const ENVD_PORT: u16 = 49983;
+
+/// A cage that runs, and whose token the request has.
+#[derive(Debug)]
+pub(crate) struct Sandbox(pub(crate) Arc<Entry>);
+
+/// A cage that runs; its token is not checked.
+#[derive(Debug)]
+pub(crate) struct Unchecked(Arc<Entry>);
+
+impl FromRequestParts<Arc<Engine>> for Unchecked {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, engine: &Arc<Engine>) -> Result<Self, Response> {
+        let Some((id, port)) = target(&parts.headers) else {
+            let message =
+                "the request names no sandbox: E2b-Sandbox-Id, or PORT-ID as the host name";
+            return Err(E2bError(ApiError::invalid(message)).into_response());
+        };
+        let entry = engine.any_cage(&id).filter(|entry| entry.running().is_ok());
+        let entry = entry.ok_or_else(|| gone(&id))?;
+        if port != ENVD_PORT {
+            let message =
+                format!("The sandbox is running but the port is not open: {port} is not offered");
+            let body = json!({ "sandboxId": id, "message": message, "port": port, "code": 502 });
+            return Err((StatusCode::BAD_GATEWAY, axum::Json(body)).into_response());
+        }
+        Ok(Unchecked(entry))
+    }
+}
+
+impl FromRequestParts<Arc<Engine>> for Sandbox {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, engine: &Arc<Engine>) -> Result<Self, Response> {
+        let Unchecked(entry) = Unchecked::from_request_parts(parts, engine).await?;
+        match has_token(&parts.headers, &entry) {
+            true => {
+                rpc::check_user(&parts.headers).map_err(IntoResponse::into_response)?;
+                Ok(Sandbox(entry))
+            }
+            false => Err(rpc::RpcError::new(
+                "unauthenticated",
+                "the access token is missing or not valid",
+            )
+            .into_response()),
+        }
+    }
+}
+
+fn has_token(headers: &HeaderMap, entry: &Entry) -> bool {
+    let token = headers
+        .get("x-access-token")
+        .and_then(|value| value.to_str().ok());
+    token.is_some_and(|token| keys::same(token, &entry.record().token))
+}
+
+async fn health(State(_): State<Arc<Engine>>, Unchecked(_): Unchecked) -> StatusCode {
+    StatusCode::NO_CONTENT
+}

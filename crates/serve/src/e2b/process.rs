@@ -1,0 +1,313 @@
+//! `process.Process` of envd.
+
+use super::Sandbox;
+use super::rpc::{self, Gone, Messages, RpcError, RpcResult};
+use crate::api::environment;
+use crate::daemon::{Daemon, Link, Received};
+use crate::error::ApiError;
+use axum::body::Bytes;
+use axum::http::HeaderMap;
+use axum::response::Response;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use ironcage_cage_daemon::protocol::{
+    Kind, ProcessState, Reply, Request, StartProcess, TerminalSize,
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+type Answer = RpcResult<axum::Json<Value>>;
+
+fn done() -> Answer {
+    Ok(axum::Json(json!({})))
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Config {
+    cmd: String,
+    args: Vec<String>,
+    envs: BTreeMap<String, String>,
+    cwd: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Size {
+    cols: u16,
+    rows: u16,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Pty {
+    size: Option<Size>,
+}
+
+impl Pty {
+    fn size(self) -> TerminalSize {
+        let size = self.size.unwrap_or(Size { cols: 80, rows: 24 });
+        TerminalSize {
+            rows: size.rows,
+            columns: size.cols,
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct Start {
+    process: Config,
+    pty: Option<Pty>,
+    tag: Option<String>,
+    stdin: Option<bool>,
+}
+
+/// A process by its id or its tag.
+#[derive(Debug, Deserialize)]
+struct Selector {
+    pid: Option<u32>,
+    tag: Option<String>,
+}
+
+impl Selector {
+    async fn pid(&self, daemon: &Arc<Daemon>) -> RpcResult<u32> {
+        match (self.pid, &self.tag) {
+            (Some(pid), _) => Ok(pid),
+            (None, Some(tag)) => {
+                let found = running(daemon).await?;
+                let found = found
+                    .into_iter()
+                    .find(|process| process.tag.as_ref() == Some(tag));
+                let missing = || {
+                    RpcError::new(
+                        "not_found",
+                        format!("process with tag {} not found", tag.escape_debug()),
+                    )
+                };
+                found.map(|process| process.pid).ok_or_else(missing)
+            }
+            (None, None) => Err(RpcError::invalid("the message names no process")),
+        }
+    }
+}
+
+async fn running(daemon: &Arc<Daemon>) -> Result<Vec<ProcessState>, ApiError> {
+    let replies = daemon.ask(&Request::Processes).await?;
+    let processes = replies.into_iter().filter_map(|reply| match reply {
+        Reply::Process { process } => Some(process),
+        _ => None,
+    });
+    Ok(processes.filter(|process| process.exit.is_none()).collect())
+}
+
+pub(super) async fn start(
+    Sandbox(entry): Sandbox,
+    headers: HeaderMap,
+    body: Bytes,
+) -> RpcResult<Response> {
+    let start: Start = rpc::enveloped(&body)?;
+    let mut argv = vec![start.process.cmd];
+    argv.extend(start.process.args);
+    let terminal = start.pty.map(Pty::size);
+    let request = Request::Start {
+        start: StartProcess {
+            argv,
+            env: environment(&entry, start.process.envs),
+            cwd: Some(rpc::from_home(
+                start.process.cwd.as_deref().unwrap_or_default(),
+            )),
+            input: start.stdin.unwrap_or(true),
+            terminal,
+            tag: start.tag,
+        },
+        follow: true,
+    };
+    let link = entry.running()?.send(&request).await?;
+    Ok(stream(link, rpc::keepalive(&headers)))
+}
+
+#[derive(Debug, Deserialize)]
+struct Selected {
+    process: Selector,
+}
+
+pub(super) async fn connect(
+    Sandbox(entry): Sandbox,
+    headers: HeaderMap,
+    body: Bytes,
+) -> RpcResult<Response> {
+    let selected: Selected = rpc::enveloped(&body)?;
+    let daemon = entry.running()?;
+    let pid = selected.process.pid(daemon).await?;
+    let link = daemon.send(&Request::Follow { pid, from: None }).await?;
+    Ok(stream(link, rpc::keepalive(&headers)))
+}
+
+/// Passes the events of a process on.
+fn stream(link: Link, keepalive: Duration) -> Response {
+    let (messages, response) = Messages::channel();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = pass(link, &messages, keepalive) => {}
+            () = messages.closed() => {}
+        }
+    });
+    response
+}
+
+async fn pass(mut link: Link, messages: &Messages, keepalive: Duration) -> Result<(), Gone> {
+    let event = |event: Value| json!({ "event": event });
+    loop {
+        let message = match tokio::time::timeout(keepalive, link.receive(None)).await {
+            Err(_) => event(json!({ "keepalive": {} })),
+            Ok(Ok(Received::Reply(Reply::Process { process }))) => {
+                // To connect to a process that is over is an error there.
+                if process.exit.is_some() {
+                    let error = RpcError::new(
+                        "not_found",
+                        format!("process with pid {} not found", process.pid),
+                    );
+                    return messages.end(Some(error)).await;
+                }
+                event(json!({ "start": { "pid": process.pid } }))
+            }
+            Ok(Ok(Received::Data(kind, bytes))) => {
+                let name = match kind {
+                    Kind::Stderr => "stderr",
+                    Kind::Terminal => "pty",
+                    _ => "stdout",
+                };
+                event(json!({ "data": { name: BASE64.encode(&bytes) } }))
+            }
+            Ok(Ok(Received::Reply(Reply::Exited { exit }))) => {
+                let status = match (exit.code, exit.signal) {
+                    (Some(code), _) => format!("exit status {code}"),
+                    (None, Some(9)) => "signal: killed".to_owned(),
+                    (None, Some(15)) => "signal: terminated".to_owned(),
+                    (None, signal) => format!("signal: {}", signal.unwrap_or_default()),
+                };
+                let mut end = json!({ "exitCode": exit.code.unwrap_or(-1), "exited": exit.code.is_some(), "status": status });
+                if exit.code != Some(0)
+                    && let Some(end) = end.as_object_mut()
+                {
+                    end.insert("error".into(), status.into());
+                }
+                event(json!({ "end": end }))
+            }
+            Ok(Ok(Received::Reply(_))) => continue,
+            Ok(Ok(Received::Done)) => return messages.end(None).await,
+            Ok(Err(error)) => return messages.end(Some(error.into())).await,
+        };
+        messages.send(&message).await?;
+    }
+}
+
+pub(super) async fn list(Sandbox(entry): Sandbox) -> Answer {
+    let shown = |process: ProcessState| {
+        let mut words = process.argv.into_iter();
+        let mut shown = json!({
+            "config": {
+                "cmd": words.next().unwrap_or_default(),
+                "args": words.collect::<Vec<_>>(),
+                "envs": process.env,
+                "cwd": process.cwd,
+            },
+            "pid": process.pid,
+        });
+        if let (Some(tag), Some(shown)) = (process.tag, shown.as_object_mut()) {
+            shown.insert("tag".into(), tag.into());
+        }
+        shown
+    };
+    let processes: Vec<_> = running(entry.running()?)
+        .await?
+        .into_iter()
+        .map(shown)
+        .collect();
+    Ok(axum::Json(json!({ "processes": processes })))
+}
+
+#[derive(Debug, Deserialize)]
+struct Input {
+    stdin: Option<String>,
+    pty: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct SendInput {
+    process: Selector,
+    input: Input,
+}
+
+pub(super) async fn send_input(Sandbox(entry): Sandbox, body: Bytes) -> Answer {
+    let wanted: SendInput = rpc::unary(&body)?;
+    let text = wanted.input.stdin.or(wanted.input.pty).unwrap_or_default();
+    let bytes = BASE64
+        .decode(text)
+        .map_err(|error| RpcError::invalid(format!("the input is not base64: {error}")))?;
+    let daemon = entry.running()?;
+    let pid = wanted.process.pid(daemon).await?;
+    let mut link = daemon.send(&Request::Input { pid, close: false }).await?;
+    link.write_data(&bytes).await?;
+    link.write(Kind::End, &[]).await?;
+    link.replies().await?;
+    done()
+}
+
+pub(super) async fn close_stdin(Sandbox(entry): Sandbox, body: Bytes) -> Answer {
+    let wanted: Selected = rpc::unary(&body)?;
+    let daemon = entry.running()?;
+    let pid = wanted.process.pid(daemon).await?;
+    let mut link = daemon.send(&Request::Input { pid, close: true }).await?;
+    link.write(Kind::End, &[]).await?;
+    link.replies().await?;
+    done()
+}
+
+#[derive(Debug, Deserialize)]
+struct SendSignal {
+    process: Selector,
+    signal: String,
+}
+
+pub(super) async fn send_signal(Sandbox(entry): Sandbox, body: Bytes) -> Answer {
+    let wanted: SendSignal = rpc::unary(&body)?;
+    let signal = match wanted.signal.as_str() {
+        "SIGNAL_SIGKILL" => 9,
+        "SIGNAL_SIGTERM" => 15,
+        other => {
+            return Err(RpcError::invalid(format!(
+                "unknown signal `{}`",
+                other.escape_debug()
+            )));
+        }
+    };
+    let daemon = entry.running()?;
+    let pid = wanted.process.pid(daemon).await?;
+    daemon.ask(&Request::Signal { pid, signal }).await?;
+    done()
+}
+
+#[derive(Debug, Deserialize)]
+struct Update {
+    process: Selector,
+    pty: Option<Pty>,
+}
+
+pub(super) async fn update(Sandbox(entry): Sandbox, body: Bytes) -> Answer {
+    let wanted: Update = rpc::unary(&body)?;
+    let daemon = entry.running()?;
+    let pid = wanted.process.pid(daemon).await?;
+    if let Some(pty) = wanted.pty {
+        let size = pty.size();
+        daemon.ask(&Request::Resize { pid, size }).await?;
+    }
+    done()
+}
+
+pub(super) async fn stream_input(Sandbox(_): Sandbox) -> RpcError {
+    RpcError::new("unimplemented", "StreamInput is not offered: use SendInput")
+}

@@ -1,0 +1,257 @@
+//! The Connect protocol with JSON: errors, single calls, streams.
+
+use crate::error::{ApiError, Code};
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// Flag of the last message of a stream.
+const END: u8 = 2;
+const COMPRESSED: u8 = 1;
+
+/// An error of the protocol.
+#[derive(Debug)]
+pub(super) struct RpcError {
+    code: &'static str,
+    message: String,
+}
+
+impl RpcError {
+    pub(super) fn new(code: &'static str, message: impl Into<String>) -> RpcError {
+        RpcError {
+            code,
+            message: message.into(),
+        }
+    }
+
+    pub(super) fn invalid(message: impl Into<String>) -> RpcError {
+        RpcError::new("invalid_argument", message)
+    }
+
+    fn body(&self) -> Value {
+        json!({ "code": self.code, "message": self.message })
+    }
+}
+
+impl From<ApiError> for RpcError {
+    fn from(error: ApiError) -> RpcError {
+        let code = match error.code {
+            Code::NotFound => "not_found",
+            Code::AlreadyExists => "already_exists",
+            Code::PermissionDenied | Code::Forbidden | Code::Denied => "permission_denied",
+            Code::Unauthorized => "unauthenticated",
+            Code::LimitReached | Code::NoSpace => "resource_exhausted",
+            Code::Timeout => "deadline_exceeded",
+            Code::CageUnresponsive | Code::CageEnded | Code::CagePaused => "unavailable",
+            Code::NotOffered => "unimplemented",
+            Code::Conflict | Code::NotEmpty => "failed_precondition",
+            Code::Internal => "internal",
+            _ => "invalid_argument",
+        };
+        RpcError::new(code, error.message)
+    }
+}
+
+impl IntoResponse for RpcError {
+    fn into_response(self) -> Response {
+        let status = match self.code {
+            "not_found" => StatusCode::NOT_FOUND,
+            "already_exists" => StatusCode::CONFLICT,
+            "permission_denied" => StatusCode::FORBIDDEN,
+            "unauthenticated" => StatusCode::UNAUTHORIZED,
+            "resource_exhausted" => StatusCode::TOO_MANY_REQUESTS,
+            "deadline_exceeded" => StatusCode::GATEWAY_TIMEOUT,
+            "unavailable" => StatusCode::SERVICE_UNAVAILABLE,
+            "unimplemented" => StatusCode::NOT_IMPLEMENTED,
+            "internal" => StatusCode::INTERNAL_SERVER_ERROR,
+            _ => StatusCode::BAD_REQUEST,
+        };
+        (status, axum::Json(self.body())).into_response()
+    }
+}
+
+pub(super) type RpcResult<T> = Result<T, RpcError>;
+
+/// The body of a single call.
+pub(super) fn unary<T: DeserializeOwned>(body: &Bytes) -> RpcResult<T> {
+    let body: &[u8] = match body.is_empty() {
+        true => b"{}",
+        false => body,
+    };
+    serde_json::from_slice(body)
+        .map_err(|error| RpcError::invalid(format!("the message is not valid: {error}")))
+}
+
+/// The one message of a call whose answer is a stream.
+pub(super) fn enveloped<T: DeserializeOwned>(body: &Bytes) -> RpcResult<T> {
+    let (head, rest) = body
+        .split_first_chunk::<5>()
+        .ok_or_else(|| RpcError::invalid("the message has no envelope"))?;
+    let [flags, a, b, c, d] = *head;
+    let length = u32::from_be_bytes([a, b, c, d]) as usize;
+    if flags & COMPRESSED != 0 {
+        return Err(RpcError::new(
+            "unimplemented",
+            "compressed messages are not offered",
+        ));
+    }
+    let message = rest.get(..length).filter(|_| rest.len() == length);
+    let message = message
+        .ok_or_else(|| RpcError::invalid("the envelope has another length than its message"))?;
+    serde_json::from_slice(message)
+        .map_err(|error| RpcError::invalid(format!("the message is not valid: {error}")))
+}
+
+fn envelope(flags: u8, message: &Value) -> Bytes {
+    let text = message.to_string();
+    // A message of ours is at most some MiB.
+    let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
+    let mut bytes = Vec::with_capacity(5 + text.len());
+    bytes.push(flags);
+    bytes.extend_from_slice(&length.to_be_bytes());
+    bytes.extend_from_slice(text.as_bytes());
+    Bytes::from(bytes)
+}
+
+/// The stream of an answer.
+#[derive(Debug)]
+pub(super) struct Messages(mpsc::Sender<Bytes>);
+
+/// The client is gone.
+#[derive(Debug)]
+pub(super) struct Gone;
+
+impl Messages {
+    pub(super) fn channel() -> (Messages, Response) {
+        let (sender, receiver) = mpsc::channel(16);
+        let stream = futures_util::stream::unfold(receiver, |mut receiver| async move {
+            let bytes: Bytes = receiver.recv().await?;
+            Some((Ok::<_, std::convert::Infallible>(bytes), receiver))
+        });
+        let headers = [(header::CONTENT_TYPE, "application/connect+json")];
+        (
+            Messages(sender),
+            (headers, Body::from_stream(stream)).into_response(),
+        )
+    }
+
+    pub(super) async fn send(&self, message: &Value) -> Result<(), Gone> {
+        self.0.send(envelope(0, message)).await.map_err(|_| Gone)
+    }
+
+    pub(super) async fn end(&self, error: Option<RpcError>) -> Result<(), Gone> {
+        let last = match error {
+            Some(error) => json!({ "error": error.body() }),
+            None => json!({}),
+        };
+        self.0.send(envelope(END, &last)).await.map_err(|_| Gone)
+    }
+
+    pub(super) async fn closed(&self) {
+        self.0.closed().await;
+    }
+}
+
+/// How often a client wants to see that a stream lives.
+pub(super) fn keepalive(headers: &HeaderMap) -> Duration {
+    let seconds = headers
+        .get("keepalive-ping-interval")
+        .and_then(|value| value.to_str().ok()?.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(90_u64).clamp(1, 3600))
+}
+
+/// Refuses users that a cage does not have: it has one.
+pub(super) fn check_user(headers: &HeaderMap) -> RpcResult<()> {
+    let Some(value) = headers.get(header::AUTHORIZATION) else {
+        return Ok(());
+    };
+    let user = value
+        .to_str()
+        .ok()
+        .and_then(|text| text.strip_prefix("Basic "))
+        .and_then(|text| BASE64.decode(text).ok())
+        .and_then(|bytes| String::from_utf8(bytes).ok())
+        .ok_or_else(|| RpcError::new("unauthenticated", "the user is not a Basic authorization"))?;
+    allowed_user(user.split(':').next().unwrap_or_default())
+}
+
+pub(super) fn allowed_user(user: &str) -> RpcResult<()> {
+    match user {
+        "" | "user" => Ok(()),
+        _ => Err(RpcError::new(
+            "permission_denied",
+            format!(
+                "cannot act as `{}`: a cage has one user, which is the default",
+                user.escape_debug()
+            ),
+        )),
+    }
+}
+
+/// A path as envd takes it: relative ones are below the home directory.
+pub(super) fn from_home(path: &str) -> String {
+    match path {
+        "" => "~".to_owned(),
+        _ if path.starts_with('/') || path == "~" || path.starts_with("~/") => path.to_owned(),
+        _ => format!("~/{path}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_envelope_has_just_its_message() {
+        let good = envelope(0, &json!({ "a": 1 }));
+        assert_eq!(enveloped::<Value>(&good).unwrap(), json!({ "a": 1 }));
+        let mut long = good.to_vec();
+        long.push(b' ');
+        assert!(enveloped::<Value>(&long.into()).is_err());
+        for bad in [
+            &b""[..],
+            b"\0\0\0\0",
+            b"\0\0\0\0\x09{}",
+            b"\x01\0\0\0\x02{}",
+            b"\0\xff\xff\xff\xff{}",
+            b"\0\0\0\0\x02[[",
+        ] {
+            assert!(
+                enveloped::<Value>(&Bytes::copy_from_slice(bad)).is_err(),
+                "{bad:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn relative_paths_are_below_the_home() {
+        for (path, expected) in [
+            ("a/b", "~/a/b"),
+            ("/a", "/a"),
+            ("~/a", "~/a"),
+            ("", "~"),
+            ("..", "~/.."),
+        ] {
+            assert_eq!(from_home(path), expected);
+        }
+    }
+
+    #[test]
+    fn a_cage_has_one_user() {
+        let of = |user: &str| {
+            let mut headers = HeaderMap::new();
+            let text = format!("Basic {}", BASE64.encode(user));
+            headers.insert(header::AUTHORIZATION, text.parse().unwrap());
+            check_user(&headers)
+        };
+        assert!(of("user:").is_ok() && of(":").is_ok());
+        assert!(of("root:").is_err());
+        assert!(check_user(&HeaderMap::new()).is_ok());
+    }
+}

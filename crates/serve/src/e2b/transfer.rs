@@ -1,0 +1,272 @@
+//! `/files` of envd: downloads and uploads, by token or by signature.
+
+use super::rpc::from_home;
+use super::{E2bError, Unchecked, filesystem, has_token, rpc};
+use crate::api::{Query, content_of, write_stream};
+use crate::clock;
+use crate::engine::{Engine, Entry};
+use crate::error::{ApiError, ApiResult, Code};
+use crate::keys;
+use axum::body::{Body, Bytes};
+use axum::extract::{FromRequest, Multipart, Request, State};
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+use flate2::write::MultiGzDecoder;
+use futures_util::{Stream, StreamExt};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use std::io::{self, Write};
+use std::sync::Arc;
+
+/// Parts of an upload.
+const MOST_PARTS: usize = 1000;
+/// Bytes that are unpacked at a time: 8 KiB are at most some 8 MiB then.
+const PACKED: usize = 8 * 1024;
+
+#[derive(Debug, Deserialize)]
+pub(super) struct FilesQuery {
+    path: Option<String>,
+    username: Option<String>,
+    signature: Option<String>,
+    signature_expiration: Option<u64>,
+}
+
+/// What a signature is for.
+#[derive(Debug, Clone, Copy)]
+enum Operation {
+    Read,
+    Write,
+}
+
+fn signature(
+    path: &str,
+    operation: Operation,
+    user: &str,
+    token: &str,
+    end: Option<u64>,
+) -> String {
+    let operation = match operation {
+        Operation::Read => "read",
+        Operation::Write => "write",
+    };
+    let mut text = format!("{path}:{operation}:{user}:{token}");
+    if let Some(end) = end {
+        text.push_str(&format!(":{end}"));
+    }
+    format!(
+        "v1_{}",
+        STANDARD_NO_PAD.encode(Sha256::digest(text.as_bytes()))
+    )
+}
+
+/// Whether a request has the cage's token, or a signature that was made with it.
+fn authorize(
+    entry: &Entry,
+    headers: &HeaderMap,
+    query: &FilesQuery,
+    operation: Operation,
+) -> ApiResult<()> {
+    let user = query.username.as_deref().unwrap_or_default();
+    if rpc::allowed_user(user).is_err() || rpc::check_user(headers).is_err() {
+        return Err(ApiError::new(
+            Code::Forbidden,
+            "a cage has one user, which is the default",
+        ));
+    }
+    if has_token(headers, entry) {
+        return Ok(());
+    }
+    let refused = |message: &str| ApiError::new(Code::Unauthorized, message);
+    let given = query.signature.as_deref();
+    let given =
+        given.ok_or_else(|| refused("the access token or a signature is missing, or not valid"))?;
+    let path = query.path.as_deref().unwrap_or_default();
+    let end = query.signature_expiration;
+    let expected = signature(path, operation, user, &entry.record().token, end);
+    if !keys::same(given, &expected) {
+        return Err(refused("the signature is not valid"));
+    }
+    match end {
+        Some(end) if end < clock::now() / 1_000_000 => Err(refused("the signature has expired")),
+        _ => Ok(()),
+    }
+}
+
+pub(super) async fn download(
+    Unchecked(entry): Unchecked,
+    Query(query): Query<FilesQuery>,
+    headers: HeaderMap,
+) -> Result<Response, E2bError> {
+    authorize(&entry, &headers, &query, Operation::Read)?;
+    let path = from_home(query.path.as_deref().unwrap_or_default());
+    Ok(content_of(entry.running()?, path, &headers).await?)
+}
+
+pub(super) async fn upload(
+    Unchecked(entry): Unchecked,
+    State(_): State<Arc<Engine>>,
+    Query(query): Query<FilesQuery>,
+    request: Request,
+) -> Result<Response, E2bError> {
+    authorize(&entry, request.headers(), &query, Operation::Write)?;
+    let has_metadata = request
+        .headers()
+        .keys()
+        .any(|name| name.as_str().starts_with("x-metadata-"));
+    if has_metadata {
+        return Err(ApiError::new(
+            Code::NotOffered,
+            "metadata of files is not offered by this service",
+        )
+        .into());
+    }
+    let packed = request
+        .headers()
+        .get(header::CONTENT_ENCODING)
+        .is_some_and(|value| value == "gzip");
+    let kind = request.headers().get(header::CONTENT_TYPE);
+    let multipart = kind
+        .and_then(|kind| kind.to_str().ok())
+        .is_some_and(|kind| kind.starts_with("multipart/form-data"));
+    let request = match packed {
+        true => request.map(unpacked),
+        false => request,
+    };
+    let written = match multipart {
+        true => parts(&entry, query.path, request).await?,
+        false => {
+            let path = query
+                .path
+                .ok_or_else(|| ApiError::invalid("the path is missing"))?;
+            vec![one(&entry, &path, request.into_body().into_data_stream()).await?]
+        }
+    };
+    Ok(axum::Json(written).into_response())
+}
+
+async fn one<E: std::fmt::Display>(
+    entry: &Entry,
+    path: &str,
+    data: impl Stream<Item = Result<Bytes, E>> + Unpin,
+) -> ApiResult<Value> {
+    let written = write_stream(entry.running()?, from_home(path), None, data).await?;
+    let shown = filesystem::shown(&written);
+    Ok(json!({ "path": shown["path"], "name": shown["name"], "type": "file" }))
+}
+
+async fn parts(entry: &Entry, path: Option<String>, request: Request) -> ApiResult<Vec<Value>> {
+    let wrong = |error: &dyn std::error::Error| {
+        ApiError::invalid(format!("the form is not valid: {error}"))
+    };
+    let form = Multipart::from_request(request, &()).await;
+    let mut form = form.map_err(|error| wrong(&error))?;
+    let mut written = Vec::new();
+    while let Some(field) = form.next_field().await.map_err(|error| wrong(&error))? {
+        if field.name() != Some("file") {
+            continue;
+        }
+        if written.len() == MOST_PARTS {
+            return Err(ApiError::new(
+                Code::TooLarge,
+                format!("the form has more than {MOST_PARTS} files"),
+            ));
+        }
+        if path.is_some() && !written.is_empty() {
+            return Err(ApiError::invalid(
+                "the form has several files, and the query one path",
+            ));
+        }
+        let named = path
+            .clone()
+            .or_else(|| field.file_name().map(str::to_owned));
+        let named = named.ok_or_else(|| ApiError::invalid("a file of the form has no name"))?;
+        written.push(one(entry, &named, field).await?);
+    }
+    match written.is_empty() {
+        true => Err(ApiError::invalid("the form has no part `file`")),
+        false => Ok(written),
+    }
+}
+
+/// A body that is unpacked as it comes.
+fn unpacked(body: Body) -> Body {
+    let state = (
+        body.into_data_stream(),
+        Some(MultiGzDecoder::new(Vec::new())),
+        Bytes::new(),
+    );
+    let stream =
+        futures_util::stream::unfold(state, |(mut body, mut decoder, mut rest)| async move {
+            loop {
+                let unpacker = decoder.as_mut()?;
+                if rest.is_empty() {
+                    match body.next().await {
+                        Some(Ok(bytes)) => rest = bytes,
+                        Some(Err(error)) => {
+                            return Some((Err(io::Error::other(error)), (body, None, rest)));
+                        }
+                        None => {
+                            let last = decoder.take()?.finish();
+                            return Some((last.map(Bytes::from), (body, None, rest)));
+                        }
+                    }
+                    continue;
+                }
+                let part = rest.split_to(rest.len().min(PACKED));
+                if let Err(error) = unpacker.write_all(&part) {
+                    return Some((Err(error), (body, None, rest)));
+                }
+                let came = std::mem::take(unpacker.get_mut());
+                if !came.is_empty() {
+                    return Some((Ok(Bytes::from(came)), (body, decoder, rest)));
+                }
+            }
+        });
+    Body::from_stream(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+
+    #[test]
+    fn a_signature_is_that_of_the_sdks() {
+        // As `e2b.sandbox.signature.get_signature("a.txt", "read", "", "tok")` says.
+        let plain = signature("a.txt", Operation::Read, "", "tok", None);
+        assert_eq!(plain, "v1_gDv73H8R9a10OdCSX0/JNMqMYLPpmCQAYJY+U68oQjM");
+        assert_ne!(plain, signature("a.txt", Operation::Write, "", "tok", None));
+        assert_ne!(
+            plain,
+            signature("a.txt", Operation::Read, "", "tok", Some(1))
+        );
+        assert_ne!(plain, signature("b.txt", Operation::Read, "", "tok", None));
+    }
+
+    #[tokio::test]
+    async fn a_packed_body_is_unpacked_and_a_broken_one_is_an_error() {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        let text = vec![b'x'; 1 << 20];
+        encoder.write_all(&text).unwrap();
+        let packed = encoder.finish().unwrap();
+        let whole = axum::body::to_bytes(unpacked(Body::from(packed.clone())), usize::MAX)
+            .await
+            .unwrap();
+        assert_eq!(whole, text);
+        let cut = packed[..packed.len() / 2].to_vec();
+        assert!(
+            axum::body::to_bytes(unpacked(Body::from(cut)), usize::MAX)
+                .await
+                .is_err()
+        );
+        assert!(
+            axum::body::to_bytes(unpacked(Body::from("no")), usize::MAX)
+                .await
+                .is_err()
+        );
+    }
+}

@@ -1,0 +1,282 @@
+//! The cages of the service: one table, rebuilt from the store and the runtime directory.
+//!
+//! Every cage has its own supervisor, which outlives the service. The engine starts cages by
+//! executing `ironcage run`, and is a client of their control sockets. Both APIs call it.
+
+mod create;
+mod life;
+mod recover;
+
+pub(crate) use create::Order;
+
+use crate::api::types::{self, CageState, OnTimeout};
+use crate::clock;
+use crate::daemon::Daemon;
+use crate::e2b::Watchers;
+use crate::error::{ApiError, ApiResult, Code};
+use crate::keys::{Key, Keys, Scope};
+use crate::store::{CageRecord, Store, StoreError};
+use ironcage_client::Cages;
+use ironcage_model::CageId;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use tokio::sync::{Notify, Semaphore};
+
+/// Cages that start at the same time: each is a process that works for some milliseconds.
+const STARTS: usize = 16;
+
+/// How the service is run.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// Where it keeps its own files.
+    pub(crate) data: PathBuf,
+    /// The program that starts cages.
+    pub(crate) ironcage: PathBuf,
+    /// The program that is put into cages.
+    pub(crate) inside: PathBuf,
+    /// Where cages without a directory have their empty workspace.
+    pub(crate) workspaces: PathBuf,
+    /// Whether sandboxes of E2B's API may have the whole network.
+    pub(crate) internet: bool,
+    /// Cages of one project at once.
+    pub(crate) most_cages: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub(crate) settings: Settings,
+    pub(crate) keys: Keys,
+    store: Store,
+    cages: RwLock<HashMap<String, Arc<Entry>>>,
+    /// Cages that are being created, by project.
+    creating: Mutex<HashMap<String, usize>>,
+    starts: Semaphore,
+    /// When this service began.
+    begun: u64,
+}
+
+/// A cage of the table.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) id: CageId,
+    pub(crate) daemon: Arc<Daemon>,
+    record: Mutex<CageRecord>,
+    /// Watches of E2B's API whose events are fetched.
+    pub(crate) watchers: Watchers,
+    /// Told when the record changes.
+    pub(crate) changed: Notify,
+    /// One change of state at a time.
+    pub(crate) turn: tokio::sync::Mutex<()>,
+}
+
+impl Entry {
+    fn lock(&self) -> MutexGuard<'_, CageRecord> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn record(&self) -> CageRecord {
+        self.lock().clone()
+    }
+
+    pub(crate) fn state(&self) -> CageState {
+        state_of(&self.lock())
+    }
+
+    /// The daemon of a cage that can answer.
+    pub(crate) fn running(&self) -> ApiResult<&Arc<Daemon>> {
+        match self.state() {
+            CageState::Running => Ok(&self.daemon),
+            CageState::Paused => Err(ApiError::new(
+                Code::CagePaused,
+                format!("cage {} is paused", self.id),
+            )
+            .hint(format!("POST /v1/cages/{}/resume", self.id))),
+            CageState::Ended => {
+                let record = self.record();
+                let how = record
+                    .ending
+                    .map_or_else(String::new, |(_, how)| format!(": {how}"));
+                Err(ApiError::new(
+                    Code::CageEnded,
+                    format!("cage {} has ended{how}", self.id),
+                ))
+            }
+        }
+    }
+
+    /// The cage as the native API shows it.
+    pub(crate) fn shown(&self) -> types::Cage {
+        let record = self.record();
+        types::Cage {
+            id: self.id.to_string(),
+            state: state_of(&record),
+            profile: record.spec.profile,
+            directory: record.spec.directory,
+            image: record.spec.image,
+            template: record.spec.template,
+            metadata: record.spec.metadata,
+            created_at: clock::rfc3339(record.created),
+            ends_at: clock::rfc3339(record.ends),
+            on_timeout: record.on_timeout,
+            ending: record.ending.map(|(_, how)| how),
+            home: record.home,
+            workspace: record.workspace,
+        }
+    }
+}
+
+fn state_of(record: &CageRecord) -> CageState {
+    match (&record.ending, record.paused) {
+        (Some(_), _) => CageState::Ended,
+        (None, true) => CageState::Paused,
+        (None, false) => CageState::Running,
+    }
+}
+
+pub(crate) fn store_error(error: StoreError) -> ApiError {
+    ApiError::internal("use the store", &error)
+}
+
+/// Runs what waits for a supervisor or a disk on a thread of its own.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> ApiResult<T> + Send + 'static,
+) -> ApiResult<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| ApiError::internal("finish a task", &error))?
+}
+
+impl Engine {
+    /// Opens the store. [`Engine::recover`] finds the cages.
+    pub(crate) fn open(settings: Settings) -> Result<Arc<Engine>, StoreError> {
+        Ok(Arc::new(Engine {
+            store: Store::open(&settings.data.join("serve.redb"))?,
+            keys: Keys::in_data(&settings.data),
+            settings,
+            cages: RwLock::default(),
+            creating: Mutex::default(),
+            starts: Semaphore::new(STARTS),
+            begun: clock::now(),
+        }))
+    }
+
+    fn all(&self) -> Vec<Arc<Entry>> {
+        let cages = self.cages.read().unwrap_or_else(PoisonError::into_inner);
+        cages.values().cloned().collect()
+    }
+
+    fn insert(&self, entry: &Arc<Entry>) {
+        let mut cages = self.cages.write().unwrap_or_else(PoisonError::into_inner);
+        cages.insert(entry.id.to_string(), Arc::clone(entry));
+    }
+
+    fn take(&self, id: &CageId) {
+        let mut cages = self.cages.write().unwrap_or_else(PoisonError::into_inner);
+        cages.remove(id.as_str());
+    }
+
+    /// Whether a key sees a cage.
+    fn sees(key: &Key, entry: &Entry) -> bool {
+        key.may(Scope::Admin) || entry.lock().project == key.project
+    }
+
+    /// A cage that a key sees. One of another project is as absent as one that never was.
+    pub(crate) fn cage(&self, key: &Key, id: &str) -> ApiResult<Arc<Entry>> {
+        let found = self.any_cage(id);
+        found
+            .filter(|entry| Self::sees(key, entry))
+            .ok_or_else(|| ApiError::no_cage(id))
+    }
+
+    /// A cage, whoever asks: what its token then decides.
+    pub(crate) fn any_cage(&self, id: &str) -> Option<Arc<Entry>> {
+        let cages = self.cages.read().unwrap_or_else(PoisonError::into_inner);
+        cages.get(id).cloned()
+    }
+
+    /// The cages that a key sees, the newest first.
+    pub(crate) fn list(&self, key: &Key) -> Vec<Arc<Entry>> {
+        let mut seen = self.all();
+        seen.retain(|entry| Self::sees(key, entry));
+        seen.sort_by_key(|entry| {
+            let record = entry.lock();
+            (std::cmp::Reverse(record.created), record.name.clone())
+        });
+        seen
+    }
+
+    /// Changes a record, in the store first.
+    fn change<T>(&self, entry: &Entry, change: impl FnOnce(&mut CageRecord) -> T) -> ApiResult<T> {
+        let mut record = entry.lock();
+        let mut changed = record.clone();
+        let result = change(&mut changed);
+        self.store.put(&changed).map_err(store_error)?;
+        *record = changed;
+        drop(record);
+        entry.changed.notify_waiters();
+        Ok(result)
+    }
+
+    /// Changes when a cage ends, and its metadata.
+    pub(crate) fn update(&self, entry: &Entry, update: types::UpdateCage) -> ApiResult<()> {
+        if let Some(timeout) = update.timeout {
+            create::check_timeout(timeout)?;
+        }
+        if let Some(metadata) = &update.metadata {
+            create::check_texts("metadata", metadata)?;
+        }
+        if entry.state() == CageState::Ended {
+            entry.running()?;
+        }
+        self.change(entry, |record| {
+            if let Some(timeout) = update.timeout {
+                record.ends = clock::now() + u64::from(timeout) * 1_000_000;
+            }
+            record.on_timeout = update.on_timeout.unwrap_or(record.on_timeout);
+            if let Some(metadata) = update.metadata {
+                record.spec.metadata = metadata;
+            }
+        })
+    }
+
+    /// Moves the end of a cage back, never forward.
+    pub(crate) fn prolong(&self, entry: &Entry, seconds: u32) -> ApiResult<()> {
+        create::check_timeout(seconds)?;
+        let ends = clock::now() + u64::from(seconds) * 1_000_000;
+        self.change(entry, |record| record.ends = record.ends.max(ends))
+    }
+}
+
+/// What a cage says of itself as text.
+pub(crate) fn ending_text(cages: &Cages, id: &CageId) -> String {
+    match cages.ending(id) {
+        Ok(Some(ending)) => match ending {
+            ironcage_model::Ending::Exited { code } => {
+                format!("its daemon exited with status {code}")
+            }
+            ironcage_model::Ending::Signalled { signal } => format!("ended by signal {signal}"),
+            ironcage_model::Ending::Limit { hit } => {
+                format!("ended by the limit {}", hit.limit.name())
+            }
+            ironcage_model::Ending::Stopped => "stopped".to_owned(),
+            other => format!("ended with status {}", other.exit_code()),
+        },
+        Ok(None) => "killed together with its supervisor".to_owned(),
+        Err(error) => format!("ended; its audit log cannot be read: {error}"),
+    }
+}
+
+/// The time that a cage has where nothing is said.
+pub(crate) const TIMEOUT: u32 = 300;
+
+impl Entry {
+    /// Closes what leads into the cage.
+    fn let_go(&self) {
+        self.watchers.clear();
+        self.daemon.drop_idle(true);
+    }
+
+    pub(crate) fn on_timeout(&self) -> OnTimeout {
+        self.lock().on_timeout
+    }
+}

@@ -1,0 +1,93 @@
+//! The table after a restart: what the store remembers, and what of it still runs.
+
+use super::{Engine, blocking, life};
+use crate::clock;
+use crate::daemon::Daemon;
+use crate::error::ApiResult;
+use crate::store::CageRecord;
+use ironcage_client::{Cages, ClientError};
+use ironcage_control::{Reply, Request, State};
+use ironcage_model::CageId;
+use std::sync::Arc;
+
+/// How long a start that the killed service began may still take.
+const START: u64 = 180_000_000;
+
+impl Engine {
+    /// Finds the cages of the store again.
+    pub(crate) async fn recover(self: &Arc<Self>) -> ApiResult<()> {
+        for record in self.store.cages().map_err(super::store_error)? {
+            if let Some(id) = record.id.as_ref().and_then(|id| id.parse::<CageId>().ok()) {
+                self.find_again(record, id).await?;
+            }
+        }
+        self.finish_creations().await;
+        Ok(())
+    }
+
+    async fn find_again(self: &Arc<Self>, mut record: CageRecord, id: CageId) -> ApiResult<()> {
+        let daemon = Daemon::new(id.clone(), self.relay(&record.name));
+        let cage = id.clone();
+        let described = blocking(move || describe(&cage)).await;
+        // It may have been paused or resumed in the moment of the kill, or by hand.
+        if let Ok(Some(frozen)) = described {
+            record.paused = frozen;
+        }
+        let entry = self.entry(record, id, daemon);
+        self.insert(&entry);
+        self.watch(&entry);
+        Ok(())
+    }
+
+    /// Cages whose creation a killed service left unfinished: those with an idempotency key are
+    /// taken, as the client asks again; others are ended, as nobody knows them.
+    pub(super) async fn finish_creations(self: &Arc<Self>) {
+        let Ok(records) = self.store.cages() else {
+            return;
+        };
+        for mut record in records.into_iter().filter(|record| record.id.is_none()) {
+            if record.created >= self.begun {
+                // This service is about to finish it.
+                continue;
+            }
+            let name = record.name.clone();
+            let found = blocking(move || match Cages::of_user()?.find(&name) {
+                Ok(id) => Ok(Some(id)),
+                Err(ClientError::NotFound { .. }) => Ok(None),
+                Err(error) => Err(error.into()),
+            });
+            match found.await {
+                Ok(Some(id)) => {
+                    let wanted = self.store.creates(&record.name).unwrap_or(true);
+                    let joined = match wanted {
+                        true => self.join(&mut record, &id).await.is_ok(),
+                        false => false,
+                    };
+                    if !joined {
+                        let stopped = blocking(move || life::stop(&id)).await;
+                        if stopped.is_ok() {
+                            let _ = self.store.remove(&record.name);
+                        }
+                    }
+                }
+                Ok(None) if record.created + START < clock::now() => {
+                    let _ = self.store.remove(&record.name);
+                }
+                Ok(None) | Err(_) => {}
+            }
+        }
+    }
+}
+
+/// Whether a running cage is paused; `None` where it does not run.
+fn describe(id: &CageId) -> ApiResult<Option<bool>> {
+    let connection = match Cages::of_user()?.connect(id) {
+        Ok(connection) => connection,
+        Err(ClientError::NotRunning { .. }) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    match connection.ask(&Request::Describe)? {
+        Reply::Description(description) => Ok(Some(description.state == State::Paused)),
+        other => Err(ClientError::Answer(format!("{other:?}")).into()),
+    }
+}

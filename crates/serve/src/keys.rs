@@ -1,0 +1,326 @@
+//! API keys: files of their own, so that `ironcage serve key` works while the service runs, and a
+//! revoked key is refused at once.
+
+use ironcage_sys::rustix::rand::{GetRandomFlags, getrandom};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// What a key may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Scope {
+    /// See cages, processes and files.
+    Read,
+    /// Create and use cages.
+    Cages,
+    /// Approve requests, grant and revoke leases, apply changes.
+    Permissions,
+    /// Name directories of the host and policies of one's own.
+    Host,
+    /// See every project, and metrics of the service.
+    Admin,
+}
+
+pub(crate) const SCOPES: [Scope; 5] = [
+    Scope::Read,
+    Scope::Cages,
+    Scope::Permissions,
+    Scope::Host,
+    Scope::Admin,
+];
+
+impl Scope {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Scope::Read => "read",
+            Scope::Cages => "cages",
+            Scope::Permissions => "permissions",
+            Scope::Host => "host",
+            Scope::Admin => "admin",
+        }
+    }
+}
+
+impl FromStr for Scope {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Scope, String> {
+        let found = SCOPES.into_iter().find(|scope| scope.name() == text);
+        found.ok_or_else(|| {
+            let names = SCOPES.map(Scope::name).join(", ");
+            format!("unknown scope `{}`; expected {names}", text.escape_debug())
+        })
+    }
+}
+
+/// A key as it is kept: without its secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Key {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) project: String,
+    pub(crate) scopes: BTreeSet<Scope>,
+    /// Microseconds since the epoch.
+    pub(crate) created: u64,
+    /// SHA-256 of the secret, in hexadecimal digits.
+    secret: String,
+}
+
+impl Key {
+    pub(crate) fn may(&self, scope: Scope) -> bool {
+        self.scopes.contains(&scope)
+            || (scope == Scope::Read && self.scopes.contains(&Scope::Cages))
+    }
+}
+
+/// Why keys cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum KeyError {
+    #[error("cannot use {path}")]
+    File { path: PathBuf, source: io::Error },
+    #[error("{path} is not a key of the service")]
+    Invalid {
+        path: PathBuf,
+        source: serde_json::Error,
+    },
+    #[error("there is no key `{}`", id.escape_debug())]
+    NotFound { id: String },
+    #[error("the name of a project has 1 to 64 of the characters a-z, 0-9, - and _")]
+    Project,
+    #[error("cannot get random bytes")]
+    Random(#[source] io::Error),
+}
+
+/// The keys of a data directory.
+#[derive(Debug, Clone)]
+pub(crate) struct Keys {
+    directory: PathBuf,
+    local: PathBuf,
+}
+
+/// Digits of a secret: 192 bits.
+const SECRET: usize = 24;
+const ID: usize = 6;
+
+pub(crate) fn random_hex(bytes: usize) -> io::Result<String> {
+    let mut random = vec![0; bytes];
+    let mut filled = 0;
+    while let Some(rest) = random.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        filled += getrandom(rest, GetRandomFlags::empty())?;
+    }
+    Ok(hex(&random))
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// Compares without telling by its time where two texts differ.
+pub(crate) fn same(one: &str, other: &str) -> bool {
+    let difference = one
+        .bytes()
+        .zip(other.bytes())
+        .fold(0, |difference, (a, b)| difference | (a ^ b));
+    one.len() == other.len() && difference == 0
+}
+
+impl Keys {
+    pub(crate) fn in_data(data: &Path) -> Keys {
+        Keys {
+            directory: data.join("keys"),
+            local: data.join("local.key"),
+        }
+    }
+
+    fn path(&self, id: &str) -> PathBuf {
+        self.directory.join(format!("{id}.json"))
+    }
+
+    /// Makes a key. Its text is not kept.
+    pub(crate) fn create(
+        &self,
+        name: &str,
+        project: &str,
+        scopes: BTreeSet<Scope>,
+    ) -> Result<(Key, String), KeyError> {
+        let allowed =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte);
+        if project.is_empty() || project.len() > 64 || !project.bytes().all(allowed) {
+            return Err(KeyError::Project);
+        }
+        let (id, secret) = (
+            random_hex(ID).map_err(KeyError::Random)?,
+            random_hex(SECRET).map_err(KeyError::Random)?,
+        );
+        let key = Key {
+            id: id.clone(),
+            name: name.to_owned(),
+            project: project.to_owned(),
+            scopes,
+            created: crate::clock::now(),
+            secret: hex(&Sha256::digest(secret.as_bytes())),
+        };
+        let path = self.path(&id);
+        let text = serde_json::to_vec_pretty(&key).map_err(|source| KeyError::Invalid {
+            path: path.clone(),
+            source,
+        })?;
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.directory)
+            .map_err(file(&self.directory))?;
+        write_new(&path, &text)?;
+        Ok((key, format!("ick_{id}_{secret}")))
+    }
+
+    pub(crate) fn list(&self) -> Result<Vec<Key>, KeyError> {
+        let found = match fs::read_dir(&self.directory) {
+            Ok(found) => found,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(file(&self.directory)(error)),
+        };
+        let mut keys = Vec::new();
+        for entry in found {
+            let path = entry.map_err(file(&self.directory))?.path();
+            if path
+                .extension()
+                .is_some_and(|extension| extension == "json")
+            {
+                keys.push(read(&path)?);
+            }
+        }
+        keys.sort_by_key(|key: &Key| key.created);
+        Ok(keys)
+    }
+
+    pub(crate) fn revoke(&self, id: &str) -> Result<(), KeyError> {
+        let missing = || KeyError::NotFound { id: id.to_owned() };
+        if !is_id(id) {
+            return Err(missing());
+        }
+        match fs::remove_file(self.path(id)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(missing()),
+            other => other.map_err(file(&self.path(id))),
+        }
+    }
+
+    /// The key that a text is, if it is one.
+    pub(crate) fn check(&self, text: &str) -> Option<Key> {
+        let (id, secret) = text.strip_prefix("ick_")?.split_once('_')?;
+        if !is_id(id) {
+            return None;
+        }
+        let key = read(&self.path(id)).ok()?;
+        same(&key.secret, &hex(&Sha256::digest(secret.as_bytes()))).then_some(key)
+    }
+
+    /// The key with every scope that the user of this machine has, made where there is none.
+    pub(crate) fn local(&self) -> Result<String, KeyError> {
+        match fs::read_to_string(&self.local) {
+            Ok(text) if self.check(text.trim()).is_some() => return Ok(text.trim().to_owned()),
+            Ok(_) => fs::remove_file(&self.local).map_err(file(&self.local))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(file(&self.local)(error)),
+        }
+        let (_, text) = self.create("local", "default", SCOPES.into_iter().collect())?;
+        write_new(&self.local, text.as_bytes())?;
+        Ok(text)
+    }
+}
+
+fn is_id(text: &str) -> bool {
+    text.len() == 2 * ID && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+fn file(path: &Path) -> impl FnOnce(io::Error) -> KeyError {
+    let path = path.to_owned();
+    move |source| KeyError::File { path, source }
+}
+
+fn read(path: &Path) -> Result<Key, KeyError> {
+    let text = fs::read(path).map_err(file(path))?;
+    serde_json::from_slice(&text).map_err(|source| KeyError::Invalid {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Writes a file that only its owner reads, whole or not at all.
+fn write_new(path: &Path, text: &[u8]) -> Result<(), KeyError> {
+    let staged = path.with_extension(format!("{}.part", std::process::id()));
+    let written = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&staged)
+        .and_then(|mut out| out.write_all(text).and_then(|()| out.sync_all()))
+        .and_then(|()| fs::rename(&staged, path));
+    written.map_err(file(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_checked_by_its_secret_and_is_gone_once_revoked() {
+        let data = tempfile::tempdir().unwrap();
+        let keys = Keys::in_data(data.path());
+        let (key, text) = keys.create("ci", "team-a", [Scope::Cages].into()).unwrap();
+        assert_eq!(keys.check(&text), Some(key.clone()));
+        assert!(key.may(Scope::Read) && key.may(Scope::Cages) && !key.may(Scope::Host));
+        let mut other = text.clone();
+        other.pop();
+        assert_eq!(keys.check(&other), None);
+        assert_eq!(keys.check(&format!("{other}z")), None);
+        assert_eq!(keys.check("ick_../local_x"), None);
+        keys.revoke(&key.id).unwrap();
+        assert_eq!(keys.check(&text), None);
+        assert!(matches!(
+            keys.revoke(&key.id),
+            Err(KeyError::NotFound { .. })
+        ));
+        assert!(matches!(
+            keys.revoke("../local"),
+            Err(KeyError::NotFound { .. })
+        ));
+    }
+
+    #[test]
+    fn the_local_key_stays_until_it_is_revoked() {
+        let data = tempfile::tempdir().unwrap();
+        let keys = Keys::in_data(data.path());
+        let first = keys.local().unwrap();
+        assert_eq!(keys.local().unwrap(), first);
+        let id = keys.check(&first).unwrap().id;
+        keys.revoke(&id).unwrap();
+        let second = keys.local().unwrap();
+        assert_ne!(second, first);
+        assert!(keys.check(&second).is_some());
+    }
+
+    #[test]
+    fn projects_have_plain_names() {
+        let data = tempfile::tempdir().unwrap();
+        let keys = Keys::in_data(data.path());
+        for project in ["", "A", "a/b", "..", &"x".repeat(65)] {
+            assert!(matches!(
+                keys.create("k", project, BTreeSet::new()),
+                Err(KeyError::Project)
+            ));
+        }
+    }
+}

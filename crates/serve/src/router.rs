@@ -1,0 +1,71 @@
+//! Both APIs as one router, with what holds for every request.
+
+use crate::engine::Engine;
+use crate::error::{ApiError, Code};
+use crate::{api, e2b};
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::http::{HeaderValue, header};
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use futures_util::StreamExt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bytes of a body that is read whole. Files are passed on as they come.
+const LONGEST_BODY: usize = 16 << 20;
+/// How long a body may stand still.
+const STALLED: Duration = Duration::from_secs(60);
+
+pub(crate) fn router(engine: Arc<Engine>) -> Router {
+    api::router()
+        .merge(e2b::router())
+        .fallback(no_route)
+        .method_not_allowed_fallback(no_method)
+        .layer(DefaultBodyLimit::max(LONGEST_BODY))
+        .layer(middleware::from_fn(around))
+        .with_state(engine)
+}
+
+async fn no_route(request: Request) -> ApiError {
+    let path: String = request.uri().path().chars().take(200).collect();
+    ApiError::new(Code::NotFound, format!("there is no route {path}"))
+        .hint("GET /v1/openapi.json describes the routes")
+}
+
+async fn no_method(request: Request) -> ApiError {
+    ApiError::new(
+        Code::MethodNotAllowed,
+        format!("this route does not take {}", request.method()),
+    )
+    .hint("GET /v1/openapi.json describes the routes")
+}
+
+async fn around(request: Request, next: Next) -> Response {
+    let mut response = next.run(request.map(timed)).await;
+    let headers = response.headers_mut();
+    headers.insert(
+        header::X_CONTENT_TYPE_OPTIONS,
+        HeaderValue::from_static("nosniff"),
+    );
+    if !headers.contains_key(header::CACHE_CONTROL) {
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    }
+    response
+}
+
+/// A body that ends with an error when nothing comes for a while.
+fn timed(body: Body) -> Body {
+    let stream = futures_util::stream::unfold(Some(body.into_data_stream()), |body| async move {
+        let mut body = body?;
+        match tokio::time::timeout(STALLED, body.next()).await {
+            Ok(Some(Ok(bytes))) => Some((Ok::<Bytes, io::Error>(bytes), Some(body))),
+            Ok(Some(Err(error))) => Some((Err(io::Error::other(error)), None)),
+            Ok(None) => None,
+            Err(_) => Some((Err(io::ErrorKind::TimedOut.into()), None)),
+        }
+    });
+    Body::from_stream(stream)
+}

@@ -1,0 +1,178 @@
+//! What the service remembers: its cages and the idempotency keys, in one file.
+//!
+//! A record is written before a cage starts and after it has: a service that is killed in between
+//! finds the cage by the name that it was given (ADR 56).
+
+use crate::api::types::{CreateCage, OnTimeout};
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+const CAGES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("cages");
+const CREATIONS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("idempotency");
+
+/// Why the store cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StoreError {
+    #[error("cannot open the store {path}")]
+    Open {
+        path: String,
+        source: Box<redb::Error>,
+    },
+    #[error("cannot use the store of the service")]
+    Use(#[source] Box<redb::Error>),
+    #[error("a record in the store is not valid")]
+    Record(#[from] serde_json::Error),
+}
+
+fn using(error: impl Into<redb::Error>) -> StoreError {
+    StoreError::Use(Box::new(error.into()))
+}
+
+/// A cage as it is remembered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CageRecord {
+    /// The name that its supervisor has, which is given before there is an id.
+    pub(crate) name: String,
+    /// The cage's id, once it has started.
+    pub(crate) id: Option<String>,
+    pub(crate) project: String,
+    pub(crate) spec: CreateCage,
+    /// Microseconds since the epoch.
+    pub(crate) created: u64,
+    pub(crate) ends: u64,
+    pub(crate) on_timeout: OnTimeout,
+    pub(crate) paused: bool,
+    /// How it ended, and when.
+    pub(crate) ending: Option<(u64, String)>,
+    pub(crate) home: String,
+    pub(crate) workspace: String,
+    /// The template as E2B's API names it, where it was created there.
+    pub(crate) e2b_template: Option<String>,
+    /// Token of E2B's envd.
+    pub(crate) token: String,
+}
+
+/// A creation that is not to be repeated.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Creation {
+    /// SHA-256 of the request.
+    pub(crate) request: String,
+    /// Name of the record.
+    pub(crate) cage: String,
+    pub(crate) time: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Store(Database);
+
+impl Store {
+    /// Opens the store, for this process alone.
+    pub(crate) fn open(path: &Path) -> Result<Store, StoreError> {
+        let database = Database::create(path).map_err(|error| StoreError::Open {
+            path: path.display().to_string(),
+            source: Box::new(error.into()),
+        })?;
+        let write = database.begin_write().map_err(using)?;
+        write.open_table(CAGES).map_err(using)?;
+        write.open_table(CREATIONS).map_err(using)?;
+        write.commit().map_err(using)?;
+        Ok(Store(database))
+    }
+
+    pub(crate) fn cages(&self) -> Result<Vec<CageRecord>, StoreError> {
+        let read = self.0.begin_read().map_err(using)?;
+        let table = read.open_table(CAGES).map_err(using)?;
+        let mut records = Vec::new();
+        for row in table.iter().map_err(using)? {
+            let (_, value) = row.map_err(using)?;
+            records.push(serde_json::from_slice(value.value())?);
+        }
+        Ok(records)
+    }
+
+    pub(crate) fn put(&self, record: &CageRecord) -> Result<(), StoreError> {
+        let value = serde_json::to_vec(record)?;
+        self.write(CAGES, |table| {
+            table
+                .insert(record.name.as_str(), value.as_slice())
+                .map(drop)
+        })
+    }
+
+    pub(crate) fn remove(&self, name: &str) -> Result<(), StoreError> {
+        self.write(CAGES, |table| table.remove(name).map(drop))
+    }
+
+    pub(crate) fn creation(&self, key: &str) -> Result<Option<Creation>, StoreError> {
+        let read = self.0.begin_read().map_err(using)?;
+        let table = read.open_table(CREATIONS).map_err(using)?;
+        let found = table.get(key).map_err(using)?;
+        Ok(found
+            .map(|value| serde_json::from_slice(value.value()))
+            .transpose()?)
+    }
+
+    /// A record and the creation that made it, together.
+    pub(crate) fn put_creation(
+        &self,
+        key: &str,
+        creation: &Creation,
+        record: &CageRecord,
+    ) -> Result<(), StoreError> {
+        let (value, cage) = (serde_json::to_vec(creation)?, serde_json::to_vec(record)?);
+        let write = self.0.begin_write().map_err(using)?;
+        {
+            let mut cages = write.open_table(CAGES).map_err(using)?;
+            cages
+                .insert(record.name.as_str(), cage.as_slice())
+                .map_err(using)?;
+            let mut creations = write.open_table(CREATIONS).map_err(using)?;
+            creations.insert(key, value.as_slice()).map_err(using)?;
+        }
+        write.commit().map_err(using)
+    }
+
+    /// Whether a creation that may be asked for again names a record.
+    pub(crate) fn creates(&self, name: &str) -> Result<bool, StoreError> {
+        let read = self.0.begin_read().map_err(using)?;
+        let table = read.open_table(CREATIONS).map_err(using)?;
+        for row in table.iter().map_err(using)? {
+            let (_, value) = row.map_err(using)?;
+            let creation: Creation = serde_json::from_slice(value.value())?;
+            if creation.cage == name {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    pub(crate) fn forget_creation(&self, key: &str) -> Result<(), StoreError> {
+        self.write(CREATIONS, |table| table.remove(key).map(drop))
+    }
+
+    /// Forgets creations from before a time.
+    pub(crate) fn forget_creations(&self, before: u64) -> Result<(), StoreError> {
+        self.write(CREATIONS, |table| {
+            table.retain(|_, value| {
+                serde_json::from_slice(value)
+                    .is_ok_and(|creation: Creation| creation.time >= before)
+            })
+        })
+    }
+
+    fn write(
+        &self,
+        table: TableDefinition<'_, &'static str, &'static [u8]>,
+        change: impl FnOnce(
+            &mut redb::Table<'_, &'static str, &'static [u8]>,
+        ) -> Result<(), redb::StorageError>,
+    ) -> Result<(), StoreError> {
+        let write = self.0.begin_write().map_err(using)?;
+        {
+            let mut table = write.open_table(table).map_err(using)?;
+            change(&mut table).map_err(using)?;
+        }
+        write.commit().map_err(using)
+    }
+}
