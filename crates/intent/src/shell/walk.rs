@@ -1,8 +1,9 @@
 //! The walk through a script, with every branch taken.
 
+use super::gaps::{without_documents, without_gaps};
 use super::redirect::is_redirect;
 use super::word::{Variables, Word};
-use super::{Context, builtin, parse, without_gaps};
+use super::{Context, builtin, parse};
 use crate::needs::{Needs, Unsure, tidy};
 use crate::tools::Table;
 use std::collections::BTreeMap;
@@ -50,8 +51,10 @@ pub(crate) struct Scope {
     pub(super) output: Option<(PathBuf, bool)>,
     /// Files that earlier commands wrote, whose text is known.
     pub(crate) written: Rc<BTreeMap<PathBuf, String>>,
-    /// Programs that earlier commands compiled, with their source.
-    pub(crate) compiled: Rc<BTreeMap<PathBuf, PathBuf>>,
+    /// Programs that earlier commands compiled, with their sources.
+    pub(crate) compiled: Rc<BTreeMap<PathBuf, Vec<PathBuf>>>,
+    /// Where the shell of a terminal is that the text types into.
+    pub(crate) typed: Option<PathBuf>,
     pub(crate) steps: u32,
 }
 
@@ -77,6 +80,7 @@ impl Scope {
             output: None,
             written: Rc::default(),
             compiled: Rc::default(),
+            typed: None,
             steps: 0,
         }
     }
@@ -99,8 +103,15 @@ pub(crate) fn script(
     };
     let mut text = std::borrow::Cow::Borrowed(text);
     if tree.root_node().has_error()
+        && let Some(again) = parse_quoted(&text, needs)
+    {
+        tree = again;
+    }
+    if tree.root_node().has_error()
         && let Some(other) = without_gaps(&text)
-        && let Some(again) = parse(&other, needs).filter(|tree| !tree.root_node().has_error())
+        && let Some(again) = parse(&other, needs)
+            .filter(|tree| !tree.root_node().has_error())
+            .or_else(|| parse_quoted(&other, needs))
     {
         tree = again;
         text = std::borrow::Cow::Owned(other);
@@ -122,6 +133,30 @@ pub(crate) fn script(
     };
     walk.visit(tree.root_node());
     walk.scope
+}
+
+/// The tree of a text in whose quoted here-documents the grammar finds what it cannot parse. `None`
+/// if there is an error left, or something else than a document stands there.
+fn parse_quoted(text: &str, needs: &mut Needs) -> Option<tree_sitter::Tree> {
+    let (plain, documents) = without_documents(text)?;
+    let tree = parse(&plain, needs)?;
+    let root = tree.root_node();
+    let is_document = |node: Option<Node<'_>>| {
+        let mut node = node;
+        // A document is a node of its own, with what is in it.
+        for _ in 0..4 {
+            match node.map(|node| node.kind()) {
+                Some("heredoc_body" | "heredoc_content") => return true,
+                _ => node = node.and_then(|node| node.parent()),
+            }
+        }
+        false
+    };
+    let all = documents.into_iter().all(|document| {
+        let end = document.end.saturating_sub(1).max(document.start);
+        is_document(root.descendant_for_byte_range(document.start, end))
+    });
+    (!root.has_error() && all).then_some(tree)
 }
 
 /// The walk through one script.
@@ -262,6 +297,7 @@ impl<'t> Walk<'_, 't> {
             steps: self.scope.steps,
             written: Rc::clone(&self.scope.written),
             compiled: Rc::clone(&self.scope.compiled),
+            typed: self.scope.typed.clone(),
             ..scope
         };
         self.functions = functions;
@@ -565,7 +601,7 @@ impl<'t> Walk<'_, 't> {
     }
 
     /// Reads a script as if it stood here.
-    pub(super) fn inline(&mut self, text: &str) {
+    pub(crate) fn inline(&mut self, text: &str) {
         let scope = script(
             self.table,
             text,

@@ -142,6 +142,12 @@ pub(crate) enum Role {
     Beside,
     /// A script of the shell.
     Script,
+    /// Keys for a terminal: the name of a key, or what is typed.
+    Keys,
+    /// `file://path` is read, anything else is text.
+    FileUrl,
+    /// `file=path,...` is changed and `file:path` is written, anything else is text.
+    FileList,
     /// A script of sed.
     Sed,
     /// A script of awk.

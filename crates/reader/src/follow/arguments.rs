@@ -2,7 +2,8 @@
 //! them.
 
 use super::Program;
-use crate::value::{Piece, Value};
+use crate::ir::Expr;
+use crate::value::{Frame, Piece, Value};
 use ironcage_intent::Argument;
 use std::rc::Rc;
 
@@ -16,6 +17,8 @@ struct Declared {
     switch: bool,
     /// It takes several values.
     several: bool,
+    /// Its values are objects of paths.
+    path: bool,
 }
 
 /// What the program declares.
@@ -36,6 +39,40 @@ impl Program<'_> {
     pub(super) fn argument_list(&self, before: Vec<Value>) -> Value {
         let given = self.code.arguments.iter().map(value_of);
         Value::List(Rc::new(before.into_iter().chain(given).collect()))
+    }
+
+    /// `argv[argv.indexOf("--out") + 1]`: the value of an option. `None` for anything else.
+    pub(super) fn after_option(
+        &mut self,
+        object: &Expr,
+        index: &Expr,
+        frame: &Frame,
+    ) -> Option<Value> {
+        let Expr::Join(parts) = index else {
+            return None;
+        };
+        let [Expr::Call(call), Expr::Text(one)] = parts.as_slice() else {
+            return None;
+        };
+        let Expr::Attribute(_, name) = &call.callee else {
+            return None;
+        };
+        if one != "1" || !matches!(name.as_str(), "index" | "indexOf") {
+            return None;
+        }
+        let option = self.eval(call.arguments.first()?, frame);
+        let option = option.known()?.to_owned();
+        let Value::List(list) = self.eval(object, frame) else {
+            return None;
+        };
+        let at = list
+            .iter()
+            .position(|value| value.known() == Some(option.as_str()));
+        Some(match at {
+            Some(at) => list.get(at + 1).cloned().unwrap_or(Value::Nothing),
+            // It is not given.
+            None => Value::Nothing,
+        })
     }
 
     /// The script's own name.
@@ -78,6 +115,9 @@ impl Program<'_> {
             default: named("default").unwrap_or(Value::Nothing),
             switch: action.is_some_and(|action| action.starts_with("store_") || action == "count"),
             several,
+            path: named("type").is_some_and(
+                |value| matches!(value, Value::Library(name) if name.ends_with("Path")),
+            ),
         });
     }
 
@@ -128,6 +168,10 @@ impl Program<'_> {
                 (true, _) => declared.default.clone(),
                 (false, true) => Value::List(Rc::new(found)),
                 (false, false) => found.pop().unwrap_or(Value::Unknown),
+            };
+            let value = match (declared.path, value) {
+                (true, Value::Text(piece)) => Value::Path(piece),
+                (_, value) => value,
             };
             (declared.name.clone(), value)
         });

@@ -27,6 +27,11 @@ pub(super) fn percent(format: &Value, values: &[Value]) -> Value {
                     let value = values.next().cloned().unwrap_or(Value::Unknown);
                     whole.join(&value, Piece::then)
                 }
+                (Some('d' | 'i'), end) => {
+                    let width = after.get(..end).unwrap_or_default();
+                    let value = values.next().cloned().unwrap_or(Value::Unknown);
+                    whole.join(&number(width, &value), Piece::then)
+                }
                 _ => {
                     values.next();
                     whole.join(&Value::Unknown, Piece::then)
@@ -39,6 +44,43 @@ pub(super) fn percent(format: &Value, values: &[Value]) -> Value {
         made.push(whole.join(&Value::text(rest), Piece::then));
     }
     Value::choice(made)
+}
+
+/// A number in a width: `03`. What is not plainly a number is not known.
+fn number(width: &str, value: &Value) -> Value {
+    let numbers = value.each().into_iter().map(|value| {
+        let number = value.known().and_then(|text| text.parse::<i64>().ok());
+        match (number, width.parse::<usize>()) {
+            (Some(number), _) if width.is_empty() => Value::text(number.to_string()),
+            (Some(number), Ok(count)) if count <= 32 && width.starts_with('0') => {
+                Value::text(format!("{number:0count$}"))
+            }
+            (Some(number), Ok(count)) if count <= 32 => Value::text(format!("{number:count$}")),
+            _ => Value::Text(Piece::begins("")),
+        }
+    });
+    Value::choice(numbers.collect())
+}
+
+/// The numbers of a range, where they are few.
+fn range(arguments: &[Value]) -> Option<Value> {
+    let number = |at: usize| {
+        let value = arguments.get(at)?;
+        value.known()?.parse::<i64>().ok()
+    };
+    let (from, to) = match arguments.len() {
+        1 => (0, number(0)?),
+        2 => (number(0)?, number(1)?),
+        _ => return None,
+    };
+    let few = to
+        .checked_sub(from)
+        .is_some_and(|count| (1..=20).contains(&count));
+    few.then(|| {
+        Value::List(Rc::new(
+            (from..to).map(|at| Value::text(at.to_string())).collect(),
+        ))
+    })
 }
 
 /// `"{} {name}".format(...)`.
@@ -368,6 +410,7 @@ impl Program<'_> {
             "list" | "sorted" | "tuple" | "set" | "reversed" | "iter" | "Array.from" | "tqdm"
             | "tqdm.tqdm" | "frozenset" | "Promise.all" | "Promise.resolve" | "asyncio.run"
             | "tqdm.auto.tqdm" => first.unwrap_or(Value::List(Rc::default())),
+            "range" => range(arguments).unwrap_or(Value::Unknown),
             "dict" => Value::Map(Rc::new(named.to_vec())),
             "enumerate" => {
                 let elements = self.elements(&first.unwrap_or(Value::Unknown));

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 /// A variable that nothing sets, in place of what is not known in a script.
-const UNKNOWN_VARIABLE: &str = "${IRONCAGE_UNKNOWN}";
+pub(crate) const UNKNOWN_VARIABLE: &str = "${IRONCAGE_UNKNOWN}";
 
 /// Directories whose paths are taken for paths wherever they stand.
 const PLACES: [&str; 14] = [
@@ -350,6 +350,8 @@ impl Program<'_> {
 
     /// A call that is not known: what plainly looks like a path or an address is taken for one.
     pub(super) fn guess(&mut self, name: &str, given: &CallArguments) {
+        let writer = name.contains(".write.") || name.contains(".writer.");
+        let name = name.rsplit('.').next().unwrap_or(name);
         if NOT_PATHS.contains(&name) {
             return;
         }
@@ -357,7 +359,7 @@ impl Program<'_> {
         let writes = [
             "save", "write", "dump", "export", "output", "create", "mkdir", "remove", "delete",
         ];
-        let writes = writes.iter().any(|part| lower.contains(part));
+        let writes = writer || writes.iter().any(|part| lower.contains(part));
         let values: Vec<Value> = given
             .arguments
             .iter()

@@ -7,6 +7,8 @@ mod call;
 mod effect;
 mod objects;
 
+pub(crate) use effect::UNKNOWN_VARIABLE;
+
 use crate::calls::Known;
 use crate::ir::{Expr, Function, Statement};
 use crate::language::Language;
@@ -49,6 +51,10 @@ pub(crate) struct Program<'a> {
     arguments: Arguments,
     steps: u32,
     depth: u32,
+    /// Whether the program talks to a shell that it started.
+    spawned_shell: bool,
+    /// Whether a module is followed that another one imports.
+    importing: bool,
     /// Whether what is followed may also not happen.
     maybe: bool,
 }
@@ -75,6 +81,8 @@ pub(crate) fn follow(
         arguments: Arguments::default(),
         steps: 0,
         depth: 0,
+        spawned_shell: false,
+        importing: false,
         maybe: false,
     };
     if !complete {
@@ -191,6 +199,9 @@ impl Program<'_> {
                     self.perhaps(block, frame);
                 }
             }
+            // It runs there once, and whatever stands before it did.
+            Statement::Main(body) if !self.importing => self.block(body, frame),
+            Statement::Main(_) => {}
             Statement::Loop(each, body) => {
                 if let Some((target, over)) = each {
                     let over = self.eval(over, frame);
@@ -328,6 +339,9 @@ impl Program<'_> {
                 self.attribute(&object, name)
             }
             Expr::Index(object, index) => {
+                if let Some(value) = self.after_option(object, index, frame) {
+                    return value;
+                }
                 let object = self.eval(object, frame);
                 let index = self.eval(index, frame);
                 self.index(&object, &index)

@@ -225,7 +225,9 @@ impl Program<'_> {
         self.frames.push(frame.clone());
         self.modules.insert(path.clone(), frame.clone());
         let file = self.file.replace(path);
+        let importing = std::mem::replace(&mut self.importing, true);
         self.block(&body, &frame);
+        self.importing = importing;
         self.file = file;
         Value::Module(frame)
     }

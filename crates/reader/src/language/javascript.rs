@@ -121,6 +121,11 @@ impl<'t> Script<'t> {
                 if let Some(condition) = field(node, "condition") {
                     body.push(Statement::Evaluate(self.expr(condition)));
                 }
+                let condition = field(node, "condition").map_or("", |part| self.source(part));
+                if condition.contains("require.main") && condition.contains("module") {
+                    body.push(Statement::Main(self.body_of(node, "consequence")));
+                    return;
+                }
                 let blocks = vec![
                     self.body_of(node, "consequence"),
                     self.body_of(node, "alternative"),
