@@ -236,6 +236,13 @@ impl Walk<'_, '_> {
                 };
                 let path = self.path(&word, Unsure::Reads);
                 self.read(&word);
+                let package = Word::Plain(format!(
+                    "{}/__init__.py",
+                    place.split('/').next().unwrap_or_default()
+                ));
+                if self.file_of(&package).is_some() {
+                    self.read(&package);
+                }
                 self.code(Some("python"), &text, path.as_deref(), rest)
             }
         }
@@ -336,6 +343,34 @@ const EXECUTES: [&str; 16] = [
     "proxy",
     "command",
 ];
+
+/// Whether a setting of git, `key=value`, can make it execute something.
+pub(super) fn git_setting_executes(setting: &str) -> bool {
+    let key = setting
+        .split('=')
+        .next()
+        .unwrap_or_default()
+        .to_ascii_lowercase();
+    let section = key.split('.').next().unwrap_or_default();
+    // Their other keys are names, ids and numbers.
+    let plain = [
+        "user",
+        "author",
+        "committer",
+        "init",
+        "protocol",
+        "advice",
+        "safe",
+        "color",
+        "http",
+    ];
+    let name = key.rsplit('.').next().unwrap_or_default();
+    let proxy = name.contains("proxy") || name.contains("helper") || name == "sslcert";
+    (!plain.contains(&section) || proxy || name == "templatedir")
+        && EXECUTES.iter().any(|part| key.contains(part))
+        || proxy
+        || name == "templatedir"
+}
 
 impl Walk<'_, '_> {
     /// The hooks of the repository around a directory. `false` if they cannot be known: without

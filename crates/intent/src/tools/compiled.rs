@@ -46,13 +46,59 @@ impl Walk<'_, '_> {
         Some((whole, first?))
     }
 
+    /// Remembers what a copy of a program, or of a file with a known text, is.
+    pub(super) fn note_copied(&mut self, arguments: &[Word]) {
+        let Some(cwd) = self.scope.cwd.clone() else {
+            return;
+        };
+        let operands = arguments.iter().filter_map(|word| match word {
+            Word::Plain(text) if !text.starts_with('-') => Some(tidy(&cwd, text)),
+            _ => None,
+        });
+        let operands: Vec<PathBuf> = operands.collect();
+        let [.., from, to] = operands.as_slice() else {
+            return;
+        };
+        let into = arguments
+            .last()
+            .is_some_and(|word| word.known().ends_with('/'));
+        let installed = to.ends_with("bin");
+        let to = match from.file_name().filter(|_| into || installed) {
+            Some(name) => to.join(name),
+            None => to.clone(),
+        };
+        if let Some(sources) = self.scope.compiled.get(from).cloned() {
+            self.note_program(to, sources);
+        } else if let Some(source) = self.cargo_source(from) {
+            self.note_program(to, vec![source]);
+        } else if let Some(text) = self.scope.written.get(from).cloned() {
+            self.keep_written(to, &text, false);
+        }
+    }
+
+    /// A program by its name that this command put where programs are searched.
+    pub(super) fn run_placed(&mut self, name: &str, arguments: &[Word]) -> bool {
+        let home = self.scope.home.clone().unwrap_or_default();
+        let own = [".local/bin", "bin", ".cargo/bin", "go/bin"].map(|place| home.join(place));
+        let places = ["/usr/local/bin", "/usr/bin", "/usr/local/sbin", "/bin"].map(PathBuf::from);
+        for place in places.into_iter().chain(own) {
+            let path = place.join(name);
+            let put =
+                self.scope.compiled.contains_key(&path) || self.scope.written.contains_key(&path);
+            if put && self.run_file(&Word::Plain(path.to_string_lossy().into_owned()), arguments) {
+                return true;
+            }
+        }
+        false
+    }
+
     /// Whether this command compiled a program, and its source can be read.
     pub(super) fn is_compiled(&mut self, word: &Word) -> bool {
         let path = match (&self.scope.cwd, word.text()) {
             (Some(cwd), Some(text)) => tidy(cwd, text),
             _ => return false,
         };
-        self.scope.compiled.contains_key(&path) && self.source_of(&path).is_some()
+        self.source_of(&path).is_some()
     }
 
     /// The source of a program that cargo built, by where cargo puts it.

@@ -57,6 +57,9 @@ pub(crate) fn run(walk: &mut Walk<'_, '_>, name: &str, arguments: &[Word]) {
             return;
         }
         walk.literal_arguments(arguments);
+        if short.is_none() && walk.run_placed(name, arguments) {
+            return;
+        }
         let why = format!("`{name}` is not in the table of tools");
         walk.installed(arguments, &why);
         return;
@@ -66,6 +69,9 @@ pub(crate) fn run(walk: &mut Walk<'_, '_>, name: &str, arguments: &[Word]) {
         walk.needs.program(name);
     }
     walk.note_found(short, arguments);
+    if matches!(short, "cp" | "install" | "mv") {
+        walk.note_copied(arguments);
+    }
     if matches!(
         short,
         "gcc"
@@ -427,6 +433,12 @@ fn use_word(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, role: Role, word: 
         }
         Role::Program => walk.executes_unread(name, word),
         Role::Keys => walk.typed(word),
+        Role::GitSetting => {
+            if word.text().is_none_or(code::git_setting_executes) {
+                let why = format!("`{name}` gets a setting that can make it execute programs");
+                walk.needs.unsure(Unsure::Everything, why);
+            }
+        }
         Role::FileUrl => {
             let schemes = ["file://", "fileb://"];
             let known = word.known();

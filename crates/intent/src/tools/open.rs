@@ -143,6 +143,9 @@ impl Walk<'_, '_> {
                 if looks_like_path(value) || (value_of && is_name(value)) {
                     self.note(output, &word.without(text.len() - value.len()));
                 }
+                if text.contains('=') {
+                    (output, value_of) = (false, false);
+                }
                 continue;
             }
             if let Some(option) = text.strip_prefix('-') {
@@ -151,7 +154,11 @@ impl Walk<'_, '_> {
                 value_of = matches!(option, "o" | "O") || (option.len() > 2 && names_path(option));
                 continue;
             }
-            if let Some((name, value)) = text.split_once('=')
+            if let Word::Pattern { .. } = word {
+                if text.contains('/') {
+                    self.note(output, word);
+                }
+            } else if let Some((name, value)) = text.split_once('=')
                 && name
                     .chars()
                     .all(|char| char.is_ascii_alphanumeric() || "_.-".contains(char))

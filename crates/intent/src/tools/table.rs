@@ -144,6 +144,8 @@ pub(crate) enum Role {
     Script,
     /// Keys for a terminal: the name of a key, or what is typed.
     Keys,
+    /// A setting of git: `key=value`.
+    GitSetting,
     /// `file://path` is read, anything else is text.
     FileUrl,
     /// `file=path,...` is changed and `file:path` is written, anything else is text.

@@ -25,6 +25,8 @@ struct Declared {
 #[derive(Debug, Default)]
 pub(super) struct Arguments {
     declared: Vec<Declared>,
+    /// What `set_defaults` gives, also functions of sub-commands.
+    defaults: Vec<(String, Value)>,
 }
 
 fn value_of(argument: &Argument) -> Value {
@@ -121,6 +123,19 @@ impl Program<'_> {
         });
     }
 
+    /// `parser.set_defaults(func=run)`: of several sub-commands, any may be given.
+    pub(super) fn set_defaults(&mut self, named: &[(String, Value)]) {
+        let defaults = &mut self.arguments.defaults;
+        for (name, value) in named {
+            let room = defaults.len() < 64;
+            match defaults.iter_mut().find(|(known, _)| known == name) {
+                Some((_, held)) => *held = Value::choice(vec![held.clone(), value.clone()]),
+                None if room => defaults.push((name.clone(), value.clone())),
+                None => {}
+            }
+        }
+    }
+
     /// `parser.parse_args()`.
     pub(super) fn parsed_arguments(&self) -> Value {
         let declared = &self.arguments.declared;
@@ -175,6 +190,7 @@ impl Program<'_> {
             };
             (declared.name.clone(), value)
         });
-        Value::Map(Rc::new(pairs.collect()))
+        let defaults = self.arguments.defaults.iter().cloned();
+        Value::Map(Rc::new(pairs.chain(defaults).collect()))
     }
 }

@@ -129,6 +129,13 @@ impl Program<'_> {
                 self.make_object(class, around, given.arguments.clone(), &given.named, false)
             }
             Value::Library(name) => self.library(name, given),
+            Value::Object(..) => match self.attribute(callee, "__call__") {
+                method @ Value::Method(..) => self.called_with(&method, given),
+                _ => {
+                    self.call_back("", given);
+                    Value::Unknown
+                }
+            },
             _ => {
                 self.call_back("", given);
                 Value::Unknown
@@ -392,6 +399,7 @@ impl Program<'_> {
                         false => parsed,
                     });
                 }
+                Some("set_defaults") => self.set_defaults(&given.named),
                 Some(part) if part.starts_with("add_") => {
                     return Some(Value::Library("argparse.ArgumentParser()".to_owned()));
                 }

@@ -366,7 +366,14 @@ impl Program<'_> {
             .chain(given.named.iter().map(|(_, value)| value))
             .cloned()
             .collect();
-        for value in values.iter().flat_map(Value::each) {
+        let listed = values
+            .iter()
+            .flat_map(Value::each)
+            .flat_map(|value| match &value {
+                Value::List(list) => list.iter().take(64).cloned().collect(),
+                _ => vec![value],
+            });
+        for value in listed.collect::<Vec<_>>() {
             let Some(piece) = value.piece().cloned() else {
                 continue;
             };
@@ -380,7 +387,8 @@ impl Program<'_> {
                 }
                 continue;
             }
-            let is_place = PLACES.iter().any(|place| known.starts_with(place));
+            let is_place = PLACES.iter().any(|place| known.starts_with(place))
+                || (piece.is_whole() && is_file(known));
             let is_object = matches!(value, Value::Path(_)) && known.contains('/');
             if is_place || is_object {
                 let role = if writes { Role::Write } else { Role::Read };
@@ -388,6 +396,59 @@ impl Program<'_> {
             }
         }
     }
+}
+
+/// Whether a text plainly is the name of a file: with a directory and an ending, or with the ending
+/// of a file with data.
+fn is_file(text: &str) -> bool {
+    const DATA: [&str; 34] = [
+        "csv",
+        "tsv",
+        "json",
+        "jsonl",
+        "ndjson",
+        "parquet",
+        "pkl",
+        "pickle",
+        "npy",
+        "npz",
+        "pt",
+        "pth",
+        "onnx",
+        "safetensors",
+        "h5",
+        "hdf5",
+        "txt",
+        "log",
+        "xml",
+        "yaml",
+        "yml",
+        "toml",
+        "ini",
+        "db",
+        "sqlite",
+        "png",
+        "jpg",
+        "jpeg",
+        "svg",
+        "pdf",
+        "wav",
+        "mp4",
+        "gz",
+        "zip",
+    ];
+    let fits = |char: char| char.is_alphanumeric() || "/._-+@".contains(char);
+    let name = text.rsplit('/').next().unwrap_or(text);
+    let Some((stem, ending)) = name.rsplit_once('.') else {
+        return false;
+    };
+    let plain = !stem.is_empty() && text.chars().all(fits);
+    let short = (1..=5).contains(&ending.len())
+        && ending
+            .chars()
+            .all(|char| char.is_ascii_lowercase() || char.is_ascii_digit())
+        && ending.chars().any(|char| char.is_ascii_lowercase());
+    plain && (DATA.contains(&ending) || (short && text.contains('/')))
 }
 
 fn word(value: &Value) -> Argument {

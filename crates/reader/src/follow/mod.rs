@@ -10,7 +10,7 @@ mod objects;
 pub(crate) use effect::UNKNOWN_VARIABLE;
 
 use crate::calls::Known;
-use crate::ir::{Expr, Function, Statement};
+use crate::ir::{Class, Expr, Function, Statement};
 use crate::language::Language;
 use crate::value::{Frame, Piece, Value};
 use arguments::Arguments;
@@ -48,6 +48,8 @@ pub(crate) struct Program<'a> {
     frames: Vec<Frame>,
     called: HashMap<*const Function, u32>,
     returned: Vec<Value>,
+    /// The last object of each class.
+    objects: HashMap<*const Class, Value>,
     arguments: Arguments,
     steps: u32,
     depth: u32,
@@ -78,6 +80,7 @@ pub(crate) fn follow(
         frames: Vec::new(),
         called: HashMap::new(),
         returned: Vec::new(),
+        objects: HashMap::new(),
         arguments: Arguments::default(),
         steps: 0,
         depth: 0,
@@ -134,7 +137,12 @@ impl Program<'_> {
                     self.call_function(&function, &around, Vec::new(), &[]);
                 }
                 Value::Class(class, around) => {
-                    let object = self.make_object(&class, &around, Vec::new(), &[], true);
+                    // One that the program made has what its constructor set.
+                    let made = self.objects.get(&Rc::as_ptr(&class)).cloned();
+                    let object = match made {
+                        Some(object) => object,
+                        None => self.make_object(&class, &around, Vec::new(), &[], true),
+                    };
                     self.call_methods(&object);
                 }
                 _ => {}
@@ -246,9 +254,21 @@ impl Program<'_> {
                     own.set(name, value.clone(), self.maybe);
                 }
             }
+            // `b = "x"` in a pattern: what it gets where nothing is given.
+            Expr::Assign(target, default) => {
+                let value = match value {
+                    Value::Nothing | Value::Unknown => self.eval(default, frame),
+                    value => value.clone(),
+                };
+                self.assign(target, &value, frame);
+            }
             Expr::List(targets) => {
+                let script = !self.language.is_python();
                 for (index, target) in targets.iter().enumerate() {
                     let parts = value.each().into_iter().map(|value| match &value {
+                        Value::List(list) if script => {
+                            list.get(index).cloned().unwrap_or(Value::Nothing)
+                        }
                         Value::List(list) if list.len() == targets.len() => {
                             list.get(index).cloned().unwrap_or(Value::Unknown)
                         }

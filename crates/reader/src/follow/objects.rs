@@ -68,6 +68,7 @@ impl Program<'_> {
         }
         self.block(&class.body, &inner);
         let object = Value::Object(Rc::clone(class), inner.clone(), own);
+        self.objects.insert(Rc::as_ptr(class), object.clone());
         for name in ["__init__", "constructor"] {
             if let Some(Value::Function(function, around)) = inner.own(name) {
                 if anyhow && self.was_called(&function) {

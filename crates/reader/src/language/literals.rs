@@ -89,7 +89,9 @@ fn argument<'t>(
         .checked_sub(first)?;
     let given = code.arguments.get(at).filter(|given| given.whole)?;
     let fits = |char: char| char.is_alphanumeric() || "/._-+@~".contains(char);
-    let is_name = given.text.chars().all(fits) && given.text.chars().any(char::is_alphabetic);
+    let is_name = given.text.chars().all(fits)
+        && given.text.chars().any(char::is_alphabetic)
+        && given.text.contains(['/', '.']);
     (is_name && !given.text.starts_with('-')).then(|| Literal {
         text: Cow::Owned(given.text.clone()),
         line: number,
@@ -205,7 +207,7 @@ fn is_route(before: &str) -> bool {
 }
 
 /// What stands beside a path that is made, changed or removed.
-const WRITES: [&str; 58] = [
+const WRITES: [&str; 59] = [
     "\"w",
     "'w",
     "\"a\"",
@@ -258,6 +260,7 @@ const WRITES: [&str; 58] = [
     "write(true",
     "imwrite",
     "export",
+    "open_out",
     "mkfifo",
     "symlink",
     "truncate",

@@ -362,9 +362,20 @@ impl<'t> Lowering<'t> {
                 }
                 Expr::Map(pairs)
             }
-            "list_comprehension" | "set_comprehension" | "generator_expression" => {
-                self.comprehension(node)
+            "pair" => {
+                let sides = ["key", "value"].map(|name| field(node, name));
+                Expr::List(
+                    sides
+                        .into_iter()
+                        .flatten()
+                        .map(|part| self.expr(part))
+                        .collect(),
+                )
             }
+            "list_comprehension"
+            | "set_comprehension"
+            | "generator_expression"
+            | "dictionary_comprehension" => self.comprehension(node),
             "lambda" => Expr::Function(self.function(node)),
             "parenthesized_expression" | "await" | "type" => {
                 let mut inner = self.all(node);
