@@ -1,4 +1,4 @@
-//! What stays open of a command: as little as its text and the conventions of its tool allow.
+//! The parts of a command that stay open: as few as its text and the conventions of its tool allow.
 
 use super::Parsed;
 use crate::needs::{Unsure, tidy};
