@@ -3,6 +3,7 @@
 //! The grammar is bash's. The parser produces a tree for any text and marks the parts that it
 //! could not parse. The walk visits the tree as the shell would, with every branch taken.
 
+mod assign;
 mod builtin;
 mod expand;
 mod gaps;

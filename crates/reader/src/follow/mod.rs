@@ -4,7 +4,9 @@
 mod arguments;
 mod builtin;
 mod call;
+mod callbacks;
 mod effect;
+mod format;
 mod objects;
 
 pub(crate) use effect::UNKNOWN_VARIABLE;
@@ -407,7 +409,7 @@ impl Program<'_> {
                     Value::List(list) => list.to_vec(),
                     other => vec![other.clone()],
                 };
-                builtin::percent(&left, &values)
+                format::percent(&left, &values)
             }
             Expr::Choice(parts) => {
                 let parts = parts.iter().map(|part| self.eval(part, frame)).collect();
