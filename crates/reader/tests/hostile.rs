@@ -156,6 +156,23 @@ fn scripts_of_expect_are_read_and_bounded() {
 }
 
 #[test]
+fn variables_of_expect_and_names_of_a_source_do_not_grow_without_an_end() {
+    let mut script = String::from("set a0 xxxxxxxxxxxxxxxx\n");
+    for at in 1..60 {
+        script.push_str(&format!("set a{at} $a{}$a{}\n", at - 1, at - 1));
+    }
+    read(&format!("expect <<'END'\n{script}spawn $a59\nEND\n"));
+    let names: String = (0..1900)
+        .map(|at| format!("char *n{at} = \"/data/{at}.bin\";\n"))
+        .collect();
+    read(&format!(
+        "cat > x.c <<'END'\n{names}END\ngcc x.c && ./a.out && ./a.out"
+    ));
+    let nested = format!("x = {}0{}", "a[a.index(".repeat(60), ") + 1]".repeat(60));
+    python(&nested);
+}
+
+#[test]
 fn what_the_source_of_a_program_does_with_its_arguments_is_followed() {
     let source = "int main(int c, char **argv) { FILE *i = fopen(argv[1], \"r\"); FILE *o = fopen(argv[2], \"w\"); }";
     let needs = read(&format!(

@@ -10,6 +10,8 @@ use std::rc::Rc;
 /// Programs and sources that are remembered.
 const MOST_PROGRAMS: usize = 64;
 const MOST_SOURCES: usize = 32;
+/// Length of all sources of a program from which on no more are added, in bytes.
+const LONGEST: usize = 256 * 1024;
 
 /// Endings of files that are compiled.
 const ENDINGS: [&str; 16] = [
@@ -37,6 +39,10 @@ impl Walk<'_, '_> {
         let mut first = None;
         let mut whole = String::new();
         for source in sources {
+            // More than is searched anyway would only be copied.
+            if whole.len() > LONGEST {
+                break;
+            }
             if let Some(text) = self.text_of(&source) {
                 whole.push_str(&text);
                 whole.push('\n');

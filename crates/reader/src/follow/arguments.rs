@@ -62,14 +62,14 @@ impl Program<'_> {
         if one != "1" || !matches!(name.as_str(), "index" | "indexOf") {
             return None;
         }
-        let option = self.eval(call.arguments.first()?, frame);
-        let option = option.known()?.to_owned();
+        // Only a literal: what is evaluated here is evaluated again if this is something else.
+        let Expr::Text(option) = call.arguments.first()? else {
+            return None;
+        };
         let Value::List(list) = self.eval(object, frame) else {
             return None;
         };
-        let at = list
-            .iter()
-            .position(|value| value.known() == Some(option.as_str()));
+        let at = list.iter().position(|value| value.known() == Some(option));
         Some(match at {
             Some(at) => list.get(at + 1).cloned().unwrap_or(Value::Nothing),
             // It is not given.

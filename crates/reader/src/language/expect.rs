@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 const LONGEST: usize = 256 * 1024;
 const MOST_COMMANDS: usize = 200;
+/// Longest word that variables are put into.
+const LONGEST_WORD: usize = 8 * 1024;
 
 /// Words of a line, with its variables in place where they are known.
 fn words(line: &str, variables: &BTreeMap<String, String>) -> Vec<String> {
@@ -52,7 +54,11 @@ fn substituted(word: &str, variables: &BTreeMap<String, String>) -> String {
             .find(|char: char| !char.is_ascii_alphanumeric() && char != '_')
             .unwrap_or(after.len());
         let (name, next) = after.split_at(end);
-        whole.push_str(variables.get(name).map_or(UNKNOWN_VARIABLE, String::as_str));
+        // Variables of variables would grow without an end.
+        let value = variables
+            .get(name)
+            .filter(|value| whole.len() + value.len() <= LONGEST_WORD);
+        whole.push_str(value.map_or(UNKNOWN_VARIABLE, String::as_str));
         rest = next.strip_prefix('}').unwrap_or(next);
     }
     whole.push_str(rest);

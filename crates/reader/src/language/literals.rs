@@ -12,6 +12,9 @@ const LONGEST: usize = 256 * 1024;
 /// Literals that are looked at.
 const MOST_LITERALS: usize = 2000;
 
+/// Names whose uses are looked for: each is a search of the whole text.
+const MOST_NAMES: usize = 100;
+
 /// A string literal, or an argument of the program, with what stands around it on its line.
 struct Literal<'t> {
     text: Cow<'t, str>,
@@ -133,6 +136,7 @@ pub(crate) fn any(code: &Code<'_>) -> CodeNeeds {
         return found;
     };
     let mut executes = false;
+    let mut names = 0;
     let lines: Vec<&str> = code.text.lines().collect();
     for literal in literals(code, &lines) {
         let before = literal.before.trim_end();
@@ -170,7 +174,7 @@ pub(crate) fn any(code: &Code<'_>) -> CodeNeeds {
             continue;
         }
         let plain = text.trim_start_matches(['<', '>', '+', ' ']);
-        match is_written(&literal, &lines) {
+        match is_written(&literal, &lines, &mut names) {
             true => found.needs.write(tidy(cwd, plain)),
             false => found.needs.read(tidy(cwd, plain)),
         }
@@ -270,7 +274,7 @@ const WRITES: [&str; 59] = [
 ];
 
 /// Whether a path is written: by what stands beside it, or beside the name that it gets.
-fn is_written(literal: &Literal<'_>, lines: &[&str]) -> bool {
+fn is_written(literal: &Literal<'_>, lines: &[&str], names: &mut usize) -> bool {
     if literal.text.starts_with('>') {
         return true;
     }
@@ -305,9 +309,10 @@ fn is_written(literal: &Literal<'_>, lines: &[&str]) -> bool {
     {
         return true;
     }
-    let Some(name) = bound(literal.before) else {
+    let Some(name) = bound(literal.before).filter(|_| *names < MOST_NAMES) else {
         return false;
     };
+    *names += 1;
     let uses = lines
         .iter()
         .enumerate()
