@@ -23,6 +23,8 @@ const TARGETS: [(&str, Target); 24] = [
     ("tool-call", tool_call),
     ("reader", reader),
     ("awk", awk),
+    ("expect", expect),
+    ("compiled", compiled),
     ("makefile", makefile),
     ("database-shell", database_shell),
     ("policy", policy),
@@ -142,6 +144,14 @@ fn reader(bytes: &[u8]) {
 
 fn awk(bytes: &[u8]) {
     read_file(bytes, "x.awk", "awk -v out=/o/ -f x.awk in.txt");
+}
+
+fn expect(bytes: &[u8]) {
+    read_file(bytes, "x.exp", "expect -f x.exp host.example");
+}
+
+fn compiled(bytes: &[u8]) {
+    read_file(bytes, "x.c", "gcc -o x x.c && ./x in.txt --output out.txt");
 }
 
 fn makefile(bytes: &[u8]) {

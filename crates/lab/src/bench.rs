@@ -82,12 +82,14 @@ pub(crate) fn run(args: Args) -> CommandResult {
             print(&report, json)
         }
         Bench::Intent {
-            corpus: Some(corpus @ (Corpus::Foreign | Corpus::Heldout | Corpus::Terminal)),
+            corpus: Some(corpus),
             ..
-        } => {
+        } if corpus != Corpus::Redcode => {
             let corpus = match corpus {
                 Corpus::Heldout => bench::LabelledCorpus::HeldOut,
                 Corpus::Terminal => bench::LabelledCorpus::Terminal,
+                Corpus::Fresh => bench::LabelledCorpus::Fresh,
+                Corpus::Second => bench::LabelledCorpus::Second,
                 _ => bench::LabelledCorpus::Foreign,
             };
             let report = bench::bench_corpus(corpus).map_err(failed)?;

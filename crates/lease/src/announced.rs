@@ -17,7 +17,7 @@ const FRESH: Duration = Duration::from_secs(600);
 
 /// A place that words named.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Place {
+pub(crate) enum Place {
     Path(PathBuf),
     Host(HostName),
 }
@@ -27,8 +27,30 @@ impl Place {
         matches!(self, Place::Path(_))
     }
 
+    /// Its path or its name.
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Place::Path(path) => path.to_string_lossy().into_owned(),
+            Place::Host(name) => name.as_str().to_owned(),
+        }
+    }
+
+    /// Whether it names this: itself, something in it, or the directory that it lies in.
+    pub(crate) fn names(&self, resource: &Resource) -> bool {
+        match (self, resource) {
+            (Place::Path(path), Resource::Path { path: wanted, .. }) => {
+                let wanted = Path::new(wanted);
+                // What lies right below the root holds too much to say anything.
+                let around = path.components().count() > 2;
+                path.starts_with(wanted) || (around && wanted.starts_with(path))
+            }
+            (Place::Host(name), Resource::Host { rule }) => rule.knows(name),
+            _ => false,
+        }
+    }
+
     /// Whether it could be leased.
-    fn is_leasable(&self, leases: &Leases) -> bool {
+    pub(crate) fn is_leasable(&self, leases: &Leases) -> bool {
         match self {
             Place::Path(path) => {
                 let mut parts = leases.paths.iter();
@@ -103,20 +125,8 @@ impl Words {
 
     /// Where words named this: itself, something in it, or the directory that it lies in.
     pub fn naming(&self, resource: &Resource, now: Instant) -> Option<String> {
-        let named = |place: &&Place| match (place, resource) {
-            (Place::Path(path), Resource::Path { path: wanted, .. }) => {
-                let wanted = Path::new(wanted);
-                // What lies right below the root holds too much to say anything.
-                let around = path.components().count() > 2;
-                path.starts_with(wanted) || (around && wanted.starts_with(path))
-            }
-            (Place::Host(name), Resource::Host { rule }) => rule.knows(name),
-            _ => false,
-        };
-        self.fresh(now).find(named).map(|place| match place {
-            Place::Path(path) => path.to_string_lossy().into_owned(),
-            Place::Host(name) => name.as_str().to_owned(),
-        })
+        let mut fresh = self.fresh(now);
+        fresh.find(|place| place.names(resource)).map(Place::text)
     }
 
     /// Whether words named another place of this kind that could be leased, and not this one.

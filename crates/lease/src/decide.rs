@@ -152,6 +152,10 @@ pub fn decide_by(
         None => (part.mark, None),
     };
     let named = || resource.to_string();
+    let outside_task = match asked.origin {
+        LeaseOrigin::Operator => None,
+        _ => crate::task::outside(leases, &resource),
+    };
     let against = match (mark, &ruled) {
         // By a rule: no part that denies is found.
         (Mark::Deny, _) => {
@@ -165,6 +169,11 @@ pub fn decide_by(
         }),
         (Mark::Always | Mark::Auto, _) if history.distrusted => {
             Some(LeaseReason::ApprovalAfterDrift { resource: named() })
+        }
+        (Mark::Always | Mark::Auto, _) if outside_task.is_some() => {
+            let task = outside_task.unwrap_or_default();
+            let resource = named();
+            Some(LeaseReason::ApprovalOutsideTask { resource, task })
         }
         (Mark::Always | Mark::Auto, _) if history.unannounced => {
             Some(LeaseReason::ApprovalUnannounced { resource: named() })

@@ -14,6 +14,7 @@ pub mod life;
 mod others;
 mod paths;
 mod rules;
+mod task;
 
 pub use announced::Words;
 pub use decide::{

@@ -64,6 +64,7 @@ fn plan(others: Vec<Item<LeasePart>>) -> Plan {
         holders: Holders::Kill,
         shell: ironcage_model::ShellMode::Plain,
         words: ironcage_model::WordsMode::Note,
+        task: None,
         call_longest: None,
         drift: ironcage_plan::Drift {
             shorten: 3,

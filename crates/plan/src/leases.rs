@@ -2,6 +2,7 @@
 
 use crate::bounds::milli_cpus;
 use crate::plan::{Access, Item, NodeKind, ViewOp, WriteRights, WriteRule};
+use crate::task::{TaskScope, TaskSource};
 use crate::view::{NEVER, ViewPlan};
 use crate::{PlanError, Request, bytes, guarded, network};
 use ironcage_host::{HostCaps, HostFiles, NodeType};
@@ -92,6 +93,9 @@ pub struct Leases {
     pub shell: ShellMode,
     /// What the words of a model's answer do.
     pub words: WordsMode,
+    /// The places that the user's task names: what it does not name is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task: Option<TaskScope>,
     /// How long a lease may live that a model's answer opened; `null` is as long as others.
     pub call_longest: Option<Duration>,
     /// When the cage is trusted less.
@@ -246,6 +250,9 @@ pub(crate) fn make(
         holders: ceiling.holders.value,
         shell: ceiling.shell.value,
         words: ceiling.words.value,
+        task: request.task.clone().filter(|task| {
+            task.source != TaskSource::Prompt || ceiling.words.value == WordsMode::Narrow
+        }),
         call_longest: ceiling.call_longest.value,
         drift: Drift {
             shorten: ceiling.drift.shorten.value,

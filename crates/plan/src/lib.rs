@@ -40,6 +40,7 @@ mod shell;
 mod signing;
 mod sockets;
 mod taint;
+mod task;
 mod toolchains;
 mod trust;
 mod upstream;
@@ -77,4 +78,5 @@ pub use signing::{
 };
 pub use sockets::AllowedSocket;
 pub use taint::{Marking, PrivatePlace, UntrustedHost};
+pub use task::{TaskScope, TaskSource};
 pub use upstream::{PlannedProxy, ProxyCredentials, UpstreamProxy};

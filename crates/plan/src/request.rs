@@ -1,6 +1,7 @@
 //! The user's request for one run, besides the policy.
 
 use crate::GitSetting;
+use crate::task::TaskScope;
 use ironcage_model::HostRule;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
@@ -222,6 +223,8 @@ pub struct Request {
     pub program: PathBuf,
     /// Where temporary files are made: for an isolation level that has no storage of its own.
     pub temporary: PathBuf,
+    /// What the user's task names, where one was given.
+    pub task: Option<TaskScope>,
     /// The user said that they know what they do.
     pub i_know: bool,
     /// Ironcage's own directories.

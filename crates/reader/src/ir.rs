@@ -74,6 +74,8 @@ pub(crate) enum Statement {
     ImportFrom(String, Vec<(String, String)>),
     /// Blocks of which any may run.
     Branch(Vec<Vec<Statement>>),
+    /// What runs only where the file is the program itself, and is not imported.
+    Main(Vec<Statement>),
     /// A block that runs for each value.
     Loop(Option<(Expr, Expr)>, Vec<Statement>),
     With(Vec<(Expr, Option<Expr>)>, Vec<Statement>),

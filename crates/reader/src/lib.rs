@@ -144,6 +144,7 @@ impl Sources for Reader {
             "python" => self.follow(code, Language::Python),
             "javascript" => self.follow(code, Language::JavaScript),
             "awk" => language::awk::read(code),
+            "expect" => language::expect::read(code),
             "make" => language::makefile::read(code),
             "package-scripts" => language::package::read(code),
             "pytest" => self.tests(code),

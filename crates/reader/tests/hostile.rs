@@ -134,3 +134,75 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn scripts_of_expect_are_read_and_bounded() {
+    let script =
+        "log_file /var/log/x\nspawn bash\nsend \"cp a b\\r\"\nspawn scp k host.example:/x\n";
+    let needs = read(&format!("expect <<'END'\n{script}END\n"));
+    assert!(needs.writes.contains(&PathBuf::from("/var/log/x")));
+    assert!(needs.writes.contains(&PathBuf::from("/w/b")), "{needs:?}");
+    assert!(needs.programs.contains("scp"), "{needs:?}");
+    let long = "spawn cp a b\n".repeat(4000);
+    assert!(is_unknown(&read(&format!("expect <<'END'\n{long}END\n"))));
+    for text in [
+        "{".repeat(20_000),
+        "\"".repeat(9999),
+        "$".repeat(9999),
+        "spawn".to_owned(),
+    ] {
+        read(&format!("expect <<'END'\n{text}\nEND\n"));
+    }
+}
+
+#[test]
+fn variables_of_expect_and_names_of_a_source_do_not_grow_without_an_end() {
+    let mut script = String::from("set a0 xxxxxxxxxxxxxxxx\n");
+    for at in 1..60 {
+        script.push_str(&format!("set a{at} $a{}$a{}\n", at - 1, at - 1));
+    }
+    read(&format!("expect <<'END'\n{script}spawn $a59\nEND\n"));
+    let names: String = (0..1900)
+        .map(|at| format!("char *n{at} = \"/data/{at}.bin\";\n"))
+        .collect();
+    read(&format!(
+        "cat > x.c <<'END'\n{names}END\ngcc x.c && ./a.out && ./a.out"
+    ));
+    let nested = format!("x = {}0{}", "a[a.index(".repeat(60), ") + 1]".repeat(60));
+    python(&nested);
+}
+
+#[test]
+fn what_the_source_of_a_program_does_with_its_arguments_is_followed() {
+    let source = "int main(int c, char **argv) { FILE *i = fopen(argv[1], \"r\"); FILE *o = fopen(argv[2], \"w\"); }";
+    let needs = read(&format!(
+        "cat > x.c <<'END'\n{source}\nEND\ngcc -o x x.c && ./x in.txt out.txt"
+    ));
+    let path = |name: &str| PathBuf::from("/w").join(name);
+    assert!(needs.reads.contains(&path("in.txt")) && !needs.writes.contains(&path("in.txt")));
+    assert!(needs.writes.contains(&path("out.txt")), "{needs:?}");
+}
+
+#[test]
+fn keys_typed_into_a_terminal_are_commands_in_its_own_directory() {
+    let needs = read(
+        "tmux new -d -s a; tmux send-keys -t a 'cd sub' Enter; tmux send-keys -t a 'tee x < y' C-m; touch z",
+    );
+    assert!(
+        needs.writes.contains(&PathBuf::from("/w/sub/x")),
+        "{needs:?}"
+    );
+    assert!(needs.writes.contains(&PathBuf::from("/w/z")), "{needs:?}");
+}
+
+/// A text that only looks like a here-document hides nothing.
+#[test]
+fn marks_of_documents_in_strings_and_comments_hide_nothing() {
+    let needs = read("cat > d <<'A'\n\\d(\nA\ntouch e\n");
+    assert!(!is_unknown(&needs) && needs.writes.contains(&PathBuf::from("/w/e")));
+    for open in ["echo \"<<'A'\"", "# <<'A'"] {
+        let needs = read(&format!("{open}\nrm -rf /data\nA\n(\n"));
+        let named = needs.writes.contains(&PathBuf::from("/data"));
+        assert!(named || is_unknown(&needs), "{open}: {needs:?}");
+    }
+}

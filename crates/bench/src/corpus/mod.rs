@@ -27,6 +27,11 @@ const FOREIGN: &str = include_str!("foreign.toml");
 const HELD_OUT: &str = include_str!("heldout.toml");
 /// Solution scripts as terminal benchmarks have them.
 const TERMINAL: &str = include_str!("terminal.toml");
+/// More kinds of work, labelled before the reader was run on any of them.
+const FRESH: &str = include_str!("fresh.toml");
+
+/// A set that was labelled after the reader was extended by `FRESH`, and before it was run on it.
+const SECOND: &str = include_str!("second.toml");
 
 /// Lines of the script whose reading is timed, and how often that is done.
 const LINES: usize = 2000;
@@ -112,6 +117,8 @@ pub enum LabelledCorpus {
     Foreign,
     HeldOut,
     Terminal,
+    Fresh,
+    Second,
 }
 
 impl LabelledCorpus {
@@ -120,6 +127,8 @@ impl LabelledCorpus {
             LabelledCorpus::Foreign => "foreign",
             LabelledCorpus::HeldOut => "heldout",
             LabelledCorpus::Terminal => "terminal",
+            LabelledCorpus::Fresh => "fresh",
+            LabelledCorpus::Second => "second",
         }
     }
 }
@@ -129,6 +138,8 @@ fn cases(corpus: LabelledCorpus) -> Result<Vec<Case>, BenchError> {
         LabelledCorpus::Foreign => FOREIGN,
         LabelledCorpus::HeldOut => HELD_OUT,
         LabelledCorpus::Terminal => TERMINAL,
+        LabelledCorpus::Fresh => FRESH,
+        LabelledCorpus::Second => SECOND,
     };
     let read: Result<Cases, _> = toml::from_str(text);
     Ok(read.map_err(|error| failed(&error))?.case)
@@ -330,6 +341,25 @@ mod tests {
         assert!(scores.runs.recall() >= 0.95 && scores.runs.precision() >= 0.80);
         let share = report.unknown_everything as f64 / report.cases as f64;
         assert!(share < 0.15, "{}", report.unknown_everything);
+    }
+
+    #[test]
+    fn fresh_scripts_are_read_as_well_as_the_bars_say() {
+        let report = bench_corpus(LabelledCorpus::Fresh).expect("the corpus is read");
+        println!("{report}");
+        let scores = &report.scores;
+        assert!(scores.writes.recall() >= 0.85 && scores.writes.precision() >= 0.80);
+        assert!(scores.reads.recall() >= 0.80 && scores.reads.precision() >= 0.80);
+        assert!(scores.runs.recall() >= 0.95 && scores.runs.precision() >= 0.80);
+        let share = report.unknown_everything as f64 / report.cases as f64;
+        assert!(share < 0.15, "{}", report.unknown_everything);
+    }
+
+    #[test]
+    fn the_second_set_of_scripts_is_read() {
+        let report = bench_corpus(LabelledCorpus::Second).expect("the corpus is read");
+        println!("{report}");
+        assert_eq!(report.cases, 25);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod image;
 mod prepare;
+mod task;
 mod template;
 
 pub(crate) use prepare::{Judgement, PlannedCage};
@@ -38,6 +39,9 @@ pub(crate) struct CageFlags {
     /// Refuse to start without this layer (can be repeated)
     #[arg(long, value_name = "LAYER", value_parser = LayerName, hide_possible_values = true, help_heading = "Policy")]
     require: Vec<Layer>,
+    /// Narrow leases to what TEXT, your task, names; others need approval
+    #[arg(long, value_name = "TEXT", help_heading = "Policy")]
+    task: Option<String>,
     /// Confirm a risky workspace or path, such as your home directory or keys
     #[arg(long, help_heading = "Policy")]
     i_know: bool,

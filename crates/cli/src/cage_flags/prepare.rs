@@ -1,6 +1,7 @@
 //! From the flags of a cage to its plan.
 
 use super::image::{HeldImage, SelectedImage};
+use super::task::{self, TaskPlace};
 use super::{CageFlags, real};
 use crate::error::CliError;
 use crate::package_tools::{self, PackageTools};
@@ -10,7 +11,7 @@ use ironcage_images::SystemClaim;
 use ironcage_model::{HTTP_PROXY, HTTPS_PROXY, Isolation, Layer, StartCode};
 use ironcage_plan::{
     ChangePlace, GitPlace, KeptPlaces, KeyAgents, NodeKind, Overlaid, OwnDirectories, Plan,
-    PlanError, Request, ViewOp, make,
+    PlanError, Request, TaskScope, TaskSource, ViewOp, make,
 };
 use ironcage_policy::{Policy, Resolved, SideChannels, Sources, WorkspaceMode, resolve};
 use ironcage_programs::Program;
@@ -128,6 +129,8 @@ struct PlanContext {
     image: Option<SelectedImage>,
     /// A child ends with its command, even if its parent is sticky.
     child: bool,
+    /// The task of the parent, for a child.
+    task: Option<TaskScope>,
 }
 
 impl PlanContext {
@@ -139,6 +142,7 @@ impl PlanContext {
             package_tools: None,
             image: None,
             child: false,
+            task: None,
         }
     }
 }
@@ -290,6 +294,10 @@ impl CageFlags {
             leased,
             package_tools: Some(parent.package_tools.clone()),
             child: true,
+            task: parent.plan.leases.as_ref().and_then(|leases| {
+                let source = TaskSource::Parent;
+                leases.task.clone().map(|task| TaskScope { source, ..task })
+            }),
             image: match self.without_template()? {
                 Some(flags) => flags.selected_image(&at.home, &at.workspace)?,
                 None => self.selected_image(&at.home, &at.workspace)?,
@@ -353,7 +361,25 @@ impl CageFlags {
             ),
         };
         let PackageTools { hosts, settings } = package_tools;
+        let task_place = TaskPlace {
+            cwd: &cwd,
+            home: &home,
+            workspace: &workspace,
+        };
+        let task = match context.child {
+            true => context.task,
+            false => task::scope(self.task.as_deref(), &argv, &task_place),
+        };
+        if self.task.is_some() && !context.child && !resolved.policy.ceiling.is_given() {
+            return Err(CliError::new(
+                "cannot use --task: this policy has no ceiling, so no lease is granted",
+            )
+            .hint(
+                "a task narrows what [ceiling.auto] grants; --profile coding-agent has a ceiling",
+            ));
+        }
         let request = Request {
+            task,
             asked_hosts: hosts,
             tool_settings: settings,
             git: if resolved.policy.git_identity.value {

@@ -24,6 +24,10 @@ pub enum Corpus {
     Heldout,
     /// Labelled solution scripts in the manner of terminal benchmarks
     Terminal,
+    /// Labelled scripts of more kinds of work at a terminal
+    Fresh,
+    /// Labelled scripts written after the reader was extended by `fresh`
+    Second,
     /// The bash cases of RedCode-Exec, in cages, on canaries
     Redcode,
 }

@@ -17,6 +17,15 @@ pub(super) fn run(walk: &mut Walk<'_, '_>, name: &str, arguments: &[Word]) -> bo
                     walk.inline(&text);
                     return true;
                 }
+                let follows = walk.table.sources.is_some();
+                if follows && activates(file) {
+                    return true;
+                }
+                // The file of a project: it stays around there, as a script does.
+                if follows && file.text().is_some() {
+                    walk.executes_unread(name, file);
+                    return true;
+                }
             }
             walk.needs.unsure(
                 Unsure::Everything,
@@ -24,6 +33,8 @@ pub(super) fn run(walk: &mut Walk<'_, '_>, name: &str, arguments: &[Word]) -> bo
             );
             walk.scope.cwd = None;
         }
+        // What the file of an environment defines.
+        "deactivate" if !arguments.iter().any(|word| word.known().contains('/')) => {}
         "exec" | "command" | "builtin" | "time" | "coproc" | "!" => wrapped(walk, arguments),
         "trap" => {
             if let Some(script) = arguments.first() {
@@ -69,6 +80,23 @@ pub(super) fn run(walk: &mut Walk<'_, '_>, name: &str, arguments: &[Word]) -> bo
         _ => return false,
     }
     true
+}
+
+/// Files that only set variables for the programs of an installed environment.
+const ACTIVATES: [&str; 8] = [
+    "/bin/activate",
+    "/.cargo/env",
+    "/etc/profile",
+    "/.bashrc",
+    "/.profile",
+    "/nvm.sh",
+    "/etc/profile.d/conda.sh",
+    "/etc/os-release",
+];
+
+fn activates(file: &Word) -> bool {
+    let path = format!("/{}", file.known());
+    ACTIVATES.iter().any(|end| path.ends_with(end))
 }
 
 fn change_directory(walk: &mut Walk<'_, '_>, arguments: &[Word]) {

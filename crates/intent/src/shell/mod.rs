@@ -3,8 +3,10 @@
 //! The grammar is bash's. The parser produces a tree for any text and marks the parts that it
 //! could not parse. The walk visits the tree as the shell would, with every branch taken.
 
+mod assign;
 mod builtin;
 mod expand;
+mod gaps;
 mod list;
 mod redirect;
 pub(crate) mod walk;
@@ -56,38 +58,6 @@ impl<'t> Shell<'t> {
         needs.drop_entered();
         needs
     }
-}
-
-/// Text that the grammar does not know, in a form of the same length that means the same here:
-/// `${v:$i:1}` and `$((8#$m))`. `None` if there is none.
-fn without_gaps(text: &str) -> Option<String> {
-    let mut bytes = text.as_bytes().to_vec();
-    let mut changed = false;
-    let mut inside = 0_usize;
-    for at in 0..bytes.len() {
-        let byte = |at: usize| text.as_bytes().get(at).copied().unwrap_or_default();
-        match byte(at) {
-            b'{' if at > 0 && byte(at - 1) == b'$' => inside += 1,
-            b'}' => inside = inside.saturating_sub(1),
-            b'$' if inside > 0
-                && byte(at.wrapping_sub(1)) == b':'
-                && byte(at + 1).is_ascii_alphabetic() =>
-            {
-                if let Some(dollar) = bytes.get_mut(at) {
-                    *dollar = b' ';
-                    changed = true;
-                }
-            }
-            b'#' if byte(at + 1) == b'$' && byte(at.wrapping_sub(1)).is_ascii_digit() => {
-                if let Some(hash) = bytes.get_mut(at) {
-                    *hash = b'+';
-                    changed = true;
-                }
-            }
-            _ => {}
-        }
-    }
-    String::from_utf8(bytes).ok().filter(|_| changed)
 }
 
 /// Parses a script; `None`, and a reason in `needs`, if that fails.

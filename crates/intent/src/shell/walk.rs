@@ -1,8 +1,9 @@
 //! The walk through a script, with every branch taken.
 
+use super::gaps::{without_documents, without_gaps};
 use super::redirect::is_redirect;
 use super::word::{Variables, Word};
-use super::{Context, builtin, parse, without_gaps};
+use super::{Context, builtin, parse};
 use crate::needs::{Needs, Unsure, tidy};
 use crate::tools::Table;
 use std::collections::BTreeMap;
@@ -15,18 +16,6 @@ pub(crate) const MOST_NESTED: u32 = 8;
 
 /// How deep a tree is walked.
 const DEEPEST: u32 = 120;
-
-/// Variables that hold directories in which programs or modules are searched.
-const SEARCH_PATHS: &[&str] = &[
-    "PATH",
-    "PYTHONPATH",
-    "NODE_PATH",
-    "PERL5LIB",
-    "LD_LIBRARY_PATH",
-    "MANPATH",
-    "PKG_CONFIG_PATH",
-    "GOPATH",
-];
 
 /// Values of a loop that are taken one by one.
 const MOST_ROUNDS: usize = 16;
@@ -50,8 +39,10 @@ pub(crate) struct Scope {
     pub(super) output: Option<(PathBuf, bool)>,
     /// Files that earlier commands wrote, whose text is known.
     pub(crate) written: Rc<BTreeMap<PathBuf, String>>,
-    /// Programs that earlier commands compiled, with their source.
-    pub(crate) compiled: Rc<BTreeMap<PathBuf, PathBuf>>,
+    /// Programs that earlier commands compiled, with their sources.
+    pub(crate) compiled: Rc<BTreeMap<PathBuf, Vec<PathBuf>>>,
+    /// Where the shell of a terminal is that the text types into.
+    pub(crate) typed: Option<PathBuf>,
     pub(crate) steps: u32,
 }
 
@@ -77,6 +68,7 @@ impl Scope {
             output: None,
             written: Rc::default(),
             compiled: Rc::default(),
+            typed: None,
             steps: 0,
         }
     }
@@ -99,8 +91,15 @@ pub(crate) fn script(
     };
     let mut text = std::borrow::Cow::Borrowed(text);
     if tree.root_node().has_error()
+        && let Some(again) = parse_quoted(&text, needs)
+    {
+        tree = again;
+    }
+    if tree.root_node().has_error()
         && let Some(other) = without_gaps(&text)
-        && let Some(again) = parse(&other, needs).filter(|tree| !tree.root_node().has_error())
+        && let Some(again) = parse(&other, needs)
+            .filter(|tree| !tree.root_node().has_error())
+            .or_else(|| parse_quoted(&other, needs))
     {
         tree = again;
         text = std::borrow::Cow::Owned(other);
@@ -122,6 +121,30 @@ pub(crate) fn script(
     };
     walk.visit(tree.root_node());
     walk.scope
+}
+
+/// The tree of a text in whose quoted here-documents the grammar finds what it cannot parse. `None`
+/// if there is an error left, or something else than a document stands there.
+fn parse_quoted(text: &str, needs: &mut Needs) -> Option<tree_sitter::Tree> {
+    let (plain, documents) = without_documents(text)?;
+    let tree = parse(&plain, needs)?;
+    let root = tree.root_node();
+    let is_document = |node: Option<Node<'_>>| {
+        let mut node = node;
+        // A document is a node of its own, with what is in it.
+        for _ in 0..4 {
+            match node.map(|node| node.kind()) {
+                Some("heredoc_body" | "heredoc_content") => return true,
+                _ => node = node.and_then(|node| node.parent()),
+            }
+        }
+        false
+    };
+    let all = documents.into_iter().all(|document| {
+        let end = document.end.saturating_sub(1).max(document.start);
+        is_document(root.descendant_for_byte_range(document.start, end))
+    });
+    (!root.has_error() && all).then_some(tree)
 }
 
 /// The walk through one script.
@@ -262,6 +285,7 @@ impl<'t> Walk<'_, 't> {
             steps: self.scope.steps,
             written: Rc::clone(&self.scope.written),
             compiled: Rc::clone(&self.scope.compiled),
+            typed: self.scope.typed.clone(),
             ..scope
         };
         self.functions = functions;
@@ -342,124 +366,6 @@ impl<'t> Walk<'_, 't> {
         }
     }
 
-    fn assign(&mut self, node: Node<'t>, exported: bool) {
-        let Some(name) = node.child_by_field_name("name") else {
-            return;
-        };
-        let whole = name.kind() == "variable_name" && !self.text(node).contains("+=");
-        let name = self
-            .text(name)
-            .split('[')
-            .next()
-            .unwrap_or_default()
-            .to_owned();
-        let mut values = Some(vec![Word::Plain(String::new())]);
-        if let Some(value) = node.child_by_field_name("value") {
-            if value.kind() == "array" {
-                values = self.array(value);
-            } else {
-                let words = self.expand(value);
-                let known = words.iter().any(|word| !word.known().is_empty());
-                let plain = words.iter().all(|word| matches!(word, Word::Plain(_)));
-                values = (known || plain).then_some(words);
-            }
-        }
-        let maybe = self.scope.maybe;
-        let is_array = node
-            .child_by_field_name("value")
-            .is_some_and(|value| value.kind() == "array");
-        let known = match (whole, is_array, self.scope.variables.get(&name)) {
-            (true, _, _) => values,
-            // `x+=(more)`.
-            (false, true, Some(mut held)) => values.map(|values| {
-                held.extend(values);
-                held
-            }),
-            _ => None,
-        };
-        self.scope.variables.set(&name, known, maybe);
-        // The shell's own splitting of words follows it.
-        let splits = name == "IFS" && !exported;
-        if self.search_path(node, &name) {
-            return;
-        }
-        if !splits && self.table.environment.executes(&name)
-            || (exported && !self.table.environment.is_harmless(&name))
-        {
-            self.needs.unsure(
-                Unsure::Everything,
-                format!("`{name}` changes what later programs do"),
-            );
-        }
-    }
-
-    /// Directories in which programs or modules are searched, where all of them are known: they are
-    /// read. `false` for any other variable.
-    fn search_path(&mut self, node: Node<'t>, name: &str) -> bool {
-        if !SEARCH_PATHS.contains(&name) {
-            return false;
-        }
-        let Some(value) = node.child_by_field_name("value") else {
-            return false;
-        };
-        let text = self.text(value).trim_matches(['"', '\'']).to_owned();
-        let itself = [format!("${name}"), format!("${{{name}}}")];
-        let mut places = Vec::new();
-        for part in text
-            .split(':')
-            .filter(|part| !itself.iter().any(|own| own == part))
-        {
-            match self.with_variables(part) {
-                Some(place) if !place.is_empty() => places.push(place),
-                Some(_) => {}
-                None => return false,
-            }
-        }
-        let home = self.scope.home.clone().unwrap_or_default();
-        let places: Vec<String> = places
-            .into_iter()
-            .map(|place| match place.strip_prefix("~/") {
-                Some(rest) => home.join(rest).to_string_lossy().into_owned(),
-                None => place,
-            })
-            .collect();
-        // Programs of any name may lie elsewhere, also those that this command names.
-        let installed = |place: &String| {
-            let own = [".local/bin", ".cargo/bin", "go/bin"];
-            place.starts_with("/usr/")
-                || place.starts_with("/opt/")
-                || own.iter().any(|own| Path::new(place) == home.join(own))
-        };
-        if name == "PATH" && !places.iter().all(installed) {
-            return false;
-        }
-        for place in places {
-            self.read(&Word::Plain(place));
-        }
-        true
-    }
-
-    /// What an array holds; its variable stands for each of these.
-    fn array(&mut self, node: Node<'t>) -> Option<Vec<Word>> {
-        let mut held = Vec::new();
-        for element in named(node) {
-            let source = self.text(element).to_owned();
-            // `[key]=value`: the value is what follows.
-            let key = source.strip_prefix('[').and_then(|rest| rest.find("]="));
-            for word in self.expand(element) {
-                let cut = key.map_or(0, |at| at + 3);
-                match word {
-                    Word::Pattern { text, .. } if key.is_some() => {
-                        held.push(Word::Plain(text.get(cut..).unwrap_or_default().to_owned()));
-                    }
-                    word @ Word::Plain(_) => held.push(word.without(cut)),
-                    _ => return None,
-                }
-            }
-        }
-        Some(held)
-    }
-
     fn command(&mut self, node: Node<'t>) {
         let before = self.scope.input.clone();
         let output = self.scope.output.clone();
@@ -494,25 +400,6 @@ impl<'t> Walk<'_, 't> {
         }
         self.scope.input = before;
         self.scope.output = output;
-    }
-
-    /// A variable that is set for one command only.
-    fn before_command(&mut self, node: Node<'t>, splits: bool) {
-        if let Some(value) = node.child_by_field_name("value") {
-            self.expand(value);
-        }
-        let name = node.child_by_field_name("name");
-        let name = name
-            .map(|name| self.text(name).to_owned())
-            .unwrap_or_default();
-        // How `read` takes a line apart changes neither files nor programs.
-        let own = splits && name == "IFS" || self.search_path(node, &name);
-        if !own && !self.table.environment.is_harmless(&name) {
-            self.needs.unsure(
-                Unsure::Everything,
-                format!("`{name}` may change what the program does"),
-            );
-        }
     }
 
     /// Executes a command of these words.
@@ -565,7 +452,7 @@ impl<'t> Walk<'_, 't> {
     }
 
     /// Reads a script as if it stood here.
-    pub(super) fn inline(&mut self, text: &str) {
+    pub(crate) fn inline(&mut self, text: &str) {
         let scope = script(
             self.table,
             text,

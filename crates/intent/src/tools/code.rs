@@ -17,7 +17,7 @@ const STEPS: u32 = 500;
 const MAKEFILES: [&str; 3] = ["GNUmakefile", "makefile", "Makefile"];
 
 impl Walk<'_, '_> {
-    fn text_of(&self, path: &Path) -> Option<String> {
+    pub(super) fn text_of(&self, path: &Path) -> Option<String> {
         if let Some((before, after)) = path.to_str().and_then(|path| path.split_once('*')) {
             return self.texts_of(before, after);
         }
@@ -57,14 +57,7 @@ impl Walk<'_, '_> {
         let Some(path) = self.path(word, Unsure::Reads) else {
             return false;
         };
-        if let Some(source) = self.scope.compiled.get(&path).cloned()
-            && let Some(text) = self.text_of(&source)
-        {
-            return self.code(Some("compiled"), &text, Some(&source), arguments);
-        }
-        if let Some(source) = self.cargo_source(&path)
-            && let Some(text) = self.text_of(&source)
-        {
+        if let Some((text, source)) = self.source_of(&path) {
             return self.code(Some("compiled"), &text, Some(&source), arguments);
         }
         let Some(text) = self.file_of(word) else {
@@ -74,49 +67,6 @@ impl Walk<'_, '_> {
             return false;
         };
         self.code(Some(language), &text, Some(&path), arguments)
-    }
-
-    /// The source of a program that cargo built, by where cargo puts it.
-    fn cargo_source(&self, path: &Path) -> Option<PathBuf> {
-        let profile = path.parent()?;
-        let target = profile.parent().filter(|_| {
-            let name = profile.file_name().and_then(|name| name.to_str());
-            matches!(name, Some("release" | "debug"))
-        })?;
-        let root = target.parent().filter(|_| target.ends_with("target"))?;
-        let name = path.file_name()?.to_str()?;
-        let sources = [format!("src/bin/{name}.rs"), "src/main.rs".to_owned()];
-        let mut sources = sources.iter().map(|source| root.join(source));
-        sources.find(|source| self.text_of(source).is_some())
-    }
-
-    /// Remembers which source a compiler makes a program of.
-    pub(super) fn note_compiled(&mut self, arguments: &[Word]) {
-        let Some(cwd) = self.scope.cwd.clone() else {
-            return;
-        };
-        let texts: Vec<&str> = arguments.iter().filter_map(Word::text).collect();
-        let output = texts
-            .iter()
-            .position(|text| *text == "-o")
-            .and_then(|at| texts.get(at + 1));
-        let is_source = |text: &&&str| {
-            let ending = text.rsplit_once('.').map(|(_, ending)| ending);
-            matches!(ending, Some("c" | "cc" | "cpp" | "cxx" | "rs" | "go"))
-        };
-        // Sources, or an object that was made of one.
-        let object = texts.iter().find_map(|text| {
-            let path = tidy(&cwd, text);
-            self.scope.compiled.get(&path).cloned()
-        });
-        let source = texts.iter().find(is_source).map(|text| tidy(&cwd, text));
-        if let Some(source) = source.or(object) {
-            let output = tidy(&cwd, output.unwrap_or(&"a.out"));
-            let compiled = std::rc::Rc::make_mut(&mut self.scope.compiled);
-            if compiled.len() < 64 {
-                compiled.insert(output, source);
-            }
-        }
     }
 
     /// Reads code. `false` if its language is not known here.
@@ -217,7 +167,50 @@ impl Walk<'_, '_> {
                     .for_each(|word| self.read(word));
                 true
             }
-            "timeit" | "this" | "site" | "platform" | "calendar" => true,
+            "timeit" | "this" | "site" | "platform" | "calendar" | "ensurepip" | "sysconfig" => {
+                true
+            }
+            "build" => {
+                self.read(&Word::Plain(".".to_owned()));
+                let own = rest
+                    .iter()
+                    .any(|word| matches!(word.text(), Some("-o" | "--outdir")));
+                match own {
+                    true => self.literal_arguments(rest),
+                    false => self.write(&Word::Plain("dist".to_owned())),
+                }
+                self.unread(&[".".to_owned()], "it executes the build of the package");
+                true
+            }
+            "compileall" | "zipfile" | "tarfile" | "gzip" | "base64" | "tabnanny"
+            | "py_compile" => {
+                self.literal_arguments(rest);
+                true
+            }
+            // They execute a script that their arguments name.
+            "cProfile"
+            | "profile"
+            | "pdb"
+            | "trace"
+            | "coverage"
+            | "torch.distributed.run"
+            | "torch.distributed.launch"
+            | "accelerate.commands.launch"
+            | "kernprof"
+            | "memory_profiler"
+            | "streamlit"
+            | "debugpy" => {
+                let script = rest.iter().position(|word| word.known().ends_with(".py"));
+                let (options, script) = rest.split_at(script.unwrap_or(rest.len()));
+                self.literal_arguments(options);
+                if !script.is_empty() {
+                    let words: Vec<Word> = std::iter::once(Word::Plain("python".to_owned()))
+                        .chain(script.iter().cloned())
+                        .collect();
+                    self.call(&words);
+                }
+                true
+            }
             name if self.table.tool(name).is_some() => {
                 let mut words = vec![Word::Plain(name.to_owned())];
                 words.extend_from_slice(rest);
@@ -232,10 +225,24 @@ impl Walk<'_, '_> {
                     Some((self.file_of(&word)?, word))
                 });
                 let Some((text, word)) = found else {
-                    return false;
+                    if self.table.sources.is_none() {
+                        return false;
+                    }
+                    // A module that is installed, or of the project.
+                    self.literal_arguments(rest);
+                    let why = format!("it executes the module `{name}`");
+                    self.unread(&[".".to_owned()], &why);
+                    return true;
                 };
                 let path = self.path(&word, Unsure::Reads);
                 self.read(&word);
+                let package = Word::Plain(format!(
+                    "{}/__init__.py",
+                    place.split('/').next().unwrap_or_default()
+                ));
+                if self.file_of(&package).is_some() {
+                    self.read(&package);
+                }
                 self.code(Some("python"), &text, path.as_deref(), rest)
             }
         }
@@ -250,8 +257,16 @@ impl Walk<'_, '_> {
             let mut paths = names.iter().map(|name| tidy(&cwd, name));
             paths.find_map(|path| Some((path.clone(), self.text_of(&path)?)))
         };
-        if what == "git-hooks" {
-            return self.git_hooks(&cwd);
+        match what {
+            "git-hooks" => return self.git_hooks(&cwd),
+            "cargo-run" => return self.cargo_run(&cwd, parsed),
+            "go-run" => return self.go_run(&cwd, parsed),
+            "java" => return self.java(&cwd, parsed),
+            "cmake" => {
+                self.note_cmake(&cwd, parsed);
+                return false;
+            }
+            _ => {}
         }
         let (found, arguments) = match what {
             "make" => {
@@ -328,6 +343,34 @@ const EXECUTES: [&str; 16] = [
     "proxy",
     "command",
 ];
+
+/// Whether a setting of git, `key=value`, can make it execute something.
+pub(super) fn git_setting_executes(setting: &str) -> bool {
+    let key = setting
+        .split('=')
+        .next()
+        .unwrap_or_default()
+        .to_ascii_lowercase();
+    let section = key.split('.').next().unwrap_or_default();
+    // Their other keys are names, ids and numbers.
+    let plain = [
+        "user",
+        "author",
+        "committer",
+        "init",
+        "protocol",
+        "advice",
+        "safe",
+        "color",
+        "http",
+    ];
+    let name = key.rsplit('.').next().unwrap_or_default();
+    let proxy = name.contains("proxy") || name.contains("helper") || name == "sslcert";
+    (!plain.contains(&section) || proxy || name == "templatedir")
+        && EXECUTES.iter().any(|part| key.contains(part))
+        || proxy
+        || name == "templatedir"
+}
 
 impl Walk<'_, '_> {
     /// The hooks of the repository around a directory. `false` if they cannot be known: without
@@ -411,6 +454,9 @@ fn language(text: &str, path: &Path) -> Option<&'static str> {
             "ruby" => Some("ruby"),
             "awk" | "gawk" | "mawk" => Some("awk"),
             "make" => Some("make"),
+            "expect" => Some("expect"),
+            "php" => Some("php"),
+            "Rscript" => Some("r"),
             _ => None,
         };
     }

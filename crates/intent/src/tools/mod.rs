@@ -2,6 +2,7 @@
 
 mod arguments;
 mod code;
+mod compiled;
 mod open;
 mod place;
 mod scripts;
@@ -32,13 +33,19 @@ pub(crate) fn run(walk: &mut Walk<'_, '_>, name: &str, arguments: &[Word]) {
     if short.is_none() && name.contains('/') {
         walk.needs.program(name);
         let word = Word::Plain(name.to_owned());
-        walk.read(&word);
-        if walk.run_file(&word, arguments) {
-            return;
+        // What this command compiled was written by it, and its text is the source's.
+        let compiled = walk.is_compiled(&word);
+        if !compiled {
+            walk.read(&word);
         }
-        walk.literal_arguments(arguments);
-        let why = format!("`{name}` is a separate program");
-        walk.unread(&[".".to_owned()], &why);
+        let followed = walk.run_file(&word, arguments);
+        if !followed || compiled {
+            walk.literal_arguments(arguments);
+        }
+        if !followed {
+            let why = format!("`{name}` is a separate program");
+            walk.unread(&[".".to_owned()], &why);
+        }
         return;
     }
     let short_name = short.unwrap_or(name);
@@ -50,8 +57,11 @@ pub(crate) fn run(walk: &mut Walk<'_, '_>, name: &str, arguments: &[Word]) {
             return;
         }
         walk.literal_arguments(arguments);
+        if short.is_none() && walk.run_placed(name, arguments) {
+            return;
+        }
         let why = format!("`{name}` is not in the table of tools");
-        walk.needs.unsure(Unsure::Everything, why);
+        walk.installed(arguments, &why);
         return;
     };
     let short = short_name;
@@ -59,11 +69,29 @@ pub(crate) fn run(walk: &mut Walk<'_, '_>, name: &str, arguments: &[Word]) {
         walk.needs.program(name);
     }
     walk.note_found(short, arguments);
+    if matches!(short, "cp" | "install" | "mv") {
+        walk.note_copied(arguments);
+    }
     if matches!(
         short,
-        "gcc" | "g++" | "cc" | "c++" | "clang" | "clang++" | "rustc" | "go"
+        "gcc"
+            | "g++"
+            | "cc"
+            | "c++"
+            | "clang"
+            | "clang++"
+            | "rustc"
+            | "go"
+            | "javac"
+            | "gfortran"
+            | "ghc"
+            | "nim"
+            | "zig"
+            | "ocamlfind"
+            | "ocamlopt"
+            | "cobc"
     ) {
-        walk.note_compiled(arguments);
+        walk.note_compiled(short, arguments);
     }
     walk.apart(|walk| {
         if tool.language.as_deref() != Some("python") || !walk.python_module(arguments) {
@@ -109,7 +137,8 @@ fn sub_command(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, arguments: &[Wo
         }
         None => {
             let why = format!("`{name} {}` is not in the table of tools", word.source());
-            walk.needs.unsure(Unsure::Everything, why);
+            walk.literal_arguments(rest);
+            walk.installed(rest, &why);
         }
     }
 }
@@ -141,7 +170,11 @@ fn use_options(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, parsed: &Parsed
                     "`{name}` has no option `{}` in the table of tools",
                     given.name
                 );
-                walk.needs.unsure(Unsure::Everything, why);
+                let whole = Word::Plain(format!("{}={}", given.name, value.source()));
+                if matches!(value, Word::Plain(_)) {
+                    walk.literal_arguments(&[whole]);
+                }
+                walk.unread(&[".".to_owned()], &why);
             }
             _ => {}
         }
@@ -210,7 +243,8 @@ fn use_operands(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, parsed: &Parse
             Some(role) => use_word(walk, name, tool, role, word),
             None => {
                 let why = format!("`{name}` has more arguments than the table of tools describes");
-                walk.needs.unsure(Unsure::Everything, why);
+                walk.literal_arguments(std::slice::from_ref(word));
+                walk.unread(&[".".to_owned()], &why);
             }
         }
     }
@@ -277,6 +311,7 @@ fn program(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, word: &Word, argume
         walk.needs.read(path);
         return;
     }
+    walk.literal_arguments(arguments);
     use_word(walk, name, tool, Role::Program, word);
 }
 
@@ -396,11 +431,22 @@ fn use_word(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, role: Role, word: 
             let why = format!("`{name}` executes code that is not analysed");
             walk.needs.unsure(Unsure::Everything, why);
         }
-        Role::Program => {
-            walk.read(word);
-            let why = format!("`{name}` executes {}", word.source());
-            walk.needs.unsure(Unsure::Everything, why);
+        Role::Program => walk.executes_unread(name, word),
+        Role::Keys => walk.typed(word),
+        Role::GitSetting => {
+            if word.text().is_none_or(code::git_setting_executes) {
+                let why = format!("`{name}` gets a setting that can make it execute programs");
+                walk.needs.unsure(Unsure::Everything, why);
+            }
         }
+        Role::FileUrl => {
+            let schemes = ["file://", "fileb://"];
+            let known = word.known();
+            if let Some(scheme) = schemes.iter().find(|scheme| known.starts_with(**scheme)) {
+                walk.read(&word.without(scheme.len()));
+            }
+        }
+        Role::FileList => file_list(walk, word),
         Role::Script => script(walk, name, word, &[]),
         Role::Command => walk.call(std::slice::from_ref(word)),
         Role::Url => walk.url(name, word),
@@ -461,6 +507,24 @@ fn use_word(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, role: Role, word: 
                 word.source()
             );
             walk.needs.unsure(Unsure::Everything, why);
+        }
+    }
+}
+
+/// A list of settings, some of which are paths.
+fn file_list(walk: &mut Walk<'_, '_>, word: &Word) {
+    if word.known().starts_with("file:") {
+        walk.write(&word.without(5));
+        return;
+    }
+    let Some(text) = word.text().map(str::to_owned) else {
+        return;
+    };
+    for part in text.split(',').take(16) {
+        if let Some(path) = part.strip_prefix("file=") {
+            let word = Word::Plain(path.to_owned());
+            walk.read(&word);
+            walk.write(&word);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What stays open of a command: as little as its text and the conventions of its tool allow.
+//! The parts of a command that stay open: as few as its text and the conventions of its tool allow.
 
 use super::Parsed;
 use crate::needs::{Unsure, tidy};
@@ -40,28 +40,140 @@ impl Walk<'_, '_> {
         }
     }
 
+    /// A file that is executed and cannot be read. As code of a project it works around here and
+    /// around itself, by convention; what this command downloaded may do anything.
+    pub(crate) fn executes_unread(&mut self, name: &str, word: &Word) {
+        self.read(word);
+        let why = format!("`{name}` executes {}", word.source());
+        let path = match word {
+            Word::Plain(_) if self.table.sources.is_some() => self.path(word, Unsure::Reads),
+            _ => None,
+        };
+        let downloads = ["curl", "wget", "aria2c"];
+        let downloaded = |path: &Path| {
+            self.needs.writes.contains(path)
+                && downloads
+                    .iter()
+                    .any(|name| self.needs.programs.contains(*name))
+        };
+        match path.filter(|path| !downloaded(path)) {
+            Some(path) => {
+                let mut within = vec![".".to_owned()];
+                within.extend(
+                    path.parent()
+                        .map(|place| place.to_string_lossy().into_owned()),
+                );
+                self.unread(&within, &why);
+            }
+            None => self.needs.unsure(Unsure::Everything, why),
+        }
+    }
+
+    /// A program that is installed and that the table does not know: it works here and on what its
+    /// arguments name, by convention. A command among its arguments is one that it starts.
+    pub(super) fn installed(&mut self, arguments: &[Word], why: &str) {
+        let starts = |word: &Word| {
+            let tool = word.text().and_then(|text| self.table.tool(text));
+            tool.is_some_and(|tool| tool.language.is_some() || tool.wraps())
+        };
+        let dashes = arguments
+            .iter()
+            .position(|word| word.text() == Some("--"))
+            .map(|at| at + 1);
+        let command = dashes.or_else(|| arguments.iter().position(starts));
+        if let Some(words) = command.and_then(|at| arguments.get(at..))
+            && words.first().is_some_and(starts)
+        {
+            let words = words.to_vec();
+            self.apart(|walk| walk.call(&words));
+        }
+        self.unread(&[".".to_owned()], why);
+    }
+
+    /// Keys that are sent to a terminal in which a shell runs. What is not a command of it is for
+    /// another program there.
+    pub(super) fn typed(&mut self, word: &Word) {
+        const KEYS: [&str; 12] = [
+            "Enter", "C-m", "C-c", "C-d", "C-l", "C-z", "Escape", "Space", "Tab", "q", "BSpace",
+            "Up",
+        ];
+        let Word::Plain(text) = word else {
+            self.unread(&[".".to_owned()], "keys for a terminal are not known");
+            return;
+        };
+        let text = text.trim().to_owned();
+        if text.is_empty() || KEYS.contains(&text.as_str()) {
+            return;
+        }
+        let first = text.split_whitespace().next().unwrap_or_default();
+        let builtin = ["cd", "export", "source", ".", "for", "if", "while", "set"];
+        let is_command = self.table.tool(first).is_some()
+            || builtin.contains(&first)
+            || first.starts_with("./")
+            || (first.starts_with('/') && first.matches('/').count() > 1);
+        if !is_command {
+            self.unread(
+                &[".".to_owned()],
+                "keys are sent to a program in a terminal",
+            );
+            return;
+        }
+        let place = self.scope.typed.clone().or(self.scope.cwd.clone());
+        let mut after = None;
+        self.apart(|walk| {
+            walk.scope.cwd = place;
+            walk.inline(&text);
+            after.clone_from(&walk.scope.cwd);
+        });
+        self.scope.typed = after;
+    }
+
     /// Paths among the arguments of a program that is not known: what looks like one is read, and
     /// written where an option for outputs stands before it.
     pub(super) fn literal_arguments(&mut self, arguments: &[Word]) {
         let mut output = false;
+        // A value of an option of which only its name tells that it is a path.
+        let mut value_of = false;
         for word in arguments.iter().take(64) {
             let text = word.known().to_owned();
             if let Some(option) = text.strip_prefix("--") {
                 let (option, value) = option.split_once('=').unwrap_or((option, ""));
-                output = option.starts_with("out") || option.ends_with("output");
-                if looks_like_path(value) {
+                output = is_output(option);
+                value_of = names_path(option);
+                if looks_like_path(value) || (value_of && is_name(value)) {
                     self.note(output, &word.without(text.len() - value.len()));
+                }
+                if text.contains('=') {
+                    (output, value_of) = (false, false);
                 }
                 continue;
             }
-            if text.starts_with('-') {
-                output = matches!(text.as_str(), "-o" | "-O" | "-out" | "-output");
+            if let Some(option) = text.strip_prefix('-') {
+                let short = matches!(option, "o" | "O" | "w");
+                output = short || (option.len() > 2 && is_output(option));
+                value_of = matches!(option, "o" | "O") || (option.len() > 2 && names_path(option));
                 continue;
             }
-            if looks_like_path(&text) && !text.contains("://") {
+            if let Word::Pattern { .. } = word {
+                if text.contains('/') {
+                    self.note(output, word);
+                }
+            } else if let Some((name, value)) = text.split_once('=')
+                && name
+                    .chars()
+                    .all(|char| char.is_ascii_alphanumeric() || "_.-".contains(char))
+            {
+                if looks_like_path(value) && !value.contains("://") {
+                    let made = is_output(name) || name == "of";
+                    self.note(made, &word.without(text.len() - value.len()));
+                }
+            } else if (looks_like_path(&text) || (value_of && is_name(&text)))
+                && !text.contains("://")
+                && !is_address(&text)
+            {
                 self.note(output, word);
             }
-            output = false;
+            (output, value_of) = (false, false);
         }
     }
 
@@ -111,6 +223,64 @@ fn found_by(walk: &Walk<'_, '_>, name: &str, arguments: &[Word]) -> Option<Word>
         _ => return None,
     };
     Some(super::found_in(place))
+}
+
+/// Whether an option is for what a program makes, by its name.
+fn is_output(option: &str) -> bool {
+    const WORDS: [&str; 14] = [
+        "out",
+        "output",
+        "outfile",
+        "outdir",
+        "dest",
+        "destination",
+        "dst",
+        "target",
+        "save",
+        "log",
+        "logfile",
+        "logdir",
+        "export",
+        "write",
+    ];
+    let option = option.to_ascii_lowercase();
+    let mut words = option.split(['-', '_', '.']);
+    words.any(|word| WORDS.contains(&word)) || option.ends_with("output")
+}
+
+/// Whether the value of an option is a path, by its name.
+fn names_path(option: &str) -> bool {
+    const WORDS: [&str; 8] = [
+        "file",
+        "path",
+        "dir",
+        "directory",
+        "input",
+        "folder",
+        "out",
+        "output",
+    ];
+    let option = option.to_ascii_lowercase();
+    let mut words = option.split(['-', '_', '.']);
+    words.any(|word| WORDS.contains(&word) || (word.len() > 3 && word.ends_with("dir")))
+}
+
+/// Whether a text can be the name of a file at all.
+fn is_name(text: &str) -> bool {
+    let fits = |char: char| char.is_alphanumeric() || "/._-+@~".contains(char);
+    let is_number = text
+        .chars()
+        .all(|char| char.is_ascii_digit() || char == '.');
+    !text.is_empty() && text.len() <= 255 && text.chars().all(fits) && !is_number
+}
+
+/// Whether a text is an address of a network, or a version: digits and dots, and a slash at most.
+fn is_address(text: &str) -> bool {
+    text.contains('.')
+        && !text.starts_with(['.', '/'])
+        && text
+            .chars()
+            .all(|char| char.is_ascii_digit() || "./:".contains(char))
 }
 
 /// Whether an argument looks like a path: it has a slash, or the ending of a file.

@@ -106,6 +106,14 @@ impl Walk<'_, '_> {
     /// `host:path` or a URL. `false` when it is a path of this machine.
     pub(super) fn far(&mut self, tool: &str, word: &Word, port: Option<u16>) -> bool {
         let known = word.known().to_owned();
+        // A bucket of a storage service: which host has it depends on how the tool is set up.
+        if ["s3://", "gs://", "az://"]
+            .iter()
+            .any(|scheme| known.starts_with(scheme))
+        {
+            self.not_known(tool, word);
+            return true;
+        }
         if known.contains("://") {
             self.url(tool, word);
             return true;
@@ -165,9 +173,14 @@ impl Walk<'_, '_> {
         match (word, bundle) {
             (Word::Plain(_), _) if is_path => {
                 let path = path.strip_prefix("file:").unwrap_or(path).to_owned();
+                let place = path.clone();
                 self.read(&Word::Plain(path));
                 let why = format!("`{tool}` executes code from the package");
-                self.needs.unsure(Unsure::Everything, why);
+                let archive = [".whl", ".tar.gz", ".tgz", ".zip"]
+                    .iter()
+                    .any(|end| place.ends_with(end));
+                let within = if archive { ".".to_owned() } else { place };
+                self.unread(&[within], &why);
             }
             (Word::Plain(_) | Word::Pattern { .. }, Some(bundle)) => {
                 self.needs

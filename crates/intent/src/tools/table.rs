@@ -142,6 +142,14 @@ pub(crate) enum Role {
     Beside,
     /// A script of the shell.
     Script,
+    /// Keys for a terminal: the name of a key, or what is typed.
+    Keys,
+    /// A setting of git: `key=value`.
+    GitSetting,
+    /// `file://path` is read, anything else is text.
+    FileUrl,
+    /// `file=path,...` is changed and `file:path` is written, anything else is text.
+    FileList,
     /// A script of sed.
     Sed,
     /// A script of awk.

@@ -266,6 +266,11 @@ reasons! {
         "approval-required-unannounced"
         "{resource} needs approval: the model announced other resources, but not this one"
         => "The user answers with `ironcage approve` or `ironcage deny`.";
+    /// The user's task names other resources and not this one.
+    ApprovalOutsideTask { resource: String, task: String }
+        "approval-required-outside-task"
+        "{resource} needs approval: the task names {task}, but not this"
+        => "The user answers with `ironcage approve` or `ironcage deny`.";
     /// Data could leave the cage through it, and private data and untrusted content are, or would be, in the cage.
     ApprovalCouldLeak { resource: String, when: String }
         "approval-required-could-leak"

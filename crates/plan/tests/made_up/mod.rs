@@ -152,6 +152,7 @@ pub(crate) fn request() -> Request {
         sticky: false,
         observed: false,
         leased_beside: false,
+        task: None,
         argv: vec!["make".into(), "test".into()],
         cwd: "/home/ann/project/src".into(),
         workspace: "/home/ann/project".into(),

@@ -2,7 +2,8 @@
 //! them.
 
 use super::Program;
-use crate::value::{Piece, Value};
+use crate::ir::Expr;
+use crate::value::{Frame, Piece, Value};
 use ironcage_intent::Argument;
 use std::rc::Rc;
 
@@ -16,12 +17,16 @@ struct Declared {
     switch: bool,
     /// It takes several values.
     several: bool,
+    /// Its values are objects of paths.
+    path: bool,
 }
 
 /// What the program declares.
 #[derive(Debug, Default)]
 pub(super) struct Arguments {
     declared: Vec<Declared>,
+    /// What `set_defaults` gives, also functions of sub-commands.
+    defaults: Vec<(String, Value)>,
 }
 
 fn value_of(argument: &Argument) -> Value {
@@ -36,6 +41,40 @@ impl Program<'_> {
     pub(super) fn argument_list(&self, before: Vec<Value>) -> Value {
         let given = self.code.arguments.iter().map(value_of);
         Value::List(Rc::new(before.into_iter().chain(given).collect()))
+    }
+
+    /// `argv[argv.indexOf("--out") + 1]`: the value of an option. `None` for anything else.
+    pub(super) fn after_option(
+        &mut self,
+        object: &Expr,
+        index: &Expr,
+        frame: &Frame,
+    ) -> Option<Value> {
+        let Expr::Join(parts) = index else {
+            return None;
+        };
+        let [Expr::Call(call), Expr::Text(one)] = parts.as_slice() else {
+            return None;
+        };
+        let Expr::Attribute(_, name) = &call.callee else {
+            return None;
+        };
+        if one != "1" || !matches!(name.as_str(), "index" | "indexOf") {
+            return None;
+        }
+        // Only a literal: what is evaluated here is evaluated again if this is something else.
+        let Expr::Text(option) = call.arguments.first()? else {
+            return None;
+        };
+        let Value::List(list) = self.eval(object, frame) else {
+            return None;
+        };
+        let at = list.iter().position(|value| value.known() == Some(option));
+        Some(match at {
+            Some(at) => list.get(at + 1).cloned().unwrap_or(Value::Nothing),
+            // It is not given.
+            None => Value::Nothing,
+        })
     }
 
     /// The script's own name.
@@ -78,7 +117,23 @@ impl Program<'_> {
             default: named("default").unwrap_or(Value::Nothing),
             switch: action.is_some_and(|action| action.starts_with("store_") || action == "count"),
             several,
+            path: named("type").is_some_and(
+                |value| matches!(value, Value::Library(name) if name.ends_with("Path")),
+            ),
         });
+    }
+
+    /// `parser.set_defaults(func=run)`: of several sub-commands, any may be given.
+    pub(super) fn set_defaults(&mut self, named: &[(String, Value)]) {
+        let defaults = &mut self.arguments.defaults;
+        for (name, value) in named {
+            let room = defaults.len() < 64;
+            match defaults.iter_mut().find(|(known, _)| known == name) {
+                Some((_, held)) => *held = Value::choice(vec![held.clone(), value.clone()]),
+                None if room => defaults.push((name.clone(), value.clone())),
+                None => {}
+            }
+        }
     }
 
     /// `parser.parse_args()`.
@@ -129,8 +184,13 @@ impl Program<'_> {
                 (false, true) => Value::List(Rc::new(found)),
                 (false, false) => found.pop().unwrap_or(Value::Unknown),
             };
+            let value = match (declared.path, value) {
+                (true, Value::Text(piece)) => Value::Path(piece),
+                (_, value) => value,
+            };
             (declared.name.clone(), value)
         });
-        Value::Map(Rc::new(pairs.collect()))
+        let defaults = self.arguments.defaults.iter().cloned();
+        Value::Map(Rc::new(pairs.chain(defaults).collect()))
     }
 }

@@ -2,74 +2,9 @@
 //! Node.
 
 use super::Program;
+use super::format::{format, range};
 use crate::value::{HOLE, Piece, Value};
 use std::rc::Rc;
-
-/// `"%s" % values`.
-pub(super) fn percent(format: &Value, values: &[Value]) -> Value {
-    let mut made = Vec::new();
-    for format in format.each() {
-        let Some(piece) = format.piece() else {
-            return Value::Unknown;
-        };
-        let mut whole = Value::text("");
-        let mut values = values.iter();
-        let mut rest = piece.text.as_str();
-        while let Some((before, after)) = rest.split_once('%') {
-            whole = whole.join(&Value::text(before), Piece::then);
-            let end = after
-                .find(|char: char| char.is_ascii_alphabetic() || char == '%')
-                .unwrap_or(0);
-            let kind = after.get(end..).and_then(|text| text.chars().next());
-            whole = match (kind, end) {
-                (Some('%'), 0) => whole.join(&Value::text("%"), Piece::then),
-                (Some('s'), 0) => {
-                    let value = values.next().cloned().unwrap_or(Value::Unknown);
-                    whole.join(&value, Piece::then)
-                }
-                _ => {
-                    values.next();
-                    whole.join(&Value::Unknown, Piece::then)
-                }
-            };
-            rest = kind.map_or("", |kind| {
-                after.get(end + kind.len_utf8()..).unwrap_or_default()
-            });
-        }
-        made.push(whole.join(&Value::text(rest), Piece::then));
-    }
-    Value::choice(made)
-}
-
-/// `"{} {name}".format(...)`.
-fn format(piece: &Piece, arguments: &[Value], named: &[(String, Value)]) -> Value {
-    let mut whole = Value::text("");
-    let mut next = 0_usize;
-    let mut rest = piece.text.as_str();
-    while let Some((before, after)) = rest.split_once('{') {
-        whole = whole.join(&Value::text(before), Piece::then);
-        let Some((field, after)) = after.split_once('}') else {
-            break;
-        };
-        let name = field.split([':', '!', '.', '[']).next().unwrap_or_default();
-        let value = match name.parse::<usize>() {
-            Ok(index) => arguments.get(index).cloned(),
-            Err(_) if name.is_empty() => {
-                next += 1;
-                arguments.get(next - 1).cloned()
-            }
-            Err(_) => named
-                .iter()
-                .find(|(known, _)| known == name)
-                .map(|(_, value)| value.clone()),
-        };
-        let plain = name.len() == field.len();
-        let value = value.filter(|_| plain).unwrap_or(Value::Unknown);
-        whole = whole.join(&value, Piece::then);
-        rest = after;
-    }
-    whole.join(&Value::text(rest), Piece::then)
-}
 
 /// The last part of a path.
 fn name_of(piece: &Piece) -> Piece {
@@ -368,6 +303,7 @@ impl Program<'_> {
             "list" | "sorted" | "tuple" | "set" | "reversed" | "iter" | "Array.from" | "tqdm"
             | "tqdm.tqdm" | "frozenset" | "Promise.all" | "Promise.resolve" | "asyncio.run"
             | "tqdm.auto.tqdm" => first.unwrap_or(Value::List(Rc::default())),
+            "range" => range(arguments).unwrap_or(Value::Unknown),
             "dict" => Value::Map(Rc::new(named.to_vec())),
             "enumerate" => {
                 let elements = self.elements(&first.unwrap_or(Value::Unknown));

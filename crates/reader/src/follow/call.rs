@@ -129,25 +129,17 @@ impl Program<'_> {
                 self.make_object(class, around, given.arguments.clone(), &given.named, false)
             }
             Value::Library(name) => self.library(name, given),
+            Value::Object(..) => match self.attribute(callee, "__call__") {
+                method @ Value::Method(..) => self.called_with(&method, given),
+                _ => {
+                    self.call_back("", given);
+                    Value::Unknown
+                }
+            },
             _ => {
-                self.call_back(given);
+                self.call_back("", given);
                 Value::Unknown
             }
-        }
-    }
-
-    /// Functions that are given to something else are called by it.
-    fn call_back(&mut self, given: &CallArguments) {
-        let values = given
-            .arguments
-            .iter()
-            .chain(given.named.iter().map(|(_, value)| value));
-        let functions: Vec<Value> = values
-            .filter(|value| matches!(value, Value::Function(..) | Value::Method(..)))
-            .cloned()
-            .collect();
-        for function in functions {
-            self.call_value(&function, Vec::new(), &[]);
         }
     }
 
@@ -181,7 +173,7 @@ impl Program<'_> {
                 let piece = piece.clone();
                 let found = self.text_method(&piece, name, (&given.arguments, &given.named));
                 found.unwrap_or_else(|| {
-                    self.call_back(given);
+                    self.call_back(name, given);
                     Value::Unknown
                 })
             }
@@ -267,12 +259,12 @@ impl Program<'_> {
                         }
                     }
                 }
-                self.call_back(given);
+                self.call_back(name, given);
                 made
             }
             None => {
                 self.guess(name, given);
-                self.call_back(given);
+                self.call_back(name, given);
                 Value::Unknown
             }
         }
@@ -324,7 +316,7 @@ impl Program<'_> {
                     (role, Some(value)) => drop(self.role(role, &value, name)),
                 }
             }
-            self.call_back(given);
+            self.call_back(name, given);
             return made;
         }
         let last = name.rsplit('.').next().unwrap_or(name);
@@ -332,8 +324,8 @@ impl Program<'_> {
             self.by_method(&Value::Unknown, last, given);
             return Value::Library(format!("{name}()"));
         }
-        self.guess(last, given);
-        self.call_back(given);
+        self.guess(name, given);
+        self.call_back(name, given);
         Value::Library(format!("{name}()"))
     }
 
@@ -350,6 +342,7 @@ impl Program<'_> {
                         false => parsed,
                     });
                 }
+                Some("set_defaults") => self.set_defaults(&given.named),
                 Some(part) if part.starts_with("add_") => {
                     return Some(Value::Library("argparse.ArgumentParser()".to_owned()));
                 }
@@ -433,12 +426,12 @@ impl Program<'_> {
             }
             "print" | "console.log" | "console.error" | "logging.info" | "logging.error"
             | "logging.warning" | "logging.debug" | "re.compile" | "re.match" | "re.search"
-            | "re.sub" | "re.findall" | "len" | "int" | "float" | "range" | "isinstance"
-            | "sys.exit" | "json.dumps" | "json.loads" | "json.dump" | "json.load"
-            | "pickle.dump" | "pickle.load" | "yaml.safe_load" | "yaml.dump" | "yaml.safe_dump"
-            | "csv.reader" | "csv.writer" | "csv.DictReader" | "csv.DictWriter" | "super"
-            | "JSON.parse" | "JSON.stringify" => {
-                self.call_back(given);
+            | "re.sub" | "re.findall" | "len" | "int" | "float" | "isinstance" | "sys.exit"
+            | "json.dumps" | "json.loads" | "json.dump" | "json.load" | "pickle.dump"
+            | "pickle.load" | "yaml.safe_load" | "yaml.dump" | "yaml.safe_dump" | "csv.reader"
+            | "csv.writer" | "csv.DictReader" | "csv.DictWriter" | "super" | "JSON.parse"
+            | "JSON.stringify" => {
+                self.call_back(name, given);
                 Value::Unknown
             }
             "map" | "filter" => {
@@ -456,6 +449,45 @@ impl Program<'_> {
                     self.role(Role::Write, &path, name);
                 }
                 Value::Nothing
+            }
+            "shutil.make_archive" => {
+                let ending = match given.get(1, Some("format")).and_then(Value::known) {
+                    Some("zip") => ".zip",
+                    Some("tar") => ".tar",
+                    Some("gztar") => ".tar.gz",
+                    Some("bztar") => ".tar.bz2",
+                    Some("xztar") => ".tar.xz",
+                    _ => "\u{FFFC}",
+                };
+                let made = given.get(0, Some("base_name")).cloned();
+                let made = made.unwrap_or(Value::Unknown);
+                let made = made.join(&Value::text(ending), Piece::then);
+                self.role(Role::Write, &made, name);
+                let place = given.get(2, Some("root_dir")).cloned();
+                self.role(Role::Read, &place.unwrap_or(Value::text(".")), name);
+                made
+            }
+            // `spawn` of a shell takes what is typed as commands.
+            "pexpect.spawn().sendline" | "pexpect.spawn().send" => {
+                if self.spawned_shell {
+                    self.start_command(&first.unwrap_or(Value::Unknown), None);
+                }
+                Value::Nothing
+            }
+            "pexpect.spawn" | "pexpect.popen_spawn.PopenSpawn" => {
+                let command = first.unwrap_or(Value::Unknown);
+                let text = command.known().unwrap_or_default().trim().to_owned();
+                self.spawned_shell =
+                    matches!(text.as_str(), "bash" | "sh" | "/bin/bash" | "/bin/sh");
+                match given.arguments.get(1) {
+                    Some(Value::List(_)) => {
+                        let rest = given.arguments.get(1).cloned();
+                        self.start_program(&command, rest.as_ref(), None, false);
+                    }
+                    _ if self.spawned_shell => self.found.needs.program(&text),
+                    _ => self.start_command(&command, given.named("cwd")),
+                }
+                Value::Library("pexpect.spawn()".to_owned())
             }
             "os.environ.setdefault" | "os.putenv" => Value::Nothing,
             _ => return None,
@@ -511,10 +543,14 @@ impl Program<'_> {
                 self.found.needs.merge(found.needs);
                 self.found.commands.extend(found.commands);
             }
-            _ => self.unsure(
-                Unsure::Everything,
-                format!("it executes `{}`, which cannot be read", path.display()),
-            ),
+            // Code of the project that is not here: it works around itself, by convention.
+            _ => {
+                let why = format!("it executes `{}`, which cannot be read", path.display());
+                match path.parent() {
+                    Some(place) => self.found.needs.unsure_below(place, &why),
+                    None => self.unsure(Unsure::Everything, why),
+                }
+            }
         }
     }
 }

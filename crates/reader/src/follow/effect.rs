@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 /// A variable that nothing sets, in place of what is not known in a script.
-const UNKNOWN_VARIABLE: &str = "${IRONCAGE_UNKNOWN}";
+pub(crate) const UNKNOWN_VARIABLE: &str = "${IRONCAGE_UNKNOWN}";
 
 /// Directories whose paths are taken for paths wherever they stand.
 const PLACES: [&str; 14] = [
@@ -350,6 +350,8 @@ impl Program<'_> {
 
     /// A call that is not known: what plainly looks like a path or an address is taken for one.
     pub(super) fn guess(&mut self, name: &str, given: &CallArguments) {
+        let writer = name.contains(".write.") || name.contains(".writer.");
+        let name = name.rsplit('.').next().unwrap_or(name);
         if NOT_PATHS.contains(&name) {
             return;
         }
@@ -357,14 +359,21 @@ impl Program<'_> {
         let writes = [
             "save", "write", "dump", "export", "output", "create", "mkdir", "remove", "delete",
         ];
-        let writes = writes.iter().any(|part| lower.contains(part));
+        let writes = writer || writes.iter().any(|part| lower.contains(part));
         let values: Vec<Value> = given
             .arguments
             .iter()
             .chain(given.named.iter().map(|(_, value)| value))
             .cloned()
             .collect();
-        for value in values.iter().flat_map(Value::each) {
+        let listed = values
+            .iter()
+            .flat_map(Value::each)
+            .flat_map(|value| match &value {
+                Value::List(list) => list.iter().take(64).cloned().collect(),
+                _ => vec![value],
+            });
+        for value in listed.collect::<Vec<_>>() {
             let Some(piece) = value.piece().cloned() else {
                 continue;
             };
@@ -378,7 +387,8 @@ impl Program<'_> {
                 }
                 continue;
             }
-            let is_place = PLACES.iter().any(|place| known.starts_with(place));
+            let is_place = PLACES.iter().any(|place| known.starts_with(place))
+                || (piece.is_whole() && is_file(known));
             let is_object = matches!(value, Value::Path(_)) && known.contains('/');
             if is_place || is_object {
                 let role = if writes { Role::Write } else { Role::Read };
@@ -386,6 +396,59 @@ impl Program<'_> {
             }
         }
     }
+}
+
+/// Whether a text plainly is the name of a file: with a directory and an ending, or with the ending
+/// of a file with data.
+fn is_file(text: &str) -> bool {
+    const DATA: [&str; 34] = [
+        "csv",
+        "tsv",
+        "json",
+        "jsonl",
+        "ndjson",
+        "parquet",
+        "pkl",
+        "pickle",
+        "npy",
+        "npz",
+        "pt",
+        "pth",
+        "onnx",
+        "safetensors",
+        "h5",
+        "hdf5",
+        "txt",
+        "log",
+        "xml",
+        "yaml",
+        "yml",
+        "toml",
+        "ini",
+        "db",
+        "sqlite",
+        "png",
+        "jpg",
+        "jpeg",
+        "svg",
+        "pdf",
+        "wav",
+        "mp4",
+        "gz",
+        "zip",
+    ];
+    let fits = |char: char| char.is_alphanumeric() || "/._-+@".contains(char);
+    let name = text.rsplit('/').next().unwrap_or(text);
+    let Some((stem, ending)) = name.rsplit_once('.') else {
+        return false;
+    };
+    let plain = !stem.is_empty() && text.chars().all(fits);
+    let short = (1..=5).contains(&ending.len())
+        && ending
+            .chars()
+            .all(|char| char.is_ascii_lowercase() || char.is_ascii_digit())
+        && ending.chars().any(|char| char.is_ascii_lowercase());
+    plain && (DATA.contains(&ending) || (short && text.contains('/')))
 }
 
 fn word(value: &Value) -> Argument {

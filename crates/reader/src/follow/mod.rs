@@ -4,11 +4,15 @@
 mod arguments;
 mod builtin;
 mod call;
+mod callbacks;
 mod effect;
+mod format;
 mod objects;
 
+pub(crate) use effect::UNKNOWN_VARIABLE;
+
 use crate::calls::Known;
-use crate::ir::{Expr, Function, Statement};
+use crate::ir::{Class, Expr, Function, Statement};
 use crate::language::Language;
 use crate::value::{Frame, Piece, Value};
 use arguments::Arguments;
@@ -46,9 +50,15 @@ pub(crate) struct Program<'a> {
     frames: Vec<Frame>,
     called: HashMap<*const Function, u32>,
     returned: Vec<Value>,
+    /// The last object of each class.
+    objects: HashMap<*const Class, Value>,
     arguments: Arguments,
     steps: u32,
     depth: u32,
+    /// Whether the program talks to a shell that it started.
+    spawned_shell: bool,
+    /// Whether a module is followed that another one imports.
+    importing: bool,
     /// Whether what is followed may also not happen.
     maybe: bool,
 }
@@ -72,9 +82,12 @@ pub(crate) fn follow(
         frames: Vec::new(),
         called: HashMap::new(),
         returned: Vec::new(),
+        objects: HashMap::new(),
         arguments: Arguments::default(),
         steps: 0,
         depth: 0,
+        spawned_shell: false,
+        importing: false,
         maybe: false,
     };
     if !complete {
@@ -126,7 +139,12 @@ impl Program<'_> {
                     self.call_function(&function, &around, Vec::new(), &[]);
                 }
                 Value::Class(class, around) => {
-                    let object = self.make_object(&class, &around, Vec::new(), &[], true);
+                    // One that the program made has what its constructor set.
+                    let made = self.objects.get(&Rc::as_ptr(&class)).cloned();
+                    let object = match made {
+                        Some(object) => object,
+                        None => self.make_object(&class, &around, Vec::new(), &[], true),
+                    };
                     self.call_methods(&object);
                 }
                 _ => {}
@@ -191,6 +209,9 @@ impl Program<'_> {
                     self.perhaps(block, frame);
                 }
             }
+            // It runs there once, and whatever stands before it did.
+            Statement::Main(body) if !self.importing => self.block(body, frame),
+            Statement::Main(_) => {}
             Statement::Loop(each, body) => {
                 if let Some((target, over)) = each {
                     let over = self.eval(over, frame);
@@ -235,9 +256,21 @@ impl Program<'_> {
                     own.set(name, value.clone(), self.maybe);
                 }
             }
+            // `b = "x"` in a pattern: what it gets where nothing is given.
+            Expr::Assign(target, default) => {
+                let value = match value {
+                    Value::Nothing | Value::Unknown => self.eval(default, frame),
+                    value => value.clone(),
+                };
+                self.assign(target, &value, frame);
+            }
             Expr::List(targets) => {
+                let script = !self.language.is_python();
                 for (index, target) in targets.iter().enumerate() {
                     let parts = value.each().into_iter().map(|value| match &value {
+                        Value::List(list) if script => {
+                            list.get(index).cloned().unwrap_or(Value::Nothing)
+                        }
                         Value::List(list) if list.len() == targets.len() => {
                             list.get(index).cloned().unwrap_or(Value::Unknown)
                         }
@@ -328,6 +361,9 @@ impl Program<'_> {
                 self.attribute(&object, name)
             }
             Expr::Index(object, index) => {
+                if let Some(value) = self.after_option(object, index, frame) {
+                    return value;
+                }
                 let object = self.eval(object, frame);
                 let index = self.eval(index, frame);
                 self.index(&object, &index)
@@ -373,7 +409,7 @@ impl Program<'_> {
                     Value::List(list) => list.to_vec(),
                     other => vec![other.clone()],
                 };
-                builtin::percent(&left, &values)
+                format::percent(&left, &values)
             }
             Expr::Choice(parts) => {
                 let parts = parts.iter().map(|part| self.eval(part, frame)).collect();

@@ -68,6 +68,7 @@ impl Program<'_> {
         }
         self.block(&class.body, &inner);
         let object = Value::Object(Rc::clone(class), inner.clone(), own);
+        self.objects.insert(Rc::as_ptr(class), object.clone());
         for name in ["__init__", "constructor"] {
             if let Some(Value::Function(function, around)) = inner.own(name) {
                 if anyhow && self.was_called(&function) {
@@ -225,7 +226,9 @@ impl Program<'_> {
         self.frames.push(frame.clone());
         self.modules.insert(path.clone(), frame.clone());
         let file = self.file.replace(path);
+        let importing = std::mem::replace(&mut self.importing, true);
         self.block(&body, &frame);
+        self.importing = importing;
         self.file = file;
         Value::Module(frame)
     }

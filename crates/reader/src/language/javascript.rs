@@ -121,6 +121,11 @@ impl<'t> Script<'t> {
                 if let Some(condition) = field(node, "condition") {
                     body.push(Statement::Evaluate(self.expr(condition)));
                 }
+                let condition = field(node, "condition").map_or("", |part| self.source(part));
+                if condition.contains("require.main") && condition.contains("module") {
+                    body.push(Statement::Main(self.body_of(node, "consequence")));
+                    return;
+                }
                 let blocks = vec![
                     self.body_of(node, "consequence"),
                     self.body_of(node, "alternative"),
@@ -289,6 +294,29 @@ impl<'t> Script<'t> {
         }
     }
 
+    /// The targets of `[, , a, b = "x"]`, with those that are left out.
+    fn places(&mut self, node: Node<'t>) -> Vec<Expr> {
+        let mut cursor = node.walk();
+        let children: Vec<_> = node.children(&mut cursor).collect();
+        let mut places = Vec::new();
+        let mut filled = false;
+        for child in children {
+            match child.kind() {
+                "," => {
+                    if !std::mem::take(&mut filled) {
+                        places.push(Expr::Other(Vec::new()));
+                    }
+                }
+                _ if child.is_named() => {
+                    places.push(self.expr(child));
+                    filled = true;
+                }
+                _ => {}
+            }
+        }
+        places
+    }
+
     fn all(&mut self, node: Node<'t>) -> Vec<Expr> {
         named(node)
             .into_iter()
@@ -370,7 +398,13 @@ impl<'t> Script<'t> {
                 let (left, right) = self.sides(node);
                 Expr::Assign(Box::new(left), Box::new(right))
             }
-            "array" | "array_pattern" => Expr::List(self.all(node)),
+            "array" => Expr::List(self.all(node)),
+            "array_pattern" => Expr::List(self.places(node)),
+            "assignment_pattern" => {
+                let (left, right) = self.sides(node);
+                // What it gets where nothing is given.
+                Expr::Assign(Box::new(left), Box::new(right))
+            }
             "object" | "object_pattern" => {
                 let mut pairs = Vec::new();
                 for pair in named(node) {

@@ -1,6 +1,7 @@
 //! The languages that are followed, and those that are only searched for literals.
 
 pub(crate) mod awk;
+pub(crate) mod expect;
 mod javascript;
 pub(crate) mod literals;
 pub(crate) mod makefile;

@@ -95,6 +95,11 @@ impl<'t> Lowering<'t> {
                 if let Some(condition) = field(node, "condition") {
                     body.push(Statement::Evaluate(self.expr(condition)));
                 }
+                let condition = field(node, "condition").map_or("", |part| self.source(part));
+                if condition.contains("__name__") && condition.contains("__main__") {
+                    body.push(Statement::Main(self.block_of(node, "consequence")));
+                    return;
+                }
                 let mut blocks = vec![self.block_of(node, "consequence")];
                 for other in fields(node, "alternative") {
                     if let Some(condition) = field(other, "condition") {
@@ -107,7 +112,6 @@ impl<'t> Lowering<'t> {
                     };
                     blocks.push(self.block_of(other, name));
                 }
-                // `if __name__ == "__main__"` and other blocks alone may run as well.
                 body.push(Statement::Branch(blocks));
             }
             "for_statement" => {
@@ -358,9 +362,20 @@ impl<'t> Lowering<'t> {
                 }
                 Expr::Map(pairs)
             }
-            "list_comprehension" | "set_comprehension" | "generator_expression" => {
-                self.comprehension(node)
+            "pair" => {
+                let sides = ["key", "value"].map(|name| field(node, name));
+                Expr::List(
+                    sides
+                        .into_iter()
+                        .flatten()
+                        .map(|part| self.expr(part))
+                        .collect(),
+                )
             }
+            "list_comprehension"
+            | "set_comprehension"
+            | "generator_expression"
+            | "dictionary_comprehension" => self.comprehension(node),
             "lambda" => Expr::Function(self.function(node)),
             "parenthesized_expression" | "await" | "type" => {
                 let mut inner = self.all(node);
@@ -450,7 +465,16 @@ impl<'t> Lowering<'t> {
                 }
                 "interpolation" => {
                     let value = field(child, "expression");
-                    parts.push(value.map_or(Expr::Other(Vec::new()), |value| self.expr(value)));
+                    let value = value.map_or(Expr::Other(Vec::new()), |value| self.expr(value));
+                    let format = field(child, "format_specifier").map(|part| self.source(part));
+                    parts.push(match format.map(|text| text.trim_start_matches(':')) {
+                        None | Some("") => value,
+                        Some(format) if format.ends_with('d') => {
+                            let format = Expr::Text(format!("%{format}"));
+                            Expr::Percent(Box::new(format), Box::new(value))
+                        }
+                        Some(_) => Expr::Other(vec![value]),
+                    });
                 }
                 _ => {}
             }
