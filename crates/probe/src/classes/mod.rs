@@ -6,6 +6,7 @@ mod fs;
 mod fs_mounts;
 mod hello;
 mod ip;
+mod ka;
 mod ki;
 pub(crate) mod le;
 mod le_child;
@@ -13,6 +14,7 @@ mod le_requests;
 mod lf;
 mod ne;
 mod ne_proxy;
+mod ne_upstream;
 pub(crate) mod planted;
 mod pr;
 mod ps;
@@ -37,6 +39,7 @@ pub(crate) const ALL: &[&[Probe]] = &[
     ip::PROBES,
     ne::PROBES,
     ne_proxy::PROBES,
+    ne_upstream::PROBES,
     sy::PROBES,
     ki::PROBES,
     se::PROBES,
@@ -53,6 +56,7 @@ pub(crate) const ALL: &[&[Probe]] = &[
     le_requests::PROBES,
     le_child::PROBES,
     secrets_in_answers::PROBES,
+    ka::PROBES,
 ];
 
 pub(crate) use crate::inside::{Attempts, Inside, Observation};

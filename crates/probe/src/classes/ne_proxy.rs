@@ -200,7 +200,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_millis(700);
 
 /// A connection to the allowed host: by its address where there is no sandbox, else by its name.
-fn dial(port: u16) -> io::Result<TcpStream> {
+pub(super) fn dial(port: u16) -> io::Result<TcpStream> {
     let direct = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let connected = TcpStream::connect_timeout(&direct, PATIENCE).or_else(|_| {
         let mut last = io::Error::from(io::ErrorKind::NotFound);

@@ -10,7 +10,8 @@ use crate::oracle::Evidence;
 use crate::params::Limits;
 use crate::probe::{Probe, ProxyRules, Setup};
 use crate::sampler::{self, Sampler};
-use crate::stage::{Channel, StageError};
+use crate::stage::key_agent::OWN_KEY;
+use crate::stage::{Canary, Channel, StageError, upstream};
 use ironcage_sys::rustix::fs::{FlockOperation, flock};
 use ironcage_sys::rustix::process::{Pid, Signal, geteuid, kill_process};
 use ironcage_sys::rustix::thread as threads;
@@ -210,6 +211,7 @@ impl Runner {
                         Setup::Crowded => Some(ProxyRules::Name),
                         _ => None,
                     },
+                    key: (setup == Setup::Keys).then_some(OWN_KEY),
                     ceiling: matches!(setup, Setup::Leased | Setup::Scoped)
                         .then_some((NAME, self.stage.layout.ceiling.as_path())),
                     command,
@@ -231,6 +233,15 @@ impl Runner {
             .args(&line[1..])
             .env_clear()
             .envs(self.stage.environment());
+        if setup == Setup::Keys {
+            command.env("SSH_AUTH_SOCK", self.stage.layout.agent_socket());
+        }
+        if setup == Setup::Proxy(ProxyRules::Upstream) {
+            let password = self.stage.nonces.of(Canary::UpstreamPassword);
+            for name in ["HTTP_PROXY", "HTTPS_PROXY"] {
+                command.env(name, upstream::url(password));
+            }
+        }
         if mode == Mode::Caged && !self.off.is_empty() {
             let names: Vec<&str> = self.off.iter().map(|part| part.name()).collect();
             command.env("IRONCAGE_LAYERS_OFF", names.join(","));
@@ -568,6 +579,7 @@ impl Runner {
                 seconds: None,
                 outside: true,
                 network: None,
+                key: None,
                 ceiling: None,
                 command: words.to_vec(),
             }),
