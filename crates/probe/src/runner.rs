@@ -1,5 +1,6 @@
 //! Runs a probe, uncaged and caged, and says what was found.
 
+mod collected;
 mod launch;
 mod leased;
 mod leftovers;

@@ -13,6 +13,7 @@ mod le_child;
 mod le_requests;
 mod lf;
 mod ne;
+mod ne_crowd;
 mod ne_proxy;
 mod ne_upstream;
 pub(crate) mod planted;
@@ -38,6 +39,7 @@ pub(crate) const ALL: &[&[Probe]] = &[
     pr::PROBES,
     ip::PROBES,
     ne::PROBES,
+    ne_crowd::PROBES,
     ne_proxy::PROBES,
     ne_upstream::PROBES,
     sy::PROBES,
