@@ -170,7 +170,7 @@ pub(crate) fn output_of(workspace: &Path, tool: &str, arguments: &[&str]) -> Opt
     }
 }
 
-/// What came of asking a tool.
+/// The outcome of asking a tool.
 #[derive(Debug, PartialEq, Eq)]
 enum ToolOutput {
     Said(Vec<u8>),
