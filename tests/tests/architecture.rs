@@ -347,6 +347,7 @@ const READERS: &[(&str, &str)] = &[
     ("crates/backend/src/stop_guard.rs", "the kernel's files"),
     ("crates/watchdog", "the kernel's files"),
     ("crates/supervisor/src/cores.rs", "the kernel's files"),
+    ("crates/supervisor/src/connects.rs", "the kernel's files"),
     ("crates/supervisor/src/denials.rs", "the kernel's files"),
     (
         "crates/cli/src/commands/net/follow.rs",

@@ -36,6 +36,11 @@ const TABLES: &[(&str, &str, Crowding)] = &[
         "MOST_PORTS",
         Tested("junk_addresses_are_counted_and_leave_loopback_ports_their_rows"),
     ),
+    (
+        "supervisor/src/leases/facts.rs",
+        "MOST_LISTED",
+        Tested("what_the_host_would_execute_is_found_with_and_without_a_list"),
+    ),
     ("egress/src/buffers.rs", "MOST", Size),
     ("egress/src/http/head.rs", "MOST_FIELDS", Size),
     ("egress/src/http/head.rs", "MOST_EMPTY", Size),

@@ -22,6 +22,15 @@ either! {
         ironcage(stage, &["rm", "--force", id.trim()]).ok();
     }
 
+    fn an_image_in_the_place_of_the_program_is_answered_with_its_flag(stage) {
+        for (words, hinted) in [(&["ubuntu:22.04", "bash"][..], true), (&["no-such-program"], false)] {
+            let ran = ironcage(stage, &[&["run", "--"], words].concat());
+            assert_eq!(ran.code(), 127, "{ran:?}");
+            let hint = "`ironcage run --image ubuntu:22.04 -- COMMAND`";
+            assert_eq!(ran.stderr.contains(hint), hinted, "{ran:?}");
+        }
+    }
+
     fn what_docker_calls_otherwise_is_answered_with_the_flag_that_works(stage) {
         stage.write(stage.aside().join("file"), "from aside\n");
         let aside = stage.aside().display().to_string();

@@ -1,6 +1,6 @@
 //! Every limit holds, and the one who hits it is told which, its value, and the flag that raises it.
 
-use ironcage_tests::{Ran, Running, Stage, Who, both};
+use ironcage_tests::{Ran, Running, Stage, Who, both, wait_until};
 use serde_json::Value;
 use std::time::Duration;
 
@@ -31,6 +31,27 @@ for child in children: os.kill(child, signal.SIGKILL)
 for child in children: os.waitpid(child, 0)
 "
     )
+}
+
+/// How often the kernel held back the cgroup of a process, if it has one for processors.
+fn throttled(pid: &Value) -> Option<u64> {
+    let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let mut stats = groups.lines().filter_map(|line| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (names, path) = (parts.next()?, parts.next()?);
+        let place = match names.split(',').any(|name| name == "cpu") {
+            true => "/sys/fs/cgroup/cpu",
+            false if names.is_empty() => "/sys/fs/cgroup",
+            false => return None,
+        };
+        std::fs::read_to_string(format!("{place}{path}/cpu.stat")).ok()
+    });
+    stats.find_map(|text| {
+        let count = text
+            .lines()
+            .find_map(|line| line.strip_prefix("nr_throttled "))?;
+        count.trim().parse().ok()
+    })
 }
 
 /// What was counted for a limit that ended the last cage, by its record.
@@ -285,20 +306,27 @@ time.sleep(1)
     }
 
     fn processors(stage) {
-        // Processor time over wall time: a busy machine only makes it smaller.
-        let burn = "
-import time
-start, used = time.monotonic(), time.process_time()
-while time.monotonic() - start < 2: pass
-print((time.process_time() - used) / (time.monotonic() - start))
-";
-        let share = |ran: &Ran| -> f64 { ran.stdout().trim().parse().expect("a number") };
-        let limited = python(stage, &["--cpus", "0.1"], burn).ok();
-        let free = python(stage, &["--cpus", "2"], burn).ok();
-        assert!(!free.stderr.contains("cpu"), "{free:?}");
-        // Without a cgroup nothing holds it; then the one who asked is told. How much a busy machine leaves says nothing.
-        if !limited.stderr.contains("cpu") {
-            assert!(share(&limited) < 0.25, "not held, and nothing said: {limited:?}");
+        // How much a busy machine leaves says nothing: what counts is whether the kernel held the cage back.
+        let held_back = |cpus: &str| {
+            let script = "import time\nwhile time.process_time() < 0.5: pass\nprint('burned', flush=True)\ntime.sleep(600)";
+            let mut run = stage.ironcage(["run", "-d", "--cpus", cpus, "--", "/usr/bin/python3", "-c", script]);
+            let ran = Running::start(&mut run).finish(DEADLINE).ok();
+            let id = ran.stdout().trim().to_owned();
+            let ask = |verb: &str| Running::start(&mut stage.ironcage([verb, &id])).finish(DEADLINE).ok().stdout();
+            let described: Value = serde_json::from_str(&ask("inspect")).expect("a description");
+            let burned = wait_until(DEADLINE * 2, || ask("logs").contains("burned"));
+            let throttled = throttled(&described["init"]);
+            Running::start(&mut stage.ironcage(["rm", "--force", &id])).finish(DEADLINE).ok();
+            assert!(burned, "half a second of a processor: {ran:?}");
+            (throttled, ran.stderr.contains("cpu"))
+        };
+        let (limited, told) = held_back("0.1");
+        let (free, free_told) = held_back("2");
+        assert!(!free_told, "one thread needs no more");
+        // Without a cgroup nothing holds it; then the one who asked is told.
+        if !told {
+            assert!(limited.is_some_and(|times| times > 0), "not held, and nothing said: {limited:?}");
+            assert!(free.is_none_or(|times| times == 0), "one thread of two processors: {free:?}");
         }
     }
 

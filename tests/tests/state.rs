@@ -76,6 +76,12 @@ both! {
         stage.sh_with(&["--state", "/etc"], "true").ended(125).says("cannot keep");
     }
 
+    fn all_of_what_is_kept_is_counted(stage) {
+        stage.sh_with(&["--state", ".tool"], "head -c 100000 /dev/zero > ~/.tool/x").ok();
+        let listed = state(stage, &["list", "--json"]).ok().stdout();
+        assert!(listed.contains("\"partial\":false") && !listed.contains("\"home_bytes\":0"), "{listed}");
+    }
+
     fn a_single_file_is_kept_where_the_user_has_one(stage) {
         stage.write(stage.home().join(".toolrc"), "canary");
         stage.sh_with(&["--state", ".toolrc"], "test ! -s ~/.toolrc && echo mine >> ~/.toolrc").ok();
@@ -88,7 +94,9 @@ both! {
                     cd ~/.claude && mkdir closed && touch closed/x && ln -s /etc closed/link && chmod 0 closed";
         stage.sh_with(&AGENT, deep).ok();
         let kept = stage.state().join("ironcage/kept");
-        assert!(state(stage, &["list"]).ok().stdout().contains("/home/project"));
+        let listed = state(stage, &["list"]).ok().stdout();
+        assert!(listed.contains("/home/project"), "{listed}");
+        assert!(listed.contains("in directories that cannot be read"), "{listed}");
         // Nobody is there to ask: nothing is done.
         state(stage, &["reset"]).ended(125).says("--yes");
         state(stage, &["reset", "--yes"]).ok();

@@ -12,6 +12,19 @@ const LAB: [&str; 2] = ["probe", "bench"];
 /// More suggestions than this help nobody.
 const MOST_SUGGESTIONS: usize = 3;
 
+/// Commands of Docker that have another name here.
+const DOCKER: [(&str, &str); 9] = [
+    ("container", "ps"),
+    ("create", "run -d"),
+    ("images", "image list"),
+    ("info", "doctor"),
+    ("kill", "stop --time 0"),
+    ("rmi", "image rm"),
+    ("save", "image export"),
+    ("start", "run -d"),
+    ("top", "stats"),
+];
+
 /// The error for a word that is not a command, if that is what clap refused.
 pub(crate) fn explain(error: &clap::Error, words: &[OsString]) -> Option<CliError> {
     let conflict = error.kind() == ErrorKind::ArgumentConflict;
@@ -70,6 +83,10 @@ fn suggestions(
     if !same.is_empty() && same.len() <= MOST_SUGGESTIONS {
         return same;
     }
+    let docker = DOCKER.iter().find(|(name, _)| *name == unknown);
+    if let Some((_, ours)) = docker.filter(|_| group.get_name() == root.get_name()) {
+        return vec![format!("`ironcage {ours}`")];
+    }
     let names = group
         .get_subcommands()
         .filter(|sub| !sub.is_hide_set())
@@ -123,6 +140,8 @@ mod tests {
             ("change dicsard", "did you mean `ironcage change discard`?"),
             ("leases", "did you mean `ironcage lease`?"),
             ("help rnu", "did you mean `ironcage run`?"),
+            ("kill web", "did you mean `ironcage stop --time 0`?"),
+            ("top", "did you mean `ironcage stats`?"),
             ("help net alow", "did you mean `ironcage net allow`?"),
             (
                 "net alow web example.com",
@@ -131,6 +150,25 @@ mod tests {
         ] {
             let text = explained(line).expect("an explanation");
             assert!(text.contains(meant), "{line}: {text}");
+        }
+    }
+
+    #[test]
+    fn commands_of_docker_are_unknown_here_and_their_answers_are_not() {
+        let root = cli::command();
+        for (theirs, ours) in DOCKER {
+            assert!(root.find_subcommand(theirs).is_none(), "{theirs}");
+            let mut group = &root;
+            for word in ours.split(' ').take_while(|word| !word.starts_with('-')) {
+                group = group
+                    .find_subcommand(word)
+                    .unwrap_or_else(|| panic!("{ours}"));
+            }
+            let text = explained(&format!("{theirs} x")).expect("an explanation");
+            assert!(
+                text.contains(&format!("`ironcage {ours}`")),
+                "{theirs}: {text}"
+            );
         }
     }
 

@@ -460,8 +460,10 @@ mod tests {
     #[test]
     fn a_network_that_nobody_can_be_given_is_left_to_the_claim() {
         let standing = |verdict: Verdict| {
-            let proxy =
-                |id: &str| ["NE-20", "NE-20b"].contains(&id) || ("NE-21".."NE-27").contains(&id);
+            let proxy = |id: &str| {
+                ["NE-20", "NE-20b", "NE-28", "NE-29"].contains(&id)
+                    || ("NE-21".."NE-27").contains(&id)
+            };
             let judged = standard().judge(&report(
                 |id| if proxy(id) { verdict } else { Verdict::Blocked },
                 true,

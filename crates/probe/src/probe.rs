@@ -39,11 +39,13 @@ pub enum Class {
     Or,
     /// Encodings that a request negotiates for an answer with such a secret.
     Ng,
+    /// Keys in the user's agents.
+    Ka,
 }
 
 impl Class {
     /// Every class, in the order of the report.
-    pub const ALL: [Class; 16] = [
+    pub const ALL: [Class; 17] = [
         Class::Fs,
         Class::Fd,
         Class::Pr,
@@ -60,6 +62,7 @@ impl Class {
         Class::Le,
         Class::Or,
         Class::Ng,
+        Class::Ka,
     ];
 
     /// The two letters that begin its probes' ids.
@@ -81,6 +84,7 @@ impl Class {
             Class::Le => "LE",
             Class::Or => "OR",
             Class::Ng => "NG",
+            Class::Ka => "KA",
         }
     }
 
@@ -103,6 +107,7 @@ impl Class {
             Class::Le => "permissions for a while, and their end",
             Class::Or => "oracles about secrets at the egress proxy",
             Class::Ng => "negotiated encodings of answers with secrets",
+            Class::Ka => "keys in the user's agents",
         }
     }
 }
@@ -217,6 +222,8 @@ pub(crate) enum Setup {
     Leased,
     /// Beside a scope that has such a lease.
     Scoped,
+    /// With one key of the user's agent, for commits.
+    Keys,
 }
 
 impl Setup {
@@ -245,6 +252,9 @@ pub(crate) enum ProxyRules {
     Secret,
     /// The same for a host that echoes; and another one that does.
     Echo,
+    /// The host, reached through the upstream proxy of the user's network, whose own port on the
+    /// host is allowed too.
+    Upstream,
 }
 
 impl ProxyRules {

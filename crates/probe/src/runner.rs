@@ -1,5 +1,6 @@
 //! Runs a probe, uncaged and caged, and says what was found.
 
+mod collected;
 mod launch;
 mod leased;
 mod leftovers;
@@ -242,6 +243,7 @@ impl Runner {
             Setup::LimitsInMemory if !adapter.in_memory => lacks("a workspace in memory"),
             setup if setup.is_limited() && !adapter.limits => lacks("limits"),
             Setup::Proxy(_) | Setup::Crowded if !adapter.network => lacks("a network with rules"),
+            Setup::Keys if !adapter.network => lacks("a key of the user's agent"),
             Setup::Leased | Setup::Scoped if !adapter.network => lacks("leases"),
             Setup::Exchanged if !adapter.commands => lacks("approval"),
             _ => None,

@@ -45,6 +45,8 @@ pub struct Entry {
     pub caches: PathBuf,
     /// Bytes of the caches.
     pub cache_bytes: u64,
+    /// Whether a part of either cannot be read, and is not counted.
+    pub is_partial: bool,
 }
 
 impl Store {
@@ -193,10 +195,13 @@ impl Store {
                 continue;
             };
             let place = Place::new(&self.kept, &self.caches, &entry.file_name());
+            let (home_bytes, whole_home) = bytes_below(&place.home);
+            let (cache_bytes, whole_caches) = bytes_below(&place.caches);
             entries.push(Entry {
                 workspace: PathBuf::from(OsStr::from_bytes(&workspace)),
-                home_bytes: bytes_below(&place.home),
-                cache_bytes: bytes_below(&place.caches),
+                home_bytes,
+                cache_bytes,
+                is_partial: !(whole_home && whole_caches),
                 home: place.home,
                 caches: place.caches,
             });
@@ -283,23 +288,27 @@ fn make_private(path: &Path) -> Result<(), StateError> {
         .doing("make", path)
 }
 
-/// Bytes of the files below a directory, as far as they can be seen. For people to read; no
-/// decision depends on it.
-fn bytes_below(directory: &Path) -> u64 {
-    let mut bytes = 0;
+/// Bytes of the files below a directory, and whether all of it could be read. For people to read;
+/// no decision depends on it.
+fn bytes_below(directory: &Path) -> (u64, bool) {
+    let (mut bytes, mut is_whole) = (0, true);
     let mut work = vec![directory.to_owned()];
     while let Some(directory) = work.pop() {
-        for entry in std::fs::read_dir(&directory)
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
-            match entry.metadata() {
-                Ok(metadata) if metadata.is_dir() => work.push(entry.path()),
-                Ok(metadata) => bytes += metadata.blocks() * 512,
-                Err(_) => {}
+        let entries = match std::fs::read_dir(&directory) {
+            Ok(entries) => entries,
+            Err(error) => {
+                // What is not there needs no room.
+                is_whole &= error.kind() == std::io::ErrorKind::NotFound;
+                continue;
+            }
+        };
+        for entry in entries {
+            match entry.and_then(|entry| Ok((entry.metadata()?, entry.path()))) {
+                Ok((metadata, path)) if metadata.is_dir() => work.push(path),
+                Ok((metadata, _)) => bytes += metadata.blocks() * 512,
+                Err(_) => is_whole = false,
             }
         }
     }
-    bytes
+    (bytes, is_whole)
 }

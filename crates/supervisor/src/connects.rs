@@ -13,6 +13,8 @@ use ironcage_sys::rustix::fs::getxattr;
 use ironcage_sys::seccomp::{self, Notification};
 use ironcage_watchdog::listens_on_loopback;
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
@@ -20,6 +22,8 @@ use std::os::fd::BorrowedFd;
 const MOST_ADDRESSES: usize = 64;
 /// Loopback ports, besides: addresses do not crowd them out.
 const MOST_PORTS: usize = 32;
+/// Longest list of a cage's sockets that is read: the cage decides how many it has.
+const LONGEST_TABLE: u64 = 1 << 20;
 /// The resolver of a cage: what is wrong with a lookup is told by its answer.
 const DNS_PORT: u16 = 53;
 
@@ -207,8 +211,14 @@ fn socket_address(bytes: &[u8]) -> Option<SocketAddr> {
 /// Whether a TCP socket listens on a port in the network namespace of a process.
 fn listens_inside(pid: u32, port: u16) -> bool {
     ["tcp", "tcp6"].iter().any(|table| {
-        let text = std::fs::read_to_string(format!("/proc/{pid}/net/{table}"));
-        text.is_ok_and(|text| text.lines().filter_map(listening).any(|open| open == port))
+        let Ok(file) = File::open(format!("/proc/{pid}/net/{table}")) else {
+            return false;
+        };
+        let mut text = String::new();
+        let read = file.take(LONGEST_TABLE).read_to_string(&mut text);
+        let found = text.lines().filter_map(listening).any(|open| open == port);
+        // Of so many sockets it is not known, and nothing is told that may be wrong.
+        found || read.is_ok_and(|length| length as u64 == LONGEST_TABLE)
     })
 }
 

@@ -378,8 +378,29 @@ fn report(outcome: &Outcome, program: &OsString, id: &str) {
                 Printable::new(&found)
             );
         }
+        let missing = *errno == Errno::NOENT.raw_os_error();
+        if let Some(image) = program
+            .to_str()
+            .filter(|word| missing && is_like_image(word))
+        {
+            anstream::eprintln!(
+                "  hint: to run a command in an image, `ironcage run --image {} -- COMMAND`",
+                Printable::new(image)
+            );
+        }
         anstream::eprintln!("  hint: `ironcage why {id}` explains denials");
     }
+}
+
+/// Whether somebody may have meant an image by a program, as `docker run` takes one there.
+fn is_like_image(word: &str) -> bool {
+    let (path, tag) = word.rsplit_once(':').unwrap_or((word, ""));
+    let part = |text: &str| {
+        text.chars()
+            .all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
+    };
+    let relative = !path.starts_with(['/', '.']) && path.split('/').all(|name| !name.is_empty());
+    !tag.is_empty() && part(tag) && relative && path.split('/').all(part)
 }
 
 fn limit_line(hit: &LimitHit) {

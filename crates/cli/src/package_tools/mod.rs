@@ -13,9 +13,12 @@ mod python;
 use ironcage_model::{HostRule, Ports};
 use ironcage_plan::{AskedHost, ToolSettings};
 use ironcage_policy::{Sourced, allowed, bundles};
+use ironcage_sys::process::signal_group;
+use ironcage_sys::rustix::process::Signal;
 use std::io::Read;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -154,40 +157,83 @@ fn ask(dirs: &UserDirectories<'_>, tool: &str, arguments: &[&str]) -> Option<Str
 /// The same as bytes. No tool in the workspace is run: an agent may have written it.
 pub(crate) fn output_of(workspace: &Path, tool: &str, arguments: &[&str]) -> Option<Vec<u8>> {
     let program = tool_path(workspace, tool)?;
-    let mut child = Command::new(program)
+    match said(&program, arguments, PATIENCE) {
+        ToolOutput::Said(bytes) => Some(bytes),
+        ToolOutput::Failed => None,
+        ToolOutput::Silent => {
+            let (seconds, arguments) = (PATIENCE.as_secs(), arguments.join(" "));
+            anstream::eprintln!(
+                "ironcage: `{tool} {arguments}` did not answer within {seconds} s: its settings are not used"
+            );
+            None
+        }
+    }
+}
+
+/// The outcome of asking a tool.
+#[derive(Debug, PartialEq, Eq)]
+enum ToolOutput {
+    Said(Vec<u8>),
+    Failed,
+    Silent,
+}
+
+fn said(program: &Path, arguments: &[&str], patience: Duration) -> ToolOutput {
+    let started = Command::new(program)
         .args(arguments)
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
-        .spawn()
-        .ok()?;
-    let mut output = child.stdout.take()?;
+        // It may be a script that starts the tool: both end together.
+        .process_group(0)
+        .spawn();
+    let Ok(mut child) = started else {
+        return ToolOutput::Failed;
+    };
+    let output = child.stdout.take();
+    let said = output.map_or(ToolOutput::Failed, |output| read_all(output, patience));
+    if !matches!(said, ToolOutput::Said(_)) {
+        end(&mut child);
+        return said;
+    }
+    match child.wait() {
+        Ok(status) if status.success() => said,
+        _ => ToolOutput::Failed,
+    }
+}
+
+fn read_all(mut output: ChildStdout, patience: Duration) -> ToolOutput {
     // Read to the end: a full pipe would block the tool forever.
     let mut bytes = Vec::new();
     let begun = Instant::now();
-    let pipe = std::os::fd::AsFd::as_fd(&output)
-        .try_clone_to_owned()
-        .ok()?;
     loop {
-        let left = PATIENCE.saturating_sub(begun.elapsed());
-        if left.is_zero() || bytes.len() as u64 > LONGEST_OUTPUT || !readable(&pipe, left) {
-            let _ = child.kill();
-            let _ = child.wait();
-            return None;
+        let left = patience.saturating_sub(begun.elapsed());
+        if bytes.len() as u64 > LONGEST_OUTPUT {
+            return ToolOutput::Failed;
+        }
+        if left.is_zero() || !readable(&output, left) {
+            return ToolOutput::Silent;
         }
         let mut part = [0; 8192];
         match output.read(&mut part) {
-            Ok(0) => break,
+            Ok(0) => return ToolOutput::Said(bytes),
             Ok(length) => bytes.extend(part.get(..length).unwrap_or_default()),
-            Err(_) => break,
+            Err(_) => return ToolOutput::Failed,
         }
     }
-    let ended = child.wait().ok()?;
-    ended.success().then_some(bytes)
 }
 
-fn readable(pipe: &std::os::fd::OwnedFd, within: Duration) -> bool {
+/// Ends a tool, and whatever it has started.
+fn end(child: &mut Child) {
+    // They may have ended by themselves.
+    if let Ok(group) = i32::try_from(child.id()) {
+        let _ = signal_group(group, Signal::KILL.as_raw());
+    }
+    let _ = child.wait();
+}
+
+fn readable(pipe: &ChildStdout, within: Duration) -> bool {
     use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
     let Ok(timeout) = Timespec::try_from(within) else {
         return false;
@@ -218,6 +264,25 @@ fn host_of(url: &str) -> Option<HostRule> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tool_that_says_nothing_is_ended_with_whatever_it_started() {
+        let note = std::env::temp_dir().join(format!("started-{}", std::process::id()));
+        let script = format!("sleep 600 & echo $! > {}; wait", note.display());
+        let ask = |script: &str, patience| said(Path::new("/bin/sh"), &["-c", script], patience);
+        assert_eq!(ask(&script, Duration::from_secs(2)), ToolOutput::Silent);
+        let started = std::fs::read_to_string(&note).unwrap();
+        std::fs::remove_file(&note).unwrap();
+        let status = format!("/proc/{}/stat", started.trim());
+        let lives = || std::fs::read_to_string(&status).is_ok_and(|text| !text.contains(") Z "));
+        let begun = Instant::now();
+        while lives() && begun.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert!(!lives(), "it lives on");
+        assert_eq!(ask("echo x", PATIENCE), ToolOutput::Said(b"x\n".into()));
+        assert_eq!(ask("echo x; exit 1", PATIENCE), ToolOutput::Failed);
+    }
 
     #[test]
     fn the_host_of_an_address_is_found_and_nothing_else() {

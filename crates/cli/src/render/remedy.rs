@@ -1,10 +1,12 @@
 //! Names what would allow a denied connection, by its reason.
 
+use ironcage_files::Links;
 use ironcage_model::{
     HOST_NAME, NetworkReason, NetworkVerdict, Printable, Protocol, Reason, Traffic, special,
 };
 use std::fmt;
 use std::net::IpAddr;
+use std::path::Path;
 
 /// The flag or rule that would allow a denied connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,7 +124,9 @@ pub(crate) fn remedy(traffic: &Traffic) -> Option<Remedy> {
 }
 
 fn hosts_file() -> String {
-    std::fs::read_to_string("/etc/hosts").unwrap_or_default()
+    const LONGEST: u64 = 1 << 20;
+    let hosts = Path::new("/etc/hosts");
+    ironcage_files::read_text(hosts, LONGEST, Links::Follow).unwrap_or_default()
 }
 
 /// The special address that a file of names has for a name, if it has one.

@@ -31,6 +31,8 @@ pub(crate) struct Launch<'a> {
     pub(crate) outside: bool,
     /// A network with these rules.
     pub(crate) network: Option<ProxyRules>,
+    /// A key of the user's ssh-agent, for commits.
+    pub(crate) key: Option<&'a str>,
     /// A name, and a policy by which it can be given leases.
     pub(crate) ceiling: Option<(&'a str, &'a Path)>,
     pub(crate) command: Vec<OsString>,
@@ -186,6 +188,9 @@ fn ironcage_with(flags: &[&str], launch: &Launch<'_>) -> Vec<OsString> {
     }
     if let Some(seconds) = launch.seconds {
         flag("--time", OsStr::new(&format!("{seconds}s")));
+    }
+    if let Some(key) = launch.key {
+        flag("--sign-key", OsStr::new(&format!("ssh:{key}")));
     }
     if let Some(rules) = launch.network {
         line.extend(network::flags(rules));
@@ -386,6 +391,7 @@ mod tests {
             seconds: None,
             outside: false,
             network: None,
+            key: None,
             ceiling: None,
             command: command.iter().map(OsString::from).collect(),
         }

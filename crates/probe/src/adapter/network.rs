@@ -2,11 +2,17 @@
 
 use crate::probe::ProxyRules;
 use crate::stage::allowed::NAME;
-use crate::stage::{PROXY_SECRET, echo};
+use crate::stage::{PROXY_SECRET, echo, upstream};
 use std::ffi::OsString;
 
 /// The flags for rules over the stage's allowed host.
 pub(super) fn flags(rules: ProxyRules) -> Vec<OsString> {
+    if rules == ProxyRules::Upstream {
+        // The upstream proxy knows where the name leads.
+        let port = upstream::PORT.to_string();
+        let words = ["--allow-host", NAME, "--allow-host-port", &port];
+        return words.map(OsString::from).into();
+    }
     // Where the name leads: loopback, which has to be named beside it.
     let mut words: Vec<String> = vec![
         "--resolve".into(),
@@ -18,6 +24,7 @@ pub(super) fn flags(rules: ProxyRules) -> Vec<OsString> {
     ];
     let mut flag = |name: &str, value: String| words.extend([name.to_owned(), value]);
     match rules {
+        ProxyRules::Upstream => {}
         ProxyRules::Reading => flag("--http-allow", format!("GET,HEAD {NAME}/pkg/**")),
         ProxyRules::Posting => flag("--http-allow", format!("GET,POST {NAME}/pkg/**")),
         ProxyRules::Budget => {

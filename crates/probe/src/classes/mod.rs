@@ -6,13 +6,16 @@ mod fs;
 mod fs_mounts;
 mod hello;
 mod ip;
+mod ka;
 mod ki;
 pub(crate) mod le;
 mod le_child;
 mod le_requests;
 mod lf;
 mod ne;
+mod ne_crowd;
 mod ne_proxy;
+mod ne_upstream;
 pub(crate) mod planted;
 mod pr;
 mod ps;
@@ -36,7 +39,9 @@ pub(crate) const ALL: &[&[Probe]] = &[
     pr::PROBES,
     ip::PROBES,
     ne::PROBES,
+    ne_crowd::PROBES,
     ne_proxy::PROBES,
+    ne_upstream::PROBES,
     sy::PROBES,
     ki::PROBES,
     se::PROBES,
@@ -53,6 +58,7 @@ pub(crate) const ALL: &[&[Probe]] = &[
     le_requests::PROBES,
     le_child::PROBES,
     secrets_in_answers::PROBES,
+    ka::PROBES,
 ];
 
 pub(crate) use crate::inside::{Attempts, Inside, Observation};

@@ -4,12 +4,9 @@
 //! praised for stopping the rest.
 
 use super::hello::{extension, hello, server_names, split};
-use super::{
-    Attempts, Channel, Class, Evidence, Inside, Observation, Oracle, Probe, Setup, Severity,
-};
+use super::{Attempts, Channel, Class, Inside, Observation, Oracle, Probe, Setup, Severity};
 use crate::probe::ProxyRules;
 use crate::stage::allowed::{NAME, PERMITTED};
-use ironcage_model::NetworkVerdict;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
@@ -24,18 +21,6 @@ const HOST: &str = "the host that the policy allows, which remembers every byte"
 const HIDDEN: &str = "hidden.test";
 
 pub(crate) const PROBES: &[Probe] = &[
-    Probe {
-        id: "NE-27",
-        severity: Severity::Medium,
-        title: "crowd an allowed connection out of the record by junk",
-        canary: "the sandbox's own record of the run: the allowed connection, and the sum of the junk",
-        layers: &["what is allowed and what is denied have rows of their own in the record"],
-        references: &["CWE-778", "ATT&CK T1562"],
-        setup: Setup::Crowded,
-        inside: crowd,
-        oracle: Oracle::Seen(|_, evidence| is_not_recorded(evidence)),
-        ..NE
-    },
     Probe {
         id: "NE-20",
         severity: Severity::Medium,
@@ -157,50 +142,13 @@ pub(crate) const PROBES: &[Probe] = &[
 ];
 
 /// Longer than a loaded machine takes; what is refused is refused at once.
-/// Junk that the record is to be filled with: more than any of its tables has rows.
-const JUNK: u16 = 600;
-
-/// Connections to as many ports as a table of the record can hold, and then the one that matters.
-fn crowd(_: &Inside) -> Observation {
-    const BRIEF: Duration = Duration::from_secs(2);
-    const FIRST: u16 = 2000;
-    let mut attempts = Attempts::new();
-    let found = (NAME, 80).to_socket_addrs().ok();
-    let address = found.and_then(|mut all| all.next());
-    let address = address.map_or(IpAddr::from(Ipv4Addr::LOCALHOST), |found| found.ip());
-    let mut answers = 0;
-    for port in FIRST..FIRST + JUNK {
-        let dialled = TcpStream::connect_timeout(&SocketAddr::new(address, port), BRIEF);
-        answers += u32::from(dialled.is_ok());
-    }
-    attempts.say(false, format!("{answers} of {JUNK} junk connections"));
-    permitted(&mut attempts);
-    attempts.done()
-}
-
-/// Whether the record lacks the connection that was allowed, or does not count the junk.
-fn is_not_recorded(evidence: &Evidence) -> Option<String> {
-    let of = |verdict: NetworkVerdict| {
-        let kind = evidence
-            .traffic
-            .iter()
-            .filter(move |one| one.verdict == verdict);
-        kind.filter(move |one| verdict == NetworkVerdict::Denied || one.host == NAME)
-    };
-    if of(NetworkVerdict::Allowed).next().is_none() {
-        return Some(format!("the record has no connection to {NAME}"));
-    }
-    let denied: u64 = of(NetworkVerdict::Denied).map(|one| one.connections).sum();
-    (denied < JUNK.into()).then(|| format!("the record has {denied} of {JUNK} denials"))
-}
-
 const PATIENCE: Duration = Duration::from_secs(10);
 /// For the answer to what should not be answered: what was said is heard outside or not, however
 /// long the answer takes.
 const ANSWER: Duration = Duration::from_millis(700);
 
 /// A connection to the allowed host: by its address where there is no sandbox, else by its name.
-fn dial(port: u16) -> io::Result<TcpStream> {
+pub(super) fn dial(port: u16) -> io::Result<TcpStream> {
     let direct = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let connected = TcpStream::connect_timeout(&direct, PATIENCE).or_else(|_| {
         let mut last = io::Error::from(io::ErrorKind::NotFound);

@@ -1,6 +1,7 @@
 //! One run: the sandbox is started, watched, and ended.
 
 use super::Runner;
+use super::collected::Collected;
 use super::leased::NAME;
 use super::leftovers::Inventory;
 use crate::adapter::Launch;
@@ -10,7 +11,8 @@ use crate::oracle::Evidence;
 use crate::params::Limits;
 use crate::probe::{Probe, ProxyRules, Setup};
 use crate::sampler::{self, Sampler};
-use crate::stage::{Channel, StageError};
+use crate::stage::key_agent::OWN_KEY;
+use crate::stage::{Canary, Channel, StageError, upstream};
 use ironcage_sys::rustix::fs::{FlockOperation, flock};
 use ironcage_sys::rustix::process::{Pid, Signal, geteuid, kill_process};
 use ironcage_sys::rustix::thread as threads;
@@ -22,7 +24,6 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How a probe is started.
@@ -54,51 +55,6 @@ pub(crate) enum RunError {
 }
 
 const PATIENCE: Duration = Duration::from_secs(15);
-
-/// Collects a stream in a thread, within a bound.
-struct Collected(Arc<Mutex<(Vec<u8>, bool)>>);
-
-impl Collected {
-    fn start(mut stream: impl Read + Send + 'static) -> Collected {
-        // The beginning and the end are what counts; a flood in between is dropped.
-        const BOUND: usize = 4 << 20;
-        const KEPT: usize = 2 << 20;
-        let shared = Arc::new(Mutex::new((Vec::new(), false)));
-        let target = Arc::clone(&shared);
-        std::thread::spawn(move || {
-            let mut buffer = [0u8; 65536];
-            while let Ok(length @ 1..) = stream.read(&mut buffer) {
-                let mut state = target.lock().unwrap_or_else(PoisonError::into_inner);
-                state.0.extend_from_slice(&buffer[..length]);
-                if state.0.len() > BOUND {
-                    let end = state.0.len() - KEPT / 2;
-                    state.0.drain(KEPT..end);
-                }
-            }
-            target.lock().unwrap_or_else(PoisonError::into_inner).1 = true;
-        });
-        Collected(shared)
-    }
-
-    /// What came, once the stream has ended or a moment has passed: a process that outlived its
-    /// launcher may hold the other end.
-    fn take(&self) -> Vec<u8> {
-        let started = Instant::now();
-        loop {
-            let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if state.1 || started.elapsed() > Duration::from_millis(300) {
-                return state.0.clone();
-            }
-            drop(state);
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    }
-
-    fn contains(&self, text: &str) -> bool {
-        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        crate::oracle::contains(&state.0, text.as_bytes())
-    }
-}
 
 /// A run that has begun.
 pub(super) struct Begun {
@@ -210,6 +166,7 @@ impl Runner {
                         Setup::Crowded => Some(ProxyRules::Name),
                         _ => None,
                     },
+                    key: (setup == Setup::Keys).then_some(OWN_KEY),
                     ceiling: matches!(setup, Setup::Leased | Setup::Scoped)
                         .then_some((NAME, self.stage.layout.ceiling.as_path())),
                     command,
@@ -231,6 +188,15 @@ impl Runner {
             .args(&line[1..])
             .env_clear()
             .envs(self.stage.environment());
+        if setup == Setup::Keys {
+            command.env("SSH_AUTH_SOCK", self.stage.layout.agent_socket());
+        }
+        if setup == Setup::Proxy(ProxyRules::Upstream) {
+            let password = self.stage.nonces.of(Canary::UpstreamPassword);
+            for name in ["HTTP_PROXY", "HTTPS_PROXY"] {
+                command.env(name, upstream::url(password));
+            }
+        }
         if mode == Mode::Caged && !self.off.is_empty() {
             let names: Vec<&str> = self.off.iter().map(|part| part.name()).collect();
             command.env("IRONCAGE_LAYERS_OFF", names.join(","));
@@ -568,6 +534,7 @@ impl Runner {
                 seconds: None,
                 outside: true,
                 network: None,
+                key: None,
                 ceiling: None,
                 command: words.to_vec(),
             }),

@@ -9,7 +9,7 @@ use crate::classes::su_control::{HARMLESS, HOSTILE};
 use crate::oracle::Evidence;
 use crate::probe::Setup;
 use crate::stage::allowed::PERMITTED;
-use crate::stage::{LEADS_OUT, ON_PATH, making, random_hex};
+use crate::stage::{Channel, LEADS_OUT, ON_PATH, making, random_hex};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::ErrorKind;
@@ -103,6 +103,10 @@ impl Runner {
                 {
                     evidence.take_record(&output.stdout);
                 }
+            }
+            Setup::Keys => {
+                let signed = self.stage.log.settled(Channel::AgentAllowed);
+                evidence.permitted = Some(signed.is_some());
             }
             Setup::Applied if self.adapter.commands => {
                 // Where nothing is kept aside, there is nothing to apply.

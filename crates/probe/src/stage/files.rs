@@ -189,6 +189,11 @@ impl Layout {
         Ok(layout)
     }
 
+    /// Where the stand-in for the user's ssh-agent listens.
+    pub(crate) fn agent_socket(&self) -> PathBuf {
+        self.runtime.join("stage-agent")
+    }
+
     fn keep(&mut self, path: PathBuf, content: Vec<u8>, mode: u32) {
         self.kept.push(CanaryFile {
             path,

@@ -38,6 +38,16 @@ pub(crate) enum Channel {
     Frames,
     /// Anything at the second sandbox.
     Sibling,
+    /// A commit that the user's agent signed with the key that the policy names.
+    AgentAllowed,
+    /// Anything else that it signed with that key.
+    AgentMisused,
+    /// What it signed with another key.
+    AgentOther,
+    /// What would change the agent itself.
+    AgentChanged,
+    /// A request at the user's upstream proxy for what no rule names.
+    Upstream,
 }
 
 /// A log that listeners write and the oracle reads.

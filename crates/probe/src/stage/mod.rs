@@ -8,6 +8,7 @@ pub(crate) mod allowed;
 pub(crate) mod control;
 pub(crate) mod echo;
 mod files;
+pub(crate) mod key_agent;
 mod leaks;
 mod listeners;
 mod log;
@@ -16,6 +17,7 @@ mod nonce;
 mod queues;
 pub(crate) mod sweep;
 mod terminal;
+pub(crate) mod upstream;
 pub(crate) mod victim;
 
 pub(crate) use files::{LEADS_OUT, Layout, ON_PATH, TRUSTED};
@@ -120,6 +122,9 @@ impl Stage {
         control::start(&mut params, &log)?;
         let heard = allowed::ReceivedBytes::start()?;
         echo::start(nonces.of(Canary::ProxySecret))?;
+        let agent = layout.agent_socket();
+        key_agent::start(&agent, nonces.of(Canary::OtherKey), &log)?;
+        upstream::start(&log)?;
         let queues = queues::Queues::create(&mut params, &nonces)?;
         let victim = victim::VictimHandle::start(&layout, &nonces, &log)?;
         params.victim = victim.params();

@@ -33,9 +33,13 @@ pub(crate) enum Canary {
     ProxySecret,
     /// What comes into a leased directory when the lease has ended.
     Leased,
+    /// The comment of a key in the user's agent that no policy names.
+    OtherKey,
+    /// The password of the user's upstream proxy.
+    UpstreamPassword,
 }
 
-const COUNT: usize = Canary::Leased as usize + 1;
+const COUNT: usize = Canary::UpstreamPassword as usize + 1;
 
 /// One secret for each place.
 pub(crate) struct Nonces([String; COUNT]);

@@ -1,16 +1,23 @@
 //! Facts about a requested resource, read through its descriptor.
 
+use ironcage_catalog::as_compared;
 use ironcage_control::LeaseTarget;
 use ironcage_layers::live::Identity;
 use ironcage_lease::{Facts, Node, RequestedPath};
 use ironcage_model::{LeaseReason, Resource, Right};
 use ironcage_plan::protected_names;
-use ironcage_sys::rustix::fs::{AtFlags, FileType, fstat, readlink, statat};
+use ironcage_sys::rustix::fs::{
+    AtFlags, Dir, FileType, Mode, OFlags, fstat, openat, readlink, statat,
+};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
+
+/// Most names of a directory that are listed: more would take longer than the questions.
+const MOST_LISTED: usize = 2048;
 
 /// What a descriptor stands for.
 #[derive(Debug)]
@@ -88,12 +95,9 @@ pub(crate) fn look(handle: &OwnedFd, right: Right) -> io::Result<SeenPath> {
     // Of what has no name any more the kernel says so behind the name; whoever carries the
     // decision out finds nothing there, or something else.
     let path = PathBuf::from(OsString::from_vec(path.into_bytes()));
-    let mut names = protected_names();
     let executed = match node {
-        // Each is a question to the file system: asked only where the answer matters.
-        Node::Directory if right == Right::Write => {
-            names.find(|name| statat(handle, *name, AtFlags::SYMLINK_NOFOLLOW).is_ok())
-        }
+        // Asked only where the answer matters.
+        Node::Directory if right == Right::Write => executed_in(handle),
         Node::Directory | Node::File | Node::Other => None,
     };
     Ok(SeenPath {
@@ -106,10 +110,70 @@ pub(crate) fn look(handle: &OwnedFd, right: Right) -> io::Result<SeenPath> {
     })
 }
 
+/// The first name in a directory that the host would execute or trust. There are hundreds of such
+/// names, and each is a question to the file system: one list of what is there spares most of them.
+fn executed_in(directory: &OwnedFd) -> Option<&'static str> {
+    let present = first_parts(directory);
+    let may_be = |name: &str| {
+        let first = name.split('/').next().unwrap_or_default();
+        let first = first.to_ascii_lowercase().into_bytes();
+        present.as_ref().is_none_or(|names| names.contains(&first))
+    };
+    let is_there = |name: &str| statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+    protected_names().find(|name| may_be(name) && is_there(name))
+}
+
+/// What is in a directory, as file systems compare names that tell least apart. `None` where that
+/// cannot be listed, or is more than the questions cost.
+fn first_parts(directory: &OwnedFd) -> Option<BTreeSet<Vec<u8>>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = openat(directory, ".", flags, Mode::empty()).ok()?;
+    let mut names = BTreeSet::new();
+    for entry in Dir::new(opened).ok()? {
+        let name = OsString::from_vec(entry.ok()?.file_name().to_bytes().to_vec());
+        if names.len() >= MOST_LISTED {
+            return None;
+        }
+        names.insert(as_compared(&name).to_ascii_lowercase());
+    }
+    Some(names)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ironcage_sys::rustix::fs::{Mode, OFlags, open};
+    use ironcage_sys::rustix::fs::open;
+
+    #[test]
+    fn what_the_host_would_execute_is_found_with_and_without_a_list() {
+        let place = tempfile::tempdir().unwrap();
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let handle = open(place.path(), flags, Mode::empty()).unwrap();
+        let make = |name: &str| {
+            let path = place.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "").unwrap();
+        };
+        assert_eq!(executed_in(&handle), None);
+        make("README.md");
+        // The first part alone is not the file.
+        make(".config/other");
+        assert_eq!(executed_in(&handle), None);
+        assert_eq!(
+            first_parts(&handle).unwrap().len(),
+            4,
+            "two names, and the dots"
+        );
+        make(".envrc");
+        assert_eq!(executed_in(&handle), Some(".envrc"));
+        for number in 0..MOST_LISTED {
+            make(&format!("many{number}"));
+        }
+        assert!(first_parts(&handle).is_none());
+        assert_eq!(executed_in(&handle), Some(".envrc"));
+        std::fs::remove_file(place.path().join(".envrc")).unwrap();
+        assert_eq!(executed_in(&handle), None);
+    }
 
     #[test]
     fn a_descriptor_tells_its_real_path_and_what_the_host_would_execute_there() {

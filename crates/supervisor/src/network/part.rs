@@ -5,18 +5,22 @@
 //! proxy says that it holds. The proxy handles what strangers send, so it is believed no further
 //! than its messages are well-formed.
 
-use super::pace::{AT_ONCE, TrafficPace};
+mod orders;
+mod sockets;
+
+use super::pace::TrafficPace;
 use super::proxy_link::ProxyLink;
 use super::publish::is_ours;
 use super::rules::{NewRule, PlannedNetwork, can_be_held, reachable};
 use super::socket_proxy::SocketProxy;
 use crate::effects::Effect;
 use ironcage_control::{NetworkRequest, NetworkRules, Reply};
-use ironcage_egress::{FromProxy, Order, Proxy, SecretUses};
+use ironcage_egress::{Order, Proxy, SecretUses};
 use ironcage_model::{
-    EventKind, LiveRule, NetworkLimits, NetworkReason, NetworkVerdict, Printable, Protocol,
-    Publish, Reason, RuleChange, Traffic,
+    EventKind, LiveRule, NetworkLimits, NetworkReason, NetworkVerdict, Printable, Publish, Reason,
+    RuleChange,
 };
+use orders::PendingOrder;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
@@ -26,16 +30,6 @@ const MOST_RULES: usize = 1024;
 const MOST_PUBLISHED: usize = 64;
 /// Who adds rules through the control socket.
 const OPERATOR: &str = "operator";
-
-/// What was ordered and not answered yet.
-#[derive(Debug)]
-struct PendingOrder {
-    serial: u32,
-    client: Option<u64>,
-    changes: Vec<(RuleChange, LiveRule)>,
-    /// What is recorded once it holds, where it is not about rules.
-    event: Option<EventKind>,
-}
 
 /// Something that the network has to know.
 #[derive(Debug)]
@@ -467,213 +461,6 @@ impl Network {
         let change = RuleChange::Removed;
         self.await_change(serial, client, EventKind::Published { change, publish });
         Ok(())
-    }
-
-    fn await_change(&mut self, serial: u32, client: Option<u64>, event: EventKind) {
-        self.pending.push(PendingOrder {
-            serial,
-            client,
-            changes: Vec::new(),
-            event: Some(event),
-        });
-    }
-
-    /// An order whose answer is for a lease alone, which has its own record.
-    fn await_answer(&mut self, serial: u32) {
-        self.pending.push(PendingOrder {
-            serial,
-            client: None,
-            changes: Vec::new(),
-            event: None,
-        });
-    }
-
-    fn next_serial(&mut self) -> u32 {
-        self.last_serial = self.last_serial.wrapping_add(1);
-        self.last_serial
-    }
-
-    fn order(&self, order: &Order, descriptors: &[BorrowedFd<'_>]) -> Result<(), NetworkReason> {
-        self.proxy_is_there()?;
-        let proxy = self.proxy.as_ref().ok_or(NetworkReason::NoNetwork)?;
-        let sent = proxy.send(order, descriptors);
-        sent.map_err(|error| NetworkReason::ProxyUnreachable {
-            error: error.to_string(),
-        })
-    }
-
-    /// Takes one message of the proxy.
-    fn message(&mut self, now: Instant) -> Vec<Effect> {
-        let Some(proxy) = &self.proxy else {
-            return Vec::new();
-        };
-        self.pace.count(now);
-        let ended = match proxy.receive() {
-            Ok(Some(FromProxy::Traffic(traffic))) => {
-                return vec![
-                    Effect::Audit(EventKind::Network(traffic.clone())),
-                    Effect::CompareTraffic(traffic),
-                ];
-            }
-            Ok(Some(FromProxy::Changed { serial, closed })) => return self.changed(serial, closed),
-            Ok(Some(FromProxy::Dial { ticket, port, six })) => {
-                let published = self.published.iter();
-                let published = published.filter(|publish| publish.inner == port);
-                return vec![Effect::DialInside {
-                    ticket,
-                    port,
-                    six,
-                    published: published.copied().collect(),
-                }];
-            }
-            Ok(Some(FromProxy::Sum(traffic))) => {
-                return vec![Effect::Audit(EventKind::Network(traffic))];
-            }
-            Ok(Some(FromProxy::Overheard(overheard))) => return vec![Effect::Overheard(overheard)],
-            Ok(None | Some(FromProxy::Ready { .. } | FromProxy::Authority(_))) => {
-                return Vec::new();
-            }
-            Ok(Some(FromProxy::Failed(reason))) => reason,
-            Ok(Some(FromProxy::Closed)) => NetworkReason::ProxyDied.into(),
-            // Not to be believed any more, and so not to be used.
-            Err(error) => {
-                let error = error.to_string();
-                NetworkReason::ProxyUnreachable { error }.into()
-            }
-        };
-        self.lose(ended)
-    }
-
-    /// The proxy says that a change holds: it is recorded, and who asked is told.
-    fn changed(&mut self, serial: u32, closed: u64) -> Vec<Effect> {
-        let mut pending = self.pending.iter();
-        let Some(at) = pending.position(|order| order.serial == serial) else {
-            return Vec::new();
-        };
-        let PendingOrder {
-            client,
-            changes,
-            event,
-            ..
-        } = self.pending.remove(at);
-        let numbers = changes.iter().map(|(_, rule)| rule.number).collect();
-        let changes = changes.into_iter().map(|(change, rule)| {
-            Effect::Audit(EventKind::NetworkRule {
-                change,
-                rule,
-                closed,
-            })
-        });
-        let mut effects: Vec<Effect> = changes.collect();
-        effects.extend(event.map(Effect::Audit));
-        effects.extend(client.map(|client| Effect::Reply {
-            client,
-            reply: Reply::NetworkChanged { numbers, closed },
-        }));
-        effects.push(Effect::ProxyAnswered(serial));
-        effects
-    }
-
-    /// What the proxy was told and has not answered is recorded: it may hold already.
-    pub(crate) fn record_pending(&mut self) -> Vec<Effect> {
-        let mut effects = Vec::new();
-        while let Some(order) = self.pending.first() {
-            effects.extend(self.changed(order.serial, 0));
-        }
-        effects
-    }
-
-    /// The proxy has ended, or is to: nothing that was ordered holds, and nothing goes out.
-    fn lose(&mut self, reason: Reason) -> Vec<Effect> {
-        self.proxy = None;
-        let mut effects = vec![Effect::Audit(EventKind::DoorEnded { reason })];
-        let pending = std::mem::take(&mut self.pending).into_iter();
-        let clients = pending.filter_map(|order| order.client);
-        effects.extend(clients.map(|client| Effect::refuse(client, NetworkReason::ProxyEnded)));
-        // Nobody carries anything any more: who connects is refused, and does not wait.
-        self.sockets.clear();
-        effects.push(Effect::ProxyGone);
-        effects
-    }
-
-    /// Ends the proxy and records what it has not told yet. Waits for it.
-    pub(crate) fn close(&mut self) -> Vec<Effect> {
-        let mut effects = self.record_pending();
-        if let Some(proxy) = self.proxy.take() {
-            let traffic = proxy.close().into_iter().take(AT_ONCE as usize);
-            effects.extend(traffic.map(|traffic| Effect::Audit(EventKind::Network(traffic))));
-        }
-        effects
-    }
-
-    /// Takes one connection to a socket that stands for one of the host's.
-    fn accept(&mut self, index: usize, now: Instant) -> Vec<Effect> {
-        let Some(socket) = self.sockets.get(index) else {
-            return Vec::new();
-        };
-        let Some(inside) = socket.accept() else {
-            return Vec::new();
-        };
-        let leased = socket.leased();
-        let path = socket.real().to_owned();
-        self.accepted = Some((index, inside));
-        match leased {
-            None => self.carry(true, now),
-            Some(false) => self.carry(false, now),
-            Some(true) => vec![Effect::UseSocket(path)],
-        }
-    }
-
-    /// Carries on the connection that was accepted last, or closes it.
-    fn carry(&mut self, allowed: bool, now: Instant) -> Vec<Effect> {
-        let Some((index, inside)) = self.accepted.take() else {
-            return Vec::new();
-        };
-        let Some(socket) = self.sockets.get(index) else {
-            return Vec::new();
-        };
-        let name = socket.name();
-        let logged = |traffic| vec![Effect::Audit(EventKind::Network(traffic))];
-        if !allowed {
-            self.pace.count(now);
-            return logged(Traffic {
-                verdict: NetworkVerdict::Denied,
-                reason: Some(NetworkReason::LeaseUsedUp.into()),
-                ..unconnected(name)
-            });
-        }
-        let carried = socket.dial().map_err(|error| error.to_string());
-        let carried = carried.and_then(|outside| {
-            let order = Order::Carry { name: name.clone() };
-            let told = self.order(&order, &[inside.as_fd(), outside.as_fd()]);
-            told.map_err(|error| error.to_string())
-        });
-        let Err(error) = carried else {
-            return Vec::new();
-        };
-        self.pace.count(now);
-        logged(Traffic {
-            reason: Some(NetworkReason::CannotConnect { error }.into()),
-            ..unconnected(name)
-        })
-    }
-}
-
-/// A connection to a host socket that did not come about.
-fn unconnected(name: String) -> Traffic {
-    Traffic {
-        verdict: NetworkVerdict::Allowed,
-        rule: Some(name.clone()),
-        host: name,
-        port: 0,
-        protocol: Protocol::Unix,
-        address: None,
-        request: None,
-        status: None,
-        reason: None,
-        connections: 1,
-        sent: 0,
-        received: 0,
     }
 }
 

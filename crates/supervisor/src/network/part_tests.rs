@@ -1,6 +1,9 @@
 //! The part without a process: which effects follow from which events.
 
+use super::sockets::unconnected;
 use super::*;
+use ironcage_egress::FromProxy;
+use ironcage_model::Traffic;
 use ironcage_model::{HostRule, HttpRule};
 use std::io;
 

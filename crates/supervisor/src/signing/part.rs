@@ -112,7 +112,7 @@ impl KeyUses {
             }
             SigningEvent::Message(FromFilter::Denied(used)) => {
                 let logged = self.denied.spend(now);
-                let audit = logged.then(|| Effect::Audit(EventKind::KeyUse(used)));
+                let audit = logged.then_some(Effect::Audit(EventKind::KeyUse(used)));
                 audit.into_iter().collect()
             }
             SigningEvent::Message(FromFilter::Left { ticket }) => {

@@ -31,6 +31,7 @@ pub(super) fn run(args: Args) -> CommandResult {
                     "home_bytes": entry.home_bytes,
                     "caches": entry.caches.to_string_lossy(),
                     "cache_bytes": entry.cache_bytes,
+                    "partial": entry.is_partial,
                 })
             })
             .collect();
@@ -46,8 +47,12 @@ pub(super) fn run(args: Args) -> CommandResult {
         } else {
             "  (deleted)"
         };
+        let partial = match entry.is_partial {
+            true => "  (more, in directories that cannot be read)",
+            false => "",
+        };
         anstream::println!(
-            "{:>9}  caches {:>9}  {}{gone}",
+            "{:>9}  caches {:>9}  {}{gone}{partial}",
             size(entry.home_bytes),
             size(entry.cache_bytes),
             Printable::new(&entry.workspace)
