@@ -12,6 +12,7 @@ mod architecture;
 mod audit_log;
 mod background;
 mod bench;
+mod booted;
 mod bounded_tables;
 mod changes_by_hand;
 mod children;

@@ -1,6 +1,6 @@
 //! Container images: from a real registry and from archives to cages, and what is refused on the way.
 
-use ironcage_tests::{Ran, Running, Stage, both};
+use ironcage_tests::{Ran, Running, Stage, Who, both};
 use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -271,6 +271,34 @@ both! {
         stage.run(&["-q", "--image", "small:1", "--writable-image"], &sparse).ok();
         image(stage, &["commit", "mine:2"]).ended(125).says("sparse");
         image(stage, &["show", "mine:2"]).ended(125);
+    }
+
+    fn root_of_a_writable_image_is_what_package_managers_need(stage) {
+        let layout = Layout::new();
+        image(stage, &["load", text(&layout.saved())]).ok();
+        let flags = ["-q", "--image", "small:1", "--writable-image"];
+        let root = [&flags[..], &["--root-inside"]].concat();
+        let manage = "cd /opt/app; echo x >x; B=/bin/busybox; $B chown 7:8 x && $B chmod 4755 x && $B stat -c %u:%g:%a x; \
+                      echo new:x:9:9::/:/bin/sh >/etc/passwd+ && $B mv /etc/passwd+ /etc/passwd && cat /etc/passwd; \
+                      mkdir /run/lock && echo locked; $B grep CapEff /proc/self/status";
+        let seen = stage.run(&root, &["-c", manage]).ok().stdout();
+        let (owner, capabilities) = match stage.who() {
+            Who::Root => ("7:8:4755", "00000000000000eb"),
+            // One ID: nothing changed, and nothing failed.
+            Who::User => ("0:0:4755", "0000000000000000"),
+        };
+        let expected = format!("{owner}\nnew:x:9:9::/:/bin/sh\nlocked\nCapEff:\t{capabilities}\n");
+        assert_eq!(seen, expected);
+        image(stage, &["commit", "mine:1"]).ok();
+        let kept = stage.run(&["-q", "--image", "mine:1"], &["-c", "/bin/busybox stat -c %a /opt/app/x; cat /etc/passwd"]);
+        assert!(kept.ok().stdout().starts_with("755\nnew:x:9:9"), "the bit is not in an image");
+        // The agent is not root of it, and where files are real nobody sets the bit.
+        let denied = "cd /opt/app; echo x >x; /bin/busybox chown 7:8 x; /bin/busybox chmod 4755 x; /bin/busybox stat -c %a x";
+        let agent = stage.run(&flags, &["-c", denied]).ok();
+        assert!(agent.stdout() == "644\n" && agent.stderr.contains("chown"), "{agent:?}");
+        let direct = [&root[..], &["--workspace-mode", "direct"]].concat();
+        let direct = stage.run(&direct, &["-c", "echo x >x; /bin/busybox chmod 4755 x; /bin/busybox stat -c %a x"]);
+        assert_eq!(direct.ok().stdout(), "644\n");
     }
 
     fn one_cage_at_a_time_has_the_writable_image_of_a_workspace(stage) {

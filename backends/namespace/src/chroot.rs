@@ -71,7 +71,7 @@ fn enclose(plan: &BoundPlan<'_>, inheritance: &Inheritance) -> Result<Enclosed, 
         open_storage: _,
         overlays,
         places,
-    } = root::make(plan, inheritance, Processes::Hosts { shown: false })?;
+    } = root::make(plan, inheritance, Processes::Hosts { shown: false }, None)?;
     // Copied into a user namespace further down, every mount is locked there.
     unshare(Namespaces::USER.with(Namespaces::MOUNT))
         .map_err(|error| failed(Layer::UserNs, "unshare namespaces", error))?;
@@ -94,5 +94,6 @@ fn enclose(plan: &BoundPlan<'_>, inheritance: &Inheritance) -> Result<Enclosed, 
         overlays,
         places,
         resolver: None,
+        init: None,
     })
 }

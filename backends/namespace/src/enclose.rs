@@ -1,6 +1,7 @@
 //! What PID 1 of a cage does first: identity, file view, namespaces. The order is the point.
 
 use ironcage_backend::MountContext;
+use ironcage_backend::boot::WaitingInit;
 use ironcage_backend::faults::step;
 use ironcage_backend::ids::{await_maps, map_own};
 use ironcage_backend::init::{Enclosed, Inheritance, failed};
@@ -24,16 +25,23 @@ pub(crate) fn enclose(
     inheritance: &Inheritance,
 ) -> Result<Enclosed, LayerError> {
     map_outer(plan, inheritance.agent_outside)?;
+    let (init, shown) = match plan.boot {
+        Some(_) => {
+            let (init, proc) = WaitingInit::fork(plan)?;
+            (Some(init), Some(proc))
+        }
+        None => (None, None),
+    };
     let processes = match without(Layer::PidNs) {
         true => Processes::Hosts { shown: true },
         false => Processes::Own,
     };
     let root = match without(Layer::MountNs) {
         true => root::leave(!without(Layer::PidNs))?,
-        false => root::make(plan, inheritance, processes)?,
+        false => root::make(plan, inheritance, processes, shown)?,
     };
     enter_network(inheritance.control.as_fd())?;
-    inhabit(plan, inheritance, root)
+    inhabit(plan, inheritance, root, init)
 }
 
 /// Carries out the static part of a cage that is prepared: what [`enclose`] does, up to the first
@@ -62,7 +70,7 @@ pub(crate) fn adopt(
     if plan.network.is_some() {
         enter_network(inheritance.control.as_fd())?;
     }
-    inhabit(plan, inheritance, root)
+    inhabit(plan, inheritance, root, None)
 }
 
 /// Where an ordinary user starts the cage: in the outer namespace the caller keeps its id; only
@@ -83,6 +91,7 @@ fn inhabit(
     plan: &BoundPlan<'_>,
     inheritance: &Inheritance,
     root: Root,
+    init: Option<WaitingInit>,
 ) -> Result<Enclosed, LayerError> {
     let Root {
         proc,
@@ -120,13 +129,22 @@ fn inhabit(
     match (hosts, own) {
         // There is no namespace whose ids could be mapped.
         (true, _) => {}
-        (false, true) => map_own(None, (plan.identity.uid, uid), (plan.identity.gid, gid))?,
+        // The /proc of a booted cage shows another PID namespace.
+        (false, true) => map_own(
+            init.as_ref().map(|_| proc.as_fd()),
+            (plan.identity.uid, uid),
+            (plan.identity.gid, gid),
+        )?,
         (false, false) => await_maps(inheritance)?,
     }
     step();
     mark("PID 1: own namespaces, id maps");
     if !without(Layer::MountNs) {
         live::lock(plan.locked_places())?;
+    }
+    // Before this process can no longer be looked into.
+    if let Some(init) = &init {
+        init.join()?;
     }
     if !without(Layer::UtsNs) {
         network::set_hostname(&plan.hostname.what.name)?;
@@ -150,6 +168,7 @@ fn inhabit(
         overlays,
         places,
         resolver,
+        init,
     })
 }
 

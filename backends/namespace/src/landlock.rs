@@ -79,5 +79,6 @@ fn enclose(plan: &BoundPlan<'_>, _: &Inheritance) -> Result<Enclosed, LayerError
         overlays: Vec::new(),
         places: Vec::new(),
         resolver: None,
+        init: None,
     })
 }

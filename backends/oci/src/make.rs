@@ -72,6 +72,7 @@ pub(crate) fn make(
             | ViewOp::Proc
             | ViewOp::MaskProc { .. }
             | ViewOp::ReadOnlyProc { .. }
+            | ViewOp::Cgroup
             | ViewOp::Terminals => {}
             op => view.mount(op)?,
         }

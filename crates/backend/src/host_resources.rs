@@ -1,7 +1,7 @@
 //! The host resources of a cage, whichever backend makes it: its ids, its cgroup, and the
 //! channels to its first process.
 
-use crate::cage::{Ends, make_cgroup, make_scope_cgroup};
+use crate::cage::{Ends, make_init_cgroup, make_scope_cgroup};
 use crate::faults::step;
 use crate::ids::{self, Range, Reaped};
 use crate::init::{Inheritance, InnerStreams};
@@ -92,7 +92,8 @@ impl HostResources {
             IdMap::Range { .. } => Some(Range::claim(id)?),
         };
         let mut resources = HostResources::with_ids(plan, range, channels)?;
-        let cgroup = make_cgroup(plan, id)?;
+        let owner = resources.range.as_ref().map(|_| resources.agent_outside);
+        let cgroup = make_init_cgroup(plan, id, owner)?;
         step();
         resources.cgroup = cgroup;
         Ok(resources)
@@ -184,6 +185,8 @@ impl HostResources {
         if let Some(cgroup) = self.cgroup.as_mut().filter(|own| own.clone_fd().is_none()) {
             self.cgroup_entries = cgroup.take_entries();
         }
+        let init = self.cgroup.as_mut().and_then(Cgroup::take_init_entry);
+        self.cgroup_entries.extend(init);
         let inheritance = Inheritance {
             control: control_inner,
             streams: ends.inner,

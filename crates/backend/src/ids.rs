@@ -150,7 +150,13 @@ pub fn owner_map(owner: Owner, agent: (u32, u32)) -> io::Result<(OwnedFd, Reaped
         outside,
         count: 1,
     };
-    let (uid, gid) = (line(owner.uid, agent.0), line(owner.gid, agent.1));
+    let (mut uid, mut gid) = (line(owner.uid, agent.0), line(owner.gid, agent.1));
+    if owner.all {
+        // The agent is user 0 there, and has the first id of the range.
+        (uid, gid) = (line(0, agent.0), line(0, agent.1));
+        // The last one is the egress proxy's.
+        (uid.count, gid.count) = (RANGE - 1, RANGE - 1);
+    }
     write_maps(&process, uid, gid, false).map_err(|error| error.source)?;
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let namespace = open(process.join("ns/user"), flags, Mode::empty())?;

@@ -6,6 +6,7 @@
 //! secrets, its environment is wiped, and nobody inside may read it.
 
 use crate::MountContext;
+use crate::boot::WaitingInit;
 use crate::faults::step;
 use crate::order::Order;
 use crate::spawner::{COMMAND, Direct, ProgramStreams, Spawner, find_program};
@@ -137,6 +138,8 @@ pub struct Enclosed {
     pub places: Vec<(PathBuf, OwnedFd)>,
     /// The resolver's socket of a cage without a network.
     pub resolver: Option<OwnedFd>,
+    /// The init of a booted system, which waits to be executed.
+    pub init: Option<WaitingInit>,
 }
 
 fn build<'a>(
@@ -161,6 +164,7 @@ fn build<'a>(
         overlays,
         places,
         resolver,
+        init,
     } = enclose(plan, inheritance)?;
     mark("PID 1: counters, agent's ids");
     // A change of ids takes the parent-death signal away.
@@ -175,6 +179,7 @@ fn build<'a>(
     match plan.isolation_level.what.isolation {
         // No namespace in which this process could have any.
         Isolation::Landlock => privileges::give_up_capabilities()?,
+        _ if plan.system_root => privileges::keep_root_capabilities(&plan.capabilities)?,
         Isolation::Chroot | Isolation::Oci | Isolation::Namespace | Isolation::Wasm => {
             privileges::drop_capabilities(&plan.capabilities)?;
         }
@@ -185,6 +190,8 @@ fn build<'a>(
         privileges::new_session()?;
     }
     let terminal = match inheritance.streams {
+        // The init has it for its console, and no session of this process's does.
+        InnerStreams::Terminal { size } if init.is_some() => Some(terminal::make_free(size)?),
         InnerStreams::Terminal { size } => Some(terminal::make(size)?),
         InnerStreams::Pipes { .. } => None,
     };
@@ -220,6 +227,7 @@ fn build<'a>(
     }
     kept.extend(&overlays);
     kept.extend(&resolver);
+    kept.extend(init.as_ref().map(WaitingInit::socket));
     if let Some(pair) = &terminal {
         kept.extend([&pair.controller, &pair.command]);
     }
@@ -294,7 +302,11 @@ fn build<'a>(
     };
     wire::say_ready(control, &ready)
         .map_err(|error| failed(Layer::Seccomp, "pass the listener on", error))?;
-    let ours = ours(inheritance, [Some(&children), command_end.as_ref()]);
+    let init_socket = init.as_ref().map(WaitingInit::socket);
+    let ours = ours(
+        inheritance,
+        [Some(&children), command_end.as_ref(), init_socket],
+    );
     let spent = ready.into_descriptors();
     let close = match (without(Layer::Descriptors), closes_early) {
         // Then this process has others, too.
@@ -316,6 +328,11 @@ fn build<'a>(
         inheritance.guarded,
         Box::new(Direct),
     );
+    if let (Some(init), Some(boot)) = (init, &plan.boot) {
+        spawner.shut_down_by(boot.what.stop_signal);
+        start_init(&mut spawner, inheritance, init)?;
+        return Ok(spawner);
+    }
     let (path, order) = match program {
         Ok(Some(program)) => program,
         // Nothing to start with: it waits for execs.
@@ -330,6 +347,36 @@ fn build<'a>(
     mark("PID 1: ready told, command forked");
     step();
     Ok(spawner)
+}
+
+/// Lets the init of a booted system be executed with the cage's streams.
+fn start_init(
+    spawner: &mut Spawner<'_>,
+    inheritance: &Inheritance,
+    init: WaitingInit,
+) -> Result<(), LayerError> {
+    let started = match (&inheritance.streams, &spawner.terminal) {
+        (
+            InnerStreams::Pipes {
+                stdin,
+                stdout,
+                stderr,
+            },
+            _,
+        ) => init.start([stdin.as_fd(), stdout.as_fd(), stderr.as_fd()], false)?,
+        (InnerStreams::Terminal { .. }, Some(end)) => {
+            init.start([end.as_fd(), end.as_fd(), end.as_fd()], true)?
+        }
+        (InnerStreams::Terminal { .. }, None) => exit_now(125),
+    };
+    match started {
+        Ok(pid) => spawner.adopt(COMMAND, pid),
+        Err(number) => {
+            let _ = wire::say_not_executed(spawner.control, COMMAND, number);
+            exit_now(127)
+        }
+    }
+    Ok(())
 }
 
 /// Executes the cage's command with the streams that it was given.

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod backend;
+pub mod boot;
 mod cage;
 pub mod container_monitor;
 pub mod descendants;

@@ -27,13 +27,18 @@ pub struct Root {
 }
 
 /// Builds the plan's file view and makes it the root of the calling process, which is in a new
-/// mount namespace, and in a new pid namespace where the processes are its own.
+/// mount namespace, and in a new pid namespace where the processes are its own. `shown` is the
+/// process file system that the view shows, where it is another one.
 pub fn make(
     plan: &Plan,
     inheritance: &Inheritance,
     processes: Processes,
+    shown: Option<OwnedFd>,
 ) -> Result<Root, LayerError> {
-    let view = begin(plan, inheritance, inheritance.agent_outside, processes)?;
+    let mut view = begin(plan, inheritance, inheritance.agent_outside, processes)?;
+    if let Some(proc) = shown {
+        view.show_processes(proc);
+    }
     let root = UnfinishedRoot::new(view, plan)?;
     root.carry_out(&plan.view)?;
     root.enter()

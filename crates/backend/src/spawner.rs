@@ -23,6 +23,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 const SIGCONT: i32 = ironcage_sys::rustix::process::Signal::CONT.as_raw();
+/// Signals that ask a command to end. An init system takes some of them for something else.
+const ENDING: [i32; 4] = [
+    ironcage_sys::rustix::process::Signal::HUP.as_raw(),
+    ironcage_sys::rustix::process::Signal::INT.as_raw(),
+    ironcage_sys::rustix::process::Signal::QUIT.as_raw(),
+    ironcage_sys::rustix::process::Signal::TERM.as_raw(),
+];
 const SIGSTOP: i32 = ironcage_sys::rustix::process::Signal::STOP.as_raw();
 const STILL_ROUND: Timespec = Timespec {
     tv_sec: 0,
@@ -75,6 +82,8 @@ pub(crate) struct Spawner<'a> {
     pub(crate) guarded: bool,
     /// Whether everything is stopped for a moment, which nobody is to hear of.
     held: bool,
+    /// The signal by which the command shuts down, where it is an init system.
+    stop_signal: Option<i32>,
     /// Where everything is to stand still.
     still: Option<StopGuard>,
     images: Box<dyn Images>,
@@ -107,10 +116,22 @@ impl<'a> Spawner<'a> {
             sticky,
             guarded,
             held: false,
+            stop_signal: None,
             still: None,
             images,
             children: Vec::new(),
         }
+    }
+
+    /// The command is an init system: what would end a command is this signal to it.
+    pub(crate) fn shut_down_by(&mut self, signal: i32) {
+        self.stop_signal = Some(signal);
+    }
+
+    /// Takes over a child that executes an ordered program already.
+    pub(crate) fn adopt(&mut self, number: u32, pid: Pid) {
+        self.children.push(Child { number, pid });
+        let _ = wire::say_executed(self.control, number);
     }
 
     /// What is executed for an order.
@@ -223,7 +244,8 @@ impl<'a> Spawner<'a> {
     /// Stops everything, and sees to it that it stays so.
     fn stop_all(&mut self) {
         self.signal_all(SIGSTOP);
-        if !self.guarded {
+        // The /proc of a booted cage has the numbers of another PID namespace.
+        if !self.guarded && self.stop_signal.is_none() {
             self.still = Some(StopGuard::new(Instant::now()));
         }
     }
@@ -248,6 +270,10 @@ impl<'a> Spawner<'a> {
     }
 
     fn signal(&self, number: u32, signal: i32) {
+        let signal = match self.stop_signal {
+            Some(shut_down) if number == COMMAND && ENDING.contains(&signal) => shut_down,
+            _ => signal,
+        };
         // What is gone by now needs no signal.
         let Some(pid) = self.pid(number).map(|pid| pid.as_raw_nonzero().get()) else {
             return;

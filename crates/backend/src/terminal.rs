@@ -33,19 +33,22 @@ pub(crate) fn open(size: Winsize) -> Result<Pair, (&'static str, Errno)> {
     })
 }
 
+fn failed((action, error): (&str, Errno)) -> LayerError {
+    crate::init::failed(Layer::Session, action, error)
+}
+
 /// Makes a terminal and makes it the controlling one of the caller's session, which must be
 /// new.
 pub(crate) fn make(size: Winsize) -> Result<Pair, LayerError> {
-    let failed = |(action, error): (&str, Errno)| LayerError {
-        layer: Layer::Session,
-        action: action.into(),
-        source: error.into(),
-        code: ironcage_model::StartCode::LayerFailed,
-    };
     let pair = open(size).map_err(failed)?;
     ioctl_tiocsctty(&pair.command)
         .map_err(|error| failed(("make the terminal the session's", error)))?;
     Ok(pair)
+}
+
+/// Makes a terminal that is nobody's controlling one.
+pub(crate) fn make_free(size: Winsize) -> Result<Pair, LayerError> {
+    open(size).map_err(failed)
 }
 
 /// Puts a process group into the foreground of the terminal. PID 1 leads the session, and the

@@ -219,6 +219,7 @@ struct Capability {
     number: u8,
     why: String,
     group: Option<String>,
+    boot: Option<String>,
 }
 
 /// The last capability of Linux 6.18, CAP_CHECKPOINT_RESTORE.
@@ -262,11 +263,15 @@ pub(crate) fn capabilities(path: &Path) -> Result<String, Failure> {
         String::from("/// Every capability, by number.\npub static ENTRIES: &[Capability] = &[\n");
     for (number, (capability, allowed)) in by_number {
         let Capability {
-            name, why, group, ..
+            name,
+            why,
+            group,
+            boot,
+            ..
         } = capability;
         let _ = writeln!(
             code,
-            "    Capability {{ name: {name:?}, number: {number}, allowed: {allowed}, why: {why:?}, group: {group:?} }},"
+            "    Capability {{ name: {name:?}, number: {number}, allowed: {allowed}, why: {why:?}, group: {group:?}, boot: {boot:?} }},"
         );
     }
     code.push_str("];\n");

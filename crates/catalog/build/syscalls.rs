@@ -72,6 +72,12 @@ pub(crate) fn emit(folder: &Path) -> Result<String, Failure> {
         &files(&folder.join("groups"))?,
         &constants,
     )?;
+    emit_lists(
+        &mut code,
+        "SYSTEMS",
+        &files(&folder.join("systems"))?,
+        &constants,
+    )?;
     Ok(code)
 }
 
@@ -232,6 +238,8 @@ fn number(value: &Value, constants: &Constants) -> Result<u64, Failure> {
 
 fn errno_value(name: &str) -> Result<u16, Failure> {
     match name {
+        // The call does nothing, and its caller hears that it did.
+        "SUCCESS" => Ok(0),
         "EPERM" => Ok(1),
         "ENOENT" => Ok(2),
         "EACCES" => Ok(13),

@@ -14,6 +14,8 @@ pub struct Capability {
     pub why: &'static str,
     /// The group of system calls that it is useless without.
     pub group: Option<&'static str>,
+    /// What an init system needs it for, where a booted cage has it.
+    pub boot: Option<&'static str>,
 }
 
 include!(concat!(env!("OUT_DIR"), "/capabilities.rs"));

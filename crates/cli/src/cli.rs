@@ -1,6 +1,6 @@
 //! The command line: every command, its heading in `ironcage --help`, and its aliases.
 
-use crate::{commands, version};
+use crate::{commands, completion, version};
 use clap::builder::styling::Style;
 use clap::{CommandFactory, Parser, Subcommand};
 use ironcage_command::error::CommandResult;
@@ -134,6 +134,15 @@ pub(crate) const ALIASES: [(&str, &str); 7] = [
     ("deny", "request deny"),
 ];
 
+/// Arguments that name an image or a template of the store.
+const STORED: [(&str, &str, &str); 5] = [
+    ("image", "show", "image"),
+    ("image", "rm", "images"),
+    ("image", "export", "image"),
+    ("template", "show", "name"),
+    ("template", "rm", "names"),
+];
+
 /// The whole command line as it is described on the host.
 pub(crate) fn command() -> clap::Command {
     describe(false)
@@ -151,6 +160,19 @@ fn describe(inside: bool) -> clap::Command {
         command = command.mut_subcommand(name, |sub| sub.hide(!inside));
     }
     command = command.mut_subcommand("inside", |sub| sub.hide(true));
+    // The program that has these looks at no store for them.
+    for (group, action, argument) in STORED {
+        command = command.mut_subcommand(group, |group_command| {
+            group_command.mut_subcommand(action, |sub| {
+                sub.mut_arg(argument, |arg| {
+                    arg.add(match group {
+                        "image" => completion::images(),
+                        _ => completion::templates(),
+                    })
+                })
+            })
+        });
+    }
     let template = help_template(&command, inside);
     command.help_template(template)
 }

@@ -58,6 +58,23 @@ pub(crate) fn templates() -> ArgValueCandidates {
     })
 }
 
+/// Images of the store by their names, and those without one by digest.
+pub(crate) fn images() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        let home = paths::home(&SystemFiles::default()).ok();
+        let store = home.map(|home| ironcage_images::Store::at(&paths::images(&home)));
+        let images = store.and_then(|store| store.images().ok()).into_iter();
+        images
+            .flatten()
+            .flat_map(|image| match image.names.is_empty() {
+                true => vec![image.digest.short().to_owned()],
+                false => image.names,
+            })
+            .map(CompletionCandidate::new)
+            .collect()
+    })
+}
+
 /// Running cages by name or ID, then others by ID.
 fn candidates(others: &[CageId]) -> Vec<CompletionCandidate> {
     let found = cages::all().ok().and_then(|cages| cages.running().ok());

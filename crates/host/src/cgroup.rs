@@ -111,6 +111,37 @@ pub(crate) fn detect_in(files: &dyn GroupFiles, privilege: Privilege) -> CgroupH
     }
 }
 
+/// The group of this process in the version 2 hierarchy, if groups can be made below it. An init
+/// system needs one of its own, with or without controllers.
+pub(crate) fn own_group(privilege: Privilege) -> Result<PathBuf, NoCgroup> {
+    own_group_in(&KernelFiles, privilege)
+}
+
+pub(crate) fn own_group_in(
+    files: &dyn GroupFiles,
+    privilege: Privilege,
+) -> Result<PathBuf, NoCgroup> {
+    let own = files.read(Path::new("/proc/self/cgroup"));
+    let own = own.ok_or(NoCgroup::NoCgroups)?;
+    let memberships = parse_memberships(&own);
+    let path = memberships.get("").ok_or(NoCgroup::NoVersion2)?;
+    if path.starts_with("/..") {
+        return Err(NoCgroup::OutsideNamespace);
+    }
+    let search = Search {
+        files,
+        memberships: &memberships,
+        privilege,
+    };
+    let (root, own) = search.unified(path)?;
+    match search.may_hold_children(&own) {
+        true => Ok(own),
+        false => Err(NoCgroup::NotDelegated {
+            group: own.strip_prefix(&root).unwrap_or(&own).to_owned(),
+        }),
+    }
+}
+
 /// Whether the groups of a host count swap. The real root of version 2 cannot be asked: it has no
 /// limits of its own.
 pub(crate) fn counts_swap(host: &CgroupHost) -> bool {

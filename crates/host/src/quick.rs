@@ -6,7 +6,7 @@
 
 use crate::assess::{self, Facts, Namespaces, Sysctls};
 use crate::cgroup;
-use crate::{CgroupHost, HostCaps, HostError, Inotify, Kernel, Privilege};
+use crate::{CgroupHost, HostCaps, HostError, Inotify, Kernel, NoCgroup, Privilege};
 use ironcage_sys::host::{SeccompAction, landlock_abi, seccomp_action_available};
 use ironcage_sys::process::started_with_group;
 use ironcage_sys::rustix;
@@ -16,7 +16,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::thread::{CapabilitySet, SecureComputingMode, secure_computing_mode};
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The least kernel: the first with Landlock and with working idmapped mounts (5.12 has
 /// mount_setattr, 5.13 Landlock). Every other mechanism that a cage needs is older.
@@ -35,6 +35,20 @@ impl HostCaps {
     pub fn quick(state: &Path) -> Result<HostCaps, HostError> {
         let facts = look(Extent::Needed)?;
         Ok(from_facts(facts, disk(state)?))
+    }
+
+    /// Below which group of the version 2 hierarchy an init system can have one of its own. `None`
+    /// is the cage's own group.
+    ///
+    /// # Errors
+    /// Where this process may make none.
+    pub fn group_for_init(&self) -> Result<Option<PathBuf>, NoCgroup> {
+        match self.cgroup {
+            CgroupHost::V2 { .. } => Ok(None),
+            CgroupHost::V1(_) | CgroupHost::None { .. } => {
+                cgroup::own_group(self.privilege).map(Some)
+            }
+        }
     }
 
     /// What most likely made the kernel refuse a user namespace, and what would mend it: for the

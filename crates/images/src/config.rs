@@ -167,10 +167,51 @@ pub struct RunConfig {
     /// Where it starts.
     #[serde(deserialize_with = "null_is_empty")]
     pub working_dir: String,
+    /// The signal that asks it to end.
+    #[serde(
+        deserialize_with = "null_is_empty",
+        skip_serializing_if = "String::is_empty"
+    )]
+    pub stop_signal: String,
     /// Remarks.
     #[serde(deserialize_with = "null_is_empty")]
     pub labels: BTreeMap<String, String>,
 }
+
+impl RunConfig {
+    /// The number of the signal that asks it to end. `None` if the image names none.
+    ///
+    /// # Errors
+    /// If it names something else.
+    pub fn stop_signal(&self) -> Option<Result<i32, ImageError>> {
+        let name = self.stop_signal.trim();
+        if name.is_empty() {
+            return None;
+        }
+        let bare = name.strip_prefix("SIG").unwrap_or(name);
+        let real_time = |text: &str| SIGRTMIN.checked_add(text.parse().ok()?);
+        let number = match bare {
+            "HUP" => Some(1),
+            "INT" => Some(2),
+            "QUIT" => Some(3),
+            "KILL" => Some(9),
+            "USR1" => Some(10),
+            "USR2" => Some(12),
+            "TERM" => Some(15),
+            "PWR" => Some(30),
+            "RTMIN" => Some(SIGRTMIN),
+            other => match other.strip_prefix("RTMIN+") {
+                Some(more) => real_time(more),
+                None => other.parse().ok(),
+            },
+        };
+        let number = number.filter(|number| (1..=64).contains(number));
+        Some(number.ok_or_else(|| ImageError::StopSignal { name: name.into() }))
+    }
+}
+
+/// The first real-time signal that programs have: the C library keeps two.
+const SIGRTMIN: i32 = 34;
 
 /// Docker writes `null` for what is empty.
 fn null_is_empty<'de, D, T>(deserializer: D) -> Result<T, D::Error>
@@ -221,6 +262,24 @@ pub(crate) fn parse<T: serde::de::DeserializeOwned>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stop_signal_has_a_number_or_is_an_error() {
+        let of = |name: &str| {
+            let run = RunConfig {
+                stop_signal: name.into(),
+                ..RunConfig::default()
+            };
+            run.stop_signal().map(|found| found.ok())
+        };
+        assert_eq!(of(""), None);
+        for (name, number) in [("SIGRTMIN+3", 37), ("37", 37), ("SIGTERM", 15), ("PWR", 30)] {
+            assert_eq!(of(name), Some(Some(number)), "{name}");
+        }
+        for wrong in ["0", "65", "-1", "SIGNONE", "RTMIN+2147483647", "SIGRTMIN+"] {
+            assert_eq!(of(wrong), Some(None), "{wrong}");
+        }
+    }
 
     #[test]
     fn an_index_gives_the_manifest_of_this_machine() {

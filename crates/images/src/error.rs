@@ -112,6 +112,12 @@ pub enum ImageError {
     /// A template whose image is gone.
     #[error("the image of the template `{name}` is not in the store")]
     TemplateGone { name: String },
+    /// An image's signal that is not one.
+    #[error(
+        "the image names the stop signal `{}`: expected a number up to 64 or a name such as SIGRTMIN+3",
+        Printable::new(name)
+    )]
+    StopSignal { name: String },
     /// A writable system that a cage uses.
     #[error("a running cage in this workspace uses its image writable")]
     SystemInUse,

@@ -102,6 +102,21 @@ impl WritableSystem {
         image: &Image,
         directories: &[&OsStr],
     ) -> Result<SystemClaim, ImageError> {
+        let root = store.root(image);
+        let claim = self.begin_over(&root, directories)?;
+        store.write(&self.place.join(BASE), image.digest.to_string().as_bytes())?;
+        Ok(claim)
+    }
+
+    /// The same on top of a plain directory, of which nothing can be committed.
+    ///
+    /// # Errors
+    /// If another cage has it, or a directory cannot be made.
+    pub fn begin_over(
+        &self,
+        root: &Path,
+        directories: &[&OsStr],
+    ) -> Result<SystemClaim, ImageError> {
         let mut builder = fs::DirBuilder::new();
         builder.recursive(true).mode(0o700);
         builder.create(&self.place).doing("create", &self.place)?;
@@ -117,7 +132,6 @@ impl WritableSystem {
         if self.layers().exists() {
             remove_tree(&self.place, OsStr::new(LAYERS))?;
         }
-        let root = store.root(image);
         for name in directories {
             let place = self.layers().join(name);
             let (upper, work) = (place.join(UPPER), place.join(WORK));
@@ -129,7 +143,6 @@ impl WritableSystem {
             let mode = fs::Permissions::from_mode(mode.permissions().mode() & 0o1777);
             fs::set_permissions(&upper, mode).doing("set the mode of", upper)?;
         }
-        store.write(&base, image.digest.to_string().as_bytes())?;
         Ok(claim)
     }
 

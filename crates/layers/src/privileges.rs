@@ -19,6 +19,16 @@ pub fn drop_capabilities(keep: &[Item<Capability>]) -> Result<(), LayerError> {
         .doing(Layer::Capabilities, || "drop capabilities".into())
 }
 
+/// Drops every capability but those of the plan, for good, and leaves user 0 inside as a user that
+/// has them.
+pub fn keep_root_capabilities(keep: &[Item<Capability>]) -> Result<(), LayerError> {
+    let mask = keep
+        .iter()
+        .fold(0, |mask, item| mask | 1_u64 << item.what.number);
+    ironcage_sys::process::set_root_capabilities(mask)
+        .doing(Layer::Capabilities, || "drop capabilities".into())
+}
+
 /// Empties the bounding set, for good: for a process that is about to give up being root.
 pub fn drop_bounding_set() -> Result<(), LayerError> {
     ironcage_sys::process::drop_bounding_set(0)

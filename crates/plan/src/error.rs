@@ -150,6 +150,14 @@ pub enum PlanError {
         /// The path.
         path: PathBuf,
     },
+    /// The system of a cage cannot be booted.
+    #[error("cannot boot a system ({origin}): {why}")]
+    Boot {
+        /// Who asks.
+        origin: String,
+        /// Why not, and what to do.
+        why: String,
+    },
     /// No command.
     #[error("no command was given")]
     NoCommand,
@@ -229,6 +237,7 @@ impl PlanError {
             PlanError::Workspace { .. } => StartCode::WorkspaceRefused,
             PlanError::CopyOnWrite { .. } => StartCode::CopyOnWrite,
             PlanError::WorkingDirectory { .. } => StartCode::WorkingDirectory,
+            PlanError::Boot { .. } => StartCode::Unsupported,
             PlanError::NoCommand => StartCode::NoCommand,
             PlanError::UnknownSyscalls { .. } => StartCode::UnknownSyscalls,
             PlanError::Capability { .. } => StartCode::CapabilityRefused,

@@ -54,6 +54,7 @@ fn write_all(plan: &Plan, detail: Detail, out: &mut String) -> fmt::Result {
     for note in &plan.notes {
         writeln!(out, "note       {}", Printable::new(note))?;
     }
+    boot(plan, out)?;
     identity(plan, out)?;
     section(out, "environment", &plan.command.env, |variable, line| {
         write!(
@@ -121,6 +122,22 @@ fn write_all(plan: &Plan, detail: Detail, out: &mut String) -> fmt::Result {
         })?;
     }
     Ok(())
+}
+
+fn boot(plan: &Plan, out: &mut String) -> fmt::Result {
+    let Some(boot) = &plan.boot else {
+        return Ok(());
+    };
+    writeln!(
+        out,
+        "boot       the command is PID 1 of a PID namespace; signal {} shuts it down  [{}]",
+        boot.what.stop_signal,
+        Printable::new(&boot.origin)
+    )?;
+    match &boot.what.group {
+        Some(group) => writeln!(out, "group      one below {}", Printable::new(group)),
+        None => writeln!(out, "group      one below the cage's"),
+    }
 }
 
 /// What Landlock lets be opened where it is the first lock, and the cage's own directory.
@@ -507,6 +524,7 @@ fn view_op(op: &ViewOp, line: &mut String) -> fmt::Result {
         ViewOp::ReadOnlyProc { target } => {
             write!(line, "read-only  {}", Printable::new(target))
         }
+        ViewOp::Cgroup => line.write_str("cgroup     /sys/fs/cgroup: the init's own group"),
         ViewOp::Terminals => line.write_str("terminals  /dev/pts"),
         ViewOp::Seal => line.write_str("seal       everything else is read-only"),
     }

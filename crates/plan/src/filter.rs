@@ -21,6 +21,9 @@ pub(crate) struct FilterOptions {
     pub(crate) leased: bool,
     /// Whether what the command uses is observed.
     pub(crate) observed: bool,
+    /// Whether the command is an init system. It has a filter of its own, and tries much that is
+    /// refused: nothing is reported.
+    pub(crate) booted: bool,
 }
 
 pub(crate) fn make(
@@ -28,7 +31,11 @@ pub(crate) fn make(
     host: &HostCaps,
     wanted: FilterOptions,
 ) -> Result<Filter, PlanError> {
-    let FilterOptions { leased, observed } = wanted;
+    let FilterOptions {
+        leased,
+        observed,
+        booted,
+    } = wanted;
     if observed && !host.seccomp_notify {
         return Err(PlanError::CannotObserve);
     }
@@ -54,7 +61,7 @@ pub(crate) fn make(
         policy.isolation.value,
         Isolation::Chroot | Isolation::Landlock
     );
-    let refusal = if host.seccomp_notify {
+    let refusal = if host.seccomp_notify && !booted {
         DefaultAction::Notify
     } else {
         DefaultAction::Errno

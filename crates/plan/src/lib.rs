@@ -8,6 +8,7 @@
 
 mod agent_help;
 mod bind;
+mod boot;
 mod bounds;
 mod bytes;
 mod command;
@@ -39,6 +40,7 @@ mod shared;
 mod shell;
 mod signing;
 mod sockets;
+mod system_root;
 mod taint;
 mod task;
 mod toolchains;
@@ -70,8 +72,8 @@ pub use oci::{CONTAINER_INIT, OciRuntime, installed_runtime};
 pub use plan::*;
 pub use prepared::{OwnPart, StaticPart, Unfit};
 pub use request::{
-    AskedHost, ChangeLayer, ChangePlace, GitPlace, GpgAgent, GpgAgentKey, ImageRoot, KeptPlaces,
-    KeyAgents, OwnDirectories, Request, SshAgent, SshAgentKey, ToolSettings,
+    AskedHost, BootRequest, ChangeLayer, ChangePlace, GitPlace, GpgAgent, GpgAgentKey, ImageRoot,
+    KeptPlaces, KeyAgents, OwnDirectories, Request, SshAgent, SshAgentKey, ToolSettings,
 };
 pub use signing::{
     GpgSigning, KeyProblem, LoginHost, PlannedGpgKey, PlannedSshKey, Signing, SshSigning,

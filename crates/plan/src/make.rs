@@ -2,12 +2,12 @@
 
 use crate::bind::before_seal;
 use crate::plan::{
-    AccessRights, AccessRule, Bounds, Hardening, Hostname, IdMap, Identity, IsolationLevel, Item,
-    Plan, Scratch, Variable,
+    AccessRights, AccessRule, Bounds, Capability, Hardening, Hostname, IdMap, Identity,
+    IsolationLevel, Item, Plan, Scratch, Variable,
 };
 use crate::{
-    NoCapability, PlanError, Request, bounds, command, filter, isolation, keys, leases, network,
-    oci, signing, sockets, taint, trust, view, wasm,
+    NoCapability, PlanError, Request, boot, bounds, command, filter, isolation, keys, leases,
+    network, oci, signing, sockets, system_root, taint, trust, view, wasm,
 };
 use ironcage_host::doctor::needs_consent;
 use ironcage_host::{CgroupHost, HostCaps, HostFiles, Privilege};
@@ -26,9 +26,15 @@ pub fn make(
     host: &HostCaps,
     files: &dyn HostFiles,
 ) -> Result<Plan, PlanError> {
+    let boot = boot::make(policy, request)?;
+    let booted = boot.is_some().then(|| boot::policy(policy));
+    let policy = booted.as_ref().unwrap_or(policy);
+    let system_root = system_root::is_given(policy, request);
+    let of_system = system_root.then(|| system_root::policy(policy, host));
+    let policy = of_system.as_ref().unwrap_or(policy);
     let isolation = policy.isolation.value;
     isolation::check(policy, request, host)?;
-    let (mut layers, degraded) = layers(policy, host)?;
+    let (mut layers, degraded) = layers(policy, host, boot.is_some())?;
     let identity = identity(policy, request, host, files)?;
     let landlock = holds(&layers, Layer::Landlock);
     let kept_nothing = (isolation == Isolation::Landlock).then(|| keeping_nothing(policy));
@@ -61,6 +67,12 @@ pub fn make(
         files,
         (&identity, network.as_ref(), signing.as_ref()),
     )?;
+    if system_root {
+        system_root::settle(&mut view, policy, host);
+    }
+    if boot.is_some() {
+        boot::places(&mut view);
+    }
     let signing_files = signing.as_ref().map(|signing| signing.show(&mut view));
     let mut runtime = None;
     match isolation {
@@ -72,6 +84,7 @@ pub fn make(
         Isolation::Landlock | Isolation::Namespace | Isolation::Wasm => {}
     }
     let leases = match isolation {
+        Isolation::Namespace | Isolation::Wasm if boot.is_some() => None,
         Isolation::Namespace | Isolation::Wasm => {
             leases::make(policy, request, (host, files), &view.matched)?
         }
@@ -91,8 +104,10 @@ pub fn make(
     if let Some(leases) = &leases {
         leases::prepare(leases, &mut view);
     } else if policy.ceiling.is_given() {
-        let note = "the policy's ceiling has no effect: leases need --isolation namespace or wasm";
-        view.notes.push(note.into());
+        view.notes.push(match boot {
+            Some(_) => "the policy's ceiling has no effect: a booted system has no leases, scopes or child cages".into(),
+            None => "the policy's ceiling has no effect: leases need --isolation namespace or wasm".into(),
+        });
     }
     let bounds = bounds::make(&policy.limits, host);
     let mut command = command::make(policy, request, &identity, &view)?;
@@ -142,6 +157,7 @@ pub fn make(
         }
     }
     let (children, channels) = match isolation {
+        Isolation::Namespace if boot.is_some() => (0, 0),
         Isolation::Namespace => (policy.ceiling.children.value, policy.ceiling.channels.value),
         // A WebAssembly command executes no program that could ask for either.
         Isolation::Wasm | Isolation::Oci | Isolation::Chroot | Isolation::Landlock => (0, 0),
@@ -162,6 +178,34 @@ pub fn make(
     }
     notes.extend(unread.map(str::to_owned));
     notes.extend(signing_notes);
+    let mut capabilities = given_capabilities(policy)?;
+    let mut counters = bounds::counters(host);
+    if boot.is_some() {
+        boot::raise(&mut counters);
+    }
+    if boot.is_some() || system_root {
+        let more = match boot {
+            Some(_) => boot::capabilities(),
+            None => system_root::capabilities(host),
+        };
+        let more = more.into_iter();
+        let known =
+            |item: &Item<Capability>| capabilities.iter().any(|given| given.what == item.what);
+        let more: Vec<_> = more.filter(|item| !known(item)).collect();
+        capabilities.extend(more);
+    }
+    let seccomp = filter::make(
+        policy,
+        host,
+        filter::FilterOptions {
+            leased: request.leased_beside
+                || leases
+                    .as_ref()
+                    .is_some_and(|leases| !leases.paths.is_empty()),
+            observed: request.observed,
+            booted: boot.is_some(),
+        },
+    )?;
     let mut plan = Plan {
         isolation_level: Item {
             what: IsolationLevel { isolation, runtime },
@@ -172,6 +216,8 @@ pub fn make(
         unenforced,
         profile: policy.profile.value.clone(),
         command,
+        boot,
+        system_root,
         sticky: request.sticky,
         scope: None,
         workspace: request.workspace.clone(),
@@ -185,10 +231,10 @@ pub fn make(
         },
         time_namespace: holds(&layers, Layer::TimeNs),
         view: view.ops,
-        capabilities: given_capabilities(policy)?,
+        capabilities,
         counters: match isolation {
             Isolation::Landlock | Isolation::Oci => Vec::new(),
-            Isolation::Chroot | Isolation::Namespace | Isolation::Wasm => bounds::counters(host),
+            Isolation::Chroot | Isolation::Namespace | Isolation::Wasm => counters,
         },
         rlimits: bounds::rlimits(&bounds, host),
         write_rules: if landlock && isolation != Isolation::Landlock {
@@ -201,17 +247,7 @@ pub fn make(
         hardening: hardening(policy, host, &bounds)?,
         taint: None,
         network,
-        seccomp: filter::make(
-            policy,
-            host,
-            filter::FilterOptions {
-                leased: request.leased_beside
-                    || leases
-                        .as_ref()
-                        .is_some_and(|leases| !leases.paths.is_empty()),
-                observed: request.observed,
-            },
-        )?,
+        seccomp,
         leases,
         signing,
         children,
@@ -341,12 +377,19 @@ fn identity(
 
 /// What each layer will enforce. A required one that is off stops the start, unless the user
 /// has said by name that it may be.
-fn layers(policy: &Policy, host: &HostCaps) -> Result<(Vec<LayerReport>, Vec<Layer>), PlanError> {
+fn layers(
+    policy: &Policy,
+    host: &HostCaps,
+    booted: bool,
+) -> Result<(Vec<LayerReport>, Vec<Layer>), PlanError> {
     let mut degraded = Vec::new();
-    let reports = Layer::ALL.map(|layer| LayerReport {
+    let mut reports = Layer::ALL.map(|layer| LayerReport {
         layer,
         enforcement: isolation::enforcement(policy.isolation.value, host, layer),
     });
+    if booted {
+        boot::weaken(&mut reports);
+    }
     // An OCI runtime reports none, whatever the host can.
     let can_report_denials = host.seccomp_notify || policy.isolation.value == Isolation::Oci;
     let mut missing: Vec<(&Sourced<Layer>, String)> = Vec::new();
@@ -380,7 +423,7 @@ fn layers(policy: &Policy, host: &HostCaps) -> Result<(Vec<LayerReport>, Vec<Lay
     Ok((reports.to_vec(), degraded))
 }
 
-fn given_capabilities(policy: &Policy) -> Result<Vec<Item<crate::plan::Capability>>, PlanError> {
+fn given_capabilities(policy: &Policy) -> Result<Vec<Item<Capability>>, PlanError> {
     let mut given = Vec::new();
     for wanted in &policy.capabilities {
         let refuse = |why: NoCapability| PlanError::Capability {
@@ -394,7 +437,7 @@ fn given_capabilities(policy: &Policy) -> Result<Vec<Item<crate::plan::Capabilit
             return Err(refuse(NoCapability::Refused(known.why)));
         }
         given.push(Item {
-            what: crate::plan::Capability {
+            what: Capability {
                 name: known.name.into(),
                 number: u32::from(known.number),
             },

@@ -272,6 +272,16 @@ pub struct Scratch {
     pub files: Vec<(&'static str, String)>,
 }
 
+/// An init system as the first process of a PID namespace of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Boot {
+    /// The group of the version 2 hierarchy below which the init gets one of its own; `null` is the
+    /// cage's group.
+    pub group: Option<PathBuf>,
+    /// The signal by which it shuts down.
+    pub stop_signal: i32,
+}
+
 /// Whose command a scope is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScopeOf {
@@ -291,6 +301,13 @@ pub struct Plan {
     pub profile: String,
     /// The program. A sticky cage may have none.
     pub command: Command,
+    /// The init system that the command is; `null` is an ordinary command.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub boot: Option<Item<Boot>>,
+    /// Whether user 0 inside is root of a system that it can write: it has the capabilities below
+    /// again after execve, and loses them when it becomes another user.
+    #[serde(skip_serializing_if = "is_false")]
+    pub system_root: bool,
     /// Whether the cage outlives its command: it then ends when it is stopped, or by a limit.
     #[serde(skip_serializing_if = "is_false")]
     pub sticky: bool,

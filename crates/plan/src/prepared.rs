@@ -205,6 +205,8 @@ impl StaticPart {
             bounds,
             cgroup,
             scope,
+            boot,
+            system_root,
             // In the own part.
             command: _,
             sticky: _,
@@ -248,6 +250,8 @@ impl StaticPart {
             (ours.bounds == *bounds, "limits"),
             (ours.cgroup == *cgroup, "cgroup"),
             (ours.scope == *scope, "scope"),
+            (ours.boot == *boot, "init system"),
+            (ours.system_root == *system_root, "root of the system"),
         ];
         match same.iter().find(|(same, _)| !same) {
             Some((_, what)) => Err(Unfit::Differs(what)),
@@ -303,6 +307,7 @@ fn is_common(op: &ViewOp, workspace: &Path, before: &[Item<ViewOp>]) -> bool {
         | ViewOp::Overlay { .. }
         | ViewOp::Pin { .. }
         | ViewOp::Hide { .. }
+        | ViewOp::Cgroup
         | ViewOp::Seal => false,
     }
 }
@@ -317,6 +322,7 @@ fn covers(op: &ViewOp) -> bool {
 fn place(op: &ViewOp) -> &Path {
     match op {
         ViewOp::Proc => Path::new("/proc"),
+        ViewOp::Cgroup => Path::new("/sys/fs/cgroup"),
         ViewOp::Terminals => Path::new("/dev/pts"),
         // The whole view.
         _ => op.target().unwrap_or(Path::new("/")),

@@ -129,6 +129,16 @@ pub struct ImageRoot {
     pub layers: Option<PathBuf>,
 }
 
+/// A request to boot the system of an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BootRequest {
+    /// Where its init can have a group: see [`Boot::group`](crate::Boot::group). An error says why
+    /// nowhere, and what to do.
+    pub group: Result<Option<PathBuf>, String>,
+    /// The signal by which it shuts down.
+    pub stop_signal: i32,
+}
+
 /// A key of the user's ssh-agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SshAgentKey {
@@ -217,6 +227,8 @@ pub struct Request {
     pub root: Option<PathBuf>,
     /// An image that does.
     pub image: Option<ImageRoot>,
+    /// The command is an init system.
+    pub boot: Option<BootRequest>,
     /// The OCI runtime to use, by name or absolute path; `None` takes the first that is found.
     pub oci_runtime: Option<PathBuf>,
     /// The first process of a container, where a runtime makes one.

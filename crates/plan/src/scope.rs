@@ -126,7 +126,7 @@ impl ViewOp {
             | ViewOp::Hide { target, .. }
             | ViewOp::MaskProc { target, .. }
             | ViewOp::ReadOnlyProc { target } => Some(target),
-            ViewOp::Proc | ViewOp::Terminals | ViewOp::Seal => None,
+            ViewOp::Proc | ViewOp::Cgroup | ViewOp::Terminals | ViewOp::Seal => None,
         }
     }
 }

@@ -336,10 +336,8 @@ impl Search<'_> {
         };
         // What is installed for everybody can be read by everybody; what is in a home may be
         // for its owner alone.
-        let owner = (self.map_owners && !part.path.starts_with('/')).then_some(Owner {
-            uid: node.uid,
-            gid: node.gid,
-        });
+        let owner = (self.map_owners && !part.path.starts_with('/'))
+            .then_some(Owner::one(node.uid, node.gid));
         self.found.parts.push(Part {
             target,
             shape: Shape::Bound {

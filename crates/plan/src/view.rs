@@ -70,10 +70,8 @@ pub(crate) fn make(
         request,
         files,
         map_owners: host.privilege == Privilege::Root,
-        caller: Owner {
-            uid: host.uid,
-            gid: host.gid,
-        },
+        root_inside: identity.uid == 0,
+        caller: Owner::one(host.uid, host.gid),
         made: ViewPlan {
             ops: Vec::new(),
             write_rules: Vec::new(),
@@ -146,6 +144,8 @@ struct Builder<'a> {
     request: &'a Request,
     files: &'a dyn HostFiles,
     map_owners: bool,
+    /// Whether the agent is user 0 inside.
+    root_inside: bool,
     caller: Owner,
     made: ViewPlan,
     granted: Vec<PathBuf>,

@@ -275,6 +275,24 @@ pub fn set_capabilities(keep: u64) -> io::Result<()> {
     Ok(())
 }
 
+/// Sets the bounding set, permitted and effective capabilities to `keep`. User id 0 has them again
+/// after execve, and other ids lose them: an init system depends on that.
+pub fn set_root_capabilities(keep: u64) -> io::Result<()> {
+    use rustix::thread as t;
+    drop_bounding_set(keep)?;
+    t::clear_ambient_capability_set()?;
+    let sets = t::CapabilitySet::from_bits_retain(keep);
+    t::set_capabilities(
+        None,
+        t::CapabilitySets {
+            effective: sets,
+            permitted: sets,
+            inheritable: t::CapabilitySet::empty(),
+        },
+    )?;
+    Ok(())
+}
+
 /// Sends a signal to every process of the calling process's pid namespace but itself.
 pub fn signal_all(signal: i32) -> io::Result<()> {
     // SAFETY: kill touches no memory.

@@ -106,6 +106,17 @@ pub fn spawn(image: &Image, streams: &Streams<'_>) -> io::Result<Spawned> {
     })
 }
 
+/// Executes a program in the place of the caller. Returns only why that failed.
+///
+/// Preconditions: the caller has one thread.
+pub fn become_image(image: &Image) -> io::Error {
+    let (argv, envp) = (pointers(&image.argv), pointers(&image.envp));
+    reset_for_exec();
+    // SAFETY: a C string and two null-terminated lists of such, which live across the call.
+    unsafe { libc::execve(image.path.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
+    io::Error::last_os_error()
+}
+
 /// Where the child begins.
 extern "C" fn begin(prepared: *mut libc::c_void) -> libc::c_int {
     // SAFETY: `spawn` passes this, and waits until this process has left its memory.

@@ -227,7 +227,7 @@ impl<'a> Service<'a> {
         };
         if !self.owners.iter().any(|(known, ..)| *known == owner) {
             let (uid, gid) = owner;
-            let (namespace, child) = owner_map(Owner { uid, gid }, agent)?;
+            let (namespace, child) = owner_map(Owner::one(uid, gid), agent)?;
             self.owners.push((owner, namespace, child));
         }
         let mut owners = self.owners.iter();

@@ -175,6 +175,26 @@ pub(crate) fn make_cgroup(plan: &Plan, id: &CageId) -> Result<Option<Cgroup>, St
     Ok(Some(Cgroup::create(&plan.cgroup, id, &limits)?))
 }
 
+/// Makes the cgroup of a booted system, which is there whatever limits it holds. The init's belongs
+/// to these ids, where they are not the caller's own.
+pub(crate) fn make_init_cgroup(
+    plan: &Plan,
+    id: &CageId,
+    owner: Option<(u32, u32)>,
+) -> Result<Option<Cgroup>, StartError> {
+    let Some(boot) = &plan.boot else {
+        return make_cgroup(plan, id);
+    };
+    let place = (boot.what.group.as_deref(), owner);
+    let limits = cgroup_limits(plan);
+    Ok(Some(Cgroup::create_for_init(
+        &plan.cgroup,
+        id,
+        &limits,
+        place,
+    )?))
+}
+
 /// Kills PID 1, and with it the whole pid namespace, and waits until it is gone.
 pub fn end(pidfd: &OwnedFd) {
     // Both can only fail because it is gone already.

@@ -43,6 +43,7 @@ pub(crate) fn tell_adopted(
     for (owner, namespace) in &adoption.owner_maps {
         bytes.extend(owner.uid.to_le_bytes());
         bytes.extend(owner.gid.to_le_bytes());
+        bytes.push(owner.all.into());
         descriptors.push(*namespace);
     }
     send_with(socket, &bytes, &descriptors)
@@ -91,9 +92,10 @@ fn parse_adoption(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<Adoption<Ow
         Some(Owner {
             uid: which(chunk)?,
             gid: which(chunk.get(4..)?)?,
+            all: *chunk.get(8)? != 0,
         })
     };
-    let owners: Vec<Owner> = owners.chunks(8).map(owner).collect::<Option<_>>()?;
+    let owners: Vec<Owner> = owners.chunks(9).map(owner).collect::<Option<_>>()?;
     let namespaces: Vec<OwnedFd> = descriptors.collect();
     if cgroup_entries.len() != usize::from(entries) || namespaces.len() != owners.len() {
         return None;

@@ -18,7 +18,8 @@ pub fn list(name: &str) -> Option<&'static SyscallList> {
 
 /// The group with this name, such as `debug`.
 pub fn group(name: &str) -> Option<&'static SyscallList> {
-    GROUPS.iter().find(|group| group.name == name)
+    let mut groups = GROUPS.iter().chain(SYSTEMS);
+    groups.find(|group| group.name == name)
 }
 
 /// The list of the egress proxy, which no cage gets.
@@ -40,6 +41,8 @@ pub fn lists() -> &'static [SyscallList] {
     LISTS
 }
 
+/// The groups that a policy can name. Those that a system needs which a cage can write are not
+/// among them.
 pub fn groups() -> &'static [SyscallList] {
     GROUPS
 }

@@ -1,6 +1,6 @@
 //! `--image`: finds the image in the store, and pulls it if it is missing.
 
-use super::CageFlags;
+use super::{CageFlags, real};
 use crate::error::CliError;
 use crate::paths;
 use ironcage_files::{Links, read_text};
@@ -8,7 +8,7 @@ use ironcage_images::{Image, ImageError, ImageUse, Store, SystemClaim, WritableS
 use ironcage_plan::{ImageRoot, Overlaid, Plan, ViewOp};
 use ironcage_programs::Program;
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The largest list of users that is read.
@@ -22,10 +22,19 @@ pub(crate) struct SelectedImage {
 
 /// An image that stays in the store while a cage runs it.
 pub(crate) struct HeldImage {
-    store: Store,
-    image: Image,
+    base: Base,
     system: Option<WritableSystem>,
-    _held: ImageUse,
+}
+
+/// The base of a cage's system.
+enum Base {
+    Image {
+        store: Store,
+        image: Box<Image>,
+        _held: ImageUse,
+    },
+    /// A directory with a system.
+    Directory(PathBuf),
 }
 
 impl HeldImage {
@@ -44,28 +53,48 @@ impl HeldImage {
             _ => None,
         });
         let directories: Vec<_> = directories.collect();
-        system
-            .begin(&self.store, &self.image, &directories)
-            .map(Some)
-            .map_err(|error| shown(&error))
+        let begun = match &self.base {
+            Base::Image { store, image, .. } => system.begin(store, image, &directories),
+            Base::Directory(root) => system.begin_over(root, &directories),
+        };
+        begun.map(Some).map_err(|error| shown(&error))
     }
 }
 
 impl SelectedImage {
+    /// The signal by which the image's init shuts down, if it names one.
+    pub(crate) fn stop_signal(&self) -> Result<Option<i32>, CliError> {
+        let named = match &self.held.base {
+            Base::Image { image, .. } => image.run.stop_signal().transpose(),
+            Base::Directory(_) => Ok(None),
+        };
+        named.map_err(|error| shown(&error))
+    }
+
     /// The command: the image's entry point with the given arguments, or with its own.
     pub(crate) fn argv(&self, given: Vec<OsString>, entry: Option<&OsString>) -> Vec<OsString> {
         // Its default arguments are for its own entry point.
         if let Some(entry) = entry {
             return std::iter::once(entry.clone()).chain(given).collect();
         }
-        let own = || self.held.image.run.cmd.iter().map(OsString::from).collect();
+        let Base::Image { image, .. } = &self.held.base else {
+            return given;
+        };
+        let own = || image.run.cmd.iter().map(OsString::from).collect();
         let arguments = match given.is_empty() {
             true => own(),
             false => given,
         };
-        let entry = self.held.image.run.entrypoint.iter().map(OsString::from);
+        let entry = image.run.entrypoint.iter().map(OsString::from);
         entry.chain(arguments).collect()
     }
+}
+
+/// A list of users or groups. It comes from a stranger: a link, a FIFO or a huge file in its place is
+/// as good as none.
+fn list(root: &Path, name: &str) -> String {
+    let path = root.join("etc").join(name);
+    read_text(&path, MAX_LIST, Links::Refuse).unwrap_or_default()
 }
 
 pub(super) fn shown(error: &ImageError) -> CliError {
@@ -79,7 +108,7 @@ pub(super) fn shown(error: &ImageError) -> CliError {
 impl CageFlags {
     /// Whether the command comes from an image if none is given.
     pub(crate) fn has_image(&self) -> bool {
-        self.image.is_some() || self.template.is_some()
+        self.image.is_some() || self.template.is_some() || self.boot
     }
 
     /// Finds the image. Changes nothing.
@@ -89,40 +118,62 @@ impl CageFlags {
         workspace: &Path,
     ) -> Result<Option<SelectedImage>, CliError> {
         let Some(name) = &self.image else {
-            return Ok(None);
+            return self.selected_directory(home, workspace);
         };
         let store = Store::at(&paths::images(home));
         let image = store.image(name).map_err(|error| shown(&error))?;
         let held = store.use_image(&image).map_err(|error| shown(&error))?;
         let root = store.root(&image);
-        // It comes from a stranger: a link, a FIFO or a huge file in its place is as good as none.
-        let list = |name: &str| {
-            let path = root.join("etc").join(name);
-            read_text(&path, MAX_LIST, Links::Refuse).unwrap_or_default()
-        };
         let variables = image.run.env.iter().filter_map(|variable| {
             let (name, value) = variable.split_once('=')?;
             let valid = !name.is_empty() && !variable.contains('\0');
             valid.then(|| (name.to_owned(), value.to_owned()))
         });
         let variables = variables.collect();
-        let system = self
-            .writable_image
-            .then(|| store.writable_system(workspace));
+        let system = (self.writable_image || self.boot).then(|| store.writable_system(workspace));
         Ok(Some(SelectedImage {
             root: ImageRoot {
                 name: name.clone(),
                 env: variables,
-                passwd: list("passwd"),
-                group: list("group"),
+                passwd: list(&root, "passwd"),
+                group: list(&root, "group"),
                 layers: system.as_ref().map(WritableSystem::layers),
                 root,
             },
             held: HeldImage {
-                store,
-                image,
+                base: Base::Image {
+                    store,
+                    image: Box::new(image),
+                    _held: held,
+                },
                 system,
-                _held: held,
+            },
+        }))
+    }
+
+    /// The directory of `--root`, where its system is booted: what it writes goes to layers beside it.
+    fn selected_directory(
+        &self,
+        home: &Path,
+        workspace: &Path,
+    ) -> Result<Option<SelectedImage>, CliError> {
+        let (Some(root), true) = (&self.root, self.boot) else {
+            return Ok(None);
+        };
+        let root = real(root, "--root")?;
+        let system = Store::at(&paths::images(home)).writable_system(workspace);
+        Ok(Some(SelectedImage {
+            root: ImageRoot {
+                name: root.display().to_string(),
+                env: Vec::new(),
+                passwd: list(&root, "passwd"),
+                group: list(&root, "group"),
+                layers: Some(system.layers()),
+                root: root.clone(),
+            },
+            held: HeldImage {
+                base: Base::Directory(root),
+                system: Some(system),
             },
         }))
     }

@@ -80,6 +80,7 @@ pub(crate) struct CageFlags {
         long,
         value_name = "IMAGE",
         conflicts_with = "root",
+        add = crate::completion::images(),
         help_heading = "Files"
     )]
     image: Option<String>,
@@ -98,6 +99,10 @@ pub(crate) struct CageFlags {
     /// Let the cage change the image's files; `ironcage image commit` makes an image of that
     #[arg(long, requires = "image", help_heading = "Files")]
     writable_image: bool,
+    /// Boot the system of --image, --template or --root: its init is PID 1, with the capabilities that
+    /// an init needs. COMMAND has arguments for the init; `ironcage stop` shuts it down
+    #[arg(long, conflicts_with_all = ["sticky", "observe"], help_heading = "Files")]
+    pub(crate) boot: bool,
     /// Workspace mode: cow, apply, leased, direct, read-only or scratch
     #[arg(long, value_name = "MODE", value_parser = NamedValue::<WorkspaceMode>::of(&["cow", "apply", "leased", "direct", "read-only", "scratch"]), hide_possible_values = true, help_heading = "Files")]
     workspace_mode: Option<WorkspaceMode>,

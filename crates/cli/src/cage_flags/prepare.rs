@@ -10,8 +10,8 @@ use ironcage_host::{HostCaps, HostFiles as _, SideChannelHost, SystemFiles};
 use ironcage_images::SystemClaim;
 use ironcage_model::{HTTP_PROXY, HTTPS_PROXY, Isolation, Layer, StartCode};
 use ironcage_plan::{
-    ChangePlace, GitPlace, KeptPlaces, KeyAgents, NodeKind, Overlaid, OwnDirectories, Plan,
-    PlanError, Request, TaskScope, TaskSource, ViewOp, make,
+    BootRequest, ChangePlace, GitPlace, KeptPlaces, KeyAgents, NodeKind, Overlaid, OwnDirectories,
+    Plan, PlanError, Request, TaskScope, TaskSource, ViewOp, make,
 };
 use ironcage_policy::{Policy, Resolved, SideChannels, Sources, WorkspaceMode, resolve};
 use ironcage_programs::Program;
@@ -23,6 +23,10 @@ use std::fs::File;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use zeroize::Zeroize as _;
+
+/// The init of a system that is booted, and the signal by which systemd shuts down: SIGRTMIN+3.
+const INIT: &str = "/sbin/init";
+const SHUT_DOWN: i32 = 37;
 
 /// A plan, with the policy that it came from.
 pub(crate) struct PlannedCage {
@@ -253,6 +257,10 @@ impl CageFlags {
         let at = self.location()?;
         let image = self.selected_image(&at.home, &at.workspace)?;
         let argv = match (&image, &self.entrypoint) {
+            (_, entry) if self.boot => {
+                let init = entry.clone().unwrap_or_else(|| INIT.into());
+                std::iter::once(init).chain(argv).collect()
+            }
             (Some(image), entry) => image.argv(argv, entry.as_ref()),
             (None, Some(entry)) => std::iter::once(entry.clone()).chain(argv).collect(),
             (None, None) => argv,
@@ -378,6 +386,16 @@ impl CageFlags {
                 "a task narrows what [ceiling.auto] grants; --profile coding-agent has a ceiling",
             ));
         }
+        let boot = match self.boot {
+            false => None,
+            true => {
+                let named = context.image.as_ref().map(SelectedImage::stop_signal);
+                Some(BootRequest {
+                    group: host.group_for_init().map_err(|why| why.with_remedy()),
+                    stop_signal: named.transpose()?.flatten().unwrap_or(SHUT_DOWN),
+                })
+            }
+        };
         let request = Request {
             task,
             asked_hosts: hosts,
@@ -425,6 +443,7 @@ impl CageFlags {
                 .map(|path| real(path, "--root"))
                 .transpose()?,
             image: context.image.as_ref().map(|image| image.root.clone()),
+            boot,
             oci_runtime: self.oci_runtime.clone(),
             program: match resolved.policy.isolation.value {
                 Isolation::Oci => container_init()?,

@@ -34,7 +34,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
-    let command = if args.command.is_empty() {
+    let command = if args.command.is_empty() && !args.flags.has_image() {
         vec![super::shell::users_shell()]
     } else {
         args.command

@@ -13,12 +13,14 @@
 
 mod freeze;
 mod group;
+mod init;
 mod sweep;
 
 pub use freeze::Frozen;
 pub use sweep::sweep;
 
 use group::Group;
+use init::InitGroup;
 use ironcage_host::{CgroupHost, NoCgroup};
 use ironcage_model::{CageId, LimitKind, bytes_as_written};
 use std::cell::Cell;
@@ -30,6 +32,8 @@ use std::path::{Path, PathBuf};
 pub const ENTRY: &[u8] = b"0";
 /// The period over which a share of processor time is counted, in microseconds.
 const CPU_PERIOD: u64 = 100_000;
+/// What the group of an init is called below its cage's.
+const INIT: &str = "init";
 const PREFIX: &str = "ironcage-";
 /// What the group of a scope that has limits of its own is called beside its cage's.
 const SCOPE: &str = ".scope";
@@ -159,6 +163,8 @@ pub struct Cgroup {
     tree: Tree,
     limits: CgroupLimits,
     swap_bounded: bool,
+    /// The group of an init system, below this one or in a hierarchy of its own.
+    init: Option<InitGroup>,
     /// The most processes that it had when [`Cgroup::peaks`] was asked last.
     pids_peak: Cell<Option<u64>>,
 }
@@ -239,6 +245,7 @@ impl Cgroup {
                 }
             },
             limits: *limits,
+            init: None,
             swap_bounded: true,
             pids_peak: Cell::new(None),
         };
@@ -248,6 +255,50 @@ impl Cgroup {
             _ => true,
         };
         Ok(cgroup)
+    }
+
+    /// Makes the group of a cage that boots a system, and one for its init in the version 2
+    /// hierarchy: below the cage's, or below `place` where the limits are in other hierarchies. The
+    /// init's belongs to `owner`, where that is not the caller, and groups can be made in it.
+    pub fn create_for_init(
+        host: &CgroupHost,
+        id: &CageId,
+        limits: &CgroupLimits,
+        (place, owner): (Option<&Path>, Option<(u32, u32)>),
+    ) -> Result<Cgroup, CgroupError> {
+        if let Some(place) = place {
+            // Those whose maker was killed.
+            sweep::sweep_below(place);
+        }
+        let mut cgroup = match (host, limits.is_empty()) {
+            (CgroupHost::None { .. }, true) => Cgroup {
+                tree: Tree::V1 {
+                    groups: Vec::new(),
+                    freezer: None,
+                    name: format!("{PREFIX}{id}"),
+                },
+                limits: *limits,
+                init: None,
+                swap_bounded: true,
+                pids_peak: Cell::new(None),
+            },
+            _ => Self::create(host, id, limits)?,
+        };
+        let made = match (&cgroup.tree, place) {
+            (Tree::V2(group), _) => InitGroup::make(group.path(), INIT, owner),
+            (Tree::V1 { name, .. }, Some(place)) => InitGroup::make(place, name, owner),
+            (Tree::V1 { .. }, None) => {
+                let why = ironcage_host::NoCgroup::NoVersion2;
+                return Err(CgroupError::Unavailable { why });
+            }
+        };
+        cgroup.init = Some(made?);
+        Ok(cgroup)
+    }
+
+    /// The file by which the first process of a booted cage enters the group of its init.
+    pub fn take_init_entry(&mut self) -> Option<OwnedFd> {
+        self.init.as_mut().and_then(InitGroup::take_entry)
     }
 
     /// The descriptor for CLONE_INTO_CGROUP; `None` in version 1, which has no such thing.
@@ -439,7 +490,10 @@ impl Cgroup {
     }
 
     fn remove_groups(&mut self) -> Result<(), CgroupError> {
-        let mut result = Ok(());
+        let mut result = match &mut self.init {
+            Some(init) => init.remove(),
+            None => Ok(()),
+        };
         let groups: Vec<&mut Group> = match &mut self.tree {
             Tree::V2(group) => vec![group],
             Tree::V1 { groups, .. } => groups.iter_mut().map(|(_, group)| group).collect(),

@@ -1,5 +1,6 @@
 //! Groups whose maker was killed before it could remove them.
 
+use super::init::{DEPTH, remove_below};
 use super::{PREFIX, SCOPE};
 use ironcage_host::CgroupHost;
 use ironcage_model::CageId;
@@ -24,7 +25,7 @@ pub fn sweep(host: &CgroupHost) -> usize {
     }
 }
 
-fn sweep_below(parent: &Path) -> usize {
+pub(super) fn sweep_below(parent: &Path) -> usize {
     let Ok(entries) = std::fs::read_dir(parent) else {
         return 0;
     };
@@ -46,6 +47,10 @@ fn remove_if_orphaned(path: &Path) -> bool {
     let Ok(directory) = rustix::fs::open(path, flags, Mode::empty()) else {
         return false;
     };
-    rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok()
-        && rustix::fs::unlinkat(CWD, path, AtFlags::REMOVEDIR).is_ok()
+    if rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive).is_err() {
+        return false;
+    }
+    // An init made some; a group with processes in it stays, and so does what it is in.
+    remove_below(path, DEPTH);
+    rustix::fs::unlinkat(CWD, path, AtFlags::REMOVEDIR).is_ok()
 }

@@ -63,6 +63,7 @@ impl View<'_> {
                 }
                 ViewOp::Supervisor { target, .. } => return Err(unbound(target)),
                 ViewOp::Proc => self.directory(Path::new("/proc"), 0o555)?,
+                ViewOp::Cgroup => self.directory(Path::new("/sys/fs/cgroup"), 0o755)?,
                 ViewOp::Terminals => self.directory(Path::new("/dev/pts"), 0o755)?,
                 ViewOp::Ephemeral { .. }
                 | ViewOp::Cover { .. }

@@ -71,6 +71,8 @@ pub enum Processes {
 pub struct View<'a> {
     root: OwnedFd,
     proc: OwnedFd,
+    /// The process file system that the view shows, where it is of another PID namespace.
+    shown: Option<OwnedFd>,
     /// Where the root is mounted as long as it is not the caller's.
     place: &'static str,
     processes: Processes,
@@ -134,12 +136,7 @@ impl<'a> View<'a> {
         // Before the new root covers /proc: the kernel lets a user namespace mount a process
         // file system only while it can see a whole one.
         let proc = match processes {
-            Processes::Own => make_filesystem(
-                "proc",
-                MountAttrFlags::MOUNT_ATTR_NOSUID
-                    | MountAttrFlags::MOUNT_ATTR_NODEV
-                    | MountAttrFlags::MOUNT_ATTR_NOEXEC,
-            )?,
+            Processes::Own => own_processes()?,
             Processes::Hosts { shown: true } => {
                 doing(clone_source(Path::new("/proc")), || "clone /proc".into())?
             }
@@ -174,6 +171,7 @@ impl<'a> View<'a> {
             proc,
             gives_to_agent: setting.agent != own,
             place,
+            shown: None,
             processes,
             setting,
             covers: Cell::new(false),
@@ -196,12 +194,18 @@ impl<'a> View<'a> {
         Ok(())
     }
 
+    /// Shows this process file system instead of the caller's own.
+    pub fn show_processes(&mut self, proc: OwnedFd) {
+        self.shown = Some(proc);
+    }
+
     /// Goes on with other settings, for a view that was begun before they were known. Size and
     /// agent stay what they are.
     pub fn with_setting<'b>(self, authority: &'b str, owner_maps: &'b [OwnerMap]) -> View<'b> {
         let View {
             root,
             proc,
+            shown,
             place,
             processes,
             setting,
@@ -221,6 +225,7 @@ impl<'a> View<'a> {
         View {
             root,
             proc,
+            shown,
             place,
             processes,
             setting: Setting {
@@ -362,7 +367,10 @@ impl<'a> View<'a> {
                 self.cover(target, target, set, true)
             }
             ViewOp::Hide { target, kind, .. } => self.hide_there(target, *kind),
-            ViewOp::Proc => self.attach(&self.proc, Path::new("/proc")),
+            ViewOp::Proc => match &self.shown {
+                Some(proc) => self.attach(proc, Path::new("/proc")),
+                None => self.attach(&self.proc, Path::new("/proc")),
+            },
             ViewOp::MaskProc {
                 target,
                 instead: Some(file),
@@ -387,6 +395,13 @@ impl<'a> View<'a> {
                 }
                 None => Ok(()),
             },
+            // In the cgroup namespace that the first process made before this.
+            ViewOp::Cgroup => mount_new(
+                "cgroup2",
+                &self.outside(Path::new("/sys/fs/cgroup")),
+                MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC,
+                "",
+            ),
             // The kernel counts the terminals of all instances together: one cage gets some.
             ViewOp::Terminals => mount_new(
                 "devpts",
@@ -460,6 +475,16 @@ impl<'a> View<'a> {
             places: self.places.into_inner(),
         })
     }
+}
+
+/// The process file system of the caller's PID namespace, attached nowhere.
+pub fn own_processes() -> Result<OwnedFd, LayerError> {
+    make_filesystem(
+        "proc",
+        MountAttrFlags::MOUNT_ATTR_NOSUID
+            | MountAttrFlags::MOUNT_ATTR_NODEV
+            | MountAttrFlags::MOUNT_ATTR_NOEXEC,
+    )
 }
 
 /// Only a bound plan is carried out, and that has none of these.

@@ -81,10 +81,14 @@ impl View<'_> {
             return Ok(());
         }
         let (uid, gid) = self.setting.agent;
+        let path = match relative(target) {
+            root if root.as_os_str().is_empty() => Path::new("."),
+            path => path,
+        };
         doing(
             chownat(
                 self.nodes(),
-                relative(target),
+                path,
                 Some(Uid::from_raw(uid)),
                 Some(Gid::from_raw(gid)),
                 AtFlags::SYMLINK_NOFOLLOW,

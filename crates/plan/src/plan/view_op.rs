@@ -11,6 +11,17 @@ pub struct Owner {
     pub uid: u32,
     /// Group id on disk.
     pub gid: u32,
+    /// Whether every id of a system on disk is the same id inside, not only the owner's.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub all: bool,
+}
+
+impl Owner {
+    /// One user, who is the agent inside.
+    pub fn one(uid: u32, gid: u32) -> Owner {
+        let all = false;
+        Owner { uid, gid, all }
+    }
 }
 
 /// What a bind mount lets through.
@@ -247,6 +258,8 @@ pub enum ViewOp {
         #[serde(serialize_with = "bytes::path")]
         target: PathBuf,
     },
+    /// The version 2 cgroup hierarchy below the group of the cage's init, at `/sys/fs/cgroup`.
+    Cgroup,
     /// Pseudo-terminals of the cage's own, at `/dev/pts`.
     Terminals,
     /// From here on, what is not mounted writable is read-only.

@@ -134,9 +134,10 @@ impl Writer {
 
     fn owner(&mut self, owner: Option<Owner>) {
         self.flag(owner.is_some());
-        if let Some(Owner { uid, gid }) = owner {
+        if let Some(Owner { uid, gid, all }) = owner {
             self.number(uid);
             self.number(gid);
+            self.flag(all);
         }
     }
 
@@ -247,6 +248,7 @@ impl Writer {
                 self.0.push(b'r');
                 self.path(target);
             }
+            ViewOp::Cgroup => self.0.push(b'g'),
             ViewOp::Terminals => self.0.push(b't'),
             ViewOp::Seal => self.0.push(b's'),
             // A bound plan has none; PID 1 would refuse it.
@@ -316,6 +318,7 @@ impl<'a> Reader<'a> {
             true => Some(Owner {
                 uid: self.number()?,
                 gid: self.number()?,
+                all: self.flag()?,
             }),
         })
     }
@@ -389,6 +392,7 @@ impl<'a> Reader<'a> {
             b'r' => ViewOp::ReadOnlyProc {
                 target: self.path()?,
             },
+            b'g' => ViewOp::Cgroup,
             b't' => ViewOp::Terminals,
             b's' => ViewOp::Seal,
             _ => return None,

@@ -179,10 +179,7 @@ impl Builder<'_> {
         } else {
             NodeKind::File
         };
-        let owner = self.map_owners.then_some(Owner {
-            uid: node.uid,
-            gid: node.gid,
-        });
+        let owner = self.map_owners.then_some(Owner::one(node.uid, node.gid));
         let access = grant.way.access();
         self.granted.push(grant.path.clone());
         self.push(

@@ -97,10 +97,7 @@ impl Builder<'_> {
         if policy.hide.iter().any(|hidden| overlaps(&hidden.value)) {
             return Err(hidden(NotShown::Hidden));
         }
-        let owner = Owner {
-            uid: node.uid,
-            gid: node.gid,
-        };
+        let owner = Owner::one(node.uid, node.gid);
         if node.kind == NodeType::Directory && owner.uid != self.caller.uid {
             return Err(hidden(NotShown::Owner(owner.uid)));
         }

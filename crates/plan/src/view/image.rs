@@ -15,6 +15,8 @@ use std::path::{Path, PathBuf};
 const OWN: [&str; 5] = ["dev", "proc", "run", "sys", "tmp"];
 /// Files in `/etc` that are covered. The store sees to it that each is there.
 const COVERED: [&str; 5] = ["passwd", "group", "hosts", "hostname", "resolv.conf"];
+/// Those that root inside changes itself.
+const MANAGED: [&str; 3] = ["passwd", "group", "hostname"];
 /// Where git finds the user's harmless settings.
 const GIT: &str = "/run/ironcage/gitconfig";
 
@@ -65,7 +67,10 @@ impl Builder<'_> {
                 _ => {}
             }
         }
-        for name in COVERED {
+        // Root of a system that can be written manages its users and its name.
+        let own = image.layers.is_some() && identity.uid == 0;
+        let covered = COVERED.into_iter();
+        for name in covered.filter(|name| !(own && MANAGED.contains(name))) {
             let content = match name {
                 "passwd" => with_agent(&image.passwd, identity, || {
                     let home = self.request.home.display();
@@ -126,8 +131,9 @@ impl Builder<'_> {
             });
         };
         let owner = Owner {
-            uid: node.uid,
-            gid: node.gid,
+            // Root of a system has its files as they are on disk: those of its other users, too.
+            all: self.root_inside && node.uid == 0,
+            ..Owner::one(node.uid, node.gid)
         };
         if let Some(why) = self.no_overlay(&lower, node.kind, owner) {
             return Err(PlanError::CopyOnWrite { path: lower, why });

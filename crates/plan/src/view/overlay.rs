@@ -63,10 +63,7 @@ impl Builder<'_> {
         if node.kind != NodeType::Directory {
             return None;
         }
-        let owner = Owner {
-            uid: node.uid,
-            gid: node.gid,
-        };
+        let owner = Owner::one(node.uid, node.gid);
         match self.no_overlay(&path, node.kind, owner) {
             None => Some(path),
             Some(why) => {
@@ -87,10 +84,7 @@ impl Builder<'_> {
                 origin: grant.origin,
             });
         };
-        let owner = Owner {
-            uid: node.uid,
-            gid: node.gid,
-        };
+        let owner = Owner::one(node.uid, node.gid);
         if let Some(why) = self.no_overlay(&grant.path, node.kind, owner) {
             return Err(PlanError::CopyOnWrite {
                 path: grant.path,

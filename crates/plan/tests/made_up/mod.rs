@@ -165,6 +165,7 @@ pub(crate) fn request() -> Request {
         i_know: false,
         root: None,
         image: None,
+        boot: None,
         oci_runtime: None,
         program: "/usr/bin/ironcage".into(),
         temporary: "/tmp".into(),
