@@ -7,8 +7,9 @@
 
 use crate::MountContext;
 use crate::faults::step;
+use crate::guest;
 use crate::order::Order;
-use crate::spawner::{COMMAND, Direct, ProgramStreams, Spawner, find_program};
+use crate::spawner::{COMMAND, ProgramStreams, Spawner, find_program};
 use crate::terminal;
 use crate::wire::{self, Ready, ToInit};
 use ironcage_layers::ablation::{off, without};
@@ -175,7 +176,7 @@ fn build<'a>(
     match plan.isolation_level.what.isolation {
         // No namespace in which this process could have any.
         Isolation::Landlock => privileges::give_up_capabilities()?,
-        Isolation::Chroot | Isolation::Oci | Isolation::Namespace => {
+        Isolation::Chroot | Isolation::Oci | Isolation::Namespace | Isolation::Microvm => {
             privileges::drop_capabilities(&plan.capabilities)?;
         }
     }
@@ -200,7 +201,8 @@ fn build<'a>(
         ([], false) => None,
         ([], true) => {
             // Elsewhere the handle may be of the host's, which the view does not show.
-            let own = plan.isolation_level.what.isolation == Isolation::Namespace;
+            let isolation = plan.isolation_level.what.isolation;
+            let own = matches!(isolation, Isolation::Namespace | Isolation::Microvm);
             let proc = own.then(|| proc.as_fd());
             let rules = &plan.write_rules;
             Some(landlock::Ruleset::on_writes(rules, &places, proc)?)
@@ -314,7 +316,7 @@ fn build<'a>(
         command_end,
         plan.sticky,
         inheritance.guarded,
-        Box::new(Direct),
+        guest::images(plan),
     );
     let (path, order) = match program {
         Ok(Some(program)) => program,
@@ -326,7 +328,20 @@ fn build<'a>(
             exit_now(127)
         }
     };
-    start_command(&mut spawner, inheritance, &order.image(path))?;
+    let image = match plan.isolation_level.what.microvm {
+        None => Ok(order.image(path)),
+        Some(_) => {
+            let on_terminal = spawner.terminal.is_some();
+            spawner.image(COMMAND, order, on_terminal)
+        }
+    };
+    match image {
+        Ok(image) => start_command(&mut spawner, inheritance, &image)?,
+        Err(errno) => {
+            let _ = wire::say_not_executed(control, COMMAND, errno.raw_os_error());
+            exit_now(127)
+        }
+    }
     mark("PID 1: ready told, command forked");
     step();
     Ok(spawner)

@@ -16,15 +16,18 @@ pub enum Isolation {
     Oci,
     /// Every namespace that the kernel has.
     Namespace,
+    /// A kernel of its own, in a virtual machine that runs inside a namespace cage.
+    Microvm,
 }
 
 impl Isolation {
     /// Every isolation level, the weakest first.
-    pub const ALL: [Isolation; 4] = [
+    pub const ALL: [Isolation; 5] = [
         Isolation::Landlock,
         Isolation::Chroot,
         Isolation::Oci,
         Isolation::Namespace,
+        Isolation::Microvm,
     ];
 
     /// The name used in policies, flags and reports.
@@ -34,6 +37,7 @@ impl Isolation {
             Isolation::Chroot => "chroot",
             Isolation::Oci => "oci",
             Isolation::Namespace => "namespace",
+            Isolation::Microvm => "microvm",
         }
     }
 }

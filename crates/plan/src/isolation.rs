@@ -8,7 +8,7 @@
 use crate::make::has_controller;
 use crate::plan::{Access, AccessRights, AccessRule, Item, NodeKind, Unenforced, ViewOp};
 use crate::view::ViewPlan;
-use crate::{PlanError, Request, oci};
+use crate::{PlanError, Request, microvm, oci};
 use ironcage_host::{HostCaps, HostFiles, Privilege};
 use ironcage_model::{Enforcement, Isolation, Layer};
 use ironcage_policy::{Policy, WorkspaceMode};
@@ -39,7 +39,7 @@ pub fn enforcement(isolation: Isolation, host: &HostCaps, layer: Layer) -> Enfor
         known.unwrap_or_else(|| Enforcement::Off("not examined on this host".into()))
     };
     match isolation {
-        Isolation::Namespace => can(),
+        Isolation::Namespace | Isolation::Microvm => can(),
         Isolation::Oci => oci::enforcement(layer).unwrap_or_else(can),
         Isolation::Chroot => without_processes(isolation, host, layer).unwrap_or_else(can),
         Isolation::Landlock => landlock(host, layer)
@@ -135,8 +135,10 @@ pub(crate) fn check(policy: &Policy, request: &Request, host: &HostCaps) -> Resu
             why,
         })
     };
-    if isolation == Isolation::Namespace {
-        return Ok(());
+    match isolation {
+        Isolation::Namespace => return Ok(()),
+        Isolation::Microvm => return microvm::check(policy, request),
+        Isolation::Oci | Isolation::Chroot | Isolation::Landlock => {}
     }
     if let Some(capability) = policy.capabilities.first() {
         return refuse(
@@ -173,7 +175,7 @@ pub(crate) fn check(policy: &Policy, request: &Request, host: &HostCaps) -> Resu
     match isolation {
         Isolation::Oci => return oci::check(policy, request),
         Isolation::Chroot => return Ok(()),
-        Isolation::Landlock | Isolation::Namespace => {}
+        Isolation::Landlock | Isolation::Namespace | Isolation::Microvm => {}
     }
     if host.landlock_abi < LEAST_ABI {
         return refuse(
@@ -229,7 +231,7 @@ pub(crate) fn agent_on_host(
 
 /// Policy items that both isolation levels without a UTS namespace leave open.
 pub(crate) fn unenforced(policy: &Policy) -> Vec<Item<Unenforced>> {
-    if let Isolation::Namespace | Isolation::Oci = policy.isolation.value {
+    if let Isolation::Namespace | Isolation::Oci | Isolation::Microvm = policy.isolation.value {
         return Vec::new();
     }
     vec![Item {

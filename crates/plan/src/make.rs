@@ -6,8 +6,8 @@ use crate::plan::{
     Plan, Scratch, Variable,
 };
 use crate::{
-    NoCapability, PlanError, Request, bounds, command, filter, isolation, keys, leases, network,
-    oci, signing, sockets, taint, trust, view,
+    NoCapability, PlanError, Request, bounds, command, filter, isolation, keys, leases, microvm,
+    network, oci, signing, sockets, taint, trust, view,
 };
 use ironcage_host::doctor::needs_consent;
 use ironcage_host::{CgroupHost, HostCaps, HostFiles, Privilege};
@@ -69,10 +69,14 @@ pub fn make(
             runtime = Some(oci::runtime(request, files)?);
             oci::prepare(&mut view, request);
         }
-        Isolation::Landlock | Isolation::Namespace => {}
+        Isolation::Landlock | Isolation::Namespace | Isolation::Microvm => {}
     }
     let leases = match isolation {
         Isolation::Namespace => leases::make(policy, request, (host, files), &view.matched)?,
+        Isolation::Microvm => {
+            let made = leases::make(policy, request, (host, files), &view.matched)?;
+            made.map(|leases| microvm::leases(leases, &mut view.notes))
+        }
         Isolation::Oci | Isolation::Chroot | Isolation::Landlock => None,
     };
     // All that can be written is one tmpfs, whose size and number of files the kernel holds. A
@@ -132,13 +136,38 @@ pub fn make(
     }
     let (children, channels) = match isolation {
         Isolation::Namespace => (policy.ceiling.children.value, policy.ceiling.channels.value),
-        Isolation::Oci | Isolation::Chroot | Isolation::Landlock => (0, 0),
+        Isolation::Oci | Isolation::Chroot | Isolation::Landlock | Isolation::Microvm => (0, 0),
     };
     let proxied = network.iter().flat_map(|network| &network.sockets);
     before_seal(&mut view.ops, proxied.map(sockets::proxy));
     before_seal(&mut view.ops, signing_files.into_iter().flatten());
-    if leases.is_some() || children > 0 || channels > 0 {
+    // A guest reaches no socket of its cage.
+    let reached = isolation != Isolation::Microvm;
+    if reached && leases.is_some() || children > 0 || channels > 0 {
         before_seal(&mut view.ops, sockets::for_requests());
+    }
+    let seccomp = filter::make(
+        policy,
+        host,
+        filter::FilterOptions {
+            leased: request.leased_beside
+                || leases
+                    .as_ref()
+                    .is_some_and(|leases| !leases.paths.is_empty()),
+            observed: request.observed,
+        },
+    )?;
+    let mut microvm = None;
+    if isolation == Isolation::Microvm {
+        let parts = microvm::MachineParts {
+            files: microvm::files(request)?,
+            bounds: &bounds,
+            identity: &identity,
+            filter: &seccomp,
+            hostname: &policy.hostname.value,
+            network: network.is_some(),
+        };
+        microvm = Some(microvm::make(&parts, &mut view.ops)?);
     }
     let mut notes = view.notes;
     notes.extend(command::not_passed(policy, request));
@@ -152,7 +181,11 @@ pub fn make(
     notes.extend(signing_notes);
     let mut plan = Plan {
         isolation_level: Item {
-            what: IsolationLevel { isolation, runtime },
+            what: IsolationLevel {
+                isolation,
+                runtime,
+                microvm,
+            },
             origin: policy.isolation.origin.to_string(),
         },
         access_rules,
@@ -176,7 +209,7 @@ pub fn make(
         capabilities: given_capabilities(policy)?,
         counters: match isolation {
             Isolation::Landlock | Isolation::Oci => Vec::new(),
-            Isolation::Chroot | Isolation::Namespace => bounds::counters(host),
+            Isolation::Chroot | Isolation::Namespace | Isolation::Microvm => bounds::counters(host),
         },
         rlimits: bounds::rlimits(&bounds, host),
         write_rules: if landlock && isolation != Isolation::Landlock {
@@ -189,17 +222,7 @@ pub fn make(
         hardening: hardening(policy, host, &bounds)?,
         taint: None,
         network,
-        seccomp: filter::make(
-            policy,
-            host,
-            filter::FilterOptions {
-                leased: request.leased_beside
-                    || leases
-                        .as_ref()
-                        .is_some_and(|leases| !leases.paths.is_empty()),
-                observed: request.observed,
-            },
-        )?,
+        seccomp,
         leases,
         signing,
         children,

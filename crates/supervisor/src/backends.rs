@@ -1,6 +1,7 @@
 //! The backends that this version has.
 
 use ironcage_backend::Backend;
+use ironcage_microvm::Microvm;
 use ironcage_model::Isolation;
 use ironcage_namespace::{Chroot, Landlock, Namespace};
 use ironcage_oci::Oci;
@@ -12,5 +13,6 @@ pub fn backend(isolation: Isolation) -> &'static dyn Backend {
         Isolation::Chroot => &Chroot,
         Isolation::Oci => &Oci,
         Isolation::Namespace => &Namespace,
+        Isolation::Microvm => &Microvm,
     }
 }

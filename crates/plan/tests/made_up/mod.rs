@@ -165,6 +165,7 @@ pub(crate) fn request() -> Request {
         root: None,
         image: None,
         oci_runtime: None,
+        guest: None,
         program: "/usr/bin/ironcage".into(),
         temporary: "/tmp".into(),
         other_homes: Vec::new(),
