@@ -9,9 +9,10 @@ use std::process::Command;
 
 /// A room may depend on rooms above it in this list only; rooms on one line do not know each other.
 ///
-/// `cli`, `inside`, `lab`, `registry` and `serve` are programs: each finds the others as files, and links none of them.
+/// `cli`, `inside`, `lab`, `registry`, `serve`, `vmm` and `vm-init` are programs: each finds the others as files, and
+/// links none of them.
 const ORDER: &[&[&str]] = &[
-    &["model", "sys", "files", "programs"],
+    &["model", "sys", "files", "programs", "guest"],
     &["catalog"],
     &["policy", "host", "audit", "state", "control"],
     &["images"],
@@ -23,16 +24,17 @@ const ORDER: &[&[&str]] = &[
     &["learn", "report"],
     &["backend"],
     &["backends"],
+    &["microvm"],
     &["terminal", "watchdog"],
     &["client", "cage-daemon"],
     &["supervisor"],
     &["probe", "bench", "server", "mcp", "oci", "command"],
-    &["cli", "inside", "lab", "registry", "serve"],
+    &["cli", "inside", "lab", "registry", "serve", "vmm", "vm-init"],
 ];
 
 /// Rooms that compute and must stay free of system calls.
 const PURE: &[&str] = &[
-    "model", "catalog", "policy", "plan", "lease", "report", "signing",
+    "model", "catalog", "guest", "policy", "plan", "lease", "report", "signing",
 ];
 
 /// Rooms that may hold unsafe code.
@@ -55,7 +57,8 @@ struct Room {
 
 impl Room {
     fn rank(&self) -> usize {
-        let line = if self.backend {
+        // The microvm backend stands on the namespace backend.
+        let line = if self.backend && self.name != "microvm" {
             "backends"
         } else {
             self.name.as_str()

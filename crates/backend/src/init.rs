@@ -8,8 +8,9 @@
 use crate::MountContext;
 use crate::boot::WaitingInit;
 use crate::faults::step;
+use crate::guest;
 use crate::order::Order;
-use crate::spawner::{COMMAND, Direct, ProgramStreams, Spawner, find_program};
+use crate::spawner::{COMMAND, ProgramStreams, Spawner, find_program};
 use crate::terminal;
 use crate::wire::{self, Ready, ToInit};
 use ironcage_layers::ablation::{off, without};
@@ -180,7 +181,11 @@ fn build<'a>(
         // No namespace in which this process could have any.
         Isolation::Landlock => privileges::give_up_capabilities()?,
         _ if plan.system_root => privileges::keep_root_capabilities(&plan.capabilities)?,
-        Isolation::Chroot | Isolation::Oci | Isolation::Namespace | Isolation::Wasm => {
+        Isolation::Chroot
+        | Isolation::Oci
+        | Isolation::Namespace
+        | Isolation::Wasm
+        | Isolation::Microvm => {
             privileges::drop_capabilities(&plan.capabilities)?;
         }
     }
@@ -326,7 +331,7 @@ fn build<'a>(
         command_end,
         plan.sticky,
         inheritance.guarded,
-        Box::new(Direct),
+        guest::images(plan),
     );
     if let (Some(init), Some(boot)) = (init, &plan.boot) {
         spawner.shut_down_by(boot.what.stop_signal);
@@ -343,7 +348,20 @@ fn build<'a>(
             exit_now(127)
         }
     };
-    start_command(&mut spawner, inheritance, &order.image(path))?;
+    let image = match plan.isolation_level.what.microvm {
+        None => Ok(order.image(path)),
+        Some(_) => {
+            let on_terminal = spawner.terminal.is_some();
+            spawner.image(COMMAND, order, on_terminal)
+        }
+    };
+    match image {
+        Ok(image) => start_command(&mut spawner, inheritance, &image)?,
+        Err(errno) => {
+            let _ = wire::say_not_executed(control, COMMAND, errno.raw_os_error());
+            exit_now(127)
+        }
+    }
     mark("PID 1: ready told, command forked");
     step();
     Ok(spawner)

@@ -13,6 +13,7 @@ mod cage;
 pub mod container_monitor;
 pub mod descendants;
 mod error;
+mod guest;
 mod helper;
 pub mod host_resources;
 pub mod ids;

@@ -84,6 +84,11 @@ pub(crate) fn state_dir(home: &Path) -> PathBuf {
     xdg("XDG_STATE_HOME", home.join(".local/state"))
 }
 
+/// Where the guest of microVMs is kept.
+pub(crate) fn guest(home: &Path) -> PathBuf {
+    state_dir(home).join("microvm")
+}
+
 /// Where container images are kept.
 pub(crate) fn images(home: &Path) -> PathBuf {
     state_dir(home).join("images")

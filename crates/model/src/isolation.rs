@@ -18,16 +18,19 @@ pub enum Isolation {
     Namespace,
     /// A namespace cage in which a WebAssembly runtime is the only program that is executed.
     Wasm,
+    /// A kernel of its own, in a virtual machine that runs inside a namespace cage.
+    Microvm,
 }
 
 impl Isolation {
     /// Every isolation level, the weakest first.
-    pub const ALL: [Isolation; 5] = [
+    pub const ALL: [Isolation; 6] = [
         Isolation::Landlock,
         Isolation::Chroot,
         Isolation::Oci,
         Isolation::Namespace,
         Isolation::Wasm,
+        Isolation::Microvm,
     ];
 
     /// The name used in policies, flags and reports.
@@ -38,15 +41,15 @@ impl Isolation {
             Isolation::Oci => "oci",
             Isolation::Namespace => "namespace",
             Isolation::Wasm => "wasm",
+            Isolation::Microvm => "microvm",
         }
     }
 
-    /// Whether the cage has every namespace of its own: with a network namespace there is an egress
-    /// proxy, and with a mount namespace there are leases.
+    /// Whether the cage has every namespace of its own.
     pub const fn has_all_namespaces(self) -> bool {
         match self {
             Isolation::Landlock | Isolation::Chroot | Isolation::Oci => false,
-            Isolation::Namespace | Isolation::Wasm => true,
+            Isolation::Namespace | Isolation::Wasm | Isolation::Microvm => true,
         }
     }
 }

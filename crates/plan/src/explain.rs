@@ -49,6 +49,16 @@ fn write_all(plan: &Plan, detail: Detail, out: &mut String) -> fmt::Result {
     if let Some(runtime) = &level.what.runtime {
         writeln!(out, "runtime    {}", Printable::new(&runtime.path))?;
     }
+    if let Some(machine) = &level.what.microvm {
+        writeln!(
+            out,
+            "machine    {} ({}), {} MiB, kernel {}",
+            Printable::new(&machine.qemu),
+            machine.acceleration,
+            machine.memory,
+            Printable::new(&machine.kernel)
+        )?;
+    }
     writeln!(out, "command    {}", command.join(" "))?;
     writeln!(out, "directory  {}", Printable::new(&plan.command.cwd))?;
     for note in &plan.notes {

@@ -80,7 +80,10 @@ pub(crate) fn make(
         observed: Vec::new(),
         connects: refusal == DefaultAction::Notify
             && !observed
-            && policy.isolation.value.has_all_namespaces(),
+            && matches!(
+                policy.isolation.value,
+                Isolation::Namespace | Isolation::Wasm
+            ),
         program: Vec::new(),
         refusal,
         one_exec,

@@ -8,7 +8,7 @@
 use crate::make::has_controller;
 use crate::plan::{Access, AccessRights, AccessRule, Item, NodeKind, Unenforced, ViewOp};
 use crate::view::ViewPlan;
-use crate::{PlanError, Request, oci, wasm};
+use crate::{PlanError, Request, microvm, oci, wasm};
 use ironcage_host::{HostCaps, HostFiles, Privilege};
 use ironcage_model::{Enforcement, Isolation, Layer};
 use ironcage_policy::{Policy, WorkspaceMode};
@@ -39,7 +39,7 @@ pub fn enforcement(isolation: Isolation, host: &HostCaps, layer: Layer) -> Enfor
         known.unwrap_or_else(|| Enforcement::Off("not examined on this host".into()))
     };
     match isolation {
-        Isolation::Namespace | Isolation::Wasm => can(),
+        Isolation::Namespace | Isolation::Wasm | Isolation::Microvm => can(),
         Isolation::Oci => oci::enforcement(layer).unwrap_or_else(can),
         Isolation::Chroot => without_processes(isolation, host, layer).unwrap_or_else(can),
         Isolation::Landlock => landlock(host, layer)
@@ -137,8 +137,9 @@ pub(crate) fn check(policy: &Policy, request: &Request, host: &HostCaps) -> Resu
     };
     match isolation {
         Isolation::Namespace => return Ok(()),
+        Isolation::Microvm => return microvm::check(policy, request),
         Isolation::Wasm => return wasm::check(policy, request),
-        Isolation::Landlock | Isolation::Chroot | Isolation::Oci => {}
+        Isolation::Oci | Isolation::Chroot | Isolation::Landlock => {}
     }
     if let Some(capability) = policy.capabilities.first() {
         return refuse(
@@ -175,7 +176,7 @@ pub(crate) fn check(policy: &Policy, request: &Request, host: &HostCaps) -> Resu
     match isolation {
         Isolation::Oci => return oci::check(policy, request),
         Isolation::Chroot => return Ok(()),
-        Isolation::Landlock | Isolation::Namespace | Isolation::Wasm => {}
+        Isolation::Landlock | Isolation::Namespace | Isolation::Wasm | Isolation::Microvm => {}
     }
     if host.landlock_abi < LEAST_ABI {
         return refuse(
@@ -231,7 +232,7 @@ pub(crate) fn agent_on_host(
 
 /// Policy items that both isolation levels without a UTS namespace leave open.
 pub(crate) fn unenforced(policy: &Policy) -> Vec<Item<Unenforced>> {
-    if let Isolation::Namespace | Isolation::Oci | Isolation::Wasm = policy.isolation.value {
+    if policy.isolation.value.has_all_namespaces() || policy.isolation.value == Isolation::Oci {
         return Vec::new();
     }
     vec![Item {

@@ -26,6 +26,7 @@ mod leases;
 mod locate;
 mod login;
 mod make;
+mod microvm;
 mod network;
 mod network_notes;
 pub mod observed;
@@ -64,6 +65,7 @@ pub use leases::{
 pub use locate::{Located, PathStatus, guard, locate};
 pub use login::PlannedLogin;
 pub use make::make;
+pub use microvm::{GuestFiles, Microvm};
 pub use network::{
     FixedAddress, HostPort, ModelHost, Models, Network, NetworkRule, PlannedAws, PlannedSecret,
     RequestRule,

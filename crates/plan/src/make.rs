@@ -7,7 +7,7 @@ use crate::plan::{
 };
 use crate::{
     NoCapability, PlanError, Request, boot, bounds, command, filter, isolation, keys, leases,
-    network, oci, signing, sockets, system_root, taint, trust, view, wasm,
+    microvm, network, oci, signing, sockets, system_root, taint, trust, view, wasm,
 };
 use ironcage_host::doctor::needs_consent;
 use ironcage_host::{CgroupHost, HostCaps, HostFiles, Privilege};
@@ -81,12 +81,16 @@ pub fn make(
             runtime = Some(oci::runtime(request, files)?);
             oci::prepare(&mut view, request);
         }
-        Isolation::Landlock | Isolation::Namespace | Isolation::Wasm => {}
+        Isolation::Landlock | Isolation::Namespace | Isolation::Wasm | Isolation::Microvm => {}
     }
     let leases = match isolation {
-        Isolation::Namespace | Isolation::Wasm if boot.is_some() => None,
+        Isolation::Namespace if boot.is_some() => None,
         Isolation::Namespace | Isolation::Wasm => {
             leases::make(policy, request, (host, files), &view.matched)?
+        }
+        Isolation::Microvm => {
+            let made = leases::make(policy, request, (host, files), &view.matched)?;
+            made.map(|leases| microvm::leases(leases, &mut view.notes))
         }
         Isolation::Oci | Isolation::Chroot | Isolation::Landlock => None,
     };
@@ -160,13 +164,42 @@ pub fn make(
         Isolation::Namespace if boot.is_some() => (0, 0),
         Isolation::Namespace => (policy.ceiling.children.value, policy.ceiling.channels.value),
         // A WebAssembly command executes no program that could ask for either.
-        Isolation::Wasm | Isolation::Oci | Isolation::Chroot | Isolation::Landlock => (0, 0),
+        Isolation::Wasm
+        | Isolation::Oci
+        | Isolation::Chroot
+        | Isolation::Landlock
+        | Isolation::Microvm => (0, 0),
     };
     let proxied = network.iter().flat_map(|network| &network.sockets);
     before_seal(&mut view.ops, proxied.map(sockets::proxy));
     before_seal(&mut view.ops, signing_files.into_iter().flatten());
-    if leases.is_some() || children > 0 || channels > 0 {
+    // A guest reaches no socket of its cage.
+    let reached = isolation != Isolation::Microvm;
+    if reached && leases.is_some() || children > 0 || channels > 0 {
         before_seal(&mut view.ops, sockets::for_requests());
+    }
+    let seccomp = filter::make(
+        policy,
+        host,
+        filter::FilterOptions {
+            leased: request.leased_beside
+                || leases
+                    .as_ref()
+                    .is_some_and(|leases| !leases.paths.is_empty()),
+            observed: request.observed,
+        },
+    )?;
+    let mut microvm = None;
+    if isolation == Isolation::Microvm {
+        let parts = microvm::MachineParts {
+            files: microvm::files(request)?,
+            bounds: &bounds,
+            identity: &identity,
+            filter: &seccomp,
+            hostname: &policy.hostname.value,
+            network: network.is_some(),
+        };
+        microvm = Some(microvm::make(&parts, &mut view.ops)?);
     }
     let mut notes = view.notes;
     notes.extend(command::not_passed(policy, request));
@@ -208,7 +241,11 @@ pub fn make(
     )?;
     let mut plan = Plan {
         isolation_level: Item {
-            what: IsolationLevel { isolation, runtime },
+            what: IsolationLevel {
+                isolation,
+                runtime,
+                microvm,
+            },
             origin: policy.isolation.origin.to_string(),
         },
         access_rules,
@@ -234,7 +271,9 @@ pub fn make(
         capabilities,
         counters: match isolation {
             Isolation::Landlock | Isolation::Oci => Vec::new(),
-            Isolation::Chroot | Isolation::Namespace | Isolation::Wasm => counters,
+            Isolation::Chroot | Isolation::Namespace | Isolation::Wasm | Isolation::Microvm => {
+                counters
+            }
         },
         rlimits: bounds::rlimits(&bounds, host),
         write_rules: if landlock && isolation != Isolation::Landlock {

@@ -350,7 +350,7 @@ pub(crate) fn make(
 /// The models whose answers are read: those that the rules let the cage reach, where what they say
 /// can prepare anything.
 fn models(policy: &Policy, network: &Network) -> Option<Models> {
-    if !policy.isolation.value.has_all_namespaces() || !policy.ceiling.is_given() {
+    if !matches!(policy.isolation.value, Isolation::Namespace | Isolation::Wasm) || !policy.ceiling.is_given() {
         return None;
     }
     let allowed = network.allow.iter().map(|item| &item.what.rule);

@@ -10,6 +10,7 @@ pub use view_op::*;
 
 use crate::bytes;
 use crate::leases::{Leases, PermissionRequestTerms};
+use crate::microvm::Microvm;
 use crate::network::Network;
 use crate::oci::OciRuntime;
 use crate::seccomp::Filter;
@@ -221,6 +222,9 @@ pub struct IsolationLevel {
     /// The program that makes the container, where the isolation level is `oci`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runtime: Option<OciRuntime>,
+    /// The virtual machine, where the isolation level is `microvm`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub microvm: Option<Microvm>,
 }
 
 /// A path that may be opened where Landlock is the first lock.

@@ -1,7 +1,7 @@
 //! The user's request for one run, besides the policy.
 
-use crate::GitSetting;
 use crate::task::TaskScope;
+use crate::{GitSetting, GuestFiles};
 use ironcage_model::HostRule;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
@@ -233,6 +233,8 @@ pub struct Request {
     pub oci_runtime: Option<PathBuf>,
     /// The first process of a container, where a runtime makes one.
     pub program: PathBuf,
+    /// What a guest is made of, where one is set up.
+    pub guest: Option<GuestFiles>,
     /// Where temporary files are made: for an isolation level that has no storage of its own.
     pub temporary: PathBuf,
     /// What the user's task names, where one was given.

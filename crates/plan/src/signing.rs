@@ -239,7 +239,11 @@ fn refusal(name: String, origin: String) -> impl Fn(KeyProblem) -> PlanError {
 fn within_reach(policy: &Policy) -> Result<(), KeyProblem> {
     match policy.isolation.value {
         Isolation::Namespace => Ok(()),
-        Isolation::Wasm | Isolation::Oci | Isolation::Chroot | Isolation::Landlock => {
+        Isolation::Wasm
+        | Isolation::Oci
+        | Isolation::Chroot
+        | Isolation::Landlock
+        | Isolation::Microvm => {
             Err(KeyProblem::Isolation)
         }
     }

@@ -23,6 +23,10 @@ pub enum Program {
     Reader,
     /// The containment suite and the benchmarks.
     Lab,
+    /// Boots and serves the virtual machine of a cage, inside it.
+    Vmm,
+    /// The first process of a guest.
+    VmInit,
     /// Container images, from registries and archives to the store.
     Registry,
     /// Runs WebAssembly commands, inside a cage.
@@ -43,6 +47,8 @@ impl Program {
             Program::Inside => "ironcage-inside",
             Program::Reader => "ironcage-reader",
             Program::Lab => "ironcage-lab",
+            Program::Vmm => "ironcage-vmm",
+            Program::VmInit => "ironcage-vm-init",
             Program::Registry => "ironcage-registry",
             Program::Wasm => "ironcage-wasm",
             Program::Serve => "ironcage-serve",

@@ -1,6 +1,7 @@
 //! The backends that this version has.
 
 use ironcage_backend::Backend;
+use ironcage_microvm::Microvm;
 use ironcage_model::Isolation;
 use ironcage_namespace::{Chroot, Landlock, Namespace, Wasm};
 use ironcage_oci::Oci;
@@ -13,5 +14,6 @@ pub fn backend(isolation: Isolation) -> &'static dyn Backend {
         Isolation::Oci => &Oci,
         Isolation::Namespace => &Namespace,
         Isolation::Wasm => &Wasm,
+        Isolation::Microvm => &Microvm,
     }
 }

@@ -58,7 +58,11 @@ fn table() -> String {
          ## What each can\n\nStarting a cage, its streams, its end and the audit log are every backend's. A backend refuses the rest with the reason given here.\n\n",
     );
     let names: Vec<String> = levels().map(|rung| format!("`{rung}`")).collect();
-    let _ = writeln!(text, "| | {} |\n|---|---|---|---|---|", names.join(" | "));
+    let _ = writeln!(
+        text,
+        "| | {} |\n|---|---|---|---|---|---|",
+        names.join(" | ")
+    );
     for ability in Ability::ALL {
         let cells: Vec<String> = levels()
             .map(|rung| match backend(rung).can(ability) {
@@ -74,7 +78,7 @@ fn table() -> String {
     );
     let _ = writeln!(
         text,
-        "| layer | {} |\n|---|---|---|---|---|",
+        "| layer | {} |\n|---|---|---|---|---|---|",
         names.join(" | ")
     );
     for layer in Layer::ALL {

@@ -9,6 +9,7 @@
 pub mod arena;
 #[cfg(feature = "bench")]
 pub mod bench;
+pub mod guest;
 pub mod host;
 
 #[cfg(feature = "attack")]

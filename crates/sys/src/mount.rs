@@ -225,3 +225,14 @@ pub fn open_source(path: &Path) -> io::Result<OwnedFd> {
         ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS,
     )?)
 }
+
+/// What the file system at a path says of itself.
+pub fn file_system(path: &std::ffi::CStr) -> io::Result<libc::statvfs64> {
+    let mut answer = std::mem::MaybeUninit::<libc::statvfs64>::uninit();
+    // SAFETY: a C string, and a place for the answer that lives across the call.
+    check(i64::from(unsafe {
+        libc::statvfs64(path.as_ptr(), answer.as_mut_ptr())
+    }))?;
+    // SAFETY: the call succeeded, and has filled it.
+    Ok(unsafe { answer.assume_init() })
+}

@@ -66,6 +66,66 @@ pub fn next(caught: BorrowedFd<'_>) -> io::Result<Option<i32>> {
     }
 }
 
+/// Reads one signal's number with the value that was sent with it ([`queue`]), or `None` when none is
+/// waiting.
+pub fn next_value(caught: BorrowedFd<'_>) -> io::Result<Option<(i32, i32)>> {
+    const VALUE: usize = std::mem::offset_of!(libc::signalfd_siginfo, ssi_int);
+    let mut info = [0_u8; size_of::<libc::signalfd_siginfo>()];
+    let number = |info: &[u8], at: usize| {
+        let bytes = info.get(at..at + 4).and_then(|four| four.try_into().ok());
+        bytes.map(i32::from_ne_bytes)
+    };
+    match rustix::io::read(caught, &mut info) {
+        Ok(read) if read == info.len() => Ok(number(&info, 0).zip(number(&info, VALUE))),
+        Ok(_) | Err(rustix::io::Errno::AGAIN) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Sends a signal with a value to a process: by a descriptor of it, or of its directory in the process
+/// file system. One of the real-time signals arrives as often as it is sent.
+pub fn queue(process: BorrowedFd<'_>, signal: i32, value: i32) -> io::Result<()> {
+    /// The kernel's `siginfo_t` of a signal with a value.
+    #[repr(C)]
+    struct Information {
+        signal: i32,
+        error: i32,
+        code: i32,
+        padding: i32,
+        pid: i32,
+        uid: u32,
+        value: i64,
+        rest: [u8; 96],
+    }
+    let information = Information {
+        signal,
+        error: 0,
+        code: libc::SI_QUEUE,
+        padding: 0,
+        pid: 0,
+        uid: 0,
+        value: i64::from(value),
+        rest: [0; 96],
+    };
+    // SAFETY: the structure is as large as the kernel's `siginfo_t` (128 bytes) and lives across the
+    // call.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            process.as_raw_fd(),
+            signal,
+            std::ptr::from_ref(&information),
+            0_u32,
+        )
+    })
+    .map(drop)
+}
+
+/// The real-time signal with which the file server of a microVM is told of mounts.
+pub fn mounts_signal() -> i32 {
+    libc::SIGRTMIN() + 2
+}
+
 /// Keeps the terminal's stop signal out until [`reset_for_exec`]. Async-signal-safe.
 pub(crate) fn block_stop() {
     let set = set_of(&[libc::SIGTTOU]);

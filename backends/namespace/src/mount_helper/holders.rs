@@ -148,6 +148,21 @@ fn examine(
     Ok(found)
 }
 
+/// The processes that call themselves so.
+pub(crate) fn named(proc: BorrowedFd<'_>, name: &str) -> io::Result<Vec<OwnedFd>> {
+    let processes = names(proc, c".")?;
+    let mut found = Vec::new();
+    for process in processes {
+        // It may be gone by now.
+        if let Ok(process) = directory(proc, &process)
+            && program(process.as_fd()) == name
+        {
+            found.push(process);
+        }
+    }
+    Ok(found)
+}
+
 /// Kills a process that was found.
 pub(crate) fn kill(process: BorrowedFd<'_>) {
     // It can only fail because it is gone.

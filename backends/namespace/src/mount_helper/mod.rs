@@ -7,6 +7,7 @@
 //! Without root it first enters the user namespace above the cage's, in which the caller may
 //! mount; it never enters the cage's own, so nobody in the cage has power over it.
 
+mod eviction;
 pub(crate) mod holders;
 mod serve;
 
@@ -123,6 +124,7 @@ fn enter<'a>(
         own,
         links,
         agent: given.agent,
+        guest: given.plan.isolation_level.what.microvm.is_some(),
         leases: Default::default(),
         owners: Vec::new(),
     })

@@ -49,6 +49,8 @@ pub(super) struct Service<'a> {
     pub(super) links: OwnedFd,
     /// The agent's ids outside, where root mounts.
     pub(super) agent: Option<(u32, u32)>,
+    /// Whether the cage's processes are a virtual machine and its file server.
+    pub(super) guest: bool,
     pub(super) leases: BTreeMap<u32, Open>,
     /// User namespaces that map owners on disk to the agent.
     pub(super) owners: Vec<(DiskOwner, OwnedFd, Reaped)>,
@@ -244,8 +246,25 @@ impl<'a> Service<'a> {
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// Ends a lease if nobody uses it.
+    /// Ends a lease if nobody uses it. In a guest, the file server first closes what it has open of
+    /// it; that it did, the kernel says.
     fn close(&mut self, number: u32) -> io::Result<Progress> {
+        let evicted = match self.leases.get(&number) {
+            Some(open) if self.guest => {
+                let ids = open.ids();
+                super::eviction::begin(self.proc, &ids, &open.path)?;
+                ids
+            }
+            _ => Vec::new(),
+        };
+        let progress = self.close_unused(number);
+        // The kernel uses numbers of mounts again.
+        super::eviction::end(self.proc, &evicted)?;
+        progress
+    }
+
+    /// Ends a lease if nobody uses it.
+    fn close_unused(&mut self, number: u32) -> io::Result<Progress> {
         let Some(open) = self.leases.remove(&number) else {
             // It is closed already, or never was: nobody has anything of it.
             return Ok(Progress::Revoked);
@@ -313,7 +332,8 @@ impl<'a> Service<'a> {
     fn expel(&mut self, number: u32, alone: bool) -> io::Result<(Progress, Vec<Holder>)> {
         let mut told: Vec<Holder> = Vec::new();
         for _ in 0..ROUNDS {
-            match self.close(number)? {
+            // The cage stands still, and a file server that was to obey has had its time.
+            match self.close_unused(number)? {
                 Progress::Busy => {}
                 over => return Ok((over, told)),
             }

@@ -27,8 +27,8 @@ pub(crate) struct CageFlags {
     /// Policy file to use instead of ironcage.toml
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Policy")]
     policy: Option<PathBuf>,
-    /// Isolation level: wasm, namespace, oci, chroot or landlock
-    #[arg(long, value_name = "LEVEL", value_parser = NamedValue::<Isolation>::of(&["namespace", "oci", "chroot", "landlock"]), hide_possible_values = true, help_heading = "Policy")]
+    /// Isolation level: namespace, microvm, wasm, oci, chroot or landlock
+    #[arg(long, value_name = "LEVEL", value_parser = NamedValue::<Isolation>::of(&["namespace", "microvm", "wasm", "oci", "chroot", "landlock"]), hide_possible_values = true, help_heading = "Policy")]
     isolation: Option<Isolation>,
     /// OCI runtime for --isolation oci: crun, or an absolute path [default: the system's crun]
     #[arg(long, value_name = "RUNTIME", help_heading = "Policy")]

@@ -10,8 +10,8 @@ use ironcage_host::{HostCaps, HostFiles as _, SideChannelHost, SystemFiles};
 use ironcage_images::SystemClaim;
 use ironcage_model::{HTTP_PROXY, HTTPS_PROXY, Isolation, Layer, StartCode};
 use ironcage_plan::{
-    BootRequest, ChangePlace, GitPlace, KeptPlaces, KeyAgents, NodeKind, Overlaid, OwnDirectories,
-    Plan, PlanError, Request, TaskScope, TaskSource, ViewOp, make,
+    BootRequest, ChangePlace, GitPlace, GuestFiles, KeptPlaces, KeyAgents, NodeKind, Overlaid,
+    OwnDirectories, Plan, PlanError, Request, TaskScope, TaskSource, ViewOp, make,
 };
 use ironcage_policy::{Policy, Resolved, SideChannels, Sources, WorkspaceMode, resolve};
 use ironcage_programs::Program;
@@ -396,6 +396,10 @@ impl CageFlags {
                 })
             }
         };
+        let guest = match resolved.policy.isolation.value {
+            Isolation::Microvm => Some(guest(&home)?),
+            _ => None,
+        };
         let request = Request {
             task,
             asked_hosts: hosts,
@@ -449,6 +453,7 @@ impl CageFlags {
                 Isolation::Oci => container_init()?,
                 _ => PathBuf::new(),
             },
+            guest,
             temporary: paths::temporary(&files),
             i_know: self.i_know,
             other_homes,
@@ -523,6 +528,15 @@ fn without_user_info(url: &OsStr) -> OsString {
     let scheme = scheme.map_or(0, |scheme| scheme + 3).min(at);
     let (scheme, host) = (bytes.get(..scheme), bytes.get(at + 1..));
     OsString::from_vec([scheme.unwrap_or_default(), host.unwrap_or_default()].concat())
+}
+
+/// What `ironcage setup microvm` has left.
+fn guest(home: &Path) -> Result<GuestFiles, CliError> {
+    ironcage_microvm::setup::find(&paths::guest(home)).map_err(|error| {
+        CliError::from_error(&error)
+            .hint(error.hint())
+            .with_code(StartCode::Unsupported)
+    })
 }
 
 /// The first process of a container.

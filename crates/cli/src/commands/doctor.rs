@@ -5,7 +5,9 @@ use crate::json;
 use crate::paths;
 use ironcage_host::doctor::{Examination, Finding, examine};
 use ironcage_host::{HostError, Privilege, SystemFiles};
+use ironcage_microvm::setup::{SetupError, find, qemu};
 use ironcage_model::{Enforcement, Layer, Printable};
+use ironcage_plan::GuestFiles;
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -121,6 +123,16 @@ fn print_findings(
         }
         None => writeln!(out, "--isolation oci: no (crun is not installed)")?,
     }
+    match guest() {
+        Ok(guest) => {
+            let (qemu, kernel) = (Printable::new(&guest.qemu), Printable::new(&guest.version));
+            writeln!(
+                out,
+                "--isolation microvm: yes ({qemu}, emulated, kernel {kernel})"
+            )?;
+        }
+        Err((why, hint)) => writeln!(out, "--isolation microvm: no ({why}; {hint})")?,
+    }
     if missing.is_empty() {
         return writeln!(
             out,
@@ -214,4 +226,14 @@ mod tests {
         });
         assert_eq!(text, "seccomp       full     tried\n");
     }
+}
+
+/// The guest of microVMs that is set up, or what is missing and how to get it.
+fn guest() -> Result<GuestFiles, (String, &'static str)> {
+    let home = paths::home(&SystemFiles::default());
+    let home = home.map_err(|_| ("no home directory".to_owned(), "set HOME"))?;
+    let missing = |error: SetupError| (error.missing(), error.hint());
+    // What it is made with comes first.
+    qemu().map_err(missing)?;
+    find(&paths::guest(&home)).map_err(missing)
 }

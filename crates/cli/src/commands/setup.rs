@@ -1,5 +1,7 @@
 //! `ironcage setup`: installs, as root, what a host lacks for cages.
 
+mod microvm;
+
 use crate::confirm::confirm;
 use crate::error::{CliError, CommandResult};
 use ironcage_host::setup::{Action, gather, plan, undo};
@@ -15,7 +17,10 @@ use std::process::{Command, Stdio};
 /// controllers to users by systemd, and subordinate IDs for one user. Shows every file with its
 /// content, and every command, first. Running it again changes nothing.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    part: Option<Part>,
     /// Print what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
@@ -36,7 +41,20 @@ pub(crate) struct Args {
     root: PathBuf,
 }
 
+#[derive(Debug, clap::Subcommand)]
+enum Part {
+    /// Set up the guest of --isolation microvm, as the user who starts cages
+    ///
+    /// Finds a kernel, or downloads Debian's kernel for virtual machines with apt-get, and makes an
+    /// initramfs with the modules that a guest needs. Needs no root. Running it again replaces the
+    /// guest; cages that run keep theirs.
+    Microvm(microvm::Args),
+}
+
 pub(crate) fn run(args: Args) -> CommandResult {
+    if let Some(Part::Microvm(args)) = args.part {
+        return microvm::run(&args);
+    }
     let here = args.root == Path::new("/");
     let binary = match args.binary {
         Some(path) => path,

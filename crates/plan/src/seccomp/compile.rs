@@ -68,6 +68,17 @@ const ALLOW: u32 = 0x7fff_0000;
 const EPERM: u32 = linux_raw_sys::errno::EPERM;
 const ENOSYS: u32 = linux_raw_sys::errno::ENOSYS;
 
+/// The same step for a filter without a listener.
+pub(super) fn unreported(step: Instruction) -> Instruction {
+    match (step.code, step.k) {
+        (RETURN, NOTIFY) => Instruction {
+            k: ERRNO | EPERM,
+            ..step
+        },
+        _ => step,
+    }
+}
+
 /// A leaf of the tree: return at once, or go to a block of checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Leaf {

@@ -103,6 +103,15 @@ impl Filter {
         crate::filter::actions(self)
     }
 
+    /// The program for a kernel that nobody listens to, as bytes: what would be reported is denied
+    /// with EPERM by itself.
+    pub fn unreported(&self) -> Vec<u8> {
+        let program = self.program.iter();
+        program
+            .flat_map(|step| compile::unreported(*step).bytes())
+            .collect()
+    }
+
     /// The same with one group of system calls more, for a scope that has it as a lease; `None`
     /// where there is no such group.
     pub fn with_group(&self, name: &str) -> Option<Filter> {

@@ -167,6 +167,7 @@ pub(crate) fn request() -> Request {
         image: None,
         boot: None,
         oci_runtime: None,
+        guest: None,
         program: "/usr/bin/ironcage".into(),
         temporary: "/tmp".into(),
         other_homes: Vec::new(),

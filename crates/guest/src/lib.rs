@@ -1,0 +1,123 @@
+//! The protocol between a microVM's cage and the init of its guest.
+//!
+//! One byte stream (virtio-serial) carries frames of many sessions. A session is one command in the
+//! guest. Each direction of a stream is under credit, so that a slow reader holds up its own command
+//! only, and what either side has to buffer has a bound.
+//!
+//! Everything that comes from the guest is hostile input: [`Decoder`] refuses what the protocol
+//! does not have, before it buffers it.
+#![forbid(unsafe_code)]
+
+mod frame;
+mod order;
+
+pub use frame::{Decoder, FRAME_HEADER, Frame, FrameError, Kind, MAX_PAYLOAD};
+pub use order::{GuestOrder, MAX_ORDER, OrderError, TerminalSize};
+
+use serde::{Deserialize, Serialize};
+
+/// The name of the virtio-serial port.
+pub const PORT: &str = "ironcage.control";
+/// The tag of the shared root.
+pub const ROOT_TAG: &str = "root";
+
+/// Where a cage has what its microVM needs.
+pub const PLACE: &str = "/.ironcage/vm";
+/// The program in it that boots the machine, serves its files and carries its commands.
+pub const PROGRAM: &str = "/.ironcage/vm/ironcage-vmm";
+/// The guest's kernel.
+pub const KERNEL: &str = "/.ironcage/vm/kernel";
+/// The guest's initramfs.
+pub const INITRAMFS: &str = "/.ironcage/vm/initramfs";
+/// How the machine is made, as [`MachineConfig`].
+pub const MACHINE: &str = "/.ironcage/vm/machine.json";
+
+/// Bytes of one stream that may be on their way before the reader has asked for more.
+pub const WINDOW: u32 = 64 << 10;
+/// Sessions that may be open at once.
+pub const MAX_SESSIONS: usize = 72;
+
+/// Streams of a session.
+pub const STDIN: u8 = 0;
+pub const STDOUT: u8 = 1;
+pub const STDERR: u8 = 2;
+
+/// What the guest's init is told before the first command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestSetup {
+    /// The agent's ids, the same as in the cage.
+    pub uid: u32,
+    pub gid: u32,
+    pub hostname: String,
+    /// Whether the guest has a network interface.
+    pub network: bool,
+    /// The largest number of open files of a process.
+    pub files: u64,
+    /// The largest number of processes of the agent.
+    pub processes: u64,
+    /// The system call filter as the kernel has it, eight bytes for each instruction.
+    pub filter: Vec<u8>,
+    /// The time, in nanoseconds since the epoch.
+    pub time: u64,
+    /// Fresh randomness for the guest's pool.
+    pub entropy: Vec<u8>,
+}
+
+impl MachineConfig {
+    /// The file's content.
+    ///
+    /// # Errors
+    /// None that can happen: it holds nothing that JSON lacks.
+    pub fn encode(&self) -> serde_json::Result<String> {
+        serde_json::to_string(self)
+    }
+
+    /// Reads the file's content.
+    ///
+    /// # Errors
+    /// Bytes that are not one.
+    pub fn decode(bytes: &[u8]) -> serde_json::Result<MachineConfig> {
+        serde_json::from_slice(bytes)
+    }
+}
+
+impl GuestSetup {
+    /// The setup as it travels.
+    ///
+    /// # Errors
+    /// None that can happen: it holds nothing that JSON lacks.
+    pub fn encode(&self) -> serde_json::Result<Vec<u8>> {
+        serde_json::to_vec(self)
+    }
+
+    /// Reads a setup.
+    ///
+    /// # Errors
+    /// Bytes that are not one.
+    pub fn decode(bytes: &[u8]) -> serde_json::Result<GuestSetup> {
+        serde_json::from_slice(bytes)
+    }
+}
+
+/// How a virtual machine is made: what the plan says, for the program that boots it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineConfig {
+    /// The VMM.
+    pub qemu: String,
+    /// RAM of the guest in MiB.
+    pub memory: u64,
+    /// What the guest's init is told; `time` and `entropy` are filled in when it is.
+    pub guest: GuestSetup,
+}
+
+/// The guest's network: QEMU's user network in the cage's network namespace, where everything
+/// meets the egress proxy.
+pub mod network {
+    use std::net::Ipv4Addr;
+
+    pub const NETWORK: &str = "198.19.255.0/24";
+    pub const PREFIX: u8 = 24;
+    pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(198, 19, 255, 2);
+    pub const RESOLVER: Ipv4Addr = Ipv4Addr::new(198, 19, 255, 3);
+    pub const GUEST: Ipv4Addr = Ipv4Addr::new(198, 19, 255, 15);
+}

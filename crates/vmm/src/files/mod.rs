@@ -1,0 +1,173 @@
+//! The file server: the cage's view as the root of the guest, by virtiofs.
+//!
+//! It runs in the cage, as the agent and under every layer: what it can open, the agent could open
+//! in a namespace cage. Nothing is held open for a name that the guest knows, only for files that it
+//! has opened; so a mount is free as soon as those are closed, which [`Files::evict`] does.
+//!
+//! Requests are served one after the other. An eviction takes the same lock, and so it never meets
+//! a request that is under way.
+
+mod device;
+mod operations;
+mod tree;
+
+use crate::files::tree::Tree;
+use crate::{VmError, doing};
+use ironcage_sys::rustix::event::{PollFd, PollFlags, poll};
+use ironcage_sys::rustix::fs::Mode;
+use ironcage_sys::rustix::io::Errno;
+use ironcage_sys::rustix::process::umask;
+use ironcage_sys::rustix::stdio;
+use ironcage_sys::rustix::thread::set_name;
+use ironcage_sys::signals;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long the guest may keep names and attributes of what never changes.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Places of the system that do not change while a cage runs, where they are mounted read-only.
+const FIXED: [&str; 6] = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/opt"];
+
+/// A directory that the guest has opened: what is in it is read at once, and the directory closed.
+#[derive(Debug, Default)]
+pub(crate) struct Listing {
+    entries: Option<Vec<Listed>>,
+}
+
+/// An entry of a directory.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    name: Vec<u8>,
+    inode: u64,
+    kind: u32,
+}
+
+/// What the guest has opened.
+#[derive(Debug)]
+enum Handle {
+    File {
+        /// `None` once the mount that it was opened through is gone.
+        file: Option<File>,
+        node: u64,
+        mount: u64,
+    },
+    Directory(Listing),
+}
+
+/// What the server knows.
+#[derive(Debug)]
+pub(crate) struct State {
+    tree: Tree,
+    handles: BTreeMap<u64, Handle>,
+    next_handle: u64,
+    /// Mounts of what never changes.
+    fixed: BTreeSet<u64>,
+    /// Mounts that are being taken off: nothing is opened through them.
+    blocked: BTreeSet<u64>,
+}
+
+/// The file server's state, for requests and evictions.
+#[derive(Debug)]
+pub(crate) struct Files {
+    state: Mutex<State>,
+}
+
+impl Files {
+    pub(crate) fn new() -> io::Result<Files> {
+        let tree = Tree::new()?;
+        let root = tree.root_mount();
+        let mut fixed = BTreeSet::new();
+        for place in FIXED {
+            let Ok(found) = tree::look(&tree::absolute(place.as_bytes())?) else {
+                continue;
+            };
+            let read_only = ironcage_sys::mount::file_system(&tree::absolute(place.as_bytes())?)
+                .is_ok_and(|answer| answer.f_flag & libc::ST_RDONLY != 0);
+            if found.mount != root && read_only {
+                fixed.insert(found.mount);
+            }
+        }
+        let state = State {
+            tree,
+            handles: BTreeMap::new(),
+            next_handle: 1,
+            fixed,
+            blocked: BTreeSet::new(),
+        };
+        Ok(Files {
+            state: Mutex::new(state),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // What a request left behind when it panicked is whole: each changes one thing.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Obeys the mount helper: a mount is to go, or its number is free again.
+    fn obey(&self, orders: &OwnedFd) {
+        loop {
+            let mut fds = [PollFd::new(orders, PollFlags::IN)];
+            if poll(&mut fds, None).is_err_and(|error| error != Errno::INTR) {
+                return;
+            }
+            while let Ok(Some((_, value))) = signals::next_value(orders.as_fd()) {
+                let mount = u64::from(value.unsigned_abs());
+                match value < 0 {
+                    false => self.evict(mount),
+                    true => self.readmit(mount),
+                }
+            }
+        }
+    }
+
+    /// Closes every file that was opened through a mount, and opens none until
+    /// [`Files::readmit`].
+    fn evict(&self, gone: u64) {
+        let mut state = self.state();
+        state.blocked.insert(gone);
+        for handle in state.handles.values_mut() {
+            if let Handle::File { file, mount, .. } = handle
+                && *mount == gone
+            {
+                *file = None;
+            }
+        }
+    }
+
+    /// The kernel uses numbers of mounts again: what follows is another mount.
+    fn readmit(&self, mount: u64) {
+        self.state().blocked.remove(&mount);
+    }
+}
+
+/// Serves one machine, at the socket that is standard input.
+pub(crate) fn run() -> Result<ExitCode, VmError> {
+    // The guest's kernel has applied the one of its process.
+    umask(Mode::empty());
+    let own = stdio::stdin().try_clone_to_owned();
+    let listener = UnixListener::from(own.map_err(doing("take the socket"))?);
+    // Before any thread is there: all of them leave these signals to the one that reads them.
+    let orders = signals::catch(&[signals::mounts_signal()]).map_err(doing("catch signals"))?;
+    // The mount helper finds it by this.
+    set_name(c"ironcage-files").map_err(doing("take a name"))?;
+    let files = Arc::new(Files::new().map_err(doing("look at the cage's view"))?);
+    let told = Arc::clone(&files);
+    std::thread::Builder::new()
+        .name("ironcage-files".into())
+        .spawn(move || told.obey(&orders))
+        .map_err(doing("start a thread"))?;
+    device::serve(files, listener).map_err(doing("serve files"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn stale() -> io::Error {
+    Errno::STALE.into()
+}
