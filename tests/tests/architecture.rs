@@ -29,7 +29,9 @@ const ORDER: &[&[&str]] = &[
     &["client", "cage-daemon"],
     &["supervisor"],
     &["probe", "bench", "server", "mcp", "oci", "command"],
-    &["cli", "inside", "lab", "registry", "serve", "vmm", "vm-init"],
+    &[
+        "cli", "inside", "lab", "registry", "serve", "vmm", "vm-init",
+    ],
 ];
 
 /// Rooms that compute and must stay free of system calls.

@@ -187,6 +187,7 @@ pub fn make(
                     .as_ref()
                     .is_some_and(|leases| !leases.paths.is_empty()),
             observed: request.observed,
+            booted: boot.is_some(),
         },
     )?;
     let mut microvm = None;
@@ -227,18 +228,6 @@ pub fn make(
         let more: Vec<_> = more.filter(|item| !known(item)).collect();
         capabilities.extend(more);
     }
-    let seccomp = filter::make(
-        policy,
-        host,
-        filter::FilterOptions {
-            leased: request.leased_beside
-                || leases
-                    .as_ref()
-                    .is_some_and(|leases| !leases.paths.is_empty()),
-            observed: request.observed,
-            booted: boot.is_some(),
-        },
-    )?;
     let mut plan = Plan {
         isolation_level: Item {
             what: IsolationLevel {

@@ -10,8 +10,8 @@ use crate::upstream::{self, UpstreamProxy};
 use crate::{NoBundle, PlanError, Request};
 use ironcage_host::HostFiles;
 use ironcage_model::{
-    AwsRule, Destination, Extent, HostName, HostRule, HttpRule, NetworkLimits, Ports, Publish,
-    SecretRule,
+    AwsRule, Destination, Extent, HostName, HostRule, HttpRule, Isolation, NetworkLimits, Ports,
+    Publish, SecretRule,
 };
 use ironcage_policy::{CeilingWhat, Policy, Resolve, Sourced, allowed, bundles, network_limits};
 use serde::{Deserialize, Serialize};
@@ -350,7 +350,11 @@ pub(crate) fn make(
 /// The models whose answers are read: those that the rules let the cage reach, where what they say
 /// can prepare anything.
 fn models(policy: &Policy, network: &Network) -> Option<Models> {
-    if !matches!(policy.isolation.value, Isolation::Namespace | Isolation::Wasm) || !policy.ceiling.is_given() {
+    if !matches!(
+        policy.isolation.value,
+        Isolation::Namespace | Isolation::Wasm
+    ) || !policy.ceiling.is_given()
+    {
         return None;
     }
     let allowed = network.allow.iter().map(|item| &item.what.rule);

@@ -243,9 +243,7 @@ fn within_reach(policy: &Policy) -> Result<(), KeyProblem> {
         | Isolation::Oci
         | Isolation::Chroot
         | Isolation::Landlock
-        | Isolation::Microvm => {
-            Err(KeyProblem::Isolation)
-        }
+        | Isolation::Microvm => Err(KeyProblem::Isolation),
     }
 }
 

@@ -361,7 +361,8 @@ impl Policy {
     pub fn has_proxy(&self) -> bool {
         let mut others = self.ceiling.others.iter();
         let leased = others.any(|part| part.value.mark.gives() && part.value.needs_proxy());
-        self.network.is_given() || leased && matches!(self.isolation.value, Isolation::Namespace | Isolation::Wasm)
+        self.network.is_given()
+            || leased && matches!(self.isolation.value, Isolation::Namespace | Isolation::Wasm)
     }
 
     /// Every bundle whose hosts have to be known: of the base, and of the ceiling.
