@@ -1,4 +1,4 @@
-//! What a command in the guest is: program, arguments, environment, directory, terminal.
+//! A command in the guest: program, arguments, environment, directory, terminal.
 
 /// Longest order, as the kernel bounds arguments and environment.
 pub const MAX_ORDER: usize = 4 << 20;

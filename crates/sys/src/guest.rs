@@ -1,4 +1,4 @@
-//! What the init of a microVM's guest needs of its kernel.
+//! System calls of the init of a microVM's guest.
 
 use crate::check;
 use std::io;

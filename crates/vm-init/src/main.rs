@@ -4,7 +4,7 @@
 //! virtio-serial port: each is a command in that root, as the agent. To start one it executes itself
 //! a second time ([`launch`]), which gives up everything that the agent is not to have.
 //!
-//! The guest is not what holds the agent: the cage around the VMM does. What this program does about
+//! The guest is not what holds the agent: the cage around the VMM does. The care of this program about
 //! privileges is a second wall.
 #![forbid(unsafe_code)]
 

@@ -260,14 +260,14 @@ impl Monitor {
         }
         loop {
             match self.decoder.next_frame() {
-                Ok(Some(frame)) => self.from_guest(frame)?,
+                Ok(Some(frame)) => self.pass_on(frame)?,
                 Ok(None) => return Ok(()),
                 Err(error) => return Err(format!("the guest broke the protocol: {error}")),
             }
         }
     }
 
-    fn from_guest(&mut self, frame: Frame) -> Result<(), String> {
+    fn pass_on(&mut self, frame: Frame) -> Result<(), String> {
         match (frame.kind, self.stage) {
             (Kind::Ready, Stage::Booting) => {
                 self.stage = Stage::SettingUp;

@@ -1,4 +1,4 @@
-//! What a guest is made of: a kernel, an initramfs with the modules that it needs, and the init.
+//! The guest: a kernel, an initramfs with the modules that it needs, and the init.
 //!
 //! All of it lies in one directory of the user's, with a manifest that says what it was made from.
 

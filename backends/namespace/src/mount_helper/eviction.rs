@@ -1,7 +1,7 @@
 //! Leases in a guest: its file server closes what the guest has open of a mount that is to go.
 //!
 //! The file server is in the cage, and the guest may have broken into it: nothing of this is proof.
-//! What it does not close is found as in any cage, and its process is killed.
+//! A file that it leaves open is found as in any cage, and its process is killed.
 
 use super::holders::{self, named};
 use ironcage_sys::signals::{mounts_signal, queue};

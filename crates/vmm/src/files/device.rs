@@ -46,8 +46,7 @@ impl Device {
             let chain = {
                 let mut state = vring.get_mut();
                 let queue = state.get_queue_mut();
-                let next = queue.iter(memory.clone()).map_err(io::Error::other)?.next();
-                next
+                queue.iter(memory.clone()).map_err(io::Error::other)?.next()
             };
             let Some(chain) = chain else {
                 return Ok(served);

@@ -1,4 +1,4 @@
-//! What the guest's kernel asks for, as system calls of this process.
+//! The requests of the guest's kernel, as system calls of this process.
 
 use super::tree::{self, Found, ROOT, look, look_at};
 use super::{Files, Handle, LONG, Listed, Listing, State, stale};

@@ -265,7 +265,7 @@ impl Tree {
             return;
         };
         let mut names = node.names.iter();
-        let at = names.position(|(directory, known)| *directory == parent && &**known == name);
+        let at = names.position(|(directory, known)| *directory == parent && **known == *name);
         if let Some(index) = at {
             node.names.remove(index);
             self.leave(parent);
