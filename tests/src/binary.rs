@@ -12,12 +12,13 @@ use std::sync::OnceLock;
 const VARIABLE: &str = "IRONCAGE_TEST_BINARY";
 
 /// Packages of the programs that belong to it, named like them.
-const BESIDE: [&str; 8] = [
+const BESIDE: [&str; 9] = [
     "ironcage-egress",
     "ironcage-inside",
     "ironcage-lab",
     "ironcage-reader",
     "ironcage-registry",
+    "ironcage-serve",
     "ironcage-vm-init",
     "ironcage-vmm",
     "ironcage-wasm",

@@ -78,6 +78,7 @@ mod scopes;
 mod secret_oracles;
 mod secrets;
 mod security;
+mod service;
 mod setup;
 mod side_channels;
 mod ssh_identity;
