@@ -1,4 +1,4 @@
-//! What the user's own task names: asked for first is what it does not explain.
+//! The places that the user's own task names: other places are asked for first.
 
 use crate::bytes;
 use serde::Serialize;

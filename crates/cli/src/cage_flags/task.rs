@@ -39,7 +39,7 @@ pub(super) struct TaskPlace<'a> {
     pub(super) workspace: &'a Path,
 }
 
-/// What the task names. `None` if there is no task.
+/// The places that the task names; `None` without a task.
 pub(super) fn scope(
     flag: Option<&str>,
     argv: &[OsString],

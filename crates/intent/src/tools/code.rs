@@ -344,32 +344,47 @@ const EXECUTES: [&str; 16] = [
     "command",
 ];
 
-/// Whether a setting of git, `key=value`, can make it execute something.
+/// Sections of git's settings that only hold names, texts and choices.
+const PLAIN_SECTIONS: [&str; 8] = [
+    "user",
+    "author",
+    "committer",
+    "advice",
+    "color",
+    "safe",
+    "log",
+    "column",
+];
+
+/// Settings of other sections that execute nothing and lead nowhere else.
+const PLAIN_SETTINGS: [&str; 18] = [
+    "init.defaultbranch",
+    "core.autocrlf",
+    "core.quotepath",
+    "core.filemode",
+    "core.bare",
+    "core.longpaths",
+    "core.compression",
+    "gc.auto",
+    "pull.rebase",
+    "pull.ff",
+    "merge.ff",
+    "rebase.autostash",
+    "push.default",
+    "fetch.prune",
+    "http.sslverify",
+    "http.postbuffer",
+    "diff.renames",
+    "protocol.file.allow",
+];
+
+/// Whether a setting of git, `key=value`, can make it execute something, or contact another host.
 pub(super) fn git_setting_executes(setting: &str) -> bool {
-    let key = setting
-        .split('=')
-        .next()
-        .unwrap_or_default()
-        .to_ascii_lowercase();
+    let key = setting.split('=').next().unwrap_or_default();
+    let key = key.to_ascii_lowercase();
     let section = key.split('.').next().unwrap_or_default();
-    // Their other keys are names, ids and numbers.
-    let plain = [
-        "user",
-        "author",
-        "committer",
-        "init",
-        "protocol",
-        "advice",
-        "safe",
-        "color",
-        "http",
-    ];
-    let name = key.rsplit('.').next().unwrap_or_default();
-    let proxy = name.contains("proxy") || name.contains("helper") || name == "sslcert";
-    (!plain.contains(&section) || proxy || name == "templatedir")
-        && EXECUTES.iter().any(|part| key.contains(part))
-        || proxy
-        || name == "templatedir"
+    let unsigned = key.ends_with(".gpgsign") && setting.ends_with("=false");
+    !unsigned && !PLAIN_SECTIONS.contains(&section) && !PLAIN_SETTINGS.contains(&key.as_str())
 }
 
 impl Walk<'_, '_> {

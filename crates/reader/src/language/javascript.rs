@@ -302,11 +302,8 @@ impl<'t> Script<'t> {
         let mut filled = false;
         for child in children {
             match child.kind() {
-                "," => {
-                    if !std::mem::take(&mut filled) {
-                        places.push(Expr::Other(Vec::new()));
-                    }
-                }
+                "," if std::mem::take(&mut filled) => {}
+                "," => places.push(Expr::Other(Vec::new())),
                 _ if child.is_named() => {
                     places.push(self.expr(child));
                     filled = true;
