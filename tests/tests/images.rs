@@ -1,6 +1,6 @@
 //! Container images: from a real registry and from archives to cages, and what is refused on the way.
 
-use ironcage_tests::{Ran, Running, Stage, Who, both};
+use ironcage_tests::{Exit, Ran, Running, Stage, Who, both};
 use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -343,12 +343,29 @@ both! {
         // TLS is left out for this machine only, and only by word.
         image(stage, &["pull", &name]).ended(125);
         image(stage, &["pull", "--insecure", "registry.example/team/small:1"]).ended(125).says("not on this machine");
-        for wait in [5, 40, 160] {
+        // In the middle of a download, and then at each step of the store.
+        for wait in [5, 40] {
             let running = Running::start(&mut stage.ironcage(["image", "pull", "--insecure", &name]));
             std::thread::sleep(Duration::from_millis(wait));
             running.signal(rustix::process::Signal::KILL);
             running.finish(DEADLINE);
         }
+        let mut killed = 0;
+        loop {
+            let mut pull = stage.ironcage(["image", "pull", "--insecure", &name]);
+            let ran = Running::start(pull.env("IRONCAGE_FAULT", killed.to_string())).finish(DEADLINE);
+            if ran.exit != Exit::Signal(9) {
+                ran.ok();
+                break;
+            }
+            killed += 1;
+            // What is listed is whole.
+            if image(stage, &["list"]).ok().stdout().contains(&name) {
+                let look = stage.run(&["-q", "--image", &name], &["-c", "cat /etc/release"]);
+                assert_eq!(look.ok().stdout(), "upper\n", "step {killed}");
+            }
+        }
+        assert!(killed > 1, "killed {killed} times: is this a debug build?");
         let pulled = image(stage, &["pull", "--insecure", &name]).ok().stdout();
         assert!(pulled.contains("3 layers"), "{pulled}");
         let ran = stage.run(&["-q", "--image", &name], &["-c", "cat /etc/release"]).ok();

@@ -266,3 +266,23 @@ fn swap_is_counted_where_the_group_has_a_file_for_it() {
         }
     ));
 }
+
+#[test]
+fn an_init_gets_a_group_below_the_own_one_where_that_is_writable() {
+    let mut host = FakeFiles::new("8:pids:/\n0::/mine\n");
+    let own = "/sys/fs/cgroup/unified/mine";
+    for path in ["/sys/fs/cgroup/unified", own] {
+        host.group(path, Version::V2, "", "");
+    }
+    let refused = own_group_in(&host, Privilege::User);
+    let group = "mine".into();
+    assert_eq!(refused, Err(NoCgroup::NotDelegated { group }));
+    host.own(own);
+    assert_eq!(own_group_in(&host, Privilege::User), Ok(own.into()));
+    // Without the second version there is no place, whoever asks.
+    let old = FakeFiles::new("8:pids:/\n");
+    assert_eq!(
+        own_group_in(&old, Privilege::Root),
+        Err(NoCgroup::NoVersion2)
+    );
+}

@@ -274,6 +274,35 @@ fn layers_are_joined_with_their_deletions() {
 }
 
 #[test]
+fn deletions_of_everything_delete_what_is_below_and_nothing_else() {
+    let stage = Stage::new();
+    let layers = vec![
+        tar(&[("bin/sh", "shell"), ("etc/motd", "old"), ("var/a/b", "x")]),
+        tar(&[
+            (".wh.bin", ""),
+            (".wh.etc", ""),
+            (".wh.var", ""),
+            (".wh.never-there", ""),
+            (".wh..wh..opq", ""),
+        ]),
+    ];
+    let image = stage.load(&saved(&layers, "empty:1")).unwrap().remove(0);
+    let root = stage.store.root(&image);
+    assert!(!root.join("bin").exists() && !root.join("var").exists());
+    assert!(!root.join("etc/motd").exists());
+    // What a cage covers is there all the same, and the layer below is as it was.
+    assert!(root.join("etc/passwd").is_file());
+    let lowest = stage.store.layer_tree(&image.layers[0]);
+    assert!(lowest.join("bin/sh").exists() && lowest.join("etc/motd").exists());
+    // A deletion of the layer itself, or of what is above it, is not a name.
+    for name in [".wh..", ".wh..."] {
+        let layers = vec![tar(&[("bin/sh", "shell")]), tar(&[(name, "")])];
+        assert!(stage.load(&saved(&layers, "bad:1")).is_err(), "{name}");
+    }
+    assert_eq!(stage.entries("images"), 1);
+}
+
+#[test]
 fn a_claim_for_removal_holds_off_cages_until_it_is_dropped() {
     let stage = Stage::new();
     let image = stage

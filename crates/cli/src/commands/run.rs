@@ -147,10 +147,12 @@ pub(crate) fn execute(mut args: Args) -> Result<RunOutcome, CliError> {
             ForkRole::Caller(awaited) => return await_start(awaited).map(RunOutcome::InBackground),
         },
     };
-    let program = args.command.first().cloned().unwrap_or_default();
     steps::begin();
     steps::mark("program loaded");
     let mut prepared = args.flags.prepare(args.command)?;
+    // An image and --boot name one where the caller did not.
+    let program = prepared.plan.command.argv.first();
+    let program = program.cloned().unwrap_or_default();
     if !args.quiet {
         announce(&prepared);
     }
