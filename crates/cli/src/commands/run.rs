@@ -147,6 +147,7 @@ pub(crate) fn execute(mut args: Args) -> Result<RunOutcome, CliError> {
             ForkRole::Caller(awaited) => return await_start(awaited).map(RunOutcome::InBackground),
         },
     };
+    let has_image = args.flags.has_image();
     steps::begin();
     steps::mark("program loaded");
     let mut prepared = args.flags.prepare(args.command)?;
@@ -210,7 +211,8 @@ pub(crate) fn execute(mut args: Args) -> Result<RunOutcome, CliError> {
         }
     };
     steps::mark("end recorded, cage gone");
-    report(&finished.outcome, &program, finished.id.as_str());
+    let ran = (&program, has_image);
+    report(&finished.outcome, ran, finished.id.as_str());
     if !args.quiet {
         report_denials(&finished.outcome, &told.borrow(), finished.id.as_str());
         report_model_leases(&finished.outcome.lent);
@@ -344,7 +346,7 @@ fn report_model_leases(lent: &Lent) {
 }
 
 /// Reports what the exit status does not show.
-fn report(outcome: &Outcome, program: &OsString, id: &str) {
+fn report(outcome: &Outcome, (program, has_image): (&OsString, bool), id: &str) {
     for hit in &outcome.limits {
         limit_line(hit);
     }
@@ -374,17 +376,21 @@ fn report(outcome: &Outcome, program: &OsString, id: &str) {
             "ironcage: cannot execute {} in the cage: {reason}",
             Printable::new(program)
         );
-        if let Some(found) = on_host(program) {
-            anstream::eprintln!(
+        let missing = *errno == Errno::NOENT.raw_os_error();
+        let image = (program.to_str()).filter(|word| missing && is_like_image(word));
+        let is_name = missing && Path::new(program).components().count() == 1;
+        match on_host(program) {
+            Some(found) => anstream::eprintln!(
                 "  hint: on the host it is {}, which the cage does not see; -r shows it",
                 Printable::new(&found)
-            );
+            ),
+            // The programs of an image are its own.
+            None if is_name && image.is_none() && !has_image => {
+                anstream::eprintln!("  hint: it is not in your PATH either: install it first");
+            }
+            None => {}
         }
-        let missing = *errno == Errno::NOENT.raw_os_error();
-        if let Some(image) = program
-            .to_str()
-            .filter(|word| missing && is_like_image(word))
-        {
+        if let Some(image) = image {
             anstream::eprintln!(
                 "  hint: to run a command in an image, `ironcage run --image {} -- COMMAND`",
                 Printable::new(image)

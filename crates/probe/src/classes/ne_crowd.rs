@@ -43,6 +43,10 @@ fn crowd(_: &Inside) -> Observation {
 
 /// Whether the record lacks the connection that was allowed, or does not count the junk.
 fn is_not_recorded(evidence: &Evidence) -> Option<String> {
+    // A sandbox that starts nothing has no record: that is not an escape.
+    if !evidence.started() {
+        return None;
+    }
     let of = |verdict: NetworkVerdict| {
         let kind = evidence
             .traffic
@@ -55,4 +59,20 @@ fn is_not_recorded(evidence: &Evidence) -> Option<String> {
     }
     let denied: u64 = of(NetworkVerdict::Denied).map(|one| one.connections).sum();
     (denied < JUNK.into()).then(|| format!("the record has {denied} of {JUNK} denials"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inside::STARTED;
+
+    #[test]
+    fn a_sandbox_that_starts_nothing_hides_nothing() {
+        assert!(is_not_recorded(&Evidence::default()).is_none());
+        let started = Evidence {
+            output: STARTED.as_bytes().to_vec(),
+            ..Evidence::default()
+        };
+        assert!(is_not_recorded(&started).is_some());
+    }
 }
