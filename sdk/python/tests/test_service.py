@@ -52,7 +52,7 @@ def test_commands_have_streams_status_input_and_a_timeout(sandbox):
     sandbox.files.make_dir("sub")
     assert sandbox.commands.run("pwd", cwd="sub").stdout.strip() == sandbox.directory + "/sub"
     with pytest.raises(ironcage.CommandTimeoutError) as error:
-        sandbox.commands.run("echo begun; sleep 600 & sleep 600", timeout=2)
+        sandbox.commands.run("echo begun; sleep 600 & sleep 600", timeout=5)
     assert error.value.stdout == b"begun\n"
     assert sandbox.commands.run("kill -KILL $$").signal == 9
     assert sandbox.commands.run(["no-such-program"]).exit_code == 127
@@ -70,7 +70,7 @@ def test_a_process_is_followed_fed_and_killed(sandbox):
     process.close_input()
     result = process.wait(60)
     assert (result.exit_code, result.stdout, b"".join(pieces)) == (5, "got hello\nmore\n", b"got hello\nmore\n")
-    late = sandbox.commands.start("echo begun; sleep 600", timeout=2)
+    late = sandbox.commands.start("echo begun; sleep 600", timeout=5)
     with pytest.raises(ironcage.CommandTimeoutError) as error:
         late.wait(60)
     assert error.value.stdout == b"begun\n"
