@@ -12,12 +12,13 @@ use std::sync::OnceLock;
 const VARIABLE: &str = "IRONCAGE_TEST_BINARY";
 
 /// Packages of the programs that belong to it, named like them.
-const BESIDE: [&str; 5] = [
+const BESIDE: [&str; 6] = [
     "ironcage-egress",
     "ironcage-inside",
     "ironcage-lab",
     "ironcage-reader",
     "ironcage-registry",
+    "ironcage-serve",
 ];
 
 /// The binary under test, built once per test process, in a directory that every user can read.

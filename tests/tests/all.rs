@@ -76,6 +76,7 @@ mod scopes;
 mod secret_oracles;
 mod secrets;
 mod security;
+mod service;
 mod setup;
 mod side_channels;
 mod ssh_identity;

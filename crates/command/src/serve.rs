@@ -66,12 +66,12 @@ pub enum KeyAction {
     ///
     /// The service keeps only a hash of it: it is printed once.
     Create {
-        /// What the key is for
+        /// Name of the key, for `key list`
         name: String,
         /// Project whose cages it sees
         #[arg(long, default_value = "default")]
         project: String,
-        /// What the key may do: read, cages, permissions, host or admin (can be repeated) [default:
+        /// Scope of the key: read, cages, permissions, host or admin (can be repeated) [default:
         /// cages]
         #[arg(long = "scope", value_name = "SCOPE")]
         scopes: Vec<String>,

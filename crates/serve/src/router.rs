@@ -4,7 +4,7 @@ use crate::engine::Engine;
 use crate::error::{ApiError, Code};
 use crate::{api, e2b};
 use axum::Router;
-use axum::body::{Body, Bytes};
+use axum::body::{Body, BodyDataStream, Bytes};
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::{HeaderValue, header};
 use axum::middleware::{self, Next};
@@ -13,11 +13,15 @@ use futures_util::StreamExt;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Mutex;
 
 /// Bytes of a body that is read whole. Files are passed on as they come.
 const LONGEST_BODY: usize = 16 << 20;
 /// How long a body may stand still.
 const STALLED: Duration = Duration::from_secs(60);
+/// Bytes that are drained behind an error, and for how long.
+const DRAINED: usize = 256 * 1024;
+const DRAIN: Duration = Duration::from_secs(2);
 
 pub(crate) fn router(engine: Arc<Engine>) -> Router {
     api::router()
@@ -43,8 +47,17 @@ async fn no_method(request: Request) -> ApiError {
     .hint("GET /v1/openapi.json describes the routes")
 }
 
+/// The data of a request, which a handler reads, and which is drained behind an error.
+type Data = Arc<Mutex<BodyDataStream>>;
+
 async fn around(request: Request, next: Next) -> Response {
-    let mut response = next.run(request.map(timed)).await;
+    let (parts, body) = request.into_parts();
+    let data: Data = Arc::new(Mutex::new(body.into_data_stream()));
+    let body = timed(Arc::clone(&data));
+    let mut response = next.run(Request::from_parts(parts, body)).await;
+    if response.status().is_client_error() {
+        drain(&data).await;
+    }
     let headers = response.headers_mut();
     headers.insert(
         header::X_CONTENT_TYPE_OPTIONS,
@@ -57,15 +70,34 @@ async fn around(request: Request, next: Next) -> Response {
 }
 
 /// A body that ends with an error when nothing comes for a while.
-fn timed(body: Body) -> Body {
-    let stream = futures_util::stream::unfold(Some(body.into_data_stream()), |body| async move {
-        let mut body = body?;
-        match tokio::time::timeout(STALLED, body.next()).await {
-            Ok(Some(Ok(bytes))) => Some((Ok::<Bytes, io::Error>(bytes), Some(body))),
+fn timed(data: Data) -> Body {
+    let stream = futures_util::stream::unfold(Some(data), |data| async move {
+        let data = data?;
+        let next = async { data.lock().await.next().await };
+        let next = tokio::time::timeout(STALLED, next).await;
+        match next {
+            Ok(Some(Ok(bytes))) => Some((Ok::<Bytes, io::Error>(bytes), Some(data))),
             Ok(Some(Err(error))) => Some((Err(io::Error::other(error)), None)),
             Ok(None) => None,
             Err(_) => Some((Err(io::ErrorKind::TimedOut.into()), None)),
         }
     });
     Body::from_stream(stream)
+}
+
+/// Takes what is left of a short body that a refusal did not read: otherwise the connection would be
+/// closed, while the client sends its next request over it.
+async fn drain(data: &Data) {
+    let drained = async {
+        let mut left = DRAINED;
+        let mut data = data.lock().await;
+        while let Some(Ok(bytes)) = data.next().await {
+            left = left.saturating_sub(bytes.len());
+            if left == 0 {
+                break;
+            }
+        }
+    };
+    // One that does not come is not waited for.
+    let _ = tokio::time::timeout(DRAIN, drained).await;
 }

@@ -1,4 +1,4 @@
-//! What the service remembers: its cages and the idempotency keys, in one file.
+//! The memory of the service: its cages and the idempotency keys, in one file.
 //!
 //! A record is written before a cage starts and after it has: a service that is killed in between
 //! finds the cage by the name that it was given (ADR 56).

@@ -2,8 +2,11 @@
 
 import os
 import re
+import shutil
 import subprocess
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -29,12 +32,13 @@ def serve(home, listen):
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory):
-    home = tmp_path_factory.mktemp("service")
+def service():
+    home = Path(tempfile.mkdtemp(prefix="ironcage-service."))
     process, connection = serve(home, "127.0.0.1:0")
     yield connection
     process.terminate()
     process.wait(60)
+    shutil.rmtree(home, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +139,8 @@ def test_a_cage_is_found_again_and_what_is_not_offered_says_so(service, sandbox)
     assert other.directory == sandbox.directory
     assert sandbox.id in [info.id for info in Sandbox.list(**service)]
     other.detach()
-    for act in (sandbox.leases.list, sandbox.requests.list, lambda: sandbox.leases.grant(read="/x")):
+    assert sandbox.leases.list() == [] and sandbox.requests.list() == []
+    for act in (sandbox.leases.revoke, lambda: sandbox.leases.grant(read="/x")):
         with pytest.raises(ironcage.UnsupportedError):
             act()
     for wrong in ({"name": "x"}, {"cli_args": ["--i-know"]}, {"read": ["/etc"]}):
@@ -149,6 +154,42 @@ def test_a_cage_is_found_again_and_what_is_not_offered_says_so(service, sandbox)
     gone.close()
     with pytest.raises(ironcage.SandboxNotFoundError):
         gone.commands.run("true")
+
+
+def test_requests_are_approved_and_denied_and_leases_revoked(service, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    policy = tmp_path / "policy.toml"
+    policy.write_text('[ceiling.ask.files]\nwrite = ["{}"]\n'.format(data))
+    with Sandbox.create(timeout=120, policy=policy, **service) as sandbox:
+        with pytest.raises(ironcage.DeniedError):
+            sandbox.leases.grant(host="a.example:443", seconds=60)
+        ask = "/.ironcage/bin/ironcage ask --write {} --reason 'to write' --wait 60".format(data)
+
+        def asked():
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline:
+                found = sandbox.requests.list()
+                if found:
+                    return found[0]
+                time.sleep(0.05)
+            raise AssertionError("no request arrived")
+
+        process = sandbox.commands.start(ask)
+        request = asked()
+        assert request.reason == "to write" and str(data) in request.resource
+        (approved,) = sandbox.requests.approve(request.number, seconds=60)
+        assert process.wait(60).exit_code == 0
+        (lease,) = sandbox.leases.list()
+        assert (lease.number, lease.state) == (approved.number, "open") and lease.seconds_left <= 60
+        sandbox.files.write(str(data / "f"), "written")
+        assert (data / "f").read_text() == "written"
+        (ended,) = sandbox.leases.revoke(lease.number)
+        assert ended.end == "revoked" and sandbox.leases.list() == []
+        process = sandbox.commands.start(ask)
+        sandbox.requests.deny(asked().number, reason="not now")
+        result = process.wait(60)
+        assert result.exit_code != 0 and "not now" in result.stdout + result.stderr
 
 
 def test_a_wrong_key_and_a_service_that_is_not_there_have_their_own_errors(service, monkeypatch):

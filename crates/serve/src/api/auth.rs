@@ -1,4 +1,4 @@
-//! Who calls: the key of a request.
+//! The caller of a request: its key.
 
 use crate::engine::Engine;
 use crate::error::{ApiError, ApiResult, Code};

@@ -4,6 +4,7 @@ mod auth;
 mod cages;
 mod events;
 mod files;
+mod permissions;
 mod processes;
 pub(crate) mod types;
 
@@ -16,9 +17,8 @@ use crate::engine::Engine;
 use crate::error::{ApiError, Code, ErrorBody, ErrorDetail};
 use axum::Router;
 use axum::extract::FromRequest;
-use axum::extract::rejection::JsonRejection;
 use axum::http::StatusCode;
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
@@ -57,6 +57,14 @@ use utoipa::{Modify, OpenApi};
         files::make_directory,
         files::move_file,
         files::watch_files,
+        permissions::list_leases,
+        permissions::grant_lease,
+        permissions::revoke_lease,
+        permissions::list_requests,
+        permissions::approve_request,
+        permissions::deny_request,
+        permissions::usage,
+        permissions::audit_log,
     ),
     components(schemas(
         ErrorBody,
@@ -142,6 +150,25 @@ pub(crate) fn router() -> Router<Arc<Engine>> {
         )
         .route("/v1/cages/{id}/files/move", post(files::move_file))
         .route("/v1/cages/{id}/files/watch", get(files::watch_files))
+        .route(
+            "/v1/cages/{id}/leases",
+            get(permissions::list_leases).post(permissions::grant_lease),
+        )
+        .route(
+            "/v1/cages/{id}/leases/{number}",
+            delete(permissions::revoke_lease),
+        )
+        .route("/v1/cages/{id}/requests", get(permissions::list_requests))
+        .route(
+            "/v1/cages/{id}/requests/{number}/approve",
+            post(permissions::approve_request),
+        )
+        .route(
+            "/v1/cages/{id}/requests/{number}/deny",
+            post(permissions::deny_request),
+        )
+        .route("/v1/cages/{id}/usage", get(permissions::usage))
+        .route("/v1/cages/{id}/audit", get(permissions::audit_log))
 }
 
 /// What the service is
@@ -176,19 +203,30 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: axum::extract::Request, state: &S) -> Result<Self, ApiError> {
-        match axum::Json::<T>::from_request(request, state).await {
-            Ok(axum::Json(value)) => Ok(Json(value)),
-            Err(rejection) => Err(body_error(&rejection)),
+        // Pages of other origins cannot send this type without asking first.
+        let kind = request.headers().get(axum::http::header::CONTENT_TYPE);
+        let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        if kind.split(';').next().unwrap_or_default().trim() != "application/json" {
+            return Err(ApiError::invalid(
+                "the body is not JSON: expected the type application/json",
+            ));
         }
+        let body = axum::body::Bytes::from_request(request, state).await;
+        let body = body.map_err(|rejection| {
+            let code = match rejection.status() {
+                StatusCode::PAYLOAD_TOO_LARGE => Code::TooLarge,
+                _ => Code::InvalidRequest,
+            };
+            ApiError::new(code, rejection.body_text())
+        })?;
+        // A list of values would be taken for an object, too.
+        if !body.trim_ascii_start().starts_with(b"{") {
+            return Err(ApiError::invalid("the body is not a JSON object"));
+        }
+        serde_json::from_slice(&body).map(Json).map_err(|error| {
+            ApiError::invalid(format!("the body is not what this route takes: {error}"))
+        })
     }
-}
-
-fn body_error(rejection: &JsonRejection) -> ApiError {
-    let code = match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => Code::TooLarge,
-        _ => Code::InvalidRequest,
-    };
-    ApiError::new(code, rejection.body_text())
 }
 
 /// Parameters of a query.

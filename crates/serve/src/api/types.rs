@@ -500,3 +500,125 @@ pub(crate) struct ServiceInfo {
     pub(crate) version: String,
     pub(crate) cages: usize,
 }
+
+/// A lease of a running cage.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Lease {
+    pub(crate) number: u32,
+    #[schema(example = "host pypi.org")]
+    pub(crate) resource: String,
+    /// opening, open or ending.
+    pub(crate) state: String,
+    pub(crate) reason: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) milliseconds_left: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) uses_left: Option<u32>,
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct LeaseList {
+    pub(crate) leases: Vec<Lease>,
+}
+
+/// A host to allow.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Grant {
+    /// NAME[:PORT], `*.NAME`, an address or a network.
+    pub(crate) host: String,
+    /// For how long [default: until it is revoked].
+    #[serde(default)]
+    pub(crate) seconds: Option<u32>,
+    /// What for, for the audit log.
+    pub(crate) reason: String,
+}
+
+/// What came of a request for a lease.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub(crate) enum LeaseResult {
+    /// It is open, or was approved for one command, which opens it.
+    Granted {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        lease: Option<u32>,
+    },
+    /// The cage has it anyway.
+    Unneeded { reason: String },
+    /// A person has to approve it.
+    Pending { request: u32, reason: String },
+    Denied {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        code: Option<String>,
+        reason: String,
+    },
+}
+
+/// A request that waits for an answer.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct PermissionRequest {
+    pub(crate) number: u32,
+    pub(crate) resource: String,
+    /// The requester's words: they may be an attacker's.
+    pub(crate) reason: String,
+    /// How often the same was asked.
+    pub(crate) asked: u32,
+    pub(crate) milliseconds_left: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct PermissionRequestList {
+    pub(crate) requests: Vec<PermissionRequest>,
+}
+
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Approve {
+    /// For how long [default: as requested].
+    #[serde(default)]
+    pub(crate) seconds: Option<u32>,
+    /// For how many uses [default: as requested].
+    #[serde(default)]
+    pub(crate) uses: Option<u32>,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Deny {
+    /// For the requester.
+    pub(crate) reason: String,
+}
+
+/// What a cage uses. Absent where the host does not count it.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Usage {
+    /// Bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) memory: Option<u64>,
+    pub(crate) memory_limit: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) memory_peak: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cpu_microseconds: Option<u64>,
+    /// Processes and threads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) pids: Option<u64>,
+    pub(crate) pids_limit: u64,
+    /// Bytes of scratch storage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) storage: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct AuditQuery {
+    /// Number of the first event [default: 1].
+    pub(crate) from: Option<u64>,
+}
+
+/// At most 1000 events; `from` continues after the last `seq`.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct AuditEvents {
+    pub(crate) events: Vec<serde_json::Value>,
+}

@@ -126,7 +126,7 @@ pub(super) async fn start(
         follow: true,
     };
     let link = entry.running()?.send(&request).await?;
-    Ok(stream(link, rpc::keepalive(&headers)))
+    Ok(stream(link, rpc::keepalive(&headers), false))
 }
 
 #[derive(Debug, Deserialize)]
@@ -143,29 +143,34 @@ pub(super) async fn connect(
     let daemon = entry.running()?;
     let pid = selected.process.pid(daemon).await?;
     let link = daemon.send(&Request::Follow { pid, from: None }).await?;
-    Ok(stream(link, rpc::keepalive(&headers)))
+    Ok(stream(link, rpc::keepalive(&headers), true))
 }
 
 /// Passes the events of a process on.
-fn stream(link: Link, keepalive: Duration) -> Response {
+fn stream(link: Link, keepalive: Duration, connecting: bool) -> Response {
     let (messages, response) = Messages::channel();
     tokio::spawn(async move {
         tokio::select! {
-            _ = pass(link, &messages, keepalive) => {}
+            _ = pass(link, &messages, keepalive, connecting) => {}
             () = messages.closed() => {}
         }
     });
     response
 }
 
-async fn pass(mut link: Link, messages: &Messages, keepalive: Duration) -> Result<(), Gone> {
+async fn pass(
+    mut link: Link,
+    messages: &Messages,
+    keepalive: Duration,
+    connecting: bool,
+) -> Result<(), Gone> {
     let event = |event: Value| json!({ "event": event });
     loop {
         let message = match tokio::time::timeout(keepalive, link.receive(None)).await {
             Err(_) => event(json!({ "keepalive": {} })),
             Ok(Ok(Received::Reply(Reply::Process { process }))) => {
                 // To connect to a process that is over is an error there.
-                if process.exit.is_some() {
+                if connecting && process.exit.is_some() {
                     let error = RpcError::new(
                         "not_found",
                         format!("process with pid {} not found", process.pid),

@@ -209,7 +209,7 @@ class ServiceBackend:
         if on_stdout is not None or on_stderr is not None:
             raise UnsupportedError("cannot stream the output of `run` from a service", hints=["use commands.start(...).wait()"])
         if leases:
-            raise UnsupportedError("this service does not offer leases")
+            raise UnsupportedError("cannot run a command with leases through the service")
         argv = argv_of(command)
         what = "`{}`".format(command if isinstance(command, str) else argv[0])
         limit = seconds(timeout, LONGEST_RUN)
@@ -310,25 +310,53 @@ class ServiceBackend:
     def make_dir(self, cage: str, path: str) -> Call[None]:
         return self._file("POST", cage, ["directories"], "make directory", path, lambda _: None, json={"path": path})
 
-    # What the service does not have
+    # Leases and permission requests
 
     def leases(self, cage: str) -> Call[List[Lease]]:
-        not_offered("leases")
+        return HttpCall("GET", self._cage(cage, "leases"), lambda result: [lease(one) for one in of_cage(result)["leases"]])
 
     def grant(self, cage: str, options: Mapping[str, Any], seconds: Optional[float]) -> Call[List[Lease]]:
-        not_offered("leases")
+        host = options["host"]
+        others = [name for name, value in options.items() if value and name not in ("host", "reason")]
+        if others or not isinstance(host, str):
+            message = "cannot grant {} through the service: it grants one host at a time".format(", ".join(others) or "this")
+            raise UnsupportedError(message, hints=["use `ironcage grant` on its host"])
+        body: Dict[str, Any] = {"host": host, "reason": options["reason"]}
+        if seconds is not None:
+            body["seconds"] = int(seconds)
+        return HttpCall("POST", self._cage(cage, "leases"), granted("host " + host), json=body)
 
     def revoke(self, cage: str, number: Optional[int]) -> Call[List[EndedLease]]:
-        not_offered("leases")
+        if number is None:
+            raise UnsupportedError("cannot revoke all leases at once through the service", hints=["revoke each of leases.list()"])
+
+        def parse(result: HttpResult) -> List[EndedLease]:
+            checked(result)
+            return [EndedLease(number, "revoked")]
+
+        return HttpCall("DELETE", self._cage(cage, "leases", str(number)), parse, timeout=600)
 
     def requests(self, cage: str) -> Call[List[PermissionRequest]]:
-        not_offered("permission requests")
+        def parse(result: HttpResult) -> List[PermissionRequest]:
+            found = of_cage(result)["requests"]
+            return [PermissionRequest(int(one["number"]), str(one["resource"]), str(one["reason"]), one) for one in found]
+
+        return HttpCall("GET", self._cage(cage, "requests"), parse)
 
     def approve(self, cage: str, number: int, seconds: Optional[float], once: bool) -> Call[List[Lease]]:
-        not_offered("permission requests")
+        body: Dict[str, Any] = {}
+        if seconds is not None:
+            body["seconds"] = int(seconds)
+        if once:
+            body["uses"] = 1
+        path = self._cage(cage, "requests", str(number), "approve")
+        return HttpCall("POST", path, granted("request {}".format(number)), json=body)
 
     def deny(self, cage: str, number: int, reason: str) -> Call[None]:
-        not_offered("permission requests")
+        path = self._cage(cage, "requests", str(number), "deny")
+        return HttpCall("POST", path, lambda result: (checked(result), None)[1], json={"reason": reason})
+
+    # What the service does not have
 
     def change_diff(self, change: str, paths: Sequence[str]) -> Call[Change]:
         not_offered("changes")
@@ -341,6 +369,34 @@ class ServiceBackend:
 
     def change_discard(self, change: str, paths: Sequence[str]) -> Call[None]:
         not_offered("changes")
+
+
+def lease(value: Mapping[str, Any]) -> Lease:
+    left = value.get("milliseconds_left")
+    return Lease(
+        number=int(value["number"]),
+        resource=str(value["resource"]),
+        state=str(value["state"]),
+        reason=str(value["reason"]),
+        seconds_left=None if left is None else left / 1000,
+        uses_left=value.get("uses_left"),
+        raw=value,
+    )
+
+
+def granted(what: str) -> Callable[[HttpResult], List[Lease]]:
+    """Reads what became of a grant or an approval."""
+
+    def parse(result: HttpResult) -> List[Lease]:
+        value = document(result)
+        outcome = value["outcome"]
+        if outcome in ("denied", "pending"):
+            raise DeniedError("cannot grant {}: {}".format(what, value["reason"]), code=value.get("code"))
+        if outcome == "unneeded" or value.get("lease") is None:
+            return []
+        return [Lease(int(value["lease"]), what, "open", "", None, None, value)]
+
+    return parse
 
 
 def not_offered(what: str) -> NoReturn:

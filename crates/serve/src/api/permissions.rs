@@ -1,0 +1,281 @@
+//! `/v1/cages/{id}/leases`, `/v1/cages/{id}/requests`, `/v1/cages/{id}/usage` and
+//! `/v1/cages/{id}/audit`.
+
+use super::types::{
+    Approve, AuditEvents, AuditQuery, Deny, Grant, Lease, LeaseList, LeaseResult,
+    PermissionRequest, PermissionRequestList, Usage,
+};
+use super::{Caller, Json, Path, Query, Shared};
+use crate::engine::{Entry, blocking};
+use crate::error::{ApiError, ApiResult, Code, ErrorBody};
+use crate::keys::Scope;
+use axum::extract::State;
+use axum::http::StatusCode;
+use ironcage_client::{Cages, ClientError, Connection};
+use ironcage_control::{
+    ApproveRequest, GrantRequest, LeaseDescription, LeaseTarget, Reply, Request,
+};
+use ironcage_model::{GrantedLease, HostRule, LeaseOutcome, RequestOutcome, Resource, Term};
+use std::sync::Arc;
+
+const LONGEST_REASON: usize = 1000;
+const MOST_EVENTS: usize = 1000;
+
+/// Asks the supervisor of a cage that has not ended.
+async fn ask<T: Send + 'static>(
+    entry: &Arc<Entry>,
+    question: impl FnOnce(&Connection) -> Result<T, ClientError> + Send + 'static,
+) -> ApiResult<T> {
+    let id = entry.id.clone();
+    blocking(move || Ok(question(&Cages::of_user()?.connect(&id)?)?)).await
+}
+
+fn shown(lease: LeaseDescription) -> Lease {
+    Lease {
+        number: lease.lease.number,
+        resource: lease.lease.resource.to_string(),
+        state: lease.state.name().to_owned(),
+        reason: lease.lease.reason,
+        milliseconds_left: lease.milliseconds_left,
+        uses_left: lease.uses_left,
+    }
+}
+
+fn result(outcome: RequestOutcome) -> LeaseResult {
+    match outcome {
+        LeaseOutcome::Granted(GrantedLease::Open(lease)) => LeaseResult::Granted {
+            lease: Some(lease.number),
+        },
+        LeaseOutcome::Granted(GrantedLease::ForScope { .. }) => {
+            LeaseResult::Granted { lease: None }
+        }
+        LeaseOutcome::InBase { reason } => LeaseResult::Unneeded {
+            reason: reason.to_string(),
+        },
+        LeaseOutcome::Pending { question, reason } => LeaseResult::Pending {
+            request: question,
+            reason: reason.to_string(),
+        },
+        LeaseOutcome::Denied { reason } => LeaseResult::Denied {
+            code: reason.code().map(str::to_owned),
+            reason: reason.to_string(),
+        },
+    }
+}
+
+fn check_reason(reason: &str) -> ApiResult<()> {
+    match reason.len() <= LONGEST_REASON {
+        true => Ok(()),
+        false => Err(ApiError::invalid(format!(
+            "the reason is longer than {LONGEST_REASON} bytes"
+        ))),
+    }
+}
+
+fn term(seconds: Option<u32>) -> Option<Term> {
+    seconds.map(|seconds| Term::Milliseconds(u64::from(seconds) * 1000))
+}
+
+/// List the leases of a cage
+#[utoipa::path(get, path = "/v1/cages/{id}/leases", tag = "permissions", params(("id" = String, Path)),
+    responses((status = 200, body = LeaseList), (status = "default", body = ErrorBody)))]
+pub(super) async fn list_leases(
+    caller: Caller,
+    State(engine): Shared,
+    Path(id): Path<String>,
+) -> ApiResult<axum::Json<LeaseList>> {
+    caller.needs(Scope::Read)?;
+    let entry = engine.cage(&caller.key, &id)?;
+    let leases = ask(&entry, ironcage_client::leases).await?;
+    let leases = leases.into_iter().map(shown).collect();
+    Ok(axum::Json(LeaseList { leases }))
+}
+
+/// Allow a host to a running cage for a time
+///
+/// Within the ceiling of the cage's policy. Paths, ports and limits are granted with `ironcage grant`.
+#[utoipa::path(post, path = "/v1/cages/{id}/leases", tag = "permissions", params(("id" = String, Path)),
+    request_body = Grant,
+    responses((status = 200, body = LeaseResult), (status = "default", body = ErrorBody)))]
+pub(super) async fn grant_lease(
+    caller: Caller,
+    State(engine): Shared,
+    Path(id): Path<String>,
+    Json(wanted): Json<Grant>,
+) -> ApiResult<axum::Json<LeaseResult>> {
+    caller.needs(Scope::Permissions)?;
+    let entry = engine.cage(&caller.key, &id)?;
+    check_reason(&wanted.reason)?;
+    let rule: HostRule = wanted.host.parse().map_err(|error| {
+        ApiError::invalid(format!(
+            "`{}` is not a host: {error}",
+            wanted.host.escape_debug()
+        ))
+    })?;
+    let request = GrantRequest {
+        wanted: LeaseTarget::Other(Resource::Host { rule }),
+        term: term(wanted.seconds).unwrap_or(Term::UntilRevoked),
+        uses: None,
+        reason: wanted.reason,
+    };
+    let outcome = ask(&entry, move |cage| {
+        ironcage_client::grant(cage, request, &[])
+    })
+    .await?;
+    Ok(axum::Json(result(outcome)))
+}
+
+/// Revoke a lease
+///
+/// Answers when the kernel has confirmed that no process holds it.
+#[utoipa::path(delete, path = "/v1/cages/{id}/leases/{number}", tag = "permissions",
+    params(("id" = String, Path), ("number" = u32, Path)),
+    responses((status = 204), (status = "default", body = ErrorBody)))]
+pub(super) async fn revoke_lease(
+    caller: Caller,
+    State(engine): Shared,
+    Path((id, number)): Path<(String, u32)>,
+) -> ApiResult<StatusCode> {
+    caller.needs(Scope::Permissions)?;
+    let entry = engine.cage(&caller.key, &id)?;
+    let mut proven = true;
+    let proven = ask(&entry, move |cage| {
+        ironcage_client::revoke(cage, Some(number), |ended| {
+            proven &= matches!(ended.end, ironcage_model::LeaseEnd::Revoked);
+        })?;
+        Ok(proven)
+    })
+    .await?;
+    match proven {
+        true => Ok(StatusCode::NO_CONTENT),
+        false => Err(ApiError::new(
+            Code::Conflict,
+            format!("lease {number} is over for new uses, and processes still hold it"),
+        )
+        .hint("end the processes, or the cage")),
+    }
+}
+
+/// List the permission requests that wait for an answer
+#[utoipa::path(get, path = "/v1/cages/{id}/requests", tag = "permissions", params(("id" = String, Path)),
+    responses((status = 200, body = PermissionRequestList), (status = "default", body = ErrorBody)))]
+pub(super) async fn list_requests(
+    caller: Caller,
+    State(engine): Shared,
+    Path(id): Path<String>,
+) -> ApiResult<axum::Json<PermissionRequestList>> {
+    caller.needs(Scope::Read)?;
+    let entry = engine.cage(&caller.key, &id)?;
+    let requests = ask(&entry, ironcage_client::questions).await?;
+    let requests = requests.into_iter().map(|waiting| PermissionRequest {
+        number: waiting.question.number,
+        resource: waiting.question.resource.to_string(),
+        reason: waiting.question.reason,
+        asked: waiting.asked,
+        milliseconds_left: waiting.milliseconds_left,
+    });
+    Ok(axum::Json(PermissionRequestList {
+        requests: requests.collect(),
+    }))
+}
+
+/// Approve a permission request
+#[utoipa::path(post, path = "/v1/cages/{id}/requests/{number}/approve", tag = "permissions",
+    params(("id" = String, Path), ("number" = u32, Path)), request_body = Approve,
+    responses((status = 200, body = LeaseResult), (status = "default", body = ErrorBody)))]
+pub(super) async fn approve_request(
+    caller: Caller,
+    State(engine): Shared,
+    Path((id, number)): Path<(String, u32)>,
+    Json(wanted): Json<Approve>,
+) -> ApiResult<axum::Json<LeaseResult>> {
+    caller.needs(Scope::Permissions)?;
+    let entry = engine.cage(&caller.key, &id)?;
+    let request = ApproveRequest {
+        number,
+        term: term(wanted.seconds),
+        uses: wanted.uses,
+    };
+    let outcome = ask(&entry, move |cage| ironcage_client::approve(cage, request)).await?;
+    Ok(axum::Json(result(outcome)))
+}
+
+/// Deny a permission request
+#[utoipa::path(post, path = "/v1/cages/{id}/requests/{number}/deny", tag = "permissions",
+    params(("id" = String, Path), ("number" = u32, Path)), request_body = Deny,
+    responses((status = 204), (status = "default", body = ErrorBody)))]
+pub(super) async fn deny_request(
+    caller: Caller,
+    State(engine): Shared,
+    Path((id, number)): Path<(String, u32)>,
+    Json(wanted): Json<Deny>,
+) -> ApiResult<StatusCode> {
+    caller.needs(Scope::Permissions)?;
+    let entry = engine.cage(&caller.key, &id)?;
+    check_reason(&wanted.reason)?;
+    ask(&entry, move |cage| {
+        ironcage_client::deny(cage, number, wanted.reason)
+    })
+    .await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Measure what a cage uses now
+#[utoipa::path(get, path = "/v1/cages/{id}/usage", tag = "cages", params(("id" = String, Path)),
+    responses((status = 200, body = Usage), (status = "default", body = ErrorBody)))]
+pub(super) async fn usage(
+    caller: Caller,
+    State(engine): Shared,
+    Path(id): Path<String>,
+) -> ApiResult<axum::Json<Usage>> {
+    caller.needs(Scope::Read)?;
+    let entry = engine.cage(&caller.key, &id)?;
+    let stats = ask(&entry, |cage| match cage.ask(&Request::Stats)? {
+        Reply::Stats(stats) => Ok(stats),
+        other => Err(ClientError::Answer(format!("{other:?}"))),
+    })
+    .await?;
+    Ok(axum::Json(Usage {
+        memory: stats.memory,
+        memory_limit: stats.memory_limit,
+        memory_peak: stats.memory_peak,
+        cpu_microseconds: stats.cpu_microseconds,
+        pids: stats.pids,
+        pids_limit: stats.pids_limit,
+        storage: stats.storage,
+    }))
+}
+
+/// Read the audit log of a cage
+///
+/// Events as `docs/reference/audit-log.md` describes them, from a number on.
+#[utoipa::path(get, path = "/v1/cages/{id}/audit", tag = "cages", params(("id" = String, Path), AuditQuery),
+    responses((status = 200, body = AuditEvents), (status = "default", body = ErrorBody)))]
+pub(super) async fn audit_log(
+    caller: Caller,
+    State(engine): Shared,
+    Path(id): Path<String>,
+    Query(query): Query<AuditQuery>,
+) -> ApiResult<axum::Json<AuditEvents>> {
+    caller.needs(Scope::Read)?;
+    let entry = engine.cage(&caller.key, &id)?;
+    let id = entry.id.clone();
+    let events = blocking(move || {
+        let wrong = |error: ironcage_audit::Error| ApiError::internal("read the audit log", &error);
+        let place = Cages::of_user()?.audit().to_owned();
+        let entries =
+            ironcage_audit::read(&ironcage_audit::log_path(&place, &id)).map_err(wrong)?;
+        let from = query.from.unwrap_or(1);
+        let wanted = entries
+            .into_iter()
+            .filter(|event| event.seq >= from)
+            .take(MOST_EVENTS);
+        let events = wanted
+            .map(|event| serde_json::to_value(event))
+            .collect::<Result<Vec<_>, _>>();
+        events.map_err(|error| ApiError::internal("encode the audit log", &error))
+    });
+    Ok(axum::Json(AuditEvents {
+        events: events.await?,
+    }))
+}
