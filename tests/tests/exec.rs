@@ -208,7 +208,7 @@ either! {
         let status = format!("--status-file={}", file.display());
         let read = || std::fs::read_to_string(&file).expect("the status file");
         let script = "echo begun; trap '' HUP TERM; sleep 975 & sleep 975";
-        let ran = cage.exec(&["--time=1500ms", &status], &["/bin/sh", "-c", script]).ended(124);
+        let ran = cage.exec(&["--time=4500ms", &status], &["/bin/sh", "-c", script]).ended(124);
         assert_eq!(ran.stdout(), "begun\n");
         assert!(read().contains("\"timed_out\":true"), "{}", read());
         let left = cage.sh("grep -l '^sleep' /proc/[0-9]*/comm | wc -l").ok();

@@ -33,8 +33,8 @@ def translate(text: str) -> str:
     for call in ("self.info()", "self.stop()", "self.close()", "self._id()", "self.read("):
         text = re.sub(r"(?<![\w.])" + re.escape(call), "await " + call, text)
     text = text.replace('await self.read(path, max_bytes=max_bytes).decode("utf-8")', '(await self.read(path, max_bytes=max_bytes)).decode("utf-8")')
-    text = text.replace("start_local(", "start_local_async(").replace("start_local_pty(", "start_local_pty_async(")
-    text = text.replace("start_local, start_local_pty", "start_local_async, start_local_pty_async")
+    text = text.replace("return start_process(", "return await start_process_async(").replace("return start_pty(", "return await start_pty_async(")
+    text = text.replace("start_process, start_pty", "start_process_async, start_pty_async")
     text = text.replace("from ._process import", "from ._async_process import")
     text = text.replace("__enter__", "__aenter__").replace("__exit__", "__aexit__")
     text = text.replace("``with Async", "``async with await Async")

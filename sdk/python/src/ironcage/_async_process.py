@@ -5,9 +5,10 @@ ones of `_process.py`, waited for in threads.
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import TYPE_CHECKING, Any, AsyncIterator, Tuple, TypeVar, Union
 
-from ._process import Process, Pty, start_local, start_local_pty
+from ._process import Process, Pty, start_process, start_pty
 from .models import CommandResult
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class AsyncPty:
         return await in_thread(self._pty.read, timeout)
 
     async def resize(self, rows: int, columns: int) -> None:
-        self._pty.resize(rows, columns)
+        await in_thread(self._pty.resize, rows, columns)
 
     async def kill(self) -> None:
         await in_thread(self._pty.kill)
@@ -69,9 +70,9 @@ class AsyncPty:
         return await in_thread(self._pty.wait, timeout)
 
 
-def start_local_async(*args: Any, **options: Any) -> AsyncProcess:
-    return AsyncProcess(start_local(*args, **options))
+async def start_process_async(*args: Any, **options: Any) -> AsyncProcess:
+    return AsyncProcess(await in_thread(functools.partial(start_process, *args, **options)))
 
 
-def start_local_pty_async(*args: Any) -> AsyncPty:
-    return AsyncPty(start_local_pty(*args))
+async def start_pty_async(*args: Any) -> AsyncPty:
+    return AsyncPty(await in_thread(start_pty, *args))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from typing import Any, Callable, Dict, Optional, Tuple, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Tuple, TypeVar, Union
 
 from ._calls import Call
 from ._local import LocalBackend
@@ -12,7 +12,10 @@ from ._options import run_args
 from .errors import InvalidArgumentError, UnsupportedError, UserUnsupportedError
 from .models import CommandResult, SandboxInfo
 
-Backend = LocalBackend
+if TYPE_CHECKING:
+    from ._service import ServiceBackend
+
+Backend = Union[LocalBackend, "ServiceBackend"]
 R = TypeVar("R")
 
 
@@ -20,21 +23,27 @@ def connect(
     runner: Callable[..., R], program: Optional[str], api_url: Optional[str], api_key: Optional[str]
 ) -> Tuple[R, Backend]:
     """The service if an address of one is known and no program is named, otherwise this machine."""
-    url = api_url or (None if program else os.environ.get("IRONCAGE_API_URL"))
+    # `ironcage serve env` prints IRONCAGE_URL.
+    url = api_url or (None if program else os.environ.get("IRONCAGE_API_URL") or os.environ.get("IRONCAGE_URL"))
     if not url:
         backend = LocalBackend(program)
         return runner(program=backend.program), backend
-    raise UnsupportedError("cannot use the service {}: this version drives the cages of this machine only".format(url))
+    from . import _service
+
+    return _service.connect(runner, url, api_key or os.environ.get("IRONCAGE_API_KEY"))
 
 
-def create_call(backend: Backend, options: Dict[str, Any], scratch: Optional[str]) -> Call[str]:
+def create_call(backend: Backend, options: Dict[str, Any], scratch: Optional[str]) -> Call[Tuple[str, str]]:
+    """Starts a cage; the answer is its ID, and where its commands start."""
+    if not isinstance(backend, LocalBackend):
+        return backend.create_from(options)
     metadata = options.pop("metadata")
     if metadata:
         raise InvalidArgumentError("cannot use metadata without a service", hints=["use name for a local cage"])
     if scratch is not None:
         options["workspace"] = scratch
         options["workspace_mode"] = options["workspace_mode"] or "direct"
-    return backend.create(run_args(**options))
+    return backend.create(run_args(**options), start_directory(options, scratch))
 
 
 #: Prints the name and the number of the user of a cage.
@@ -55,6 +64,8 @@ def resolve(path: Optional[str], directory: str) -> str:
 
 def change_of(info: SandboxInfo) -> str:
     change = info.raw.get("change")
+    if not change and info.raw.get("directory"):
+        raise UnsupportedError("the service does not offer changes", hints=["`ironcage change list` on its host has it"])
     if not change:
         raise UnsupportedError("this cage has no pending change", hints=["its workspace is not copy-on-write"])
     return str(change)

@@ -7,7 +7,7 @@ import math
 import os
 import shutil
 import stat
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, TypeVar, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
 
 from . import _scripts as scripts
 from ._calls import CALL_TIMEOUT, MAX_OUTPUT, Call, CliCall, CliResult, OutputCallback
@@ -188,14 +188,14 @@ class LocalBackend:
     def __init__(self, program: Optional[str] = None) -> None:
         self.program = program or find_program()
 
-    def create(self, args: Sequence[str]) -> Call[str]:
-        """Starts a cage that waits for commands; the answer is its ID."""
+    def create(self, args: Sequence[str], directory: str) -> Call[Tuple[str, str]]:
+        """Starts a cage that waits for commands; the answer is its ID, and where they start."""
 
-        def parse(result: CliResult) -> str:
+        def parse(result: CliResult) -> Tuple[str, str]:
             if result.exit_code != 0:
                 error = error_of(result)
                 raise StartError(error.message, code=error.code, hints=error.hints)
-            return result.stdout.decode("ascii", "replace").strip()
+            return result.stdout.decode("ascii", "replace").strip(), directory
 
         return CliCall(["run", "-d", "-q", "--rm", *args], parse, timeout=600, what="start a cage")
 

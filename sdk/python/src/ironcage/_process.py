@@ -55,12 +55,6 @@ class Pty(Protocol):
         """Waits for its end; output that was not read is dropped."""
 
 
-def require_local(backend: Backend, what: str) -> LocalBackend:
-    if not isinstance(backend, LocalBackend):
-        raise UnsupportedError("cannot {} through the service".format(what))
-    return backend
-
-
 class LocalProcess:
     def __init__(self, backend: LocalBackend, call: "CliCall[CommandResult]") -> None:
         invocation = _Invocation(backend.program, call)
@@ -158,7 +152,7 @@ class LocalProcess:
                     return
 
 
-def start_local(
+def start_process(
     backend: Backend,
     cage: str,
     command: Command,
@@ -170,13 +164,19 @@ def start_local(
     on_stderr: Optional[OutputCallback],
     max_output: int,
 ) -> Process:
-    local = require_local(backend, "start a command in the background")
-    call = local.command(
+    if not isinstance(backend, LocalBackend):
+        from ._service_process import ServiceProcess
+
+        return ServiceProcess(
+            backend, cage, command, env=env, cwd=cwd, timeout=timeout,
+            on_stdout=on_stdout, on_stderr=on_stderr, max_output=max_output,
+        )  # fmt: skip
+    call = backend.command(
         cage, command, env=env, cwd=cwd, timeout=timeout, input=b"",
         on_stdout=on_stdout, on_stderr=on_stderr, max_output=max_output,
     )  # fmt: skip
     assert isinstance(call, CliCall)
-    return LocalProcess(local, call)
+    return LocalProcess(backend, call)
 
 
 class LocalPty:
@@ -271,7 +271,7 @@ def set_size(terminal: int, rows: int, columns: int) -> None:
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
 
-def start_local_pty(
+def start_pty(
     backend: Backend,
     cage: str,
     command: Command,
@@ -281,8 +281,16 @@ def start_local_pty(
     cwd: Optional[str],
     raw: bool,
 ) -> Pty:
-    local = require_local(backend, "open a terminal")
-    return LocalPty(local, cage, command, rows, columns, env, cwd, raw)
+    if not isinstance(backend, LocalBackend):
+        from ._service_process import ServiceProcess
+
+        if not raw:
+            raise UnsupportedError(
+                "cannot filter the output of a terminal of the service",
+                hints=["pass raw=True, and show nothing of it on a terminal unless you trust the agent"],
+            )
+        return ServiceProcess(backend, cage, command, env={"TERM": "xterm-256color", **(env or {})}, cwd=cwd, size=(rows, columns))
+    return LocalPty(backend, cage, command, rows, columns, env, cwd, raw)
 
 
-__all__ = ["MAX_OUTPUT", "LocalProcess", "LocalPty", "Process", "Pty", "start_local", "start_local_pty"]
+__all__ = ["MAX_OUTPUT", "LocalProcess", "LocalPty", "Process", "Pty", "start_process", "start_pty"]

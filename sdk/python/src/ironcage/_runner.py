@@ -65,6 +65,8 @@ class _Invocation:
     """A command line, and the pipe for its status."""
 
     def __init__(self, program: str, call: "CliCall[Any]") -> None:
+        if any("\0" in word for word in call.args):
+            raise InvalidArgumentError("cannot {}: an argument contains a NUL byte".format(call.what))
         args, own = split_env(call.args)
         self.env = dict(os.environ, IRONCAGE_ERROR_CODES="json", **own)
         self.fds: Tuple[int, ...] = ()

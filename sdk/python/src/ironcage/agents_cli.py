@@ -57,8 +57,8 @@ def codex_environment(*, name: str = "ironcage", flags: Sequence[str] = (), prog
     """
 
     def text(value: str) -> str:
-        # JSON strings are TOML strings, but for what JSON leaves unescaped.
-        return json.dumps(value).replace("\x7f", "\\u007f")
+        # JSON strings are TOML strings, but for DEL and for characters beyond U+FFFF as two escapes.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
     args: List[str] = ["run", "-q", *flags, "--", "codex", "exec-server", "--listen", "stdio"]
     lines = [

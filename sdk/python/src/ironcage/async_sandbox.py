@@ -8,10 +8,10 @@ from types import TracebackType
 from typing import List, Mapping, Optional, Sequence, Type, Union
 
 from ._calls import MAX_OUTPUT, OutputCallback
-from ._connect import WHO, Backend, change_of, check_user, connect, create_call, resolve, start_directory
+from ._connect import WHO, Backend, change_of, check_user, connect, create_call, resolve
 from ._local import Command
 from ._options import PathLike
-from ._async_process import AsyncProcess, AsyncPty, start_local_async, start_local_pty_async
+from ._async_process import AsyncProcess, AsyncPty, start_process_async, start_pty_async
 from ._runner import AsyncRunner
 from .errors import CommandError, SandboxNotFoundError
 from .models import AppliedChange, Change, CommandResult, EndedLease, FileInfo, Lease, PermissionRequest, SandboxInfo
@@ -91,13 +91,13 @@ class AsyncSandbox:
         if workspace is None and backend.name == "local":
             scratch = tempfile.mkdtemp(prefix="ironcage-sandbox.")
         try:
-            id = await runner.run(create_call(backend, options, scratch))
+            id, directory = await runner.run(create_call(backend, options, scratch))
         except BaseException:
             if scratch is not None:
                 shutil.rmtree(scratch, ignore_errors=True)
             await runner.close()
             raise
-        return cls(id, runner, backend, start_directory(options, scratch), scratch)
+        return cls(id, runner, backend, directory, scratch)
 
     @classmethod
     async def connect(
@@ -236,7 +236,7 @@ class AsyncCommands:
     ) -> AsyncProcess:
         """Starts a command and returns at once; the handle has its input, output and end."""
         sandbox = self._sandbox
-        return start_local_async(
+        return await start_process_async(
             sandbox._backend, sandbox.id, command, env=env, cwd=resolve(cwd, sandbox.directory), timeout=timeout,
             on_stdout=on_stdout, on_stderr=on_stderr, max_output=max_output,
         )  # fmt: skip
@@ -412,7 +412,7 @@ class AsyncPtys:
         terminal of whoever shows its output are filtered out."""
         sandbox = self._sandbox
         cwd = resolve(cwd, sandbox.directory)
-        return start_local_pty_async(sandbox._backend, sandbox.id, command, rows, columns, env, cwd, raw)
+        return await start_pty_async(sandbox._backend, sandbox.id, command, rows, columns, env, cwd, raw)
 
 
 __all__ = ["AsyncSandbox", "AsyncCommands", "AsyncFiles", "AsyncLeases", "AsyncRequests", "AsyncChanges", "AsyncPtys", "AsyncProcess", "AsyncPty"]

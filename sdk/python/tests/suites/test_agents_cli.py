@@ -94,11 +94,11 @@ def test_the_wrapper_of_claude_passes_every_word_on(tmp_path, monkeypatch):
 
 
 def test_codexs_environment_is_toml_that_runs_in_a_cage(tmp_path):
-    text = codex_environment(name='a "b"', flags=["--env=X=\\1"])
+    text = codex_environment(name='a "b" \U0001f600', flags=["--env=X=\\1"])
     tomllib = pytest.importorskip("tomllib")
     value = tomllib.loads(text)
     (environment,) = value["environments"]
-    assert (value["default"], value["include_local"], environment["id"]) == ('a "b"', False, 'a "b"')
+    assert (value["default"], value["include_local"], environment["id"]) == ('a "b" \U0001f600', False, 'a "b" \U0001f600')
     assert environment["program"] == find_program()
     args = environment["args"]
     assert args[-4:] == ["codex", "exec-server", "--listen", "stdio"] and "--env=X=\\1" in args

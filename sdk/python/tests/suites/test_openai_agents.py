@@ -114,7 +114,7 @@ async def test_an_agent_runs_its_commands_in_a_cage():
 async def test_the_shell_tools_executor_runs_each_command_and_stops_at_a_timeout():
     async with await AsyncSandbox.create() as sandbox:
         executor = IroncageShellExecutor(sandbox)
-        action = ShellActionRequest(commands=["echo a; exit 2", "echo b >&2; sleep 600", "echo never"], timeout_ms=1500)
+        action = ShellActionRequest(commands=["echo a; exit 2", "echo b >&2; sleep 600", "echo never"], timeout_ms=5000)
         request = ShellCommandRequest(ctx_wrapper=None, data=ShellCallData(call_id="c", action=action))
         outputs = (await executor(request)).output
         assert [(one.stdout, one.stderr, one.outcome.type, one.exit_code) for one in outputs] == [
