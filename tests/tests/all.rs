@@ -48,6 +48,7 @@ mod limits;
 mod live_apply;
 mod logins;
 mod matrix;
+mod mcp;
 mod model_answers;
 mod names;
 mod network;

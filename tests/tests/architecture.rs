@@ -9,10 +9,10 @@ use std::process::Command;
 
 /// A room may depend on rooms above it in this list only; rooms on one line do not know each other.
 ///
-/// `cli`, `inside`, `lab` and `registry` are programs: each finds the others as files, and links none of them.
+/// `cli`, `inside`, `lab`, `registry` and `mcp` are programs: each finds the others as files, and links none of them.
 const ORDER: &[&[&str]] = &[
     &["model", "sys", "files", "programs"],
-    &["catalog"],
+    &["catalog", "tools"],
     &["policy", "host", "audit", "state", "control"],
     &["images"],
     &["plan"],
@@ -26,13 +26,13 @@ const ORDER: &[&[&str]] = &[
     &["terminal", "watchdog"],
     &["client"],
     &["supervisor"],
-    &["probe", "bench", "server", "mcp", "oci", "command"],
-    &["cli", "inside", "lab", "registry"],
+    &["probe", "bench", "server", "oci", "command"],
+    &["cli", "inside", "lab", "registry", "mcp"],
 ];
 
 /// Rooms that compute and must stay free of system calls.
 const PURE: &[&str] = &[
-    "model", "catalog", "policy", "plan", "lease", "report", "signing",
+    "model", "catalog", "tools", "policy", "plan", "lease", "report", "signing",
 ];
 
 /// Rooms that may hold unsafe code.

@@ -5,6 +5,7 @@ mod ceiling;
 mod keys;
 mod network;
 mod questions;
+mod tools;
 
 use crate::ceiling::CeilingFragment;
 use crate::diagnostic::Document;
@@ -15,6 +16,7 @@ use crate::quantity::Size;
 use crate::questions::QuestionsFragment;
 use crate::signing_keys::SigningKeysFragment;
 use crate::taint::TaintFragment;
+use crate::tool_rules::ToolsFragment;
 use crate::{
     Amount, Cpus, Diagnostic, EnvRule, Executed, HidePattern, Listed, Origin, PolicyFile,
     SideChannels, Sourced, TimeLimit, WorkspaceMode, caches, capabilities, executed, profiles,
@@ -60,6 +62,7 @@ pub(crate) struct Fragment {
     pub(crate) ceiling: CeilingFragment,
     pub(crate) questions: QuestionsFragment,
     pub(crate) taint: TaintFragment,
+    pub(crate) tools: ToolsFragment,
     pub(crate) limits: LimitsFragment,
     pub(crate) require: Vec<Sourced<Layer>>,
     pub(crate) allow_degraded: Vec<Sourced<Layer>>,
@@ -174,6 +177,7 @@ impl Check<'_> {
             ceiling: self.ceiling(&file.ceiling)?,
             questions: self.questions(&file.questions)?,
             taint: self.taint(&file.taint)?,
+            tools: self.tools(file)?,
             limits: self.limits(file)?,
             require: self.each(&file.layers.require, Self::layer)?,
             allow_degraded: self.each(&file.layers.allow_degraded, Self::layer)?,

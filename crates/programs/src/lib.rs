@@ -25,6 +25,8 @@ pub enum Program {
     Lab,
     /// Container images, from registries and archives to the store.
     Registry,
+    /// The gateway for MCP servers, and Ironcage as an MCP server.
+    Mcp,
 }
 
 /// The directory below `libexec`.
@@ -40,6 +42,7 @@ impl Program {
             Program::Reader => "ironcage-reader",
             Program::Lab => "ironcage-lab",
             Program::Registry => "ironcage-registry",
+            Program::Mcp => "ironcage-mcp",
         }
     }
 
