@@ -12,10 +12,11 @@ use std::sync::OnceLock;
 const VARIABLE: &str = "IRONCAGE_TEST_BINARY";
 
 /// Packages of the programs that belong to it, named like them.
-const BESIDE: [&str; 9] = [
+const BESIDE: [&str; 10] = [
     "ironcage-egress",
     "ironcage-inside",
     "ironcage-lab",
+    "ironcage-mcp",
     "ironcage-reader",
     "ironcage-registry",
     "ironcage-serve",

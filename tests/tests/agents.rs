@@ -138,6 +138,26 @@ either! {
         assert!(!own.contains("planted"), "{own}");
     }
 
+    fn claude_code_uses_ironcage_as_an_mcp_server(stage) {
+        let Some(prefix) = agents() else {
+            return;
+        };
+        stage.write(stage.project().join("model_server.py"), SERVER);
+        stage.write(stage.home().join("key"), "canary");
+        let key = stage.home().join("key").display().to_string();
+        let ask = format!(r#"call: mcp__ironcage__run_command {{"command": "cat {key} 2>&1; echo made > made; pwd"}}"#);
+        let quiet = "export CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1 DISABLE_AUTOUPDATER=1 ENABLE_TOOL_SEARCH=false MODEL_PORT=0\n";
+        let claude = format!(
+            "{quiet} claude mcp add ironcage -- ironcage mcp >&2\n\
+             python3 model_server.py requests.jsonl claude -p --allowedTools mcp__ironcage__run_command -- '{ask}'"
+        );
+        let ran = user(stage, &prefix, &claude).ok();
+        let said = ran.stdout();
+        assert!(said.contains(&stage.project().display().to_string()), "{ran:?}");
+        assert!(!said.contains("canary"), "{said}");
+        assert_eq!(stage.read("made"), None, "the change is only pending");
+    }
+
     fn claude_code_talks_on_a_terminal(stage) {
         let Some(prefix) = agents() else {
             return;

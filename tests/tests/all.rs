@@ -49,6 +49,7 @@ mod limits;
 mod live_apply;
 mod logins;
 mod matrix;
+mod mcp;
 mod microvm;
 mod model_answers;
 mod names;

@@ -9,11 +9,11 @@ use std::process::Command;
 
 /// A room may depend on rooms above it in this list only; rooms on one line do not know each other.
 ///
-/// `cli`, `inside`, `lab`, `registry`, `serve`, `vmm` and `vm-init` are programs: each finds the others as files, and
-/// links none of them.
+/// `cli`, `inside`, `lab`, `registry`, `serve`, `mcp`, `vmm` and `vm-init` are programs: each finds the others as
+/// files, and links none of them.
 const ORDER: &[&[&str]] = &[
     &["model", "sys", "files", "programs", "guest"],
-    &["catalog"],
+    &["catalog", "tools"],
     &["policy", "host", "audit", "state", "control"],
     &["images"],
     &["plan"],
@@ -28,15 +28,15 @@ const ORDER: &[&[&str]] = &[
     &["terminal", "watchdog"],
     &["client", "cage-daemon"],
     &["supervisor"],
-    &["probe", "bench", "server", "mcp", "oci", "command"],
+    &["probe", "bench", "server", "oci", "command"],
     &[
-        "cli", "inside", "lab", "registry", "serve", "vmm", "vm-init",
+        "cli", "inside", "lab", "registry", "serve", "mcp", "vmm", "vm-init",
     ],
 ];
 
 /// Rooms that compute and must stay free of system calls.
 const PURE: &[&str] = &[
-    "model", "catalog", "guest", "policy", "plan", "lease", "report", "signing",
+    "model", "catalog", "tools", "guest", "policy", "plan", "lease", "report", "signing",
 ];
 
 /// Rooms that may hold unsafe code.

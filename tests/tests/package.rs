@@ -12,15 +12,18 @@ use std::time::Duration;
 const VARIABLE: &str = "IRONCAGE_PACKAGE_BINARY";
 
 /// All that is packaged.
-const PROGRAMS: [&str; 8] = [
+const PROGRAMS: [&str; 11] = [
     "ironcage",
     "ironcage-egress",
     "ironcage-inside",
     "ironcage-lab",
+    "ironcage-mcp",
     "ironcage-reader",
     "ironcage-registry",
+    "ironcage-serve",
     "ironcage-vm-init",
     "ironcage-vmm",
+    "ironcage-wasm",
 ];
 
 /// The time of all that is packaged, in seconds and as a day. Not the commit's: one may be made while the test runs.
@@ -176,10 +179,13 @@ fn the_debian_package_installs_a_program_that_runs(packages: &Packages, stage: &
         ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-egress"),
         ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-inside"),
         ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-lab"),
+        ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-mcp"),
         ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-reader"),
         ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-registry"),
+        ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-serve"),
         ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-vm-init"),
         ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-vmm"),
+        ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-wasm"),
         ("-rw-r--r--", "./usr/share/man/man1/ironcage.1.gz"),
         ("-rw-r--r--", "./usr/share/man/man1/ironcage-run.1.gz"),
         (

@@ -4,7 +4,7 @@ use crate::{commands, completion, version};
 use clap::builder::styling::Style;
 use clap::{CommandFactory, Parser, Subcommand};
 use ironcage_command::error::CommandResult;
-use ironcage_command::{image, inside, lab, serve, template};
+use ironcage_command::{image, inside, lab, mcp, serve, template};
 use std::fmt::Write as _;
 
 /// Run AI agents, and every tool call they make, in a cage
@@ -32,6 +32,7 @@ pub(crate) enum Command {
     Discard(commands::change::discard::Args),
     Change(commands::change::Args),
     State(commands::state::Args),
+    Mcp(mcp::Args),
     Image(image::Args),
     Template(template::Args),
     Serve(serve::Args),
@@ -84,7 +85,7 @@ pub(crate) struct InsideCli {
 
 /// The headings of the help, with their commands.
 const GROUPS: [(&str, &[&str]); 7] = [
-    ("Run", &["run", "shell", "exec"]),
+    ("Run", &["run", "shell", "exec", "mcp"]),
     (
         "Background",
         &["ps", "logs", "attach", "stop", "wait", "resume", "rm"],
@@ -249,6 +250,7 @@ impl Command {
             Command::Intent(args) => commands::intent::run(args),
             Command::Doctor(args) => commands::doctor::run(args),
             Command::Setup(args) => commands::setup::run(args),
+            Command::Mcp(args) => commands::mcp::run(&args),
             Command::Image(_) | Command::Template(_) => commands::image::run(),
             Command::Serve(_) => commands::serve::run(),
             Command::Probe(_) | Command::Bench(_) => commands::lab::run(),

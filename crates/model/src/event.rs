@@ -518,6 +518,8 @@ pub enum EventKind {
     },
     /// Something was used, in a run that is observed.
     Observed(Observation),
+    /// The MCP gateway decided about a call.
+    ToolCall(crate::ToolCall),
     /// The cage is gone.
     Exit {
         /// How it ended.

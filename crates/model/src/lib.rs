@@ -31,6 +31,7 @@ mod secret;
 mod span;
 mod switch;
 mod taint;
+mod tool_call;
 mod upstream;
 mod wasm;
 
@@ -68,7 +69,7 @@ pub use permission_request::{PermissionRequest, PermissionRequestEnd};
 pub use printable::Printable;
 pub use reason::{
     Datum, LeaseReason, NetworkReason, Reason, ReasonEntry, SigningReason, StartCode,
-    SupervisorReason, find_reason, reason_tables,
+    SupervisorReason, ToolReason, find_reason, reason_tables,
 };
 pub use request::{
     AmbiguousPath, HttpRule, InvalidHttpRuleText, InvalidPathPattern, PathPattern, RequestPath,
@@ -79,6 +80,7 @@ pub use secret::{
 pub use span::Span;
 pub use switch::{Switch, UnknownSwitch};
 pub use taint::Taint;
+pub use tool_call::{ToolCall, ToolVerdict};
 pub use upstream::{
     HTTP_PROXY, HTTPS_PROXY, InvalidProxyUrl, NO_PROXY, ProxyHost, ProxyServer, ProxyUrl,
 };

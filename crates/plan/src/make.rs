@@ -274,6 +274,7 @@ pub fn make(
         processors: bounds::processors(&bounds, host, &mut notes),
         hardening: hardening(policy, host, &bounds)?,
         taint: None,
+        tools: policy.tools.clone(),
         network,
         seccomp,
         leases,

@@ -18,6 +18,7 @@ use crate::signing::Signing;
 use crate::taint::Marking;
 use ironcage_host::CgroupHost;
 use ironcage_model::{Isolation, Layer, LayerReport};
+use ironcage_tools::ToolPolicy;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -371,6 +372,9 @@ pub struct Plan {
     /// What marks the cage; `null` is nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub taint: Option<Marking>,
+    /// Which tool calls `exec --intent` carries out; not there where the policy has no rules.
+    #[serde(default, skip_serializing_if = "ToolPolicy::is_empty")]
+    pub tools: ToolPolicy,
     /// The system call filter.
     pub seccomp: Filter,
     /// Bounds in numbers.

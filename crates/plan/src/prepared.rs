@@ -221,6 +221,7 @@ impl StaticPart {
             channels: _,
             signing: _,
             taint: _,
+            tools: _,
             layers: _,
             degraded: _,
             unenforced: _,

@@ -5,6 +5,7 @@
 
 use crate::diagnostic::Document;
 use crate::fragment::{self, Base, Source};
+use crate::narrow::Dropped;
 use crate::parse::parse_document;
 use crate::{
     Amounts, Ceiling, CeilingWhat, Limits, NetworkLimitName, Policy, PolicyError, Reach, Sourced,
@@ -108,7 +109,9 @@ fn written(
     let mut child = resolve_profile(profile, home)?;
     inherit(parent, &mut child, amounts);
     let questions = child.questions.clone();
-    let said = fragment::from_file(&file, &document, &Source::File, home).map_err(invalid)?;
+    let mut said = fragment::from_file(&file, &document, &Source::File, home).map_err(invalid)?;
+    // The rules of a child only take away from its parent's.
+    crate::tool_rules::narrow(&parent.tools, &mut said.tools, &mut Dropped::default());
     merge::apply(&mut child, said);
     merge::add_capability_groups(&mut child);
     merge::add_leased_secrets(&mut child);
@@ -135,6 +138,7 @@ fn inherit(parent: &Policy, child: &mut Policy, amounts: &impl Fn(&Limits) -> Am
     child.unprotect = parent.unprotect.clone();
     child.questions = parent.questions.clone();
     child.taint = parent.taint.clone();
+    child.tools = parent.tools.clone();
     child.allow_degraded = parent.allow_degraded.clone();
     child.side_channels = parent.side_channels.clone();
     child.hostname = parent.hostname.clone();

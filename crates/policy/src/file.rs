@@ -2,6 +2,7 @@
 //!
 //! This module checks only keys and types. `fragment` checks the values.
 
+use crate::tool_sections::{McpSection, ToolsSection};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -42,6 +43,12 @@ pub struct PolicyFile {
     pub questions: QuestionsSection,
     /// Which data is private and which content is untrusted, and whether a cage with both needs approval.
     pub taint: TaintSection,
+    /// Rules for tool calls, however they are made. Without this section, only the cage limits what tools do.
+    #[schemars(with = "Option<ToolsSection>")]
+    pub tools: Option<Spanned<ToolsSection>>,
+    /// MCP servers behind `ironcage mcp gateway`, by name: lowercase letters, digits and hyphens.
+    #[schemars(with = "BTreeMap<String, McpSection>")]
+    pub mcp: BTreeMap<Spanned<String>, McpSection>,
     /// System calls.
     pub syscalls: SyscallsSection,
     /// Resource limits of the cage.

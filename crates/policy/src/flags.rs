@@ -8,6 +8,7 @@ use crate::network::{self, InvalidHostRule, NetworkFragment, NetworkLimit, Netwo
 use crate::questions::QuestionsFragment;
 use crate::signing_keys::{SigningKeysFragment, sign_key, ssh_key};
 use crate::taint::TaintFragment;
+use crate::tool_rules::ToolsFragment;
 use crate::{
     Amount, Cpus, EnvRule, HidePattern, Origin, PolicyError, SideChannels, Sourced, TimeLimit,
     WorkspaceMode, bundles, logins, syscalls,
@@ -224,6 +225,7 @@ impl FlagLayer {
             },
             questions: QuestionsFragment::default(),
             taint: TaintFragment::default(),
+            tools: ToolsFragment::default(),
             limits: LimitsFragment {
                 memory: one("--memory", self.memory),
                 cpus: one("--cpus", self.cpus),

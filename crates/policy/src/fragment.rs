@@ -6,6 +6,7 @@ mod checks;
 mod keys;
 mod network;
 mod questions;
+mod tools;
 
 use crate::ceiling::CeilingFragment;
 use crate::diagnostic::Document;
@@ -16,6 +17,7 @@ use crate::quantity::Size;
 use crate::questions::QuestionsFragment;
 use crate::signing_keys::SigningKeysFragment;
 use crate::taint::TaintFragment;
+use crate::tool_rules::ToolsFragment;
 use crate::{
     Amount, Cpus, Diagnostic, EnvRule, HidePattern, Origin, PolicyFile, SideChannels, Sourced,
     TimeLimit, WorkspaceMode, caches, profiles, syscalls,
@@ -62,6 +64,7 @@ pub(crate) struct Fragment {
     pub(crate) ceiling: CeilingFragment,
     pub(crate) questions: QuestionsFragment,
     pub(crate) taint: TaintFragment,
+    pub(crate) tools: ToolsFragment,
     pub(crate) limits: LimitsFragment,
     pub(crate) require: Vec<Sourced<Layer>>,
     pub(crate) allow_degraded: Vec<Sourced<Layer>>,
@@ -179,6 +182,7 @@ impl Check<'_> {
             ceiling: self.ceiling(&file.ceiling)?,
             questions: self.questions(&file.questions)?,
             taint: self.taint(&file.taint)?,
+            tools: self.tools(file)?,
             limits: self.limits(file)?,
             require: self.each(&file.layers.require, Self::layer)?,
             allow_degraded: self.each(&file.layers.allow_degraded, Self::layer)?,

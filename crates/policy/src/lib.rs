@@ -37,6 +37,8 @@ pub mod schema;
 mod search;
 mod signing_keys;
 mod taint;
+mod tool_rules;
+mod tool_sections;
 mod trust;
 
 pub use ceiling::{Ceiling, CeilingLimit, CeilingOther, CeilingPath, CeilingWhat, Drift};
@@ -79,4 +81,5 @@ pub use rules::RulesFile;
 pub use search::{FILE_NAME, find_policy_file};
 pub use signing_keys::{SignKeyRule, SigningKeys, SshKeyName, SshKeyRule};
 pub use taint::TaintRules;
+pub use tool_sections::{ArgumentsSection, ConstraintSection, McpSection, ToolsSection};
 pub use trust::{TrustDigest, TrustError, TrustStore, TrustedFile};

@@ -61,6 +61,7 @@ pub(crate) fn from_defaults(
         ceiling: Ceiling::from_defaults(defaults.ceiling)?,
         questions: Questions::from_defaults(defaults.questions)?,
         taint: TaintRules::from_defaults(defaults.taint)?,
+        tools: ironcage_tools::ToolPolicy::default(),
         limits: Limits {
             memory: limits.memory.ok_or(Incomplete("limits.memory"))?,
             cpus: limits.cpus.ok_or(Incomplete("limits.cpus"))?,
@@ -103,6 +104,7 @@ pub(crate) fn apply(policy: &mut Policy, fragment: Fragment) {
         ceiling,
         questions,
         taint,
+        tools,
         ..
     } = fragment;
     let off = |mode: &Sourced<NetworkMode>| mode.value == NetworkMode::Off;
@@ -114,6 +116,7 @@ pub(crate) fn apply(policy: &mut Policy, fragment: Fragment) {
     policy.ceiling.apply(ceiling);
     policy.questions.apply(questions);
     policy.taint.apply(taint);
+    crate::tool_rules::apply(&mut policy.tools, tools);
     append(&mut policy.require, fragment.require);
     append(&mut policy.allow_degraded, fragment.allow_degraded);
     replace(&mut policy.isolation, fragment.isolation);

@@ -92,7 +92,8 @@ pub fn is_no_wider(a: &Policy, b: &Policy) -> bool {
     let network = network && a.keys.is_no_wider(&b.keys);
     let ceiling = a.ceiling.is_no_wider(&b.ceiling);
     let taint = a.taint.is_no_wider(&b.taint);
-    files && process && syscalls && layers && limits && network && ceiling && taint
+    let tools = crate::tool_rules::is_no_wider(&a.tools, &b.tools);
+    files && process && syscalls && layers && limits && network && ceiling && taint && tools
 }
 
 /// What an untrusted file wanted beyond the policy, in words.
@@ -287,6 +288,7 @@ pub(crate) fn narrow(base: &mut Policy, fragment: &mut Fragment, workspace: &Pat
     crate::ceiling::narrow(&base.ceiling, &mut fragment.ceiling, &mut dropped);
     crate::questions::narrow(&mut fragment.questions, &mut dropped);
     crate::taint::narrow(&base.taint, &mut fragment.taint, &mut dropped);
+    crate::tool_rules::narrow(&base.tools, &mut fragment.tools, &mut dropped);
     narrow_limits(base, fragment, &mut dropped);
     dropped.0
 }

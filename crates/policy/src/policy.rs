@@ -352,6 +352,9 @@ pub struct Policy {
     pub questions: crate::Questions,
     /// What is private and what untrusted.
     pub taint: crate::TaintRules,
+    /// Which tools may be called, and the MCP servers behind the gateway.
+    #[serde(skip_serializing_if = "ironcage_tools::ToolPolicy::is_empty")]
+    pub tools: ironcage_tools::ToolPolicy,
     /// Bounds.
     pub limits: Limits,
 }

@@ -115,6 +115,18 @@ described!(
     json_schema!({"type": "string", "enum": crate::bundles::names()})
 );
 described!(
+    FirstUseName,
+    json_schema!({"type": "string", "enum": ["ask", "pin"]})
+);
+described!(
+    OtherwiseName,
+    json_schema!({"type": "string", "enum": ["ask", "deny"]})
+);
+described!(
+    SqlClassName,
+    json_schema!({"type": "string", "enum": ironcage_tools::SqlClass::ALL.map(ironcage_tools::SqlClass::name)})
+);
+described!(
     GroupName,
     json_schema!({"type": "string", "enum": syscalls::groups().iter().map(|group| group.name).collect::<Vec<_>>()})
 );

@@ -33,6 +33,8 @@ pub enum Program {
     Wasm,
     /// Cages by HTTP.
     Serve,
+    /// The gateway for MCP servers, and Ironcage as an MCP server.
+    Mcp,
 }
 
 /// The directory below `libexec`.
@@ -52,6 +54,7 @@ impl Program {
             Program::Registry => "ironcage-registry",
             Program::Wasm => "ironcage-wasm",
             Program::Serve => "ironcage-serve",
+            Program::Mcp => "ironcage-mcp",
         }
     }
 

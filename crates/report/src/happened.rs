@@ -204,6 +204,10 @@ fn denial(time: u64, event: &EventKind) -> Option<ReportedDenial> {
             reason: Some(reason),
             ..
         } => line("message", channel.clone(), 1, Some(reason)),
+        EventKind::ToolCall(call) if call.because.is_some() => {
+            let what = format!("{} of {}", call.name, call.server);
+            line("mcp-call", what, 1, call.because.as_deref())
+        }
         EventKind::IntentRuin { path, reason, .. } => {
             line("tool-call", format!("removes {path}"), 1, Some(reason))
         }

@@ -16,6 +16,7 @@ pub(crate) mod learn;
 pub(crate) mod lease;
 pub(crate) mod logs;
 pub(crate) mod man;
+pub(crate) mod mcp;
 pub(crate) mod net;
 pub(crate) mod plan;
 pub(crate) mod policy;

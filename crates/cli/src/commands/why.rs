@@ -15,7 +15,7 @@ use ironcage_catalog::{Explanation, Explanations};
 use ironcage_host::SystemFiles;
 use ironcage_model::{
     CageId, Denial, Ending, EventKind, KeyUse, LimitHit, NetworkVerdict, PermissionRequestEnd,
-    Printable, Reason, Resource, Traffic, find_reason,
+    Printable, Reason, Resource, ToolCall, Traffic, find_reason,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
@@ -73,6 +73,8 @@ struct CageDenials {
     leases: Vec<(Resource, String, u64)>,
     /// Uses of keys that were denied or came to nothing, and how often.
     keys: Vec<(KeyUse, u64)>,
+    /// Tool calls that the gateway refused, and how often.
+    tools: Vec<(ToolCall, u64)>,
     tainted: Vec<String>,
     children: Vec<String>,
     /// Permission requests whose end has not been read yet.
@@ -182,6 +184,7 @@ impl CageDenials {
                     self.tainted.push(format!("{taint}: {because}"));
                 }
             }
+            EventKind::ToolCall(call) => self.add_tool_call(call),
             EventKind::ChildRefused { reason } => {
                 let reason = reason.to_string();
                 if self.children.len() < MOST_ENTRIES && !self.children.contains(&reason) {
@@ -226,6 +229,22 @@ impl CageDenials {
             *times = times.saturating_add(1);
         } else if self.leases.len() < MOST_ENTRIES {
             self.leases.push((resource, reason, 1));
+        }
+    }
+
+    fn add_tool_call(&mut self, call: ToolCall) {
+        let Some(because) = call.because.clone() else {
+            return;
+        };
+        let mut known = self.tools.iter_mut();
+        let same = |known: &ToolCall| {
+            known.because.as_ref() == Some(&because)
+                && (&known.server, &known.name) == (&call.server, &call.name)
+        };
+        if let Some((_, times)) = known.find(|(known, _)| same(known)) {
+            *times = times.saturating_add(1);
+        } else if self.tools.len() < MOST_ENTRIES {
+            self.tools.push((call, 1));
         }
     }
 
@@ -287,6 +306,7 @@ impl CageDenials {
             && self.leases.is_empty()
             && self.keys.is_empty()
             && self.children.is_empty()
+            && self.tools.is_empty()
             && self.tainted.is_empty()
     }
 }
@@ -361,6 +381,10 @@ fn report(
         if let Some(entry) = code.and_then(find_reason) {
             wrap(out, "  what to do:    ", entry.remedy)?;
         }
+    }
+    for (call, count) in &denials.tools {
+        writeln!(out)?;
+        render::tool_call::explain(out, call, *count)?;
     }
     for marked in &denials.tainted {
         writeln!(out, "\ntainted: {}", Printable::new(marked))?;

@@ -1,6 +1,6 @@
 //! Events of the audit log, as text.
 
-use super::{children, lease, traffic};
+use super::{children, lease, tool_call, traffic};
 use crate::error::without_numbers;
 use crate::output::utc;
 use ironcage_audit::{LogEntry, Verdict};
@@ -143,6 +143,7 @@ pub(crate) fn print_record(out: &mut dyn Write, record: &LogEntry) -> io::Result
         | EventKind::Message { .. }
         | EventKind::ChannelClosed { .. }
         | EventKind::Tainted { .. } => children::event_line(out, &event.kind),
+        EventKind::ToolCall(call) => tool_call::event_line(out, call),
         EventKind::LeftOut { what, times } => {
             writeln!(out, "left out of this log: {times} {}", what.plural())
         }

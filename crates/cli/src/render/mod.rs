@@ -8,4 +8,5 @@ pub(crate) mod path;
 pub(crate) mod plan;
 pub(crate) mod remedy;
 pub(crate) mod request;
+pub(crate) mod tool_call;
 pub(crate) mod traffic;

@@ -11,6 +11,7 @@ mod network;
 mod signing;
 mod start;
 mod supervisor;
+mod tool;
 
 pub use lease::LeaseReason;
 pub use network::NetworkReason;
@@ -18,6 +19,7 @@ pub use signing::SigningReason;
 pub use start::StartCode;
 pub use supervisor::SupervisorReason;
 pub use table::{Datum, ReasonEntry};
+pub use tool::ToolReason;
 
 use crate::Printable;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -38,6 +40,8 @@ pub enum Reason {
     Signing(SigningReason),
     /// Of the supervisor, about anything else.
     Supervisor(SupervisorReason),
+    /// About a tool call.
+    Tool(ToolReason),
     /// A cage did not start.
     Start {
         /// What failed.
@@ -64,6 +68,7 @@ impl Reason {
             Reason::Network(reason) => Some(reason.code()),
             Reason::Signing(reason) => Some(reason.code()),
             Reason::Supervisor(reason) => Some(reason.code()),
+            Reason::Tool(reason) => Some(reason.code()),
             Reason::Start { code, .. } => Some(code.code()),
             Reason::Recorded { code, .. } => code.as_deref(),
         }
@@ -92,6 +97,7 @@ impl Reason {
             Reason::Network(reason) => reason.cut(bytes),
             Reason::Signing(reason) => reason.cut(bytes),
             Reason::Supervisor(reason) => reason.cut(bytes),
+            Reason::Tool(reason) => reason.cut(bytes),
             Reason::Start { text, .. } | Reason::Recorded { text, .. } => {
                 table::Field::cut(text, bytes);
             }
@@ -104,6 +110,7 @@ impl Reason {
             Reason::Network(reason) => reason.data(),
             Reason::Signing(reason) => reason.data(),
             Reason::Supervisor(reason) => reason.data(),
+            Reason::Tool(reason) => reason.data(),
             Reason::Start { .. } => BTreeMap::new(),
             Reason::Recorded { data, .. } => data.clone(),
         }
@@ -117,6 +124,7 @@ impl fmt::Display for Reason {
             Reason::Network(reason) => reason.fmt(f),
             Reason::Signing(reason) => reason.fmt(f),
             Reason::Supervisor(reason) => reason.fmt(f),
+            Reason::Tool(reason) => reason.fmt(f),
             Reason::Start { text, .. } | Reason::Recorded { text, .. } => {
                 Printable::new(text).fmt(f)
             }
@@ -147,6 +155,12 @@ impl From<SigningReason> for Reason {
 impl From<SupervisorReason> for Reason {
     fn from(reason: SupervisorReason) -> Self {
         Reason::Supervisor(reason)
+    }
+}
+
+impl From<ToolReason> for Reason {
+    fn from(reason: ToolReason) -> Self {
+        Reason::Tool(reason)
     }
 }
 
@@ -186,7 +200,8 @@ impl<'de> Deserialize<'de> for Reason {
             let supervisor = || SupervisorReason::read(code, &data).map(Reason::Supervisor);
             let signing = || SigningReason::read(code, &data).map(Reason::Signing);
             let known = lease.or_else(network).or_else(supervisor);
-            known.or_else(signing)
+            let tool = || ToolReason::read(code, &data).map(Reason::Tool);
+            known.or_else(signing).or_else(tool)
         });
         Ok(known.unwrap_or(Reason::Recorded {
             code,
@@ -197,7 +212,7 @@ impl<'de> Deserialize<'de> for Reason {
 }
 
 /// Every code, by the heading under which the reference lists it.
-pub fn reason_tables() -> [(&'static str, &'static [ReasonEntry]); 5] {
+pub fn reason_tables() -> [(&'static str, &'static [ReasonEntry]); 6] {
     [
         ("Leases", LeaseReason::TABLE),
         ("Network", NetworkReason::TABLE),
@@ -206,6 +221,7 @@ pub fn reason_tables() -> [(&'static str, &'static [ReasonEntry]); 5] {
             "Commands, child cages and channels",
             SupervisorReason::TABLE,
         ),
+        ("Tools", ToolReason::TABLE),
         ("Starting a cage", StartCode::TABLE),
     ]
 }

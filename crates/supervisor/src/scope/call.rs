@@ -8,9 +8,12 @@ use super::MOST_OF_A_CALL;
 use crate::needed::{Names, Need, Needed, Nesting};
 use ironcage_control::{Bytes, DeniedLease, GrantRequest, LeaseTarget, ScopeRequest};
 use ironcage_intent::{Action, Call, Calls, Context, Destination, Needs, Table};
-use ironcage_model::{Contact, LeaseOrigin, Resource, Right, SupervisorReason, Term, in_full};
+use ironcage_model::{
+    Contact, LeaseOrigin, Reason, Resource, Right, SupervisorReason, Term, in_full,
+};
 use ironcage_plan::{Access, Item, NodeKind, Plan, ViewOp};
 use ironcage_programs::{FindError, Program};
+use ironcage_tools::Decision;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
@@ -45,11 +48,12 @@ fn contact(destination: &Destination) -> Contact {
 }
 
 /// Reads a tool call.
-pub(super) fn read(plan: &Plan, text: &str) -> Result<Planned, SupervisorReason> {
+pub(super) fn read(plan: &Plan, text: &str) -> Result<Planned, Reason> {
     let unknown = |error: &dyn std::error::Error| SupervisorReason::CallUnknown {
         error: error.to_string(),
     };
     let call = Call::read(text.as_bytes()).map_err(|error| unknown(&error))?;
+    permitted(plan, &call)?;
     let calls = Calls::shipped().map_err(|error| unknown(&error))?;
     let tools = Table::shipped().map_err(|error| unknown(&error))?;
     let context = Context {
@@ -57,12 +61,11 @@ pub(super) fn read(plan: &Plan, text: &str) -> Result<Planned, SupervisorReason>
         home: plan.home().map(Path::to_owned),
     };
     let Some(action) = calls.action(&call, &context) else {
-        return Err(SupervisorReason::CallUnknown {
-            error: format!(
-                "cannot carry out the tool `{}` with these arguments",
-                call.name
-            ),
-        });
+        let error = format!(
+            "cannot carry out the tool `{}` with these arguments",
+            call.name
+        );
+        return Err(SupervisorReason::CallUnknown { error }.into());
     };
     let mut needs = Needs::default();
     match &action {
@@ -103,9 +106,22 @@ pub(super) fn read(plan: &Plan, text: &str) -> Result<Planned, SupervisorReason>
     planned.ask_for(plan, &needs, &format!("a call of {}", call.name));
     if planned.asked.leases.len() > MOST_OF_A_CALL {
         let limit = MOST_OF_A_CALL as u64;
-        return Err(SupervisorReason::CallNeedsTooMuch { limit });
+        return Err(SupervisorReason::CallNeedsTooMuch { limit }.into());
     }
     Ok(planned)
+}
+
+/// Whether the rules for tools allow a call. Nobody can be asked about one here.
+fn permitted(plan: &Plan, call: &Call) -> Result<(), Reason> {
+    let rules = &plan.tools;
+    let call = ironcage_tools::Call::named(&call.name, &call.input, Some(&plan.command.cwd));
+    if !rules.has_tools() && call.server.is_none() {
+        return Ok(());
+    }
+    match rules.decide(&call).decision {
+        Decision::Allow => Ok(()),
+        Decision::Ask(reason) | Decision::Deny(reason) => Err(reason.into()),
+    }
 }
 
 impl Planned {

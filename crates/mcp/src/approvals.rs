@@ -1,0 +1,168 @@
+//! Calls that wait for a person.
+//!
+//! Each is a file in Ironcage's state directory, which no cage sees: the gateway writes it, and
+//! `ironcage mcp approve NUMBER` answers in it. An approval is for one call with these arguments,
+//! once, and for a while.
+
+use crate::error::McpError;
+use crate::settings::{Settings, private_directory, replace};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+/// How long a call waits, and how long an answer counts.
+const LASTS: Duration = Duration::from_secs(30 * 60);
+/// Most calls that wait at once.
+const MOST: usize = 64;
+/// Longest arguments that are kept for a person to read.
+const SHOWN: usize = 64 << 10;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Waiting {
+    pub(crate) number: u64,
+    pub(crate) server: String,
+    pub(crate) tool: String,
+    /// Over the server, the tool and the arguments.
+    pub(crate) digest: String,
+    pub(crate) arguments: Value,
+    pub(crate) reason: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) allowed: Option<bool>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Approvals {
+    directory: PathBuf,
+}
+
+impl Approvals {
+    pub(crate) fn open(settings: &Settings) -> Result<Self, McpError> {
+        let directory = settings.directory().join("calls");
+        private_directory(&directory)?;
+        Ok(Approvals { directory })
+    }
+
+    /// Every call that waits or was answered, the oldest first. What is too old is removed.
+    pub(crate) fn list(&self) -> Result<Vec<Waiting>, McpError> {
+        let failed = |error| McpError::Read(self.directory.clone(), error);
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(&self.directory).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            if path.extension().is_none_or(|extension| extension != "json") {
+                continue;
+            }
+            let changed = path.metadata().and_then(|found| found.modified());
+            let age = changed.map(|at| SystemTime::now().duration_since(at).unwrap_or_default());
+            if age.is_ok_and(|age| age > LASTS) {
+                let _ = std::fs::remove_file(&path);
+                continue;
+            }
+            let Ok(text) = std::fs::read(&path) else {
+                continue;
+            };
+            if let Ok(waiting) = serde_json::from_slice::<Waiting>(&text) {
+                found.push(waiting);
+            }
+        }
+        found.sort_by_key(|waiting| waiting.number);
+        Ok(found)
+    }
+
+    fn path(&self, number: u64) -> PathBuf {
+        self.directory.join(format!("{number}.json"))
+    }
+
+    fn write(&self, waiting: &Waiting) -> Result<(), McpError> {
+        let path = self.path(waiting.number);
+        let text = serde_json::to_vec(waiting);
+        let text = text.map_err(|error| McpError::Write(path.clone(), error.into()))?;
+        replace(&path, &text)
+    }
+
+    /// What a person said about a call. An answer is used up. A call that nobody was asked about
+    /// waits from now on; `None` while it does.
+    pub(crate) fn ask(&self, wanted: Waiting) -> Result<Option<bool>, McpError> {
+        let known = self.list()?;
+        let same = known.iter().find(|known| known.digest == wanted.digest);
+        match same {
+            Some(known) => {
+                let Some(allowed) = known.allowed else {
+                    return Ok(None);
+                };
+                let path = self.path(known.number);
+                // Two calls cannot use one answer: the file can be removed only once.
+                match std::fs::remove_file(&path) {
+                    Ok(()) => Ok(Some(allowed)),
+                    Err(_) => Ok(None),
+                }
+            }
+            None if known.len() >= MOST => Ok(None),
+            None => {
+                let last = known.last().map_or(0, |known| known.number);
+                let mut wanted = wanted;
+                wanted.number = last + 1;
+                if wanted.arguments.to_string().len() > SHOWN {
+                    wanted.arguments = Value::String("[too long to show]".into());
+                }
+                self.write(&wanted)?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// A person's answer.
+    pub(crate) fn answer(&self, number: u64, allowed: bool) -> Result<(), McpError> {
+        let mut known = self.list()?.into_iter();
+        let found = known.find(|known| known.number == number);
+        let mut waiting = found.ok_or(McpError::NoCall(number))?;
+        if waiting.allowed.is_some() {
+            return Err(McpError::Answered(number));
+        }
+        waiting.allowed = Some(allowed);
+        self.write(&waiting)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn call(digest: &str) -> Waiting {
+        Waiting {
+            number: 0,
+            server: "files".into(),
+            tool: "write".into(),
+            digest: digest.into(),
+            arguments: json!({"path": "a"}),
+            reason: "r".into(),
+            allowed: None,
+        }
+    }
+
+    #[test]
+    fn an_answer_counts_once_and_for_its_call_only() {
+        let directory = tempfile::tempdir().unwrap();
+        let approvals = Approvals {
+            directory: directory.path().to_owned(),
+        };
+        assert_eq!(approvals.ask(call("a")).unwrap(), None);
+        assert_eq!(approvals.ask(call("a")).unwrap(), None);
+        assert_eq!(approvals.ask(call("b")).unwrap(), None);
+        assert_eq!(approvals.list().unwrap().len(), 2);
+        approvals.answer(1, true).unwrap();
+        approvals.answer(2, false).unwrap();
+        assert!(matches!(
+            approvals.answer(2, true),
+            Err(McpError::Answered(2))
+        ));
+        assert!(matches!(
+            approvals.answer(9, true),
+            Err(McpError::NoCall(9))
+        ));
+        assert_eq!(approvals.ask(call("a")).unwrap(), Some(true));
+        assert_eq!(approvals.ask(call("b")).unwrap(), Some(false));
+        assert_eq!(approvals.ask(call("a")).unwrap(), None);
+    }
+}

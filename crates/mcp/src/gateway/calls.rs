@@ -1,0 +1,378 @@
+//! One call: decide, log, ask, forward, clean, log.
+
+use super::{Gateway, Running};
+use crate::approvals::Waiting;
+use crate::pins::canonical;
+use crate::results::{LARGEST, clean, refusal};
+use crate::settings::hex;
+use crate::upstream::{Era, FromServer, Upstream, channel};
+use ironcage_model::{ToolCall, ToolReason, ToolVerdict};
+use ironcage_tools::{Call, Decision};
+use rmcp::ErrorData;
+use rmcp::model::{
+    CallToolRequest, CallToolRequestParams, CallToolResponse, CallToolResult, ClientRequest,
+    ErrorCode, ServerResult,
+};
+use rmcp::service::{RequestContext, RoleServer, ServiceError};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+/// How often the answer of a person is looked for.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// A call while it is worked on, and what the log will say of it.
+pub(super) struct Pending {
+    pub(super) line: ToolCall,
+    started: Instant,
+}
+
+impl Pending {
+    pub(super) fn new(server: &str, method: &str, name: &str, arguments: &Value) -> Self {
+        Pending {
+            line: ToolCall {
+                server: server.to_owned(),
+                method: method.to_owned(),
+                name: name.chars().take(512).collect(),
+                arguments: match arguments {
+                    Value::Null => String::new(),
+                    arguments => hex(canonical(arguments).as_bytes()),
+                },
+                verdict: ToolVerdict::Called,
+                because: None,
+                rule: String::new(),
+                pin: String::new(),
+                milliseconds: 0,
+                bytes: 0,
+            },
+            started: Instant::now(),
+        }
+    }
+}
+
+impl Gateway {
+    /// Logs what became of a call.
+    pub(super) fn log(
+        &self,
+        mut pending: Pending,
+        verdict: ToolVerdict,
+        reason: Option<&ToolReason>,
+    ) -> Result<(), ErrorData> {
+        let time = pending.started.elapsed().as_millis();
+        pending.line.milliseconds = u64::try_from(time).unwrap_or(u64::MAX);
+        pending.line.verdict = verdict;
+        pending.line.because = reason.map(|reason| {
+            let mut reason = ironcage_model::Reason::from(reason.clone());
+            reason.cut(1024);
+            Box::new(reason)
+        });
+        self.0.audit.call(pending.line).map_err(|error| {
+            let error = ironcage_model::in_full(&error);
+            ErrorData::internal_error(format!("the call cannot be logged: {error}"), None)
+        })
+    }
+
+    fn refuse(
+        &self,
+        pending: Pending,
+        verdict: ToolVerdict,
+        reason: &ToolReason,
+    ) -> Result<CallToolResponse, ErrorData> {
+        self.log(pending, verdict, Some(reason))?;
+        Ok(refusal(reason).into())
+    }
+
+    /// `tools/call`.
+    pub(super) async fn call(
+        &self,
+        params: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let era = Era::of(context.protocol_version().as_ref());
+        let running = self.running(era).await;
+        let name = params.name.to_string();
+        let arguments = params.arguments.clone().map_or(Value::Null, Value::Object);
+        let found = running.catalog.read().await.find(&name).cloned();
+        let Some(entry) = found else {
+            let pending = Pending::new("", "tools/call", &name, &arguments);
+            let tool = ironcage_tools::printable(&name);
+            return self.refuse(pending, ToolVerdict::Denied, &ToolReason::Unknown { tool });
+        };
+        let mut pending = Pending::new(&entry.server, "tools/call", &entry.tool, &arguments);
+        pending.line.pin.clone_from(&entry.pin);
+        let settings = &self.0.settings;
+        let call = Call {
+            server: Some(&entry.server),
+            tool: &entry.tool,
+            arguments: &arguments,
+            cwd: Some(self.place(&running, &entry.server)),
+        };
+        let verdict = settings.policy.decide(&call);
+        pending.line.rule.clone_from(&verdict.rule);
+        if let Decision::Deny(reason) = &verdict.decision {
+            return self.refuse(pending, ToolVerdict::Denied, reason);
+        }
+        if let Some(kept) = &entry.kept {
+            let reason = ToolReason::Quarantined {
+                tool: entry.tool.clone(),
+                why: kept.text(),
+            };
+            return self.refuse(pending, ToolVerdict::Denied, &reason);
+        }
+        if let Decision::Ask(reason) = &verdict.decision {
+            let digest =
+                hex(canonical(&json!([entry.server, entry.tool, entry.pin, arguments])).as_bytes());
+            let waiting = Waiting {
+                number: 0,
+                server: entry.server.clone(),
+                tool: entry.tool.clone(),
+                digest,
+                arguments: arguments.clone(),
+                reason: reason.to_string(),
+                allowed: None,
+            };
+            match self.approved(waiting).await? {
+                Some(true) => {}
+                Some(false) => {
+                    let tool = entry.tool.clone();
+                    let reason = ToolReason::DeniedByOperator { tool };
+                    return self.refuse(pending, ToolVerdict::Denied, &reason);
+                }
+                None => {
+                    let tool = entry.tool.clone();
+                    let reason = ToolReason::ApprovalRequired { tool };
+                    return self.refuse(pending, ToolVerdict::Asked, &reason);
+                }
+            }
+        }
+        let Some(upstream) = running.servers.get(&entry.server) else {
+            let reason = ToolReason::ServerUnavailable {
+                server: entry.server.clone(),
+                error: "it was not started".to_owned(),
+            };
+            return self.refuse(pending, ToolVerdict::Failed, &reason);
+        };
+        let mut forwarded = CallToolRequestParams::new(entry.tool.clone());
+        forwarded.arguments = params.arguments;
+        forwarded.input_responses = params.input_responses;
+        forwarded.request_state = params.request_state;
+        let request = ClientRequest::CallToolRequest(CallToolRequest::new(forwarded));
+        let answer = self.forward(upstream, request, &context).await;
+        let limit = settings
+            .policy
+            .largest_result(&entry.server)
+            .unwrap_or(LARGEST);
+        let cleaned = match answer {
+            Ok(ServerResult::CallToolResult(result)) => self.cleaned(&entry.server, result, limit),
+            Ok(ServerResult::InputRequiredResult(result)) => {
+                let reason = self.input_refused(&entry.server, &result);
+                if let Some(reason) = reason {
+                    return self.refuse(pending, ToolVerdict::Denied, &reason);
+                }
+                self.log(pending, ToolVerdict::Called, None)?;
+                return Ok(CallToolResponse::InputRequired(result));
+            }
+            Ok(_) => Err("it answered something else".to_owned()),
+            Err(ServiceError::McpError(error)) => {
+                self.log(pending, ToolVerdict::Called, None)?;
+                return Err(cleaned_error(error));
+            }
+            Err(error) => Err(ironcage_tools::printable(&error.to_string())),
+        };
+        match cleaned {
+            Ok((result, bytes)) if bytes <= limit => {
+                pending.line.bytes = bytes;
+                self.log(pending, ToolVerdict::Called, None)?;
+                Ok(result.into())
+            }
+            Ok((_, bytes)) => {
+                pending.line.bytes = bytes;
+                let tool = entry.tool.clone();
+                let reason = ToolReason::ResultTooLarge { tool, limit };
+                self.refuse(pending, ToolVerdict::Failed, &reason)
+            }
+            Err(error) => {
+                let server = entry.server.clone();
+                let reason = ToolReason::ServerUnavailable { server, error };
+                self.refuse(pending, ToolVerdict::Failed, &reason)
+            }
+        }
+    }
+
+    /// Where the relative paths of a server begin.
+    fn place<'a>(&'a self, running: &'a Running, server: &str) -> &'a std::path::Path {
+        let own = running.servers.get(server);
+        let own = own.and_then(|upstream| upstream.launch.workspace.as_deref());
+        own.unwrap_or(&self.0.settings.workspace)
+    }
+
+    /// The result with its text cleaned and without links that the policy does not allow.
+    fn cleaned(
+        &self,
+        server: &str,
+        mut result: CallToolResult,
+        limit: u64,
+    ) -> Result<(CallToolResult, u64), String> {
+        result.content.retain(|block| match block {
+            rmcp::model::ContentBlock::ResourceLink(link) => {
+                let verdict = self.0.settings.policy.resource(server, &link.uri);
+                verdict.decision == Decision::Allow
+            }
+            _ => true,
+        });
+        let _ = limit;
+        clean(result).map_err(|error| error.to_string())
+    }
+
+    /// Why the input that a server wants cannot be asked for.
+    fn input_refused(
+        &self,
+        server: &str,
+        result: &rmcp::model::InputRequiredResult,
+    ) -> Option<ToolReason> {
+        let allowed = crate::upstream::Allowed::of(&self.0.settings.policy, server);
+        let value = serde_json::to_value(result).unwrap_or(Value::Null);
+        let requests = value.get("inputRequests")?.as_object()?;
+        requests.values().find_map(|request| {
+            let method = request
+                .get("method")
+                .and_then(Value::as_str)
+                .unwrap_or_default();
+            let may = match method {
+                "sampling/createMessage" => allowed.sampling,
+                "elicitation/create" => allowed.elicitation,
+                "roots/list" => allowed.roots,
+                _ => false,
+            };
+            (!may).then(|| ToolReason::RequestNotAllowed {
+                server: server.to_owned(),
+                method: ironcage_tools::printable(method),
+            })
+        })
+    }
+
+    /// What a person said, waiting for it as long as the command line says.
+    async fn approved(&self, waiting: Waiting) -> Result<Option<bool>, ErrorData> {
+        let until = Instant::now() + self.0.wait;
+        loop {
+            let answer = self.0.approvals.ask(waiting.clone()).map_err(|error| {
+                let error = ironcage_model::in_full(&error);
+                ErrorData::internal_error(format!("nobody can be asked: {error}"), None)
+            })?;
+            if answer.is_some() || Instant::now() >= until {
+                return Ok(answer);
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Sends a request to a server, and to the client what the server sends meanwhile.
+    pub(super) async fn forward(
+        &self,
+        upstream: &Upstream,
+        request: ClientRequest,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<ServerResult, ServiceError> {
+        let (sender, mut received) = channel();
+        let response = upstream.request(request, sender);
+        tokio::pin!(response);
+        loop {
+            // In this task, so that the SDK knows to which request of the client it belongs.
+            tokio::select! {
+                biased;
+                Some(message) = received.recv() => {
+                    let passed = pass(message, context);
+                    tokio::pin!(passed);
+                    tokio::select! {
+                        () = &mut passed => {}
+                        result = &mut response => return result,
+                    }
+                }
+                result = &mut response => {
+                    // What came before the result is passed on before it.
+                    while let Ok(message) = received.try_recv() {
+                        pass(message, context).await;
+                    }
+                    return result;
+                }
+                () = context.ct.cancelled() => {
+                    return Err(ServiceError::Cancelled { reason: None });
+                }
+            }
+        }
+    }
+
+    /// An answer to anything but a tool call, cleaned and bounded.
+    pub(super) fn answer<T: Serialize + DeserializeOwned>(
+        &self,
+        mut pending: Pending,
+        answer: T,
+    ) -> Result<T, ErrorData> {
+        let server = pending.line.server.clone();
+        let limit = self
+            .0
+            .settings
+            .policy
+            .largest_result(&server)
+            .unwrap_or(LARGEST);
+        let (answer, bytes) =
+            clean(answer).map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
+        pending.line.bytes = bytes;
+        if bytes > limit {
+            let tool = pending.line.name.clone();
+            let reason = ToolReason::ResultTooLarge { tool, limit };
+            self.log(pending, ToolVerdict::Failed, Some(&reason))?;
+            return Err(error_of(&reason));
+        }
+        self.log(pending, ToolVerdict::Called, None)?;
+        Ok(answer)
+    }
+}
+
+/// A refusal as an error of the protocol.
+pub(super) fn error_of(reason: &ToolReason) -> ErrorData {
+    let data = json!({"code": reason.code(), "reason": reason.to_string()});
+    ErrorData::new(ErrorCode::INVALID_PARAMS, reason.to_string(), Some(data))
+}
+
+pub(super) fn cleaned_error(error: ErrorData) -> ErrorData {
+    match clean(error.clone()) {
+        Ok((error, _)) => error,
+        Err(_) => ErrorData::new(error.code, "the error of the server cannot be read", None),
+    }
+}
+
+/// Passes on what a server sent while it worked on a request.
+async fn pass(message: FromServer, context: &RequestContext<RoleServer>) {
+    let peer = &context.peer;
+    let failed = |error: ServiceError| ErrorData::internal_error(error.to_string(), None);
+    match message {
+        FromServer::Progress(mut params) => {
+            // Only a client that gave a token is told, and by its own.
+            if let Some(token) = context.meta.get_progress_token() {
+                params.progress_token = token;
+                params.message = params.message.map(|text| ironcage_tools::printable(&text));
+                let _ = peer.notify_progress(params).await;
+            }
+        }
+        FromServer::Log(params) => {
+            if let Ok((params, _)) = clean(params) {
+                let _ = peer.notify_logging_message(params).await;
+            }
+        }
+        FromServer::Sample(params, answer) => {
+            let result = peer.create_message(*params).await.map_err(failed);
+            let _ = answer.send(result);
+        }
+        FromServer::Elicit(params, answer) => {
+            let result = match clean(*params) {
+                Ok((params, _)) => peer.create_elicitation(params).await.map_err(failed),
+                Err(error) => Err(ErrorData::internal_error(error.to_string(), None)),
+            };
+            let _ = answer.send(result);
+        }
+        FromServer::Roots(answer) => {
+            let _ = answer.send(peer.list_roots().await.map_err(failed));
+        }
+    }
+}

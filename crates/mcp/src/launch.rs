@@ -1,0 +1,134 @@
+//! The command that starts a server in its cage.
+
+use crate::error::McpError;
+use crate::settings::{Settings, hex};
+use ironcage_tools::McpServer;
+use std::io::Read;
+use std::path::Path;
+use tokio::process::Command;
+
+/// Largest script whose content is part of a pin.
+const LARGEST_SCRIPT: u64 = 16 << 20;
+
+/// How the server is started, with what the command line adds to the policy.
+pub(crate) fn server(
+    settings: &Settings,
+    name: &str,
+    env: &[String],
+    command: &[String],
+) -> Result<McpServer, McpError> {
+    let known = settings.policy.servers.get(name);
+    let mut server = known.cloned().unwrap_or_default();
+    if server.command.is_empty() && server.url.is_none() {
+        server.command = command.to_vec();
+    }
+    server.env.extend(env.iter().cloned());
+    match server.command.is_empty() && server.url.is_none() {
+        true => Err(McpError::NoCommand(name.to_owned())),
+        false => Ok(server),
+    }
+}
+
+/// `ironcage run` with the server's command, or with the relay to its URL.
+pub(crate) fn command(settings: &Settings, server: &McpServer) -> Result<Command, McpError> {
+    let mut command = Command::new(&settings.ironcage);
+    command.args(["run", "--quiet"]);
+    match (&server.policy, &server.profile) {
+        (Some(policy), _) => {
+            command.arg("--policy").arg(policy);
+        }
+        (None, profile) => {
+            command.args(["--profile", profile.as_deref().unwrap_or("shell")]);
+        }
+    }
+    if let Some(url) = &server.url {
+        let own = std::env::current_exe().map_err(|error| McpError::Cage(error.to_string()))?;
+        let host = authority(url);
+        command.args(["--workspace-mode", "scratch", "--no-state"]);
+        command
+            .arg("--read")
+            .arg(&own)
+            .arg("--allow-host")
+            .arg(&host);
+        let token = server.token.as_deref();
+        let variable = token.map(|token| token.split('=').next().unwrap_or(token));
+        if let Some(token) = token {
+            let bare = host
+                .rsplit_once(':')
+                .map_or(host.as_str(), |(name, _)| name);
+            command.arg("--secret").arg(format!("{token}@{bare}"));
+        }
+        command.arg("--").arg(&own);
+        command.args([
+            "--state",
+            "/",
+            "--workspace",
+            "/",
+            "--ironcage",
+            "/",
+            "mcp",
+            "__relay",
+        ]);
+        command.arg(url);
+        if let Some(variable) = variable {
+            command.args(["--token", variable]);
+        }
+        return Ok(command);
+    }
+    let workspace = server.workspace.as_ref().unwrap_or(&settings.workspace);
+    command.arg("--workspace").arg(workspace);
+    match (&server.workspace_mode, &server.policy) {
+        (Some(mode), _) => {
+            command.args(["--workspace-mode", mode]);
+        }
+        (None, None) => {
+            command.args(["--workspace-mode", "read-only"]);
+        }
+        (None, Some(_)) => {}
+    }
+    for variable in &server.env {
+        command.args(["--env", variable]);
+    }
+    command.arg("--").args(&server.command);
+    Ok(command)
+}
+
+/// The host of a URL with its port, as network rules write it. The policy has checked the URL.
+fn authority(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("https", url));
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
+    let port = if scheme == "http" { 80 } else { 443 };
+    match authority.rsplit_once(':') {
+        Some((_, digits)) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+            authority.to_owned()
+        }
+        _ => format!("{authority}:{port}"),
+    }
+}
+
+/// A hash over how the server is started: its command, the scripts that the command names, or its
+/// URL.
+pub(crate) fn fingerprint(server: &McpServer) -> String {
+    let mut text = format!("{:?} {:?} {:?}", server.command, server.url, server.policy);
+    for word in server
+        .command
+        .iter()
+        .filter(|word| word.contains(['/', '.']))
+    {
+        if let Some(content) = script(Path::new(word)) {
+            text.push_str(&hex(&content));
+        }
+    }
+    hex(text.as_bytes())
+}
+
+fn script(path: &Path) -> Option<Vec<u8>> {
+    let found = path.metadata().ok()?;
+    if !found.is_file() || found.len() > LARGEST_SCRIPT {
+        return None;
+    }
+    let mut content = Vec::new();
+    let file = std::fs::File::open(path).ok()?;
+    file.take(LARGEST_SCRIPT).read_to_end(&mut content).ok()?;
+    Some(content)
+}

@@ -1,0 +1,339 @@
+//! The class of what SQL does, by parsing it.
+//!
+//! Databases read the same text differently: comments, backslashes and dollar quotes end a string
+//! in one and not in another. Text with any of these is not classified, and so not allowed.
+
+use serde::{Deserialize, Serialize};
+use sqlparser::ast::{
+    Expr, ObjectName, Query, SetExpr, Statement, TableFactor, Visit, Visitor, visit_expressions,
+};
+use sqlparser::dialect::GenericDialect;
+use sqlparser::parser::Parser;
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+
+/// Longest text that is parsed.
+const LONGEST: usize = 64 * 1024;
+
+/// What a statement does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SqlClass {
+    /// It returns rows and changes nothing.
+    Read,
+    /// It adds rows.
+    Insert,
+    /// It changes rows.
+    Update,
+    /// It removes rows.
+    Delete,
+    /// It changes tables, views or indexes.
+    Schema,
+}
+
+impl SqlClass {
+    /// Every class.
+    pub const ALL: [SqlClass; 5] = [
+        SqlClass::Read,
+        SqlClass::Insert,
+        SqlClass::Update,
+        SqlClass::Delete,
+        SqlClass::Schema,
+    ];
+
+    /// The name in policies.
+    pub const fn name(self) -> &'static str {
+        match self {
+            SqlClass::Read => "read",
+            SqlClass::Insert => "insert",
+            SqlClass::Update => "update",
+            SqlClass::Delete => "delete",
+            SqlClass::Schema => "schema",
+        }
+    }
+}
+
+/// Functions that do more than compute: they read files, write, connect, or change settings.
+const FUNCTIONS: &[&str] = &[
+    "load_extension",
+    "writefile",
+    "readfile",
+    "edit",
+    "fts3_tokenizer",
+    "load_file",
+    "sys_exec",
+    "sys_eval",
+    "sys_get",
+    "sys_set",
+    "xp_cmdshell",
+    "openrowset",
+    "opendatasource",
+    "openquery",
+    "lo_import",
+    "lo_export",
+    "lo_create",
+    "lo_unlink",
+    "lo_put",
+    "lo_from_bytea",
+    "set_config",
+    "setval",
+    "nextval",
+    "query_to_xml",
+    "query_to_xml_and_xmlschema",
+    "query_to_xmlschema",
+    "cursor_to_xml",
+    "table_to_xml",
+    "schema_to_xml",
+    "database_to_xml",
+    "ts_stat",
+    "sleep",
+    "benchmark",
+    "get_lock",
+    "release_lock",
+    "getfile",
+    "system",
+    "read_csv",
+    "read_csv_auto",
+    "read_parquet",
+    "read_json",
+    "read_json_auto",
+    "read_text",
+    "read_blob",
+    "glob",
+];
+/// And those that begin so.
+const PREFIXES: &[&str] = &[
+    "pg_", "dblink", "lo_", "xp_", "sp_", "utl_", "dbms_", "http",
+];
+/// Of these, what only tells about the database.
+const HARMLESS: &[&str] = &[
+    "pg_typeof",
+    "pg_size_pretty",
+    "pg_table_size",
+    "pg_relation_size",
+    "pg_total_relation_size",
+    "pg_get_viewdef",
+    "pg_get_constraintdef",
+    "pg_get_indexdef",
+];
+
+/// What the statements in a text do, or `None` where that cannot be told.
+pub(crate) fn classes(text: &str) -> Option<BTreeSet<SqlClass>> {
+    let ambiguous = ["--", "/*", "*/", "#", "\\", "$$", "`", "\0"];
+    if text.len() > LONGEST
+        || ambiguous.iter().any(|mark| text.contains(mark))
+        || dollar_quote(text)
+    {
+        return None;
+    }
+    if !crate::findings(text).is_empty() {
+        return None;
+    }
+    let parsed = Parser::new(&GenericDialect {})
+        .with_recursion_limit(40)
+        .try_with_sql(text)
+        .ok()?
+        .parse_statements()
+        .ok()?;
+    if parsed.is_empty() {
+        return None;
+    }
+    let mut found = BTreeSet::new();
+    for statement in &parsed {
+        let mut reader = StatementReader::default();
+        reader.statement(statement);
+        // Statements within statements, and what expressions call.
+        if reader.unknown || Visit::visit(statement, &mut reader).is_break() {
+            return None;
+        }
+        if visit_expressions(statement, harmful).is_break() {
+            return None;
+        }
+        found.extend(reader.found);
+    }
+    Some(found)
+}
+
+/// `$tag$ ... $tag$` is a string in PostgreSQL. `$1` is a parameter.
+fn dollar_quote(text: &str) -> bool {
+    let mut after = text.split('$').skip(1);
+    after.any(|rest| rest.starts_with(|c: char| c.is_alphabetic() || c == '_'))
+}
+
+fn harmful(expression: &Expr) -> ControlFlow<()> {
+    match expression {
+        Expr::Function(function) if is_harmful(&function.name) => ControlFlow::Break(()),
+        _ => ControlFlow::Continue(()),
+    }
+}
+
+fn is_harmful(name: &ObjectName) -> bool {
+    let Some(last) = name.0.last() else {
+        return true;
+    };
+    let name = last.to_string().trim_matches('"').to_ascii_lowercase();
+    if HARMLESS.contains(&name.as_str()) {
+        return false;
+    }
+    FUNCTIONS.contains(&name.as_str()) || PREFIXES.iter().any(|start| name.starts_with(start))
+}
+
+#[derive(Default)]
+struct StatementReader {
+    found: BTreeSet<SqlClass>,
+    unknown: bool,
+}
+
+impl StatementReader {
+    fn statement(&mut self, statement: &Statement) {
+        let class = match statement {
+            // What it is made of is visited.
+            Statement::Query(_) => SqlClass::Read,
+            Statement::Explain { statement, .. } => return self.statement(statement),
+            Statement::ExplainTable { .. }
+            | Statement::ShowTables { .. }
+            | Statement::ShowColumns { .. }
+            | Statement::ShowDatabases { .. }
+            | Statement::ShowSchemas { .. }
+            | Statement::ShowCreate { .. }
+            | Statement::ShowViews { .. } => SqlClass::Read,
+            Statement::Insert(_) => SqlClass::Insert,
+            Statement::Update { .. } => SqlClass::Update,
+            Statement::Delete(_) => SqlClass::Delete,
+            Statement::Truncate { .. } => SqlClass::Delete,
+            Statement::CreateTable(_)
+            | Statement::CreateIndex(_)
+            | Statement::CreateView { .. }
+            | Statement::AlterTable { .. }
+            | Statement::Drop { .. } => SqlClass::Schema,
+            _ => {
+                self.unknown = true;
+                return;
+            }
+        };
+        self.found.insert(class);
+    }
+}
+
+impl Visitor for StatementReader {
+    type Break = ();
+
+    fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<()> {
+        // Locks rows.
+        if !query.locks.is_empty() {
+            return ControlFlow::Break(());
+        }
+        match body(&query.body) {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        }
+    }
+
+    fn pre_visit_statement(&mut self, statement: &Statement) -> ControlFlow<()> {
+        self.statement(statement);
+        match self.unknown {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    }
+
+    fn pre_visit_table_factor(&mut self, table: &TableFactor) -> ControlFlow<()> {
+        match table {
+            TableFactor::Table {
+                name,
+                args: Some(_),
+                ..
+            }
+            | TableFactor::Function { name, .. }
+                if is_harmful(name) =>
+            {
+                ControlFlow::Break(())
+            }
+            // DuckDB reads a file that is named in the place of a table.
+            TableFactor::Table { name, .. } if name.to_string().contains('\'') => {
+                ControlFlow::Break(())
+            }
+            _ => ControlFlow::Continue(()),
+        }
+    }
+}
+
+/// Whether a query only reads: no `INTO`, which makes a table or a file.
+fn body(set: &SetExpr) -> bool {
+    match set {
+        SetExpr::Select(select) => select.into.is_none(),
+        SetExpr::Query(query) => body(&query.body),
+        SetExpr::SetOperation { left, right, .. } => body(left) && body(right),
+        SetExpr::Values(_) | SetExpr::Table(_) => true,
+        // An insert, update or delete within a query is visited as a statement of its own.
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_reads() {
+        for text in [
+            "SELECT * FROM users WHERE name = 'a''b'",
+            "select count(*), max(x) from t group by y;",
+            "WITH a AS (SELECT 1) SELECT * FROM a",
+            "SELECT 1 UNION SELECT 2",
+            "EXPLAIN SELECT 1",
+            "SELECT pg_size_pretty(pg_table_size('t'))",
+        ] {
+            assert_eq!(classes(text), Some([SqlClass::Read].into()), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_writes_is_told_apart() {
+        for (text, class) in [
+            ("INSERT INTO t VALUES (1)", SqlClass::Insert),
+            ("UPDATE t SET a = 1", SqlClass::Update),
+            ("DELETE FROM t", SqlClass::Delete),
+            ("DROP TABLE t", SqlClass::Schema),
+            ("CREATE TABLE t (a int)", SqlClass::Schema),
+        ] {
+            assert_eq!(
+                classes(text).and_then(|found| found.last().copied()),
+                Some(class),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_hides_a_write_is_not_a_read() {
+        let read: Option<BTreeSet<SqlClass>> = Some([SqlClass::Read].into());
+        for text in [
+            "SELECT 1; DROP TABLE t",
+            "WITH a AS (DELETE FROM t RETURNING *) SELECT * FROM a",
+            "WITH a AS (INSERT INTO t VALUES (1) RETURNING *) SELECT * FROM a",
+            "SELECT * INTO u FROM t",
+            "SELECT * FROM t FOR UPDATE",
+            "EXPLAIN ANALYZE DELETE FROM t",
+            "SELECT load_extension('x')",
+            "SELECT pg_read_file('/etc/passwd')",
+            "SELECT * FROM pg_ls_dir('/')",
+            "SELECT * FROM read_csv('/etc/passwd')",
+            "SELECT * FROM (SELECT lo_import('/etc/passwd')) x",
+            "SELECT '\\'; DROP TABLE t; --'",
+            "SELECT 1 --1; DROP TABLE t",
+            "SELECT /*! 1; DROP TABLE t */ 1",
+            "SELECT $$a$$; DROP TABLE t",
+            "SELECT $x$; DROP TABLE t; $x$",
+            "PRAGMA writable_schema = ON",
+            "ATTACH DATABASE 'x' AS y",
+            "COPY t TO PROGRAM 'id'",
+            "VACUUM INTO 'x'",
+            "CALL p()",
+            "not sql",
+            "",
+        ] {
+            assert_ne!(classes(text), read, "{text}");
+        }
+    }
+}
