@@ -12,11 +12,12 @@ use std::sync::OnceLock;
 const VARIABLE: &str = "IRONCAGE_TEST_BINARY";
 
 /// Packages of the programs that belong to it, named like them.
-const BESIDE: [&str; 5] = [
+const BESIDE: [&str; 6] = [
     "ironcage-egress",
     "ironcage-inside",
     "ironcage-lab",
     "ironcage-reader",
+    "ironcage-oci-runtime",
     "ironcage-registry",
 ];
 

@@ -18,6 +18,7 @@ const PROGRAMS: [&str; 6] = [
     "ironcage-inside",
     "ironcage-lab",
     "ironcage-reader",
+    "ironcage-oci-runtime",
     "ironcage-registry",
 ];
 
@@ -175,6 +176,7 @@ fn the_debian_package_installs_a_program_that_runs(packages: &Packages, stage: &
         ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-inside"),
         ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-lab"),
         ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-reader"),
+        ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-oci-runtime"),
         ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-registry"),
         ("-rw-r--r--", "./usr/share/man/man1/ironcage.1.gz"),
         ("-rw-r--r--", "./usr/share/man/man1/ironcage-run.1.gz"),

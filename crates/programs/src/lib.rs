@@ -23,6 +23,8 @@ pub enum Program {
     Reader,
     /// The containment suite and the benchmarks.
     Lab,
+    /// Runs containers of Docker, podman, containerd and Kubernetes.
+    OciRuntime,
     /// Container images, from registries and archives to the store.
     Registry,
 }
@@ -39,6 +41,7 @@ impl Program {
             Program::Inside => "ironcage-inside",
             Program::Reader => "ironcage-reader",
             Program::Lab => "ironcage-lab",
+            Program::OciRuntime => "ironcage-oci-runtime",
             Program::Registry => "ironcage-registry",
         }
     }
