@@ -12,12 +12,13 @@ use std::sync::OnceLock;
 const VARIABLE: &str = "IRONCAGE_TEST_BINARY";
 
 /// Packages of the programs that belong to it, named like them.
-const BESIDE: [&str; 10] = [
+const BESIDE: [&str; 11] = [
     "ironcage-egress",
     "ironcage-inside",
     "ironcage-lab",
     "ironcage-mcp",
     "ironcage-reader",
+    "ironcage-oci-runtime",
     "ironcage-registry",
     "ironcage-serve",
     "ironcage-vm-init",

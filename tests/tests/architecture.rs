@@ -9,8 +9,8 @@ use std::process::Command;
 
 /// A room may depend on rooms above it in this list only; rooms on one line do not know each other.
 ///
-/// `cli`, `inside`, `lab`, `registry`, `serve`, `mcp`, `vmm` and `vm-init` are programs: each finds the others as
-/// files, and links none of them.
+/// `cli`, `inside`, `lab`, `oci-runtime`, `registry`, `serve`, `mcp`, `vmm` and `vm-init` are programs: each finds the
+/// others as files, and links none of them.
 const ORDER: &[&[&str]] = &[
     &["model", "sys", "files", "programs", "guest"],
     &["catalog", "tools"],
@@ -30,7 +30,15 @@ const ORDER: &[&[&str]] = &[
     &["supervisor"],
     &["probe", "bench", "server", "oci", "command"],
     &[
-        "cli", "inside", "lab", "registry", "serve", "mcp", "vmm", "vm-init",
+        "cli",
+        "inside",
+        "lab",
+        "oci-runtime",
+        "registry",
+        "serve",
+        "mcp",
+        "vmm",
+        "vm-init",
     ],
 ];
 
@@ -378,6 +386,11 @@ const READERS: &[(&str, &str)] = &[
     ("backends/oci", "files that it has just made"),
     ("crates/catalog/build", "runs when the program is built"),
     ("crates/workspace/src/mode.rs", "the kernel's files"),
+    ("crates/oci-runtime/src/kernel.rs", "the kernel's files"),
+    (
+        "crates/oci-runtime/src/protect.rs",
+        "its own file, by the kernel's link",
+    ),
 ];
 
 #[test]

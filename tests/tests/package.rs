@@ -12,13 +12,14 @@ use std::time::Duration;
 const VARIABLE: &str = "IRONCAGE_PACKAGE_BINARY";
 
 /// All that is packaged.
-const PROGRAMS: [&str; 11] = [
+const PROGRAMS: [&str; 12] = [
     "ironcage",
     "ironcage-egress",
     "ironcage-inside",
     "ironcage-lab",
     "ironcage-mcp",
     "ironcage-reader",
+    "ironcage-oci-runtime",
     "ironcage-registry",
     "ironcage-serve",
     "ironcage-vm-init",
@@ -180,6 +181,7 @@ fn the_debian_package_installs_a_program_that_runs(packages: &Packages, stage: &
         ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-inside"),
         ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-lab"),
         ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-mcp"),
+        ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-oci-runtime"),
         ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-reader"),
         ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-registry"),
         ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-serve"),

@@ -34,3 +34,10 @@ pub fn find(name: &str) -> Option<&'static Capability> {
         .iter()
         .find(|capability| bare(capability.name) == wanted)
 }
+
+/// The capability with this number.
+pub fn by_number(number: u8) -> Option<&'static Capability> {
+    ENTRIES
+        .iter()
+        .find(|capability| capability.number == number)
+}

@@ -36,8 +36,9 @@ impl Prepared {
     }
 }
 
-/// Installs the filter of a process of Ironcage's own, for good. Denials are not reported.
-pub(crate) fn install_own(program: &[Instruction]) -> Result<(), LayerError> {
+/// Installs a program of which nobody is told denials, for good: of a process of Ironcage's own, or
+/// of a container that another engine runs.
+pub fn install_own(program: &[Instruction]) -> Result<(), LayerError> {
     seccomp::install_plain(&for_kernel(program))
         .doing(Layer::Seccomp, || "install the system call filter".into())
 }

@@ -56,6 +56,41 @@ impl Ruleset {
         places: &[(PathBuf, OwnedFd)],
         proc: Option<BorrowedFd<'_>>,
     ) -> Result<Ruleset, LayerError> {
+        let scoped = Scope::AbstractUnixSocket | Scope::Signal;
+        Ruleset::on_writes_within(rules, places, proc, scoped)
+    }
+
+    /// Rules on what a container of another engine may write. `host_sockets` keeps it from abstract
+    /// sockets outside, `host_processes` from signals to them: for one that shares the host's
+    /// network or processes. Each `exec` has a domain of its own, so that neither reaches the
+    /// container's first process then.
+    pub fn on_container_writes(
+        rules: &[Item<WriteRule>],
+        (host_sockets, host_processes): (bool, bool),
+    ) -> Result<Ruleset, LayerError> {
+        let mut scoped = BitFlags::empty();
+        if host_sockets {
+            scoped |= Scope::AbstractUnixSocket;
+        }
+        if host_processes {
+            scoped |= Scope::Signal;
+        }
+        Ruleset::on_writes_within(rules, &[], None, scoped)
+    }
+
+    /// Also allows writing to a file that is open already. What has no place, such as a pipe, needs
+    /// no rule.
+    pub fn allow_open_file(&self, file: BorrowedFd<'_>) {
+        let rights: BitFlags<AccessFs> = AccessFs::WriteFile.into();
+        let _ = allow(self.0.as_fd(), file, rights.bits());
+    }
+
+    fn on_writes_within(
+        rules: &[Item<WriteRule>],
+        places: &[(PathBuf, OwnedFd)],
+        proc: Option<BorrowedFd<'_>>,
+        wanted: BitFlags<Scope>,
+    ) -> Result<Ruleset, LayerError> {
         let abi = landlock_abi();
         // Not TRUNCATE and IOCTL_DEV: handling them makes the kernel walk the path at every open,
         // reads included (+250 to +600 ns), for what read-only mounts and the short list of
@@ -65,7 +100,7 @@ impl Ruleset {
             _ => AccessFs::from_write(ABI::V1),
         };
         let scoped = match abi {
-            WITH_SCOPES.. => Scope::AbstractUnixSocket | Scope::Signal,
+            WITH_SCOPES.. => wanted,
             _ => BitFlags::empty(),
         };
         let ruleset = Ruleset::new(Handled {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 /// Numbers below this have a name here; the rest answer ENOSYS.
-const KNOWN: u32 = 470;
+pub(crate) const KNOWN: u32 = 470;
 
 const SET_PROCESSORS: &str = "sched_setaffinity";
 
@@ -189,6 +189,22 @@ pub(crate) fn reader() -> Vec<Instruction> {
 /// The program of the key filter's own filter.
 pub fn keys() -> Vec<Instruction> {
     own(syscalls::keys())
+}
+
+/// The program for a container of another engine: a list with groups on top of it, by their names.
+/// `Err` is the name that is unknown. Denials are not reported: there is no supervisor.
+pub fn container<'n>(list: &'n str, groups: &'n [String]) -> Result<Vec<Instruction>, &'n str> {
+    let list = syscalls::list(list).ok_or(list)?;
+    let groups = groups
+        .iter()
+        .map(|name| syscalls::group(name).ok_or(name.as_str()))
+        .collect::<Result<Vec<_>, _>>()?;
+    let rules = syscalls::compose(list, &groups);
+    let actions = rules
+        .into_iter()
+        .map(|rule| (rule.number, action(&rule.action)))
+        .collect();
+    Ok(compile(&actions, DefaultAction::Errno, KNOWN))
 }
 
 /// The program of a process of Ironcage's own.

@@ -27,6 +27,8 @@ pub enum Program {
     Vmm,
     /// The first process of a guest.
     VmInit,
+    /// Runs containers of Docker, podman, containerd and Kubernetes.
+    OciRuntime,
     /// Container images, from registries and archives to the store.
     Registry,
     /// Runs WebAssembly commands, inside a cage.
@@ -51,6 +53,7 @@ impl Program {
             Program::Lab => "ironcage-lab",
             Program::Vmm => "ironcage-vmm",
             Program::VmInit => "ironcage-vm-init",
+            Program::OciRuntime => "ironcage-oci-runtime",
             Program::Registry => "ironcage-registry",
             Program::Wasm => "ironcage-wasm",
             Program::Serve => "ironcage-serve",

@@ -23,12 +23,40 @@ impl MountAttributes {
     pub const NO_DEVICES: MountAttributes = MountAttributes(0x4);
     /// Nothing can be executed.
     pub const NO_EXEC: MountAttributes = MountAttributes(0x8);
+    /// Times of last access are not kept.
+    pub const NO_ACCESS_TIME: MountAttributes =
+        MountAttributes(linux_raw_sys::general::MOUNT_ATTR_NOATIME as u64);
+    /// Times of last access are always kept.
+    pub const STRICT_ACCESS_TIME: MountAttributes =
+        MountAttributes(linux_raw_sys::general::MOUNT_ATTR_STRICTATIME as u64);
+    /// Times of last access are not kept for directories.
+    pub const NO_DIRECTORY_ACCESS_TIME: MountAttributes =
+        MountAttributes(linux_raw_sys::general::MOUNT_ATTR_NODIRATIME as u64);
+    /// Links are not followed.
+    pub const NO_LINKS: MountAttributes =
+        MountAttributes(linux_raw_sys::general::MOUNT_ATTR_NOSYMFOLLOW as u64);
+    /// The choice among the ways to keep times of last access: cleared before one is set.
+    pub const ACCESS_TIMES: MountAttributes =
+        MountAttributes(linux_raw_sys::general::MOUNT_ATTR__ATIME as u64);
+    /// No attribute.
+    pub const NONE: MountAttributes = MountAttributes(0);
     const ID_MAPPED: u64 = linux_raw_sys::general::MOUNT_ATTR_IDMAP as u64;
 
     /// Both sets together.
     #[must_use]
     pub const fn with(self, other: MountAttributes) -> MountAttributes {
         MountAttributes(self.0 | other.0)
+    }
+
+    /// These without others.
+    #[must_use]
+    pub const fn without(self, others: MountAttributes) -> MountAttributes {
+        MountAttributes(self.0 & !others.0)
+    }
+
+    /// Whether all of the others are among these.
+    pub const fn has(self, others: MountAttributes) -> bool {
+        self.0 & others.0 == others.0
     }
 }
 
@@ -55,6 +83,8 @@ pub struct AttributeChange<'a> {
     pub private: bool,
     /// Stop mount events from going out.
     pub slave: bool,
+    /// Let mount events go in and out.
+    pub shared: bool,
 }
 
 impl AttributeChange<'_> {
@@ -62,10 +92,11 @@ impl AttributeChange<'_> {
         let mut attr = MountAttr {
             attr_set: self.set.0,
             attr_clr: self.clear.0,
-            propagation: match (self.private, self.slave) {
-                (true, _) => libc::MS_PRIVATE,
-                (false, true) => libc::MS_SLAVE,
-                (false, false) => 0,
+            propagation: match (self.private, self.slave, self.shared) {
+                (true, _, _) => libc::MS_PRIVATE,
+                (false, true, _) => libc::MS_SLAVE,
+                (false, false, true) => libc::MS_SHARED,
+                (false, false, false) => 0,
             },
             userns_fd: 0,
         };

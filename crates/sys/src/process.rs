@@ -49,11 +49,16 @@ pub fn started_with_group() -> u32 {
 
 /// Closes every descriptor from three upwards but those named.
 pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
+    close_all_from(3, keep)
+}
+
+/// Closes every descriptor from a number upwards, at least three, but those named.
+pub fn close_all_from(first: RawFd, keep: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut kept: Vec<RawFd> = keep.iter().map(AsRawFd::as_raw_fd).collect();
     kept.extend(crate::steps::descriptor());
     kept.sort_unstable();
-    let mut next: RawFd = 3;
-    for fd in kept.into_iter().filter(|fd| *fd >= 3) {
+    let mut next: RawFd = first.max(3);
+    for fd in kept.into_iter().filter(|fd| *fd >= first.max(3)) {
         if fd > next {
             close_range(next as u32, (fd - 1) as u32)?;
         }
@@ -62,6 +67,27 @@ pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
     close_range(next as u32, u32::MAX)?;
     crate::spent::forget();
     Ok(())
+}
+
+/// Lets a program that is executed have the descriptor of this number. An error where it is not open.
+pub fn pass_on(number: RawFd) -> io::Result<()> {
+    // SAFETY: changes a flag of a descriptor; no memory is involved.
+    check(i64::from(unsafe { libc::fcntl(number, libc::F_SETFD, 0) })).map(drop)
+}
+
+/// Sends a signal by its number, the real-time ones included, to the process of a descriptor.
+pub fn signal_process(process: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
+    // SAFETY: without information of ours the kernel reads no memory.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            process.as_raw_fd(),
+            signal,
+            std::ptr::null::<libc::siginfo_t>(),
+            0_u32,
+        )
+    })
+    .map(drop)
 }
 
 /// Closes descriptors, neighbours in one call.
@@ -236,6 +262,48 @@ pub fn give_up_capabilities() -> io::Result<()> {
         },
     )?;
     Ok(())
+}
+
+/// The capability sets of a process, as a container's configuration has them: a bit for each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CapabilityMasks {
+    /// What a program may ever gain.
+    pub bounding: u64,
+    /// What is in force.
+    pub effective: u64,
+    /// What may be put in force.
+    pub permitted: u64,
+    /// What a program with file capabilities inherits.
+    pub inheritable: u64,
+    /// What every program inherits.
+    pub ambient: u64,
+}
+
+/// Sets all capability sets but the bounding one, which [`drop_bounding_set`] sets. User id 0 can
+/// regain what the bounding set has by execve, as programs in containers expect.
+pub fn set_capability_sets(masks: CapabilityMasks) -> io::Result<()> {
+    use rustix::thread as t;
+    t::clear_ambient_capability_set()?;
+    t::set_capabilities(
+        None,
+        t::CapabilitySets {
+            effective: t::CapabilitySet::from_bits_retain(masks.effective),
+            permitted: t::CapabilitySet::from_bits_retain(masks.permitted),
+            inheritable: t::CapabilitySet::from_bits_retain(masks.inheritable),
+        },
+    )?;
+    for number in (0..64_u32).filter(|number| masks.ambient & (1 << number) != 0) {
+        let one = t::CapabilitySet::from_bits_retain(1 << number);
+        t::configure_capability_in_ambient_set(one, true)?;
+    }
+    Ok(())
+}
+
+/// Joins a new session keyring: keys of the caller's session stay outside.
+pub fn new_session_keyring(name: &std::ffi::CStr) -> io::Result<()> {
+    const JOIN_SESSION_KEYRING: libc::c_ulong = 1;
+    // SAFETY: the name is a C string that lives across the call.
+    check(unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, name.as_ptr()) }).map(drop)
 }
 
 /// Sets the bounding set, permitted, effective, inheritable and ambient capabilities to

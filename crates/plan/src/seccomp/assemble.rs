@@ -6,6 +6,7 @@ pub(super) const LOAD_WORD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
 pub(super) const AND: u16 = 0x54; // BPF_ALU | BPF_AND | BPF_K
 pub(super) const JUMP: u16 = 0x05; // BPF_JMP | BPF_JA
 pub(super) const JUMP_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
+pub(super) const JUMP_GREATER: u16 = 0x25; // BPF_JMP | BPF_JGT | BPF_K
 pub(super) const JUMP_NOT_LESS: u16 = 0x35; // BPF_JMP | BPF_JGE | BPF_K
 pub(super) const RETURN: u16 = 0x06; // BPF_RET | BPF_K
 
@@ -60,11 +61,11 @@ pub(super) fn run(program: &[Instruction], number: u32, architecture: u32, args:
             LOAD_WORD => accumulator = load(step.k),
             AND => accumulator &= step.k,
             JUMP => at += step.k as usize,
-            JUMP_EQUAL | JUMP_NOT_LESS => {
-                let taken = if step.code == JUMP_EQUAL {
-                    accumulator == step.k
-                } else {
-                    accumulator >= step.k
+            JUMP_EQUAL | JUMP_NOT_LESS | JUMP_GREATER => {
+                let taken = match step.code {
+                    JUMP_EQUAL => accumulator == step.k,
+                    JUMP_GREATER => accumulator > step.k,
+                    _ => accumulator >= step.k,
                 };
                 at += usize::from(if taken { step.jt } else { step.jf });
             }

@@ -58,15 +58,15 @@ pub enum Action {
     },
 }
 
-const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
+pub(super) const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 /// From here on numbers belong to the x32 interface, or to nothing.
-const X32: u32 = 0x4000_0000;
-const KILL: u32 = 0x8000_0000;
-const ERRNO: u32 = 0x0005_0000;
+pub(super) const X32: u32 = 0x4000_0000;
+pub(super) const KILL: u32 = 0x8000_0000;
+pub(super) const ERRNO: u32 = 0x0005_0000;
 const NOTIFY: u32 = 0x7fc0_0000;
-const ALLOW: u32 = 0x7fff_0000;
+pub(super) const ALLOW: u32 = 0x7fff_0000;
 const EPERM: u32 = linux_raw_sys::errno::EPERM;
-const ENOSYS: u32 = linux_raw_sys::errno::ENOSYS;
+pub(super) const ENOSYS: u32 = linux_raw_sys::errno::ENOSYS;
 
 /// The same step for a filter without a listener.
 pub(super) fn unreported(step: Instruction) -> Instruction {
@@ -81,7 +81,7 @@ pub(super) fn unreported(step: Instruction) -> Instruction {
 
 /// A leaf of the tree: return at once, or go to a block of checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Leaf {
+pub(super) enum Leaf {
     Return(u32),
     Check(u32),
 }
@@ -97,17 +97,6 @@ pub fn compile(
         DefaultAction::Notify => NOTIFY,
         DefaultAction::Errno => ERRNO | EPERM,
     };
-    let ranges = ranges(actions, refused, known);
-    let mut tree = Vec::new();
-    emit_tree(&ranges, &mut tree);
-
-    let mut program = vec![
-        plain(LOAD_WORD, ARCHITECTURE),
-        branch(JUMP_EQUAL, AUDIT_ARCH_X86_64, 1, 0),
-        plain(RETURN, KILL),
-        plain(LOAD_WORD, NUMBER),
-    ];
-    let base = program.len();
     let mut checks = Vec::new();
     let mut starts = BTreeMap::new();
     for (number, action) in actions {
@@ -126,6 +115,25 @@ pub fn compile(
             emit_checks(alternatives, otherwise, &mut checks);
         }
     }
+    program(&ranges(actions, refused, known), &starts, checks)
+}
+
+/// The program of ranges of numbers, and of the checks that some of them lead to: `starts` says
+/// where among `checks` those of a number begin.
+pub(super) fn program(
+    ranges: &[(u32, Leaf)],
+    starts: &BTreeMap<u32, usize>,
+    checks: Vec<Instruction>,
+) -> Vec<Instruction> {
+    let mut tree = Vec::new();
+    emit_tree(ranges, &mut tree);
+    let mut program = vec![
+        plain(LOAD_WORD, ARCHITECTURE),
+        branch(JUMP_EQUAL, AUDIT_ARCH_X86_64, 1, 0),
+        plain(RETURN, KILL),
+        plain(LOAD_WORD, NUMBER),
+    ];
+    let base = program.len();
     let tree_length = tree.len();
     for (index, node) in tree.into_iter().enumerate() {
         program.push(match node {

@@ -5,6 +5,7 @@
 
 mod assemble;
 mod compile;
+pub mod configured;
 
 pub use compile::{Action, Comparison, compile};
 
