@@ -81,7 +81,7 @@ both! {
         let ran = stage.run(&WASM, &["copy.wasm", "input", "output"]).ok();
         assert_eq!(ran.stdout(), "canary\n");
         assert_eq!(stage.read("output"), None, "copy-on-write");
-        let diff = Running::start(&mut stage.ironcage(&["diff", "--name-only"])).finish(DEADLINE).ok();
+        let diff = Running::start(&mut stage.ironcage(["diff", "--name-only"])).finish(DEADLINE).ok();
         assert_eq!(diff.stdout().trim(), "output");
         // The cage has it, and a native command reads it; a WebAssembly one is not given the system.
         stage.run(&["-q"], &["cat", "/etc/passwd"]).ok();
