@@ -62,26 +62,6 @@ isolation_levels! {
     landlock: Landlock,
 }
 
-mod microvm {
-    use super::*;
-    use ironcage_tests::only_in_full;
-
-    // Every case boots a machine, which is emulated.
-    #[test]
-    fn as_root() {
-        if only_in_full() {
-            conforms(Who::Root, IsolationLevel::Microvm);
-        }
-    }
-
-    #[test]
-    fn as_user() {
-        if only_in_full() {
-            conforms(Who::User, IsolationLevel::Microvm);
-        }
-    }
-}
-
 #[test]
 fn every_exception_names_a_case() {
     for (_, name, why) in EXCEPTIONS {

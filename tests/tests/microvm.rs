@@ -1,4 +1,4 @@
-//! MicroVM cages: one boot for each user here, in which everything is asked; the conformance suite runs in full tests.
+//! MicroVM cages: one boot for each user, in which everything is asked. The conformance suite does not know this level yet.
 //!
 //! Machines are emulated, so a boot takes seconds. The kernel is unpacked by `scripts/test`.
 
@@ -22,7 +22,7 @@ fn kernel() -> Option<PathBuf> {
 }
 
 /// Makes the guest of a stage. `false` where this machine has nothing to make it of.
-pub(crate) fn set_up(stage: &Stage) -> bool {
+fn set_up(stage: &Stage) -> bool {
     let Some(kernel) = kernel() else {
         skip("no kernel for guests; ./scripts/test downloads one");
         return false;

@@ -27,9 +27,6 @@ impl Scene {
             let (uid, gid) = account(TEST_USER);
             chown(stage.project(), Some(uid), Some(gid)).expect("the project's owner");
         }
-        if level == IsolationLevel::Microvm && !crate::microvm::set_up(&stage) {
-            return None;
-        }
         Some(Scene { stage, level })
     }
 
