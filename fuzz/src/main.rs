@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 24] = [
+const TARGETS: [(&str, Target); 26] = [
     ("dns-question", ironcage_egress::fuzz::dns_question),
     ("dns-answer", ironcage_egress::fuzz::dns_answer),
     ("tls-hello", ironcage_egress::fuzz::tls_hello),

@@ -82,20 +82,6 @@ pub(crate) fn run(args: Args) -> CommandResult {
             print(&report, json)
         }
         Bench::Intent {
-            corpus: Some(corpus),
-            ..
-        } if corpus != Corpus::Redcode => {
-            let corpus = match corpus {
-                Corpus::Heldout => bench::LabelledCorpus::HeldOut,
-                Corpus::Terminal => bench::LabelledCorpus::Terminal,
-                Corpus::Fresh => bench::LabelledCorpus::Fresh,
-                Corpus::Second => bench::LabelledCorpus::Second,
-                _ => bench::LabelledCorpus::Foreign,
-            };
-            let report = bench::bench_corpus(corpus).map_err(failed)?;
-            print(&report, json)
-        }
-        Bench::Intent {
             corpus: Some(Corpus::Redcode),
             corpora,
             cases,
@@ -107,6 +93,20 @@ pub(crate) fn run(args: Args) -> CommandResult {
                 cases,
             };
             let report = bench::bench_attacks(&request).map_err(no_corpus)?;
+            print(&report, json)
+        }
+        Bench::Intent {
+            corpus: Some(corpus),
+            ..
+        } => {
+            let corpus = match corpus {
+                Corpus::Heldout => bench::LabelledCorpus::HeldOut,
+                Corpus::Terminal => bench::LabelledCorpus::Terminal,
+                Corpus::Fresh => bench::LabelledCorpus::Fresh,
+                Corpus::Second => bench::LabelledCorpus::Second,
+                _ => bench::LabelledCorpus::Foreign,
+            };
+            let report = bench::bench_corpus(corpus).map_err(failed)?;
             print(&report, json)
         }
         Bench::Intent {
