@@ -56,6 +56,7 @@ mod network_denials;
 mod network_flood;
 mod network_live;
 mod no_overlay;
+mod oci_runtime;
 mod package;
 mod package_managers;
 mod pending_changes;

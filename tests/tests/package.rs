@@ -12,7 +12,7 @@ use std::time::Duration;
 const VARIABLE: &str = "IRONCAGE_PACKAGE_BINARY";
 
 /// All that is packaged.
-const PROGRAMS: [&str; 6] = [
+const PROGRAMS: [&str; 7] = [
     "ironcage",
     "ironcage-egress",
     "ironcage-inside",
@@ -175,8 +175,8 @@ fn the_debian_package_installs_a_program_that_runs(packages: &Packages, stage: &
         ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-egress"),
         ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-inside"),
         ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-lab"),
-        ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-reader"),
         ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-oci-runtime"),
+        ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-reader"),
         ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-registry"),
         ("-rw-r--r--", "./usr/share/man/man1/ironcage.1.gz"),
         ("-rw-r--r--", "./usr/share/man/man1/ironcage-run.1.gz"),

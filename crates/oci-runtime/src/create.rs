@@ -84,6 +84,7 @@ fn make(kept: &Kept, mut record: Record, request: &Request) -> Result<(), Error>
     let console = console(&record, request)?;
     let pidfd_socket = request.pidfd_socket.as_deref().map(connect).transpose()?;
     let waiting = open_waiting(&kept.waiting())?;
+    record.groups.check_empty()?;
     // Written down first: whatever this start leaves is found by it.
     kept.save(&record)?;
     record.groups.make(&record.spec.linux.resources)?;

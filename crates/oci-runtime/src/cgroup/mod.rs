@@ -284,18 +284,24 @@ impl Groups {
         Ok(Groups { unified, groups })
     }
 
+    /// Refuses groups that have processes: they are somebody else's, and would end with the container.
+    /// Asked before anything is written down, because what is written down is cleaned up.
+    pub(crate) fn check_empty(&self) -> Result<(), Error> {
+        for group in &self.groups {
+            let inside = group.processes().len();
+            if inside > 0 {
+                let action = format!("use the cgroup {}", group.path.display());
+                let why = format!("{inside} processes are in it");
+                return Err(Error::refused(action, why));
+            }
+        }
+        Ok(())
+    }
+
     /// Makes them and writes their limits.
     pub(crate) fn make(&self, resources: &Resources) -> Result<(), Error> {
         for group in &self.groups {
             group.make(self.unified)?;
-            let inside = group.processes().len();
-            if inside > 0 {
-                let action = format!("use the cgroup {}", group.path.display());
-                return Err(Error::refused(
-                    action,
-                    format!("{inside} processes are in it"),
-                ));
-            }
         }
         self.limit(resources, true)
     }
