@@ -1,4 +1,4 @@
-//! What a command and the container's first process say to each other until the container is made.
+//! The messages between a command and the first process of the container that it makes.
 
 use crate::error::{Error, Refusal as _};
 use std::io::{Read as _, Write as _};

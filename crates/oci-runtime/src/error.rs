@@ -1,4 +1,4 @@
-//! What can go wrong. Engines look for some of these words: `does not exist`, `container not
+//! The errors. Engines look for some of these words: `does not exist`, `container not
 //! running`, `executable file not found in $PATH`, `no such file or directory`.
 
 use std::fmt::Display;

@@ -1,4 +1,4 @@
-//! What this runtime can do, as the specification's `features` wants it.
+//! The features of this runtime, in the form that the specification gives them.
 
 use crate::policy::capability;
 use crate::spec;

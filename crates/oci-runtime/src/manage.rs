@@ -1,4 +1,4 @@
-//! What is done to a container that was created: start, signal, pause, update, look, remove.
+//! Commands for a container that was created: start, signal, pause, update, look, remove.
 
 use crate::cgroup::SIGKILL;
 use crate::error::{Error, Refusal as _};

@@ -1,4 +1,4 @@
-//! What is known of a container between two commands: a directory of its own below `--root`.
+//! The state of a container between two commands: a directory of its own below `--root`.
 
 use crate::cgroup::Groups;
 use crate::error::{Error, Refusal as _};
@@ -21,7 +21,7 @@ const LOCK: &str = "lock";
 const WAITING: &str = "exec.fifo";
 const LONGEST_ID: usize = 255;
 
-/// What a container is doing.
+/// The status of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Status {
     Creating,
@@ -43,7 +43,7 @@ impl Status {
     }
 }
 
-/// What is written down of a container.
+/// The record of a container.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Record {
