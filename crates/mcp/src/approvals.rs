@@ -17,6 +17,8 @@ const LASTS: Duration = Duration::from_secs(30 * 60);
 const MOST: usize = 64;
 /// Longest arguments that are kept for a person to read.
 const SHOWN: usize = 64 << 10;
+/// Largest file of a call.
+const LARGEST: u64 = 1 << 20;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Waiting {
@@ -58,7 +60,8 @@ impl Approvals {
                 let _ = std::fs::remove_file(&path);
                 continue;
             }
-            let Ok(text) = std::fs::read(&path) else {
+            let text = ironcage_files::read(&path, LARGEST, ironcage_files::Links::Refuse);
+            let Ok(text) = text else {
                 continue;
             };
             if let Ok(waiting) = serde_json::from_slice::<Waiting>(&text) {

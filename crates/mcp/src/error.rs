@@ -34,8 +34,6 @@ pub(crate) enum McpError {
     Write(PathBuf, #[source] io::Error),
     #[error("cannot parse {}: {cause}", path.display())]
     Parse { path: PathBuf, cause: String },
-    #[error("{} is larger than {limit} bytes", path.display())]
-    TooLarge { path: PathBuf, limit: u64 },
     #[error("no call {0} waits for approval")]
     NoCall(u64),
     #[error("the call {0} was answered before")]

@@ -3,7 +3,6 @@
 use crate::error::McpError;
 use crate::settings::{Settings, hex};
 use ironcage_tools::McpServer;
-use std::io::Read;
 use std::path::Path;
 use tokio::process::Command;
 
@@ -123,12 +122,5 @@ pub(crate) fn fingerprint(server: &McpServer) -> String {
 }
 
 fn script(path: &Path) -> Option<Vec<u8>> {
-    let found = path.metadata().ok()?;
-    if !found.is_file() || found.len() > LARGEST_SCRIPT {
-        return None;
-    }
-    let mut content = Vec::new();
-    let file = std::fs::File::open(path).ok()?;
-    file.take(LARGEST_SCRIPT).read_to_end(&mut content).ok()?;
-    Some(content)
+    ironcage_files::read(path, LARGEST_SCRIPT, ironcage_files::Links::Follow).ok()
 }

@@ -95,17 +95,14 @@ impl Lock {
 
     pub(crate) fn read(settings: &Settings) -> Result<Self, McpError> {
         let path = Lock::path(settings);
-        let text = match std::fs::read(&path) {
+        let text = match ironcage_files::read(&path, LARGEST, ironcage_files::Links::Refuse) {
             Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Ok(Lock::default());
+            Err(error) if error.is_absent() => return Ok(Lock::default()),
+            Err(error) => {
+                let cause = error.reason();
+                return Err(McpError::Parse { path, cause });
             }
-            Err(error) => return Err(McpError::Read(path, error)),
         };
-        if text.len() as u64 > LARGEST {
-            let limit = LARGEST;
-            return Err(McpError::TooLarge { path, limit });
-        }
         serde_json::from_slice(&text).map_err(|error| McpError::Parse {
             path,
             cause: error.to_string(),

@@ -3,7 +3,6 @@
 use crate::error::McpError;
 use ironcage_tools::ToolPolicy;
 use sha2::{Digest, Sha256};
-use std::io::Read;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,10 +27,9 @@ impl Settings {
     ) -> Result<Self, McpError> {
         let policy = match rules {
             Some(fd) => {
-                let mut text = String::new();
-                let file = std::fs::File::open(format!("/proc/self/fd/{fd}"));
-                let mut file = file.map_err(McpError::Rules)?.take(LARGEST);
-                file.read_to_string(&mut text).map_err(McpError::Rules)?;
+                let path = PathBuf::from(format!("/proc/self/fd/{fd}"));
+                let text = ironcage_files::read_text(&path, LARGEST, ironcage_files::Links::Follow);
+                let text = text.map_err(|error| McpError::Rules(std::io::Error::other(error)))?;
                 serde_json::from_str(&text).map_err(McpError::RulesText)?
             }
             None => ToolPolicy::default(),
