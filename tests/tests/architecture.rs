@@ -372,6 +372,14 @@ const READERS: &[(&str, &str)] = &[
     ("backends/oci", "files that it has just made"),
     ("crates/catalog/build", "runs when the program is built"),
     ("crates/workspace/src/mode.rs", "the kernel's files"),
+    (
+        "crates/cage-daemon",
+        "runs as the agent, for which it reads and writes what it names",
+    ),
+    (
+        "crates/serve/src/keys.rs",
+        "its own files, in a directory of its own",
+    ),
 ];
 
 #[test]

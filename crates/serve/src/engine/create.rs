@@ -549,10 +549,10 @@ mod tests {
     #[test]
     fn a_host_is_a_name_or_an_address() {
         for name in [
-            "pypi.org",
-            "pypi.org:443",
-            "*.pypi.org",
-            "**.pypi.org",
+            "api.example.com",
+            "api.example.com:443",
+            "*.api.example.com",
+            "**.api.example.com",
             "localhost",
         ] {
             assert!(is_name(name), "{name}");
