@@ -397,6 +397,14 @@ const READERS: &[(&str, &str)] = &[
         "crates/oci-runtime/src/protect.rs",
         "its own file, by the kernel's link",
     ),
+    (
+        "crates/cage-daemon",
+        "runs as the agent, for which it reads and writes what it names",
+    ),
+    (
+        "crates/serve/src/keys.rs",
+        "its own files, in a directory of its own",
+    ),
 ];
 
 #[test]

@@ -347,7 +347,12 @@ either! {
         let headers = format!("E2b-Sandbox-Id: {id}\r\nX-Access-Token: 00\r\n");
         assert_eq!(service.send(&other, "POST", "/process.Process/List", &headers, b"{}").status, 401);
         // The host's directories and policies need a scope.
-        for spec in [json!({ "directory": "/etc" }), json!({ "policy": "" })] {
+        for spec in [
+            json!({ "directory": "/etc" }),
+            json!({ "policy": "" }),
+            json!({ "network": { "mode": "open" } }),
+            json!({ "network": { "allow": ["0.0.0.0/0"] } }),
+        ] {
             service.send(&one, "POST", "/v1/cages", json_type, spec.to_string().as_bytes()).refused(403, "forbidden");
         }
         let listed = Running::start(&mut stage.ironcage(["serve", "key", "list", "--json"])).finish(PATIENCE).ok();

@@ -271,7 +271,7 @@ pub(super) async fn audit_log(
             .filter(|event| event.seq >= from)
             .take(MOST_EVENTS);
         let events = wanted
-            .map(|event| serde_json::to_value(event))
+            .map(serde_json::to_value)
             .collect::<Result<Vec<_>, _>>();
         events.map_err(|error| ApiError::internal("encode the audit log", &error))
     });

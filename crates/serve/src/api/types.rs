@@ -505,7 +505,7 @@ pub(crate) struct ServiceInfo {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Lease {
     pub(crate) number: u32,
-    #[schema(example = "host pypi.org")]
+    #[schema(example = "host api.example.com")]
     pub(crate) resource: String,
     /// opening, open or ending.
     pub(crate) state: String,

@@ -561,12 +561,12 @@ mod tests {
                 .code,
             Code::Forbidden
         );
-        let some = network(None, hosts(&["pypi.org"], &["0.0.0.0/0"]), false)
+        let some = network(None, hosts(&["api.example.com"], &["0.0.0.0/0"]), false)
             .unwrap()
             .unwrap();
         assert_eq!(
             (some.mode, some.allow, some.deny),
-            (None, vec!["pypi.org".to_owned()], vec![])
+            (None, vec!["api.example.com".to_owned()], vec![])
         );
     }
 }

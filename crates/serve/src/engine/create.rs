@@ -71,7 +71,17 @@ fn check_word(what: &str, word: &str) -> ApiResult<()> {
     Ok(())
 }
 
-fn check(spec: &CreateCage, key: &Key) -> ApiResult<()> {
+/// Whether a rule names hosts, not addresses, networks or everything.
+fn is_name(host: &str) -> bool {
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    let is_address = host.contains(['/', '[']) || host.matches(':').count() > 1;
+    let numeric = name
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || byte == b'.');
+    !is_address && !numeric && name.trim_start_matches('*').len() > 1
+}
+
+fn check(spec: &CreateCage, key: &Key, internet: bool) -> ApiResult<()> {
     let needs_host = |what: &str| match key.may(Scope::Host) {
         true => Ok(()),
         false => Err(ApiError::new(
@@ -150,10 +160,12 @@ fn check(spec: &CreateCage, key: &Key) -> ApiResult<()> {
         }
     }
     if let Some(network) = &spec.network {
-        let hosts = network.allow.iter().chain(&network.deny);
-        hosts
-            .map(|host| check_word("host", host))
-            .collect::<ApiResult<()>>()?;
+        let mut hosts = network.allow.iter().chain(&network.deny);
+        hosts.try_for_each(|host| check_word("host", host))?;
+        let wide = network.allow.iter().find(|host| !is_name(host));
+        if !internet && (network.mode == Some(NetworkMode::Open) || wide.is_some()) {
+            needs_host("the whole network, or a host by its address,")?;
+        }
         if network.mode == Some(NetworkMode::Off) && !network.allow.is_empty() {
             return Err(ApiError::invalid(
                 "the network is off, and hosts are allowed; one of the two",
@@ -181,7 +193,7 @@ impl Drop for Creating<'_> {
 impl Engine {
     /// Creates a cage. It is created to its end also when the client goes away meanwhile.
     pub(crate) async fn create(self: &Arc<Self>, key: &Key, order: Order) -> ApiResult<Arc<Entry>> {
-        check(&order.spec, key)?;
+        check(&order.spec, key, self.settings.internet)?;
         let (engine, key) = (Arc::clone(self), key.clone());
         let created = tokio::spawn(async move { engine.create_checked(&key, order).await });
         created
@@ -527,5 +539,47 @@ fn start_error(text: &str) -> ApiError {
     match hints.is_empty() {
         true => error,
         false => error.hint(hints.join("; ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_a_name_or_an_address() {
+        for name in [
+            "api.example.com",
+            "api.example.com:443",
+            "*.api.example.com",
+            "**.api.example.com",
+            "localhost",
+        ] {
+            assert!(is_name(name), "{name}");
+        }
+        for other in [
+            "*",
+            "**",
+            "*:443",
+            "0.0.0.0/0",
+            "10.0.0.1",
+            "10.0.0.1:80",
+            "::1",
+            "[::1]:80",
+            "fe80::/10",
+        ] {
+            assert!(!is_name(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn what_ironcage_says_of_a_failed_start_is_an_error_with_its_hints() {
+        let error = start_error("ironcage: cannot start: no\n  hint: one\n  hint: two\n");
+        assert_eq!(error.code, Code::StartFailed);
+        assert_eq!(
+            (error.message.as_str(), error.hint.as_deref()),
+            ("cannot start: no", Some("one; two"))
+        );
+        assert_eq!(start_error("").message, "the cage did not start");
     }
 }

@@ -117,10 +117,10 @@ impl Engine {
                 }
             }
             rounds += 1;
-            if rounds % 10 == 0 {
+            if rounds.is_multiple_of(10) {
                 self.finish_creations().await;
             }
-            if rounds % 1000 == 0 {
+            if rounds.is_multiple_of(1000) {
                 let _ = self
                     .store
                     .forget_creations(now.saturating_sub(CREATIONS_KEPT));
