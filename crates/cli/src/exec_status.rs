@@ -14,7 +14,7 @@ use std::path::Path;
 pub(crate) struct StatusFile(Option<File>);
 
 impl StatusFile {
-    pub(crate) fn open(path: Option<&Path>) -> Result<StatusFile, CliError> {
+    pub(crate) fn create(path: Option<&Path>) -> Result<StatusFile, CliError> {
         let Some(path) = path else {
             return Ok(StatusFile(None));
         };

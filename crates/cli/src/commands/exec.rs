@@ -136,7 +136,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     if let Some(path) = &args.intent {
         return super::tool_call::run(&args.id, path, args.wait);
     }
-    let mut status = StatusFile::open(args.status_file.as_deref())?;
+    let mut status = StatusFile::create(args.status_file.as_deref())?;
     let done = execute(args, &mut status);
     if let Err(error) = &done {
         status.failed(error)?;
