@@ -1,4 +1,4 @@
-//! What a cage of the isolation level `wasm` tells the program that runs WebAssembly in it.
+//! Settings that a cage with the isolation level `wasm` hands to the program that runs WebAssembly in it.
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

@@ -20,7 +20,9 @@ fn flags(isolation: Isolation) -> FlagLayer {
         allow_degraded: match isolation {
             Isolation::Landlock => OFF_IN_LANDLOCK.to_vec(),
             Isolation::Chroot => OFF_IN_CHROOT.to_vec(),
-            Isolation::Oci | Isolation::Namespace => Vec::new(),
+            Isolation::Oci | Isolation::Namespace | Isolation::Wasm | Isolation::Microvm => {
+                Vec::new()
+            }
         },
         // A copy-on-write view needs mounts.
         workspace_mode: (isolation == Isolation::Landlock).then_some(WorkspaceMode::Direct),

@@ -190,6 +190,16 @@ fn print_recommendations(out: &mut impl Write, examination: &Examination) -> io:
     Ok(())
 }
 
+/// The guest of microVMs that is set up, or what is missing and how to get it.
+fn guest() -> Result<GuestFiles, (String, &'static str)> {
+    let home = paths::home(&SystemFiles::default());
+    let home = home.map_err(|_| ("no home directory".to_owned(), "set HOME"))?;
+    let missing = |error: SetupError| (error.missing(), error.hint());
+    // What it is made with comes first.
+    qemu().map_err(missing)?;
+    find(&paths::guest(&home)).map_err(missing)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -226,14 +236,4 @@ mod tests {
         });
         assert_eq!(text, "seccomp       full     tried\n");
     }
-}
-
-/// The guest of microVMs that is set up, or what is missing and how to get it.
-fn guest() -> Result<GuestFiles, (String, &'static str)> {
-    let home = paths::home(&SystemFiles::default());
-    let home = home.map_err(|_| ("no home directory".to_owned(), "set HOME"))?;
-    let missing = |error: SetupError| (error.missing(), error.hint());
-    // What it is made with comes first.
-    qemu().map_err(missing)?;
-    find(&paths::guest(&home)).map_err(missing)
 }

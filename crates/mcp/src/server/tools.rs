@@ -212,7 +212,7 @@ fn unfit(tool: &Tool, arguments: &JsonObject) -> Option<String> {
     let wrong = arguments.iter().find(|(name, value)| {
         let kind = known.get(*name).and_then(|property| property.get("type"));
         match kind.and_then(Value::as_str) {
-            Some("string") => !value.as_str().is_some_and(|text| !text.contains('\0')),
+            Some("string") => value.as_str().is_none_or(|text| text.contains('\0')),
             Some("integer") => !value.is_u64(),
             Some("boolean") => !value.is_boolean(),
             _ => false,
