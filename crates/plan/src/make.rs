@@ -170,6 +170,12 @@ pub fn make(
         | Isolation::Landlock
         | Isolation::Microvm => (0, 0),
     };
+    let asked = policy.ceiling.children.value > 0 || policy.ceiling.channels.value > 0;
+    if asked && children == 0 && channels == 0 && leases.is_some() {
+        view.notes.push(format!(
+            "ceiling.children and ceiling.channels have no effect with --isolation {isolation}: they need namespace"
+        ));
+    }
     let proxied = network.iter().flat_map(|network| &network.sockets);
     before_seal(&mut view.ops, proxied.map(sockets::proxy));
     before_seal(&mut view.ops, signing_files.into_iter().flatten());
