@@ -1,6 +1,7 @@
 //! Finds the `ironcage` binary under test and puts a copy where the unprivileged user can read it, with the programs that
 //! belong to it beside it.
 
+use sha2::{Digest as _, Sha256};
 use std::env;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -105,7 +106,12 @@ fn publish(built: &Path) -> std::io::Result<PathBuf> {
         stamp.push_str(&format!("-{age:x}-{:x}", original.len()));
     }
     let own = rustix::process::getuid().as_raw();
-    let place = env::temp_dir().join(format!("ironcage-under-test-{own}{stamp}"));
+    // A hash: the stamps of all programs together are longer than a name may be.
+    let stamp: String = Sha256::digest(stamp.as_bytes())[..8]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let place = env::temp_dir().join(format!("ironcage-under-test-{own}-{stamp}"));
     fs::create_dir_all(&place)?;
     fs::set_permissions(&place, fs::Permissions::from_mode(0o755))?;
     let copy = |path: &Path, name: &str| {

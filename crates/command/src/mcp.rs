@@ -56,7 +56,7 @@ pub enum Action {
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         policy: Option<PathBuf>,
     },
-    /// Rewrite a client's configuration so that its servers go through the gateway
+    /// Rewrite a client's configuration to use the gateway
     ///
     /// Knows .mcp.json and the files of Claude, Cursor and VS Code (JSON), and Codex's config.toml. The
     /// original commands stay in the file, behind `--`. Prints the `[mcp.SERVER]` sections that the

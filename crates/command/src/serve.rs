@@ -73,7 +73,7 @@ pub enum KeyAction {
         project: String,
         /// Scope of the key: read, cages, permissions, host or admin (can be repeated) [default:
         /// cages]
-        #[arg(long = "scope", value_name = "SCOPE")]
+        #[arg(long = "scope", value_name = "SCOPE", value_parser = ["read", "cages", "permissions", "host", "admin"], hide_possible_values = true)]
         scopes: Vec<String>,
     },
     /// List keys

@@ -110,7 +110,7 @@ mod tests {
     }
 
     /// Values that nobody can list: amounts, addresses and words that are made up by who types them.
-    const FREE: [&str; 45] = [
+    const FREE: [&str; 50] = [
         "AGE",
         "BYTES",
         "DURATION",
@@ -155,6 +155,12 @@ mod tests {
         // What only the cage or the registry knows.
         "CHANNEL",
         "IMAGE",
+        // What only the service, the gateway or the user's network knows.
+        "ADDRESS",
+        "ORIGIN",
+        "PROJECT",
+        "SERVER|CALL",
+        "CALL",
         // Names that are given here for the first time, or once.
         "NAME",
         "TO",

@@ -5,7 +5,7 @@ use crate::completion::running_cages;
 use crate::error::CommandResult;
 use ironcage_control::Request;
 
-/// Resume a cage that was frozen because it diverged from its model, or paused
+/// Resume a cage that is paused, or frozen because it diverged
 ///
 /// The supervisor freezes a cage whose connections differ too often from what its model announced
 /// (`freeze` under [ceiling.drift] in its policy). `ironcage lease list -f ID` shows what was
