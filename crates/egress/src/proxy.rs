@@ -239,6 +239,7 @@ fn run(network: &Network, ids: Option<ProxyIds>, parent: i32, control: OwnedFd) 
             sockets,
             files,
             reader,
+            runtime,
         }) => {
             let ready = FromProxy::Ready {
                 per_port: sockets.per_port.clone(),
@@ -251,7 +252,9 @@ fn run(network: &Network, ids: Option<ProxyIds>, parent: i32, control: OwnedFd) 
             let service = Service::new(rules, way, (interceptor, store), files, traffic_log);
             // A fault must not unwind into what was copied from the supervisor.
             let reader = reader.zip(network.models.as_ref());
-            let served = catch_unwind(AssertUnwindSafe(|| serve::run(service, sockets, reader)));
+            let served = catch_unwind(AssertUnwindSafe(|| {
+                serve::run(&runtime, service, sockets, reader)
+            }));
             exit_now(i32::from(!matches!(served, Ok(Ok(())))))
         }
         Err(Some(reason)) => {
@@ -278,6 +281,7 @@ struct ProxySetup {
     sockets: wire::Sockets,
     files: u64,
     reader: Option<OwnedFd>,
+    runtime: tokio::runtime::Runtime,
 }
 
 /// Everything before the first stranger's byte. `Err(None)` where the supervisor gave up.
@@ -321,6 +325,7 @@ fn prepare(
         .map_err(|error| failed(error.to_string()))?
         .ok_or(None)?;
     relay::prepare().map_err(|error| failed(format!("a pipe for the proxy: {error}")))?;
+    let runtime = serve::runtime().map_err(|error| failed(format!("the runtime: {error}")))?;
     let files = confine::confine(network, ids).map_err(|error| failed(error.in_full()))?;
     Ok(ProxySetup {
         rules,
@@ -331,6 +336,7 @@ fn prepare(
         sockets,
         files,
         reader,
+        runtime,
     })
 }
 

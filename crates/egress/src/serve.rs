@@ -28,6 +28,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::net::{TcpListener, UdpSocket, UnixDatagram};
+use tokio::runtime::Runtime;
 use tokio::task::{AbortHandle, LocalSet};
 use tokio::time::sleep;
 
@@ -270,16 +271,22 @@ impl Service {
     }
 }
 
+/// The runtime of a process that confines itself afterwards. Where another program of the same build
+/// uses tokio's signals, the runtime makes a pair of sockets, which a confined process may not.
+pub(crate) fn runtime() -> io::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .build()
+}
+
 /// Serves until the supervisor is gone.
 pub(crate) fn run(
+    runtime: &Runtime,
     mut service: Service,
     sockets: Sockets,
     reader: Option<(OwnedFd, &Models)>,
 ) -> io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .enable_time()
-        .build()?;
     let tasks = LocalSet::new();
     if let Some((socket, models)) = reader {
         let _guard = (runtime.enter(), tasks.enter());
@@ -300,7 +307,7 @@ pub(crate) fn run(
         }
     });
     let ended = Rc::clone(&service);
-    tasks.block_on(&runtime, async move { until_gone(&ended).await })?;
+    tasks.block_on(runtime, async move { until_gone(&ended).await })?;
     service.traffic_log.tell_sums();
     Ok(())
 }

@@ -182,11 +182,7 @@ impl TokenRefresher {
             resolver: Resolver::from_host(network),
             upstream: Rc::clone(upstream),
             tls: tls::client(&network.authorities).map_err(wrong)?,
-            runtime: tokio::runtime::Builder::new_current_thread()
-                .enable_io()
-                .enable_time()
-                .build()
-                .map_err(wrong)?,
+            runtime: crate::serve::runtime().map_err(wrong)?,
             given: Zeroizing::default(),
             unstored: None,
             file,
