@@ -8,7 +8,7 @@ use crate::error::{ApiError, ApiResult, Code};
 use crate::keys::{Key, Scope, hex, random_hex};
 use crate::store::{CageRecord, Creation};
 use ironcage_cage_daemon::protocol::{Reply, Request};
-use ironcage_model::CageId;
+use ironcage_model::{CageId, Destination, HostRule};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -71,10 +71,19 @@ fn check_word(what: &str, word: &str) -> ApiResult<()> {
     Ok(())
 }
 
+/// Profiles that every key may name: none of them opens a host, and what their ceilings let a lease
+/// open is judged when it is granted.
+const PROFILES: [&str; 6] = ["data", "node", "python", "rust", "shell", "strict"];
+
 /// Whether a rule names hosts, not addresses, networks or everything.
 fn is_name(host: &str) -> bool {
+    if let Ok(rule) = host.parse::<HostRule>()
+        && matches!(rule.to, Destination::Any | Destination::Net { .. })
+    {
+        return false;
+    }
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-    let is_address = host.contains(['/', '[']) || host.matches(':').count() > 1;
+    let is_address = host.contains(['/', '[', ' ']) || host.matches(':').count() > 1;
     let numeric = name
         .bytes()
         .all(|byte| byte.is_ascii_digit() || byte == b'.');
@@ -101,6 +110,13 @@ fn check(spec: &CreateCage, key: &Key, internet: bool) -> ApiResult<()> {
             "`{}` is not the name of a variable",
             name.escape_debug()
         )));
+    }
+    if let Some(profile) = &spec.profile
+        && !PROFILES.contains(&profile.as_str())
+    {
+        // It may open the network, or name files of the host.
+        let allowed = PROFILES.join(", ");
+        needs_host(&format!("a profile other than {allowed}"))?;
     }
     if let Some(policy) = &spec.policy {
         needs_host("a policy")?;
@@ -134,6 +150,10 @@ fn check(spec: &CreateCage, key: &Key, internet: bool) -> ApiResult<()> {
                 mode.name()
             )));
         }
+    }
+    if spec.image.is_some() {
+        // One that is missing is pulled, with the credentials of the operator.
+        needs_host("an image")?;
     }
     if spec.image.is_some() && spec.template.is_some() {
         return Err(ApiError::invalid(
@@ -390,6 +410,10 @@ impl Engine {
         .map(OsString::from)
         .into();
         words.push((&record.name).into());
+        if spec.directory.is_none() {
+            // State is kept by the path of the workspace, which these cages share.
+            words.push("--no-state".into());
+        }
         let mut flag = |name: &str, value: &dyn AsRef<std::ffi::OsStr>| {
             let mut word = OsString::from(name);
             word.push("=");
@@ -567,8 +591,44 @@ mod tests {
             "::1",
             "[::1]:80",
             "fe80::/10",
+            "every host",
         ] {
             assert!(!is_name(other), "{other}");
+        }
+    }
+
+    fn key(scopes: &[Scope]) -> (tempfile::TempDir, Key) {
+        let data = tempfile::tempdir().unwrap();
+        let keys = crate::keys::Keys::in_data(data.path());
+        let scopes = scopes.iter().copied().collect();
+        let (key, _) = keys.create("k", "team", scopes).unwrap();
+        (data, key)
+    }
+
+    #[test]
+    fn profiles_and_images_that_reach_beyond_the_cage_need_the_scope_host() {
+        let (_data, plain) = key(&[Scope::Cages]);
+        let (_other, host) = key(&[Scope::Cages, Scope::Host]);
+        let profile = |name: &str| CreateCage {
+            profile: Some(name.to_owned()),
+            ..CreateCage::default()
+        };
+        for name in PROFILES {
+            check(&profile(name), &plain, false).unwrap();
+        }
+        let image = CreateCage {
+            image: Some("alpine".to_owned()),
+            ..CreateCage::default()
+        };
+        for wanted in [
+            profile("learning"),
+            profile("coding-agent"),
+            profile("mine"),
+            image,
+        ] {
+            let refused = check(&wanted, &plain, true).unwrap_err();
+            assert_eq!(refused.code, Code::Forbidden, "{wanted:?}");
+            check(&wanted, &host, false).unwrap();
         }
     }
 
