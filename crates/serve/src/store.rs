@@ -91,6 +91,15 @@ impl Store {
         Ok(records)
     }
 
+    pub(crate) fn cage(&self, name: &str) -> Result<Option<CageRecord>, StoreError> {
+        let read = self.0.begin_read().map_err(using)?;
+        let table = read.open_table(CAGES).map_err(using)?;
+        let found = table.get(name).map_err(using)?;
+        Ok(found
+            .map(|value| serde_json::from_slice(value.value()))
+            .transpose()?)
+    }
+
     pub(crate) fn put(&self, record: &CageRecord) -> Result<(), StoreError> {
         let value = serde_json::to_vec(record)?;
         self.write(CAGES, |table| {
@@ -113,24 +122,30 @@ impl Store {
             .transpose()?)
     }
 
-    /// A record and the creation that made it, together.
+    /// A record and the creation that made it, together. Where the key has a creation already,
+    /// that one, and nothing is written.
     pub(crate) fn put_creation(
         &self,
         key: &str,
         creation: &Creation,
         record: &CageRecord,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Option<Creation>, StoreError> {
         let (value, cage) = (serde_json::to_vec(creation)?, serde_json::to_vec(record)?);
         let write = self.0.begin_write().map_err(using)?;
         {
+            let mut creations = write.open_table(CREATIONS).map_err(using)?;
+            // Writers follow one another, so between this look and the commit is none.
+            if let Some(earlier) = creations.get(key).map_err(using)? {
+                return Ok(Some(serde_json::from_slice(earlier.value())?));
+            }
+            creations.insert(key, value.as_slice()).map_err(using)?;
             let mut cages = write.open_table(CAGES).map_err(using)?;
             cages
                 .insert(record.name.as_str(), cage.as_slice())
                 .map_err(using)?;
-            let mut creations = write.open_table(CREATIONS).map_err(using)?;
-            creations.insert(key, value.as_slice()).map_err(using)?;
         }
-        write.commit().map_err(using)
+        write.commit().map_err(using)?;
+        Ok(None)
     }
 
     /// Whether a creation that may be asked for again names a record.
@@ -174,5 +189,43 @@ impl Store {
             change(&mut table).map_err(using)?;
         }
         write.commit().map_err(using)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_has_one_creation_until_it_is_forgotten() {
+        let data = tempfile::tempdir().unwrap();
+        let store = Store::open(&data.path().join("serve.redb")).unwrap();
+        let record = |name: &str| CageRecord {
+            name: name.to_owned(),
+            id: None,
+            project: "team".to_owned(),
+            spec: CreateCage::default(),
+            created: 1,
+            ends: 2,
+            on_timeout: OnTimeout::Delete,
+            paused: false,
+            ending: None,
+            home: String::new(),
+            workspace: String::new(),
+            e2b_template: None,
+            token: String::new(),
+        };
+        let creation = |name: &str| Creation {
+            request: "r".to_owned(),
+            cage: name.to_owned(),
+            time: 1,
+        };
+        let put = |name: &str| store.put_creation("team/k", &creation(name), &record(name));
+        assert_eq!(put("one").unwrap(), None);
+        assert_eq!(put("two").unwrap(), Some(creation("one")));
+        let names: Vec<_> = store.cages().unwrap().into_iter().map(|r| r.name).collect();
+        assert_eq!(names, ["one"]);
+        store.forget_creation("team/k").unwrap();
+        assert_eq!(put("two").unwrap(), None);
     }
 }

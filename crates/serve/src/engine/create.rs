@@ -195,6 +195,31 @@ fn check(spec: &CreateCage, key: &Key, internet: bool) -> ApiResult<()> {
     Ok(())
 }
 
+/// A start that failed, and whether it is known that no cage came of it.
+struct Failed {
+    error: ApiError,
+    known: bool,
+}
+
+impl From<ApiError> for Failed {
+    fn from(error: ApiError) -> Failed {
+        Failed { error, known: true }
+    }
+}
+
+/// The name of a cage that this service is about to start, as long as it lives.
+struct Starting<'a> {
+    names: &'a Mutex<std::collections::HashSet<String>>,
+    name: String,
+}
+
+impl Drop for Starting<'_> {
+    fn drop(&mut self) {
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        names.remove(&self.name);
+    }
+}
+
 /// Counts a creation as long as it lives.
 struct Creating<'a> {
     table: &'a Mutex<std::collections::HashMap<String, usize>>,
@@ -280,30 +305,49 @@ impl Engine {
             e2b_template,
             token: random(24)?,
         };
+        let _starting = self.starting(&record.name);
         match &idempotency {
             Some(idempotency) => {
                 let creation = Creation {
-                    request,
+                    request: request.clone(),
                     cage: record.name.clone(),
                     time: now,
                 };
-                self.store.put_creation(idempotency, &creation, &record)
+                let earlier = self.store.put_creation(idempotency, &creation, &record);
+                // The same request came twice at once.
+                if let Some(earlier) = earlier.map_err(store_error)? {
+                    return self.created_earlier(&earlier, &request);
+                }
             }
-            None => self.store.put(&record),
+            None => self.store.put(&record).map_err(store_error)?,
+        }
+        let Failed { error, known } = match self.start(&mut record).await {
+            Ok(entry) => return Ok(entry),
+            Err(failed) => failed,
+        };
+        if let Some(idempotency) = &idempotency {
+            self.store
+                .forget_creation(idempotency)
+                .map_err(store_error)?;
+        }
+        match known {
+            true => self.store.remove(&record.name),
+            // A cage may still appear under this name: it is looked for, and ended.
+            false => {
+                (record.id, record.created) = (None, clock::now());
+                self.store.put(&record)
+            }
         }
         .map_err(store_error)?;
-        let started = self.start(&mut record).await;
-        match started {
-            Ok(entry) => Ok(entry),
-            Err(error) => {
-                self.store.remove(&record.name).map_err(store_error)?;
-                if let Some(idempotency) = &idempotency {
-                    self.store
-                        .forget_creation(idempotency)
-                        .map_err(store_error)?;
-                }
-                Err(error)
-            }
+        Err(error)
+    }
+
+    fn starting(&self, name: &str) -> Starting<'_> {
+        let mut names = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
+        names.insert(name.to_owned());
+        Starting {
+            names: &self.starting,
+            name: name.to_owned(),
         }
     }
 
@@ -328,7 +372,7 @@ impl Engine {
     }
 
     /// Starts the cage of a record and brings it into the table.
-    async fn start(self: &Arc<Self>, record: &mut CageRecord) -> ApiResult<Arc<Entry>> {
+    async fn start(self: &Arc<Self>, record: &mut CageRecord) -> Result<Arc<Entry>, Failed> {
         let id = {
             let _turn = self
                 .starts
@@ -342,8 +386,11 @@ impl Engine {
             Err(error) => {
                 // Nobody would find it again.
                 let stopped = id.clone();
-                let _ = blocking(move || super::life::stop(&stopped)).await;
-                Err(error)
+                let stopped = blocking(move || super::life::stop(&stopped)).await;
+                Err(Failed {
+                    error,
+                    known: stopped.is_ok(),
+                })
             }
         }
     }
@@ -481,9 +528,16 @@ impl Engine {
     }
 
     /// Executes `ironcage run -d`.
-    async fn execute(&self, record: &CageRecord) -> ApiResult<CageId> {
+    async fn execute(&self, record: &CageRecord) -> Result<CageId, Failed> {
         let failed =
             |what: &'static str| move |error: std::io::Error| ApiError::internal(what, &error);
+        // Once it is executed, a cage may come of it.
+        let unknown = |what: &'static str| {
+            move |error: std::io::Error| Failed {
+                error: ApiError::internal(what, &error),
+                known: false,
+            }
+        };
         let policy = match &record.spec.policy {
             Some(text) => {
                 let path = self.settings.data.join(format!("{}.toml", record.name));
@@ -500,6 +554,7 @@ impl Engine {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
+            .kill_on_drop(true)
             .spawn()
             .map_err(failed("execute ironcage"))?;
         let (mut out, mut errors) = (String::new(), Vec::new());
@@ -517,27 +572,39 @@ impl Engine {
             child.wait().await
         };
         let ended = tokio::time::timeout(START, read).await;
+        let killed = match ended {
+            Ok(_) => Ok(()),
+            Err(_) => child.kill().await,
+        };
         if let Some(policy) = policy {
             tokio::fs::remove_file(policy)
                 .await
-                .map_err(failed("remove the policy"))?;
+                .map_err(unknown("remove the policy"))?;
         }
+        killed.map_err(unknown("kill ironcage"))?;
         let status = match ended {
-            Ok(status) => status.map_err(failed("wait for ironcage"))?,
+            Ok(status) => status.map_err(unknown("wait for ironcage"))?,
             Err(_) => {
-                return Err(ApiError::new(
-                    Code::Timeout,
-                    format!("the cage did not start within {} s", START.as_secs()),
-                ));
+                return Err(Failed {
+                    error: ApiError::new(
+                        Code::Timeout,
+                        format!("the cage did not start within {} s", START.as_secs()),
+                    ),
+                    known: false,
+                });
             }
         };
         if !status.success() {
-            return Err(start_error(&String::from_utf8_lossy(&errors)));
+            let error = start_error(&String::from_utf8_lossy(&errors));
+            // One that a signal ended may have left a cage.
+            let known = status.code().is_some();
+            return Err(Failed { error, known });
         }
         out.trim()
             .parse()
-            .map_err(|error: ironcage_model::InvalidCageId| {
-                ApiError::internal("read the id of the cage", &error)
+            .map_err(|error: ironcage_model::InvalidCageId| Failed {
+                error: ApiError::internal("read the id of the cage", &error),
+                known: false,
             })
     }
 }

@@ -18,7 +18,7 @@ use crate::keys::{Key, Keys, Scope};
 use crate::store::{CageRecord, Store, StoreError};
 use ironcage_client::Cages;
 use ironcage_model::CageId;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use tokio::sync::{Notify, Semaphore};
@@ -52,8 +52,8 @@ pub(crate) struct Engine {
     /// Cages that are being created, by project.
     creating: Mutex<HashMap<String, usize>>,
     starts: Semaphore,
-    /// When this service began.
-    begun: u64,
+    /// Names of cages whose start this service has in hand.
+    starting: Mutex<HashSet<String>>,
 }
 
 /// A cage of the table.
@@ -156,7 +156,7 @@ impl Engine {
             cages: RwLock::default(),
             creating: Mutex::default(),
             starts: Semaphore::new(STARTS),
-            begun: clock::now(),
+            starting: Mutex::default(),
         }))
     }
 
