@@ -310,7 +310,7 @@ pub(crate) struct RunCommand {
     pub(crate) timeout: Option<u32>,
     /// Bytes of each stream that are returned [default: 10 MiB].
     #[serde(default)]
-    #[schema(maximum = 67_108_864)]
+    #[schema(maximum = 16_777_216)]
     pub(crate) max_output: Option<usize>,
 }
 
