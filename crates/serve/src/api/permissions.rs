@@ -6,6 +6,7 @@ use super::types::{
     PermissionRequest, PermissionRequestList, Usage,
 };
 use super::{Caller, Json, Path, Query, Shared};
+use crate::answers;
 use crate::engine::{Entry, blocking};
 use crate::error::{ApiError, ApiResult, Code, ErrorBody};
 use crate::keys::{Key, Scope};
@@ -21,7 +22,9 @@ use ironcage_model::{
 use std::sync::Arc;
 
 const LONGEST_REASON: usize = 1000;
+/// Events of one answer, and about how many bytes of them.
 const MOST_EVENTS: usize = 1000;
+const MOST_BYTES: usize = 8 << 20;
 
 /// Asks the supervisor of a cage that has not ended.
 async fn ask<T: Send + 'static>(
@@ -289,7 +292,7 @@ pub(super) async fn usage(
 
 /// Read the audit log of a cage
 ///
-/// Events as `docs/reference/audit-log.md` describes them, from a number on.
+/// Events as `docs/reference/audit-log.md` describes them, from a number on. At most 1,000, or some 8 MiB.
 #[utoipa::path(get, path = "/v1/cages/{id}/audit", tag = "cages", params(("id" = String, Path), AuditQuery),
     responses((status = 200, body = AuditEvents), (status = "default", body = ErrorBody)))]
 pub(super) async fn audit_log(
@@ -304,21 +307,27 @@ pub(super) async fn audit_log(
     let events = blocking(move || {
         let wrong = |error: ironcage_audit::Error| ApiError::internal("read the audit log", &error);
         let place = Cages::of_user()?.audit().to_owned();
-        let entries =
-            ironcage_audit::read(&ironcage_audit::log_path(&place, &id)).map_err(wrong)?;
+        let log = ironcage_audit::Reader::open(&ironcage_audit::log_path(&place, &id));
         let from = query.from.unwrap_or(1);
-        let wanted = entries
-            .into_iter()
-            .filter(|event| event.seq >= from)
-            .take(MOST_EVENTS);
-        let events = wanted
-            .map(serde_json::to_value)
-            .collect::<Result<Vec<_>, _>>();
-        events.map_err(|error| ApiError::internal("encode the audit log", &error))
+        let (mut events, mut bytes) = (Vec::new(), 0);
+        for event in log.map_err(wrong)? {
+            let event = event.map_err(wrong)?;
+            if event.seq < from {
+                continue;
+            }
+            let event = serde_json::to_value(event)
+                .map_err(|error| ApiError::internal("encode the audit log", &error))?;
+            bytes += event.to_string().len();
+            events.push(event);
+            if events.len() == MOST_EVENTS || bytes >= MOST_BYTES {
+                break;
+            }
+        }
+        Ok((events, bytes))
     });
-    Ok(axum::Json(AuditEvents {
-        events: events.await?,
-    }))
+    let (events, bytes) = events.await?;
+    answers::hold(bytes)?;
+    Ok(axum::Json(AuditEvents { events }))
 }
 
 #[cfg(test)]

@@ -86,7 +86,7 @@ impl Engine {
 }
 
 /// Whether a running cage is paused; `None` where it does not run.
-fn describe(id: &CageId) -> ApiResult<Option<bool>> {
+pub(super) fn describe(id: &CageId) -> ApiResult<Option<bool>> {
     let connection = match Cages::of_user()?.connect(id) {
         Ok(connection) => connection,
         Err(ClientError::NotRunning { .. }) => return Ok(None),
