@@ -22,9 +22,9 @@ pub(crate) enum Scope {
     Cages,
     /// Approve requests, grant and revoke leases, apply changes.
     Permissions,
-    /// Name directories of the host and policies of one's own.
+    /// Name directories of the host, images, every profile and policies of one's own.
     Host,
-    /// See every project, and metrics of the service.
+    /// Act on every project, with the other scopes.
     Admin,
 }
 

@@ -6,6 +6,9 @@
 use crate::api::types::{CreateCage, OnTimeout};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use serde::{Deserialize, Serialize};
+use std::fs::{OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 const CAGES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("cages");
@@ -63,16 +66,28 @@ pub(crate) struct Creation {
     pub(crate) time: u64,
 }
 
+/// Makes the file where there is none, for its owner alone: it has tokens and environments.
+fn own(path: &Path) -> io::Result<()> {
+    let file = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(path)?;
+    file.set_permissions(Permissions::from_mode(0o600))
+}
+
 #[derive(Debug)]
 pub(crate) struct Store(Database);
 
 impl Store {
     /// Opens the store, for this process alone.
     pub(crate) fn open(path: &Path) -> Result<Store, StoreError> {
-        let database = Database::create(path).map_err(|error| StoreError::Open {
+        let failed = |error: redb::Error| StoreError::Open {
             path: path.display().to_string(),
-            source: Box::new(error.into()),
-        })?;
+            source: Box::new(error),
+        };
+        own(path).map_err(|error| failed(redb::Error::Io(error)))?;
+        let database = Database::create(path).map_err(|error| failed(error.into()))?;
         let write = database.begin_write().map_err(using)?;
         write.open_table(CAGES).map_err(using)?;
         write.open_table(CREATIONS).map_err(using)?;
@@ -195,6 +210,19 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_store_is_for_its_owner_alone_also_one_that_was_not() {
+        let data = tempfile::tempdir().unwrap();
+        let path = data.path().join("serve.redb");
+        for _ in 0..2 {
+            drop(Store::open(&path).unwrap());
+            let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+            assert_eq!(mode(), 0o600);
+            std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+            assert_eq!(mode(), 0o644);
+        }
+    }
 
     #[test]
     fn a_key_has_one_creation_until_it_is_forgotten() {
