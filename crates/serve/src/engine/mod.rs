@@ -3,6 +3,7 @@
 //! Every cage has its own supervisor, which outlives the service. The engine starts cages by
 //! executing `ironcage run`, and is a client of their control sockets. Both APIs call it.
 
+mod check;
 mod create;
 mod life;
 mod recover;
@@ -220,10 +221,10 @@ impl Engine {
     /// Changes when a cage ends, and its metadata.
     pub(crate) fn update(&self, entry: &Entry, update: types::UpdateCage) -> ApiResult<()> {
         if let Some(timeout) = update.timeout {
-            create::check_timeout(timeout)?;
+            check::check_timeout(timeout)?;
         }
         if let Some(metadata) = &update.metadata {
-            create::check_texts("metadata", metadata)?;
+            check::check_texts("metadata", metadata)?;
         }
         if entry.state() == CageState::Ended {
             entry.running()?;
@@ -241,7 +242,7 @@ impl Engine {
 
     /// Moves the end of a cage back, never forward.
     pub(crate) fn prolong(&self, entry: &Entry, seconds: u32) -> ApiResult<()> {
-        create::check_timeout(seconds)?;
+        check::check_timeout(seconds)?;
         let ends = clock::now() + u64::from(seconds) * 1_000_000;
         self.change(entry, |record| record.ends = record.ends.max(ends))
     }
