@@ -39,8 +39,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Cages whose creation a killed service, or a start that took too long, left unfinished: those with an idempotency key are
-    /// taken, as the client asks again; others are ended, as nobody knows them.
+    /// Cages whose creation a killed service, or a start that took too long, left unfinished: those
+    /// with an idempotency key are taken, as the client asks again; others are ended, as nobody knows
+    /// them.
     pub(super) async fn finish_creations(self: &Arc<Self>) {
         let Ok(records) = self.store.cages() else {
             return;
