@@ -3,6 +3,7 @@
 //! Everything that comes from there is the agent's word: it is bounded, and nothing waits for it
 //! without a deadline.
 
+use crate::answers;
 use crate::error::{ApiError, ApiResult, Code};
 use bytes::{Buf, BytesMut};
 use ironcage_cage_daemon::protocol::{self, Failure, HEADER, Kind, Reply, Request};
@@ -25,8 +26,10 @@ const MOST_LINKS: usize = 128;
 /// Connections that are kept for the next request, and for how long.
 const MOST_IDLE: usize = 4;
 const IDLE: Duration = Duration::from_secs(60);
-/// Replies to one request that are collected.
+/// Replies to one request that are collected, their bytes, and how long all of them may take.
 const MOST_REPLIES: usize = 20_000;
+const MOST_BYTES: usize = 32 << 20;
+const ALL_REPLIES: Duration = Duration::from_secs(300);
 
 /// The way to the daemon of one cage.
 #[derive(Debug)]
@@ -253,6 +256,11 @@ impl Link {
 
     /// Waits for what comes next, at most for a while.
     pub(crate) async fn receive(&mut self, patience: Option<Duration>) -> ApiResult<Received> {
+        Ok(self.receive_sized(patience).await?.0)
+    }
+
+    /// The same, with the bytes that it had on its way.
+    async fn receive_sized(&mut self, patience: Option<Duration>) -> ApiResult<(Received, usize)> {
         let frame = self.frame();
         let (kind, payload) = match patience {
             Some(patience) => match tokio::time::timeout(patience, frame).await {
@@ -264,21 +272,22 @@ impl Link {
             },
             None => frame.await?,
         };
+        let length = payload.len();
         if kind != Kind::Json {
-            return Ok(Received::Data(kind, payload));
+            return Ok((Received::Data(kind, payload), length));
         }
         let reply: Reply = serde_json::from_slice(&payload)
             .map_err(|error| self.daemon.garbled(&error.to_string()))?;
         match reply {
             Reply::Done => {
                 self.keep();
-                Ok(Received::Done)
+                Ok((Received::Done, length))
             }
             Reply::Failed(Failure { code, message }) => {
                 self.keep();
                 Err(Failure { code, message }.into())
             }
-            reply => Ok(Received::Reply(reply)),
+            reply => Ok((Received::Reply(reply), length)),
         }
     }
 
@@ -303,11 +312,28 @@ impl Link {
 
     /// Collects the replies to a request without data.
     pub(crate) async fn replies(mut self) -> ApiResult<Vec<Reply>> {
-        let mut replies = Vec::new();
+        let collected = tokio::time::timeout(ALL_REPLIES, self.collect()).await;
+        collected.unwrap_or_else(|_| Err(self.silent()))
+    }
+
+    async fn collect(&mut self) -> ApiResult<Vec<Reply>> {
+        let (mut replies, mut bytes) = (Vec::new(), 0);
         loop {
-            match self.receive(Some(PATIENCE)).await? {
+            let (received, length) = self.receive_sized(Some(PATIENCE)).await?;
+            bytes += length;
+            if bytes > MOST_BYTES {
+                return Err(ApiError::new(
+                    Code::TooLarge,
+                    format!("the answer of the cage is longer than {MOST_BYTES} bytes"),
+                )
+                .hint("ask for less: a directory with fewer files, or fewer levels"));
+            }
+            match received {
                 Received::Done => return Ok(replies),
-                Received::Reply(reply) if replies.len() < MOST_REPLIES => replies.push(reply),
+                Received::Reply(reply) if replies.len() < MOST_REPLIES => {
+                    answers::hold(length)?;
+                    replies.push(reply);
+                }
                 Received::Reply(_) => return Err(self.daemon.garbled("too many replies")),
                 Received::Data(..) => return Err(self.daemon.garbled("data without a question")),
             }

@@ -22,9 +22,9 @@ pub(crate) enum Scope {
     Cages,
     /// Approve requests, grant and revoke leases, apply changes.
     Permissions,
-    /// Name directories of the host and policies of one's own.
+    /// Name directories of the host, images, every profile and policies of one's own.
     Host,
-    /// See every project, and metrics of the service.
+    /// Act on every project, with the other scopes.
     Admin,
 }
 
@@ -216,20 +216,31 @@ impl Keys {
         }
     }
 
-    /// The key that a text is, if it is one.
-    pub(crate) fn check(&self, text: &str) -> Option<Key> {
-        let (id, secret) = text.strip_prefix("ick_")?.split_once('_')?;
-        if !is_id(id) {
-            return None;
+    /// The key that a text is, if it is one. A file that cannot be read is an error: its key may be
+    /// as good as ever.
+    pub(crate) fn check(&self, text: &str) -> Result<Option<Key>, KeyError> {
+        let parts = text
+            .strip_prefix("ick_")
+            .and_then(|rest| rest.split_once('_'));
+        let Some((id, secret)) = parts.filter(|(id, _)| is_id(id)) else {
+            return Ok(None);
+        };
+        match read(&self.path(id)) {
+            Ok(key) => {
+                let known = same(&key.secret, &hex(&Sha256::digest(secret.as_bytes())));
+                Ok(known.then_some(key))
+            }
+            Err(KeyError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                Ok(None)
+            }
+            Err(error) => Err(error),
         }
-        let key = read(&self.path(id)).ok()?;
-        same(&key.secret, &hex(&Sha256::digest(secret.as_bytes()))).then_some(key)
     }
 
     /// The key with every scope that the user of this machine has, made where there is none.
     pub(crate) fn local(&self) -> Result<String, KeyError> {
         match fs::read_to_string(&self.local) {
-            Ok(text) if self.check(text.trim()).is_some() => return Ok(text.trim().to_owned()),
+            Ok(text) if self.check(text.trim())?.is_some() => return Ok(text.trim().to_owned()),
             Ok(_) => fs::remove_file(&self.local).map_err(file(&self.local))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(file(&self.local)(error)),
@@ -280,15 +291,20 @@ mod tests {
         let data = tempfile::tempdir().unwrap();
         let keys = Keys::in_data(data.path());
         let (key, text) = keys.create("ci", "team-a", [Scope::Cages].into()).unwrap();
-        assert_eq!(keys.check(&text), Some(key.clone()));
+        assert_eq!(keys.check(&text).unwrap(), Some(key.clone()));
         assert!(key.may(Scope::Read) && key.may(Scope::Cages) && !key.may(Scope::Host));
         let mut other = text.clone();
         other.pop();
-        assert_eq!(keys.check(&other), None);
-        assert_eq!(keys.check(&format!("{other}z")), None);
-        assert_eq!(keys.check("ick_../local_x"), None);
+        assert_eq!(keys.check(&other).unwrap(), None);
+        assert_eq!(keys.check(&format!("{other}z")).unwrap(), None);
+        assert_eq!(keys.check("ick_../local_x").unwrap(), None);
+        let kept = fs::read(keys.path(&key.id)).unwrap();
+        fs::write(keys.path(&key.id), b"cut").unwrap();
+        assert!(matches!(keys.check(&text), Err(KeyError::Invalid { .. })));
+        fs::write(keys.path(&key.id), kept).unwrap();
+        assert_eq!(keys.check(&text).unwrap(), Some(key.clone()));
         keys.revoke(&key.id).unwrap();
-        assert_eq!(keys.check(&text), None);
+        assert_eq!(keys.check(&text).unwrap(), None);
         assert!(matches!(
             keys.revoke(&key.id),
             Err(KeyError::NotFound { .. })
@@ -305,11 +321,11 @@ mod tests {
         let keys = Keys::in_data(data.path());
         let first = keys.local().unwrap();
         assert_eq!(keys.local().unwrap(), first);
-        let id = keys.check(&first).unwrap().id;
+        let id = keys.check(&first).unwrap().unwrap().id;
         keys.revoke(&id).unwrap();
         let second = keys.local().unwrap();
         assert_ne!(second, first);
-        assert!(keys.check(&second).is_some());
+        assert!(keys.check(&second).unwrap().is_some());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! and no async runtime in it.
 #![forbid(unsafe_code)]
 
+mod answers;
 mod api;
 mod clock;
 mod daemon;

@@ -9,6 +9,7 @@ use ironcage_command::error::{CliError, CommandResult, EXIT_OURS};
 use ironcage_command::json;
 use ironcage_command::serve::{Action, Args, KeyAction, Options, Places};
 use ironcage_programs::Program;
+use ironcage_sys::rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
@@ -197,8 +198,22 @@ fn workspaces() -> Result<PathBuf, CliError> {
     Ok(home.join(".local/share/ironcage"))
 }
 
+/// Lets this process open as many files as it may: a connection takes one, and a cage that is used some.
+fn raise_open_files() -> Result<(), CliError> {
+    let files = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: files.maximum,
+        ..files
+    };
+    setrlimit(Resource::Nofile, raised).map_err(|error| {
+        CliError::new(format!("cannot raise the limit of open files: {error}"))
+            .hint("ulimit -Sn shows it, and ulimit -Hn how far it can be raised")
+    })
+}
+
 fn serve(places: &Places, options: &Options) -> CommandResult {
     let address = address(&options.listen)?;
+    raise_open_files()?;
     make(&places.data)?;
     let inside = Program::Inside
         .find()

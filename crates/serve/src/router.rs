@@ -2,7 +2,7 @@
 
 use crate::engine::Engine;
 use crate::error::{ApiError, Code};
-use crate::{api, e2b};
+use crate::{answers, api, e2b};
 use axum::Router;
 use axum::body::{Body, BodyDataStream, Bytes};
 use axum::extract::{DefaultBodyLimit, Request};
@@ -54,7 +54,7 @@ async fn around(request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     let data: Data = Arc::new(Mutex::new(body.into_data_stream()));
     let body = timed(Arc::clone(&data));
-    let mut response = next.run(Request::from_parts(parts, body)).await;
+    let mut response = answers::counted(next.run(Request::from_parts(parts, body))).await;
     if response.status().is_client_error() {
         drain(&data).await;
     }

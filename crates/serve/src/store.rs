@@ -6,6 +6,9 @@
 use crate::api::types::{CreateCage, OnTimeout};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use serde::{Deserialize, Serialize};
+use std::fs::{OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 const CAGES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("cages");
@@ -63,16 +66,28 @@ pub(crate) struct Creation {
     pub(crate) time: u64,
 }
 
+/// Makes the file where there is none, for its owner alone: it has tokens and environments.
+fn own(path: &Path) -> io::Result<()> {
+    let file = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(path)?;
+    file.set_permissions(Permissions::from_mode(0o600))
+}
+
 #[derive(Debug)]
 pub(crate) struct Store(Database);
 
 impl Store {
     /// Opens the store, for this process alone.
     pub(crate) fn open(path: &Path) -> Result<Store, StoreError> {
-        let database = Database::create(path).map_err(|error| StoreError::Open {
+        let failed = |error: redb::Error| StoreError::Open {
             path: path.display().to_string(),
-            source: Box::new(error.into()),
-        })?;
+            source: Box::new(error),
+        };
+        own(path).map_err(|error| failed(redb::Error::Io(error)))?;
+        let database = Database::create(path).map_err(|error| failed(error.into()))?;
         let write = database.begin_write().map_err(using)?;
         write.open_table(CAGES).map_err(using)?;
         write.open_table(CREATIONS).map_err(using)?;
@@ -89,6 +104,15 @@ impl Store {
             records.push(serde_json::from_slice(value.value())?);
         }
         Ok(records)
+    }
+
+    pub(crate) fn cage(&self, name: &str) -> Result<Option<CageRecord>, StoreError> {
+        let read = self.0.begin_read().map_err(using)?;
+        let table = read.open_table(CAGES).map_err(using)?;
+        let found = table.get(name).map_err(using)?;
+        Ok(found
+            .map(|value| serde_json::from_slice(value.value()))
+            .transpose()?)
     }
 
     pub(crate) fn put(&self, record: &CageRecord) -> Result<(), StoreError> {
@@ -113,24 +137,30 @@ impl Store {
             .transpose()?)
     }
 
-    /// A record and the creation that made it, together.
+    /// A record and the creation that made it, together. Where the key has a creation already,
+    /// that one, and nothing is written.
     pub(crate) fn put_creation(
         &self,
         key: &str,
         creation: &Creation,
         record: &CageRecord,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Option<Creation>, StoreError> {
         let (value, cage) = (serde_json::to_vec(creation)?, serde_json::to_vec(record)?);
         let write = self.0.begin_write().map_err(using)?;
         {
+            let mut creations = write.open_table(CREATIONS).map_err(using)?;
+            // Writers follow one another, so between this look and the commit is none.
+            if let Some(earlier) = creations.get(key).map_err(using)? {
+                return Ok(Some(serde_json::from_slice(earlier.value())?));
+            }
+            creations.insert(key, value.as_slice()).map_err(using)?;
             let mut cages = write.open_table(CAGES).map_err(using)?;
             cages
                 .insert(record.name.as_str(), cage.as_slice())
                 .map_err(using)?;
-            let mut creations = write.open_table(CREATIONS).map_err(using)?;
-            creations.insert(key, value.as_slice()).map_err(using)?;
         }
-        write.commit().map_err(using)
+        write.commit().map_err(using)?;
+        Ok(None)
     }
 
     /// Whether a creation that may be asked for again names a record.
@@ -174,5 +204,56 @@ impl Store {
             change(&mut table).map_err(using)?;
         }
         write.commit().map_err(using)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_store_is_for_its_owner_alone_also_one_that_was_not() {
+        let data = tempfile::tempdir().unwrap();
+        let path = data.path().join("serve.redb");
+        for _ in 0..2 {
+            drop(Store::open(&path).unwrap());
+            let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+            assert_eq!(mode(), 0o600);
+            std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+            assert_eq!(mode(), 0o644);
+        }
+    }
+
+    #[test]
+    fn a_key_has_one_creation_until_it_is_forgotten() {
+        let data = tempfile::tempdir().unwrap();
+        let store = Store::open(&data.path().join("serve.redb")).unwrap();
+        let record = |name: &str| CageRecord {
+            name: name.to_owned(),
+            id: None,
+            project: "team".to_owned(),
+            spec: CreateCage::default(),
+            created: 1,
+            ends: 2,
+            on_timeout: OnTimeout::Delete,
+            paused: false,
+            ending: None,
+            home: String::new(),
+            workspace: String::new(),
+            e2b_template: None,
+            token: String::new(),
+        };
+        let creation = |name: &str| Creation {
+            request: "r".to_owned(),
+            cage: name.to_owned(),
+            time: 1,
+        };
+        let put = |name: &str| store.put_creation("team/k", &creation(name), &record(name));
+        assert_eq!(put("one").unwrap(), None);
+        assert_eq!(put("two").unwrap(), Some(creation("one")));
+        let names: Vec<_> = store.cages().unwrap().into_iter().map(|r| r.name).collect();
+        assert_eq!(names, ["one"]);
+        store.forget_creation("team/k").unwrap();
+        assert_eq!(put("two").unwrap(), None);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::engine::Engine;
 use crate::error::{ApiError, ApiResult, Code};
-use crate::keys::{Key, Scope};
+use crate::keys::{Key, KeyError, Scope};
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
@@ -45,7 +45,12 @@ impl FromRequestParts<Arc<Engine>> for Caller {
                 .hint("`ironcage serve key create NAME` makes a key; send it as `Authorization: Bearer KEY`")
         };
         let text = text(&parts.headers).ok_or_else(|| refused("the request has no key"))?;
-        let key = engine.keys.check(text);
+        // Who asks has no key yet: the path of the file is not for them.
+        let key = engine.keys.check(text).map_err(|error| match error {
+            KeyError::File { source, .. } => ApiError::internal("read the key", &source),
+            KeyError::Invalid { source, .. } => ApiError::internal("read the key", &source),
+            other => ApiError::internal("check the key", &other),
+        })?;
         let key = key.ok_or_else(|| refused("the key is not valid, or was revoked"))?;
         Ok(Caller { key })
     }

@@ -17,7 +17,7 @@ pub(crate) struct Gone;
 impl Events {
     /// A stream of events, and its answer.
     pub(crate) fn channel() -> (Events, Response) {
-        let (sender, receiver) = mpsc::channel(16);
+        let (sender, receiver) = mpsc::channel(4);
         let stream = futures_util::stream::unfold(receiver, |mut receiver| async move {
             let bytes: Bytes = receiver.recv().await?;
             Some((Ok::<_, std::convert::Infallible>(bytes), receiver))

@@ -372,6 +372,8 @@ async fn report(mut link: Link, events: &Events) -> Result<(), Gone> {
     loop {
         match tokio::time::timeout(KEEP_ALIVE, link.receive(None)).await {
             Err(_) => events.keep_alive().await?,
+            // No file has a longer name.
+            Ok(Ok(Received::Reply(Reply::Changed { change }))) if change.name.len() > 4096 => {}
             Ok(Ok(Received::Reply(Reply::Changed { change }))) => {
                 let kind = match change.kind {
                     ChangeKind::Create => FileChangeKind::Create,

@@ -6,20 +6,25 @@ use super::types::{
     PermissionRequest, PermissionRequestList, Usage,
 };
 use super::{Caller, Json, Path, Query, Shared};
+use crate::answers;
 use crate::engine::{Entry, blocking};
 use crate::error::{ApiError, ApiResult, Code, ErrorBody};
-use crate::keys::Scope;
+use crate::keys::{Key, Scope};
 use axum::extract::State;
 use axum::http::StatusCode;
 use ironcage_client::{Cages, ClientError, Connection};
 use ironcage_control::{
     ApproveRequest, GrantRequest, LeaseDescription, LeaseTarget, Reply, Request,
 };
-use ironcage_model::{GrantedLease, HostRule, LeaseOutcome, RequestOutcome, Resource, Term};
+use ironcage_model::{
+    Destination, GrantedLease, HostRule, LeaseOutcome, RequestOutcome, Resource, Term,
+};
 use std::sync::Arc;
 
 const LONGEST_REASON: usize = 1000;
+/// Events of one answer, and about how many bytes of them.
 const MOST_EVENTS: usize = 1000;
+const MOST_BYTES: usize = 8 << 20;
 
 /// Asks the supervisor of a cage that has not ended.
 async fn ask<T: Send + 'static>(
@@ -72,6 +77,26 @@ fn check_reason(reason: &str) -> ApiResult<()> {
     }
 }
 
+/// Refuses what a key without the scope `host` may not give: more than hosts by their names, and
+/// limits.
+fn check_resource(resource: &Resource, key: &Key, internet: bool) -> ApiResult<()> {
+    let given = match resource {
+        Resource::Host { rule } => {
+            internet || !matches!(rule.to, Destination::Any | Destination::Net { .. })
+        }
+        Resource::Limit { .. } => true,
+        _ => false,
+    };
+    match given || key.may(Scope::Host) {
+        true => Ok(()),
+        false => Err(ApiError::new(
+            Code::Forbidden,
+            format!("to give {resource} needs a key with the scope `host`"),
+        )
+        .hint("without it hosts are given by their names, and limits")),
+    }
+}
+
 fn term(seconds: Option<u32>) -> Option<Term> {
     seconds.map(|seconds| Term::Milliseconds(u64::from(seconds) * 1000))
 }
@@ -112,8 +137,10 @@ pub(super) async fn grant_lease(
             wanted.host.escape_debug()
         ))
     })?;
+    let resource = Resource::Host { rule };
+    check_resource(&resource, &caller.key, engine.settings.internet)?;
     let request = GrantRequest {
-        wanted: LeaseTarget::Other(Resource::Host { rule }),
+        wanted: LeaseTarget::Other(resource),
         term: term(wanted.seconds).unwrap_or(Term::UntilRevoked),
         uses: None,
         reason: wanted.reason,
@@ -191,6 +218,23 @@ pub(super) async fn approve_request(
 ) -> ApiResult<axum::Json<LeaseResult>> {
     caller.needs(Scope::Permissions)?;
     let entry = engine.cage(&caller.key, &id)?;
+    // A number is used once: what waits under it does not become something else.
+    let waiting = ask(&entry, ironcage_client::questions).await?;
+    let waiting = waiting
+        .into_iter()
+        .find(|waiting| waiting.question.number == number);
+    let waiting = waiting.ok_or_else(|| {
+        ApiError::new(
+            Code::NotFound,
+            format!("no request {number} of cage {} waits", entry.id),
+        )
+        .hint(format!("GET /v1/cages/{}/requests", entry.id))
+    })?;
+    check_resource(
+        &waiting.question.resource,
+        &caller.key,
+        engine.settings.internet,
+    )?;
     let request = ApproveRequest {
         number,
         term: term(wanted.seconds),
@@ -248,7 +292,7 @@ pub(super) async fn usage(
 
 /// Read the audit log of a cage
 ///
-/// Events as `docs/reference/audit-log.md` describes them, from a number on.
+/// Events as `docs/reference/audit-log.md` describes them, from a number on. At most 1,000, or some 8 MiB.
 #[utoipa::path(get, path = "/v1/cages/{id}/audit", tag = "cages", params(("id" = String, Path), AuditQuery),
     responses((status = 200, body = AuditEvents), (status = "default", body = ErrorBody)))]
 pub(super) async fn audit_log(
@@ -263,19 +307,67 @@ pub(super) async fn audit_log(
     let events = blocking(move || {
         let wrong = |error: ironcage_audit::Error| ApiError::internal("read the audit log", &error);
         let place = Cages::of_user()?.audit().to_owned();
-        let entries =
-            ironcage_audit::read(&ironcage_audit::log_path(&place, &id)).map_err(wrong)?;
+        let log = ironcage_audit::Reader::open(&ironcage_audit::log_path(&place, &id));
         let from = query.from.unwrap_or(1);
-        let wanted = entries
-            .into_iter()
-            .filter(|event| event.seq >= from)
-            .take(MOST_EVENTS);
-        let events = wanted
-            .map(serde_json::to_value)
-            .collect::<Result<Vec<_>, _>>();
-        events.map_err(|error| ApiError::internal("encode the audit log", &error))
+        let (mut events, mut bytes) = (Vec::new(), 0);
+        for event in log.map_err(wrong)? {
+            let event = event.map_err(wrong)?;
+            if event.seq < from {
+                continue;
+            }
+            let event = serde_json::to_value(event)
+                .map_err(|error| ApiError::internal("encode the audit log", &error))?;
+            bytes += event.to_string().len();
+            events.push(event);
+            if events.len() == MOST_EVENTS || bytes >= MOST_BYTES {
+                break;
+            }
+        }
+        Ok((events, bytes))
     });
-    Ok(axum::Json(AuditEvents {
-        events: events.await?,
-    }))
+    let (events, bytes) = events.await?;
+    answers::hold(bytes)?;
+    Ok(axum::Json(AuditEvents { events }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys::Keys;
+
+    #[test]
+    fn without_the_scope_host_only_hosts_by_name_and_limits_are_given() {
+        let data = tempfile::tempdir().unwrap();
+        let keys = Keys::in_data(data.path());
+        let make = |scopes: &[Scope]| {
+            let scopes = scopes.iter().copied().collect();
+            keys.create("k", "team", scopes).unwrap().0
+        };
+        let plain = make(&[Scope::Permissions]);
+        let host = make(&[Scope::Permissions, Scope::Host]);
+        let rule = |text: &str| Resource::Host {
+            rule: text.parse().unwrap(),
+        };
+        for given in [
+            rule("api.example.com"),
+            rule("*.example.com:443"),
+            Resource::Limit {
+                limit: ironcage_model::LimitKind::Memory,
+                value: 1 << 30,
+            },
+        ] {
+            check_resource(&given, &plain, false).unwrap();
+        }
+        for wide in [rule("every host"), rule("10.0.0.0/8"), rule("127.0.0.1:22")] {
+            let refused = check_resource(&wide, &plain, false).unwrap_err();
+            assert_eq!(refused.code, Code::Forbidden);
+            check_resource(&wide, &plain, true).unwrap();
+            check_resource(&wide, &host, false).unwrap();
+        }
+        let socket = Resource::Socket {
+            path: "/run/docker.sock".to_owned(),
+        };
+        assert!(check_resource(&socket, &plain, true).is_err());
+        check_resource(&socket, &host, false).unwrap();
+    }
 }

@@ -6,12 +6,12 @@ use super::types::{
     RunCommand, RunResult, SendSignal, StartProcess, StdinQuery,
 };
 use super::{Caller, Json, Path, Query, Shared};
-use crate::clock;
 use crate::daemon::{Daemon, Link, PATIENCE, Received};
 use crate::engine::Entry;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::keys::Scope;
 use crate::signals;
+use crate::{answers, clock};
 use axum::body::{Body, BodyDataStream};
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -24,12 +24,13 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 /// How often a stream shows that it lives.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 const OUTPUT: usize = 10 << 20;
-const MOST_OUTPUT: usize = 64 << 20;
+const MOST_OUTPUT: usize = 16 << 20;
 const RUN_TIME: u32 = 60;
 const LONGEST_RUN: u32 = 86_400;
 
@@ -384,7 +385,11 @@ pub(super) async fn run_command(
         pid,
         armed: true,
     };
-    let fed = input.map(|input| tokio::spawn(feed(Arc::clone(daemon), pid, input)));
+    // It ends with this request.
+    let mut fed = JoinSet::new();
+    if let Some(input) = input {
+        fed.spawn(feed(Arc::clone(daemon), pid, input));
+    }
     let mut collected = Collected {
         limit,
         ..Collected::default()
@@ -406,9 +411,7 @@ pub(super) async fn run_command(
         }
     };
     killer.armed = false;
-    if let Some(fed) = fed {
-        fed.abort();
-    }
+    drop(fed);
     let text = |bytes: Vec<u8>| match run.encoding {
         Encoding::Utf8 => String::from_utf8_lossy(&bytes).into_owned(),
         Encoding::Base64 => BASE64.encode(bytes),
@@ -455,7 +458,9 @@ impl Collected {
                         _ => &mut self.stdout,
                     };
                     let room = self.limit.saturating_sub(to.len());
-                    to.extend_from_slice(bytes.get(..room.min(bytes.len())).unwrap_or_default());
+                    let taken = bytes.get(..room.min(bytes.len())).unwrap_or_default();
+                    answers::hold(taken.len())?;
+                    to.extend_from_slice(taken);
                     self.truncated |= bytes.len() > room;
                 }
                 Received::Reply(Reply::Following { .. }) => {}

@@ -9,9 +9,10 @@ use utoipa::{IntoParams, ToSchema};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CreateCage {
-    /// Profile that the cage extends; the project's where none is named.
+    /// Profile that the cage extends; the default one where none is named. One other than data, node,
+    /// python, rust, shell and strict needs the scope `host`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(example = "standard")]
+    #[schema(example = "python")]
     pub(crate) profile: Option<String>,
     /// Text of a policy file, used instead of a profile. Needs the scope `host`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -22,7 +23,7 @@ pub(crate) struct CreateCage {
     /// What becomes of changes in the directory [default: cow].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) workspace_mode: Option<WorkspaceMode>,
-    /// Container image that becomes the system, by name or digest; `ironcage image pull` fetches it.
+    /// Container image that becomes the system, by name or digest. Needs the scope `host`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) image: Option<String>,
     /// Template that `ironcage template build` made.
@@ -309,7 +310,7 @@ pub(crate) struct RunCommand {
     pub(crate) timeout: Option<u32>,
     /// Bytes of each stream that are returned [default: 10 MiB].
     #[serde(default)]
-    #[schema(maximum = 67_108_864)]
+    #[schema(maximum = 16_777_216)]
     pub(crate) max_output: Option<usize>,
 }
 

@@ -20,7 +20,9 @@ type Answer = RpcResult<axum::Json<Value>>;
 
 /// Watchers of one cage, and events that wait for one.
 const MOST_WATCHERS: usize = 32;
-const MOST_EVENTS: usize = 10_000;
+const MOST_EVENTS: usize = 1_000;
+/// Bytes of a name: longer ones are none that the kernel has.
+const LONGEST_NAME: usize = 4096;
 
 /// An entry as envd describes it.
 pub(super) fn shown(entry: &Entry) -> Value {
@@ -152,6 +154,9 @@ async fn watch(daemon: &Arc<Daemon>, wanted: &Watch) -> ApiResult<Link> {
 }
 
 fn event(change: &Change) -> Option<Value> {
+    if change.name.len() > LONGEST_NAME {
+        return None;
+    }
     let kind = match change.kind {
         ChangeKind::Create => "EVENT_TYPE_CREATE",
         ChangeKind::Write => "EVENT_TYPE_WRITE",
@@ -294,4 +299,21 @@ pub(super) async fn remove_watcher(Sandbox(entry): Sandbox, body: Bytes) -> Answ
     let wanted: WatcherId = rpc::unary(&body)?;
     entry.watchers.remove(&wanted.watcher_id)?;
     Ok(axum::Json(json!({})))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_no_file_can_have_is_no_event() {
+        let of = |length: usize| {
+            event(&Change {
+                name: "n".repeat(length),
+                kind: ChangeKind::Create,
+            })
+        };
+        assert!(of(LONGEST_NAME).is_some());
+        assert!(of(LONGEST_NAME + 1).is_none());
+    }
 }

@@ -129,7 +129,7 @@ pub(super) struct Gone;
 
 impl Messages {
     pub(super) fn channel() -> (Messages, Response) {
-        let (sender, receiver) = mpsc::channel(16);
+        let (sender, receiver) = mpsc::channel(4);
         let stream = futures_util::stream::unfold(receiver, |mut receiver| async move {
             let bytes: Bytes = receiver.recv().await?;
             Some((Ok::<_, std::convert::Infallible>(bytes), receiver))

@@ -20,11 +20,15 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::io::{self, Write};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Parts of an upload.
 const MOST_PARTS: usize = 1000;
 /// Bytes that are unpacked at a time: 8 KiB are at most some 8 MiB then.
 const PACKED: usize = 8 * 1024;
+/// Bytes of a form that are looked at at a time, and that may be held without a field coming of them.
+const PIECE: usize = 64 * 1024;
+const MOST_HELD: usize = 1 << 20;
 
 #[derive(Debug, Deserialize)]
 pub(super) struct FilesQuery {
@@ -161,18 +165,27 @@ async fn parts(entry: &Entry, path: Option<String>, request: Request) -> ApiResu
     let wrong = |error: &dyn std::error::Error| {
         ApiError::invalid(format!("the form is not valid: {error}"))
     };
+    let held = Arc::new(AtomicUsize::new(0));
+    let request = request.map(|body| in_pieces(body, Arc::clone(&held)));
     let form = Multipart::from_request(request, &()).await;
     let mut form = form.map_err(|error| wrong(&error))?;
     let mut written = Vec::new();
-    while let Some(field) = form.next_field().await.map_err(|error| wrong(&error))? {
-        if field.name() != Some("file") {
-            continue;
-        }
-        if written.len() == MOST_PARTS {
+    let mut parts = 0;
+    while let Some(mut field) = form.next_field().await.map_err(|error| wrong(&error))? {
+        held.store(0, Ordering::Relaxed);
+        parts += 1;
+        if parts > MOST_PARTS {
             return Err(ApiError::new(
                 Code::TooLarge,
-                format!("the form has more than {MOST_PARTS} files"),
+                format!("the form has more than {MOST_PARTS} parts"),
             ));
+        }
+        if field.name() != Some("file") {
+            while let Some(bytes) = field.next().await {
+                bytes.map_err(|error| wrong(&error))?;
+                held.store(0, Ordering::Relaxed);
+            }
+            continue;
         }
         if path.is_some() && !written.is_empty() {
             return Err(ApiError::invalid(
@@ -183,12 +196,36 @@ async fn parts(entry: &Entry, path: Option<String>, request: Request) -> ApiResu
             .clone()
             .or_else(|| field.file_name().map(str::to_owned));
         let named = named.ok_or_else(|| ApiError::invalid("a file of the form has no name"))?;
+        let field = field.inspect(|_| held.store(0, Ordering::Relaxed));
         written.push(one(entry, &named, field).await?);
     }
     match written.is_empty() {
         true => Err(ApiError::invalid("the form has no part `file`")),
         false => Ok(written),
     }
+}
+
+/// A body in pieces, for a reader that takes what there is before it looks at it: after each piece it
+/// has to look. `held` counts what it took, and is set back by who sees that something came of it.
+fn in_pieces(body: Body, held: Arc<AtomicUsize>) -> Body {
+    let state = Some((body.into_data_stream(), Bytes::new(), held));
+    let stream = futures_util::stream::unfold(state, |state| async move {
+        let (mut body, mut rest, held) = state?;
+        tokio::task::yield_now().await;
+        while rest.is_empty() {
+            match body.next().await? {
+                Ok(bytes) => rest = bytes,
+                Err(error) => return Some((Err(io::Error::other(error)), None)),
+            }
+        }
+        let piece = rest.split_to(rest.len().min(PIECE));
+        if held.fetch_add(piece.len(), Ordering::Relaxed) + piece.len() > MOST_HELD {
+            let error = format!("no part begins or goes on within {MOST_HELD} bytes");
+            return Some((Err(io::Error::other(error)), None));
+        }
+        Some((Ok(piece), Some((body, rest, held))))
+    });
+    Body::from_stream(stream)
 }
 
 /// A body that is unpacked as it comes.
@@ -245,6 +282,41 @@ mod tests {
             signature("a.txt", Operation::Read, "", "tok", Some(1))
         );
         assert_ne!(plain, signature("b.txt", Operation::Read, "", "tok", None));
+    }
+
+    /// How much a form has in its parts, or why it is refused.
+    async fn read_form(body: Vec<u8>) -> Result<usize, String> {
+        let held = Arc::new(AtomicUsize::new(0));
+        let body = in_pieces(Body::from(body), Arc::clone(&held));
+        let request = Request::builder()
+            .header(header::CONTENT_TYPE, "multipart/form-data; boundary=b")
+            .body(body)
+            .unwrap();
+        let mut form = Multipart::from_request(request, &()).await.unwrap();
+        let mut length = 0;
+        let wrong = |error: axum::extract::multipart::MultipartError| error.to_string();
+        while let Some(mut field) = form.next_field().await.map_err(wrong)? {
+            held.store(0, Ordering::Relaxed);
+            while let Some(bytes) = field.next().await {
+                length += bytes.map_err(wrong)?.len();
+                held.store(0, Ordering::Relaxed);
+            }
+        }
+        Ok(length)
+    }
+
+    #[tokio::test]
+    async fn a_form_may_be_long_and_the_header_of_a_part_may_not() {
+        let start = b"--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n";
+        let end = b"\r\n--b--\r\n";
+        let data = vec![b'x'; 3 << 19];
+        let whole = [start, b"\r\n".as_slice(), &data, end].concat();
+        assert_eq!(read_form(whole).await, Ok(data.len()));
+        let header = |long: &[u8]| [start.as_slice(), b"X-A: ", long, b"\r\n\r\nx", end].concat();
+        assert_eq!(read_form(header(b"a")).await, Ok(1));
+        assert!(read_form(header(&data)).await.is_err());
+        let before = [&data, b"\r\n".as_slice(), &header(b"a")].concat();
+        assert!(read_form(before).await.is_err());
     }
 
     #[tokio::test]

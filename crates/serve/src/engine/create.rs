@@ -1,16 +1,16 @@
 //! Creation of a cage: checked, remembered, started, remembered again.
 
+use super::check::check;
 use super::{Engine, Entry, TIMEOUT, blocking, store_error};
-use crate::api::types::{CreateCage, NetworkMode, OnTimeout, WorkspaceMode};
+use crate::api::types::{CreateCage, OnTimeout, WorkspaceMode};
 use crate::clock;
 use crate::daemon::Daemon;
 use crate::error::{ApiError, ApiResult, Code};
-use crate::keys::{Key, Scope, hex, random_hex};
+use crate::keys::{Key, hex, random_hex};
 use crate::store::{CageRecord, Creation};
 use ironcage_cage_daemon::protocol::{Reply, Request};
 use ironcage_model::CageId;
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -23,11 +23,6 @@ use tokio::process::Command;
 const START: Duration = Duration::from_secs(120);
 /// Longest message of a failed start that is passed on.
 const LONGEST_MESSAGE: u64 = 8 * 1024;
-const LONGEST_TIMEOUT: u32 = 31_536_000;
-/// Entries and bytes of metadata and of environments.
-const MOST_TEXTS: usize = 256;
-const LONGEST_TEXTS: usize = 128 * 1024;
-const LONGEST_POLICY: usize = 256 * 1024;
 
 /// A cage to create, and who wants it.
 #[derive(Debug, Clone)]
@@ -37,142 +32,29 @@ pub(crate) struct Order {
     pub(crate) idempotency_key: Option<String>,
 }
 
-pub(super) fn check_timeout(seconds: u32) -> ApiResult<()> {
-    match seconds {
-        1..=LONGEST_TIMEOUT => Ok(()),
-        _ => Err(ApiError::invalid(format!(
-            "the timeout is {seconds} s; expected 1 to {LONGEST_TIMEOUT}"
-        ))),
+/// A start that failed, and whether it is known that no cage came of it.
+struct Failed {
+    error: ApiError,
+    known: bool,
+}
+
+impl From<ApiError> for Failed {
+    fn from(error: ApiError) -> Failed {
+        Failed { error, known: true }
     }
 }
 
-pub(super) fn check_texts(what: &str, texts: &BTreeMap<String, String>) -> ApiResult<()> {
-    let bytes: usize = texts
-        .iter()
-        .map(|(name, value)| name.len() + value.len())
-        .sum();
-    if texts.len() > MOST_TEXTS || bytes > LONGEST_TEXTS {
-        return Err(ApiError::invalid(format!(
-            "{what} has {} entries with {bytes} bytes; at most {MOST_TEXTS} with {LONGEST_TEXTS} are allowed",
-            texts.len()
-        )));
-    }
-    Ok(())
+/// The name of a cage that this service is about to start, as long as it lives.
+struct Starting<'a> {
+    names: &'a Mutex<std::collections::HashSet<String>>,
+    name: String,
 }
 
-/// A value that becomes a word of a command line, and must not be taken for an option.
-fn check_word(what: &str, word: &str) -> ApiResult<()> {
-    if word.is_empty() || word.starts_with('-') || word.contains('\0') || word.len() > 4096 {
-        return Err(ApiError::invalid(format!(
-            "{what} is not valid: `{}`",
-            word.chars().take(100).collect::<String>().escape_debug()
-        )));
+impl Drop for Starting<'_> {
+    fn drop(&mut self) {
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        names.remove(&self.name);
     }
-    Ok(())
-}
-
-/// Whether a rule names hosts, not addresses, networks or everything.
-fn is_name(host: &str) -> bool {
-    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-    let is_address = host.contains(['/', '[']) || host.matches(':').count() > 1;
-    let numeric = name
-        .bytes()
-        .all(|byte| byte.is_ascii_digit() || byte == b'.');
-    !is_address && !numeric && name.trim_start_matches('*').len() > 1
-}
-
-fn check(spec: &CreateCage, key: &Key, internet: bool) -> ApiResult<()> {
-    let needs_host = |what: &str| match key.may(Scope::Host) {
-        true => Ok(()),
-        false => Err(ApiError::new(
-            Code::Forbidden,
-            format!("{what} needs a key with the scope `host`"),
-        )),
-    };
-    check_timeout(spec.timeout.unwrap_or(TIMEOUT))?;
-    check_texts("metadata", &spec.metadata)?;
-    check_texts("env", &spec.env)?;
-    if let Some(name) = spec
-        .env
-        .keys()
-        .find(|name| name.is_empty() || name.contains(['=', '\0']))
-    {
-        return Err(ApiError::invalid(format!(
-            "`{}` is not the name of a variable",
-            name.escape_debug()
-        )));
-    }
-    if let Some(policy) = &spec.policy {
-        needs_host("a policy")?;
-        if policy.len() > LONGEST_POLICY {
-            return Err(ApiError::new(
-                Code::TooLarge,
-                format!("the policy is longer than {LONGEST_POLICY} bytes"),
-            ));
-        }
-        if spec.profile.is_some() {
-            return Err(
-                ApiError::invalid("`policy` and `profile` exclude each other")
-                    .hint("name the profile in the policy: `extends = \"NAME\"`"),
-            );
-        }
-    }
-    match (&spec.directory, spec.workspace_mode) {
-        (Some(directory), _) => {
-            needs_host("a directory of the host")?;
-            if !Path::new(directory).is_absolute() {
-                return Err(ApiError::invalid(format!(
-                    "the directory `{}` is not absolute",
-                    directory.escape_debug()
-                )));
-            }
-        }
-        (None, None | Some(WorkspaceMode::Scratch)) => {}
-        (None, Some(mode)) => {
-            return Err(ApiError::invalid(format!(
-                "the workspace mode {} needs a directory",
-                mode.name()
-            )));
-        }
-    }
-    if spec.image.is_some() && spec.template.is_some() {
-        return Err(ApiError::invalid(
-            "`image` and `template` exclude each other",
-        ));
-    }
-    let words = [
-        ("profile", &spec.profile),
-        ("image", &spec.image),
-        ("template", &spec.template),
-    ];
-    for (what, word) in words {
-        word.as_deref()
-            .map_or(Ok(()), |word| check_word(what, word))?;
-    }
-    if let Some(limits) = &spec.limits {
-        for (what, word) in [
-            ("memory", &limits.memory),
-            ("cpus", &limits.cpus),
-            ("disk", &limits.disk),
-        ] {
-            word.as_deref()
-                .map_or(Ok(()), |word| check_word(what, word))?;
-        }
-    }
-    if let Some(network) = &spec.network {
-        let mut hosts = network.allow.iter().chain(&network.deny);
-        hosts.try_for_each(|host| check_word("host", host))?;
-        let wide = network.allow.iter().find(|host| !is_name(host));
-        if !internet && (network.mode == Some(NetworkMode::Open) || wide.is_some()) {
-            needs_host("the whole network, or a host by its address,")?;
-        }
-        if network.mode == Some(NetworkMode::Off) && !network.allow.is_empty() {
-            return Err(ApiError::invalid(
-                "the network is off, and hosts are allowed; one of the two",
-            ));
-        }
-    }
-    Ok(())
 }
 
 /// Counts a creation as long as it lives.
@@ -260,30 +142,49 @@ impl Engine {
             e2b_template,
             token: random(24)?,
         };
+        let _starting = self.starting(&record.name);
         match &idempotency {
             Some(idempotency) => {
                 let creation = Creation {
-                    request,
+                    request: request.clone(),
                     cage: record.name.clone(),
                     time: now,
                 };
-                self.store.put_creation(idempotency, &creation, &record)
+                let earlier = self.store.put_creation(idempotency, &creation, &record);
+                // The same request came twice at once.
+                if let Some(earlier) = earlier.map_err(store_error)? {
+                    return self.created_earlier(&earlier, &request);
+                }
             }
-            None => self.store.put(&record),
+            None => self.store.put(&record).map_err(store_error)?,
+        }
+        let Failed { error, known } = match self.start(&mut record).await {
+            Ok(entry) => return Ok(entry),
+            Err(failed) => failed,
+        };
+        if let Some(idempotency) = &idempotency {
+            self.store
+                .forget_creation(idempotency)
+                .map_err(store_error)?;
+        }
+        match known {
+            true => self.store.remove(&record.name),
+            // A cage may still appear under this name: it is looked for, and ended.
+            false => {
+                (record.id, record.created) = (None, clock::now());
+                self.store.put(&record)
+            }
         }
         .map_err(store_error)?;
-        let started = self.start(&mut record).await;
-        match started {
-            Ok(entry) => Ok(entry),
-            Err(error) => {
-                self.store.remove(&record.name).map_err(store_error)?;
-                if let Some(idempotency) = &idempotency {
-                    self.store
-                        .forget_creation(idempotency)
-                        .map_err(store_error)?;
-                }
-                Err(error)
-            }
+        Err(error)
+    }
+
+    fn starting(&self, name: &str) -> Starting<'_> {
+        let mut names = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
+        names.insert(name.to_owned());
+        Starting {
+            names: &self.starting,
+            name: name.to_owned(),
         }
     }
 
@@ -308,7 +209,7 @@ impl Engine {
     }
 
     /// Starts the cage of a record and brings it into the table.
-    async fn start(self: &Arc<Self>, record: &mut CageRecord) -> ApiResult<Arc<Entry>> {
+    async fn start(self: &Arc<Self>, record: &mut CageRecord) -> Result<Arc<Entry>, Failed> {
         let id = {
             let _turn = self
                 .starts
@@ -322,8 +223,11 @@ impl Engine {
             Err(error) => {
                 // Nobody would find it again.
                 let stopped = id.clone();
-                let _ = blocking(move || super::life::stop(&stopped)).await;
-                Err(error)
+                let stopped = blocking(move || super::life::stop(&stopped)).await;
+                Err(Failed {
+                    error,
+                    known: stopped.is_ok(),
+                })
             }
         }
     }
@@ -390,6 +294,10 @@ impl Engine {
         .map(OsString::from)
         .into();
         words.push((&record.name).into());
+        if spec.directory.is_none() {
+            // State is kept by the path of the workspace, which these cages share.
+            words.push("--no-state".into());
+        }
         let mut flag = |name: &str, value: &dyn AsRef<std::ffi::OsStr>| {
             let mut word = OsString::from(name);
             word.push("=");
@@ -457,9 +365,16 @@ impl Engine {
     }
 
     /// Executes `ironcage run -d`.
-    async fn execute(&self, record: &CageRecord) -> ApiResult<CageId> {
+    async fn execute(&self, record: &CageRecord) -> Result<CageId, Failed> {
         let failed =
             |what: &'static str| move |error: std::io::Error| ApiError::internal(what, &error);
+        // Once it is executed, a cage may come of it.
+        let unknown = |what: &'static str| {
+            move |error: std::io::Error| Failed {
+                error: ApiError::internal(what, &error),
+                known: false,
+            }
+        };
         let policy = match &record.spec.policy {
             Some(text) => {
                 let path = self.settings.data.join(format!("{}.toml", record.name));
@@ -476,6 +391,7 @@ impl Engine {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
+            .kill_on_drop(true)
             .spawn()
             .map_err(failed("execute ironcage"))?;
         let (mut out, mut errors) = (String::new(), Vec::new());
@@ -493,27 +409,39 @@ impl Engine {
             child.wait().await
         };
         let ended = tokio::time::timeout(START, read).await;
+        let killed = match ended {
+            Ok(_) => Ok(()),
+            Err(_) => child.kill().await,
+        };
         if let Some(policy) = policy {
             tokio::fs::remove_file(policy)
                 .await
-                .map_err(failed("remove the policy"))?;
+                .map_err(unknown("remove the policy"))?;
         }
+        killed.map_err(unknown("kill ironcage"))?;
         let status = match ended {
-            Ok(status) => status.map_err(failed("wait for ironcage"))?,
+            Ok(status) => status.map_err(unknown("wait for ironcage"))?,
             Err(_) => {
-                return Err(ApiError::new(
-                    Code::Timeout,
-                    format!("the cage did not start within {} s", START.as_secs()),
-                ));
+                return Err(Failed {
+                    error: ApiError::new(
+                        Code::Timeout,
+                        format!("the cage did not start within {} s", START.as_secs()),
+                    ),
+                    known: false,
+                });
             }
         };
         if !status.success() {
-            return Err(start_error(&String::from_utf8_lossy(&errors)));
+            let error = start_error(&String::from_utf8_lossy(&errors));
+            // One that a signal ended may have left a cage.
+            let known = status.code().is_some();
+            return Err(Failed { error, known });
         }
         out.trim()
             .parse()
-            .map_err(|error: ironcage_model::InvalidCageId| {
-                ApiError::internal("read the id of the cage", &error)
+            .map_err(|error: ironcage_model::InvalidCageId| Failed {
+                error: ApiError::internal("read the id of the cage", &error),
+                known: false,
             })
     }
 }
@@ -545,32 +473,6 @@ fn start_error(text: &str) -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_host_is_a_name_or_an_address() {
-        for name in [
-            "api.example.com",
-            "api.example.com:443",
-            "*.api.example.com",
-            "**.api.example.com",
-            "localhost",
-        ] {
-            assert!(is_name(name), "{name}");
-        }
-        for other in [
-            "*",
-            "**",
-            "*:443",
-            "0.0.0.0/0",
-            "10.0.0.1",
-            "10.0.0.1:80",
-            "::1",
-            "[::1]:80",
-            "fe80::/10",
-        ] {
-            assert!(!is_name(other), "{other}");
-        }
-    }
 
     #[test]
     fn what_ironcage_says_of_a_failed_start_is_an_error_with_its_hints() {

@@ -1,5 +1,6 @@
 //! The end of cages: asked for, by their time, or by themselves.
 
+use super::recover::describe;
 use super::{Engine, Entry, blocking, ending_text};
 use crate::api::types::{CageState, OnTimeout};
 use crate::clock;
@@ -7,6 +8,7 @@ use crate::error::{ApiError, ApiResult};
 use ironcage_client::{Cages, ClientError};
 use ironcage_control::{Reply, Request};
 use ironcage_model::CageId;
+use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -16,6 +18,8 @@ use std::time::Duration;
 const LOOK: Duration = Duration::from_millis(500);
 /// How long a cage that has ended can still be seen.
 const KEPT: u64 = 3_600_000_000;
+/// How many of one project.
+const MOST_ENDED: usize = 256;
 /// How long an idempotency key holds.
 const CREATIONS_KEPT: u64 = 24 * 3_600_000_000;
 
@@ -103,11 +107,7 @@ impl Engine {
             for entry in self.all() {
                 let record = entry.record();
                 match record.ending {
-                    Some((when, _)) if when + KEPT < now => {
-                        if self.store.remove(&record.name).is_ok() {
-                            self.take(&entry.id);
-                        }
-                    }
+                    Some((when, _)) if when + KEPT < now => self.forget(&entry),
                     None if record.ends <= now
                         && !(record.paused && record.on_timeout == OnTimeout::Pause) =>
                     {
@@ -116,9 +116,17 @@ impl Engine {
                     _ => entry.daemon.drop_idle(false),
                 }
             }
+            for entry in beyond(self.all()) {
+                self.forget(&entry);
+            }
             rounds += 1;
             if rounds.is_multiple_of(10) {
                 self.finish_creations().await;
+                for entry in self.all() {
+                    if entry.state() == CageState::Paused {
+                        self.look_at_paused(entry);
+                    }
+                }
             }
             if rounds.is_multiple_of(1000) {
                 let _ = self
@@ -126,6 +134,31 @@ impl Engine {
                     .forget_creations(now.saturating_sub(CREATIONS_KEPT));
             }
         }
+    }
+
+    /// Forgets a cage that has ended.
+    fn forget(&self, entry: &Entry) {
+        let name = entry.record().name;
+        // One that fails is tried again in the next round.
+        if self.store.remove(&name).is_ok() {
+            self.take(&entry.id);
+        }
+    }
+
+    /// A cage that was resumed by hand is used again.
+    fn look_at_paused(self: &Arc<Self>, entry: Arc<Entry>) {
+        let engine = Arc::clone(self);
+        tokio::spawn(async move {
+            let Ok(_turn) = entry.turn.try_lock() else {
+                return;
+            };
+            let id = entry.id.clone();
+            let described = blocking(move || describe(&id)).await;
+            if matches!(described, Ok(Some(false))) && entry.state() == CageState::Paused {
+                // One that fails is tried again in a later round.
+                let _ = engine.change(&entry, |record| record.paused = false);
+            }
+        });
     }
 
     fn time_is_over(self: &Arc<Self>, entry: &Arc<Entry>) {
@@ -142,6 +175,26 @@ impl Engine {
             };
         });
     }
+}
+
+/// Ended cages that are more than a project keeps: the oldest.
+fn beyond(entries: Vec<Arc<Entry>>) -> Vec<Arc<Entry>> {
+    let mut ended: BTreeMap<String, Vec<(u64, Arc<Entry>)>> = BTreeMap::new();
+    for entry in entries {
+        let (project, ending) = {
+            let record = entry.lock();
+            let when = record.ending.as_ref().map(|(when, _)| *when);
+            (record.project.clone(), when)
+        };
+        if let Some(when) = ending {
+            ended.entry(project).or_default().push((when, entry));
+        }
+    }
+    let oldest = ended.into_values().flat_map(|mut of_project| {
+        of_project.sort_by_key(|(when, _)| std::cmp::Reverse(*when));
+        of_project.into_iter().skip(MOST_ENDED)
+    });
+    oldest.map(|(_, entry)| entry).collect()
 }
 
 /// Waits for the end of a cage. `false` where its supervisor did not answer.
@@ -203,5 +256,54 @@ impl Engine {
         })
         .await?;
         self.change(entry, |record| record.paused = paused)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::types::CreateCage;
+    use crate::daemon::Daemon;
+    use crate::store::CageRecord;
+    use std::sync::Mutex;
+
+    fn entry(project: &str, ended: Option<u64>) -> Arc<Entry> {
+        let id: CageId = "c7h2k9m4q1xz8".parse().unwrap();
+        let record = CageRecord {
+            name: "serve-0".to_owned(),
+            id: Some(id.to_string()),
+            project: project.to_owned(),
+            spec: CreateCage::default(),
+            created: 0,
+            ends: 0,
+            on_timeout: OnTimeout::Delete,
+            paused: false,
+            ending: ended.map(|when| (when, "stopped".to_owned())),
+            home: String::new(),
+            workspace: String::new(),
+            e2b_template: None,
+            token: String::new(),
+        };
+        Arc::new(Entry {
+            daemon: Daemon::new(id.clone(), Vec::new()),
+            id,
+            record: Mutex::new(record),
+            watchers: crate::e2b::Watchers::default(),
+            changed: tokio::sync::Notify::new(),
+            turn: tokio::sync::Mutex::new(()),
+        })
+    }
+
+    #[test]
+    fn a_project_keeps_its_latest_ended_cages_and_all_that_run() {
+        let most = MOST_ENDED as u64;
+        let mut entries: Vec<_> = (0..most).map(|when| entry("a", Some(when + 1))).collect();
+        entries.extend((0..most).map(|_| entry("a", None)));
+        entries.push(entry("b", Some(0)));
+        assert!(beyond(entries.clone()).is_empty());
+        entries.push(entry("a", Some(0)));
+        let gone = beyond(entries);
+        let times: Vec<_> = gone.iter().map(|entry| entry.record().ending).collect();
+        assert_eq!(times, [Some((0, "stopped".to_owned()))]);
     }
 }

@@ -3,6 +3,7 @@
 //! Every cage has its own supervisor, which outlives the service. The engine starts cages by
 //! executing `ironcage run`, and is a client of their control sockets. Both APIs call it.
 
+mod check;
 mod create;
 mod life;
 mod recover;
@@ -18,7 +19,7 @@ use crate::keys::{Key, Keys, Scope};
 use crate::store::{CageRecord, Store, StoreError};
 use ironcage_client::Cages;
 use ironcage_model::CageId;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use tokio::sync::{Notify, Semaphore};
@@ -52,8 +53,8 @@ pub(crate) struct Engine {
     /// Cages that are being created, by project.
     creating: Mutex<HashMap<String, usize>>,
     starts: Semaphore,
-    /// When this service began.
-    begun: u64,
+    /// Names of cages whose start this service has in hand.
+    starting: Mutex<HashSet<String>>,
 }
 
 /// A cage of the table.
@@ -156,7 +157,7 @@ impl Engine {
             cages: RwLock::default(),
             creating: Mutex::default(),
             starts: Semaphore::new(STARTS),
-            begun: clock::now(),
+            starting: Mutex::default(),
         }))
     }
 
@@ -220,10 +221,10 @@ impl Engine {
     /// Changes when a cage ends, and its metadata.
     pub(crate) fn update(&self, entry: &Entry, update: types::UpdateCage) -> ApiResult<()> {
         if let Some(timeout) = update.timeout {
-            create::check_timeout(timeout)?;
+            check::check_timeout(timeout)?;
         }
         if let Some(metadata) = &update.metadata {
-            create::check_texts("metadata", metadata)?;
+            check::check_texts("metadata", metadata)?;
         }
         if entry.state() == CageState::Ended {
             entry.running()?;
@@ -241,7 +242,7 @@ impl Engine {
 
     /// Moves the end of a cage back, never forward.
     pub(crate) fn prolong(&self, entry: &Entry, seconds: u32) -> ApiResult<()> {
-        create::check_timeout(seconds)?;
+        check::check_timeout(seconds)?;
         let ends = clock::now() + u64::from(seconds) * 1_000_000;
         self.change(entry, |record| record.ends = record.ends.max(ends))
     }

@@ -8,9 +8,9 @@ use crate::store::CageRecord;
 use ironcage_client::{Cages, ClientError};
 use ironcage_control::{Reply, Request, State};
 use ironcage_model::CageId;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
-/// How long a start that the killed service began may still take.
+/// How long a start that nobody waits for may still take.
 const START: u64 = 180_000_000;
 
 impl Engine {
@@ -39,15 +39,22 @@ impl Engine {
         Ok(())
     }
 
-    /// Cages whose creation a killed service left unfinished: those with an idempotency key are
-    /// taken, as the client asks again; others are ended, as nobody knows them.
+    /// Cages whose creation a killed service, or a start that took too long, left unfinished: those
+    /// with an idempotency key are taken, as the client asks again; others are ended, as nobody knows
+    /// them.
     pub(super) async fn finish_creations(self: &Arc<Self>) {
         let Ok(records) = self.store.cages() else {
             return;
         };
         for mut record in records.into_iter().filter(|record| record.id.is_none()) {
-            if record.created >= self.begun {
-                // This service is about to finish it.
+            let in_hand = self
+                .starting
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .contains(&record.name);
+            // What this service had in hand when it was read may be finished by now.
+            let unfinished = self.store.cage(&record.name);
+            if in_hand || !matches!(unfinished, Ok(Some(now)) if now.id.is_none()) {
                 continue;
             }
             let name = record.name.clone();
@@ -80,7 +87,7 @@ impl Engine {
 }
 
 /// Whether a running cage is paused; `None` where it does not run.
-fn describe(id: &CageId) -> ApiResult<Option<bool>> {
+pub(super) fn describe(id: &CageId) -> ApiResult<Option<bool>> {
     let connection = match Cages::of_user()?.connect(id) {
         Ok(connection) => connection,
         Err(ClientError::NotRunning { .. }) => return Ok(None),

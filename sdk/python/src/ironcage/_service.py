@@ -37,7 +37,7 @@ T = TypeVar("T")
 LONGEST_LIFE = 31_536_000
 LONGEST_RUN = 86_400
 #: The most output of a stream that the service returns.
-MOST_OUTPUT = 64 * 1024 * 1024
+MOST_OUTPUT = 16 * 1024 * 1024
 
 
 def error_of(result: HttpResult) -> IroncageError:
