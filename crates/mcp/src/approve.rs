@@ -99,7 +99,7 @@ pub(crate) async fn run(settings: Settings, args: Approve) -> Result<(), McpErro
 fn indented(text: &str) -> String {
     let shown: String = text
         .chars()
-        .flat_map(|c| match findings(&c.to_string()).is_empty() {
+        .flat_map(|c| match c != '\r' && findings(&c.to_string()).is_empty() {
             true => vec![c],
             false => c.escape_unicode().collect(),
         })
@@ -197,6 +197,12 @@ pub(crate) fn list(settings: &Settings, as_json: bool) -> Result<(), McpError> {
             printable(&call.reason)
         );
         anstream::print!("{}", indented(&pretty(&call.arguments)));
+        // Lines of a text are read as lines.
+        for (name, text) in call.arguments.as_object().into_iter().flatten() {
+            if let Some(text) = text.as_str().filter(|text| text.contains('\n')) {
+                anstream::print!("    {} as text:\n{}", printable(name), indented(text));
+            }
+        }
     }
     Ok(())
 }
