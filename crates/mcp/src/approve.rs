@@ -8,7 +8,7 @@ use crate::pins::{Lock, ToolPin};
 use crate::settings::Settings;
 use crate::upstream::{Era, Reports, Upstream};
 use ironcage_command::mcp::Approve;
-use ironcage_tools::{findings, printable};
+use ironcage_tools::{FirstUse, findings, printable};
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Write};
 use tokio::sync::mpsc;
@@ -38,9 +38,12 @@ pub(crate) async fn run(settings: Settings, args: Approve) -> Result<(), McpErro
             });
         }
     }
+    // Nothing is pinned before the question is answered.
+    let mut launch = upstream.launch.clone();
+    launch.first_use = FirstUse::Ask;
     let one = Described {
         name: name.clone(),
-        launch: upstream.launch.clone(),
+        launch,
         pin: pin.clone(),
         tools,
     };
@@ -115,24 +118,11 @@ fn pretty(tool: &Value) -> String {
 fn difference(before: Option<&ToolPin>, now: &ToolPin) -> String {
     let new = pretty(&now.tool);
     let Some(before) = before else {
-        let description = now
-            .tool
-            .get("description")
-            .and_then(Value::as_str)
-            .unwrap_or_default();
-        let arguments = now
-            .tool
-            .pointer("/inputSchema/properties")
-            .and_then(Value::as_object);
-        let names: Vec<&str> = arguments
-            .into_iter()
-            .flatten()
-            .map(|(name, _)| name.as_str())
-            .collect();
+        let description = now.tool.get("description").and_then(Value::as_str);
         return format!(
-            "{}    arguments: {}\n",
-            indented(description),
-            printable(&names.join(", "))
+            "{}  all that a client sees of it:\n{}",
+            indented(description.unwrap_or_default()),
+            indented(&new)
         );
     };
     let old = pretty(&before.tool);
@@ -205,4 +195,27 @@ pub(crate) fn list(settings: &Settings, as_json: bool) -> Result<(), McpError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_tool_is_shown_with_everything_that_is_pinned() {
+        let now = ToolPin {
+            hash: String::new(),
+            tool: json!({
+                "name": "t", "title": "The title", "description": "Reads.",
+                "annotations": {"readOnlyHint": true},
+                "inputSchema": {"properties": {"a": {"description": "first\rlast"}}}
+            }),
+        };
+        let shown = difference(None, &now);
+        for part in ["Reads.", "The title", "readOnlyHint", "first\\rlast"] {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+        let hidden = indented("a\rb\u{200b}\nc");
+        assert_eq!(hidden, "    a\\u{d}b\\u{200b}\n    c\n");
+    }
 }

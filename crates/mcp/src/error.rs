@@ -36,6 +36,10 @@ pub(crate) enum McpError {
     Parse { path: PathBuf, cause: String },
     #[error("no call {0} waits for approval")]
     NoCall(u64),
+    #[error("the arguments are too long to show, so nobody can approve them")]
+    TooLong,
+    #[error("cannot get random bytes")]
+    Random(#[source] io::Error),
     #[error("the call {0} was answered before")]
     Answered(u64),
     #[error("the server `{server}` has no tool `{tool}`")]

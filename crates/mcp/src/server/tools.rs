@@ -90,8 +90,8 @@ pub(super) fn all() -> Vec<Tool> {
         ),
         tool(
             "publish_port",
-            "Make a port of a server in the cage reachable at 127.0.0.1 of the user's machine.",
-            json!({"port": number("Port in the cage"), "host_port": number("Port of the machine [default: a free one]")}),
+            "Make a port of a server in the cage reachable at a free port of 127.0.0.1 of the user's machine.",
+            json!({"port": number("Port in the cage")}),
             &["port"],
             false,
         ),
@@ -313,9 +313,9 @@ async fn carry_out(
             Ok(result(cage.ironcage(&words, None, None).await?))
         }
         "publish_port" => {
-            let outer = arguments.number("host_port").unwrap_or(0);
             let port = arguments.number("port").unwrap_or_default();
-            let ports = format!("{outer}:{port}");
+            // A free port: an agent that chose one could pass for a server that the user expects there.
+            let ports = format!("0:{port}");
             Ok(result(
                 cage.ironcage(&["net", "publish", id, &ports], None, None)
                     .await?,
