@@ -8,7 +8,7 @@ use crate::pins::{Lock, ToolPin};
 use crate::settings::Settings;
 use crate::upstream::{Era, Reports, Upstream};
 use ironcage_command::mcp::Approve;
-use ironcage_tools::{FirstUse, findings, printable};
+use ironcage_tools::{FirstUse, findings, one_line};
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Write};
 use tokio::sync::mpsc;
@@ -27,14 +27,14 @@ pub(crate) async fn run(settings: Settings, args: Approve) -> Result<(), McpErro
     upstream.stop().await;
     let described = described.map_err(|error| McpError::Start {
         server: name.clone(),
-        cause: printable(&error.to_string()),
+        cause: one_line(&error.to_string()),
     })?;
     let (pin, tools) = described;
     for wanted in &args.tool {
         if !pin.tools.contains_key(wanted) {
             return Err(McpError::NoTool {
                 server: name,
-                tool: printable(wanted),
+                tool: one_line(wanted),
             });
         }
     }
@@ -70,7 +70,7 @@ pub(crate) async fn run(settings: Settings, args: Approve) -> Result<(), McpErro
             true => "",
             false => " (the policy does not list it)",
         };
-        out.push_str(&format!("\n{}{listed}: {}\n", printable(tool), kept.text()));
+        out.push_str(&format!("\n{}{listed}: {}\n", one_line(tool), kept.text()));
         let before = known.as_ref().and_then(|known| known.tools.get(tool));
         out.push_str(&difference(before, now));
     }
@@ -172,7 +172,7 @@ pub(crate) fn list(settings: &Settings, as_json: bool) -> Result<(), McpError> {
         anstream::println!("{name}: {} tools approved", pin.tools.len());
         for (tool, pin) in &pin.tools {
             let short = pin.hash.get(..12).unwrap_or(&pin.hash);
-            anstream::println!("  {short}  {}", printable(tool));
+            anstream::println!("  {short}  {}", one_line(tool));
         }
     }
     if lock.servers.is_empty() {
@@ -182,15 +182,15 @@ pub(crate) fn list(settings: &Settings, as_json: bool) -> Result<(), McpError> {
         anstream::println!(
             "call {}: {} of {}: {}",
             call.number,
-            printable(&call.tool),
+            one_line(&call.tool),
             call.server,
-            printable(&call.reason)
+            one_line(&call.reason)
         );
         anstream::print!("{}", indented(&pretty(&call.arguments)));
         // Lines of a text are read as lines.
         for (name, text) in call.arguments.as_object().into_iter().flatten() {
             if let Some(text) = text.as_str().filter(|text| text.contains('\n')) {
-                anstream::print!("    {} as text:\n{}", printable(name), indented(text));
+                anstream::print!("    {} as text:\n{}", one_line(name), indented(text));
             }
         }
     }

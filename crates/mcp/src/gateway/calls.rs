@@ -441,7 +441,10 @@ async fn pass(message: FromServer, context: &RequestContext<RoleServer>) {
             }
         }
         FromServer::Sample(params, answer) => {
-            let result = peer.create_message(*params).await.map_err(failed);
+            let result = match clean(*params, LARGEST) {
+                Ok((params, _)) => peer.create_message(params).await.map_err(failed),
+                Err(error) => Err(ErrorData::internal_error(error.to_string(), None)),
+            };
             let _ = answer.send(result);
         }
         FromServer::Elicit(params, answer) => {

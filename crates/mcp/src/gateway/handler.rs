@@ -324,7 +324,11 @@ impl ServerHandler for Gateway {
                 Ok((upstream, _)) => (upstream, template.uri.clone()),
                 Err(reason) => return Err(self.denied("", method, &template.uri, &reason)),
             },
-            _ => return Err(ErrorData::invalid_params("unknown reference", None)),
+            _ => {
+                let pending = Pending::new("", method, "", &Value::Null);
+                self.log(pending, ToolVerdict::Denied, None)?;
+                return Err(ErrorData::invalid_params("unknown reference", None));
+            }
         };
         request.meta = None;
         let pending = Pending::new(&upstream.name, method, &name, &Value::Null);
