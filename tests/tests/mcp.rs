@@ -62,6 +62,13 @@ fn call(tool: &str, arguments: Value) -> String {
     )
 }
 
+/// The number of the call that waits.
+fn waits(pins: Ran) -> String {
+    let waiting = pins.ok().stdout();
+    let waiting: Value = serde_json::from_str(&waiting).expect("JSON");
+    waiting["calls"][0]["number"].to_string()
+}
+
 fn code(answer: &Value) -> &str {
     let places = ["/structuredContent/code", "/data/code"];
     let found = places.iter().find_map(|place| answer.pointer(place));
@@ -175,8 +182,9 @@ either! {
         set(stage, &[tool("echo", "Repeats.")], "ask = [\"echo\"]\nfirst-use = \"pin\"\n");
         let one = || vec![call("notes__echo", json!({"a": 1}))];
         assert_eq!(code(&gateway(stage, &[], &one())[0]), "tool-approval-required");
-        prints(ironcage(stage, &["pins"]), "call 1: echo of notes");
-        ironcage(stage, &["approve", "1"]).ok();
+        prints(ironcage(stage, &["pins"]), ": echo of notes");
+        let number = waits(ironcage(stage, &["pins", "--json"]));
+        ironcage(stage, &["approve", &number]).ok();
         // Not for other arguments.
         let other = gateway(stage, &[], &[call("notes__echo", json!({"a": 2}))]);
         assert_eq!(code(&other[0]), "tool-approval-required");
@@ -230,7 +238,9 @@ either! {
         assert_eq!(code(&told[10]), "tool-approval-required");
         // The change is only aside until a person approves it.
         assert_eq!(stage.read("sub/new.txt"), None);
-        Running::start(&mut stage.ironcage(["mcp", "approve", "1"])).finish(WITHIN).ok();
+        let run = |words: &[&str]| Running::start(&mut stage.ironcage([&["mcp"], words].concat())).finish(WITHIN);
+        let number = waits(run(&["pins", "--json"]));
+        run(&["approve", &number]).ok();
         let applied = answers(stage, &[&client, &own, "mcp"], &[call("apply_change", json!({}))]);
         assert_eq!(code(&applied[0]), "ok", "{}", applied[0]);
         assert_eq!(stage.read("sub/new.txt").as_deref(), Some("one\ntwo\n"));

@@ -102,11 +102,16 @@ impl Approvals {
             }
             None if known.len() >= MOST => Ok(None),
             None => {
+                // What cannot be shown cannot be approved.
+                if wanted.arguments.to_string().len() > SHOWN {
+                    return Err(McpError::TooLong);
+                }
                 let last = known.last().map_or(0, |known| known.number);
                 let mut wanted = wanted;
-                wanted.number = last + 1;
-                if wanted.arguments.to_string().len() > SHOWN {
-                    wanted.arguments = Value::String("[too long to show]".into());
+                // By the time: a number that somebody has read never means another call later.
+                wanted.number = tenths().max(last + 1);
+                while self.path(wanted.number).exists() {
+                    wanted.number += 1;
                 }
                 self.write(&wanted)?;
                 Ok(None)
@@ -125,6 +130,16 @@ impl Approvals {
         waiting.allowed = Some(allowed);
         self.write(&waiting)
     }
+}
+
+/// Tenths of a second since 2026 began.
+fn tenths() -> u64 {
+    const BEGAN: u64 = 1_767_225_600;
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let tenths = now.unwrap_or_default().as_millis() / 100;
+    u64::try_from(tenths)
+        .unwrap_or(u64::MAX)
+        .saturating_sub(BEGAN * 10)
 }
 
 #[cfg(test)]
@@ -153,12 +168,18 @@ mod tests {
         assert_eq!(approvals.ask(call("a")).unwrap(), None);
         assert_eq!(approvals.ask(call("a")).unwrap(), None);
         assert_eq!(approvals.ask(call("b")).unwrap(), None);
-        assert_eq!(approvals.list().unwrap().len(), 2);
-        approvals.answer(1, true).unwrap();
-        approvals.answer(2, false).unwrap();
+        let numbers = || -> Vec<u64> {
+            let known = approvals.list().unwrap();
+            known.iter().map(|call| call.number).collect()
+        };
+        let [first, second] = numbers()[..] else {
+            panic!("{:?}", numbers());
+        };
+        approvals.answer(first, true).unwrap();
+        approvals.answer(second, false).unwrap();
         assert!(matches!(
-            approvals.answer(2, true),
-            Err(McpError::Answered(2))
+            approvals.answer(second, true),
+            Err(McpError::Answered(_))
         ));
         assert!(matches!(
             approvals.answer(9, true),
@@ -166,6 +187,18 @@ mod tests {
         ));
         assert_eq!(approvals.ask(call("a")).unwrap(), Some(true));
         assert_eq!(approvals.ask(call("b")).unwrap(), Some(false));
+        assert_eq!(approvals.ask(call("a")).unwrap(), None);
+    }
+    #[test]
+    fn what_is_too_long_to_show_is_not_asked_about() {
+        let directory = tempfile::tempdir().unwrap();
+        let approvals = Approvals {
+            directory: directory.path().to_owned(),
+        };
+        let mut long = call("a");
+        long.arguments = json!({"text": "x".repeat(SHOWN)});
+        assert!(matches!(approvals.ask(long), Err(McpError::TooLong)));
+        assert!(approvals.list().unwrap().is_empty());
         assert_eq!(approvals.ask(call("a")).unwrap(), None);
     }
 }

@@ -8,7 +8,7 @@ use crate::pins::{Lock, ToolPin};
 use crate::settings::Settings;
 use crate::upstream::{Era, Reports, Upstream};
 use ironcage_command::mcp::Approve;
-use ironcage_tools::{findings, printable};
+use ironcage_tools::{FirstUse, findings, one_line};
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Write};
 use tokio::sync::mpsc;
@@ -27,20 +27,23 @@ pub(crate) async fn run(settings: Settings, args: Approve) -> Result<(), McpErro
     upstream.stop().await;
     let described = described.map_err(|error| McpError::Start {
         server: name.clone(),
-        cause: printable(&error.to_string()),
+        cause: one_line(&error.to_string()),
     })?;
     let (pin, tools) = described;
     for wanted in &args.tool {
         if !pin.tools.contains_key(wanted) {
             return Err(McpError::NoTool {
                 server: name,
-                tool: printable(wanted),
+                tool: one_line(wanted),
             });
         }
     }
+    // Nothing is pinned before the question is answered.
+    let mut launch = upstream.launch.clone();
+    launch.first_use = FirstUse::Ask;
     let one = Described {
         name: name.clone(),
-        launch: upstream.launch.clone(),
+        launch,
         pin: pin.clone(),
         tools,
     };
@@ -67,7 +70,7 @@ pub(crate) async fn run(settings: Settings, args: Approve) -> Result<(), McpErro
             true => "",
             false => " (the policy does not list it)",
         };
-        out.push_str(&format!("\n{}{listed}: {}\n", printable(tool), kept.text()));
+        out.push_str(&format!("\n{}{listed}: {}\n", one_line(tool), kept.text()));
         let before = known.as_ref().and_then(|known| known.tools.get(tool));
         out.push_str(&difference(before, now));
     }
@@ -99,7 +102,7 @@ pub(crate) async fn run(settings: Settings, args: Approve) -> Result<(), McpErro
 fn indented(text: &str) -> String {
     let shown: String = text
         .chars()
-        .flat_map(|c| match findings(&c.to_string()).is_empty() {
+        .flat_map(|c| match c != '\r' && findings(&c.to_string()).is_empty() {
             true => vec![c],
             false => c.escape_unicode().collect(),
         })
@@ -115,24 +118,11 @@ fn pretty(tool: &Value) -> String {
 fn difference(before: Option<&ToolPin>, now: &ToolPin) -> String {
     let new = pretty(&now.tool);
     let Some(before) = before else {
-        let description = now
-            .tool
-            .get("description")
-            .and_then(Value::as_str)
-            .unwrap_or_default();
-        let arguments = now
-            .tool
-            .pointer("/inputSchema/properties")
-            .and_then(Value::as_object);
-        let names: Vec<&str> = arguments
-            .into_iter()
-            .flatten()
-            .map(|(name, _)| name.as_str())
-            .collect();
+        let description = now.tool.get("description").and_then(Value::as_str);
         return format!(
-            "{}    arguments: {}\n",
-            indented(description),
-            printable(&names.join(", "))
+            "{}  all that a client sees of it:\n{}",
+            indented(description.unwrap_or_default()),
+            indented(&new)
         );
     };
     let old = pretty(&before.tool);
@@ -182,7 +172,7 @@ pub(crate) fn list(settings: &Settings, as_json: bool) -> Result<(), McpError> {
         anstream::println!("{name}: {} tools approved", pin.tools.len());
         for (tool, pin) in &pin.tools {
             let short = pin.hash.get(..12).unwrap_or(&pin.hash);
-            anstream::println!("  {short}  {}", printable(tool));
+            anstream::println!("  {short}  {}", one_line(tool));
         }
     }
     if lock.servers.is_empty() {
@@ -192,11 +182,40 @@ pub(crate) fn list(settings: &Settings, as_json: bool) -> Result<(), McpError> {
         anstream::println!(
             "call {}: {} of {}: {}",
             call.number,
-            printable(&call.tool),
+            one_line(&call.tool),
             call.server,
-            printable(&call.reason)
+            one_line(&call.reason)
         );
         anstream::print!("{}", indented(&pretty(&call.arguments)));
+        // Lines of a text are read as lines.
+        for (name, text) in call.arguments.as_object().into_iter().flatten() {
+            if let Some(text) = text.as_str().filter(|text| text.contains('\n')) {
+                anstream::print!("    {} as text:\n{}", one_line(name), indented(text));
+            }
+        }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_tool_is_shown_with_everything_that_is_pinned() {
+        let now = ToolPin {
+            hash: String::new(),
+            tool: json!({
+                "name": "t", "title": "The title", "description": "Reads.",
+                "annotations": {"readOnlyHint": true},
+                "inputSchema": {"properties": {"a": {"description": "first\rlast"}}}
+            }),
+        };
+        let shown = difference(None, &now);
+        for part in ["Reads.", "The title", "readOnlyHint", "first\\rlast"] {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+        let hidden = indented("a\rb\u{200b}\nc");
+        assert_eq!(hidden, "    a\\u{d}b\\u{200b}\n    c\n");
+    }
 }

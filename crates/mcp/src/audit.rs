@@ -4,7 +4,6 @@ use crate::error::McpError;
 use crate::settings::Settings;
 use ironcage_audit::Log;
 use ironcage_model::{CageId, Ending, Event, EventKind, ToolCall};
-use ironcage_sys::rustix::rand::{GetRandomFlags, getrandom};
 use std::sync::Mutex;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -18,11 +17,7 @@ pub(crate) struct Audit {
 impl Audit {
     pub(crate) fn create(settings: &Settings, command: Vec<String>) -> Result<Self, McpError> {
         let mut random = [0; 12];
-        let mut seed = [0; 12];
-        let _ = getrandom(&mut seed, GetRandomFlags::empty());
-        for (own, byte) in random.iter_mut().zip(seed) {
-            *own = byte;
-        }
+        crate::settings::random(&mut random)?;
         let id = CageId::from_entropy(random);
         let log = Log::create(&settings.audit(), &id).map_err(McpError::Audit)?;
         let audit = Audit {

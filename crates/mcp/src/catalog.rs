@@ -5,7 +5,7 @@ use crate::pins::{Kept, Lock, ServerPin, suspicions};
 use crate::settings::Settings;
 use ironcage_tools::McpServer;
 use rmcp::model::Tool;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Between the name of a server and that of its tool. Names of servers have no underscore.
 const BETWEEN: &str = "__";
@@ -51,6 +51,16 @@ impl Catalog {
             })
             .collect();
         let mut lock = Lock::read(settings)?;
+        // A tool may not pass for one of a server that does not run now, either.
+        let known = lock.servers.iter().filter(|(name, _)| {
+            let running = described.iter().any(|one| one.name == **name);
+            !running
+        });
+        let known = known.flat_map(|(name, pin)| {
+            let tools = pin.tools.keys();
+            tools.map(|tool| (name.clone(), tool.clone()))
+        });
+        let names: Vec<(String, String)> = names.into_iter().chain(known).collect();
         let mut written = false;
         let mut entries: BTreeMap<String, Entry> = BTreeMap::new();
         for one in described {
@@ -61,13 +71,20 @@ impl Catalog {
                     Some((tool.name.to_string(), suspicions(tool, &one.name, &names)?))
                 })
                 .collect();
-            written |= lock.first_use(&one.name, one.launch.first_use, &one.pin, &found);
+            let twice = twice(&one.tools);
+            if twice.is_none() {
+                written |= lock.first_use(&one.name, one.launch.first_use, &one.pin, &found);
+            }
             for tool in &one.tools {
                 let name = tool.name.to_string();
                 let kept = lock.kept(&one.name, &one.pin, &name);
                 let kept = match (kept, found.get(&name)) {
                     (Some(Kept::New), Some(why)) => Some(Kept::Suspicious(why.clone())),
                     (kept, _) => kept,
+                };
+                let kept = match twice {
+                    Some(name) => Some(Kept::Twice(name.to_owned())),
+                    None => kept,
                 };
                 let key = match single {
                     true => name.clone(),
@@ -83,7 +100,9 @@ impl Catalog {
                     kept,
                     shown,
                 };
-                if let Some(known) = entries.insert(key.clone(), entry) {
+                if let Some(known) = entries.insert(key.clone(), entry)
+                    && known.server != one.name
+                {
                     return Err(McpError::Collision {
                         what: "tool",
                         name: key,
@@ -119,5 +138,80 @@ impl Catalog {
         entries.filter(|entry| {
             entry.kept.is_some() && settings.policy.lists(&entry.server, &entry.tool)
         })
+    }
+}
+
+/// A name that two tools of a server have: which of them a call would reach is not known.
+fn twice(tools: &[Tool]) -> Option<&str> {
+    let mut seen = BTreeSet::new();
+    let mut names = tools.iter().map(|tool| &*tool.name);
+    names.find(|name| !seen.insert(*name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ironcage_tools::{FirstUse, ToolPolicy};
+    use std::path::Path;
+    use std::sync::Arc;
+
+    fn settings(state: &Path) -> Settings {
+        Settings {
+            state: state.to_owned(),
+            workspace: "/w".into(),
+            ironcage: "/ironcage".into(),
+            policy: Arc::new(ToolPolicy::default()),
+        }
+    }
+
+    fn described(name: &str, tools: &[&str], first_use: FirstUse) -> Described {
+        let tools: Vec<Tool> = tools
+            .iter()
+            .map(|tool| Tool::new((*tool).to_owned(), "", Arc::default()))
+            .collect();
+        let pins = tools
+            .iter()
+            .map(|tool| (tool.name.to_string(), crate::pins::ToolPin::of(tool)));
+        Described {
+            name: name.to_owned(),
+            launch: McpServer {
+                first_use,
+                ..McpServer::default()
+            },
+            pin: ServerPin {
+                launch: "l".to_owned(),
+                instructions: None,
+                tools: pins.collect(),
+            },
+            tools,
+        }
+    }
+
+    #[test]
+    fn a_name_twice_keeps_back_that_server_only() {
+        let directory = tempfile::tempdir().unwrap();
+        let settings = settings(directory.path());
+        let servers = [
+            described("a", &["read", "read", "list"], FirstUse::Pin),
+            described("b", &["send"], FirstUse::Pin),
+        ];
+        let catalog = Catalog::make(&settings, &servers, false).unwrap();
+        let kept = |name: &str| catalog.find(name).unwrap().kept.clone();
+        let twice = Some(Kept::Twice("read".to_owned()));
+        assert_eq!((kept("a__read"), kept("a__list")), (twice.clone(), twice));
+        assert_eq!(kept("b__send"), None);
+    }
+
+    #[test]
+    fn a_tool_named_as_one_of_a_server_that_does_not_run_is_suspicious() {
+        let directory = tempfile::tempdir().unwrap();
+        let settings = settings(directory.path());
+        let first = [described("a", &["send"], FirstUse::Pin)];
+        Catalog::make(&settings, &first, false).unwrap();
+        let second = [described("b", &["send", "other"], FirstUse::Pin)];
+        let catalog = Catalog::make(&settings, &second, false).unwrap();
+        let kept = |name: &str| catalog.find(name).unwrap().kept.clone();
+        assert!(matches!(kept("b__send"), Some(Kept::Suspicious(_))));
+        assert_eq!(kept("b__other"), None);
     }
 }

@@ -36,6 +36,10 @@ pub(crate) enum McpError {
     Parse { path: PathBuf, cause: String },
     #[error("no call {0} waits for approval")]
     NoCall(u64),
+    #[error("the arguments are too long to show, so nobody can approve them")]
+    TooLong,
+    #[error("cannot get random bytes")]
+    Random(#[source] io::Error),
     #[error("the call {0} was answered before")]
     Answered(u64),
     #[error("the server `{server}` has no tool `{tool}`")]
@@ -54,6 +58,8 @@ pub(crate) enum McpError {
     NoToken(String),
     #[error("cannot start a cage: {0}")]
     Cage(String),
+    #[error("cannot stop the cage: {0}")]
+    Stop(String),
     #[error("cannot print")]
     Print(#[source] io::Error),
 }
@@ -72,6 +78,7 @@ impl McpError {
             }
             McpError::Collision { .. } => "deny one of them in the policy",
             McpError::NoCall(_) => "`ironcage mcp pins` lists the calls that wait",
+            McpError::Stop(_) => "`ironcage ps` lists running cages, `ironcage stop` stops one",
             McpError::NoTerminal => "use --yes if you have read what the server says",
             McpError::ShortToken(_) => "use a random token: `openssl rand -hex 32`",
             McpError::Listen(..) => "use another port",

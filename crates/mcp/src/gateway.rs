@@ -8,6 +8,7 @@ use crate::audit::Audit;
 use crate::catalog::{Catalog, Described};
 use crate::error::McpError;
 use crate::lines::Lines;
+use crate::pins::Lock;
 use crate::settings::Settings;
 use crate::upstream::{Change, Era, Reports, Upstream};
 use crate::{http, launch};
@@ -33,6 +34,8 @@ pub(crate) struct Running {
     /// Clients of the later era that asked to be told of some.
     pub(crate) subscriptions: Mutex<Vec<SubscriptionSink>>,
     changes: Mutex<Option<mpsc::Receiver<(String, Change)>>>,
+    /// Servers that are started differently than when a person approved them: kept back, unstarted.
+    changed: Vec<Described>,
 }
 
 /// What all sessions of a gateway have in common.
@@ -100,7 +103,24 @@ impl Gateway {
         let (changes, received) = mpsc::channel(256);
         let (refused, mut refusals) = mpsc::channel::<(String, &'static str)>(256);
         let reports = Reports { changes, refused };
-        let starts = shared.servers.iter().map(|(name, server)| {
+        // Where the lock cannot be read, nothing is known to be as it was approved.
+        let lock = Lock::read(&shared.settings);
+        if let Err(error) = &lock {
+            ironcage_command::error::CliError::from_error(error).print();
+        }
+        let (changed, same): (Vec<_>, Vec<_>) =
+            shared
+                .servers
+                .iter()
+                .partition(|(name, server)| match &lock {
+                    Ok(lock) => launch::differs(lock, name, server),
+                    Err(_) => true,
+                });
+        let lock = lock.unwrap_or_default();
+        let changed = changed.into_iter();
+        let changed = changed.map(|(name, server)| unstarted(&lock, name, server));
+        let changed: Vec<Described> = changed.collect();
+        let starts = same.into_iter().map(|(name, server)| {
             let (settings, name, server) = (shared.settings.clone(), name.clone(), server.clone());
             let reports = reports.clone();
             tokio::spawn(async move {
@@ -153,6 +173,7 @@ impl Gateway {
             clients: Mutex::default(),
             subscriptions: Mutex::default(),
             changes: Mutex::new(Some(received)),
+            changed,
         });
         self.refresh(&running).await;
         running
@@ -160,7 +181,7 @@ impl Gateway {
 
     /// Reads the tools of all servers and compares them with their pins.
     pub(crate) async fn refresh(&self, running: &Running) {
-        let mut described = Vec::new();
+        let mut described = running.changed.clone();
         for (name, upstream) in &running.servers {
             match upstream.describe().await {
                 Ok((pin, tools)) => described.push(Described {
@@ -170,7 +191,7 @@ impl Gateway {
                     tools,
                 }),
                 Err(error) => {
-                    let error = ironcage_tools::printable(&error.to_string());
+                    let error = ironcage_tools::one_line(&error.to_string());
                     anstream::eprintln!("ironcage: cannot list the tools of {name}: {error}");
                 }
             }
@@ -183,7 +204,7 @@ impl Gateway {
                         .as_ref()
                         .map(|kept| kept.text())
                         .unwrap_or_default();
-                    let tool = ironcage_tools::printable(&entry.tool);
+                    let tool = ironcage_tools::one_line(&entry.tool);
                     anstream::eprintln!(
                         "ironcage: {} keeps back {tool}: {why}; `ironcage mcp approve {}`",
                         entry.server,
@@ -309,7 +330,7 @@ impl Gateway {
                 capabilities.logging = Some(Default::default());
             }
             // Instructions are text for the model: only those that were approved.
-            let lock = crate::pins::Lock::read(&self.0.settings).unwrap_or_default();
+            let lock = Lock::read(&self.0.settings).unwrap_or_default();
             let approved = lock
                 .servers
                 .get(name)
@@ -331,6 +352,21 @@ impl Gateway {
             true => config,
             false => config.with_instructions(instructions.join("\n\n")),
         }
+    }
+}
+
+/// What was approved of a server that is started differently now: its calls are refused with that
+/// reason.
+fn unstarted(lock: &Lock, name: &str, server: &ironcage_tools::McpServer) -> Described {
+    let mut pin = lock.servers.get(name).cloned().unwrap_or_default();
+    pin.launch = launch::fingerprint(server);
+    let tools = pin.tools.values();
+    let tools = tools.filter_map(|pin| serde_json::from_value(pin.tool.clone()).ok());
+    Described {
+        name: name.to_owned(),
+        launch: server.clone(),
+        tools: tools.collect(),
+        pin,
     }
 }
 

@@ -7,20 +7,22 @@ use crate::settings::hex;
 use http::{Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use ironcage_command::mcp::Gateway as Args;
-use ironcage_sys::rustix::rand::{GetRandomFlags, getrandom};
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use subtle::ConstantTimeEq;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Largest request.
 const LARGEST: usize = 4 << 20;
+/// How long the head of a request may take to arrive, and how long its body.
+const ARRIVES: Duration = Duration::from_secs(30);
 /// Shortest token.
 const SHORTEST_TOKEN: usize = 16;
 
@@ -56,7 +58,7 @@ pub(crate) async fn serve(
     let (token, told) = match token {
         Some(token) => (token, String::new()),
         None => {
-            let token = new_token();
+            let token = new_token()?;
             let told = format!("; bearer token {token}");
             (token, told)
         }
@@ -88,7 +90,7 @@ pub(crate) async fn serve(
                 Ok(accepted) => accepted,
                 // One client that failed, or no descriptor left for a moment.
                 Err(_) => {
-                    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                    tokio::time::sleep(Duration::from_millis(50)).await;
                     continue;
                 }
             },
@@ -101,16 +103,20 @@ pub(crate) async fn serve(
                 let (service, token) = (service.clone(), token.clone());
                 async move { Ok::<_, std::convert::Infallible>(answer(service, &token, request).await) }
             });
-            let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+            let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+            builder
+                .http1()
+                .timer(TokioTimer::new())
+                .header_read_timeout(ARRIVES);
             let _ = builder.serve_connection(TokioIo::new(stream), answer).await;
         });
     }
 }
 
-fn new_token() -> String {
+fn new_token() -> Result<String, McpError> {
     let mut seed = [0; 32];
-    let _ = getrandom(&mut seed, GetRandomFlags::empty());
-    hex(&seed)
+    crate::settings::random(&mut seed)?;
+    Ok(hex(&seed))
 }
 
 fn read_token(path: &Path) -> Result<String, McpError> {
@@ -157,9 +163,11 @@ async fn answer(service: Service, token: &str, request: Request<Incoming>) -> Re
     let (mut parts, body) = request.into_parts();
     // The token is the gateway's: no handler and no server sees it.
     parts.headers.remove(header::AUTHORIZATION);
-    let body = match Limited::new(body, LARGEST).collect().await {
-        Ok(body) => body.to_bytes(),
-        Err(_) => return refused(StatusCode::PAYLOAD_TOO_LARGE, "the request is too large"),
+    let body = Limited::new(body, LARGEST).collect();
+    let body = match tokio::time::timeout(ARRIVES, body).await {
+        Ok(Ok(body)) => body.to_bytes(),
+        Err(_) => return refused(StatusCode::REQUEST_TIMEOUT, "the request did not arrive"),
+        Ok(Err(_)) => return refused(StatusCode::PAYLOAD_TOO_LARGE, "the request is too large"),
     };
     if !body.is_empty()
         && let Err(error) = ironcage_tools::json::read(&body)

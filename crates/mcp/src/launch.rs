@@ -1,6 +1,7 @@
 //! The command that starts a server in its cage.
 
 use crate::error::McpError;
+use crate::pins::Lock;
 use crate::settings::{Settings, hex};
 use ironcage_tools::McpServer;
 use std::path::Path;
@@ -106,9 +107,23 @@ fn authority(url: &str) -> String {
 }
 
 /// A hash over how the server is started: its command, the scripts that the command names, or its
-/// URL.
+/// URL, and everything that decides about its cage.
 pub(crate) fn fingerprint(server: &McpServer) -> String {
-    let mut text = format!("{:?} {:?} {:?}", server.command, server.url, server.policy);
+    let mut text = format!(
+        "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?}",
+        server.command,
+        server.url,
+        server.policy,
+        server.profile,
+        server.workspace,
+        server.workspace_mode,
+        server.env,
+        server.token,
+    );
+    if let Some(policy) = &server.policy {
+        // One that cannot be read starts no cage.
+        text.push_str(&script(policy).map_or_else(String::new, |content| hex(&content)));
+    }
     for word in server
         .command
         .iter()
@@ -123,4 +138,44 @@ pub(crate) fn fingerprint(server: &McpServer) -> String {
 
 fn script(path: &Path) -> Option<Vec<u8>> {
     ironcage_files::read(path, LARGEST_SCRIPT, ironcage_files::Links::Follow).ok()
+}
+
+/// Whether the server is started differently than when a person approved it.
+pub(crate) fn differs(lock: &Lock, name: &str, server: &McpServer) -> bool {
+    let known = lock.servers.get(name);
+    known.is_some_and(|known| known.launch != fingerprint(server))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pins::ServerPin;
+
+    #[test]
+    fn a_server_that_would_be_started_differently_is_known_by_everything_about_its_start() {
+        let directory = tempfile::tempdir().unwrap();
+        let policy = directory.path().join("server.toml");
+        std::fs::write(&policy, "a").unwrap();
+        let server = McpServer {
+            command: vec!["true".into()],
+            policy: Some(policy.clone()),
+            ..McpServer::default()
+        };
+        let mut lock = Lock::default();
+        assert!(!differs(&lock, "s", &server));
+        let pin = ServerPin {
+            launch: fingerprint(&server),
+            ..ServerPin::default()
+        };
+        lock.servers.insert("s".into(), pin);
+        assert!(!differs(&lock, "s", &server));
+        let mut more = server.clone();
+        more.env.push("HOME".into());
+        assert!(differs(&lock, "s", &more));
+        let mut wider = server.clone();
+        wider.workspace_mode = Some("direct".into());
+        assert!(differs(&lock, "s", &wider));
+        std::fs::write(&policy, "b").unwrap();
+        assert!(differs(&lock, "s", &server));
+    }
 }

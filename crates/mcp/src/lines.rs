@@ -9,7 +9,9 @@ use rmcp::transport::Transport;
 use serde_json::{Value, json};
 use std::io;
 use std::sync::Arc;
-use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::io::{
+    AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader,
+};
 use tokio::sync::Mutex;
 
 /// Longest line. A result may be as long as the policy allows, and the policy allows less.
@@ -169,14 +171,23 @@ where
     }
 }
 
-/// Reads a buffered stream line by line and prints it with the name of its server.
-pub(crate) async fn echo(name: String, stream: impl AsyncBufRead + Unpin) {
-    let mut lines = stream.lines();
-    while let Ok(Some(line)) = lines.next_line().await {
-        let line: String = ironcage_tools::printable(&line)
-            .chars()
-            .take(1000)
-            .collect();
-        anstream::eprintln!("[{name}] {line}");
+/// Longest line of a server's standard error that is read at once.
+const LONGEST_NOTE: u64 = 64 << 10;
+
+/// Reads a buffered stream line by line and prints it with the name of its server. A line without
+/// an end is read in parts.
+pub(crate) async fn echo(name: String, mut stream: impl AsyncBufRead + Unpin) {
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let mut part = (&mut stream).take(LONGEST_NOTE);
+        match part.read_until(b'\n', &mut line).await {
+            Ok(1..) => {}
+            Ok(0) | Err(_) => return,
+        }
+        let text = String::from_utf8_lossy(&line);
+        let text = ironcage_tools::one_line(text.trim_end_matches(['\n', '\r']));
+        let text: String = text.chars().take(1000).collect();
+        anstream::eprintln!("[{name}] {text}");
     }
 }

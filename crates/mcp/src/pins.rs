@@ -25,7 +25,7 @@ pub(crate) struct Lock {
 /// What was approved of one server.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ServerPin {
-    /// Over the command and the scripts that it names.
+    /// Over how it is started: its command, scripts, policy and settings.
     pub(crate) launch: String,
     pub(crate) instructions: Option<String>,
     pub(crate) tools: BTreeMap<String, ToolPin>,
@@ -71,6 +71,8 @@ pub(crate) fn canonical(value: &Value) -> String {
 pub(crate) enum Kept {
     New,
     Changed,
+    /// Two tools of the server have this name.
+    Twice(String),
     /// The command of the server changed, or its instructions did.
     Server(&'static str),
     /// It was never approved, and something about it is suspicious.
@@ -82,6 +84,10 @@ impl Kept {
         match self {
             Kept::New => "it is new".to_owned(),
             Kept::Changed => "it changed since it was approved".to_owned(),
+            Kept::Twice(name) => {
+                let name = ironcage_tools::one_line(name);
+                format!("its server has two tools called {name}")
+            }
             Kept::Server(what) => format!("the {what} of its server changed"),
             Kept::Suspicious(why) => format!("it is new, and {why}"),
         }
@@ -126,7 +132,7 @@ impl Lock {
             return Some(Kept::New);
         };
         if pin.launch != now.launch {
-            return Some(Kept::Server("command"));
+            return Some(Kept::Server("command, cage or settings"));
         }
         if pin.instructions != now.instructions {
             return Some(Kept::Server("instructions"));
@@ -262,7 +268,7 @@ mod tests {
         };
         assert_eq!(
             lock.kept("files", &moved, "list"),
-            Some(Kept::Server("command"))
+            Some(Kept::Server("command, cage or settings"))
         );
         let said = ServerPin {
             instructions: Some("Use me.".into()),

@@ -20,12 +20,26 @@ pub(crate) fn refusal(reason: &ToolReason) -> CallToolResult {
     result
 }
 
-/// The size of an answer in bytes, and the answer with its text cleaned.
+/// Why an answer is not passed on.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unclean {
+    /// With its size in bytes.
+    #[error("it is too large: {0} bytes")]
+    TooLarge(u64),
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+}
+
+/// The answer with its text cleaned, and its size in bytes. One beyond the limit is not looked at.
 pub(crate) fn clean<T: Serialize + DeserializeOwned>(
     answer: T,
-) -> Result<(T, u64), serde_json::Error> {
+    limit: u64,
+) -> Result<(T, u64), Unclean> {
     let text = serde_json::to_string(&answer)?;
     let size = text.len() as u64;
+    if size > limit {
+        return Err(Unclean::TooLarge(size));
+    }
     if !is_suspect(&text) {
         return Ok((answer, size));
     }
@@ -35,8 +49,10 @@ pub(crate) fn clean<T: Serialize + DeserializeOwned>(
 }
 
 /// Whether JSON may have something to clean: an escaped control character, or text beyond ASCII.
+/// JSON writes two control characters shorter, and DEL as it is.
 fn is_suspect(text: &str) -> bool {
-    text.contains("\\u00") || !text.is_ascii()
+    let escaped = ["\\u00", "\\b", "\\f", "\u{7f}"];
+    !text.is_ascii() || escaped.iter().any(|mark| text.contains(mark))
 }
 
 fn walk(value: &mut Value) {
@@ -45,7 +61,19 @@ fn walk(value: &mut Value) {
             *text = ironcage_tools::printable(text);
         }
         Value::Array(items) => items.iter_mut().for_each(walk),
-        Value::Object(fields) => fields.values_mut().for_each(walk),
+        Value::Object(fields) => {
+            fields.values_mut().for_each(walk);
+            let hidden = |key: &String| !ironcage_tools::findings(key).is_empty();
+            if fields.keys().any(hidden) {
+                let all = std::mem::take(fields);
+                for (key, value) in all {
+                    // Of two keys that only differed in what is hidden, the first stays.
+                    fields
+                        .entry(ironcage_tools::printable(&key))
+                        .or_insert(value);
+                }
+            }
+        }
         _ => {}
     }
 }
@@ -59,12 +87,19 @@ mod tests {
         let text = "a\u{1b}]52;c;eA==\u{7}b\u{1b}[31mc\u{e0041}\u{202e}d";
         let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
         result.structured_content = Some(json!({"x": [text]}));
-        let (result, size) = clean(result).unwrap();
+        let (result, size) = clean(result, LARGEST).unwrap();
         let told = serde_json::to_value(&result).unwrap();
         assert_eq!(told["content"][0]["text"], "abcd");
         assert_eq!(told["structuredContent"]["x"][0], "abcd");
         assert!(size > 100);
         let plain = CallToolResult::success(vec![ContentBlock::text("grün\n\t☃")]);
-        assert_eq!(clean(plain.clone()).unwrap().0, plain);
+        assert_eq!(clean(plain.clone(), LARGEST).unwrap().0, plain);
+    }
+    #[test]
+    fn every_control_character_and_every_key_is_looked_at_and_what_is_too_large_is_not() {
+        let value = json!({"a\u{8}": "\u{c}b\u{7f}c", "d": "e"});
+        let (cleaned, _) = clean(value.clone(), LARGEST).unwrap();
+        assert_eq!(cleaned, json!({"a": "bc", "d": "e"}));
+        assert!(matches!(clean(value, 5), Err(Unclean::TooLarge(_))));
     }
 }

@@ -1,6 +1,7 @@
 //! What `ironcage` hands over: the rules, and where things are.
 
 use crate::error::McpError;
+use ironcage_sys::rustix::rand::{GetRandomFlags, getrandom};
 use ironcage_tools::ToolPolicy;
 use sha2::{Digest, Sha256};
 use std::os::fd::RawFd;
@@ -58,6 +59,16 @@ impl Settings {
 pub(crate) fn hex(bytes: &[u8]) -> String {
     let digest = Sha256::digest(bytes);
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Fills all of it, or says why not.
+pub(crate) fn random(bytes: &mut [u8]) -> Result<(), McpError> {
+    let wanted = bytes.len();
+    match getrandom(bytes, GetRandomFlags::empty()) {
+        Ok(filled) if filled == wanted => Ok(()),
+        Ok(_) => Err(McpError::Random(std::io::ErrorKind::UnexpectedEof.into())),
+        Err(error) => Err(McpError::Random(error.into())),
+    }
 }
 
 /// Makes a directory of Ironcage's own, for this user alone.

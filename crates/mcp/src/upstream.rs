@@ -8,8 +8,9 @@ use ironcage_tools::{McpServer, ServerRules};
 use rmcp::model::{
     ClientCapabilities, ClientConfig, ClientRequest, CreateMessageRequestParams,
     CreateMessageResult, ElicitRequestParams, ElicitResult, ErrorCode, ErrorData, Implementation,
-    ListRootsResult, LoggingMessageNotificationParam, ProgressNotificationParam, ProgressToken,
-    ProtocolVersion, ResourceUpdatedNotificationParam, ServerResult, Tool,
+    ListRootsResult, LoggingMessageNotificationParam, PaginatedRequestParams,
+    ProgressNotificationParam, ProgressToken, Prompt, ProtocolVersion, Resource, ResourceTemplate,
+    ResourceUpdatedNotificationParam, ServerResult, Tool,
 };
 use rmcp::service::{
     ClientLifecycleMode, ClientServiceExt, NotificationContext, PeerRequestOptions, RequestContext,
@@ -29,7 +30,11 @@ use tokio::sync::{mpsc, oneshot};
 const START: Duration = Duration::from_secs(120);
 /// How long a server may take to end after its input did.
 const END: Duration = Duration::from_secs(3);
-/// Most tools of one server.
+/// How long a server may take to tell one of its lists.
+const LIST: Duration = Duration::from_secs(60);
+/// Most pages of one list.
+const MOST_PAGES: usize = 100;
+/// Most tools of one server, as of its resources and prompts.
 const MOST_TOOLS: usize = 2000;
 /// Most messages of a server that wait for the client.
 const MOST_WAITING: usize = 1024;
@@ -340,11 +345,17 @@ impl Upstream {
         let has_tools = info
             .as_ref()
             .is_none_or(|info| info.capabilities.tools.is_some());
-        let mut tools = match has_tools {
-            true => self.peer().list_all_tools().await?,
+        let tools = match has_tools {
+            true => {
+                let peer = self.peer();
+                pages(|page| async move {
+                    let found = peer.list_tools(page).await?;
+                    Ok((found.tools, found.next_cursor))
+                })
+                .await?
+            }
             false => Vec::new(),
         };
-        tools.truncate(MOST_TOOLS);
         let pinned = tools
             .iter()
             .map(|tool| (tool.name.to_string(), pins::ToolPin::of(tool)))
@@ -355,6 +366,33 @@ impl Upstream {
             tools: pinned,
         };
         Ok((pin, tools))
+    }
+
+    pub(crate) async fn resources(&self) -> Result<Vec<Resource>, ServiceError> {
+        let peer = self.peer();
+        pages(|page| async move {
+            let found = peer.list_resources(page).await?;
+            Ok((found.resources, found.next_cursor))
+        })
+        .await
+    }
+
+    pub(crate) async fn resource_templates(&self) -> Result<Vec<ResourceTemplate>, ServiceError> {
+        let peer = self.peer();
+        pages(|page| async move {
+            let found = peer.list_resource_templates(page).await?;
+            Ok((found.resource_templates, found.next_cursor))
+        })
+        .await
+    }
+
+    pub(crate) async fn prompts(&self) -> Result<Vec<Prompt>, ServiceError> {
+        let peer = self.peer();
+        pages(|page| async move {
+            let found = peer.list_prompts(page).await?;
+            Ok((found.prompts, found.next_cursor))
+        })
+        .await
     }
 
     /// Sends a request; what the server sends meanwhile goes to `sender`. A request that is dropped
@@ -396,6 +434,37 @@ impl Upstream {
         cancel.peer = None;
         result
     }
+}
+
+/// Every page of a list, up to a number of pages and of elements, and for a while: a server cannot
+/// keep the gateway by a list without end.
+async fn pages<T, F>(
+    page: impl Fn(Option<PaginatedRequestParams>) -> F,
+) -> Result<Vec<T>, ServiceError>
+where
+    F: Future<Output = Result<(Vec<T>, Option<String>), ServiceError>>,
+{
+    let all = async {
+        let mut found = Vec::new();
+        let mut cursor: Option<String> = None;
+        for _ in 0..MOST_PAGES {
+            let params = cursor.take().map(|cursor| {
+                let mut params = PaginatedRequestParams::default();
+                params.cursor = Some(cursor);
+                params
+            });
+            let (more, next) = page(params).await?;
+            found.extend(more);
+            if next.is_none() || found.len() >= MOST_TOOLS {
+                break;
+            }
+            cursor = next;
+        }
+        found.truncate(MOST_TOOLS);
+        Ok(found)
+    };
+    let ended = tokio::time::timeout(LIST, all).await;
+    ended.unwrap_or(Err(ServiceError::Timeout { timeout: LIST }))
 }
 
 /// Most messages that one request may have waiting.

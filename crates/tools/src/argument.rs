@@ -81,7 +81,7 @@ impl Check<'_> {
             _ => {
                 let reason = ToolReason::Argument {
                     tool: self.tool.to_owned(),
-                    argument: prefix.trim_end_matches('.').to_owned(),
+                    argument: crate::one_line(prefix.trim_end_matches('.')),
                     part: "type".to_owned(),
                 };
                 self.note(Otherwise::Deny, reason);
@@ -94,7 +94,14 @@ impl Check<'_> {
             let plain = name.is_some_and(|name| !name.contains(['.', '*']));
             let exact = plain.then(|| shown.clone());
             let places = exact.into_iter().chain([format!("{prefix}*")]);
-            let Some(place) = places.into_iter().find(|place| self.names(place)) else {
+            let shown = crate::one_line(&shown);
+            let place = places.into_iter().find(|place| self.names(place));
+            // `PATH` beside a rule for `path` is not one of all others.
+            let others = format!("{prefix}*");
+            let place = place.filter(|place| {
+                *place != others || !name.is_some_and(|name| self.looks_ruled(prefix, name))
+            });
+            let Some(place) = place else {
                 let reason = ToolReason::ArgumentNotListed {
                     tool: self.tool.to_owned(),
                     argument: shown,
@@ -117,6 +124,18 @@ impl Check<'_> {
                 self.below(&inner, value, depth + 1);
             }
         }
+    }
+
+    /// Whether the name looks like one that a rule at this place names.
+    fn looks_ruled(&self, prefix: &str, name: &str) -> bool {
+        let like = |name: &str| crate::skeleton(name).replace('_', "");
+        let name = like(name);
+        let mut keys = self.rules.keys();
+        keys.any(|key| {
+            let rest = key.strip_prefix(prefix);
+            let own = rest.and_then(|rest| rest.split('.').next());
+            own.is_some_and(|own| own != "*" && like(own) == name)
+        })
     }
 
     /// Whether a rule is about this place, or about something in it.
@@ -158,6 +177,22 @@ mod tests {
         assert_eq!(code(&rules, json!({"path": {"x": "/w"}})), wrong);
         assert_eq!(code(&rules, json!({"path": ["/w/a", "/etc"]})), wrong);
         assert_eq!(code(&rules, json!("text")), wrong);
+    }
+
+    #[test]
+    fn a_name_that_looks_like_a_ruled_one_is_not_one_of_all_others() {
+        let rules = rules(json!({"file_path": {"path-below": ["/w"]}, "*": {}}));
+        let not_listed = Some((Otherwise::Deny, "tool-argument-not-listed"));
+        for name in [
+            "FILE_PATH",
+            "filePath",
+            "file-path",
+            "file_p\u{430}th",
+            "file_path ",
+        ] {
+            assert_eq!(code(&rules, json!({name: "/etc"})), not_listed, "{name}");
+        }
+        assert_eq!(code(&rules, json!({"file_path": "a", "mode": "x"})), None);
     }
 
     #[test]

@@ -117,7 +117,7 @@ impl ToolPolicy {
     pub fn decide(&self, call: &Call<'_>) -> Verdict {
         let tool = call.tool;
         if !is_plain_name(tool) || call.server.is_some_and(|server| !is_plain_name(server)) {
-            let tool = crate::printable(tool);
+            let tool = crate::one_line(tool);
             let decision = Decision::Deny(ToolReason::NameAmbiguous { tool });
             return Verdict::of(decision, String::new());
         }
@@ -152,7 +152,7 @@ impl ToolPolicy {
     pub fn resource(&self, server: &str, uri: &str) -> Verdict {
         let reason = ToolReason::ResourceNotAllowed {
             server: server.to_owned(),
-            uri: crate::printable(uri),
+            uri: crate::one_line(uri),
         };
         // Whatever could be read as another path is not compared.
         let tricks = uri.contains("..") || uri.contains('\\') || !crate::findings(uri).is_empty();
@@ -169,7 +169,7 @@ impl ToolPolicy {
     pub fn prompt(&self, server: &str, name: &str) -> Verdict {
         let reason = ToolReason::PromptNotAllowed {
             server: server.to_owned(),
-            prompt: crate::printable(name),
+            prompt: crate::one_line(name),
         };
         self.named(server, "prompts", name, reason, |rules| {
             rules.resources.prompts.as_ref()

@@ -20,7 +20,7 @@ mod sql;
 
 pub use constraint::{Constraint, InvalidConstraint, Matcher, Numbers, Otherwise};
 pub use decide::{Call, Decision, Verdict};
-pub use look::{Finding, findings, is_plain_name, printable, skeleton};
+pub use look::{Finding, findings, is_plain_name, one_line, printable, skeleton};
 pub use pattern::{InvalidPattern, Pattern};
 pub use rules::{
     ArgumentRules, FirstUse, McpServer, Resources, RuleSet, ServerRules, ToolPolicy, ToolRules,

@@ -88,6 +88,11 @@ pub fn printable(text: &str) -> String {
     out
 }
 
+/// The text as part of one line.
+pub fn one_line(text: &str) -> String {
+    printable(text).replace(['\n', '\r', '\t'], " ")
+}
+
 /// Skips an escape sequence whole: its letters would be left as text otherwise.
 fn skip_sequence(start: char, chars: &mut std::iter::Peekable<std::str::Chars<'_>>) {
     let kind = match start {
@@ -172,6 +177,7 @@ mod tests {
         assert_eq!(printable("a\u{1b}[31mred\u{1b}[0m b"), "ared b");
         assert_eq!(printable("a\u{1b}]52;c;aGk=\u{7}b"), "ab");
         assert_eq!(printable("a\u{1b}]0;t\u{1b}\\b\u{9b}2Jc"), "abc");
+        assert_eq!(one_line("a\r\nb\u{1b}[2Jc"), "a  bc");
         assert_eq!(printable("a\u{202e}b\u{200b}c\r\nd"), "abc\r\nd");
     }
 

@@ -15,6 +15,11 @@ pub(crate) fn plain(text: &str, cwd: Option<&Path>) -> Option<PathBuf> {
     if text.is_empty() || text.len() > 4096 || text.starts_with('~') {
         return None;
     }
+    // Programs trim names, take in variables, and read `data:x` as an address.
+    let first = text.split('/').next().unwrap_or_default();
+    if text.trim() != text || text.contains('$') || first.contains(':') {
+        return None;
+    }
     if url && !text.starts_with('/') {
         return None;
     }
@@ -64,6 +69,7 @@ mod tests {
             "file:///srv/data/a",
             "a/ä..b",
             "./a",
+            "x/a:b",
         ] {
             assert!(below(text), "{text}");
         }
@@ -81,6 +87,13 @@ mod tests {
             "/srv/data/\u{ff0f}x",
             "/srv/data/\u{202e}x",
             "/srv/data/a\0b",
+            "http://x/y",
+            "data:x",
+            "C:/x",
+            " /srv/data/a",
+            "a ",
+            "$HOME/a",
+            "/srv/data/${X}",
             "",
         ] {
             assert!(!below(text), "{text:?}");

@@ -5,7 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 use sqlparser::ast::{
-    Expr, ObjectName, Query, SetExpr, Statement, TableFactor, Visit, Visitor, visit_expressions,
+    Expr, ObjectName, ObjectNamePart, Query, SetExpr, Statement, TableFactor, TableObject, Visit,
+    Visitor, visit_expressions,
 };
 use sqlparser::dialect::GenericDialect;
 use sqlparser::parser::Parser;
@@ -100,10 +101,62 @@ const FUNCTIONS: &[&str] = &[
     "read_text",
     "read_blob",
     "glob",
+    "parquet_scan",
+    "read_ndjson",
+    "read_ndjson_auto",
+    "read_ndjson_objects",
+    "read_json_objects",
+    "read_json_objects_auto",
+    "sniff_csv",
+    "getenv",
+    "query",
+    "query_table",
+    "sqlite_scan",
+    "postgres_query",
+    "postgres_scan",
+    "mysql_query",
+    "mysql_scan",
+    "url",
+    "file",
+    "remote",
+    "s3",
+    "executable",
+    "ts_rewrite",
+    "release_all_locks",
+];
+/// Words that end a statement or begin another one in a database where no `;` is needed, and that
+/// are an alias or a name to the parser here.
+const WORDS: &[&str] = &[
+    "exec",
+    "execute",
+    "shutdown",
+    "waitfor",
+    "reconfigure",
+    "checkpoint",
+    "kill",
+    "dbcc",
+    "backup",
+    "restore",
+    "commit",
+    "rollback",
+    "revert",
+    "use",
+    "declare",
+    "grant",
+    "revoke",
+    "deny",
+    "merge",
+    "bulk",
+    "raiserror",
+    "goto",
+];
+/// Ends of file names that DuckDB reads in the place of a table, quoted or not.
+const FILES: &[&str] = &[
+    "csv", "tsv", "txt", "json", "jsonl", "ndjson", "parquet", "xlsx", "gz", "zst", "db", "duckdb",
 ];
 /// And those that begin so.
 const PREFIXES: &[&str] = &[
-    "pg_", "dblink", "lo_", "xp_", "sp_", "utl_", "dbms_", "http",
+    "pg_", "dblink", "lo_", "xp_", "sp_", "utl_", "dbms_", "http", "read_", "parquet_",
 ];
 /// Of these, what only tells about the database.
 const HARMLESS: &[&str] = &[
@@ -119,7 +172,7 @@ const HARMLESS: &[&str] = &[
 
 /// What the statements in a text do, or `None` where that cannot be told.
 pub(crate) fn classes(text: &str) -> Option<BTreeSet<SqlClass>> {
-    let ambiguous = ["--", "/*", "*/", "#", "\\", "$$", "`", "\0"];
+    let ambiguous = ["--", "/*", "*/", "#", "\\", "$$", "`", "\0", "[", "|>"];
     if text.len() > LONGEST
         || ambiguous.iter().any(|mark| text.contains(mark))
         || dollar_quote(text)
@@ -129,6 +182,7 @@ pub(crate) fn classes(text: &str) -> Option<BTreeSet<SqlClass>> {
     if !crate::findings(text).is_empty() {
         return None;
     }
+    let mut found = of_words(&outside_of_quotes(text)?)?;
     let parsed = Parser::new(&GenericDialect {})
         .with_recursion_limit(40)
         .try_with_sql(text)
@@ -138,7 +192,6 @@ pub(crate) fn classes(text: &str) -> Option<BTreeSet<SqlClass>> {
     if parsed.is_empty() {
         return None;
     }
-    let mut found = BTreeSet::new();
     for statement in &parsed {
         let mut reader = StatementReader::default();
         reader.statement(statement);
@@ -160,6 +213,50 @@ fn dollar_quote(text: &str) -> bool {
     after.any(|rest| rest.starts_with(|c: char| c.is_alphabetic() || c == '_'))
 }
 
+/// The text with strings and quoted names left out; `None` where a quote follows a letter or the
+/// like: `q'(`, `r'''` and `U&'` end a string elsewhere in some databases.
+fn outside_of_quotes(text: &str) -> Option<String> {
+    let mut out = String::with_capacity(text.len());
+    let mut before = ' ';
+    let mut within = None;
+    for c in text.chars() {
+        match within {
+            Some(quote) if c == quote => within = None,
+            Some(_) => {}
+            None if matches!(c, '\'' | '"') => {
+                if before.is_alphanumeric() || matches!(before, '_' | '&' | '@' | '$') {
+                    return None;
+                }
+                within = Some(c);
+                out.push(' ');
+            }
+            None => out.push(c),
+        }
+        before = c;
+    }
+    Some(out)
+}
+
+/// What the words of a text could do in a database that needs no `;` between statements; `None`
+/// where that is none of the classes.
+fn of_words(text: &str) -> Option<BTreeSet<SqlClass>> {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_' || c == '$' || c == '@';
+    let mut found = BTreeSet::new();
+    for word in text.split(|c| !is_word(c)) {
+        let word = word.to_ascii_lowercase();
+        let class = match word.as_str() {
+            "insert" => SqlClass::Insert,
+            "update" => SqlClass::Update,
+            "delete" | "truncate" => SqlClass::Delete,
+            "create" | "alter" | "drop" => SqlClass::Schema,
+            word if WORDS.contains(&word) => return None,
+            _ => continue,
+        };
+        found.insert(class);
+    }
+    Some(found)
+}
+
 fn harmful(expression: &Expr) -> ControlFlow<()> {
     match expression {
         Expr::Function(function) if is_harmful(&function.name) => ControlFlow::Break(()),
@@ -167,15 +264,33 @@ fn harmful(expression: &Expr) -> ControlFlow<()> {
     }
 }
 
+/// Whether any part of a function's name is harmful: `pg_catalog.x` is refused as `x.pg_sleep` is.
 fn is_harmful(name: &ObjectName) -> bool {
-    let Some(last) = name.0.last() else {
-        return true;
+    let harmful = |part: &ObjectNamePart| {
+        let Some(part) = part.as_ident() else {
+            return true;
+        };
+        let name = part.value.to_ascii_lowercase();
+        !HARMLESS.contains(&name.as_str())
+            && (FUNCTIONS.contains(&name.as_str())
+                || PREFIXES.iter().any(|start| name.starts_with(start)))
     };
-    let name = last.to_string().trim_matches('"').to_ascii_lowercase();
-    if HARMLESS.contains(&name.as_str()) {
-        return false;
-    }
-    FUNCTIONS.contains(&name.as_str()) || PREFIXES.iter().any(|start| name.starts_with(start))
+    name.0.is_empty() || name.0.iter().any(harmful)
+}
+
+/// Whether a table is by its name a file or an address: DuckDB and others read those.
+fn is_file(name: &ObjectName) -> bool {
+    let quoted = |part: &ObjectNamePart| match part.as_ident() {
+        Some(part) if part.quote_style.is_some() => {
+            part.quote_style != Some('"') || part.value.contains(['/', ':', '.'])
+        }
+        Some(_) => false,
+        None => true,
+    };
+    let ending = name.0.last().filter(|_| name.0.len() > 1);
+    let ending = ending.and_then(ObjectNamePart::as_ident);
+    name.0.iter().any(quoted)
+        || ending.is_some_and(|ending| FILES.contains(&ending.value.to_ascii_lowercase().as_str()))
 }
 
 #[derive(Default)]
@@ -197,8 +312,28 @@ impl StatementReader {
             | Statement::ShowSchemas { .. }
             | Statement::ShowCreate { .. }
             | Statement::ShowViews { .. } => SqlClass::Read,
-            Statement::Insert(_) => SqlClass::Insert,
-            Statement::Update { .. } => SqlClass::Update,
+            Statement::Insert(insert) => {
+                // A row that is there is changed or replaced.
+                if insert.or.is_some()
+                    || insert.replace_into
+                    || insert.overwrite
+                    || insert.on.is_some()
+                {
+                    self.found.extend([SqlClass::Update, SqlClass::Delete]);
+                }
+                // ClickHouse writes files by functions in this place.
+                if !matches!(insert.table, TableObject::TableName(_)) {
+                    self.unknown = true;
+                    return;
+                }
+                SqlClass::Insert
+            }
+            Statement::Update(update) => {
+                if update.or.is_some() {
+                    self.found.insert(SqlClass::Delete);
+                }
+                SqlClass::Update
+            }
             Statement::Delete(_) => SqlClass::Delete,
             Statement::Truncate { .. } => SqlClass::Delete,
             Statement::CreateTable(_)
@@ -237,6 +372,13 @@ impl Visitor for StatementReader {
         }
     }
 
+    fn pre_visit_relation(&mut self, name: &ObjectName) -> ControlFlow<()> {
+        match is_file(name) {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    }
+
     fn pre_visit_table_factor(&mut self, table: &TableFactor) -> ControlFlow<()> {
         match table {
             TableFactor::Table {
@@ -249,10 +391,7 @@ impl Visitor for StatementReader {
             {
                 ControlFlow::Break(())
             }
-            // DuckDB reads a file that is named in the place of a table.
-            TableFactor::Table { name, .. } if name.to_string().contains('\'') => {
-                ControlFlow::Break(())
-            }
+            TableFactor::Table { name, .. } if is_file(name) => ControlFlow::Break(()),
             _ => ControlFlow::Continue(()),
         }
     }
@@ -283,6 +422,8 @@ mod tests {
             "SELECT 1 UNION SELECT 2",
             "EXPLAIN SELECT 1",
             "SELECT pg_size_pretty(pg_table_size('t'))",
+            "SELECT \"a b\" FROM \"my table\" WHERE c = 'use exec; drop table t'",
+            "SELECT a FROM public.users",
         ] {
             assert_eq!(classes(text), Some([SqlClass::Read].into()), "{text}");
         }
@@ -332,8 +473,50 @@ mod tests {
             "CALL p()",
             "not sql",
             "",
+            // What one database reads as a string is none in another.
+            r#"WITH x AS (SELECT q'(') DELETE FROM t WHERE b<>")') SELECT q'(" OR b<>')'"#,
+            "SELECT a['] FROM t; DROP TABLE t; SELECT 1 AS [x']",
+            r#"WITH x AS (SELECT "a"[']) DELETE FROM t WHERE b<>'] FROM t) SELECT a[' RETURNING 1 AS [x']"#,
+            "SELECT 1 FROM t EXEC ('DROP TABLE x')",
+            "SELECT 1 FROM t SHUTDOWN",
+            "SELECT 1 DELETE FROM t",
+            "SELECT r'''a', '''",
+            "FROM t |> DROP x",
+            // Functions by any part of their name, and files in the place of tables.
+            "SELECT pg_catalog.pg_read_file('x')",
+            "SELECT \"pg_read_file\"('x')",
+            "SELECT xp_cmdshell.x('x')",
+            "SELECT getenv('HOME')",
+            "SELECT * FROM parquet_scan('x')",
+            "SELECT * FROM read_ndjson_auto('x')",
+            "SELECT * FROM url('http://x')",
+            "SELECT * FROM \"/etc/passwd\"",
+            "SELECT * FROM \"http://x/y\"",
+            "SELECT * FROM \"x.csv\"",
+            "SELECT * FROM x.csv",
         ] {
             assert_ne!(classes(text), read, "{text}");
         }
+    }
+    #[test]
+    fn an_insert_that_replaces_changes_and_removes() {
+        let only: BTreeSet<SqlClass> = [SqlClass::Insert].into();
+        assert_eq!(classes("INSERT INTO t VALUES (1)"), Some(only));
+        let all: BTreeSet<SqlClass> = [SqlClass::Insert, SqlClass::Update, SqlClass::Delete].into();
+        for text in [
+            "INSERT INTO t (a) VALUES (1) ON CONFLICT (a) DO UPDATE SET a = 2",
+            "INSERT OR REPLACE INTO t VALUES (1)",
+            "REPLACE INTO t VALUES (1)",
+            "INSERT OVERWRITE t VALUES (1)",
+        ] {
+            let found = classes(text);
+            // What the parser does not know is refused.
+            assert!(
+                found.is_none() || found == Some(all.clone()),
+                "{text} {found:?}"
+            );
+        }
+        let text = "INSERT INTO t (a) VALUES (1) ON CONFLICT (a) DO UPDATE SET a = 2";
+        assert_eq!(classes(text), Some(all));
     }
 }

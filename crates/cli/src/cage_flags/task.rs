@@ -75,23 +75,45 @@ fn named(source: TaskSource, text: &str, place: &TaskPlace<'_>) -> TaskScope {
     let mut paths = BTreeSet::new();
     let mut hosts = BTreeSet::new();
     mentions(text, place.cwd, place, (&mut paths, &mut hosts));
-    let files: Vec<PathBuf> = paths
-        .iter()
-        .filter(|path| path.starts_with(place.workspace) && path.is_file())
-        .take(MOST_FILES)
-        .cloned()
-        .collect();
+    let inside = |path: &Path| {
+        let real = std::fs::canonicalize(path);
+        real.is_ok_and(|real| real.starts_with(place.workspace) && real.is_file())
+    };
+    let files = paths.iter().filter(|path| inside(path)).take(MOST_FILES);
+    let mut more_paths = BTreeSet::new();
+    let mut more_hosts = BTreeSet::new();
     for file in files {
-        let read = ironcage_files::read(&file, LARGEST, Links::Refuse).ok();
+        let read = ironcage_files::read(file, LARGEST, Links::Refuse).ok();
         if let Some(text) = read.and_then(|bytes| String::from_utf8(bytes).ok()) {
             let around = file.parent().unwrap_or(place.cwd);
-            mentions(&text, around, place, (&mut paths, &mut hosts));
+            mentions(&text, around, place, (&mut more_paths, &mut more_hosts));
         }
     }
     TaskScope {
         source,
-        paths: paths.into_iter().take(MOST_PLACES).collect(),
-        hosts: hosts.into_iter().take(MOST_PLACES).collect(),
+        paths: own_first(paths, more_paths),
+        hosts: own_first(hosts, more_hosts),
+    }
+}
+
+/// The user's own names, then those of files: a file cannot push out what the user named.
+fn own_first<T: Ord>(own: BTreeSet<T>, more: BTreeSet<T>) -> Vec<T> {
+    let mut named: Vec<T> = own.into_iter().collect();
+    let more: Vec<T> = more
+        .into_iter()
+        .filter(|name| !named.contains(name))
+        .collect();
+    named.extend(more);
+    named.truncate(MOST_PLACES);
+    named
+}
+
+/// The path with its links resolved. A link in the workspace names nothing outside: whoever wrote
+/// the workspace wrote the link, and not the user.
+fn resolved(path: PathBuf, workspace: &Path) -> PathBuf {
+    match std::fs::canonicalize(&path) {
+        Ok(real) if !path.starts_with(workspace) || real.starts_with(workspace) => real,
+        _ => path,
     }
 }
 
@@ -122,7 +144,7 @@ fn mentions(
         let path = ironcage_intent::tidy(cwd, word);
         if path.starts_with(place.workspace) && path.symlink_metadata().is_ok() {
             there.insert(word.to_owned());
-            paths.insert(std::fs::canonicalize(&path).unwrap_or(path));
+            paths.insert(resolved(path, place.workspace));
         }
     }
     let mut found = Mentions::default();
@@ -131,7 +153,7 @@ fn mentions(
     for mention in found.take() {
         match mention {
             Mention::Path(path) => {
-                paths.insert(std::fs::canonicalize(&path).unwrap_or(path));
+                paths.insert(resolved(path, place.workspace));
             }
             // `main.rs` is a file that is there, and not a host.
             Mention::Host(name) if there.iter().any(|word| word.starts_with(&name)) => {}
@@ -163,6 +185,30 @@ mod tests {
         assert_eq!(prompt(&system), None);
         assert_eq!(prompt(&argv(&["bash", "-c", "rm -rf /data x"])), None);
         assert_eq!(prompt(&[]), None);
+    }
+
+    #[test]
+    fn what_the_user_named_comes_first_and_links_lead_nowhere_else() {
+        let place = std::env::temp_dir().join(format!("ironcage-own-{}", std::process::id()));
+        std::fs::create_dir_all(&place).expect("a directory");
+        let workspace = place.canonicalize().expect("its path");
+        let many: String = (0..200).map(|n| format!("/a/{n}/x ")).collect();
+        std::fs::write(workspace.join("list.txt"), many).expect("a file");
+        std::os::unix::fs::symlink("/etc/hostname", workspace.join("link.txt")).expect("a link");
+        let at = TaskPlace {
+            cwd: &workspace,
+            home: Path::new("/home/me"),
+            workspace: &workspace,
+        };
+        let text = "Read list.txt and link.txt, write /srv/z/report";
+        let scope = scope(Some(text), &[], &at).expect("a task");
+        std::fs::remove_dir_all(&workspace).expect("no directory");
+        assert_eq!(scope.paths.len(), MOST_PLACES);
+        for path in ["/srv/z/report".into(), workspace.join("list.txt")] {
+            assert!(scope.paths.contains(&path), "{:?}", scope.paths);
+        }
+        assert!(scope.paths.contains(&"/a/0/x".into()), "{:?}", scope.paths);
+        assert!(!scope.paths.contains(&"/etc/hostname".into()));
     }
 
     #[test]

@@ -3,11 +3,11 @@
 use super::{Gateway, Running};
 use crate::approvals::Waiting;
 use crate::pins::canonical;
-use crate::results::{LARGEST, clean, refusal};
+use crate::results::{LARGEST, Unclean, clean, refusal};
 use crate::settings::hex;
 use crate::upstream::{Era, FromServer, Upstream, channel};
 use ironcage_model::{ToolCall, ToolReason, ToolVerdict};
-use ironcage_tools::{Call, Decision};
+use ironcage_tools::{Call, Decision, one_line};
 use rmcp::ErrorData;
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, CallToolResponse, CallToolResult, ClientRequest,
@@ -131,7 +131,16 @@ impl Gateway {
                 reason: reason.to_string(),
                 allowed: None,
             };
-            match self.approved(waiting).await? {
+            let answer = match self.approved(waiting).await {
+                Ok(answer) => answer,
+                Err(error) => {
+                    let tool = entry.tool.clone();
+                    let reason = ToolReason::ApprovalRequired { tool };
+                    self.log(pending, ToolVerdict::Failed, Some(&reason))?;
+                    return Err(error);
+                }
+            };
+            match answer {
                 Some(true) => {}
                 Some(false) => {
                     let tool = entry.tool.clone();
@@ -154,8 +163,10 @@ impl Gateway {
         };
         let mut forwarded = CallToolRequestParams::new(entry.tool.clone());
         forwarded.arguments = params.arguments;
-        forwarded.input_responses = params.input_responses;
-        forwarded.request_state = params.request_state;
+        if self.may_ask(&entry.server) {
+            forwarded.input_responses = params.input_responses;
+            forwarded.request_state = params.request_state;
+        }
         let request = ClientRequest::CallToolRequest(CallToolRequest::new(forwarded));
         let answer = self.forward(upstream, request, &context).await;
         let limit = settings
@@ -169,30 +180,42 @@ impl Gateway {
                 if let Some(reason) = reason {
                     return self.refuse(pending, ToolVerdict::Denied, &reason);
                 }
-                self.log(pending, ToolVerdict::Called, None)?;
-                return Ok(CallToolResponse::InputRequired(result));
+                return Ok(CallToolResponse::InputRequired(
+                    self.answer(pending, result)?,
+                ));
             }
-            Ok(_) => Err("it answered something else".to_owned()),
+            Ok(_) => {
+                let server = entry.server.clone();
+                let error = "it answered something else".to_owned();
+                let reason = ToolReason::ServerUnavailable { server, error };
+                return self.refuse(pending, ToolVerdict::Failed, &reason);
+            }
             Err(ServiceError::McpError(error)) => {
                 self.log(pending, ToolVerdict::Called, None)?;
                 return Err(cleaned_error(error));
             }
-            Err(error) => Err(ironcage_tools::printable(&error.to_string())),
+            Err(error) => {
+                let server = entry.server.clone();
+                let error = one_line(&error.to_string());
+                let reason = ToolReason::ServerUnavailable { server, error };
+                return self.refuse(pending, ToolVerdict::Failed, &reason);
+            }
         };
         match cleaned {
-            Ok((result, bytes)) if bytes <= limit => {
+            Ok((result, bytes)) => {
                 pending.line.bytes = bytes;
                 self.log(pending, ToolVerdict::Called, None)?;
                 Ok(result.into())
             }
-            Ok((_, bytes)) => {
+            Err(Unclean::TooLarge(bytes)) => {
                 pending.line.bytes = bytes;
                 let tool = entry.tool.clone();
                 let reason = ToolReason::ResultTooLarge { tool, limit };
                 self.refuse(pending, ToolVerdict::Failed, &reason)
             }
-            Err(error) => {
+            Err(Unclean::Json(error)) => {
                 let server = entry.server.clone();
+                let error = one_line(&error.to_string());
                 let reason = ToolReason::ServerUnavailable { server, error };
                 self.refuse(pending, ToolVerdict::Failed, &reason)
             }
@@ -212,7 +235,7 @@ impl Gateway {
         server: &str,
         mut result: CallToolResult,
         limit: u64,
-    ) -> Result<(CallToolResult, u64), String> {
+    ) -> Result<(CallToolResult, u64), Unclean> {
         result.content.retain(|block| match block {
             rmcp::model::ContentBlock::ResourceLink(link) => {
                 let verdict = self.0.settings.policy.resource(server, &link.uri);
@@ -220,35 +243,61 @@ impl Gateway {
             }
             _ => true,
         });
-        let _ = limit;
-        clean(result).map_err(|error| error.to_string())
+        clean(result, limit)
+    }
+
+    /// Whether a server may ask anything of the client: only then does it get answers.
+    pub(super) fn may_ask(&self, server: &str) -> bool {
+        let allowed = crate::upstream::Allowed::of(&self.0.settings.policy, server);
+        allowed.sampling || allowed.elicitation || allowed.roots
     }
 
     /// Why the input that a server wants cannot be asked for.
-    fn input_refused(
+    pub(super) fn input_refused(
         &self,
         server: &str,
         result: &rmcp::model::InputRequiredResult,
     ) -> Option<ToolReason> {
         let allowed = crate::upstream::Allowed::of(&self.0.settings.policy, server);
         let value = serde_json::to_value(result).unwrap_or(Value::Null);
-        let requests = value.get("inputRequests")?.as_object()?;
-        requests.values().find_map(|request| {
-            let method = request
-                .get("method")
-                .and_then(Value::as_str)
-                .unwrap_or_default();
-            let may = match method {
-                "sampling/createMessage" => allowed.sampling,
-                "elicitation/create" => allowed.elicitation,
-                "roots/list" => allowed.roots,
-                _ => false,
-            };
-            (!may).then(|| ToolReason::RequestNotAllowed {
-                server: server.to_owned(),
-                method: ironcage_tools::printable(method),
-            })
+        refused_method(allowed, &value).map(|method| ToolReason::RequestNotAllowed {
+            server: server.to_owned(),
+            method: one_line(&method),
         })
+    }
+
+    /// An `input_required` result to anything but a tool call, where the server may ask for it.
+    pub(super) fn input_answer(
+        &self,
+        pending: Pending,
+        result: rmcp::model::InputRequiredResult,
+    ) -> Result<rmcp::model::InputRequiredResult, ErrorData> {
+        match self.input_refused(&pending.line.server, &result) {
+            Some(reason) => {
+                self.log(pending, ToolVerdict::Denied, Some(&reason))?;
+                Err(error_of(&reason))
+            }
+            None => self.answer(pending, result),
+        }
+    }
+
+    /// Logs that a server did not answer, and makes an error of it.
+    pub(super) fn failed(&self, pending: Pending, error: ServiceError) -> ErrorData {
+        let (shown, text) = match error {
+            ServiceError::McpError(error) => {
+                let text = one_line(&error.message);
+                (Some(cleaned_error(error)), text)
+            }
+            other => (None, one_line(&other.to_string())),
+        };
+        let reason = ToolReason::ServerUnavailable {
+            server: pending.line.server.clone(),
+            error: text.chars().take(500).collect(),
+        };
+        match self.log(pending, ToolVerdict::Failed, Some(&reason)) {
+            Ok(()) => shown.unwrap_or_else(|| error_of(&reason)),
+            Err(error) => error,
+        }
     }
 
     /// What a person said, waiting for it as long as the command line says.
@@ -315,15 +364,23 @@ impl Gateway {
             .policy
             .largest_result(&server)
             .unwrap_or(LARGEST);
-        let (answer, bytes) =
-            clean(answer).map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
+        let (answer, bytes) = match clean(answer, limit) {
+            Ok(cleaned) => cleaned,
+            Err(Unclean::TooLarge(bytes)) => {
+                pending.line.bytes = bytes;
+                let tool = one_line(&pending.line.name);
+                let reason = ToolReason::ResultTooLarge { tool, limit };
+                self.log(pending, ToolVerdict::Failed, Some(&reason))?;
+                return Err(error_of(&reason));
+            }
+            Err(Unclean::Json(error)) => {
+                let error = one_line(&error.to_string());
+                let reason = ToolReason::ServerUnavailable { server, error };
+                self.log(pending, ToolVerdict::Failed, Some(&reason))?;
+                return Err(error_of(&reason));
+            }
+        };
         pending.line.bytes = bytes;
-        if bytes > limit {
-            let tool = pending.line.name.clone();
-            let reason = ToolReason::ResultTooLarge { tool, limit };
-            self.log(pending, ToolVerdict::Failed, Some(&reason))?;
-            return Err(error_of(&reason));
-        }
         self.log(pending, ToolVerdict::Called, None)?;
         Ok(answer)
     }
@@ -335,11 +392,31 @@ pub(super) fn error_of(reason: &ToolReason) -> ErrorData {
     ErrorData::new(ErrorCode::INVALID_PARAMS, reason.to_string(), Some(data))
 }
 
+/// Largest error and largest log message of a server that are passed on.
+const LARGEST_NOTE: u64 = 64 << 10;
+
 pub(super) fn cleaned_error(error: ErrorData) -> ErrorData {
-    match clean(error.clone()) {
-        Ok((error, _)) => error,
-        Err(_) => ErrorData::new(error.code, "the error of the server cannot be read", None),
-    }
+    let code = error.code;
+    clean(error, LARGEST_NOTE).map_or_else(
+        |_| ErrorData::new(code, "the error of the server cannot be passed on", None),
+        |(error, _)| error,
+    )
+}
+
+/// The first method in an `input_required` result that the server may not use.
+fn refused_method(allowed: crate::upstream::Allowed, result: &Value) -> Option<String> {
+    let requests = result.get("inputRequests")?.as_object()?;
+    requests.values().find_map(|request| {
+        let method = request.get("method").and_then(Value::as_str);
+        let method = method.unwrap_or_default();
+        let may = match method {
+            "sampling/createMessage" => allowed.sampling,
+            "elicitation/create" => allowed.elicitation,
+            "roots/list" => allowed.roots,
+            _ => false,
+        };
+        (!may).then(|| method.to_owned())
+    })
 }
 
 /// Passes on what a server sent while it worked on a request.
@@ -351,21 +428,27 @@ async fn pass(message: FromServer, context: &RequestContext<RoleServer>) {
             // Only a client that gave a token is told, and by its own.
             if let Some(token) = context.meta.get_progress_token() {
                 params.progress_token = token;
-                params.message = params.message.map(|text| ironcage_tools::printable(&text));
+                params.message = params.message.map(|text| {
+                    let text = ironcage_tools::printable(&text);
+                    text.chars().take(4096).collect()
+                });
                 let _ = peer.notify_progress(params).await;
             }
         }
         FromServer::Log(params) => {
-            if let Ok((params, _)) = clean(params) {
+            if let Ok((params, _)) = clean(params, LARGEST_NOTE) {
                 let _ = peer.notify_logging_message(params).await;
             }
         }
         FromServer::Sample(params, answer) => {
-            let result = peer.create_message(*params).await.map_err(failed);
+            let result = match clean(*params, LARGEST) {
+                Ok((params, _)) => peer.create_message(params).await.map_err(failed),
+                Err(error) => Err(ErrorData::internal_error(error.to_string(), None)),
+            };
             let _ = answer.send(result);
         }
         FromServer::Elicit(params, answer) => {
-            let result = match clean(*params) {
+            let result = match clean(*params, LARGEST) {
                 Ok((params, _)) => peer.create_elicitation(params).await.map_err(failed),
                 Err(error) => Err(ErrorData::internal_error(error.to_string(), None)),
             };
@@ -374,5 +457,34 @@ async fn pass(message: FromServer, context: &RequestContext<RoleServer>) {
         FromServer::Roots(answer) => {
             let _ = answer.send(peer.list_roots().await.map_err(failed));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::upstream::Allowed;
+
+    #[test]
+    fn input_is_asked_for_only_where_the_server_may_ask() {
+        let wants = |method: &str| json!({"inputRequests": {"a": {"method": method}}});
+        let allowed = Allowed {
+            sampling: false,
+            elicitation: true,
+            roots: false,
+        };
+        assert_eq!(refused_method(allowed, &wants("elicitation/create")), None);
+        for method in ["sampling/createMessage", "roots/list", "other"] {
+            let refused = refused_method(allowed, &wants(method));
+            assert_eq!(refused.as_deref(), Some(method));
+        }
+    }
+
+    #[test]
+    fn an_error_of_a_server_is_cleaned_and_bounded() {
+        let error = |text: String| ErrorData::internal_error(text, None);
+        assert_eq!(cleaned_error(error("a\u{1b}[2Jb".into())).message, "ab");
+        let long = cleaned_error(error("x".repeat(1 << 20)));
+        assert!(long.message.len() < 100, "{}", long.message.len());
     }
 }

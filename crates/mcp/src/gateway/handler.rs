@@ -1,6 +1,6 @@
 //! The methods of MCP, as the gateway answers them.
 
-use super::calls::{Pending, cleaned_error, error_of};
+use super::calls::{Pending, error_of};
 use super::{Gateway, Running};
 use crate::upstream::{Era, Upstream};
 use ironcage_model::{ToolReason, ToolVerdict};
@@ -19,16 +19,6 @@ use rmcp::service::{
 use rmcp::{ErrorData, ServerHandler};
 use serde_json::Value;
 use std::sync::Arc;
-
-fn failed(error: ServiceError) -> ErrorData {
-    match error {
-        ServiceError::McpError(error) => cleaned_error(error),
-        other => {
-            let text = ironcage_tools::printable(&other.to_string());
-            ErrorData::internal_error(text, None)
-        }
-    }
-}
 
 impl Gateway {
     async fn of(&self, context: &RequestContext<RoleServer>) -> Arc<Running> {
@@ -78,6 +68,11 @@ impl Gateway {
                 uri: ironcage_tools::printable(uri),
             }),
         }
+    }
+
+    /// Logs that a server did not do what belongs to no call, and makes an error of it.
+    fn not_listed(&self, server: &str, method: &str, error: ServiceError) -> ErrorData {
+        self.failed(Pending::new(server, method, "", &Value::Null), error)
     }
 
     /// Logs a refusal and makes an error of it.
@@ -150,7 +145,8 @@ impl ServerHandler for Gateway {
             if info.is_none_or(|info| info.capabilities.resources.is_none()) {
                 continue;
             }
-            let found = upstream.peer().list_all_resources().await.map_err(failed)?;
+            let found = upstream.resources().await;
+            let found = found.map_err(|error| self.not_listed(name, "resources/list", error))?;
             let allowed = found.into_iter().filter(|resource| {
                 let verdict = self.0.settings.policy.resource(name, &resource.uri);
                 verdict.decision == Decision::Allow
@@ -173,11 +169,9 @@ impl ServerHandler for Gateway {
             if info.is_none_or(|info| info.capabilities.resources.is_none()) {
                 continue;
             }
-            let found = upstream
-                .peer()
-                .list_all_resource_templates()
-                .await
-                .map_err(failed)?;
+            let method = "resources/templates/list";
+            let found = upstream.resource_templates().await;
+            let found = found.map_err(|error| self.not_listed(name, method, error))?;
             // A template is shown where the policy could allow what it makes.
             let allowed = found.into_iter().filter(|template| {
                 let fixed = template.uri_template.split('{').next().unwrap_or_default();
@@ -210,21 +204,23 @@ impl ServerHandler for Gateway {
         let mut pending = Pending::new(&upstream.name, method, &uri, &Value::Null);
         pending.line.rule = verdict.rule;
         let mut params = ReadResourceRequestParams::new(uri);
-        params.input_responses = request.input_responses;
-        params.request_state = request.request_state;
+        if self.may_ask(&upstream.name) {
+            params.input_responses = request.input_responses;
+            params.request_state = request.request_state;
+        }
         let request = ClientRequest::ReadResourceRequest(ReadResourceRequest::new(params));
-        match self
-            .forward(upstream, request, &context)
-            .await
-            .map_err(failed)?
-        {
+        let answer = match self.forward(upstream, request, &context).await {
+            Ok(answer) => answer,
+            Err(error) => return Err(self.failed(pending, error)),
+        };
+        match answer {
             ServerResult::ReadResourceResult(result) => Ok(ReadResourceResponse::Complete(
                 self.answer(pending, result)?,
             )),
             ServerResult::InputRequiredResult(result) => Ok(ReadResourceResponse::InputRequired(
-                self.answer(pending, result)?,
+                self.input_answer(pending, result)?,
             )),
-            _ => Err(failed(ServiceError::UnexpectedResponse)),
+            _ => Err(self.failed(pending, ServiceError::UnexpectedResponse)),
         }
     }
 
@@ -240,7 +236,9 @@ impl ServerHandler for Gateway {
             if info.is_none_or(|info| info.capabilities.prompts.is_none()) {
                 continue;
             }
-            for mut prompt in upstream.peer().list_all_prompts().await.map_err(failed)? {
+            let found = upstream.prompts().await;
+            let found = found.map_err(|error| self.not_listed(name, "prompts/list", error))?;
+            for mut prompt in found {
                 let verdict = self.0.settings.policy.prompt(name, &prompt.name);
                 if verdict.decision != Decision::Allow {
                     continue;
@@ -278,21 +276,23 @@ impl ServerHandler for Gateway {
         pending.line.rule = verdict.rule;
         let mut params = GetPromptRequestParams::new(prompt);
         params.arguments = request.arguments;
-        params.input_responses = request.input_responses;
-        params.request_state = request.request_state;
+        if self.may_ask(&upstream.name) {
+            params.input_responses = request.input_responses;
+            params.request_state = request.request_state;
+        }
         let request = ClientRequest::GetPromptRequest(GetPromptRequest::new(params));
-        match self
-            .forward(upstream, request, &context)
-            .await
-            .map_err(failed)?
-        {
+        let answer = match self.forward(upstream, request, &context).await {
+            Ok(answer) => answer,
+            Err(error) => return Err(self.failed(pending, error)),
+        };
+        match answer {
             ServerResult::GetPromptResult(result) => {
                 Ok(GetPromptResponse::Complete(self.answer(pending, result)?))
             }
             ServerResult::InputRequiredResult(result) => Ok(GetPromptResponse::InputRequired(
-                self.answer(pending, result)?,
+                self.input_answer(pending, result)?,
             )),
-            _ => Err(failed(ServiceError::UnexpectedResponse)),
+            _ => Err(self.failed(pending, ServiceError::UnexpectedResponse)),
         }
     }
 
@@ -324,18 +324,22 @@ impl ServerHandler for Gateway {
                 Ok((upstream, _)) => (upstream, template.uri.clone()),
                 Err(reason) => return Err(self.denied("", method, &template.uri, &reason)),
             },
-            _ => return Err(ErrorData::invalid_params("unknown reference", None)),
+            _ => {
+                let pending = Pending::new("", method, "", &Value::Null);
+                self.log(pending, ToolVerdict::Denied, None)?;
+                return Err(ErrorData::invalid_params("unknown reference", None));
+            }
         };
         request.meta = None;
         let pending = Pending::new(&upstream.name, method, &name, &Value::Null);
         let request = ClientRequest::CompleteRequest(CompleteRequest::new(request));
-        match self
-            .forward(upstream, request, &context)
-            .await
-            .map_err(failed)?
-        {
+        let answer = match self.forward(upstream, request, &context).await {
+            Ok(answer) => answer,
+            Err(error) => return Err(self.failed(pending, error)),
+        };
+        match answer {
             ServerResult::CompleteResult(result) => self.answer(pending, result),
-            _ => Err(failed(ServiceError::UnexpectedResponse)),
+            _ => Err(self.failed(pending, ServiceError::UnexpectedResponse)),
         }
     }
 
@@ -349,7 +353,8 @@ impl ServerHandler for Gateway {
             let info = upstream.peer().peer_info();
             if info.is_some_and(|info| info.capabilities.logging.is_some()) {
                 let params = SetLevelRequestParams::new(request.level);
-                upstream.peer().set_level(params).await.map_err(failed)?;
+                let set = upstream.peer().set_level(params).await;
+                set.map_err(|error| self.not_listed(&upstream.name, "logging/setLevel", error))?;
             }
         }
         Ok(())
@@ -364,7 +369,8 @@ impl ServerHandler for Gateway {
         match self.resource_owner(&running, &request.uri) {
             Ok((upstream, _)) => {
                 let params = SubscribeRequestParams::new(request.uri);
-                upstream.peer().subscribe(params).await.map_err(failed)
+                let done = upstream.peer().subscribe(params).await;
+                done.map_err(|error| self.not_listed(&upstream.name, "resources/subscribe", error))
             }
             Err(reason) => Err(self.denied("", "resources/subscribe", &request.uri, &reason)),
         }
@@ -379,7 +385,10 @@ impl ServerHandler for Gateway {
         match self.resource_owner(&running, &request.uri) {
             Ok((upstream, _)) => {
                 let params = UnsubscribeRequestParams::new(request.uri);
-                upstream.peer().unsubscribe(params).await.map_err(failed)
+                let done = upstream.peer().unsubscribe(params).await;
+                done.map_err(|error| {
+                    self.not_listed(&upstream.name, "resources/unsubscribe", error)
+                })
             }
             Err(reason) => Err(self.denied("", "resources/unsubscribe", &request.uri, &reason)),
         }

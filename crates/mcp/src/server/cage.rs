@@ -9,7 +9,7 @@ use std::process::Stdio;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, RwLock};
 
 /// Most bytes of each stream that a result has.
 const MOST_OUTPUT: u64 = 256 << 10;
@@ -20,6 +20,8 @@ pub(super) struct Output {
     /// `None` where a signal or the deadline ended it.
     pub(super) status: Option<i32>,
     pub(super) stdout: String,
+    /// Standard output with what cannot be seen still in it.
+    pub(super) unchanged: String,
     /// Over standard output as it was.
     pub(super) digest: String,
     pub(super) stderr: String,
@@ -40,6 +42,8 @@ pub(super) struct Cage {
     approvals: Approvals,
     /// Its ID, once it runs.
     id: Mutex<Option<String>>,
+    /// An apply has the cage alone: what a person approved must not change meanwhile.
+    pub(super) using: RwLock<()>,
 }
 
 impl Cage {
@@ -54,6 +58,7 @@ impl Cage {
             profile,
             policy,
             id: Mutex::default(),
+            using: RwLock::default(),
         })
     }
 
@@ -96,13 +101,26 @@ impl Cage {
         &self.settings.workspace
     }
 
-    /// Ends the cage.
-    pub(super) async fn stop(&self) {
-        if let Some(id) = self.id.lock().await.take() {
-            let words = ["stop", "--quiet", "--time", "2", &id];
-            // It ends with its limits at the latest.
-            let _ = self.ironcage(&words, None, None).await;
+    /// Ends the cage. Afterwards nothing in it runs, or there is an error.
+    pub(super) async fn stop(&self) -> Result<(), McpError> {
+        let mut known = self.id.lock().await;
+        let Some(id) = known.as_ref() else {
+            return Ok(());
+        };
+        let words = ["stop", "--quiet", "--time", "2", id];
+        let stopped = self.ironcage(&words, None, None).await?;
+        if !stopped.succeeded() {
+            // It may have ended before: by a limit, or because the user stopped it.
+            let running = self.ironcage(&["ps", "--quiet"], None, None).await?;
+            let ended = running.succeeded()
+                && !running.cut
+                && running.stdout.lines().all(|line| line.trim() != id);
+            if !ended {
+                return Err(McpError::Stop(stopped.stderr.trim().to_owned()));
+            }
         }
+        *known = None;
+        Ok(())
     }
 
     pub(super) async fn ironcage(
@@ -153,19 +171,21 @@ impl Cage {
         };
         match ended {
             Ok(ended) => {
-                let (status, (stdout, a, digest), (stderr, b, _)) = ended?;
+                let (status, out, err) = ended?;
                 Ok(Output {
                     status: status.code(),
-                    stdout,
-                    digest,
-                    stderr,
-                    cut: a || b,
+                    stdout: ironcage_tools::printable(&out.text),
+                    unchanged: out.text,
+                    digest: out.digest,
+                    stderr: ironcage_tools::printable(&err.text),
+                    cut: out.cut || err.cut,
                     timed_out: false,
                 })
             }
             Err(_) => Ok(Output {
                 status: None,
                 stdout: String::new(),
+                unchanged: String::new(),
                 digest: String::new(),
                 stderr: String::new(),
                 cut: false,
@@ -175,26 +195,33 @@ impl Cage {
     }
 }
 
+#[derive(Debug, Default)]
+struct Stream {
+    text: String,
+    digest: String,
+    /// Whether it said more, or could not be read to its end.
+    cut: bool,
+}
+
 /// What a stream says, up to a limit; the rest is read and dropped, so that the command can go on.
-async fn bounded(stream: Option<impl AsyncRead + Unpin>) -> (String, bool, String) {
+async fn bounded(stream: Option<impl AsyncRead + Unpin>) -> Stream {
     let Some(mut stream) = stream else {
-        return (String::new(), false, String::new());
+        return Stream::default();
     };
     let mut bytes = Vec::new();
     let read = (&mut stream)
         .take(MOST_OUTPUT)
         .read_to_end(&mut bytes)
         .await;
-    let rest = match read {
+    let cut = match read {
         Ok(_) => tokio::io::copy(&mut stream, &mut tokio::io::sink())
             .await
-            .unwrap_or(0),
-        Err(_) => 0,
+            .map_or(true, |rest| rest > 0),
+        Err(_) => true,
     };
-    let text = String::from_utf8_lossy(&bytes);
-    (
-        ironcage_tools::printable(&text),
-        rest > 0,
-        crate::settings::hex(&bytes),
-    )
+    Stream {
+        text: String::from_utf8_lossy(&bytes).into_owned(),
+        digest: crate::settings::hex(&bytes),
+        cut,
+    }
 }

@@ -78,6 +78,6 @@ pub(crate) async fn run(
         Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => Ok(()),
         Err(error) => Err(McpError::Client(error.to_string())),
     };
-    cage.stop().await;
-    served
+    let stopped = cage.stop().await;
+    served.and(stopped)
 }

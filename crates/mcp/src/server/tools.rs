@@ -90,8 +90,8 @@ pub(super) fn all() -> Vec<Tool> {
         ),
         tool(
             "publish_port",
-            "Make a port of a server in the cage reachable at 127.0.0.1 of the user's machine.",
-            json!({"port": number("Port in the cage"), "host_port": number("Port of the machine [default: a free one]")}),
+            "Make a port of a server in the cage reachable at a free port of 127.0.0.1 of the user's machine.",
+            json!({"port": number("Port in the cage")}),
             &["port"],
             false,
         ),
@@ -252,8 +252,10 @@ async fn carry_out(
         ));
     }
     if name == "apply_change" {
+        let _alone = cage.using.write().await;
         return apply(cage).await;
     }
+    let _with_others = cage.using.read().await;
     let id = cage.id().await?;
     let id = id.as_str();
     let path = arguments.text("path").unwrap_or(".");
@@ -311,9 +313,9 @@ async fn carry_out(
             Ok(result(cage.ironcage(&words, None, None).await?))
         }
         "publish_port" => {
-            let outer = arguments.number("host_port").unwrap_or(0);
             let port = arguments.number("port").unwrap_or_default();
-            let ports = format!("{outer}:{port}");
+            // A free port: an agent that chose one could pass for a server that the user expects there.
+            let ports = format!("0:{port}");
             Ok(result(
                 cage.ironcage(&["net", "publish", id, &ports], None, None)
                     .await?,
@@ -356,26 +358,66 @@ async fn carry_out(
     }
 }
 
-/// Applies the change if a person has approved what it is now.
+/// Longest diff that a person is asked about here.
+const MOST_DIFF: usize = 48 << 10;
+
+/// Why a person cannot approve a change by its diff: not everything that would be applied is in
+/// it. Lines of files begin with a sign or a space, so no file can hide such a line or make one.
+fn unseen(diff: &str) -> Option<&'static str> {
+    if diff.len() > MOST_DIFF {
+        return Some("the diff is too long to show");
+    }
+    let own = diff
+        .lines()
+        .filter(|line| !line.starts_with(['+', '-', ' ', '@']));
+    own.fold(None, |found, line| {
+        let why = if line.starts_with("Binary files ") {
+            Some("a file is binary")
+        } else if line.contains(" are too large to compare: ") {
+            Some("a file is too large to compare")
+        } else if line.starts_with("Cannot read it:") {
+            Some("a file cannot be read")
+        } else if line.contains(" in the git directory") {
+            Some("the git directory changed")
+        } else {
+            None
+        };
+        found.or(why)
+    })
+}
+
+/// Applies the change if a person has approved what it is now. Whoever calls it has the cage alone.
 async fn apply(cage: &Cage) -> Result<CallToolResult, McpError> {
     let workspace = cage.workspace().to_string_lossy().into_owned();
     // Nothing in the cage may change what is being applied.
-    cage.stop().await;
-    let diff = cage
+    cage.stop().await?;
+    let bytes = cage
         .ironcage(&["diff", "--raw", "--workspace", &workspace], None, None)
         .await?;
-    let names = cage
-        .ironcage(&["diff", "--stat", "--workspace", &workspace], None, None)
+    // With the end that says what is withheld, and what is in git directories.
+    let diff = cage
+        .ironcage(&["diff", "--workspace", &workspace], None, None)
         .await?;
-    if !diff.succeeded() || diff.cut {
-        return Ok(result(diff));
+    for output in [&bytes, &diff] {
+        if !output.succeeded() {
+            return Ok(result(output.clone()));
+        }
+    }
+    let cut = (bytes.cut || diff.cut).then_some("the diff is too long to show");
+    if let Some(why) = cut.or_else(|| unseen(&diff.unchanged)) {
+        return Ok(failure(
+            "failed",
+            &format!(
+                "this change cannot be approved here: {why}; the user looks at it with `ironcage diff` and applies it with `ironcage apply`"
+            ),
+        ));
     }
     let waiting = Waiting {
         number: 0,
         server: "ironcage".to_owned(),
         tool: "apply_change".to_owned(),
-        digest: hex(format!("apply {}", diff.digest).as_bytes()),
-        arguments: json!({"change": names.stdout}),
+        digest: hex(format!("apply {} {}", bytes.digest, diff.digest).as_bytes()),
+        arguments: json!({"change": diff.unchanged}),
         reason: "apply the pending change to the real files".to_owned(),
         allowed: None,
     };
@@ -390,7 +432,27 @@ async fn apply(cage: &Cage) -> Result<CallToolResult, McpError> {
         )),
         None => Ok(failure(
             "tool-approval-required",
-            "the user was asked: `ironcage mcp pins` shows the call, `ironcage mcp approve NUMBER` approves it; then call apply_change again",
+            "the user was asked: `ironcage mcp pins` shows the change, `ironcage mcp approve NUMBER` approves it; then call apply_change again",
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_that_its_diff_does_not_show_whole_is_not_approved_by_it() {
+        let shown = "diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+Binary files x\n1 changed; +1 -1 lines\n";
+        assert_eq!(unseen(shown), None);
+        for more in [
+            "Binary files a/x and b/x differ\n",
+            "Files a/x and b/x are too large to compare: 1 and 2 bytes\n",
+            "Cannot read it: denied\n",
+            "no changed files outside the git directory; +0 -0 lines; 3 in the git directory\n",
+        ] {
+            assert!(unseen(&format!("{shown}{more}")).is_some(), "{more}");
+        }
+        assert!(unseen(&"+x\n".repeat(MOST_DIFF)).is_some());
     }
 }
