@@ -305,15 +305,17 @@ fn devices_in_volumes_and_what_a_sealed_root_masks_are_out_of_reach() {
     fs::create_dir(&volume).expect("made");
     // Device rules open `zero` to every container, so the mount alone decides.
     let node = volume.join("zero");
-    let made = Command::new("mknod").arg(&node).args(["c", "1", "5"]);
-    assert!({ made }.status().expect("mknod runs").success());
+    let mut mknod = Command::new("mknod");
+    let made = mknod.arg(&node).args(["c", "1", "5"]).status();
+    assert!(made.expect("mknod runs").success());
     let bind = |source: &Path, destination: &str| serde_json::json!({ "destination": destination, "type": "bind", "source": source, "options": ["rbind", "dev", "rdev"] });
     let mounts = |more: &[serde_json::Value]| {
         let usual = [
             serde_json::json!({ "destination": "/proc", "type": "proc", "source": "proc" }),
             serde_json::json!({ "destination": "/dev", "type": "tmpfs", "source": "tmpfs" }),
         ];
-        serde_json::json!({ "mounts": [&usual, more].concat() })
+        let all = [&usual[..], more].concat();
+        serde_json::json!({ "mounts": all })
     };
     let script = "(: < /data/zero) && echo volume; (: < /tmp/one) && echo single; echo end";
     let both = mounts(&[bind(&volume, "/data"), bind(&node, "/tmp/one")]);
