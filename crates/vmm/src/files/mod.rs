@@ -101,7 +101,7 @@ impl Files {
             }
         }
         let processes = statfs(c"/proc")
-            .is_ok_and(|answer| i64::from(answer.f_type) == PROCESSES)
+            .is_ok_and(|answer| answer.f_type == PROCESSES)
             .then(|| tree::look(c"/proc"))
             .transpose()?
             .map(|found| found.key);
