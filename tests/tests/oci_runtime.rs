@@ -299,6 +299,58 @@ fn what_ironcage_adds_is_in_force_and_the_operator_alone_takes_it_off() {
 }
 
 #[test]
+fn devices_in_volumes_and_what_a_sealed_root_masks_are_out_of_reach() {
+    let place = Place::new("volumes");
+    let volume = place.path("volume");
+    fs::create_dir(&volume).expect("made");
+    // Device rules open `zero` to every container, so the mount alone decides.
+    let node = volume.join("zero");
+    let mut mknod = Command::new("mknod");
+    let made = mknod.arg(&node).args(["c", "1", "5"]).status();
+    assert!(made.expect("mknod runs").success());
+    let bind = |source: &Path, destination: &str| serde_json::json!({ "destination": destination, "type": "bind", "source": source, "options": ["rbind", "dev", "rdev"] });
+    let mounts = |more: &[serde_json::Value]| {
+        let usual = [
+            serde_json::json!({ "destination": "/proc", "type": "proc", "source": "proc" }),
+            serde_json::json!({ "destination": "/dev", "type": "tmpfs", "source": "tmpfs" }),
+        ];
+        let all = [&usual[..], more].concat();
+        serde_json::json!({ "mounts": all })
+    };
+    let script = "(: < /data/zero) && echo volume; (: < /tmp/one) && echo single; echo end";
+    let both = mounts(&[bind(&volume, "/data"), bind(&node, "/tmp/one")]);
+    place.configure(&["sh", "-c", script], both);
+    let output = said(&place.run());
+    assert!(
+        output.contains("/data/zero: Permission denied") && output.contains("single\nend"),
+        "{output}"
+    );
+    fs::write(
+        place.path("node.toml"),
+        "[profiles.default]\nhost-devices = true\n",
+    )
+    .expect("written");
+    let file = place.text("node.toml");
+    let words = ["run", "--bundle", &place.text("bundle"), &place.name];
+    let words = [&["--policy-file", file.as_str()], &words[..]].concat();
+    let output = said(&place.runtime(&words));
+    assert!(output.contains("volume\nsingle\nend"), "{output}");
+    let script = "cat /proc/keys /../proc/keys; touch /new || echo sealed; touch /../new || echo above; echo end";
+    place.configure(&["sh", "-c", script], serde_json::json!({}));
+    let output = said(&place.run());
+    assert!(!output.contains("sealed"), "{output}");
+    let policy =
+        serde_json::json!({ "annotations": { "dev.ironcage.policy": "read-only-paths = ['/']" } });
+    fs::remove_file(place.path("bundle/rootfs/new")).expect("removed");
+    place.configure(&["sh", "-c", script], policy);
+    let output = said(&place.run());
+    assert!(output.contains("sealed"), "{output}");
+    assert!(output.contains("above\nend"), "{output}");
+    assert!(!output.contains("keyring"), "{output}");
+    assert_eq!(place.groups(), Vec::<PathBuf>::new());
+}
+
+#[test]
 fn links_of_an_image_lead_nowhere_and_a_failed_start_leaves_nothing() {
     let place = Place::new("links");
     let outside = place.path("outside");

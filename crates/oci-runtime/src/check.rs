@@ -75,15 +75,7 @@ pub(crate) fn narrowed(mut spec: Spec, layers: &Layers) -> Result<Spec, Error> {
     let linux = &mut spec.linux;
     linux.masked_paths.extend(layers.masked_paths.clone());
     linux.readonly_paths.extend(layers.read_only_paths.clone());
-    let least = |bound: Option<i64>, own: Option<i64>| match (bound, own) {
-        // Not above zero is no limit.
-        (Some(bound), Some(own)) if own > 0 => Some(own.min(bound)),
-        (Some(bound), _) => Some(bound),
-        (None, own) => own,
-    };
-    let resources = &mut linux.resources;
-    resources.pids.limit = least(layers.pids, resources.pids.limit);
-    resources.memory.limit = least(layers.memory, resources.memory.limit);
+    layers.bound(&mut linux.resources, false);
     if let Some(process) = &mut spec.process {
         narrow_process(process, layers)?;
     }

@@ -88,7 +88,8 @@ pub(crate) fn exec(store: &Store, mut request: Request) -> Result<u8, Error> {
             let forked = channel.forked();
             let _ = waitpid(Some(pid), WaitOptions::empty());
             let forked = forked?;
-            if let Err(error) = channel.expect(&Step::Ready) {
+            let asked = channel.send(&Step::Go);
+            if let Err(error) = asked.and_then(|()| channel.expect(&Step::Ready)) {
                 let _ = waitpid(Pid::from_raw(forked), WaitOptions::empty());
                 return Err(error);
             }
@@ -157,6 +158,8 @@ fn run(
     console: Option<UnixStream>,
     channel: &mut Channel,
 ) -> Result<Infallible, Error> {
+    // The other side hears first which process this is: its parent says that on the same socket.
+    channel.expect(&Step::Go)?;
     let process = &request.process;
     setsid().doing(|| "start a session".into())?;
     let terminal = match &console {

@@ -131,7 +131,12 @@ fn run(start: Start<'_>, channel: &mut Channel) -> Result<Infallible, Error> {
 fn fill(start: &Start<'_>) -> Result<(RootFs, Option<Terminal>), Error> {
     let record = start.record;
     let spec = &record.spec;
-    let mut root = RootFs::open(spec, &record.rootfs, &record.bundle)?;
+    let mut root = RootFs::open(
+        spec,
+        &record.rootfs,
+        &record.bundle,
+        record.layers.host_devices,
+    )?;
     root.mount_all(spec, &record.groups)?;
     root.devices(spec, start.plan.any_user)?;
     // As runc does, for engines that rely on it.

@@ -144,16 +144,7 @@ pub(crate) fn update(store: &Store, id: &str, mut resources: Resources) -> Resul
     if matches!(status, Status::Stopped | Status::Creating) {
         return Err(wrong("update", id, "running", status));
     }
-    for (bound, wanted) in [
-        (record.layers.pids, &mut resources.pids.limit),
-        (record.layers.memory, &mut resources.memory.limit),
-    ] {
-        if let (Some(bound), Some(number)) = (bound, *wanted)
-            && number != 0
-        {
-            *wanted = Some(if number < 0 { bound } else { number.min(bound) });
-        }
-    }
+    record.layers.bound(&mut resources, true);
     resources.devices.clear();
     record.groups.limit(&resources, false)
 }

@@ -5,6 +5,7 @@
 //! installing all of them, switches by the stricter one.
 
 use crate::error::Error;
+use crate::spec::Resources;
 use ironcage_catalog::capabilities;
 use ironcage_files::{Links, is_there, read_text};
 use ironcage_plan::container_filter;
@@ -91,10 +92,13 @@ pub(crate) struct Layers {
     pub(crate) pids: Option<i64>,
 }
 
-fn least(one: Option<i64>, other: Option<i64>) -> Option<i64> {
-    match (one, other) {
-        (Some(one), Some(other)) => Some(one.min(other)),
-        (one, other) => one.or(other),
+/// The stricter of a bound and another number. Not above zero is no limit, and loses against one.
+pub(crate) fn least(bound: Option<i64>, other: Option<i64>) -> Option<i64> {
+    let limits = |number: &i64| *number > 0;
+    match (bound.filter(limits), other.filter(limits)) {
+        (Some(bound), Some(other)) => Some(bound.min(other)),
+        (None, None) => other,
+        (bound, other) => bound.or(other),
     }
 }
 
@@ -183,6 +187,12 @@ impl Layers {
                 )));
             }
         }
+        for (key, number) in [("pids", profile.pids), ("memory", profile.memory)] {
+            if number.is_some_and(|number| number <= 0) {
+                return Err(refuse(format!("{key} must be above zero"))
+                    .with_hint(format!("leave {key} out where it has no limit")));
+            }
+        }
         self.read_only_root |= profile.read_only_root;
         self.masked_paths.extend(profile.masked_paths);
         self.read_only_paths.extend(profile.read_only_paths);
@@ -190,6 +200,37 @@ impl Layers {
         self.pids = least(self.pids, profile.pids);
         self.profiles.push(name.to_owned());
         Ok(())
+    }
+
+    /// Takes from an engine's limits what would lift a bound. `kept` says whether a number that is
+    /// not there, or zero, leaves the limit that is in force.
+    pub(crate) fn bound(&self, resources: &mut Resources, kept: bool) {
+        let before = resources.memory.limit;
+        for (bound, wanted, file) in [
+            (self.pids, &mut resources.pids.limit, "pids.max"),
+            (self.memory, &mut resources.memory.limit, "memory.max"),
+        ] {
+            if bound.is_none() {
+                continue;
+            }
+            if !(kept && matches!(wanted, None | Some(0))) {
+                *wanted = least(bound, *wanted);
+            }
+            // The same limit by the name of its file, written last. A slash is dropped from a name.
+            resources.unified.retain(|name, _| {
+                !name
+                    .chars()
+                    .filter(|letter| *letter != '/')
+                    .eq(file.chars())
+            });
+        }
+        // The specification counts memory and swap together: less memory is not more swap.
+        let memory = &mut resources.memory;
+        if let (Some(before), Some(after), Some(swap)) = (before, memory.limit, memory.swap)
+            && (1..=swap).contains(&before)
+        {
+            memory.swap = Some(after.saturating_add(swap - before));
+        }
     }
 
     /// The programs of Ironcage's filters.
@@ -327,6 +368,66 @@ mod tests {
     }
 
     #[test]
+    fn no_limit_never_wins_over_a_bound() {
+        for (bound, other, made) in [
+            (Some(9), Some(4), Some(4)),
+            (Some(9), Some(-1), Some(9)),
+            (Some(9), Some(0), Some(9)),
+            (Some(-1), Some(4), Some(4)),
+            (Some(9), None, Some(9)),
+            (None, Some(-1), Some(-1)),
+            (None, None, None),
+        ] {
+            assert_eq!(least(bound, other), made, "{bound:?} {other:?}");
+        }
+        let node = "[profiles.default]\npids = 64\n";
+        for (said, made) in [("pids = 9", 9), ("pids = 512", 64)] {
+            let layers = with(node, &[(POLICY, said)]).unwrap();
+            assert_eq!(layers.pids, Some(made));
+        }
+        assert!(with("[profiles.default]\npids = 0\n", &[]).is_err());
+    }
+
+    #[test]
+    fn a_file_of_the_group_does_not_lift_a_bound() {
+        let text = br#"{"unified":{"pids.max":"max","/pids.max":"max","memory.max":"max","memory.high":"5"}}"#;
+        let wanted = || crate::spec::parse::<Resources>(text).unwrap();
+        let names = |made: &Resources| made.unified.keys().cloned().collect::<Vec<_>>();
+        let bounded = with("[profiles.default]\npids = 64\n", &[]).unwrap();
+        let mut made = wanted();
+        bounded.bound(&mut made, false);
+        assert_eq!(made.pids.limit, Some(64));
+        assert_eq!(names(&made), ["memory.high", "memory.max"]);
+        // An update that does not speak of processes leaves their limit.
+        let mut made = wanted();
+        bounded.bound(&mut made, true);
+        assert_eq!(made.pids.limit, None);
+        assert_eq!(names(&made), ["memory.high", "memory.max"]);
+        made.pids.limit = Some(-1);
+        bounded.bound(&mut made, true);
+        assert_eq!(made.pids.limit, Some(64));
+        let mut made = wanted();
+        with("", &[]).unwrap().bound(&mut made, false);
+        assert_eq!(names(&made).len(), 4);
+    }
+
+    #[test]
+    fn a_bound_on_memory_does_not_become_swap() {
+        let bounded = with("[profiles.default]\nmemory = 100\n", &[]).unwrap();
+        for (text, limit, swap) in [
+            (r#"{"memory":{"limit":400,"swap":450}}"#, 100, Some(150)),
+            (r#"{"memory":{"limit":60,"swap":90}}"#, 60, Some(90)),
+            (r#"{"memory":{"limit":400,"swap":-1}}"#, 100, Some(-1)),
+            (r#"{"memory":{"swap":300}}"#, 100, Some(300)),
+            ("{}", 100, None),
+        ] {
+            let mut made = crate::spec::parse::<Resources>(text.as_bytes()).unwrap();
+            bounded.bound(&mut made, false);
+            assert_eq!((made.memory.limit, made.memory.swap), (Some(limit), swap));
+        }
+    }
+
+    #[test]
     fn an_annotation_that_widens_or_is_unknown_is_refused() {
         for (key, value, why) in [
             (POLICY, "no-new-privs = false", "would widen"),
@@ -340,6 +441,8 @@ mod tests {
                 "unknown capability",
             ),
             (POLICY, "masked-paths = ['etc']", "not an absolute path"),
+            (POLICY, "pids = -1", "pids must be above zero"),
+            (POLICY, "memory = 0", "memory must be above zero"),
             (POLICY, "network = true", "unknown field"),
             (PROFILE, "relaxed", "expected default, strict"),
             (

@@ -20,7 +20,7 @@ use ironcage_sys::rustix::fs::{
     Access, AtFlags, CWD, FileType, Gid, Mode, OFlags, Uid, accessat, fchown, fstat, openat,
 };
 use ironcage_sys::rustix::io::{Errno, write};
-use ironcage_sys::rustix::process::{Resource, chdir, ioctl_tiocsctty, setrlimit, umask};
+use ironcage_sys::rustix::process::{Resource, chdir, getcwd, ioctl_tiocsctty, setrlimit, umask};
 use ironcage_sys::rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use ironcage_sys::rustix::thread::{
     set_keep_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
@@ -182,6 +182,8 @@ pub(crate) fn become_program(
     if entered.is_err() {
         chdir(cwd).doing(|| format!("chdir to cwd ({:?}) set in config.json", cwd.display()))?;
     }
+    let here = getcwd(Vec::new()).doing(|| "find the working directory".into())?;
+    check_inside(cwd, here.to_bytes())?;
     let mut env = process.env.clone();
     if !env.iter().any(|pair| pair.starts_with("HOME=")) {
         env.push(format!("HOME={}", home(process.user.uid)));
@@ -204,6 +206,18 @@ pub(crate) fn become_program(
         format!("exec {}", program.display()),
         command.exec(),
     ))
+}
+
+/// A link to a descriptor, as `/proc/self/fd/7`, may lead to a directory of the host. The kernel
+/// names it without a slash in front then.
+fn check_inside(cwd: &Path, here: &[u8]) -> Result<(), Error> {
+    match here.first() {
+        Some(b'/') => Ok(()),
+        _ => Err(Error::refused(
+            format!("chdir to cwd ({:?}) set in config.json", cwd.display()),
+            "it leads out of the container",
+        )),
+    }
 }
 
 /// Closes every descriptor but the standard streams, those that the engine passes on, and the rules
@@ -405,6 +419,16 @@ mod tests {
         ] {
             let error = find(name, &env).unwrap_err().to_string();
             assert!(error.contains(why), "{name}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_working_directory_of_the_host_is_refused() {
+        let cwd = Path::new("/proc/self/fd/7");
+        assert!(check_inside(cwd, b"/").is_ok());
+        assert!(check_inside(cwd, b"/srv").is_ok());
+        for outside in [&b"(unreachable)/srv"[..], b"(unreachable)", b""] {
+            assert!(check_inside(cwd, outside).is_err());
         }
     }
 

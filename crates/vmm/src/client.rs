@@ -37,6 +37,8 @@ const FORWARDED: [Signal; 9] = [
 struct Output {
     descriptor: Option<OwnedFd>,
     queue: Vec<u8>,
+    /// Bytes that its reader took and the guest has not been told of.
+    owed: u32,
     ends: bool,
     stream: u8,
 }
@@ -128,6 +130,7 @@ fn output(stream: u8) -> Result<Output, VmError> {
     Ok(Output {
         descriptor: Some(own),
         queue: Vec::new(),
+        owed: 0,
         ends: false,
         stream,
     })
@@ -211,12 +214,15 @@ impl Client {
             if output.descriptor.is_some() && !output.queue.is_empty() {
                 let ready = writable.next().unwrap_or(false);
                 if ready {
-                    output.write(&mut self.to_monitor);
+                    output.write();
                 }
             }
         }
         self.read_monitor()?;
+        self.credit_guest();
         self.write_monitor()?;
+        // What did not fit before may fit now, and the next round sends it.
+        self.credit_guest();
         let over = self.status.is_some() || self.broken.is_some() || self.failed.is_some();
         let written = self.outputs.iter().all(|output| output.queue.is_empty());
         Ok(!(over && written))
@@ -285,13 +291,16 @@ impl Client {
                 let Some(output) = output else {
                     return;
                 };
-                output.queue.extend_from_slice(&frame.payload);
-                output.ends |= frame.kind == Kind::End;
-                if output.queue.len() > 2 * WINDOW as usize {
-                    self.broken =
-                        Some("the guest broke the protocol: more than was credited".into());
+                if self.broken.is_some() {
+                    return;
                 }
-                output.write(&mut self.to_monitor);
+                if !output.take(&frame.payload) {
+                    let why = "the guest broke the protocol: more than was credited";
+                    self.broken = Some(why.into());
+                    return;
+                }
+                output.ends |= frame.kind == Kind::End;
+                output.write();
             }
             Kind::Credit => {
                 let more = frame.value().unwrap_or(0);
@@ -309,6 +318,14 @@ impl Client {
                 self.broken = Some(text);
             }
             _ => {}
+        }
+    }
+
+    /// Tells the guest what was taken, where there is room: a guest that reads nothing makes nothing
+    /// grow here.
+    fn credit_guest(&mut self) {
+        for output in &mut self.outputs {
+            output.credit(&mut self.to_monitor);
         }
     }
 
@@ -359,8 +376,24 @@ impl Client {
 }
 
 impl Output {
-    /// Writes what its reader takes, and credits that.
-    fn write(&mut self, to_monitor: &mut Vec<u8>) {
+    /// Takes what the guest sent. `false`, and nothing is taken, where that is more than it may.
+    fn take(&mut self, bytes: &[u8]) -> bool {
+        let fits = self.queue.len() + bytes.len() <= 2 * WINDOW as usize;
+        if fits {
+            self.queue.extend_from_slice(bytes);
+        }
+        fits
+    }
+
+    fn credit(&mut self, to_monitor: &mut Vec<u8>) {
+        if self.owed > 0 && to_monitor.len() < WINDOW as usize {
+            Frame::credit(0, self.stream, self.owed).write_to(to_monitor);
+            self.owed = 0;
+        }
+    }
+
+    /// Writes what its reader takes, and owes that.
+    fn write(&mut self) {
         let mut written = 0;
         if let Some(descriptor) = &self.descriptor {
             // Looked at first: a stream that another process has too is not made non-blocking.
@@ -388,9 +421,7 @@ impl Output {
             written += self.queue.len() as u32;
             self.queue.clear();
         }
-        if written > 0 {
-            Frame::credit(0, self.stream, written).write_to(to_monitor);
-        }
+        self.owed = self.owed.saturating_add(written);
         if self.ends && self.queue.is_empty() {
             self.descriptor = None;
         }
@@ -404,4 +435,44 @@ fn is_writable(descriptor: &OwnedFd) -> bool {
         tv_nsec: 0,
     };
     poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_makes_a_client_buffer_no_more_than_a_bound() {
+        let mut output = Output {
+            descriptor: None,
+            queue: Vec::new(),
+            owed: 0,
+            ends: false,
+            stream: STDOUT,
+        };
+        let part = [0; MAX_PAYLOAD];
+        let mut taken = 0;
+        while output.take(&part) {
+            taken += part.len();
+        }
+        assert_eq!(taken, 2 * WINDOW as usize);
+        assert_eq!(output.queue.len(), taken);
+        // Nobody reads the stream: everything is owed, and said once.
+        output.write();
+        let mut to_monitor = Vec::new();
+        output.credit(&mut to_monitor);
+        let one = to_monitor.len();
+        assert!(one > 0 && output.queue.is_empty());
+        // A guest that writes single bytes and reads nothing.
+        for _ in 0..2 * WINDOW {
+            assert!(output.take(b"x"));
+            output.write();
+            output.credit(&mut to_monitor);
+        }
+        assert!(to_monitor.len() < WINDOW as usize + one);
+        assert!(output.owed > 0);
+        to_monitor.clear();
+        output.credit(&mut to_monitor);
+        assert_eq!((to_monitor.len(), output.owed), (one, 0));
+    }
 }

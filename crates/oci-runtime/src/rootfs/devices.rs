@@ -1,6 +1,6 @@
 //! `/dev` of a container: the devices that every one has, those that its engine names, its terminal.
 
-use super::{RootFs, attach, clone_at, set_mode};
+use super::{RootFs, attach, clone_at, kind_of};
 use crate::error::{Error, Refusal as _};
 use crate::spec::{Device, Process, Spec};
 use ironcage_sys::rustix::fs::{
@@ -8,6 +8,7 @@ use ironcage_sys::rustix::fs::{
     mkdirat, mknodat, open, openat, readlinkat, statat, symlinkat, unlinkat,
 };
 use ironcage_sys::rustix::io::Errno;
+use ironcage_sys::rustix::process::umask;
 use ironcage_sys::rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
 use ironcage_sys::rustix::termios::{Winsize, tcsetwinsize};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -105,6 +106,12 @@ impl RootFs {
         if user_namespace && kind != FileType::Fifo {
             // The kernel makes no devices in one: the host's is bound.
             let source = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).doing(action)?;
+            if kind_of(&source).doing(action)? != kind {
+                return Err(Error::refused(
+                    action(),
+                    "the host has something else there",
+                ));
+            }
             let tree = clone_at(source.as_fd(), false).doing(action)?;
             let place = self.file(path)?;
             return attach(tree.as_fd(), place.as_fd()).doing(action);
@@ -119,12 +126,16 @@ impl RootFs {
             _ => makedev(number(device.major)?, number(device.minor)?),
         };
         let mode = device.file_mode.unwrap_or(0o666) & 0o7777;
-        match mknodat(&above, name, kind, Mode::from_raw_mode(mode), number) {
+        // The mode is that of the file from its first moment: a change by name would follow a link
+        // that took its place.
+        let before = umask(Mode::empty());
+        let made = mknodat(&above, name, kind, Mode::from_raw_mode(mode), number);
+        umask(before);
+        match made {
             // The engine mounted something there.
             Err(Errno::EXIST) => return Ok(()),
             other => other.doing(action)?,
         }
-        set_mode(above.as_fd(), Path::new(name), mode).doing(action)?;
         let (uid, gid) = (device.uid.unwrap_or(0), device.gid.unwrap_or(0));
         chownat(
             &above,

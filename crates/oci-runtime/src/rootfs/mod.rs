@@ -14,7 +14,8 @@ use crate::error::{Error, Refusal as _};
 use crate::spec::{Mount, Spec};
 use ironcage_sys::mount::{AttributeChange, MountAttributes, set_attributes};
 use ironcage_sys::rustix::fs::{
-    AtFlags, CWD, Mode, OFlags, ResolveFlags, chmodat, mkdirat, open, openat, openat2, statat,
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, mkdirat, open, openat, openat2,
+    statat, statx,
 };
 use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::mount::{
@@ -25,7 +26,6 @@ use ironcage_sys::rustix::mount::{
 use ironcage_sys::rustix::process::{chdir, chroot, fchdir, pivot_root};
 use options::{Kind, Options, Propagation};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
 /// A place is opened as a handle, which reads nothing.
@@ -39,6 +39,8 @@ pub(crate) struct RootFs {
     bundle: PathBuf,
     /// Mounts that become read-only when everything is in them.
     sealed: Vec<OwnedFd>,
+    /// Whether device nodes in volumes and file systems are devices.
+    host_devices: bool,
 }
 
 fn flags(attributes: MountAttributes) -> MountAttrFlags {
@@ -138,9 +140,19 @@ fn change(
     set_attributes(mount, change)
 }
 
+fn kind_of(place: impl AsFd) -> Result<FileType, Errno> {
+    let stat = statat(place, "", AtFlags::EMPTY_PATH)?;
+    Ok(FileType::from_raw_mode(stat.st_mode))
+}
+
 impl RootFs {
     /// Takes the image's root as a mount of its own. Devices in an image are not devices.
-    pub(crate) fn open(spec: &Spec, rootfs: &Path, bundle: &Path) -> Result<RootFs, Error> {
+    pub(crate) fn open(
+        spec: &Spec,
+        rootfs: &Path,
+        bundle: &Path,
+        host_devices: bool,
+    ) -> Result<RootFs, Error> {
         let action = || format!("mount the root file system {}", rootfs.display());
         let wanted = &spec.linux.rootfs_propagation;
         // Nothing that is mounted here may show on the host.
@@ -166,7 +178,7 @@ impl RootFs {
             tree.as_fd(),
             MountAttributes::NO_DEVICES,
             MountAttributes::NONE,
-            false,
+            !host_devices,
         )
         .doing(action)?;
         attach(tree.as_fd(), place.as_fd()).doing(action)?;
@@ -175,6 +187,7 @@ impl RootFs {
             path: rootfs.to_owned(),
             bundle: bundle.to_owned(),
             sealed: Vec::new(),
+            host_devices,
         })
     }
 
@@ -272,16 +285,35 @@ impl RootFs {
         let target = &mount.destination;
         let action = || format!("bind {} to {}", source.display(), target.display());
         let from = open(&source, HANDLE, Mode::empty()).doing(action)?;
+        let kind = kind_of(&from).doing(action)?;
+        if kind == FileType::BlockDevice && !self.host_devices {
+            let why = "it is a block device of the host";
+            return Err(Error::refused(action(), why)
+                .with_hint("set `host-devices = true` in the node's profile"));
+        }
         let tree = clone_at(from.as_fd(), options.recursive).doing(action)?;
         change(tree.as_fd(), options.set, options.clear, false).doing(action)?;
-        let stat = statat(&tree, "", AtFlags::EMPTY_PATH).doing(action)?;
-        let is_directory = ironcage_sys::rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir();
-        let place = match is_directory {
+        let place = match kind.is_dir() {
             true => self.directory(target)?,
             false => self.file(target)?,
         };
         attach(tree.as_fd(), place.as_fd()).doing(action)?;
-        self.finish(tree.as_fd(), options).doing(action)
+        self.finish(tree.as_fd(), options).doing(action)?;
+        // One character device is the engine's choice; what lies in a directory is nobody's.
+        if kind == FileType::CharacterDevice {
+            return Ok(());
+        }
+        self.close_devices(tree.as_fd()).doing(action)
+    }
+
+    /// Device nodes in a mount, and in the mounts below, are not devices. The words of the mount do
+    /// not bring them back.
+    fn close_devices(&self, tree: BorrowedFd<'_>) -> std::io::Result<()> {
+        let set = match self.host_devices {
+            true => MountAttributes::NONE,
+            false => MountAttributes::NO_DEVICES,
+        };
+        change(tree, set, MountAttributes::NONE, true)
     }
 
     fn kernels(&mut self, mount: &Mount, kind: &str, options: &Options) -> Result<(), Error> {
@@ -316,6 +348,10 @@ impl RootFs {
         }
         attach(tree.as_fd(), place.as_fd()).doing(action)?;
         self.finish(tree.as_fd(), options).doing(action)?;
+        // Terminals are devices, and those of /dev are made in an empty tmpfs.
+        if !matches!(kind, "tmpfs" | "devpts") {
+            self.close_devices(tree.as_fd()).doing(action)?;
+        }
         if later {
             self.sealed.push(tree);
         }
@@ -352,26 +388,27 @@ impl RootFs {
         Ok(())
     }
 
-    /// Covers and seals what `config.json` and the profiles name, and the root itself last.
+    /// Covers and seals what `config.json` and the profiles name, and the root itself last. Covers
+    /// come first: a sealed copy lies on top of its place, and has the covers in it.
     pub(crate) fn seal(&self, spec: &Spec) -> Result<(), Error> {
+        for path in &spec.linux.masked_paths {
+            self.mask(path)?;
+        }
         for path in &spec.linux.readonly_paths {
             let action = || format!("make {} read-only", path.display());
             let place = match self.find(path, OFlags::PATH) {
                 Err(Errno::NOENT | Errno::NOTDIR) => continue,
                 other => other.doing(action)?,
             };
+            let set = MountAttributes::READ_ONLY;
+            if self.is_root(&place).doing(action)? {
+                // What lies on top of the root is reached by `/..` alone.
+                change(place.as_fd(), set, MountAttributes::NONE, true).doing(action)?;
+                continue;
+            }
             let tree = clone_at(place.as_fd(), true).doing(action)?;
-            change(
-                tree.as_fd(),
-                MountAttributes::READ_ONLY,
-                MountAttributes::NONE,
-                true,
-            )
-            .doing(action)?;
+            change(tree.as_fd(), set, MountAttributes::NONE, true).doing(action)?;
             attach(tree.as_fd(), place.as_fd()).doing(action)?;
-        }
-        for path in &spec.linux.masked_paths {
-            self.mask(path)?;
         }
         for tree in &self.sealed {
             change(
@@ -395,14 +432,25 @@ impl RootFs {
         Ok(())
     }
 
+    /// Whether a place is the container's root, also where a link of the image leads there.
+    fn is_root(&self, place: &OwnedFd) -> Result<bool, Errno> {
+        let wanted = StatxFlags::INO | StatxFlags::MNT_ID;
+        let look = |at: &OwnedFd| {
+            statx(at, "", AtFlags::EMPTY_PATH, wanted).map(|stat| (stat.stx_mnt_id, stat.stx_ino))
+        };
+        Ok(look(place)? == look(&self.root)?)
+    }
+
     fn mask(&self, path: &Path) -> Result<(), Error> {
         let action = || format!("mask {}", path.display());
         let place = match self.find(path, OFlags::PATH) {
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(()),
             other => other.doing(action)?,
         };
-        let stat = statat(&place, "", AtFlags::EMPTY_PATH).doing(action)?;
-        let directory = ironcage_sys::rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir();
+        if self.is_root(&place).doing(action)? {
+            return Err(Error::refused(action(), "it is the root of the container"));
+        }
+        let directory = kind_of(&place).doing(action)?.is_dir();
         let data = [
             ("size".to_owned(), Some("0".to_owned())),
             ("nr_inodes".to_owned(), Some("2".to_owned())),
@@ -443,14 +491,4 @@ impl RootFs {
 /// The mount that is this process's root.
 fn own_root() -> Result<OwnedFd, Error> {
     open("/", HANDLE | OFlags::DIRECTORY, Mode::empty()).doing(|| "open the root".into())
-}
-
-/// Sets the mode of what was just made: the umask does not count.
-pub(crate) fn set_mode(place: BorrowedFd<'_>, name: &Path, mode: u32) -> Result<(), Errno> {
-    chmodat(
-        place,
-        name.as_os_str().as_bytes(),
-        Mode::from_raw_mode(mode),
-        AtFlags::empty(),
-    )
 }

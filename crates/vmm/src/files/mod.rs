@@ -14,7 +14,7 @@ mod tree;
 use crate::files::tree::Tree;
 use crate::{VmError, doing};
 use ironcage_sys::rustix::event::{PollFd, PollFlags, poll};
-use ironcage_sys::rustix::fs::Mode;
+use ironcage_sys::rustix::fs::{Mode, statfs};
 use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::process::umask;
 use ironcage_sys::rustix::stdio;
@@ -34,6 +34,9 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// Places of the system that do not change while a cage runs, where they are mounted read-only.
 const FIXED: [&str; 6] = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/opt"];
+
+/// The kernel's number of process file systems.
+const PROCESSES: i64 = 0x9fa0;
 
 /// A directory that the guest has opened: what is in it is read at once, and the directory closed.
 #[derive(Debug, Default)]
@@ -69,6 +72,9 @@ pub(crate) struct State {
     next_handle: u64,
     /// Mounts of what never changes.
     fixed: BTreeSet<u64>,
+    /// The root of the process file system, whose other names are never given out: by them the
+    /// guest would write the memory of this process. The root is there to be mounted over.
+    processes: Option<tree::Key>,
     /// Mounts that are being taken off: nothing is opened through them.
     blocked: BTreeSet<u64>,
 }
@@ -94,8 +100,14 @@ impl Files {
                 fixed.insert(found.mount);
             }
         }
+        let processes = statfs(c"/proc")
+            .is_ok_and(|answer| answer.f_type == PROCESSES)
+            .then(|| tree::look(c"/proc"))
+            .transpose()?
+            .map(|found| found.key);
         let state = State {
             tree,
+            processes,
             handles: BTreeMap::new(),
             next_handle: 1,
             fixed,
@@ -170,4 +182,45 @@ pub(crate) fn run() -> Result<ExitCode, VmError> {
 
 fn stale() -> io::Error {
     Errno::STALE.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tree::ROOT;
+    use super::*;
+    use fuse_backend_rs::abi::fuse_abi::CreateIn;
+    use fuse_backend_rs::api::filesystem::{Context, FileSystem as _};
+    use std::ffi::CString;
+
+    #[test]
+    fn no_process_is_given_out_by_any_name() {
+        let top = tempfile::tempdir().unwrap();
+        std::fs::write(top.path().join("file"), "mine").unwrap();
+        std::os::unix::fs::symlink("/proc/self", top.path().join("link")).unwrap();
+        let files = Files::new().unwrap();
+        let context = Context::default();
+        let down = |parent: u64, name: &str| {
+            let name = CString::new(name).unwrap();
+            files
+                .lookup(&context, parent, &name)
+                .map(|found| found.inode)
+        };
+        let refused = |result: io::Result<u64>| {
+            assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EACCES));
+        };
+        // Its root is there, to be mounted over.
+        let processes = down(ROOT, "proc").unwrap();
+        for name in ["self", "1", "thread-self", "sys", "version"] {
+            refused(down(processes, name));
+        }
+        let place = top.path().iter().skip(1);
+        let place = place.fold(ROOT, |at, name| down(at, name.to_str().unwrap()).unwrap());
+        // The guest's kernel does not ask for names below a link. A hostile one does.
+        let link = down(place, "link").unwrap();
+        refused(down(link, "mem"));
+        let made = files.create(&context, link, c"mem", CreateIn::default());
+        assert_eq!(made.err().unwrap().raw_os_error(), Some(libc::EACCES));
+        let file = down(place, "file").unwrap();
+        assert!(files.open(&context, file, libc::O_RDWR as u32, 0).is_ok());
+    }
 }

@@ -27,6 +27,11 @@ pub(crate) struct Key {
 }
 
 impl Key {
+    /// Whether both are of the same file system.
+    pub(crate) fn is_beside(self, other: Key) -> bool {
+        self.device == other.device
+    }
+
     /// Another file of the same file system.
     pub(crate) fn with_inode(self, inode: u64) -> Key {
         Key { inode, ..self }
