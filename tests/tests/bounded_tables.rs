@@ -41,6 +41,8 @@ const TABLES: &[(&str, &str, Crowding)] = &[
         "MOST_LISTED",
         Tested("what_the_host_would_execute_is_found_with_and_without_a_list"),
     ),
+    // How many names a reason prints; all of them decide.
+    ("lease/src/task.rs", "MOST_TOLD", Size),
     ("egress/src/buffers.rs", "MOST", Size),
     ("egress/src/http/head.rs", "MOST_FIELDS", Size),
     ("egress/src/http/head.rs", "MOST_EMPTY", Size),
