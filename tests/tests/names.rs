@@ -68,6 +68,52 @@ const BARE_TYPES: &[&str] = &[
 /// Items that keep such a name: where, which, why.
 const KEPT_NAMES: &[(&str, &str, &str)] = &[
     (
+        "crates/mcp/src/pins.rs",
+        "Kept",
+        "why a tool is kept back; a private type",
+    ),
+    (
+        "crates/oci-runtime/src/error.rs",
+        "Refusal",
+        "what a runtime answers its engine",
+    ),
+    (
+        "crates/oci-runtime/src/state.rs",
+        "Record",
+        "the state file of a container",
+    ),
+    (
+        "crates/oci-runtime/src/state.rs",
+        "Kept",
+        "the directory that keeps it",
+    ),
+    (
+        "crates/serve/src/answers.rs",
+        "Held",
+        "bytes that are held for an answer",
+    ),
+    (
+        "crates/serve/src/e2b/filesystem.rs",
+        "Answer",
+        "an answer of E2B's protocol",
+    ),
+    (
+        "crates/serve/src/e2b/process.rs",
+        "Answer",
+        "an answer of E2B's protocol",
+    ),
+    (
+        "crates/serve/src/e2b/sandboxes.rs",
+        "Answer",
+        "an answer of E2B's protocol",
+    ),
+    (
+        "crates/vmm/src/files/tree.rs",
+        "Found",
+        "what a look-up found",
+    ),
+    ("tests/tests/service.rs", "Answer", "an HTTP answer"),
+    (
         "crates/model/src/event.rs",
         "DoorNarrowed",
         "an audit event",
@@ -261,6 +307,35 @@ fn program_sources() -> Vec<(String, String)> {
 
 /// Types that have one name in several modules of a crate: which crate, which name, why.
 const SHARED_IN_CRATE: &[(&str, &str, &str)] = &[
+    (
+        "crates/serve",
+        "Answer",
+        "each part of E2B's protocol has its own",
+    ),
+    ("crates/inside", "Args", "each command has its own"),
+    (
+        "crates/vmm",
+        "Client",
+        "the client itself, and the monitor's side of one",
+    ),
+    (
+        "crates/mcp",
+        "Entry",
+        "of a catalog, and of a client's configuration",
+    ),
+    (
+        "crates/serve",
+        "Gone",
+        "tells that a stream's reader left, in each API",
+    ),
+    ("crates/oci-runtime", "Request", "of create and of exec"),
+    ("crates/serve", "SendSignal", "each API has its own JSON"),
+    (
+        "crates/serve",
+        "Shared",
+        "the state that the handlers of each API share",
+    ),
+    ("crates/reader", "Value", "each language has its own"),
     ("crates/cli", "Args", "each command has its own"),
     (
         "crates/cli",
@@ -273,10 +348,30 @@ const SHARED_IN_CRATE: &[(&str, &str, &str)] = &[
 ];
 
 /// Types that have one compound name in several crates: which, why.
-const SHARED_BY_CRATES: &[(&str, &str)] = &[(
-    "RunError",
-    "of a cage in the supervisor, of a probe in the lab: two programs",
-)];
+const SHARED_BY_CRATES: &[(&str, &str)] = &[
+    (
+        "RunError",
+        "of a cage in the supervisor, of a probe in the lab, of a WebAssembly command: three programs",
+    ),
+    (
+        "FrameError",
+        "of the control socket and of a guest's channel: two protocols",
+    ),
+    ("KillOnDrop", "in two programs"),
+    ("NetworkMode", "of a policy, and the service's JSON"),
+    (
+        "PermissionRequest",
+        "the request, and the service's JSON of it",
+    ),
+    ("RootFs", "of an image's configuration, and of a container"),
+    ("RuleSet", "of Cedar, and of tool calls"),
+    ("RunCommand", "of the command line, and the service's JSON"),
+    ("SetupError", "of a guest, and of a host"),
+    ("StartProcess", "of the daemon, and the service's JSON"),
+    ("SyscallRule", "of a list, and of config.json"),
+    ("TerminalSize", "of the daemon, and of a guest"),
+    ("WorkspaceMode", "of a policy, and the service's JSON"),
+];
 
 #[test]
 fn no_two_types_have_one_name() {
@@ -354,7 +449,28 @@ const KERNEL_PREFIXES: &[&str] = &[
 ];
 
 /// Such numbers that are written by hand: where, which, why.
-const BY_HAND: &[(&str, &str, &str)] = &[];
+const BY_HAND: &[(&str, &str, &str)] = &[
+    (
+        "crates/images/src/config.rs",
+        "SIGRTMIN",
+        "the C library's number, which image configurations mean",
+    ),
+    (
+        "crates/oci-runtime/src/cgroup/mod.rs",
+        "SIGKILL",
+        "what cgroup.kill sends",
+    ),
+    (
+        "crates/probe/src/stage/key_agent.rs",
+        "SIGN",
+        "a message of the ssh-agent's protocol",
+    ),
+    (
+        "crates/probe/src/stage/key_agent.rs",
+        "SIGNED",
+        "a message of the ssh-agent's protocol",
+    ),
+];
 
 /// The name of a constant that stands for a number written as such.
 fn number_by_hand(line: &str) -> Option<&str> {

@@ -92,7 +92,7 @@ both! {
         stage.mkdir(&data);
         stage.write(data.join("file"), "more\n");
         let (data, file) = (data.display().to_string(), data.join("file").display().to_string());
-        assert_eq!(stage.run(&WASM, &["copy.wasm", &file]).code(), NOT_CAPABLE);
+        assert_ne!(stage.run(&WASM, &["copy.wasm", &file]).code(), 0, "not in the view");
         let flags = [&WASM[..], &["-r", &data]].concat();
         assert_eq!(stage.run(&flags, &["copy.wasm", &file]).ok().stdout(), "more\n");
         assert_ne!(stage.run(&flags, &["copy.wasm", &file, &format!("{data}/new")]).code(), 0, "readable only");
