@@ -1,4 +1,4 @@
-//! What a key may have created, and what is not valid whoever asks.
+//! Checks of a cage that a caller wants: the rights of its key, and values that are invalid for anybody.
 
 use super::TIMEOUT;
 use crate::api::types::{CreateCage, NetworkMode, WorkspaceMode};
