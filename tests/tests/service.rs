@@ -12,26 +12,27 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const DEADLINE: Duration = Duration::from_secs(180);
 
 /// A service of a stage.
-struct Service {
+pub(crate) struct Service {
     running: Option<Running>,
-    address: String,
-    key: String,
+    pub(crate) address: String,
+    pub(crate) key: String,
 }
 
 /// An answer of it.
 #[derive(Debug)]
-struct Answer {
-    status: u16,
-    body: Vec<u8>,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Answer {
-    fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
     #[track_caller]
-    fn ok(self) -> Answer {
+    pub(crate) fn ok(self) -> Answer {
         assert!(
             (200..300).contains(&self.status),
             "{}: {}",
@@ -42,7 +43,7 @@ impl Answer {
     }
 
     #[track_caller]
-    fn refused(self, status: u16, code: &str) {
+    pub(crate) fn refused(self, status: u16, code: &str) {
         let body = self.json();
         assert_eq!(
             (self.status, body["error"]["code"].as_str()),
@@ -53,12 +54,17 @@ impl Answer {
 }
 
 impl Service {
-    fn start(stage: &Stage) -> Service {
+    pub(crate) fn start(stage: &Stage) -> Service {
         Service::at(stage, "127.0.0.1:0")
     }
 
-    fn at(stage: &Stage, listen: &str) -> Service {
-        let mut running = Running::start(&mut stage.ironcage(["serve", "--listen", listen]));
+    pub(crate) fn at(stage: &Stage, listen: &str) -> Service {
+        Service::with(stage, &["--listen", listen])
+    }
+
+    pub(crate) fn with(stage: &Stage, flags: &[&str]) -> Service {
+        let words = ["serve"].iter().chain(flags);
+        let mut running = Running::start(&mut stage.ironcage(words));
         let mut line = String::new();
         BufReader::new(running.stdout())
             .read_line(&mut line)
@@ -86,7 +92,7 @@ impl Service {
         }
     }
 
-    fn raw(&self, text: &[u8]) -> Answer {
+    pub(crate) fn raw(&self, text: &[u8]) -> Answer {
         let mut stream = TcpStream::connect(&self.address).expect("the service");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         stream.write_all(text).expect("sent");
@@ -109,10 +115,17 @@ impl Service {
         {
             body = unchunked(&body);
         }
-        Answer { status, body }
+        Answer { status, head, body }
     }
 
-    fn send(&self, key: &str, method: &str, path: &str, headers: &str, body: &[u8]) -> Answer {
+    pub(crate) fn send(
+        &self,
+        key: &str,
+        method: &str,
+        path: &str,
+        headers: &str,
+        body: &[u8],
+    ) -> Answer {
         let mut text = format!(
             "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {key}\r\n{headers}Content-Length: {}\r\n\r\n",
             body.len()
@@ -122,11 +135,11 @@ impl Service {
         self.raw(&text)
     }
 
-    fn get(&self, path: &str) -> Answer {
+    pub(crate) fn get(&self, path: &str) -> Answer {
         self.send(&self.key, "GET", path, "", b"")
     }
 
-    fn post(&self, path: &str, body: &Value) -> Answer {
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Answer {
         self.send(
             &self.key,
             "POST",
@@ -136,12 +149,12 @@ impl Service {
         )
     }
 
-    fn create(&self, spec: &Value) -> String {
+    pub(crate) fn create(&self, spec: &Value) -> String {
         let cage = self.post("/v1/cages", spec).ok().json();
         cage["id"].as_str().expect("an id").to_owned()
     }
 
-    fn run(&self, id: &str, command: &str) -> Value {
+    pub(crate) fn run(&self, id: &str, command: &str) -> Value {
         self.post(
             &format!("/v1/cages/{id}/run"),
             &json!({ "command": command }),
@@ -150,11 +163,11 @@ impl Service {
         .json()
     }
 
-    fn delete(&self, id: &str) -> Answer {
+    pub(crate) fn delete(&self, id: &str) -> Answer {
         self.send(&self.key, "DELETE", &format!("/v1/cages/{id}"), "", b"")
     }
 
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         let running = self.running.take().expect("it runs");
         running.signal(Signal::KILL);
         running.finish(PATIENCE);
@@ -187,7 +200,7 @@ fn unchunked(mut body: &[u8]) -> Vec<u8> {
 }
 
 /// Cages that run, as `ironcage ps` lists them.
-fn running(stage: &Stage) -> usize {
+pub(crate) fn running(stage: &Stage) -> usize {
     let listed = Running::start(&mut stage.ironcage(["ps", "--json"]))
         .finish(PATIENCE)
         .ok();
@@ -401,11 +414,16 @@ either! {
 }
 
 /// A client program with the variables that `ironcage serve env --e2b` prints.
-fn sdk(stage: &Stage, service: &Service, program: &Path, arguments: &[&Path]) {
+pub(super) fn sdk(
+    stage: &Stage,
+    service: &Service,
+    program: &Path,
+    arguments: &[&dyn AsRef<std::ffi::OsStr>],
+) {
     let mut command = stage.outside(program);
     let url = format!("http://{}", service.address);
     command
-        .args(arguments)
+        .args(arguments.iter().map(|argument| argument.as_ref()))
         .env("E2B_API_URL", &url)
         .env("E2B_SANDBOX_URL", &url)
         .env("E2B_API_KEY", &service.key);
@@ -415,7 +433,7 @@ fn sdk(stage: &Stage, service: &Service, program: &Path, arguments: &[&Path]) {
 }
 
 /// What `scripts/test` installs of a kind, if it did.
-fn installed(kind: &str, file: &str) -> Option<PathBuf> {
+pub(super) fn installed(kind: &str, file: &str) -> Option<PathBuf> {
     let path = Path::new("/var/cache/ironcage-test").join(kind);
     if !path.join(file).exists() {
         skip(&format!(
@@ -428,7 +446,7 @@ fn installed(kind: &str, file: &str) -> Option<PathBuf> {
 }
 
 /// A script in a place that the user of a stage can read.
-fn script(stage: &Stage, name: &str) -> PathBuf {
+pub(super) fn script(stage: &Stage, name: &str) -> PathBuf {
     let text = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("sdk").join(name))
         .expect("the script");
     let path = stage.base().join(name);
@@ -450,7 +468,7 @@ either! {
             let text = script(stage, "e2b_smoke.mjs");
             let modules = stage.base().join("node_modules");
             std::os::unix::fs::symlink(place.join("node_modules"), modules).expect("linked");
-            sdk(stage, &service, Path::new("/usr/bin/env"), &[Path::new("node"), &text]);
+            sdk(stage, &service, Path::new("/usr/bin/env"), &[&"node", &text]);
         }
     }
 }

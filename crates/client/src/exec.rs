@@ -235,10 +235,10 @@ impl Streams {
             .ok_or_else(missing)?;
         Ok(Streams {
             input,
-            outputs: vec![
-                Relay::new(own(stdout)?, relay::callers_sink(stdio::stdout())),
-                Relay::new(own(stderr)?, relay::callers_sink(stdio::stderr())),
-            ],
+            outputs: Relay::shown_together(
+                Relay::shown(own(stdout)?, stdio::stdout(), wanted.raw),
+                Relay::shown(own(stderr)?, stdio::stderr(), wanted.raw),
+            ),
             terminal: None,
         })
     }

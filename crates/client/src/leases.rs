@@ -28,7 +28,7 @@ fn unexpected(reply: &Reply) -> ClientError {
 }
 
 /// What a path leads to now, for a lease on it.
-pub(super) fn open_path(path: &Path) -> Result<OwnedFd, ClientError> {
+pub fn open_path(path: &Path) -> Result<OwnedFd, ClientError> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     open(path, flags, Mode::empty()).map_err(|error| ClientError::Path {
         path: path.to_owned(),
@@ -78,6 +78,16 @@ pub fn grant(
     descriptors: &[BorrowedFd<'_>],
 ) -> Result<RequestOutcome, ClientError> {
     connection.send_with(&Request::Grant(request), descriptors)?;
+    granted(connection)
+}
+
+/// Asks for a lease for a tool call, and waits until it is open, or a person would have to be asked.
+pub fn grant_for_call(
+    connection: &Connection,
+    request: GrantRequest,
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<RequestOutcome, ClientError> {
+    connection.send_with(&Request::GrantForCall(request), descriptors)?;
     granted(connection)
 }
 

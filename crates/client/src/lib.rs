@@ -16,11 +16,14 @@ pub use attach::{Attachment, attach};
 pub use call::{Called, MOST_OUTPUT, call};
 pub use exec::{ExecEnd, ExecOptions, ScopeOptions, exec};
 pub use hold::FrozenCage;
-pub use leases::{Ended, approve, deny, grant, grant_path, grant_port, leases, questions, revoke};
+pub use leases::{
+    Ended, approve, deny, grant, grant_for_call, grant_path, grant_port, leases, open_path,
+    questions, revoke,
+};
 pub use logs::{LogOptions, logs};
 pub use network::Watch;
 
-use ironcage_audit::NoStateDir;
+use ironcage_audit::{Container, NoStateDir};
 use ironcage_control::DeniedLease;
 use ironcage_control::{
     Channel, Description, Dialled, Entry, Packet, PlaceError, Reply, Request, RuntimeDir,
@@ -69,6 +72,16 @@ pub enum ClientError {
     /// The cage is over.
     #[error("the cage {id} is not running")]
     NotRunning { id: CageId },
+    /// An engine runs it, and nobody of Ironcage's is there to ask.
+    #[error(
+        "{id} is container {} of an engine: it has no supervisor, leases or egress proxy",
+        Printable::new(container)
+    )]
+    Container {
+        id: CageId,
+        /// Its ID, as the engine has it.
+        container: String,
+    },
     /// The supervisor does not answer.
     #[error("the supervisor of {id} does not answer; it may be stopped (Ctrl-Z), or busy")]
     Silent { id: CageId },
@@ -237,6 +250,11 @@ impl Cages {
         let kept = self.archive.list().map_err(ClientError::Archive)?;
         let mut ids: Vec<CageId> = self.runtime.entries()?.into_iter().map(|e| e.id).collect();
         ids.extend(kept.iter().cloned());
+        let containers = self.containers()?;
+        if let Some(named) = containers.iter().find(|container| container.id == text) {
+            return Ok(named.cage.clone());
+        }
+        ids.extend(containers.iter().map(|container| container.cage.clone()));
         ids.sort();
         ids.dedup();
         let named = || {
@@ -247,7 +265,12 @@ impl Cages {
             summaries.max().map(|(_, id)| id)
         };
         let mut matches = ids;
-        matches.retain(|id| !text.is_empty() && id.as_str().starts_with(text));
+        // An engine's own ID may be shortened, too.
+        let of_engine = |id: &CageId| {
+            let mut containers = containers.iter();
+            containers.any(|container| container.cage == *id && container.id.starts_with(text))
+        };
+        matches.retain(|id| !text.is_empty() && (id.as_str().starts_with(text) || of_engine(id)));
         match matches.as_slice() {
             [only] => Ok(only.clone()),
             [] => named().ok_or_else(|| ClientError::NotFound {
@@ -268,8 +291,31 @@ impl Cages {
                 id: id.clone(),
             }),
             Some(Dialled::Busy) => Err(ClientError::Silent { id: id.clone() }),
-            Some(Dialled::Dead) | None => Err(ClientError::NotRunning { id: id.clone() }),
+            Some(Dialled::Dead) | None => Err(match self.container(id)? {
+                Some(container) => ClientError::Container {
+                    id: id.clone(),
+                    container: container.id,
+                },
+                None => ClientError::NotRunning { id: id.clone() },
+            }),
         }
+    }
+
+    /// The containers that engines made with Ironcage's runtime, and that exist. Notes about others,
+    /// as a host leaves them that went down, are removed.
+    pub fn containers(&self) -> Result<Vec<Container>, ClientError> {
+        let mut found = ironcage_audit::containers(&self.audit)?;
+        for gone in found.iter().filter(|container| !container.exists()) {
+            Container::forget(&self.audit, &gone.cage)?;
+        }
+        found.retain(Container::exists);
+        Ok(found)
+    }
+
+    /// The container that a cage ID stands for.
+    pub fn container(&self, id: &CageId) -> Result<Option<Container>, ClientError> {
+        let found = ironcage_audit::container(&self.audit, id)?;
+        Ok(found.filter(Container::exists))
     }
 
     /// How a cage ended, as its record says; `None` when it was killed together with its

@@ -6,6 +6,7 @@
 )]
 
 use clap::Subcommand;
+use ironcage_policy::Size;
 use std::path::PathBuf;
 
 /// Serve cages by HTTP
@@ -30,9 +31,18 @@ pub struct Options {
     /// Running cages that one project may have
     #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
     pub max_cages: usize,
+    /// Requests that one key may send in a second
+    #[arg(long, value_name = "NUMBER", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rate: u32,
     /// Let callers open the whole network; without it they can only allow hosts by name
     #[arg(long)]
     pub allow_internet: bool,
+    /// Python environment with ipykernel for `run_code` of E2B's SDKs
+    ///
+    /// Cages of the template code-interpreter-v1 see it, read-only. Without it they need ipykernel in
+    /// the Python of this host, and those of other templates always use the `python3` of their own.
+    #[arg(long, value_name = "DIRECTORY")]
+    pub code_interpreter: Option<PathBuf>,
     /// Connections at once
     #[arg(long, value_name = "NUMBER", default_value_t = 4096)]
     pub max_connections: usize,
@@ -45,6 +55,11 @@ pub enum Action {
         #[command(subcommand)]
         action: KeyAction,
     },
+    /// Set and show quotas and ceilings of projects
+    Project {
+        #[command(subcommand)]
+        action: ProjectAction,
+    },
     /// Print shell commands that set the variables of clients
     ///
     /// For use as `eval "$(ironcage serve env)"`.
@@ -52,6 +67,21 @@ pub enum Action {
         /// Print the variables of E2B's SDKs
         #[arg(long)]
         e2b: bool,
+        /// Where the service listens
+        #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7421")]
+        listen: String,
+    },
+    /// Print a link that opens the dashboard
+    ///
+    /// The link works once, within ten minutes. The browser that opens it stays signed in for 12
+    /// hours, sees the cages of every project, and can answer every permission request.
+    Dashboard {
+        /// Show only the cages of this project
+        #[arg(long)]
+        project: Option<String>,
+        /// Only look: no approving, no denying, no terminal
+        #[arg(long)]
+        read_only: bool,
         /// Where the service listens
         #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7421")]
         listen: String,
@@ -75,6 +105,15 @@ pub enum KeyAction {
         /// cages]
         #[arg(long = "scope", value_name = "SCOPE", value_parser = ["read", "cages", "permissions", "host", "admin"], hide_possible_values = true)]
         scopes: Vec<String>,
+        /// Requests that it may send in a second [default: that of the service]
+        #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+        rate: Option<u32>,
+        /// Running cages that it may have [default: those of its project]
+        #[arg(long, value_name = "NUMBER")]
+        max_cages: Option<usize>,
+        /// Memory that its running cages may have together [default: that of its project]
+        #[arg(long, value_name = "SIZE")]
+        max_memory: Option<Size>,
     },
     /// List keys
     List {
@@ -87,6 +126,50 @@ pub enum KeyAction {
         /// Its ID
         id: String,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ProjectAction {
+    /// Set what the keys of a project may use and ask for
+    ///
+    /// Limits that are left out are removed. The next request is held to the new ones; running cages
+    /// keep what they have.
+    Set {
+        /// Name of the project
+        name: String,
+        #[command(flatten)]
+        bounds: Box<ProjectBounds>,
+    },
+    /// Print what was set for a project, as JSON
+    Show {
+        /// Name of the project
+        name: String,
+    },
+}
+
+#[derive(Debug, Default, clap::Args)]
+pub struct ProjectBounds {
+    /// Running cages [default: --max-cages of the service]
+    #[arg(long, value_name = "NUMBER")]
+    pub max_cages: Option<usize>,
+    /// Memory of all running cages together
+    #[arg(long, value_name = "SIZE")]
+    pub max_memory: Option<Size>,
+    /// Cages that may be created in a minute
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    pub cages_per_minute: Option<u32>,
+    /// Profile that cages may name (can be repeated) [default: any]
+    #[arg(long = "profile", value_name = "NAME")]
+    pub profiles: Vec<String>,
+    /// Host that cages may be allowed, as for `ironcage run` (can be repeated) [default: any]
+    #[arg(long = "allow-host", value_name = "HOST")]
+    pub hosts: Vec<String>,
+    /// Memory of one cage
+    #[arg(long, value_name = "SIZE")]
+    pub cage_memory: Option<Size>,
+    /// Seconds until a cage ends
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub cage_timeout: Option<u32>,
 }
 
 /// Where `ironcage` tells the program to find its files.

@@ -43,6 +43,9 @@ pub enum Request {
     Network(NetworkRequest),
     /// Asks for a lease. Answered by [`Reply::Lease`].
     Grant(GrantRequest),
+    /// Asks for a lease for a tool call, as the agent's controller and not as the user: what the ceiling marks `ask` becomes a
+    /// question. Answered by [`Reply::Lease`].
+    GrantForCall(GrantRequest),
     /// Takes a lease back, or all of them. Answered by [`Reply::Revoking`], then by
     /// [`Reply::LeaseEnded`] for each.
     Revoke {

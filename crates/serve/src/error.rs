@@ -6,6 +6,7 @@ use axum::response::{IntoResponse, Response};
 use ironcage_cage_daemon::protocol::{Failure, FailureCode};
 use ironcage_client::ClientError;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 use utoipa::ToSchema;
 
 /// Which error it is.
@@ -49,6 +50,8 @@ pub(crate) enum Code {
     TooLarge,
     /// Too many requests, cages or processes.
     LimitReached,
+    /// The client takes what it is sent too slowly.
+    TooSlow,
     /// The cage denied it: policy, ceiling or supervisor.
     Denied,
     /// The cage did not answer in time.
@@ -82,6 +85,7 @@ impl Code {
             Code::RangeNotSatisfiable => StatusCode::RANGE_NOT_SATISFIABLE,
             Code::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Code::LimitReached => StatusCode::TOO_MANY_REQUESTS,
+            Code::TooSlow => StatusCode::REQUEST_TIMEOUT,
             Code::Timeout => StatusCode::GATEWAY_TIMEOUT,
             Code::CageUnresponsive => StatusCode::BAD_GATEWAY,
             Code::NotOffered => StatusCode::NOT_IMPLEMENTED,
@@ -97,6 +101,8 @@ pub(crate) struct ApiError {
     pub(crate) code: Code,
     pub(crate) message: String,
     pub(crate) hint: Option<String>,
+    /// Seconds after which the same may be asked again.
+    pub(crate) retry_after: Option<u64>,
 }
 
 pub(crate) type ApiResult<T> = Result<T, ApiError>;
@@ -107,7 +113,14 @@ impl ApiError {
             code,
             message: message.into(),
             hint: None,
+            retry_after: None,
         }
+    }
+
+    /// Says when the same may be asked again.
+    pub(crate) fn retry_after(mut self, wait: Duration) -> ApiError {
+        self.retry_after = Some(wait.as_secs() + u64::from(wait.subsec_nanos() > 0));
+        self
     }
 
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> ApiError {
@@ -200,7 +213,7 @@ impl IntoResponse for ApiError {
         let mut response = (self.code.status(), Json(self.body())).into_response();
         if self.code == Code::LimitReached {
             let headers = response.headers_mut();
-            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            headers.insert(header::RETRY_AFTER, self.retry_after.unwrap_or(1).into());
         }
         if self.code == Code::Unauthorized {
             let headers = response.headers_mut();

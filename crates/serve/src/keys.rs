@@ -1,6 +1,7 @@
 //! API keys: files of their own, so that `ironcage serve key` works while the service runs, and a
 //! revoked key is refused at once.
 
+use crate::projects::Quota;
 use ironcage_sys::rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -69,14 +70,24 @@ pub(crate) struct Key {
     pub(crate) scopes: BTreeSet<Scope>,
     /// Microseconds since the epoch.
     pub(crate) created: u64,
+    /// What it may use, besides what its project may.
+    #[serde(default, skip_serializing_if = "Quota::is_unlimited")]
+    pub(crate) quota: Quota,
     /// SHA-256 of the secret, in hexadecimal digits.
     secret: String,
+    /// When it stops being valid, in microseconds since the epoch, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) expires: Option<u64>,
 }
 
 impl Key {
     pub(crate) fn may(&self, scope: Scope) -> bool {
         self.scopes.contains(&scope)
             || (scope == Scope::Read && self.scopes.contains(&Scope::Cages))
+    }
+
+    fn expired(&self) -> bool {
+        self.expires.is_some_and(|end| end <= crate::clock::now())
     }
 }
 
@@ -154,9 +165,30 @@ impl Keys {
         project: &str,
         scopes: BTreeSet<Scope>,
     ) -> Result<(Key, String), KeyError> {
-        let allowed =
-            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte);
-        if project.is_empty() || project.len() > 64 || !project.bytes().all(allowed) {
+        self.create_with(name, project, scopes, Quota::default(), None)
+    }
+
+    /// Makes a key that stops being valid at a time.
+    pub(crate) fn create_until(
+        &self,
+        name: &str,
+        project: &str,
+        scopes: BTreeSet<Scope>,
+        end: u64,
+    ) -> Result<(Key, String), KeyError> {
+        self.create_with(name, project, scopes, Quota::default(), Some(end))
+    }
+
+    /// Makes a key with a quota and an end.
+    pub(crate) fn create_with(
+        &self,
+        name: &str,
+        project: &str,
+        scopes: BTreeSet<Scope>,
+        quota: Quota,
+        expires: Option<u64>,
+    ) -> Result<(Key, String), KeyError> {
+        if !is_project(project) {
             return Err(KeyError::Project);
         }
         let (id, secret) = (
@@ -169,6 +201,8 @@ impl Keys {
             project: project.to_owned(),
             scopes,
             created: crate::clock::now(),
+            quota,
+            expires,
             secret: hex(&Sha256::digest(secret.as_bytes())),
         };
         let path = self.path(&id);
@@ -216,6 +250,18 @@ impl Keys {
         }
     }
 
+    /// Removes the keys that are not valid any more.
+    pub(crate) fn remove_expired(&self) -> Result<(), KeyError> {
+        for key in self.list()?.iter().filter(|key| key.expired()) {
+            match self.revoke(&key.id) {
+                // Somebody else was faster.
+                Ok(()) | Err(KeyError::NotFound { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
     /// The key that a text is, if it is one. A file that cannot be read is an error: its key may be
     /// as good as ever.
     pub(crate) fn check(&self, text: &str) -> Result<Option<Key>, KeyError> {
@@ -228,7 +274,7 @@ impl Keys {
         match read(&self.path(id)) {
             Ok(key) => {
                 let known = same(&key.secret, &hex(&Sha256::digest(secret.as_bytes())));
-                Ok(known.then_some(key))
+                Ok(Some(key).filter(|key| known && !key.expired()))
             }
             Err(KeyError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                 Ok(None)
@@ -251,6 +297,13 @@ impl Keys {
     }
 }
 
+/// Whether a project can have this name.
+pub(crate) fn is_project(name: &str) -> bool {
+    let allowed =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte);
+    (1..=64).contains(&name.len()) && name.bytes().all(allowed)
+}
+
 fn is_id(text: &str) -> bool {
     text.len() == 2 * ID && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
@@ -269,7 +322,7 @@ fn read(path: &Path) -> Result<Key, KeyError> {
 }
 
 /// Writes a file that only its owner reads, whole or not at all.
-fn write_new(path: &Path, text: &[u8]) -> Result<(), KeyError> {
+pub(crate) fn write_new(path: &Path, text: &[u8]) -> Result<(), KeyError> {
     let staged = path.with_extension(format!("{}.part", std::process::id()));
     let written = OpenOptions::new()
         .write(true)
@@ -313,6 +366,24 @@ mod tests {
             keys.revoke("../local"),
             Err(KeyError::NotFound { .. })
         ));
+    }
+
+    #[test]
+    fn a_key_with_an_end_is_valid_until_then_and_removed_after() {
+        let data = tempfile::tempdir().unwrap();
+        let keys = Keys::in_data(data.path());
+        let make = |end: u64| {
+            let made = keys.create_until("k", "team", [Scope::Read].into(), end);
+            made.unwrap().1
+        };
+        let (over, later) = (make(1), make(u64::MAX));
+        let (_, endless) = keys.create("k", "team", [Scope::Read].into()).unwrap();
+        let valid = |text: &str| keys.check(text).unwrap().is_some();
+        assert!(!valid(&over) && valid(&later) && valid(&endless));
+        assert_eq!(keys.list().unwrap().len(), 3);
+        keys.remove_expired().unwrap();
+        assert_eq!(keys.list().unwrap().len(), 2);
+        assert!(valid(&later) && valid(&endless));
     }
 
     #[test]

@@ -3,11 +3,14 @@
 use crate::engine::{Engine, Settings};
 use crate::keys::{Key, KeyError, Keys, SCOPES, Scope};
 use crate::listen::{Address, Listener};
+use crate::projects::{Ceiling, Project, Projects, Quota};
 use crate::{api, clock, listen, router};
 use clap::{Parser, Subcommand};
 use ironcage_command::error::{CliError, CommandResult, EXIT_OURS};
 use ironcage_command::json;
-use ironcage_command::serve::{Action, Args, KeyAction, Options, Places};
+use ironcage_command::serve::{
+    Action, Args, KeyAction, Options, Places, ProjectAction, ProjectBounds,
+};
 use ironcage_programs::Program;
 use ironcage_sys::rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeSet;
@@ -61,8 +64,14 @@ fn run(places: &Places, args: Args) -> CommandResult {
             anstream::print!("{}", text.map_err(|error| CliError::from_error(&error))?);
             Ok(0)
         }
+        Some(Action::Dashboard {
+            project,
+            read_only,
+            listen,
+        }) => link(places, project.as_deref(), read_only, &listen),
         Some(Action::Env { e2b, listen }) => env(places, &keys, e2b, &listen),
         Some(Action::Key { action }) => key(places, &keys, action),
+        Some(Action::Project { action }) => project(places, action),
     }
 }
 
@@ -110,6 +119,19 @@ fn env(places: &Places, keys: &Keys, e2b: bool, listen: &str) -> CommandResult {
     Ok(0)
 }
 
+fn link(places: &Places, project: Option<&str>, read_only: bool, listen: &str) -> CommandResult {
+    make(&places.data)?;
+    let address = address(listen)?;
+    if matches!(address, Address::Unix(_)) {
+        return Err(CliError::new("a browser cannot use a Unix socket")
+            .hint("start the service with --listen 127.0.0.1:PORT"));
+    }
+    let link = crate::dashboard::link(&places.data, project, read_only).map_err(key_error)?;
+    // Behind the `#`, so that it is never sent as part of an address.
+    anstream::println!("{address}/#link={link}");
+    Ok(0)
+}
+
 #[derive(serde::Serialize)]
 struct ShownKey {
     id: String,
@@ -117,12 +139,15 @@ struct ShownKey {
     project: String,
     scopes: BTreeSet<Scope>,
     created: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires: Option<String>,
 }
 
 impl From<Key> for ShownKey {
     fn from(key: Key) -> ShownKey {
         ShownKey {
             created: clock::rfc3339(key.created),
+            expires: key.expires.map(clock::rfc3339),
             id: key.id,
             name: key.name,
             project: key.project,
@@ -137,6 +162,9 @@ fn key(places: &Places, keys: &Keys, action: KeyAction) -> CommandResult {
             name,
             project,
             scopes,
+            rate,
+            max_cages,
+            max_memory,
         } => {
             make(&places.data)?;
             let scopes = scopes.iter().map(|scope| scope.parse::<Scope>());
@@ -146,7 +174,13 @@ fn key(places: &Places, keys: &Keys, action: KeyAction) -> CommandResult {
                 true => [Scope::Cages].into(),
                 false => scopes,
             };
-            let (_, text) = keys.create(&name, &project, scopes).map_err(key_error)?;
+            let quota = Quota {
+                cages: max_cages,
+                memory: max_memory.map(|size| size.0),
+                rate,
+            };
+            let made = keys.create_with(&name, &project, scopes, quota, None);
+            let (_, text) = made.map_err(key_error)?;
             anstream::println!("{text}");
         }
         KeyAction::List { json: true } => {
@@ -187,6 +221,48 @@ fn key(places: &Places, keys: &Keys, action: KeyAction) -> CommandResult {
     Ok(0)
 }
 
+/// What was given, as a project is kept.
+fn bounded(bounds: ProjectBounds) -> Result<Project, CliError> {
+    let hosts = bounds
+        .hosts
+        .iter()
+        .map(|host| ironcage_policy::allowed(host).map_err(|error| CliError::from_error(&error)));
+    let hosts: Vec<_> = hosts.collect::<Result<_, _>>()?;
+    let profiles: BTreeSet<String> = bounds.profiles.into_iter().collect();
+    Ok(Project {
+        cages: bounds.max_cages,
+        memory: bounds.max_memory.map(|size| size.0),
+        cages_per_minute: bounds.cages_per_minute,
+        ceiling: Ceiling {
+            profiles: (!profiles.is_empty()).then_some(profiles),
+            hosts: (!hosts.is_empty()).then_some(hosts),
+            memory: bounds.cage_memory.map(|size| size.0),
+            timeout: bounds.cage_timeout,
+        },
+    })
+}
+
+fn project(places: &Places, action: ProjectAction) -> CommandResult {
+    let projects = Projects::in_data(&places.data);
+    let (name, project) = match action {
+        ProjectAction::Set { name, bounds } => {
+            make(&places.data)?;
+            let project = bounded(*bounds)?;
+            projects.set(&name, &project).map_err(key_error)?;
+            (name, project)
+        }
+        ProjectAction::Show { name } => {
+            let project = projects.get(&name).map_err(key_error)?;
+            (name, project)
+        }
+    };
+    let shown = serde_json::json!({ "project": name, "bounds": project });
+    let text = json::pretty(&shown);
+    let text = text.map_err(|error| CliError::new(format!("cannot print JSON: {error}")))?;
+    anstream::println!("{text}");
+    Ok(0)
+}
+
 /// Where cages without a directory have their workspace: not below the service's own files, which
 /// cages must not see.
 fn workspaces() -> Result<PathBuf, CliError> {
@@ -211,6 +287,20 @@ fn raise_open_files() -> Result<(), CliError> {
     })
 }
 
+/// The environment of the code interpreter, where it has a Python.
+fn interpreter(directory: &Path) -> Result<PathBuf, CliError> {
+    let failed = |error: std::io::Error| {
+        CliError::new(format!(
+            "cannot use {} as the code interpreter: {error}",
+            directory.display()
+        ))
+        .hint("make it with `python3 -m venv DIRECTORY && DIRECTORY/bin/pip install ipykernel`")
+    };
+    let directory = directory.canonicalize().map_err(failed)?;
+    fs::metadata(directory.join("bin/python")).map_err(failed)?;
+    Ok(directory)
+}
+
 fn serve(places: &Places, options: &Options) -> CommandResult {
     let address = address(&options.listen)?;
     raise_open_files()?;
@@ -218,13 +308,17 @@ fn serve(places: &Places, options: &Options) -> CommandResult {
     let inside = Program::Inside
         .find()
         .map_err(|error| CliError::from_error(&error).hint(error.hint()))?;
+    let code_interpreter = options.code_interpreter.as_deref();
+    let code_interpreter = code_interpreter.map(interpreter).transpose()?;
     let settings = Settings {
         data: places.data.clone(),
         workspaces: workspaces()?,
         ironcage: places.ironcage.clone(),
         inside,
         most_cages: options.max_cages,
+        rate: options.rate,
         internet: options.allow_internet,
+        code_interpreter,
     };
     make(&settings.workspaces.join("empty"))?;
     let engine = Engine::open(settings).map_err(|error| {
@@ -248,8 +342,12 @@ fn serve(places: &Places, options: &Options) -> CommandResult {
         let shown = listener.address().unwrap_or(address);
         anstream::println!("ironcage serve: listening on {shown}");
         tokio::spawn(std::sync::Arc::clone(&engine).keep_time());
-        let router = router::router(engine);
-        listen::serve(listener, router, options.max_connections, ended()).await;
+        let router = router::router(std::sync::Arc::clone(&engine));
+        let end = async {
+            ended().await;
+            engine.events.stop();
+        };
+        listen::serve(listener, router, options.max_connections, end).await;
         Ok(0)
     });
     // Tasks that wait for supervisors hold nothing that is lost.

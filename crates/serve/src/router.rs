@@ -2,13 +2,14 @@
 
 use crate::engine::Engine;
 use crate::error::{ApiError, Code};
-use crate::{answers, api, e2b};
+use crate::{answers, api, e2b, metrics};
 use axum::Router;
 use axum::body::{Body, BodyDataStream, Bytes};
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::{HeaderValue, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
+use axum::routing::get;
 use futures_util::StreamExt;
 use std::io;
 use std::sync::Arc;
@@ -25,11 +26,17 @@ const DRAIN: Duration = Duration::from_secs(2);
 
 pub(crate) fn router(engine: Arc<Engine>) -> Router {
     api::router()
+        .merge(crate::dashboard::router())
         .merge(e2b::router())
+        .route("/metrics", get(metrics::metrics))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .layer(DefaultBodyLimit::max(LONGEST_BODY))
         .layer(middleware::from_fn(around))
+        .layer(middleware::from_fn_with_state(
+            Arc::clone(&engine),
+            metrics::measure,
+        ))
         .with_state(engine)
 }
 

@@ -6,12 +6,14 @@
 use crate::api::types::{CreateCage, OnTimeout};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs::{OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 const CAGES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("cages");
+const CHANGES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("changes");
 const CREATIONS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("idempotency");
 
 /// Why the store cannot be used.
@@ -54,6 +56,22 @@ pub(crate) struct CageRecord {
     pub(crate) e2b_template: Option<String>,
     /// Token of E2B's envd.
     pub(crate) token: String,
+    /// The pending change that it works on.
+    #[serde(default)]
+    pub(crate) change: Option<String>,
+    /// Id of the key that created it.
+    #[serde(default)]
+    pub(crate) key: String,
+    /// Bytes of memory that it is counted with.
+    #[serde(default)]
+    pub(crate) memory: Option<u64>,
+}
+
+/// Whose cage worked on a pending change last.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ChangeOwner {
+    pub(crate) project: String,
+    pub(crate) cage: String,
 }
 
 /// A creation that is not to be repeated.
@@ -91,6 +109,7 @@ impl Store {
         let write = database.begin_write().map_err(using)?;
         write.open_table(CAGES).map_err(using)?;
         write.open_table(CREATIONS).map_err(using)?;
+        write.open_table(CHANGES).map_err(using)?;
         write.commit().map_err(using)?;
         Ok(Store(database))
     }
@@ -191,6 +210,32 @@ impl Store {
         })
     }
 
+    /// Whose the pending changes are, by their ids.
+    pub(crate) fn change_owners(&self) -> Result<BTreeMap<String, ChangeOwner>, StoreError> {
+        let read = self.0.begin_read().map_err(using)?;
+        let table = read.open_table(CHANGES).map_err(using)?;
+        let mut owners = BTreeMap::new();
+        for row in table.iter().map_err(using)? {
+            let (id, owner) = row.map_err(using)?;
+            owners.insert(
+                id.value().to_owned(),
+                serde_json::from_slice(owner.value())?,
+            );
+        }
+        Ok(owners)
+    }
+
+    pub(crate) fn put_change_owner(&self, id: &str, owner: &ChangeOwner) -> Result<(), StoreError> {
+        let value = serde_json::to_vec(owner)?;
+        self.write(CHANGES, |table| {
+            table.insert(id, value.as_slice()).map(drop)
+        })
+    }
+
+    pub(crate) fn forget_change_owner(&self, id: &str) -> Result<(), StoreError> {
+        self.write(CHANGES, |table| table.remove(id).map(drop))
+    }
+
     fn write(
         &self,
         table: TableDefinition<'_, &'static str, &'static [u8]>,
@@ -242,6 +287,9 @@ mod tests {
             workspace: String::new(),
             e2b_template: None,
             token: String::new(),
+            change: None,
+            key: String::new(),
+            memory: None,
         };
         let creation = |name: &str| Creation {
             request: "r".to_owned(),

@@ -192,6 +192,38 @@ def test_requests_are_approved_and_denied_and_leases_revoked(service, tmp_path):
         assert result.exit_code != 0 and "not now" in result.stdout + result.stderr
 
 
+def test_a_change_is_shown_applied_and_discarded(service, tmp_path):
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "kept").write_text("before\n")
+    with Sandbox.create(timeout=120, workspace=work, **service) as sandbox:
+        sandbox.commands.run("echo after > kept; echo new > other; echo x > third")
+        change = sandbox.changes.diff()
+        assert {file.path: file.status for file in change.files} == {"kept": "modified", "other": "added", "third": "added"}
+        assert [file.path for file in sandbox.changes.diff(["kept"]).files] == ["kept"]
+        text = sandbox.changes.text(["kept"])
+        assert "+after" in text and "other" not in text
+        applied = sandbox.changes.apply(["kept"])
+        assert (applied.applied, applied.finished, applied.conflicts) == (1, False, [])
+        assert (work / "kept").read_text() == "after\n" and not (work / "other").exists()
+        with pytest.raises(ironcage.ServiceError) as error:
+            sandbox.changes.discard()
+        assert error.value.code == "conflict"
+        with pytest.raises(ironcage.ServiceError) as error:
+            sandbox.changes.apply(["../outside"])
+        assert error.value.code == "invalid_request"
+        with pytest.raises(ironcage.InvalidArgumentError):
+            sandbox.changes.apply(on_conflict="both")
+        with pytest.raises(ironcage.UnsupportedError):
+            sandbox.changes.text(["kept", "other"])
+    sandbox.changes.discard(["third"])
+    assert sandbox.changes.apply().finished
+    assert (work / "other").read_text() == "new\n" and not (work / "third").exists()
+    with Sandbox.create(timeout=60, **service) as sandbox:
+        with pytest.raises(ironcage.UnsupportedError):
+            sandbox.changes.diff()
+
+
 def test_a_wrong_key_and_a_service_that_is_not_there_have_their_own_errors(service, monkeypatch):
     with pytest.raises(ironcage.AuthenticationError) as error:
         Sandbox.list(api_url=service["api_url"], api_key="wrong")

@@ -73,22 +73,22 @@ export class Client {
   }
 
   /** The events of a stream, as they arrive. */
-  async *events(parts: string[], call: Call): AsyncGenerator<{ event: string; data: unknown }> {
+  async *events(parts: string[], call: Call): AsyncGenerator<{ id: string; event: string; data: unknown }> {
     const response = await this.send("GET", parts, { ...call, timeout: null });
     if (response.body === null) return;
     const decoder = new TextDecoder();
     let text = "";
-    let event = "";
-    let data = "";
+    let [id, event, data] = ["", "", ""];
     for await (const piece of response.body) {
       text += decoder.decode(piece, { stream: true });
       const lines = text.split("\n");
       text = lines.pop() ?? "";
       for (const line of lines) {
         if (line === "") {
-          if (event) yield { event, data: JSON.parse(data) };
-          event = data = "";
-        } else if (line.startsWith("event:")) event = line.slice(6).trim();
+          if (event) yield { id, event, data: JSON.parse(data) };
+          id = event = data = "";
+        } else if (line.startsWith("id:")) id = line.slice(3).trim();
+        else if (line.startsWith("event:")) event = line.slice(6).trim();
         else if (line.startsWith("data:")) data += line.slice(5).trim();
       }
     }

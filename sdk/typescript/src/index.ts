@@ -1,8 +1,10 @@
 import { Client, type ConnectionOptions } from "./client.js";
 import { CommandTimeoutError, FileError, InvalidArgumentError, IroncageError, SandboxNotFoundError } from "./errors.js";
+import { Changes, follow, Network, type StreamEvent } from "./supervision.js";
 import { type CommandResult, type Exit, Process, result } from "./process.js";
 
 export * from "./errors.js";
+export * from "./supervision.js";
 export { type ConnectionOptions } from "./client.js";
 export { type CommandResult, type Exit, type Output, Process } from "./process.js";
 
@@ -76,6 +78,8 @@ export class Sandbox implements AsyncDisposable {
   readonly commands: Commands;
   readonly files: Files;
   readonly pty: Ptys;
+  readonly changes: Changes;
+  readonly network: Network;
   readonly #client: Client;
 
   private constructor(client: Client, info: SandboxInfo) {
@@ -85,6 +89,8 @@ export class Sandbox implements AsyncDisposable {
     this.commands = new Commands(client, info.id);
     this.files = new Files(client, info.id);
     this.pty = new Ptys(client, info.id);
+    this.changes = new Changes(client, info.id);
+    this.network = new Network(client, info.id);
   }
 
   static async create(options: CreateOptions = {}): Promise<Sandbox> {
@@ -113,6 +119,16 @@ export class Sandbox implements AsyncDisposable {
       if (!page.next_cursor) return;
       query["cursor"] = page.next_cursor;
     }
+  }
+
+  /** What becomes of the cages of the key's project, from now on or after an event. `reset` says that some were missed. */
+  static events(options: ConnectionOptions & { after?: string; signal?: AbortSignal } = {}): AsyncGenerator<StreamEvent> {
+    return follow(new Client(options), ["events"], options.after, options.signal);
+  }
+
+  /** The audit events of the cage, from the first or after one, until it ends. */
+  events(options: { after?: string; signal?: AbortSignal } = {}): AsyncGenerator<StreamEvent> {
+    return follow(this.#client, ["cages", this.id, "events"], options.after, options.signal);
   }
 
   async info(): Promise<SandboxInfo> {

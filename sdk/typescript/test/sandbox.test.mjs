@@ -1,7 +1,7 @@
 // The packed package against `ironcage serve`. IRONCAGE_BINARY names the program.
 import assert from "node:assert/strict";
 import { execFileSync, spawn } from "node:child_process";
-import { mkdirSync, mkdtempSync, rmSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
@@ -124,6 +124,60 @@ test("a cage is found, listed, paused and ended", async () => {
   assert.ok(!(await short.isRunning()));
   await assert.rejects(short.commands.run("true"), ironcage.SandboxNotFoundError);
   await assert.rejects(Sandbox.connect("c0000000000000", connection), ironcage.SandboxNotFoundError);
+});
+
+test("a change is shown, applied and discarded", async () => {
+  const work = mkdtempSync(join(tmpdir(), "ironcage-ts-work."));
+  writeFileSync(join(work, "kept"), "before\n");
+  const changing = await Sandbox.create({ ...connection, timeout: 120, directory: work });
+  await changing.commands.run("echo after > kept; echo new > other; echo x > third");
+  const change = await changing.changes.diff();
+  assert.deepEqual(change.files.map((file) => [file.path, file.status]).sort(), [["kept", "modified"], ["other", "added"], ["third", "added"]]);
+  assert.match(await changing.changes.text("kept"), /\+after/);
+  assert.equal((await changing.changes.apply(["kept"])).applied, 1);
+  assert.equal(readFileSync(join(work, "kept"), "utf8"), "after\n");
+  const refused = await changing.changes.discard().catch((error) => error);
+  assert.equal(refused.code, "conflict");
+  await changing.close();
+  await changing.changes.discard(["third"]);
+  assert.equal((await changing.changes.apply()).finished, true);
+  assert.equal(readFileSync(join(work, "other"), "utf8"), "new\n");
+  await assert.rejects(sandbox.changes.diff(), ironcage.UnsupportedError);
+  rmSync(work, { recursive: true });
+});
+
+test("rules and ports of the network change while the cage runs", async () => {
+  const live = await Sandbox.create({ ...connection, timeout: 120, network: { mode: "live", allow: ["a.example"] } });
+  const added = await live.network.allow({ host: "b.example" });
+  await live.network.deny("a.example");
+  const state = await live.network.state();
+  assert.deepEqual(state.live.map(({ verdict, rule }) => [verdict, rule]), [["allow", "b.example"], ["deny", "a.example:*"]]);
+  await live.network.remove(added.numbers[0]);
+  assert.equal((await live.network.state()).live.length, 1);
+  assert.equal((await live.network.limit({ connections: 7 })).connections, 7);
+  const port = await live.network.publish(3000);
+  assert.deepEqual(await live.network.ports(), [port]);
+  await live.network.unpublish(port.host_port);
+  assert.deepEqual(await live.network.ports(), []);
+  await assert.rejects(live.network.allow({ host: "no host" }), (error) => error.code === "invalid_request");
+  await live.close();
+});
+
+test("events are followed to the end of a cage", async () => {
+  const short = await Sandbox.create({ ...connection, timeout: 60 });
+  const stop = new AbortController();
+  const cages = Sandbox.events({ ...connection, signal: stop.signal });
+  const first = cages.next();
+  const seen = [];
+  for await (const { id, data } of short.events()) {
+    seen.push([id, data.event]);
+    if (data.event === "start") await short.close();
+  }
+  assert.deepEqual(seen[0], ["1", "start"]);
+  assert.equal(seen.at(-1)[1], "exit");
+  assert.equal((await first).value.data.cage, short.id);
+  stop.abort();
+  assert.equal((await cages.next()).done, true);
 });
 
 test("a wrong key and a service that is not there have their own errors", async () => {

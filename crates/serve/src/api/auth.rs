@@ -44,14 +44,19 @@ impl FromRequestParts<Arc<Engine>> for Caller {
             ApiError::new(Code::Unauthorized, message)
                 .hint("`ironcage serve key create NAME` makes a key; send it as `Authorization: Bearer KEY`")
         };
-        let text = text(&parts.headers).ok_or_else(|| refused("the request has no key"))?;
+        let wrong = |message: &str| match engine.limits.wrong_key() {
+            Ok(()) => refused(message),
+            Err(error) => error,
+        };
+        let text = text(&parts.headers).ok_or_else(|| wrong("the request has no key"))?;
         // Who asks has no key yet: the path of the file is not for them.
         let key = engine.keys.check(text).map_err(|error| match error {
             KeyError::File { source, .. } => ApiError::internal("read the key", &source),
             KeyError::Invalid { source, .. } => ApiError::internal("read the key", &source),
             other => ApiError::internal("check the key", &other),
         })?;
-        let key = key.ok_or_else(|| refused("the key is not valid, or was revoked"))?;
+        let key = key.ok_or_else(|| wrong("the key is not valid, or was revoked"))?;
+        engine.limits.request(&key)?;
         Ok(Caller { key })
     }
 }

@@ -1,14 +1,24 @@
 //! Server-sent events.
 
+use crate::error::{ApiError, Code};
 use axum::body::{Body, Bytes};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// Where events are sent. When the client is gone, sending fails.
 #[derive(Debug)]
-pub(crate) struct Events(mpsc::Sender<Bytes>);
+pub(crate) struct Events {
+    sender: mpsc::Sender<Bytes>,
+    /// What a client that was given up finds behind all that it was sent.
+    last: Arc<OnceLock<Bytes>>,
+}
+
+/// How long a client may not take what it is sent, before it is given up.
+const SLOW: Duration = Duration::from_secs(30);
 
 /// The client is gone.
 #[derive(Debug)]
@@ -18,16 +28,22 @@ impl Events {
     /// A stream of events, and its answer.
     pub(crate) fn channel() -> (Events, Response) {
         let (sender, receiver) = mpsc::channel(4);
-        let stream = futures_util::stream::unfold(receiver, |mut receiver| async move {
-            let bytes: Bytes = receiver.recv().await?;
-            Some((Ok::<_, std::convert::Infallible>(bytes), receiver))
+        let last: Arc<OnceLock<Bytes>> = Arc::default();
+        let state = Some((receiver, Arc::clone(&last)));
+        let stream = futures_util::stream::unfold(state, |state| async move {
+            let (mut receiver, last): (mpsc::Receiver<Bytes>, Arc<OnceLock<Bytes>>) = state?;
+            let (bytes, state) = match receiver.recv().await {
+                Some(bytes) => (bytes, Some((receiver, last))),
+                None => (last.get()?.clone(), None),
+            };
+            Some((Ok::<_, std::convert::Infallible>(bytes), state))
         });
         let headers = [
             (header::CONTENT_TYPE, "text/event-stream"),
             (header::CACHE_CONTROL, "no-store"),
         ];
         (
-            Events(sender),
+            Events { sender, last },
             (headers, Body::from_stream(stream)).into_response(),
         )
     }
@@ -38,17 +54,85 @@ impl Events {
         self.raw(format!("event: {name}\ndata: {data}\n\n")).await
     }
 
+    /// Sends an event with an id, for clients that continue after it. One that does not take it for
+    /// long is given up, and finds the reason behind what it was sent.
+    pub(crate) async fn send_with_id(
+        &self,
+        id: &str,
+        name: &str,
+        data: &impl Serialize,
+    ) -> Result<(), Gone> {
+        let data = serde_json::to_string(data).map_err(|_| Gone)?;
+        let text = format!("id: {id}\nevent: {name}\ndata: {data}\n\n");
+        match tokio::time::timeout(SLOW, self.raw(text)).await {
+            Ok(sent) => sent,
+            Err(_) => {
+                let seconds = SLOW.as_secs();
+                self.give_up(format!("the client took nothing for {seconds} s"));
+                Err(Gone)
+            }
+        }
+    }
+
+    /// Leaves the reason for a client that is too slow, for when it reads on.
+    pub(crate) fn give_up(&self, message: String) {
+        let error = ApiError::new(Code::TooSlow, message)
+            .hint("connect again with the header Last-Event-ID");
+        // This is a type of our own, which is JSON.
+        let data = serde_json::to_string(&error.body()).unwrap_or_default();
+        let text = format!("event: error\ndata: {data}\n\n");
+        // Only the first reason counts.
+        let _ = self.last.set(Bytes::from(text));
+    }
+
     /// Something that clients skip, so that a connection that is gone is noticed.
     pub(crate) async fn keep_alive(&self) -> Result<(), Gone> {
         self.raw(":\n\n".to_owned()).await
     }
 
     async fn raw(&self, text: String) -> Result<(), Gone> {
-        self.0.send(Bytes::from(text)).await.map_err(|_| Gone)
+        self.sender.send(Bytes::from(text)).await.map_err(|_| Gone)
     }
 
     /// Waits until the client is gone.
     pub(crate) async fn closed(&self) {
-        self.0.closed().await;
+        self.sender.closed().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_takes_nothing_is_given_up_and_finds_the_reason() {
+        let (events, response) = Events::channel();
+        let sender = tokio::spawn(async move {
+            let mut sent = 0;
+            while events.send_with_id("1", "audit", &sent).await.is_ok() {
+                sent += 1;
+            }
+            sent
+        });
+        let sent = sender.await.unwrap();
+        assert!((1..100).contains(&sent), "{sent}");
+        let body = axum::body::to_bytes(response.into_body(), 10_000).await;
+        let text = String::from_utf8(body.unwrap().to_vec()).unwrap();
+        assert_eq!(text.matches("event: audit\n").count(), sent);
+        assert!(
+            text.contains("event: error\n") && text.contains("too_slow"),
+            "{text}"
+        );
+        // One that reads gets all, and no reason.
+        let (events, response) = Events::channel();
+        tokio::spawn(async move {
+            for number in 0..50 {
+                events.send_with_id("1", "audit", &number).await.unwrap();
+            }
+        });
+        let body = axum::body::to_bytes(response.into_body(), 10_000).await;
+        let text = String::from_utf8(body.unwrap().to_vec()).unwrap();
+        assert_eq!(text.matches("event: audit\n").count(), 50);
+        assert!(!text.contains("event: error"));
     }
 }

@@ -2,15 +2,19 @@
 
 mod auth;
 mod cages;
+mod changes;
 mod events;
 mod files;
+mod network;
 mod permissions;
 mod processes;
+mod streams;
 pub(crate) mod types;
 
 pub(crate) use auth::Caller;
 pub(crate) use cages::{idempotency_key, metadata_filter};
 pub(crate) use files::{content_of, write_stream};
+pub(crate) use permissions::{change_of, look};
 pub(crate) use processes::environment;
 
 use crate::engine::Engine;
@@ -18,7 +22,7 @@ use crate::error::{ApiError, Code, ErrorBody, ErrorDetail};
 use axum::Router;
 use axum::extract::FromRequest;
 use axum::http::StatusCode;
-use axum::routing::{delete, get, post};
+use axum::routing::{delete, get, patch, post};
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
@@ -65,6 +69,20 @@ use utoipa::{Modify, OpenApi};
         permissions::deny_request,
         permissions::usage,
         permissions::audit_log,
+        network::network_state,
+        network::add_rule,
+        network::remove_rule,
+        network::set_limits,
+        network::list_ports,
+        network::publish_port,
+        network::remove_port,
+        streams::cage_events,
+        streams::project_events,
+        changes::list_changes,
+        changes::get_change,
+        changes::diff_change,
+        changes::apply_change,
+        changes::discard_change,
     ),
     components(schemas(
         ErrorBody,
@@ -72,6 +90,7 @@ use utoipa::{Modify, OpenApi};
         Code,
         types::OutputEvent,
         types::FileChange,
+        streams::StreamEnd,
     )),
     modifiers(&Security),
     security(("key" = []))
@@ -169,6 +188,31 @@ pub(crate) fn router() -> Router<Arc<Engine>> {
         )
         .route("/v1/cages/{id}/usage", get(permissions::usage))
         .route("/v1/cages/{id}/audit", get(permissions::audit_log))
+        .route("/v1/cages/{id}/network", get(network::network_state))
+        .route("/v1/cages/{id}/network/rules", post(network::add_rule))
+        .route(
+            "/v1/cages/{id}/network/rules/{number}",
+            delete(network::remove_rule),
+        )
+        .route("/v1/cages/{id}/network/limits", patch(network::set_limits))
+        .route(
+            "/v1/cages/{id}/ports",
+            get(network::list_ports).post(network::publish_port),
+        )
+        .route(
+            "/v1/cages/{id}/ports/{host_port}",
+            delete(network::remove_port),
+        )
+        .route("/v1/cages/{id}/events", get(streams::cage_events))
+        .route("/v1/events", get(streams::project_events))
+        .route("/v1/changes", get(changes::list_changes))
+        .route("/v1/changes/{change}", get(changes::get_change))
+        .route("/v1/changes/{change}/diff", get(changes::diff_change))
+        .route("/v1/changes/{change}/apply", post(changes::apply_change))
+        .route(
+            "/v1/changes/{change}/discard",
+            post(changes::discard_change),
+        )
 }
 
 /// What the service is

@@ -14,7 +14,8 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use ironcage_client::{Cages, ClientError, Connection};
 use ironcage_control::{
-    ApproveRequest, GrantRequest, LeaseDescription, LeaseTarget, Reply, Request,
+    ApproveRequest, GrantRequest, LeaseDescription, LeaseTarget, PermissionRequestDescription,
+    Reply, Request,
 };
 use ironcage_model::{
     Destination, GrantedLease, HostRule, LeaseOutcome, RequestOutcome, Resource, Term,
@@ -27,7 +28,7 @@ const MOST_EVENTS: usize = 1000;
 const MOST_BYTES: usize = 8 << 20;
 
 /// Asks the supervisor of a cage that has not ended.
-async fn ask<T: Send + 'static>(
+pub(super) async fn ask<T: Send + 'static>(
     entry: &Arc<Entry>,
     question: impl FnOnce(&Connection) -> Result<T, ClientError> + Send + 'static,
 ) -> ApiResult<T> {
@@ -79,7 +80,7 @@ fn check_reason(reason: &str) -> ApiResult<()> {
 
 /// Refuses what a key without the scope `host` may not give: more than hosts by their names, and
 /// limits.
-fn check_resource(resource: &Resource, key: &Key, internet: bool) -> ApiResult<()> {
+pub(super) fn check_resource(resource: &Resource, key: &Key, internet: bool) -> ApiResult<()> {
     let given = match resource {
         Resource::Host { rule } => {
             internet || !matches!(rule.to, Destination::Any | Destination::Net { .. })
@@ -139,6 +140,7 @@ pub(super) async fn grant_lease(
     })?;
     let resource = Resource::Host { rule };
     check_resource(&resource, &caller.key, engine.settings.internet)?;
+    engine.ceiling(&entry)?.check(&resource)?;
     let request = GrantRequest {
         wanted: LeaseTarget::Other(resource),
         term: term(wanted.seconds).unwrap_or(Term::UntilRevoked),
@@ -194,16 +196,18 @@ pub(super) async fn list_requests(
     caller.needs(Scope::Read)?;
     let entry = engine.cage(&caller.key, &id)?;
     let requests = ask(&entry, ironcage_client::questions).await?;
-    let requests = requests.into_iter().map(|waiting| PermissionRequest {
+    let requests = requests.into_iter().map(shown_request).collect();
+    Ok(axum::Json(PermissionRequestList { requests }))
+}
+
+fn shown_request(waiting: PermissionRequestDescription) -> PermissionRequest {
+    PermissionRequest {
         number: waiting.question.number,
         resource: waiting.question.resource.to_string(),
         reason: waiting.question.reason,
         asked: waiting.asked,
         milliseconds_left: waiting.milliseconds_left,
-    });
-    Ok(axum::Json(PermissionRequestList {
-        requests: requests.collect(),
-    }))
+    }
 }
 
 /// Approve a permission request
@@ -235,6 +239,7 @@ pub(super) async fn approve_request(
         &caller.key,
         engine.settings.internet,
     )?;
+    engine.ceiling(&entry)?.check(&waiting.question.resource)?;
     let request = ApproveRequest {
         number,
         term: term(wanted.seconds),
@@ -274,12 +279,15 @@ pub(super) async fn usage(
 ) -> ApiResult<axum::Json<Usage>> {
     caller.needs(Scope::Read)?;
     let entry = engine.cage(&caller.key, &id)?;
-    let stats = ask(&entry, |cage| match cage.ask(&Request::Stats)? {
-        Reply::Stats(stats) => Ok(stats),
-        other => Err(ClientError::Answer(format!("{other:?}"))),
-    })
-    .await?;
-    Ok(axum::Json(Usage {
+    Ok(axum::Json(ask(&entry, measure).await?))
+}
+
+fn measure(cage: &Connection) -> Result<Usage, ClientError> {
+    let stats = match cage.ask(&Request::Stats)? {
+        Reply::Stats(stats) => stats,
+        other => return Err(ClientError::Answer(format!("{other:?}"))),
+    };
+    Ok(Usage {
         memory: stats.memory,
         memory_limit: stats.memory_limit,
         memory_peak: stats.memory_peak,
@@ -287,7 +295,26 @@ pub(super) async fn usage(
         pids: stats.pids,
         pids_limit: stats.pids_limit,
         storage: stats.storage,
-    }))
+    })
+}
+
+/// What a cage uses, and its requests that wait.
+pub(crate) async fn look(entry: &Arc<Entry>) -> ApiResult<(Usage, Vec<PermissionRequest>)> {
+    ask(entry, |cage| {
+        let waiting = ironcage_client::questions(cage)?;
+        let waiting = waiting.into_iter().map(shown_request).collect();
+        Ok((measure(cage)?, waiting))
+    })
+    .await
+}
+
+/// The pending change that a cage works on.
+pub(crate) async fn change_of(entry: &Arc<Entry>) -> ApiResult<Option<String>> {
+    ask(entry, |cage| match cage.ask(&Request::Describe)? {
+        Reply::Description(description) => Ok(description.change),
+        other => Err(ClientError::Answer(format!("{other:?}"))),
+    })
+    .await
 }
 
 /// Read the audit log of a cage

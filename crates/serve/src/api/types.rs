@@ -170,6 +170,9 @@ pub(crate) struct Cage {
     pub(crate) home: String,
     /// The directory in which its processes start.
     pub(crate) workspace: String,
+    /// The pending change of its directory that it works on, or left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) change: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

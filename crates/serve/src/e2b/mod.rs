@@ -3,6 +3,7 @@
 //! It maps onto the engine and the daemon in the cage, as the native API does.
 
 mod filesystem;
+mod interpreter;
 mod process;
 mod rpc;
 mod sandboxes;
@@ -18,9 +19,11 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde_json::json;
+use sha2::{Digest, Sha256};
 use std::sync::Arc;
 
 pub(crate) use filesystem::Watchers;
+pub(crate) use interpreter::TEMPLATE as CODE_INTERPRETER;
 
 /// The version of envd that this is like.
 pub(crate) const ENVD: &str = "0.6.7";
@@ -28,6 +31,7 @@ pub(crate) const ENVD: &str = "0.6.7";
 pub(crate) fn router() -> Router<Arc<Engine>> {
     Router::new()
         .merge(sandboxes::router())
+        .merge(interpreter::router())
         .route("/health", get(health))
         .route(
             "/files",
@@ -86,8 +90,10 @@ impl IntoResponse for E2bError {
         let body = axum::Json(json!({ "code": status.as_u16(), "message": message }));
         let mut response = (status, body).into_response();
         if self.0.code == Code::LimitReached {
-            let seconds = header::HeaderValue::from_static("1");
-            response.headers_mut().insert(header::RETRY_AFTER, seconds);
+            let seconds = self.0.retry_after.unwrap_or(1);
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, seconds.into());
         }
         response
     }
@@ -125,23 +131,28 @@ pub(crate) struct Sandbox(pub(crate) Arc<Entry>);
 #[derive(Debug)]
 pub(crate) struct Unchecked(Arc<Entry>);
 
+/// The cage that a request is for, where it runs and the port is the one of this route.
+fn addressed(headers: &HeaderMap, engine: &Engine, route: u16) -> Result<Arc<Entry>, Response> {
+    let Some((id, port)) = target(headers) else {
+        let message = "the request names no sandbox: E2b-Sandbox-Id, or PORT-ID as the host name";
+        return Err(E2bError(ApiError::invalid(message)).into_response());
+    };
+    let entry = engine.any_cage(&id).filter(|entry| entry.running().is_ok());
+    let entry = entry.ok_or_else(|| gone(&id))?;
+    if port != route {
+        let message =
+            format!("The sandbox is running but the port is not open: {port} is not offered");
+        let body = json!({ "sandboxId": id, "message": message, "port": port, "code": 502 });
+        return Err((StatusCode::BAD_GATEWAY, axum::Json(body)).into_response());
+    }
+    Ok(entry)
+}
+
 impl FromRequestParts<Arc<Engine>> for Unchecked {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, engine: &Arc<Engine>) -> Result<Self, Response> {
-        let Some((id, port)) = target(&parts.headers) else {
-            let message =
-                "the request names no sandbox: E2b-Sandbox-Id, or PORT-ID as the host name";
-            return Err(E2bError(ApiError::invalid(message)).into_response());
-        };
-        let entry = engine.any_cage(&id).filter(|entry| entry.running().is_ok());
-        let entry = entry.ok_or_else(|| gone(&id))?;
-        if port != ENVD_PORT {
-            let message =
-                format!("The sandbox is running but the port is not open: {port} is not offered");
-            let body = json!({ "sandboxId": id, "message": message, "port": port, "code": 502 });
-            return Err((StatusCode::BAD_GATEWAY, axum::Json(body)).into_response());
-        }
+        let entry = addressed(&parts.headers, engine, ENVD_PORT)?;
         Ok(Unchecked(entry))
     }
 }
@@ -170,6 +181,19 @@ fn has_token(headers: &HeaderMap, entry: &Entry) -> bool {
         .get("x-access-token")
         .and_then(|value| value.to_str().ok());
     token.is_some_and(|token| keys::same(token, &entry.record().token))
+}
+
+/// The token of ports that are not public, which is given out beside the one of envd: made from it, so
+/// that it needs no place in the store.
+fn traffic_token(token: &str) -> String {
+    keys::hex(&Sha256::digest(format!("traffic:{token}")))
+}
+
+fn has_traffic_token(headers: &HeaderMap, entry: &Entry) -> bool {
+    let token = headers
+        .get("e2b-traffic-access-token")
+        .and_then(|value| value.to_str().ok());
+    token.is_some_and(|token| keys::same(token, &traffic_token(&entry.record().token)))
 }
 
 async fn health(State(_): State<Arc<Engine>>, Unchecked(_): Unchecked) -> StatusCode {

@@ -1,7 +1,7 @@
 //! `process.Process` of envd.
 
-use super::Sandbox;
 use super::rpc::{self, Gone, Messages, RpcError, RpcResult};
+use super::{Sandbox, interpreter};
 use crate::api::environment;
 use crate::daemon::{Daemon, Link, Received};
 use crate::error::ApiError;
@@ -100,7 +100,10 @@ async fn running(daemon: &Arc<Daemon>) -> Result<Vec<ProcessState>, ApiError> {
         Reply::Process { process } => Some(process),
         _ => None,
     });
-    Ok(processes.filter(|process| process.exit.is_none()).collect())
+    // Kernels of code contexts belong to the service, as at E2B.
+    Ok(processes
+        .filter(|process| process.exit.is_none() && !interpreter::is_context(process))
+        .collect())
 }
 
 pub(super) async fn start(

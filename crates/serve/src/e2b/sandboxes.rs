@@ -24,7 +24,7 @@ type Answer<T> = Result<T, E2bError>;
 
 const PAGE: usize = 100;
 /// The template of sandboxes without one, and the one of E2B's code interpreter.
-const DEFAULT_TEMPLATES: [&str; 2] = ["base", "code-interpreter-v1"];
+const DEFAULT_TEMPLATES: [&str; 2] = ["base", super::CODE_INTERPRETER];
 
 pub(super) fn router() -> Router<Arc<Engine>> {
     Router::new()
@@ -237,6 +237,7 @@ fn sandbox(entry: &Entry) -> Value {
         "clientID": "ironcage",
         "envdVersion": ENVD,
         "envdAccessToken": record.token,
+        "trafficAccessToken": super::traffic_token(&record.token),
     })
 }
 

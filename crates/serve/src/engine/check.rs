@@ -52,6 +52,11 @@ fn check_word(what: &str, word: &str) -> ApiResult<()> {
 /// open is judged when it is granted.
 const PROFILES: [&str; 6] = ["data", "node", "python", "rust", "shell", "strict"];
 
+/// Whether a profile is known to open no host.
+pub(super) fn opens_no_host(profile: &str) -> bool {
+    PROFILES.contains(&profile)
+}
+
 /// Whether a rule names hosts, not addresses, networks or everything.
 fn is_name(host: &str) -> bool {
     if let Ok(rule) = host.parse::<HostRule>()

@@ -57,59 +57,22 @@ impl Drop for Starting<'_> {
     }
 }
 
-/// Counts a creation as long as it lives.
-struct Creating<'a> {
-    table: &'a Mutex<std::collections::HashMap<String, usize>>,
-    project: String,
-}
-
-impl Drop for Creating<'_> {
-    fn drop(&mut self) {
-        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = table.get_mut(&self.project) {
-            *count = count.saturating_sub(1);
-        }
-    }
-}
-
 impl Engine {
     /// Creates a cage. It is created to its end also when the client goes away meanwhile.
     pub(crate) async fn create(self: &Arc<Self>, key: &Key, order: Order) -> ApiResult<Arc<Entry>> {
         check(&order.spec, key, self.settings.internet)?;
         let (engine, key) = (Arc::clone(self), key.clone());
         let created = tokio::spawn(async move { engine.create_checked(&key, order).await });
-        created
+        let created = created
             .await
-            .map_err(|error| ApiError::internal("create a cage", &error))?
-    }
-
-    fn reserve(&self, project: &str) -> ApiResult<Creating<'_>> {
-        let mut table = self.creating.lock().unwrap_or_else(PoisonError::into_inner);
-        let creating = table.entry(project.to_owned()).or_default();
-        let mine = |entry: &Arc<Entry>| {
-            let record = entry.lock();
-            record.project == project && record.ending.is_none()
-        };
-        let existing = self.all().iter().filter(|entry| mine(entry)).count();
-        if existing + *creating >= self.settings.most_cages {
-            return Err(ApiError::new(
-                Code::LimitReached,
-                format!("project {project} has {existing} cages, as many as it may have"),
-            )
-            .hint(
-                "delete cages that are not needed, or start the service with a higher --max-cages",
-            ));
-        }
-        *creating += 1;
-        Ok(Creating {
-            table: &self.creating,
-            project: project.to_owned(),
-        })
+            .map_err(|error| ApiError::internal("create a cage", &error))?;
+        self.metrics.created(created.is_ok());
+        created
     }
 
     async fn create_checked(self: &Arc<Self>, key: &Key, order: Order) -> ApiResult<Arc<Entry>> {
         let Order {
-            spec,
+            mut spec,
             e2b_template,
             idempotency_key,
         } = order;
@@ -122,7 +85,7 @@ impl Engine {
         {
             return self.created_earlier(&earlier, &request);
         }
-        let _counted = self.reserve(&key.project)?;
+        let (memory, _counted) = self.reserve(key, &mut spec)?;
         let random = |bytes| {
             random_hex(bytes).map_err(|error| ApiError::internal("get random bytes", &error))
         };
@@ -141,6 +104,9 @@ impl Engine {
             workspace: String::new(),
             e2b_template,
             token: random(24)?,
+            change: None,
+            key: key.id.clone(),
+            memory: Some(memory),
         };
         let _starting = self.starting(&record.name);
         match &idempotency {
@@ -245,10 +211,12 @@ impl Engine {
                 Reply::Info { home, cwd } => (record.home, record.workspace) = (home, cwd),
                 _ => return Err(daemon.garbled("it does not describe itself")),
             }
+            self.note_change(record, id).await?;
         }
         self.store.put(record).map_err(store_error)?;
         let entry = self.entry(record.clone(), id.clone(), daemon);
         self.insert(&entry);
+        self.tell(&entry, crate::event_log::Kind::Created);
         self.watch(&entry);
         Ok(entry)
     }
@@ -259,6 +227,7 @@ impl Engine {
             daemon,
             record: Mutex::new(record),
             watchers: crate::e2b::Watchers::default(),
+            contexts: tokio::sync::Mutex::new(()),
             changed: tokio::sync::Notify::new(),
             turn: tokio::sync::Mutex::new(()),
         })
@@ -278,6 +247,13 @@ impl Engine {
     /// The empty directory that a cage without a directory has for its workspace.
     fn empty(&self) -> PathBuf {
         self.settings.workspaces.join("empty")
+    }
+
+    /// The code interpreter that the service provides for a cage.
+    pub(crate) fn interpreter(&self, record: &CageRecord) -> Option<&Path> {
+        let wanted = record.e2b_template.as_deref() == Some(crate::e2b::CODE_INTERPRETER);
+        let provided = self.settings.code_interpreter.as_deref();
+        provided.filter(|_| wanted)
     }
 
     fn arguments(&self, record: &CageRecord, policy: Option<&Path>) -> Vec<OsString> {
@@ -305,6 +281,9 @@ impl Engine {
             words.push(word);
         };
         flag("--read", &self.settings.inside);
+        if let Some(interpreter) = self.interpreter(record) {
+            flag("--read", &interpreter);
+        }
         match &spec.directory {
             Some(directory) => {
                 flag("--workspace", directory);

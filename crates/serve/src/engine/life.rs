@@ -62,6 +62,7 @@ impl Engine {
                 .remove(&entry.lock().name)
                 .map_err(super::store_error)?;
             engine.take(&entry.id);
+            engine.tell(&entry, crate::event_log::Kind::Deleted);
             Ok(())
         });
         deleted
@@ -283,12 +284,16 @@ mod tests {
             workspace: String::new(),
             e2b_template: None,
             token: String::new(),
+            change: None,
+            key: String::new(),
+            memory: None,
         };
         Arc::new(Entry {
             daemon: Daemon::new(id.clone(), Vec::new()),
             id,
             record: Mutex::new(record),
             watchers: crate::e2b::Watchers::default(),
+            contexts: tokio::sync::Mutex::new(()),
             changed: tokio::sync::Notify::new(),
             turn: tokio::sync::Mutex::new(()),
         })

@@ -3,19 +3,27 @@
 //! Every cage has its own supervisor, which outlives the service. The engine starts cages by
 //! executing `ironcage run`, and is a client of their control sockets. Both APIs call it.
 
+mod changes;
 mod check;
 mod create;
 mod life;
+mod quota;
 mod recover;
 
+pub(crate) use changes::ListedChange;
 pub(crate) use create::Order;
 
 use crate::api::types::{self, CageState, OnTimeout};
 use crate::clock;
+use crate::command_line::CommandLine;
 use crate::daemon::Daemon;
 use crate::e2b::Watchers;
 use crate::error::{ApiError, ApiResult, Code};
+use crate::event_log::{EventLog, Kind, ProjectEvent};
 use crate::keys::{Key, Keys, Scope};
+use crate::limits::Limits;
+use crate::metrics::Metrics;
+use crate::projects::Projects;
 use crate::store::{CageRecord, Store, StoreError};
 use ironcage_client::Cages;
 use ironcage_model::CageId;
@@ -40,18 +48,27 @@ pub(crate) struct Settings {
     pub(crate) workspaces: PathBuf,
     /// Whether sandboxes of E2B's API may have the whole network.
     pub(crate) internet: bool,
+    /// The Python environment of E2B's code interpreter, where the service provides one.
+    pub(crate) code_interpreter: Option<PathBuf>,
     /// Cages of one project at once.
     pub(crate) most_cages: usize,
+    /// Requests of one key in a second.
+    pub(crate) rate: u32,
 }
 
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub(crate) settings: Settings,
     pub(crate) keys: Keys,
+    pub(crate) command_line: CommandLine,
+    pub(crate) events: EventLog,
+    pub(crate) limits: Limits,
+    pub(crate) metrics: Metrics,
+    pub(crate) projects: Projects,
     store: Store,
     cages: RwLock<HashMap<String, Arc<Entry>>>,
-    /// Cages that are being created, by project.
-    creating: Mutex<HashMap<String, usize>>,
+    /// Cages that are being created.
+    creating: quota::Creations,
     starts: Semaphore,
     /// Names of cages whose start this service has in hand.
     starting: Mutex<HashSet<String>>,
@@ -65,6 +82,8 @@ pub(crate) struct Entry {
     record: Mutex<CageRecord>,
     /// Watches of E2B's API whose events are fetched.
     pub(crate) watchers: Watchers,
+    /// One start of a code context of E2B's API at a time.
+    pub(crate) contexts: tokio::sync::Mutex<()>,
     /// Told when the record changes.
     pub(crate) changed: Notify,
     /// One change of state at a time.
@@ -123,6 +142,7 @@ impl Entry {
             ending: record.ending.map(|(_, how)| how),
             home: record.home,
             workspace: record.workspace,
+            change: record.change,
         }
     }
 }
@@ -153,9 +173,14 @@ impl Engine {
         Ok(Arc::new(Engine {
             store: Store::open(&settings.data.join("serve.redb"))?,
             keys: Keys::in_data(&settings.data),
+            events: EventLog::new(clock::now()),
+            metrics: Metrics::default(),
+            projects: Projects::in_data(&settings.data),
+            limits: Limits::new(settings.rate),
+            command_line: CommandLine::new(settings.ironcage.clone()),
             settings,
             cages: RwLock::default(),
-            creating: Mutex::default(),
+            creating: quota::Creations::default(),
             starts: Semaphore::new(STARTS),
             starting: Mutex::default(),
         }))
@@ -212,16 +237,40 @@ impl Engine {
         let mut changed = record.clone();
         let result = change(&mut changed);
         self.store.put(&changed).map_err(store_error)?;
+        let kind = match (state_of(&record), state_of(&changed)) {
+            _ if *record == changed => None,
+            (before, after) if before == after => Some(Kind::Updated),
+            (_, CageState::Running) => Some(Kind::Resumed),
+            (_, CageState::Paused) => Some(Kind::Paused),
+            (_, CageState::Ended) => Some(Kind::Ended),
+        };
         *record = changed;
         drop(record);
+        if let Some(kind) = kind {
+            self.tell(entry, kind);
+        }
         entry.changed.notify_waiters();
         Ok(result)
+    }
+
+    /// Tells those who follow the events of its project what became of a cage.
+    fn tell(&self, entry: &Entry, kind: Kind) {
+        let record = entry.lock();
+        let event = ProjectEvent {
+            kind,
+            cage: entry.id.to_string(),
+            state: state_of(&record),
+            time: clock::rfc3339(clock::now()),
+            ending: record.ending.as_ref().map(|(_, how)| how.clone()),
+        };
+        self.events.tell(&record.project, event);
     }
 
     /// Changes when a cage ends, and its metadata.
     pub(crate) fn update(&self, entry: &Entry, update: types::UpdateCage) -> ApiResult<()> {
         if let Some(timeout) = update.timeout {
             check::check_timeout(timeout)?;
+            self.check_lifetime(entry, timeout)?;
         }
         if let Some(metadata) = &update.metadata {
             check::check_texts("metadata", metadata)?;
@@ -243,6 +292,7 @@ impl Engine {
     /// Moves the end of a cage back, never forward.
     pub(crate) fn prolong(&self, entry: &Entry, seconds: u32) -> ApiResult<()> {
         check::check_timeout(seconds)?;
+        self.check_lifetime(entry, seconds)?;
         let ends = clock::now() + u64::from(seconds) * 1_000_000;
         self.change(entry, |record| record.ends = record.ends.max(ends))
     }

@@ -64,8 +64,6 @@ def resolve(path: Optional[str], directory: str) -> str:
 
 def change_of(info: SandboxInfo) -> str:
     change = info.raw.get("change")
-    if not change and info.raw.get("directory"):
-        raise UnsupportedError("the service does not offer changes", hints=["`ironcage change list` on its host has it"])
     if not change:
         raise UnsupportedError("this cage has no pending change", hints=["its workspace is not copy-on-write"])
     return str(change)

@@ -8,7 +8,7 @@ import json
 import math
 import os
 import ssl
-from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
 from urllib.parse import quote
 
 from ._calls import CALL_TIMEOUT, MAX_OUTPUT, Call, HttpCall, HttpResult, OutputCallback
@@ -29,7 +29,17 @@ from .errors import (
     UnsupportedError,
     file_error,
 )
-from .models import AppliedChange, Change, CommandResult, EndedLease, FileInfo, Lease, PermissionRequest, SandboxInfo
+from .models import (
+    AppliedChange,
+    Change,
+    CommandResult,
+    EndedLease,
+    FileInfo,
+    Lease,
+    PermissionRequest,
+    SandboxInfo,
+    changed_files,
+)
 
 T = TypeVar("T")
 
@@ -356,19 +366,48 @@ class ServiceBackend:
         path = self._cage(cage, "requests", str(number), "deny")
         return HttpCall("POST", path, lambda result: (checked(result), None)[1], json={"reason": reason})
 
-    # What the service does not have
+    # Changes
 
     def change_diff(self, change: str, paths: Sequence[str]) -> Call[Change]:
-        not_offered("changes")
+        params = {"path": path for path in one_path(paths)}
+        return HttpCall("GET", change_path(change), lambda result: changed_files(document(result)), params=params, timeout=330)
 
     def change_text(self, change: str, paths: Sequence[str]) -> Call[str]:
-        not_offered("changes")
+        params = {"path": path for path in one_path(paths)}
+        path = change_path(change, "diff")
+        return HttpCall("GET", path, lambda result: checked(result).body.decode("utf-8", "replace"), params=params, timeout=330)
 
     def change_apply(self, change: str, paths: Sequence[str], on_conflict: Optional[str]) -> Call[AppliedChange]:
-        not_offered("changes")
+        if on_conflict not in (None, "theirs", "ours"):
+            raise InvalidArgumentError("invalid on_conflict {!r}: expected theirs or ours".format(on_conflict))
+        body = {"paths": list(paths), "on_conflict": on_conflict or "keep"}
+
+        def parse(result: HttpResult) -> AppliedChange:
+            value = document(result)
+            return AppliedChange(
+                applied=int(value["applied"]),
+                conflicts=[str(path) for path in value["conflicts"]],
+                finished=bool(value["finished"]),
+                summary=str(value["summary"]),
+                raw=value,
+            )
+
+        return HttpCall("POST", change_path(change, "apply"), parse, json=body, timeout=330)
 
     def change_discard(self, change: str, paths: Sequence[str]) -> Call[None]:
-        not_offered("changes")
+        body = {"paths": list(paths)}
+        return HttpCall("POST", change_path(change, "discard"), lambda result: (checked(result), None)[1], json=body, timeout=330)
+
+
+def change_path(change: str, *rest: str) -> str:
+    return "/v1/changes/" + "/".join(quote(part, safe="") for part in (change, *rest))
+
+
+def one_path(paths: Sequence[str]) -> Sequence[str]:
+    """The service shows a change whole, or one path of it."""
+    if len(paths) > 1:
+        raise UnsupportedError("cannot show several paths of a change through the service", hints=["name one, or none"])
+    return paths
 
 
 def lease(value: Mapping[str, Any]) -> Lease:
@@ -397,11 +436,6 @@ def granted(what: str) -> Callable[[HttpResult], List[Lease]]:
         return [Lease(int(value["lease"]), what, "open", "", None, None, value)]
 
     return parse
-
-
-def not_offered(what: str) -> NoReturn:
-    hint = "use a cage of this machine: unset IRONCAGE_API_URL, or pass program='ironcage'"
-    raise UnsupportedError("the service does not offer {}".format(what), hints=[hint])
 
 
 def ended(exit: Mapping[str, Any], stdout: bytes, stderr: bytes, truncated: bool) -> CommandResult:

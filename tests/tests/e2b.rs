@@ -1,0 +1,69 @@
+//! E2B's SDKs unmodified, beyond what every sandbox has: the code interpreter.
+
+use super::service::{Service, installed, script, sdk};
+use ironcage_tests::{either, skip};
+use std::path::{Path, PathBuf};
+
+const LISTEN: [&str; 2] = ["--listen", "127.0.0.1:0"];
+
+/// The Python environment with ipykernel that `scripts/test` installs, if it did.
+fn interpreter() -> Option<PathBuf> {
+    installed("e2b-interpreter", "bin/ipython")
+}
+
+/// A service that provides the code interpreter.
+fn with_interpreter(stage: &ironcage_tests::Stage, interpreter: &Path) -> Service {
+    let directory = interpreter.to_str().expect("a text");
+    Service::with(
+        stage,
+        &[LISTEN[0], LISTEN[1], "--code-interpreter", directory],
+    )
+}
+
+/// The Python of E2B's SDKs, with the code interpreter's.
+fn python() -> Option<PathBuf> {
+    let place = installed("e2b-python", "bin/python")?;
+    match std::fs::read_dir(place.join("lib")).is_ok_and(|mut lib| {
+        lib.any(|entry| {
+            entry.is_ok_and(|entry| {
+                entry
+                    .path()
+                    .join("site-packages/e2b_code_interpreter")
+                    .exists()
+            })
+        })
+    }) {
+        true => Some(place.join("bin/python")),
+        false => {
+            skip("no e2b-code-interpreter: ./scripts/test installs it");
+            None
+        }
+    }
+}
+
+either! {
+    fn run_code_of_pypi_runs_in_kernels_in_the_cage(stage) {
+        if let (Some(python), Some(interpreter)) = (python(), interpreter()) {
+            let service = with_interpreter(stage, &interpreter);
+            sdk(stage, &service, &python, &[&script(stage, "e2b_code.py")]);
+        }
+    }
+
+    fn run_code_without_a_kernel_is_refused_with_the_remedy(stage) {
+        if let Some(python) = python() {
+            let service = Service::with(stage, &LISTEN);
+            sdk(stage, &service, &python, &[&script(stage, "e2b_code.py"), &"missing"]);
+        }
+    }
+
+    fn run_code_of_npm_runs_in_kernels_in_the_cage(stage) {
+        let place = installed("e2b-node", "node_modules/@e2b/code-interpreter/package.json");
+        if let (Some(place), Some(interpreter)) = (place, interpreter()) {
+            let service = with_interpreter(stage, &interpreter);
+            let text = script(stage, "e2b_code.mjs");
+            let modules = stage.base().join("node_modules");
+            std::os::unix::fs::symlink(place.join("node_modules"), modules).expect("linked");
+            sdk(stage, &service, Path::new("/usr/bin/env"), &[&"node", &text]);
+        }
+    }
+}
