@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod arm;
+mod calls;
 mod corpus;
 mod error;
 mod exec;
@@ -35,6 +36,7 @@ mod workspace;
 
 use std::path::PathBuf;
 
+pub use calls::{CallsReport, CallsRequest, bench_calls, serve_tools};
 pub use corpus::{
     AttacksReport, AttacksRequest, CorpusReport, LabelledCorpus, Score, bench_attacks, bench_corpus,
 };

@@ -53,6 +53,10 @@ pub(crate) fn run(args: Args) -> CommandResult {
             let report = bench::bench_exec(&request).map_err(failed)?;
             print(&report, json)
         }
+        Bench::Calls { runs } => {
+            let report = bench::bench_calls(&bench::CallsRequest { ironcage, runs });
+            print(&report.map_err(failed)?, json)
+        }
         Bench::Image { starts, runs } => {
             let request = bench::ImageRequest {
                 ironcage,
@@ -334,6 +338,12 @@ pub(crate) fn run_launcher(args: LauncherArgs) -> CommandResult {
         arguments: args.arguments,
     };
     bench::serve_launches(&launch).map_err(failed)?;
+    Ok(0)
+}
+
+/// The server of `bench calls`.
+pub(crate) fn run_tools() -> CommandResult {
+    bench::serve_tools().map_err(failed)?;
     Ok(0)
 }
 

@@ -37,6 +37,8 @@ enum Command {
     BenchNetwork(bench::NetworkClientArgs),
     #[command(name = "__bench-syscalls", hide = true)]
     BenchSyscalls,
+    #[command(name = "__bench-tools", hide = true)]
+    BenchTools,
 }
 
 impl Command {
@@ -48,6 +50,7 @@ impl Command {
             Command::BenchLauncher(args) => bench::run_launcher(args),
             Command::BenchNetwork(args) => bench::run_network_client(args),
             Command::BenchSyscalls => bench::run_syscalls(),
+            Command::BenchTools => bench::run_tools(),
         }
     }
 }
@@ -58,6 +61,9 @@ fn missing(error: &FindError) -> CliError {
 }
 
 fn main() -> ExitCode {
+    if ironcage_probe::hostile_guest::is_here() {
+        ironcage_probe::hostile_guest::run();
+    }
     let command = match Cli::try_parse() {
         Ok(cli) => cli.command,
         Err(error) => {

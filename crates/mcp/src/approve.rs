@@ -22,7 +22,7 @@ pub(crate) async fn run(settings: Settings, args: Approve) -> Result<(), McpErro
     let (changes, _changes) = mpsc::channel(64);
     let (refused, _refused) = mpsc::channel(64);
     let reports = Reports { changes, refused };
-    let upstream = Upstream::start(&settings, &name, server, Era::Handshake, reports).await?;
+    let upstream = Upstream::start(&settings, &name, server, Era::Handshake, reports, None).await?;
     let described = upstream.describe().await;
     upstream.stop().await;
     let described = described.map_err(|error| McpError::Start {

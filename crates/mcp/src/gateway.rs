@@ -1,5 +1,6 @@
 //! The gateway: one MCP server for the client, many servers behind it.
 
+mod admission;
 mod calls;
 mod handler;
 
@@ -22,13 +23,14 @@ use rmcp::model::{
 use rmcp::service::{Peer, RoleServer, SubscriptionSendError, SubscriptionSink};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
-use tokio::sync::{Mutex, OnceCell, RwLock, mpsc};
+use tokio::sync::{Mutex, OnceCell, mpsc};
 
 /// The servers for clients of one era.
 pub(crate) struct Running {
     pub(crate) servers: BTreeMap<String, Arc<Upstream>>,
-    pub(crate) catalog: RwLock<Catalog>,
+    catalog: RwLock<Catalog>,
     /// Clients that are told of changes.
     pub(crate) clients: Mutex<Vec<Peer<RoleServer>>>,
     /// Clients of the later era that asked to be told of some.
@@ -38,12 +40,26 @@ pub(crate) struct Running {
     changed: Vec<Described>,
 }
 
+impl Running {
+    pub(crate) fn catalog(&self) -> RwLockReadGuard<'_, Catalog> {
+        let catalog = self.catalog.read();
+        catalog.unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn catalog_mut(&self) -> RwLockWriteGuard<'_, Catalog> {
+        let catalog = self.catalog.write();
+        catalog.unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
 /// What all sessions of a gateway have in common.
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
     pub(crate) audit: Audit,
     pub(crate) approvals: Approvals,
     pub(crate) wait: Duration,
+    /// What the calls of all clients have brought: a gateway stands for one agent.
+    pub(crate) flows: std::sync::Mutex<ironcage_tools::Flows>,
     /// The only server, under its own names.
     pub(crate) single: bool,
     servers: BTreeMap<String, ironcage_tools::McpServer>,
@@ -80,6 +96,7 @@ impl Gateway {
             settings,
             audit,
             wait: Duration::from_secs(args.wait),
+            flows: std::sync::Mutex::default(),
             single: args.server.is_some(),
             servers,
             handshake: OnceCell::new(),
@@ -123,8 +140,13 @@ impl Gateway {
         let starts = same.into_iter().map(|(name, server)| {
             let (settings, name, server) = (shared.settings.clone(), name.clone(), server.clone());
             let reports = reports.clone();
+            // Leases are asked of a cage by its name.
+            let cage = settings.policy.leases(&name).then(|| {
+                let id = shared.audit.id();
+                format!("mcp-{id}-{}{name}", era.letter())
+            });
             tokio::spawn(async move {
-                let started = Upstream::start(&settings, &name, server, era, reports).await;
+                let started = Upstream::start(&settings, &name, server, era, reports, cage).await;
                 (name, started)
             })
         });
@@ -161,6 +183,7 @@ impl Gateway {
                     because: Some(Box::new(reason.into())),
                     rule: String::new(),
                     pin: String::new(),
+                    leases: Vec::new(),
                     milliseconds: 0,
                     bytes: 0,
                 };
@@ -211,11 +234,11 @@ impl Gateway {
                         entry.server
                     );
                 }
-                *running.catalog.write().await = catalog;
+                *running.catalog_mut() = catalog;
             }
             Err(error) => {
                 // Whatever was shown before may no longer be what it was.
-                *running.catalog.write().await = Catalog::default();
+                *running.catalog_mut() = Catalog::default();
                 ironcage_command::error::CliError::from_error(&error).print();
             }
         }

@@ -4,11 +4,13 @@
 use crate::error::McpError;
 use crate::gateway::Gateway;
 use crate::settings::hex;
+use crate::upstream::Era;
 use http::{Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use ironcage_command::mcp::Gateway as Args;
+use rmcp::model::ProtocolVersion;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use std::net::SocketAddr;
@@ -77,8 +79,9 @@ pub(crate) async fn serve(
         true => config.enforce_origin_validation(),
         false => config,
     };
+    let sessions = gateway.clone();
     let service = StreamableHttpService::new(
-        move || Ok(gateway.clone()),
+        move || Ok(sessions.clone()),
         Arc::new(LocalSessionManager::default()),
         config,
     );
@@ -97,11 +100,14 @@ pub(crate) async fn serve(
             () = asked_to_end() => return Ok(()),
         };
         let _ = stream.set_nodelay(true);
-        let (service, token) = (service.clone(), token.clone());
+        let (gateway, service, token) = (gateway.clone(), service.clone(), token.clone());
         tokio::spawn(async move {
             let answer = hyper::service::service_fn(move |request| {
-                let (service, token) = (service.clone(), token.clone());
-                async move { Ok::<_, std::convert::Infallible>(answer(service, &token, request).await) }
+                let (gateway, service, token) = (gateway.clone(), service.clone(), token.clone());
+                async move {
+                    let answered = answer(&gateway, service, &token, request).await;
+                    Ok::<_, std::convert::Infallible>(answered)
+                }
             });
             let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
             builder
@@ -153,7 +159,19 @@ fn has_token(request: &Request<Incoming>, token: &str) -> bool {
     scheme.eq_ignore_ascii_case("bearer") && bool::from(given.as_bytes().ct_eq(token.as_bytes()))
 }
 
-async fn answer(service: Service, token: &str, request: Request<Incoming>) -> Response<Body> {
+/// Whether the request says that it stands for itself.
+fn is_stateless(headers: &header::HeaderMap) -> bool {
+    let version = headers.get("mcp-protocol-version");
+    let version = version.and_then(|version| version.to_str().ok());
+    version == Some(ProtocolVersion::V_2026_07_28.as_str())
+}
+
+async fn answer(
+    gateway: &Gateway,
+    service: Service,
+    token: &str,
+    request: Request<Incoming>,
+) -> Response<Body> {
     if !has_token(&request, token) {
         return refused(StatusCode::UNAUTHORIZED, "missing or wrong bearer token");
     }
@@ -178,6 +196,10 @@ async fn answer(service: Service, token: &str, request: Request<Incoming>) -> Re
         };
         let text = format!("{reason} [{}]", reason.code());
         return refused(StatusCode::BAD_REQUEST, &text);
+    }
+    if is_stateless(&parts.headers) {
+        // Headers are compared with the schema of the tool, so it has to be known.
+        gateway.running(Era::Stateless).await;
     }
     let request = Request::from_parts(parts, Full::new(body));
     service.handle(request).await

@@ -30,9 +30,16 @@ pub(crate) fn server(
 }
 
 /// `ironcage run` with the server's command, or with the relay to its URL.
-pub(crate) fn command(settings: &Settings, server: &McpServer) -> Result<Command, McpError> {
+pub(crate) fn command(
+    settings: &Settings,
+    server: &McpServer,
+    cage: Option<&str>,
+) -> Result<Command, McpError> {
     let mut command = Command::new(&settings.ironcage);
     command.args(["run", "--quiet"]);
+    if let Some(cage) = cage {
+        command.args(["--name", cage]);
+    }
     match (&server.policy, &server.profile) {
         (Some(policy), _) => {
             command.arg("--policy").arg(policy);

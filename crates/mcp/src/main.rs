@@ -17,6 +17,7 @@ mod error;
 mod gateway;
 mod http;
 mod launch;
+mod leases;
 mod lines;
 mod pins;
 mod relay;

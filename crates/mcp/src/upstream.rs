@@ -9,8 +9,8 @@ use rmcp::model::{
     ClientCapabilities, ClientConfig, ClientRequest, CreateMessageRequestParams,
     CreateMessageResult, ElicitRequestParams, ElicitResult, ErrorCode, ErrorData, Implementation,
     ListRootsResult, LoggingMessageNotificationParam, PaginatedRequestParams,
-    ProgressNotificationParam, ProgressToken, Prompt, ProtocolVersion, Resource, ResourceTemplate,
-    ResourceUpdatedNotificationParam, ServerResult, Tool,
+    ProgressNotificationParam, ProgressToken, Prompt, ProtocolVersion, RequestMetaObject, Resource,
+    ResourceTemplate, ResourceUpdatedNotificationParam, ServerResult, Tool,
 };
 use rmcp::service::{
     ClientLifecycleMode, ClientServiceExt, NotificationContext, PeerRequestOptions, RequestContext,
@@ -47,6 +47,14 @@ pub(crate) enum Era {
 }
 
 impl Era {
+    /// Tells apart the cages of one server for both.
+    pub(crate) const fn letter(self) -> char {
+        match self {
+            Era::Handshake => 'a',
+            Era::Stateless => 'b',
+        }
+    }
+
     pub(crate) fn of(version: Option<&ProtocolVersion>) -> Self {
         match version {
             Some(version) if !version.has_initialize() => Era::Stateless,
@@ -119,6 +127,23 @@ impl Allowed {
             elicitation: may(|rules| rules.elicitation),
             roots: may(|rules| rules.roots),
         }
+    }
+}
+
+impl Allowed {
+    /// What a client says of itself with a request of the later era, as far as the server may know it.
+    pub(crate) fn of_client(self, meta: &RequestMetaObject) -> Option<RequestMetaObject> {
+        let theirs = meta.client_capabilities()?;
+        let mut capabilities = ClientCapabilities::default();
+        capabilities.sampling = theirs.sampling.filter(|_| self.sampling);
+        capabilities.elicitation = theirs.elicitation.filter(|_| self.elicitation);
+        capabilities.roots = theirs.roots.filter(|_| self.roots);
+        let mut passed = RequestMetaObject::new();
+        passed.set_client_capabilities(capabilities);
+        if let Some(level) = meta.log_level() {
+            passed.set_log_level(level);
+        }
+        Some(passed)
     }
 }
 
@@ -267,6 +292,10 @@ pub(crate) struct Reports {
 pub(crate) struct Upstream {
     pub(crate) name: String,
     pub(crate) launch: McpServer,
+    /// The name of its cage, where calls are leased something.
+    pub(crate) cage: Option<String>,
+    /// A call with a lease has the cage alone: no other call can use what is open for it.
+    pub(crate) alone: tokio::sync::RwLock<()>,
     service: RunningService<RoleClient, FromCage>,
     /// `ironcage run`, killed when this is dropped.
     child: tokio::sync::Mutex<Option<Child>>,
@@ -280,12 +309,13 @@ impl Upstream {
         launch: McpServer,
         era: Era,
         reports: Reports,
+        cage: Option<String>,
     ) -> Result<Arc<Self>, McpError> {
         let failed = |cause: String| McpError::Start {
             server: name.to_owned(),
             cause,
         };
-        let mut command = launch::command(settings, &launch)?;
+        let mut command = launch::command(settings, &launch, cage.as_deref())?;
         command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -320,6 +350,8 @@ impl Upstream {
         Ok(Arc::new(Upstream {
             name: name.to_owned(),
             launch,
+            cage,
+            alone: tokio::sync::RwLock::default(),
             service,
             child: tokio::sync::Mutex::new(Some(child)),
         }))
@@ -401,6 +433,7 @@ impl Upstream {
         &self,
         request: ClientRequest,
         sender: mpsc::Sender<FromServer>,
+        meta: Option<RequestMetaObject>,
     ) -> Result<ServerResult, ServiceError> {
         let number = {
             let mut requests = self.service.service().requests();
@@ -414,7 +447,8 @@ impl Upstream {
             number
         };
         let _active = ActiveGuard(self, number);
-        let options = PeerRequestOptions::no_options();
+        let mut options = PeerRequestOptions::no_options();
+        options.meta = meta;
         let handle = self
             .peer()
             .send_request_with_option(request, options)

@@ -1,6 +1,6 @@
 //! How a cage ended.
 
-use crate::{LayerReport, LimitHit, Reason, Traffic};
+use crate::{Denial, LayerReport, LimitHit, Reason, Traffic};
 use serde::{Deserialize, Serialize};
 
 /// Why the command of a cage is no longer running.
@@ -24,6 +24,8 @@ pub enum Ending {
     },
     /// It was asked to end: a sticky cage, which has no other end of its own.
     Stopped,
+    /// A container ended, and its engine alone knows how.
+    Unobserved,
     /// It could not be executed inside.
     NotExecuted {
         /// The error number of execve.
@@ -40,7 +42,7 @@ pub enum Ending {
 impl Ending {
     /// The exit status that `ironcage run` reports: the command's own; 128 and the signal's
     /// number; 124 for the time limits, 137 for memory and disk; 126 and 127 as shells have
-    /// them; 125 for our own errors.
+    /// them; 125 for our own errors; 255 where nobody saw it.
     pub fn exit_code(&self) -> u8 {
         const ENOENT: i32 = linux_raw_sys::errno::ENOENT as i32;
         match self {
@@ -54,6 +56,7 @@ impl Ending {
             Ending::NotExecuted { errno: ENOENT } => 127,
             Ending::NotExecuted { .. } => 126,
             Ending::Failed { .. } => 125,
+            Ending::Unobserved => 255,
         }
     }
 }
@@ -79,6 +82,9 @@ pub struct Outcome {
     /// Denials of more destinations than are told apart.
     #[serde(default)]
     pub network_denied_more: u64,
+    /// System calls that were denied, one for each call and program.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub syscalls_denied: Vec<Denial>,
     /// What the model's answers opened, in all.
     #[serde(default)]
     pub lent: Lent,

@@ -40,6 +40,9 @@ pub struct ToolCall {
     /// The pin of the tool.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub pin: String,
+    /// What was leased to the cage of the server for the duration of the call.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leases: Vec<String>,
     /// How long the server took.
     #[serde(default)]
     pub milliseconds: u64,

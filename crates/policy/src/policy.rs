@@ -365,7 +365,11 @@ impl Policy {
         let mut others = self.ceiling.others.iter();
         let leased = others.any(|part| part.value.mark.gives() && part.value.needs_proxy());
         self.network.is_given()
-            || leased && matches!(self.isolation.value, Isolation::Namespace | Isolation::Wasm)
+            || leased
+                && matches!(
+                    self.isolation.value,
+                    Isolation::Namespace | Isolation::Wasm | Isolation::Microvm
+                )
     }
 
     /// Every bundle whose hosts have to be known: of the base, and of the ceiling.

@@ -127,6 +127,10 @@ described!(
     json_schema!({"type": "string", "enum": ironcage_tools::SqlClass::ALL.map(ironcage_tools::SqlClass::name)})
 );
 described!(
+    CallLeaseName,
+    json_schema!({"type": "string", "enum": ironcage_tools::CallLease::ALL.map(ironcage_tools::CallLease::name)})
+);
+described!(
     GroupName,
     json_schema!({"type": "string", "enum": syscalls::groups().iter().map(|group| group.name).collect::<Vec<_>>()})
 );

@@ -6,7 +6,7 @@
 use crate::Sourced;
 use crate::narrow::Dropped;
 use ironcage_tools::{
-    ArgumentRules, McpServer, Pattern, RuleSet, ServerRules, ToolPolicy, ToolRules,
+    ArgumentRules, McpServer, Pattern, RuleSet, ServerRules, ToolFlows, ToolPolicy, ToolRules,
 };
 use std::collections::BTreeMap;
 
@@ -56,6 +56,9 @@ pub(crate) fn apply(policy: &mut ToolPolicy, mut fragment: ToolsFragment) {
         add(&mut known.tools, server.tools);
         append(&mut known.resources.resources, server.resources.resources);
         append(&mut known.resources.prompts, server.resources.prompts);
+        known.flows.private.extend(server.flows.private);
+        known.flows.untrusted.extend(server.flows.untrusted);
+        known.flows.sends.extend(server.flows.sends);
         known.sampling = server.sampling.or(known.sampling);
         known.elicitation = server.elicitation.or(known.elicitation);
         known.roots = server.roots.or(known.roots);
@@ -161,7 +164,16 @@ fn server_within(a: &ServerRules, b: &ServerRules) -> bool {
         (Some(a), Some(b)) => a <= b,
         (None, Some(_)) => false,
     };
+    // What is marked less is asked about less.
+    let marked = |list: fn(&ToolFlows) -> &Vec<Pattern>| {
+        list(&b.flows)
+            .iter()
+            .all(|pattern| list(&a.flows).contains(pattern))
+    };
     within(&a.tools, &b.tools)
+        && marked(|flows| &flows.private)
+        && marked(|flows| &flows.untrusted)
+        && marked(|flows| &flows.sends)
         && list(&a.resources.resources, &b.resources.resources)
         && list(&a.resources.prompts, &b.resources.prompts)
         && flag(a.sampling, b.sampling)

@@ -72,6 +72,15 @@ pub struct McpSection {
     /// Prompts that may be fetched, by name.
     #[schemars(with = "Vec<String>")]
     pub prompts: Option<Vec<Spanned<String>>>,
+    /// Tools whose results can have private data.
+    #[schemars(with = "Vec<String>")]
+    pub private: Vec<Spanned<String>>,
+    /// Tools whose results can have text of strangers.
+    #[schemars(with = "Vec<String>")]
+    pub untrusted: Vec<Spanned<String>>,
+    /// Tools through which data can leave. Their calls need approval once private data and text of strangers came through tools.
+    #[schemars(with = "Vec<String>")]
+    pub sends: Vec<Spanned<String>>,
     /// Whether the server may have the client's model answer something.
     #[schemars(with = "Option<bool>")]
     pub sampling: Option<Spanned<bool>>,
@@ -93,6 +102,9 @@ pub struct McpSection {
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ConstraintSection {
+    /// What the server's cage gets of what the argument names, from the ceiling of its policy and for the duration of the call: `read` and `write` for a path, `connect` for a host.
+    #[schemars(with = "Option<crate::schema::CallLeaseName>")]
+    pub lease: Option<Spanned<String>>,
     /// Whether a call without the argument is refused.
     #[schemars(with = "Option<bool>")]
     pub required: Option<Spanned<bool>>,

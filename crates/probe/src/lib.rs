@@ -16,6 +16,7 @@ mod catalogue;
 mod classes;
 mod errno;
 mod format;
+pub mod hostile_guest;
 mod inside;
 mod matrix;
 mod mustwork;

@@ -41,11 +41,13 @@ pub enum Class {
     Ng,
     /// Keys in the user's agents.
     Ka,
+    /// Tools of servers that an agent calls.
+    To,
 }
 
 impl Class {
     /// Every class, in the order of the report.
-    pub const ALL: [Class; 17] = [
+    pub const ALL: [Class; 18] = [
         Class::Fs,
         Class::Fd,
         Class::Pr,
@@ -63,6 +65,7 @@ impl Class {
         Class::Or,
         Class::Ng,
         Class::Ka,
+        Class::To,
     ];
 
     /// The two letters that begin its probes' ids.
@@ -85,6 +88,7 @@ impl Class {
             Class::Or => "OR",
             Class::Ng => "NG",
             Class::Ka => "KA",
+            Class::To => "TO",
         }
     }
 
@@ -108,6 +112,7 @@ impl Class {
             Class::Or => "oracles about secrets at the egress proxy",
             Class::Ng => "negotiated encodings of answers with secrets",
             Class::Ka => "keys in the user's agents",
+            Class::To => "tools of MCP servers",
         }
     }
 }
@@ -218,12 +223,16 @@ pub(crate) enum Setup {
     Recorded,
     /// What the run changed is applied to the real files, where the sandbox keeps it aside.
     Applied,
+    /// As root of an image that it can write, of which an image is made afterwards.
+    Committed,
     /// With a lease on a directory outside, which is ended while the probe holds it.
     Leased,
     /// Beside a scope that has such a lease.
     Scoped,
     /// With one key of the user's agent, for commits.
     Keys,
+    /// As the MCP servers of an agent that the suite plays.
+    Tools,
 }
 
 impl Setup {

@@ -133,6 +133,7 @@ pub fn play(name: &str, rest: &[OsString]) -> u8 {
         ("inside", [id, params]) => run_inside(id, Path::new(params)),
         ("as-proxy", [id, params]) => run_as_proxy(id, Path::new(params)),
         ("scope", [params]) => crate::classes::le::scope(Path::new(params)),
+        ("tool-server", [name, params]) => crate::classes::to::serve(name, Path::new(params)),
         ("works", [item]) => return mustwork::run(item),
         ("sibling", [abstract_name, port]) => crate::classes::su::sibling(abstract_name, port),
         ("privileged", [mask, grant, _, ..]) => privileged(mask, grant, &rest[2..]),

@@ -5,6 +5,7 @@ mod launch;
 mod leased;
 mod leftovers;
 mod settings;
+pub(crate) mod tools;
 
 use crate::accepted;
 use crate::adapter::{Adapter, Source};
@@ -50,6 +51,8 @@ impl Runner {
                 (Program::Inside, programs.inside),
                 (Program::Egress, programs.egress),
                 (Program::Reader, programs.reader),
+                (Program::Mcp, programs.mcp),
+                (Program::Registry, programs.registry),
             ] {
                 stage.layout.install_launcher(program.name(), &content?)?;
             }
@@ -245,7 +248,9 @@ impl Runner {
             Setup::Proxy(_) | Setup::Crowded if !adapter.network => lacks("a network with rules"),
             Setup::Keys if !adapter.network => lacks("a key of the user's agent"),
             Setup::Leased | Setup::Scoped if !adapter.network => lacks("leases"),
+            Setup::Committed if !adapter.has_images() => lacks("an image that can be written"),
             Setup::Exchanged if !adapter.commands => lacks("approval"),
+            Setup::Tools if !adapter.commands => lacks("a gateway for tools"),
             _ => None,
         }
     }

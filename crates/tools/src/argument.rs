@@ -4,7 +4,7 @@
 //! nobody thought of is one way around a rule. `*` names all others.
 
 use crate::constraint::{Constraint, Otherwise};
-use ironcage_model::ToolReason;
+use ironcage_model::{Resource, ToolReason};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -32,6 +32,7 @@ pub(crate) fn unmet(
         tool,
         cwd,
         worst: None,
+        needs: Vec::new(),
     };
     check.below("", arguments, 0);
     for (name, rule) in rules.iter().filter(|(_, rule)| rule.required) {
@@ -48,6 +49,24 @@ pub(crate) fn unmet(
     check.worst
 }
 
+/// What a call needs of its server's cage, by the rules for its arguments.
+pub(crate) fn needs(
+    rules: &Constraints,
+    tool: &str,
+    arguments: &Value,
+    cwd: Option<&Path>,
+) -> Vec<Resource> {
+    let mut check = Check {
+        rules,
+        tool,
+        cwd,
+        worst: None,
+        needs: Vec::new(),
+    };
+    check.below("", arguments, 0);
+    check.needs
+}
+
 fn find<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
     path.split('.').try_fold(value, |value, name| match name {
         "*" => Some(value),
@@ -60,6 +79,7 @@ struct Check<'a> {
     tool: &'a str,
     cwd: Option<&'a Path>,
     worst: Option<(Otherwise, ToolReason)>,
+    needs: Vec<Resource>,
 }
 
 impl Check<'_> {
@@ -109,6 +129,9 @@ impl Check<'_> {
                 self.note(Otherwise::Deny, reason);
                 continue;
             };
+            if let Some(rule) = self.rules.get(&place) {
+                self.needs.extend(rule.needs(value, self.cwd));
+            }
             if let Some(rule) = self.rules.get(&place)
                 && let Some(part) = rule.unmet(value, self.cwd)
             {

@@ -3,7 +3,7 @@
 use crate::schema::{Schema, whole};
 use crate::sql::{self, SqlClass};
 use crate::{host, path};
-use ironcage_model::HostRule;
+use ironcage_model::{HostRule, Resource, Right};
 use regex::Regex;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
@@ -18,6 +18,47 @@ pub enum Otherwise {
     /// It is denied.
     #[default]
     Deny,
+}
+
+/// What a call needs of the thing that an argument names, for as long as the call lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CallLease {
+    /// The path is read.
+    Read,
+    /// The path is read and written.
+    Write,
+    /// The host is connected to.
+    Connect,
+}
+
+impl CallLease {
+    /// Every one.
+    pub const ALL: [CallLease; 3] = [CallLease::Read, CallLease::Write, CallLease::Connect];
+
+    /// As it is written in policies.
+    pub const fn name(self) -> &'static str {
+        match self {
+            CallLease::Read => "read",
+            CallLease::Write => "write",
+            CallLease::Connect => "connect",
+        }
+    }
+
+    /// The resource that a value names. `None` where it names none in one way only.
+    fn resource(self, text: &str, cwd: Option<&Path>) -> Option<Resource> {
+        let right = match self {
+            CallLease::Read => Right::Read,
+            CallLease::Write => Right::Write,
+            CallLease::Connect => {
+                let rule = host::rule(text)?;
+                return Some(Resource::Host { rule });
+            }
+        };
+        let path = path::plain(text, cwd)?.into_os_string().into_string();
+        let path = path.ok()?;
+        Some(Resource::Path { path, right })
+    }
 }
 
 /// A regular expression that the whole text must match.
@@ -102,6 +143,9 @@ pub struct Constraint {
     /// A value that this schema describes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schema: Option<Schema>,
+    /// What the server's cage gets of it for the duration of the call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease: Option<CallLease>,
     /// What happens otherwise.
     #[serde(skip_serializing_if = "is_deny")]
     pub otherwise: Otherwise,
@@ -188,7 +232,26 @@ impl Constraint {
         {
             return Some("schema");
         }
+        // What would be leased has to be clear before anything is.
+        if let Some(lease) = self.lease
+            && !text(&|text| lease.resource(text, cwd).is_some())
+        {
+            return Some("lease");
+        }
         None
+    }
+
+    /// What a call with this value needs.
+    pub(crate) fn needs(&self, value: &Value, cwd: Option<&Path>) -> Vec<Resource> {
+        let Some(lease) = self.lease else {
+            return Vec::new();
+        };
+        let texts: Vec<&str> = match value {
+            Value::Array(items) => items.iter().filter_map(Value::as_str).collect(),
+            other => other.as_str().into_iter().collect(),
+        };
+        let resources = texts.into_iter().map(|text| lease.resource(text, cwd));
+        resources.flatten().collect()
     }
 }
 

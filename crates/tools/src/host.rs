@@ -30,6 +30,14 @@ pub(crate) fn is_in(text: &str, rules: &[HostRule]) -> bool {
         .any(|rule| rule.names(&name, port))
 }
 
+/// The rule for just the host and the port that a URL or a name means.
+pub(crate) fn rule(text: &str) -> Option<HostRule> {
+    let (host, port) = host_and_port(text)?;
+    let rule: HostRule = format!("{host}:{port}").parse().ok()?;
+    // A name that a rule would read as something wider is not one.
+    is_in(text, std::slice::from_ref(&rule)).then_some(rule)
+}
+
 /// The host and the port that a URL names, or a host name alone.
 fn host_and_port(text: &str) -> Option<(String, u16)> {
     if text.len() > 8192

@@ -9,6 +9,7 @@
 mod argument;
 mod constraint;
 mod decide;
+mod flows;
 mod host;
 pub mod json;
 mod look;
@@ -18,12 +19,14 @@ mod rules;
 mod schema;
 mod sql;
 
-pub use constraint::{Constraint, InvalidConstraint, Matcher, Numbers, Otherwise};
+pub use constraint::{CallLease, Constraint, InvalidConstraint, Matcher, Numbers, Otherwise};
 pub use decide::{Call, Decision, Verdict};
+pub use flows::{Flow, Flows};
 pub use look::{Finding, findings, is_plain_name, one_line, printable, skeleton};
 pub use pattern::{InvalidPattern, Pattern};
 pub use rules::{
-    ArgumentRules, FirstUse, McpServer, Resources, RuleSet, ServerRules, ToolPolicy, ToolRules,
+    ArgumentRules, FirstUse, McpServer, Resources, RuleSet, ServerRules, ToolFlows, ToolPolicy,
+    ToolRules,
 };
 pub use schema::{InvalidSchema, Schema};
 pub use sql::SqlClass;

@@ -77,6 +77,9 @@ pub struct ServerRules {
     /// Resources and prompts.
     #[serde(flatten)]
     pub resources: Resources,
+    /// Where private data and untrusted content come from, and where data leaves.
+    #[serde(flatten)]
+    pub flows: ToolFlows,
     /// Whether the server may have the client's model answer something.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sampling: Option<bool>,
@@ -99,6 +102,22 @@ pub struct Resources {
     pub resources: Option<Vec<Pattern>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompts: Option<Vec<Pattern>>,
+}
+
+/// What flows through the tools of a server, by their names. Reading a resource counts as the tool `resources/read`, and a
+/// prompt as `prompts/get`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ToolFlows {
+    /// Tools whose results can have private data.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub private: Vec<Pattern>,
+    /// Tools whose results can have text of strangers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub untrusted: Vec<Pattern>,
+    /// Tools through which data can leave.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sends: Vec<Pattern>,
 }
 
 /// What happens with a tool that the gateway sees for the first time.

@@ -70,6 +70,14 @@ pub enum Bench {
         #[arg(long, value_name = "PATH", default_value = "/bin/true")]
         command: PathBuf,
     },
+    /// Measure a tool call through the MCP gateway
+    ///
+    /// Compares a server bare, in a cage, and behind the gateway with rules, a pin and the audit log.
+    Calls {
+        /// Number of calls of each
+        #[arg(long, default_value_t = 2000)]
+        runs: usize,
+    },
     /// Measure the start of a cage with an image, and unpacking one
     ///
     /// Compares a start without an image, and skopeo with umoci.

@@ -1,7 +1,8 @@
 //! One call: decide, log, ask, forward, clean, log.
 
+use super::admission::{close, waiting};
 use super::{Gateway, Running};
-use crate::approvals::Waiting;
+use crate::leases::Asker;
 use crate::pins::canonical;
 use crate::results::{LARGEST, Unclean, clean, refusal};
 use crate::settings::hex;
@@ -11,15 +12,12 @@ use ironcage_tools::{Call, Decision, one_line};
 use rmcp::ErrorData;
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, CallToolResponse, CallToolResult, ClientRequest,
-    ErrorCode, ServerResult,
+    ErrorCode, ResultType, ServerResult,
 };
 use rmcp::service::{RequestContext, RoleServer, ServiceError};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
-use std::time::{Duration, Instant};
-
-/// How often the answer of a person is looked for.
-const LOOK: Duration = Duration::from_millis(200);
+use std::time::Instant;
 
 /// A call while it is worked on, and what the log will say of it.
 pub(super) struct Pending {
@@ -42,6 +40,7 @@ impl Pending {
                 because: None,
                 rule: String::new(),
                 pin: String::new(),
+                leases: Vec::new(),
                 milliseconds: 0,
                 bytes: 0,
             },
@@ -92,7 +91,7 @@ impl Gateway {
         let running = self.running(era).await;
         let name = params.name.to_string();
         let arguments = params.arguments.clone().map_or(Value::Null, Value::Object);
-        let found = running.catalog.read().await.find(&name).cloned();
+        let found = running.catalog().find(&name).cloned();
         let Some(entry) = found else {
             let pending = Pending::new("", "tools/call", &name, &arguments);
             let tool = ironcage_tools::printable(&name);
@@ -119,40 +118,15 @@ impl Gateway {
             };
             return self.refuse(pending, ToolVerdict::Denied, &reason);
         }
-        if let Decision::Ask(reason) = &verdict.decision {
-            let digest =
-                hex(canonical(&json!([entry.server, entry.tool, entry.pin, arguments])).as_bytes());
-            let waiting = Waiting {
-                number: 0,
-                server: entry.server.clone(),
-                tool: entry.tool.clone(),
-                digest,
-                arguments: arguments.clone(),
-                reason: reason.to_string(),
-                allowed: None,
-            };
-            let answer = match self.approved(waiting).await {
-                Ok(answer) => answer,
-                Err(error) => {
-                    let tool = entry.tool.clone();
-                    let reason = ToolReason::ApprovalRequired { tool };
-                    self.log(pending, ToolVerdict::Failed, Some(&reason))?;
-                    return Err(error);
-                }
-            };
-            match answer {
-                Some(true) => {}
-                Some(false) => {
-                    let tool = entry.tool.clone();
-                    let reason = ToolReason::DeniedByOperator { tool };
-                    return self.refuse(pending, ToolVerdict::Denied, &reason);
-                }
-                None => {
-                    let tool = entry.tool.clone();
-                    let reason = ToolReason::ApprovalRequired { tool };
-                    return self.refuse(pending, ToolVerdict::Asked, &reason);
-                }
+        let flow = settings.policy.flow(&entry.server, &entry.tool);
+        let needs = settings.policy.needs(&call);
+        let mut asker = Asker::Call;
+        if let Some(reason) = self.asks(&entry, &verdict.decision, flow) {
+            let waiting = waiting(&entry, &arguments, &reason, &needs);
+            if let Err((verdict, reason)) = self.consent(waiting, reason).await {
+                return self.refuse(pending, verdict, &reason);
             }
+            asker = Asker::Person;
         }
         let Some(upstream) = running.servers.get(&entry.server) else {
             let reason = ToolReason::ServerUnavailable {
@@ -167,8 +141,32 @@ impl Gateway {
             forwarded.input_responses = params.input_responses;
             forwarded.request_state = params.request_state;
         }
+        // Whoever is leased something has the cage alone; the others share it.
+        let shared = match needs.is_empty() {
+            true => Some(upstream.alone.read().await),
+            false => None,
+        };
+        let alone = match needs.is_empty() {
+            true => None,
+            false => Some(upstream.alone.write().await),
+        };
+        let leases = match self.lease(upstream, &entry, &arguments, needs, asker).await {
+            Ok(leases) => leases,
+            Err((verdict, reason)) => return self.refuse(pending, verdict, &reason),
+        };
+        if let Some(leases) = &leases {
+            pending.line.leases = leases.names();
+        }
+        // Before the call: what it brings counts whatever it answers.
+        self.flows().mark(&entry.server, &entry.tool, flow);
         let request = ClientRequest::CallToolRequest(CallToolRequest::new(forwarded));
         let answer = self.forward(upstream, request, &context).await;
+        if let Some(leases) = leases
+            && let Err(reason) = close(leases, &entry.tool).await
+        {
+            return self.refuse(pending, ToolVerdict::Failed, &reason);
+        }
+        drop((shared, alone));
         let limit = settings
             .policy
             .largest_result(&entry.server)
@@ -300,21 +298,6 @@ impl Gateway {
         }
     }
 
-    /// What a person said, waiting for it as long as the command line says.
-    async fn approved(&self, waiting: Waiting) -> Result<Option<bool>, ErrorData> {
-        let until = Instant::now() + self.0.wait;
-        loop {
-            let answer = self.0.approvals.ask(waiting.clone()).map_err(|error| {
-                let error = ironcage_model::in_full(&error);
-                ErrorData::internal_error(format!("nobody can be asked: {error}"), None)
-            })?;
-            if answer.is_some() || Instant::now() >= until {
-                return Ok(answer);
-            }
-            tokio::time::sleep(LOOK).await;
-        }
-    }
-
     /// Sends a request to a server, and to the client what the server sends meanwhile.
     pub(super) async fn forward(
         &self,
@@ -323,7 +306,8 @@ impl Gateway {
         context: &RequestContext<RoleServer>,
     ) -> Result<ServerResult, ServiceError> {
         let (sender, mut received) = channel();
-        let response = upstream.request(request, sender);
+        let allowed = crate::upstream::Allowed::of(&self.0.settings.policy, &upstream.name);
+        let response = upstream.request(request, sender, allowed.of_client(&context.meta));
         tokio::pin!(response);
         loop {
             // In this task, so that the SDK knows to which request of the client it belongs.
@@ -334,7 +318,7 @@ impl Gateway {
                     tokio::pin!(passed);
                     tokio::select! {
                         () = &mut passed => {}
-                        result = &mut response => return result,
+                        result = &mut response => return result.map(completed),
                     }
                 }
                 result = &mut response => {
@@ -342,7 +326,7 @@ impl Gateway {
                     while let Ok(message) = received.try_recv() {
                         pass(message, context).await;
                     }
-                    return result;
+                    return result.map(completed);
                 }
                 () = context.ct.cancelled() => {
                     return Err(ServiceError::Cancelled { reason: None });
@@ -384,6 +368,20 @@ impl Gateway {
         self.log(pending, ToolVerdict::Called, None)?;
         Ok(answer)
     }
+}
+
+/// A result as clients of the later era expect it, also where the server speaks an earlier one. The SDK leaves the type out for
+/// clients of earlier eras.
+fn completed(mut result: ServerResult) -> ServerResult {
+    let kind = match &mut result {
+        ServerResult::CallToolResult(result) => &mut result.result_type,
+        ServerResult::ReadResourceResult(result) => &mut result.result_type,
+        ServerResult::GetPromptResult(result) => &mut result.result_type,
+        ServerResult::CompleteResult(result) => &mut result.result_type,
+        _ => return result,
+    };
+    kind.get_or_insert(ResultType::COMPLETE);
+    result
 }
 
 /// A refusal as an error of the protocol.

@@ -11,7 +11,8 @@ use rmcp::model::{
     InitializeRequestParams, InitializeResult, ListPromptsResult, ListResourceTemplatesResult,
     ListResourcesResult, ListToolsResult, PaginatedRequestParams, ReadResourceRequest,
     ReadResourceRequestParams, ReadResourceResponse, Reference, ServerConfig, ServerResult,
-    SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter, UnsubscribeRequestParams,
+    SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter, Tool,
+    UnsubscribeRequestParams,
 };
 use rmcp::service::{
     NotificationContext, RequestContext, RoleServer, ServiceError, SubscriptionContext,
@@ -75,6 +76,17 @@ impl Gateway {
         self.failed(Pending::new(server, method, "", &Value::Null), error)
     }
 
+    /// Marks what a resource or a prompt brings. One through which data could leave is refused: nobody is asked here.
+    fn brings(&self, server: &str, method: &str, name: &str) -> Result<(), ErrorData> {
+        let flow = self.0.settings.policy.flow(server, method);
+        let asked = self.flows().ask(method, flow);
+        if let Some(reason) = asked {
+            return Err(self.denied(server, method, name, &reason));
+        }
+        self.flows().mark(server, method, flow);
+        Ok(())
+    }
+
     /// Logs a refusal and makes an error of it.
     fn denied(&self, server: &str, method: &str, name: &str, reason: &ToolReason) -> ErrorData {
         let pending = Pending::new(server, method, name, &Value::Null);
@@ -121,8 +133,17 @@ impl ServerHandler for Gateway {
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let running = self.of(&context).await;
-        let tools = running.catalog.read().await.shown(&self.0.settings);
+        let tools = running.catalog().shown(&self.0.settings);
         Ok(ListToolsResult::with_all_items(tools))
+    }
+
+    /// For headers that repeat an argument. Every request waits until the servers run (`http`), so the tool is known.
+    fn get_tool(&self, name: &str) -> Option<Tool> {
+        let running = self.0.stateless.get()?;
+        running
+            .catalog()
+            .find(name)
+            .map(|entry| entry.shown.clone())
     }
 
     async fn call_tool(
@@ -208,6 +229,7 @@ impl ServerHandler for Gateway {
             params.input_responses = request.input_responses;
             params.request_state = request.request_state;
         }
+        self.brings(&upstream.name, method, &pending.line.name.clone())?;
         let request = ClientRequest::ReadResourceRequest(ReadResourceRequest::new(params));
         let answer = match self.forward(upstream, request, &context).await {
             Ok(answer) => answer,
@@ -280,6 +302,7 @@ impl ServerHandler for Gateway {
             params.input_responses = request.input_responses;
             params.request_state = request.request_state;
         }
+        self.brings(&upstream.name, method, &pending.line.name.clone())?;
         let request = ClientRequest::GetPromptRequest(GetPromptRequest::new(params));
         let answer = match self.forward(upstream, request, &context).await {
             Ok(answer) => answer,

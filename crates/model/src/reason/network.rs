@@ -13,7 +13,7 @@ reasons! {
     HostNotAllowed
         "network-host-not-allowed"
         "no rule allows this host"
-        => "`--allow-host NAME`, or `ironcage net allow` while the cage runs. An agent asks: `ironcage ask --host NAME`.";
+        => "`--allow-host NAME`, or `ironcage net allow` while the cage runs. An agent asks: `/.ironcage/bin/ironcage ask --host NAME`.";
     /// Rules allow the host, but not this port.
     PortNotAllowed
         "network-port-not-allowed"
@@ -44,15 +44,15 @@ reasons! {
         "network-request-rules-need-a-name"
         "request rules cover every host, and a connection to an address names no host"
         => "Connect by name.";
-    /// The address belongs to a name that has rules of its own.
+    /// The address belongs to a name that has its own rules.
     AddressShared { name: String }
         "network-address-shared"
-        "the address is one of {name}, which has rules of its own"
+        "the address is one of {name}, which has its own rules"
         => "Connect by that name, under its rules.";
     /// It cannot be determined whether the address belongs to a name that has rules.
     AddressSharingUnknown { name: String }
         "network-address-sharing-unknown"
-        "cannot determine whether the address is one of {name}, which has rules of its own: no resolver of the host answered"
+        "cannot determine whether the address is one of {name}, which has its own rules: no resolver of the host answered"
         => "Check the host's DNS, or connect by name.";
     /// The address is in the range that the proxy assigns to names, and stands for none.
     AddressUnassigned
@@ -128,7 +128,7 @@ reasons! {
     ProtocolChanged
         "network-protocol-changed"
         "it became HTTP or TLS after other bytes had gone out"
-        => "Use a connection of its own for HTTP or TLS.";
+        => "Use a separate connection for HTTP or TLS.";
     /// Only HTTP requests are allowed to this host.
     NotHttp
         "network-not-http"
@@ -165,10 +165,10 @@ reasons! {
         "tls-no-name"
         "this is TLS without a server name"
         => "Use a client that sends the server name (SNI).";
-    /// The TLS ClientHello is for a name that has rules of its own.
+    /// The TLS ClientHello is for a name that has its own rules.
     TlsNameHasRules { name: String }
         "tls-name-has-rules"
-        "this is TLS for {name}, which has rules of its own"
+        "this is TLS for {name}, which has its own rules"
         => "Connect by that name, under its rules.";
     /// The client encrypts the server name (ECH), so the rules cannot be checked.
     TlsNameHidden

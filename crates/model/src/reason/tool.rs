@@ -49,6 +49,21 @@ reasons! {
         "tool-approval-required"
         "the policy requires a person's approval for the tool {tool}"
         => "The user answers with `ironcage mcp approve` or `ironcage mcp deny`; then call again with the same arguments.";
+    /// Private data met untrusted content, and data could leave through the tool.
+    FlowAsks { tool: String, private: String, untrusted: String }
+        "tool-flow-approval-required"
+        "data could leave through {tool}: {private} gave private data, and {untrusted} gave untrusted content"
+        => "The user answers with `ironcage mcp approve` or `ironcage mcp deny`; then call again with the same arguments.";
+    /// The ceiling of the server's cage does not grant what the call needs.
+    LeaseDenied { tool: String, resource: String, error: String }
+        "tool-lease-denied"
+        "the call of {tool} needs {resource}, which the cage of its server is not granted: {error}"
+        => "Call the tool with another value, or add the resource to `[ceiling.auto]` or `[ceiling.ask]` in the policy of the server's cage.";
+    /// What was opened for a call was not proven closed after it.
+    LeaseNotClosed { tool: String, resource: String, error: String }
+        "tool-lease-not-closed"
+        "{resource}, opened for the call of {tool}, is not proven closed: {error}"
+        => "The result is withheld. Restart the gateway; `ironcage why` explains what the cage of the server still held.";
     /// A person denied the call.
     DeniedByOperator { tool: String }
         "tool-denied-by-operator"

@@ -6,8 +6,8 @@ use crate::tool_rules::ToolsFragment;
 use crate::tool_sections::{ArgumentsSection, ConstraintSection, McpSection, ToolsSection};
 use crate::{Diagnostic, PolicyFile, WorkspaceMode, network, profiles};
 use ironcage_tools::{
-    ArgumentRules, Constraint, FirstUse, Matcher, McpServer, Numbers, Otherwise, Pattern,
-    Resources, RuleSet, Schema, ServerRules, SqlClass,
+    ArgumentRules, CallLease, Constraint, FirstUse, Matcher, McpServer, Numbers, Otherwise,
+    Pattern, Resources, RuleSet, Schema, ServerRules, SqlClass, ToolFlows,
 };
 use std::collections::BTreeMap;
 use toml::Spanned;
@@ -67,6 +67,11 @@ impl Check<'_> {
             resources: Resources {
                 resources: self.optional(&section.resources)?,
                 prompts: self.optional(&section.prompts)?,
+            },
+            flows: ToolFlows {
+                private: self.patterns(&section.private)?,
+                untrusted: self.patterns(&section.untrusted)?,
+                sends: self.patterns(&section.sends)?,
             },
             sampling: value(&section.sampling),
             elicitation: value(&section.elicitation),
@@ -175,6 +180,31 @@ impl Check<'_> {
         Ok(rules)
     }
 
+    /// What a call is leased, where the argument says in one way only what it names.
+    fn call_lease(
+        &self,
+        text: &Spanned<String>,
+        said: &ConstraintSection,
+    ) -> Result<CallLease, Diagnostic> {
+        let names = CallLease::ALL.map(CallLease::name);
+        let name = self.name_of(text, "lease", &names)?;
+        let mut all = CallLease::ALL.into_iter();
+        let found = all.find(|lease| lease.name() == name);
+        let lease = found.unwrap_or(CallLease::Read);
+        let (key, given) = match lease {
+            CallLease::Connect => ("host-in", said.host_in.is_some()),
+            CallLease::Read | CallLease::Write => ("path-below", said.path_below.is_some()),
+        };
+        match given {
+            true => Ok(lease),
+            false => {
+                let title = format!("the lease `{name}` has no `{key}` beside it");
+                let remedy = format!("add `{key}`: what calls can be leased at most");
+                Err(self.wrong(text, title, "unbounded").remedy(remedy))
+            }
+        }
+    }
+
     fn constraint(&self, said: &ConstraintSection) -> Result<Constraint, Diagnostic> {
         let path_below = said.path_below.as_ref().map(|list| {
             let paths = list.iter().map(|text| self.path(text));
@@ -229,7 +259,12 @@ impl Check<'_> {
             }
             _ => Otherwise::Deny,
         };
+        let lease = match &said.lease {
+            Some(text) => Some(self.call_lease(text, said)?),
+            None => None,
+        };
         Ok(Constraint {
+            lease,
             required: said.required.as_ref().is_some_and(|said| *said.get_ref()),
             path_below: path_below.transpose()?,
             host_in: host_in.transpose()?,

@@ -35,6 +35,8 @@ pub(crate) struct Launch<'a> {
     pub(crate) key: Option<&'a str>,
     /// A name, and a policy by which it can be given leases.
     pub(crate) ceiling: Option<(&'a str, &'a Path)>,
+    /// An image that can be written, as its root.
+    pub(crate) image: Option<&'a str>,
     pub(crate) command: Vec<OsString>,
 }
 
@@ -147,9 +149,13 @@ fn ironcage_with(flags: &[&str], launch: &Launch<'_>) -> Vec<OsString> {
     // and in a copy-on-write view nobody would see them.
     let mut suite = launch.workspace.join(".suite").into_os_string();
     suite.push(":direct");
-    match launch.in_memory {
-        true => line.push("--in-memory".into()),
-        false => line.extend(["--write".into(), suite]),
+    match (launch.in_memory, launch.image) {
+        (true, _) => line.push("--in-memory".into()),
+        // Where real files can be written, root of an image sets no set-id bits.
+        (false, Some(image)) => {
+            line.extend(["--image", image, "--writable-image", "--root-inside"].map(OsString::from))
+        }
+        (false, None) => line.extend(["--write".into(), suite]),
     }
     let mut flag =
         |name: &str, value: &OsStr| line.extend([OsString::from(name), value.to_owned()]);
@@ -370,6 +376,11 @@ impl Adapter {
         }
     }
 
+    /// Whether it can be started with an image that can be written, and make an image of that.
+    pub(crate) fn has_images(&self) -> bool {
+        self.name == "ironcage"
+    }
+
     /// Whether this is the bare control.
     pub(crate) fn is_bare(&self) -> bool {
         self.name == "none"
@@ -393,6 +404,7 @@ mod tests {
             network: None,
             key: None,
             ceiling: None,
+            image: None,
             command: command.iter().map(OsString::from).collect(),
         }
     }

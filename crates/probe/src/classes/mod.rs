@@ -1,6 +1,7 @@
 //! One file per class of probes: plain values, and the functions that run inside.
 
 mod applied;
+pub(crate) mod committed;
 mod fd;
 mod fs;
 mod fs_mounts;
@@ -26,6 +27,7 @@ mod secrets_in_answers;
 pub(crate) mod su;
 pub(crate) mod su_control;
 pub(crate) mod sy;
+pub(crate) mod to;
 mod tt;
 
 use crate::probe::Probe;
@@ -50,6 +52,7 @@ pub(crate) const ALL: &[&[Probe]] = &[
     ps_later::PROBES,
     planted::PROGRAMS,
     applied::PROBES,
+    committed::PROBES,
     rs::PROBES,
     lf::PROBES,
     su::PROBES,
@@ -59,6 +62,7 @@ pub(crate) const ALL: &[&[Probe]] = &[
     le_child::PROBES,
     secrets_in_answers::PROBES,
     ka::PROBES,
+    to::PROBES,
 ];
 
 pub(crate) use crate::inside::{Attempts, Inside, Observation};

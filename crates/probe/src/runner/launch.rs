@@ -4,6 +4,7 @@ use super::Runner;
 use super::collected::Collected;
 use super::leased::NAME;
 use super::leftovers::Inventory;
+use super::settings::IMAGE;
 use crate::adapter::Launch;
 use crate::inside::{HOLDING, RELEASE, STARTED};
 use crate::mustwork;
@@ -54,7 +55,7 @@ pub(crate) enum RunError {
     },
 }
 
-const PATIENCE: Duration = Duration::from_secs(15);
+pub(super) const PATIENCE: Duration = Duration::from_secs(15);
 
 /// A run that has begun.
 pub(super) struct Begun {
@@ -169,6 +170,7 @@ impl Runner {
                     key: (setup == Setup::Keys).then_some(OWN_KEY),
                     ceiling: matches!(setup, Setup::Leased | Setup::Scoped)
                         .then_some((NAME, self.stage.layout.ceiling.as_path())),
+                    image: (setup == Setup::Committed).then_some(IMAGE),
                     command,
                 })
             }
@@ -181,11 +183,12 @@ impl Runner {
         }
     }
 
-    fn spawn(&self, line: &[OsString], setup: Setup, mode: Mode) -> Result<Child, RunError> {
+    /// The command, with the environment and the directory of the stage.
+    pub(super) fn command(&self, line: &[OsString], setup: Setup, mode: Mode) -> Command {
         let program = line.first().cloned().unwrap_or_default();
         let mut command = Command::new(&program);
         command
-            .args(&line[1..])
+            .args(line.get(1..).unwrap_or_default())
             .env_clear()
             .envs(self.stage.environment());
         if setup == Setup::Keys {
@@ -210,6 +213,12 @@ impl Runner {
             Setup::OutsideCwd => params.home.join("elsewhere"),
             _ => params.workspace.clone(),
         });
+        command
+    }
+
+    fn spawn(&self, line: &[OsString], setup: Setup, mode: Mode) -> Result<Child, RunError> {
+        let program = line.first().cloned().unwrap_or_default();
+        let mut command = self.command(line, setup, mode);
         let wrong = |source| RunError::Start {
             program: program.to_string_lossy().into_owned(),
             source,
@@ -335,6 +344,7 @@ impl Runner {
             Setup::Repeated(times) => self.repeat(times, &line, mode, &mut evidence)?,
             Setup::LauncherKilledCounted => self.kill_and_count(&line, mode, &mut evidence)?,
             Setup::Again => self.again(&line, mode, &mut evidence)?,
+            Setup::Tools => self.tools(probe.id, mode, &mut evidence)?,
             Setup::Leased | Setup::Scoped => self.leased(setup, &line, mode, &mut evidence)?,
             _ => self.once(setup, &line, mode, &mut evidence)?,
         }
@@ -536,6 +546,7 @@ impl Runner {
                 network: None,
                 key: None,
                 ceiling: None,
+                image: None,
                 command: words.to_vec(),
             }),
             _ => words.to_vec(),

@@ -3,6 +3,7 @@
 
 use super::Runner;
 use super::launch::{Mode, RunError};
+use crate::classes::committed::{OF_IMAGE, TOP, harmless_was_committed};
 use crate::classes::planted::harmless_came_over;
 use crate::classes::rs::changes;
 use crate::classes::su_control::{HARMLESS, HOSTILE};
@@ -15,6 +16,10 @@ use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::symlink;
 use std::process::{Command, Output, Stdio};
+
+/// The image of a run that can write it, and the one that is made of that.
+pub(super) const IMAGE: &str = "probe:1";
+const COMMITTED: &str = "probe:2";
 
 impl Runner {
     /// Puts into the workspace what a setup wants there; `restore` takes it away.
@@ -57,6 +62,20 @@ impl Runner {
                 symlink("../outside", link).map_err(making("a link of the workspace"))?;
                 fs::create_dir(workspace.join(ON_PATH))
                     .map_err(making("a directory of programs in the workspace"))?;
+            }
+            Setup::Committed if self.adapter.has_images() => {
+                let root = self.stage.params.home.join("of-image");
+                let top = root.join(TOP);
+                fs::create_dir_all(&top)
+                    .and_then(|()| fs::create_dir_all(root.join("etc")))
+                    .and_then(|()| fs::write(top.join(OF_IMAGE), ""))
+                    .map_err(making("the directory of an image"))?;
+                let root = root.to_string_lossy();
+                let loaded = self.own_command(&["image", "load", &root, "--name", IMAGE])?;
+                if !loaded.status.success() {
+                    let why = String::from_utf8_lossy(&loaded.stderr).into_owned();
+                    return Err(making("an image")(std::io::Error::other(why)).into());
+                }
             }
             _ => {}
         }
@@ -116,6 +135,16 @@ impl Runner {
                 };
                 evidence.applied = Some(said);
                 evidence.permitted = Some(harmless_came_over(&self.stage));
+            }
+            Setup::Committed => {
+                let said = match self.own_command(&["image", "commit", COMMITTED]) {
+                    Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
+                    Err(error) => error.to_string(),
+                };
+                // What is wrong with it is told where what is allowed did not go through.
+                evidence.errors.extend(said.as_bytes());
+                evidence.applied = Some(said);
+                evidence.permitted = Some(harmless_was_committed(&self.stage));
             }
             setup if setup.is_limited() && self.adapter.commands => {
                 // Without a record nothing is said to be held, and nothing to have been ended.

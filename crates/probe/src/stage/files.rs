@@ -220,6 +220,11 @@ impl Layout {
         Ok(())
     }
 
+    /// The rules for the servers of a run with tools.
+    pub(crate) fn tools(&self) -> PathBuf {
+        self.home.join("tools.toml")
+    }
+
     /// Puts a launcher of the sandbox under test where its users have it, as a copy that may
     /// be attacked; gives its path.
     pub(crate) fn install_launcher(&self, name: &str, content: &[u8]) -> io::Result<PathBuf> {

@@ -64,6 +64,10 @@ pub(crate) struct Programs {
     pub(crate) egress: io::Result<Vec<u8>>,
     /// What reads commands in cages whose shell runs them in scopes.
     pub(crate) reader: io::Result<Vec<u8>>,
+    /// The gateway for tools.
+    pub(crate) mcp: io::Result<Vec<u8>>,
+    /// What loads images and makes them.
+    pub(crate) registry: io::Result<Vec<u8>>,
 }
 
 impl Programs {
@@ -79,6 +83,8 @@ impl Programs {
             inside: read(Program::Inside),
             egress: read(Program::Egress),
             reader: read(Program::Reader),
+            mcp: read(Program::Mcp),
+            registry: read(Program::Registry),
         })
     }
 }
