@@ -1,10 +1,10 @@
-//! `ironcage-oci-runtime` by itself and below real engines, each with roots, state and sockets of its own.
+//! `ironcage-oci-runtime` by itself, each test with roots and state of its own.
 
-use ironcage_tests::{binary, only_in_full};
+use ironcage_tests::binary;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 const APPLETS: &[&str] = &[
@@ -12,25 +12,25 @@ const APPLETS: &[&str] = &[
     "touch", "true", "tty",
 ];
 /// An engine that hangs is ended after this many seconds.
-const PATIENCE: &str = "120";
+pub(crate) const PATIENCE: &str = "120";
 
-fn runtime() -> PathBuf {
+pub(crate) fn runtime() -> PathBuf {
     binary().with_file_name("ironcage-oci-runtime")
 }
 
-fn said(output: &Output) -> String {
+pub(crate) fn said(output: &Output) -> String {
     let both = [&output.stdout[..], &output.stderr[..]].concat();
     String::from_utf8_lossy(&both).into_owned()
 }
 
 /// A bundle of busybox, and a place for everything that a test makes.
-struct Place {
+pub(crate) struct Place {
     top: tempfile::TempDir,
     name: String,
 }
 
 impl Place {
-    fn new(name: &str) -> Place {
+    pub(crate) fn new(name: &str) -> Place {
         let top = tempfile::Builder::new()
             .prefix("oci.")
             .tempdir()
@@ -39,6 +39,7 @@ impl Place {
         for name in ["bin", "dev", "etc", "proc", "sys", "tmp"] {
             fs::create_dir_all(root.join(name)).expect("made");
         }
+        fs::create_dir(top.path().join("home")).expect("made");
         fs::copy("/bin/busybox", root.join("bin/busybox")).expect("busybox-static");
         for applet in APPLETS {
             symlink("busybox", root.join("bin").join(applet)).expect("linked");
@@ -48,11 +49,11 @@ impl Place {
         Place { top, name }
     }
 
-    fn path(&self, below: &str) -> PathBuf {
+    pub(crate) fn path(&self, below: &str) -> PathBuf {
         self.top.path().join(below)
     }
 
-    fn text(&self, below: &str) -> String {
+    pub(crate) fn text(&self, below: &str) -> String {
         self.path(below).to_str().expect("UTF-8").to_owned()
     }
 
@@ -92,6 +93,8 @@ impl Place {
             .args(["--root", &self.text("state"), "--log", &self.text("log")])
             .args(["--log-format", "json"])
             .args(args)
+            .env("HOME", self.path("home"))
+            .env_remove("XDG_STATE_HOME")
             .stdin(Stdio::null())
             .stdout(file("stdout"))
             .stderr(file("stderr"))
@@ -102,6 +105,26 @@ impl Place {
             stdout: fs::read(self.path("stdout")).expect("read"),
             stderr: fs::read(self.path("stderr")).expect("read"),
         }
+    }
+
+    /// What `ironcage` says of the containers of this place.
+    pub(crate) fn ironcage(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(binary());
+        command.args(args).env("HOME", self.path("home"));
+        command.env_remove("XDG_STATE_HOME");
+        command.output().expect("ironcage runs")
+    }
+
+    /// The line of a container in `ps`, by its ID.
+    pub(crate) fn listed(&self, args: &[&str], id: &str) -> Option<serde_json::Value> {
+        let output = self.ironcage(&[&["ps", "--json"], args].concat());
+        assert!(output.status.success(), "{}", said(&output));
+        let lines: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).expect("a list");
+        lines.into_iter().find(|line| {
+            line["container"]["id"]
+                .as_str()
+                .is_some_and(|found| found == id)
+        })
     }
 
     fn run(&self) -> Output {
@@ -138,36 +161,6 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let _ = self.runtime(&["delete", "--force", &self.name]);
-    }
-}
-
-/// A daemon of a test, ended by its own process ID.
-struct Daemon(Child);
-
-impl Daemon {
-    fn start(program: &str, args: &[&str]) -> Daemon {
-        let spawned = Command::new(program)
-            .args(args)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn();
-        Daemon(spawned.unwrap_or_else(|error| {
-            panic!("{program}: {error}; ./scripts/test --full installs it")
-        }))
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let pid = self.0.id().to_string();
-        let _ = Command::new("kill").args(["-TERM", &pid]).status();
-        let until = Instant::now() + Duration::from_secs(20);
-        while matches!(self.0.try_wait(), Ok(None)) && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
@@ -236,6 +229,97 @@ fn a_container_is_created_started_paused_killed_and_deleted() {
     assert_eq!(last["level"], "error");
     place.refused(&["checkpoint", name], "cannot be put on a process again");
     place.refused(&["--systemd-cgroup", "list"], "writes cgroups itself");
+}
+
+#[test]
+fn a_container_is_listed_logged_and_stopped_by_ironcage() {
+    let place = Place::new("seen");
+    place.configure(&["sleep", "1000"], serde_json::json!({}));
+    let name = place.name.as_str();
+    let bundle = place.text("bundle");
+    let status = |args: &[&str]| place.listed(args, name).map(|line| line["status"].clone());
+    assert_eq!(status(&["-a"]), None);
+    place.ok(&["create", "--bundle", &bundle, name]);
+    assert_eq!(status(&[]), Some("created".into()));
+    place.ok(&["start", name]);
+    assert_eq!(place.ok(&["exec", name, "echo", "seen"]), "seen\n");
+    place.ok(&["pause", name]);
+    assert_eq!(status(&[]), Some("paused".into()));
+    place.ok(&["resume", name]);
+    let line = place.listed(&[], name).expect("it runs");
+    assert_eq!(
+        (&line["status"], &line["execs"]),
+        (&"running".into(), &1.into())
+    );
+    assert_eq!(line["command"], serde_json::json!(["sleep", "1000"]));
+    let cage = line["id"].as_str().expect("an ID").to_owned();
+    let ironcage = |args: &[&str], works: bool| {
+        let output = place.ironcage(args);
+        assert_eq!(
+            output.status.success(),
+            works,
+            "{args:?}: {}",
+            said(&output)
+        );
+        said(&output)
+    };
+    assert!(ironcage(&["audit", "verify", name], true).contains("intact so far, 5 lines"));
+    // No supervisor: what needs one says so, for each name of the container.
+    for text in [name, &cage] {
+        for args in [
+            &["lease", "list", text][..],
+            &["inspect", text],
+            &["exec", text, "--", "true"],
+        ] {
+            let refused = ironcage(args, false);
+            assert!(
+                refused.contains("of an engine: it has no supervisor"),
+                "{refused}"
+            );
+        }
+    }
+    let gone = ironcage(&["stop", "no-such-container"], false);
+    assert!(gone.contains("no cage has the id or name"), "{gone}");
+    assert_eq!(ironcage(&["stop", "--time", "0", name], true).trim(), cage);
+    assert_eq!(
+        (status(&[]), status(&["-a"])),
+        (None, Some("stopped".into()))
+    );
+    assert!(ironcage(&["stop", name], false).contains("it has ended"));
+    place.ok(&["delete", name]);
+    assert_eq!(status(&["-a"]), None);
+    let log = ironcage(&["audit", "show", "--json", &cage], true);
+    let events: Vec<serde_json::Value> = log
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let kinds: Vec<&str> = events
+        .iter()
+        .filter_map(|event| event["event"].as_str())
+        .collect();
+    assert_eq!(
+        kinds,
+        ["start", "exec", "exec-exit", "paused", "unpaused", "exit"]
+    );
+    assert_eq!(events[0]["runtime"], "ironcage-oci-runtime");
+    assert_eq!(events[5]["ending"], "unobserved");
+    assert!(ironcage(&["audit", "verify", &cage], true).contains("intact, 6 lines"));
+    // What cannot be logged does not start, and leaves nothing.
+    let state = place.path("home/.local");
+    fs::remove_dir_all(&state).expect("removed");
+    fs::write(&state, "a file").expect("written");
+    place.refused(
+        &["create", "--bundle", &bundle, name],
+        "cannot log container",
+    );
+    place.refused(&["state", name], "does not exist");
+    assert_eq!(place.groups(), Vec::<PathBuf>::new());
+    fs::remove_file(&state).expect("removed");
+    // A run in the foreground knows how its container ended.
+    place.configure(&["sh", "-c", "exit 7"], serde_json::json!({}));
+    assert_eq!(place.run().status.code(), Some(7));
+    let log = ironcage(&["audit", "show", "--json", name], true);
+    assert!(log.contains(r#""ending":"exited","code":7"#), "{log}");
 }
 
 #[test]
@@ -410,239 +494,4 @@ fn links_of_an_image_lead_nowhere_and_a_failed_start_leaves_nothing() {
     assert_eq!(place.ok(&["list", "--quiet"]), "");
     place.configure(&["echo", "fine"], serde_json::json!({}));
     assert_eq!(said(&place.run()), "fine\n");
-}
-
-/// An engine's command line, ended when it hangs.
-struct Engine {
-    words: Vec<String>,
-}
-
-impl Engine {
-    fn new(words: &[&str]) -> Engine {
-        let words = ["timeout", "-k", "5", PATIENCE].iter().chain(words);
-        Engine {
-            words: words.map(|word| (*word).to_owned()).collect(),
-        }
-    }
-
-    fn output(&self, args: &[&str], input: &str) -> Output {
-        use std::io::Write as _;
-        let (program, before) = self.words.split_first().expect("words");
-        let mut child = Command::new(program)
-            .args(before)
-            .args(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("timeout runs");
-        let mut stdin = child.stdin.take().expect("a pipe");
-        let _ = stdin.write_all(input.as_bytes());
-        drop(stdin);
-        child.wait_with_output().expect("it ends")
-    }
-
-    #[track_caller]
-    fn ok(&self, args: &[&str]) -> String {
-        let output = self.output(args, "");
-        assert!(output.status.success(), "{args:?}: {}", said(&output));
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-
-    #[track_caller]
-    fn ended(&self, args: &[&str], code: i32) {
-        let output = self.output(args, "");
-        assert_eq!(
-            output.status.code(),
-            Some(code),
-            "{args:?}: {}",
-            said(&output)
-        );
-    }
-}
-
-/// What docker and podman have in common; `run` are the options of each `run`.
-fn containers(engine: &Engine, place: &Place, run: &[&str]) {
-    let archive = place.text("image.tar");
-    let packed = Command::new("tar")
-        .args(["-C", &place.text("bundle/rootfs"), "-cf", &archive, "."])
-        .status();
-    assert!(packed.expect("tar").success());
-    engine.ok(&["import", "--change", "ENV PATH=/bin", &archive, "small"]);
-    let with = |options: &[&'static str], rest: &[&'static str]| -> Vec<String> {
-        let words = ["run", "--network", "none"]
-            .iter()
-            .chain(run)
-            .chain(options)
-            .chain(&["small"])
-            .chain(rest);
-        words.map(|word| (*word).to_owned()).collect()
-    };
-    let words = |list: &[String]| -> Vec<String> { list.to_vec() };
-    let call =
-        |list: Vec<String>| engine.ok(&words(&list).iter().map(String::as_str).collect::<Vec<_>>());
-    let ends = |list: Vec<String>, code: i32| {
-        engine.ended(&list.iter().map(String::as_str).collect::<Vec<_>>(), code);
-    };
-    assert_eq!(call(with(&["--rm"], &["echo", "hello"])), "hello\n");
-    let cat = with(&["--rm", "-i"], &["cat"]);
-    let cat: Vec<&str> = cat.iter().map(String::as_str).collect();
-    assert_eq!(engine.output(&cat, "typed\n").stdout, b"typed\n");
-    assert!(call(with(&["--rm", "-t"], &["tty"])).contains("/dev/pts/0"));
-    ends(with(&["--rm"], &["false"]), 1);
-    ends(with(&["--rm"], &["no-such-program"]), 127);
-    assert_eq!(
-        call(with(
-            &["--rm", "--read-only"],
-            &["sh", "-c", "touch /new 2>/dev/null || echo sealed"]
-        )),
-        "sealed\n"
-    );
-    // Privileged containers are refused by name.
-    let privileged = with(&["--rm", "--privileged"], &["true"]);
-    let privileged: Vec<&str> = privileged.iter().map(String::as_str).collect();
-    let output = engine.output(&privileged, "");
-    assert!(!output.status.success());
-    call(with(
-        &["-d", "--name", "one", "-m", "64m", "--pids-limit", "50"],
-        &["sleep", "1000"],
-    ));
-    let limits = "cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null; grep NoNewPrivs /proc/self/status";
-    let shown = engine.ok(&["exec", "one", "sh", "-c", limits]);
-    assert!(
-        shown.contains("67108864") && shown.contains("NoNewPrivs:\t1"),
-        "{shown}"
-    );
-    engine.ok(&["pause", "one"]);
-    engine.ok(&["unpause", "one"]);
-    engine.ok(&["kill", "one"]);
-    engine.ok(&["rm", "-f", "one"]);
-    assert_eq!(engine.ok(&["ps", "-aq"]), "");
-}
-
-#[test]
-fn podman_runs_containers() {
-    let place = Place::new("podman");
-    let runtime = runtime();
-    let engine = Engine::new(&[
-        "podman",
-        "--root",
-        &place.text("root"),
-        "--runroot",
-        &place.text("run"),
-        "--tmpdir",
-        &place.text("tmp"),
-        "--storage-driver",
-        "vfs",
-        "--cgroup-manager",
-        "cgroupfs",
-        "--events-backend",
-        "none",
-        "--runtime",
-        runtime.to_str().expect("UTF-8"),
-    ]);
-    // This machine's hard limits are below podman's defaults.
-    containers(
-        &engine,
-        &place,
-        &[
-            "--ulimit",
-            "nofile=1024:1024",
-            "--ulimit",
-            "nproc=1024:1024",
-        ],
-    );
-}
-
-fn containerd(place: &Place) -> Daemon {
-    let config = format!(
-        "version = 2\nroot = \"{}\"\nstate = \"{}\"\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = \"{}\"\n",
-        place.text("containerd"),
-        place.text("containerd-state"),
-        place.text("containerd.sock"),
-    );
-    fs::write(place.path("containerd.toml"), config).expect("written");
-    let daemon = Daemon::start("containerd", &["-c", &place.text("containerd.toml")]);
-    wait_for(&place.path("containerd.sock"));
-    daemon
-}
-
-fn wait_for(path: &Path) {
-    let until = Instant::now() + Duration::from_secs(120);
-    while !path.exists() {
-        assert!(Instant::now() < until, "{} appears", path.display());
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
-#[test]
-fn containerd_and_docker_run_containers() {
-    if !only_in_full() {
-        return;
-    }
-    let place = Place::new("docker");
-    let _containerd = containerd(&place);
-    let runtime = runtime();
-    let runtime = runtime.to_str().expect("UTF-8");
-    let address = place.text("containerd.sock");
-    let ctr = Engine::new(&["ctr", "-a", &address]);
-    let rootfs = place.text("bundle/rootfs");
-    let begin = [
-        "run",
-        "--env",
-        "PATH=/bin",
-        "--runc-binary",
-        runtime,
-        "--rootfs",
-    ];
-    let run = |options: &[&str], rest: &[&str]| -> String {
-        let words: Vec<&str> = begin.iter().chain([&rootfs.as_str()]).copied().collect();
-        let (verb, after) = words.split_first().expect("words");
-        let all: Vec<&str> = [*verb]
-            .iter()
-            .chain(options)
-            .chain(after)
-            .chain(rest)
-            .copied()
-            .collect();
-        ctr.ok(&all)
-    };
-    assert_eq!(run(&["--rm"], &["one", "echo", "hello"]), "hello\n");
-    run(&["-d"], &["two", "sleep", "1000"]);
-    ctr.ok(&["task", "pause", "two"]);
-    ctr.ok(&["task", "resume", "two"]);
-    assert_eq!(
-        ctr.ok(&["task", "exec", "--exec-id", "x", "two", "echo", "inside"]),
-        "inside\n"
-    );
-    ctr.ok(&["task", "kill", "-s", "KILL", "two"]);
-    // Some versions answer with the status of what was killed.
-    let _ = ctr.output(&["task", "rm", "two"], "");
-    ctr.ok(&["container", "rm", "two"]);
-
-    let host = format!("unix://{}", place.text("docker.sock"));
-    let added = format!("ironcage={runtime}");
-    let _docker = Daemon::start(
-        "dockerd",
-        &[
-            "-H",
-            &host,
-            "--data-root",
-            &place.text("data"),
-            "--exec-root",
-            &place.text("exec"),
-            "--pidfile",
-            &place.text("docker.pid"),
-            "--containerd",
-            &address,
-            "--add-runtime",
-            &added,
-            "--bridge=none",
-            "--iptables=false",
-            "--storage-driver=vfs",
-        ],
-    );
-    wait_for(&place.path("docker.sock"));
-    let docker = Engine::new(&["docker", "-H", &host]);
-    containers(&docker, &place, &["--runtime", "ironcage"]);
 }

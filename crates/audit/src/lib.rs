@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod chain;
+mod containers;
 mod error;
 mod head;
 mod log;
@@ -24,9 +25,11 @@ mod prune;
 mod query;
 mod reader;
 mod sign;
+mod tail;
 mod verify;
 
 pub use chain::{Digest, MAX_LINE};
+pub use containers::{Container, container, containers};
 pub use error::{Error, Fault, Finding};
 pub use log::Log;
 pub use place::{NoStateDir, audit_dir, head_path, log_path, state_dir};
@@ -37,4 +40,5 @@ pub use sign::{
     AuditKey, HeadVerdict, PublicKey, SignError, SignedHead, Statement, check_head, head_to_sign,
     key_path,
 };
+pub use tail::Tail;
 pub use verify::{Unproven, Verdict, verify};

@@ -4,22 +4,29 @@
 //! the head, with one buffer for all lines. Nothing is synced to the disk unless the caller
 //! asks: after a power loss the tail may be missing, and `verify` then says so.
 
-use crate::chain::{self, Digest};
-use crate::error::Error;
-use crate::head;
+use crate::chain::{self, Digest, MAX_LINE};
+use crate::error::{Error, Fault, Finding};
+use crate::head::{self, Head};
 use crate::place::{head_path, heads_dir, log_path};
 use ironcage_model::{CageId, Event};
 use ironcage_sys::rustix;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
+use serde::Deserialize;
 use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _};
 use std::path::{Path, PathBuf};
 
 /// Room for a start record with all its layers.
 const USUAL_LINE: usize = 4096;
+
+/// What a log that is opened again needs to know of its last event.
+#[derive(Deserialize)]
+struct Kind {
+    event: String,
+}
 
 /// The log of one cage, open for appending. While it is open it holds a lock by which
 /// readers know that the cage is still being recorded.
@@ -57,6 +64,82 @@ impl Log {
             spoiled: false,
             line: Vec::with_capacity(USUAL_LINE),
         })
+    }
+
+    /// Opens the log of a container again, which no process holds between two events. `None` once
+    /// its exit is logged: nothing follows that.
+    ///
+    /// Events of a writer that was killed are completed or taken back; a log that was changed is
+    /// refused.
+    pub fn reopen(dir: &Path, id: &CageId) -> Result<Option<Log>, Error> {
+        let path = log_path(dir, id);
+        let file = open_again(&path, OFlags::APPEND)?;
+        let head = open_again(&head_path(dir, id), OFlags::empty())?;
+        let read = |source: io::Error| Error::Read {
+            path: path.clone(),
+            source,
+        };
+        rustix::fs::flock(&file, FlockOperation::LockExclusive)
+            .map_err(|errno| read(errno.into()))?;
+        let whole = file.metadata().map_err(read)?.len();
+        let begin = whole.saturating_sub(2 * MAX_LINE as u64);
+        let mut tail = vec![0; usize::try_from(whole - begin).unwrap_or(usize::MAX)];
+        file.read_exact_at(&mut tail, begin).map_err(read)?;
+        // What a killed writer left after the last newline is no line.
+        let end = tail.iter().rposition(|byte| *byte == b'\n');
+        let kept = end.map_or(0, |end| end + 1);
+        let mut log = Log {
+            lines: 0,
+            last: Digest::genesis(id),
+            length: begin + kept as u64,
+            spoiled: false,
+            line: Vec::with_capacity(USUAL_LINE),
+            path: path.clone(),
+            file,
+            head,
+        };
+        if kept < tail.len() {
+            rustix::fs::ftruncate(&log.file, log.length)
+                .map_err(|errno| log.cannot_write(errno))?;
+        }
+        let damaged = |line, what| {
+            let fault = Fault { line, what };
+            Err(Error::Damaged { path, fault })
+        };
+        let (lines, hash) = match head::read(dir, id)? {
+            Some(Head::Empty) => (0, log.last),
+            Some(Head::At { lines, hash }) => (lines, hash),
+            Some(Head::Unreadable) | None => return damaged(1, Finding::BadHead),
+        };
+        let text = &tail[..end.unwrap_or(0)];
+        let last = text.rsplit(|byte| *byte == b'\n').next();
+        let Some(last) = last.filter(|_| end.is_some()) else {
+            return match lines {
+                0 => Ok(Some(log)),
+                head_lines => damaged(1, Finding::Cut { head_lines }),
+            };
+        };
+        let link = match chain::decode(last) {
+            Ok(link) if link.sound => link,
+            Ok(link) => return damaged(link.seq, Finding::Changed),
+            Err(what) => return damaged(lines, what),
+        };
+        (log.lines, log.last) = (link.seq, link.hash);
+        if (link.seq, link.hash) != (lines, hash) {
+            // Killed between the line and its head, and nothing else.
+            if (link.seq, link.prev) != (lines + 1, hash) {
+                return damaged(link.seq, Finding::NotTheHead);
+            }
+            head::write(&log.head, link.seq, link.hash).map_err(|errno| log.cannot_write(errno))?;
+        }
+        let kind: Kind = serde_json::from_slice(last).map_err(|error| Error::Damaged {
+            path: log.path.clone(),
+            fault: Fault {
+                line: link.seq,
+                what: Finding::UnknownEvent(error.to_string()),
+            },
+        })?;
+        Ok((kind.event != "exit").then_some(log))
     }
 
     /// Its descriptors, to be closed with others. The first of them holds the lock.
@@ -140,6 +223,24 @@ fn create_file(path: &Path, extra: OFlags, dir: &Path) -> Result<File, Error> {
         path: path.to_owned(),
         source: errno.into(),
     })
+}
+
+fn open_again(path: &Path, extra: OFlags) -> Result<File, Error> {
+    // Whatever lies there, opening it does not block.
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | extra;
+    let opened = rustix::fs::open(path, flags, Mode::empty()).map(File::from);
+    let opened = opened.map_err(io::Error::from);
+    let file = opened.and_then(|file| Ok((file.metadata()?.is_file(), file)));
+    match file {
+        Ok((true, file)) => Ok(file),
+        Ok((false, _)) => Err(Error::NotAFile {
+            path: path.to_owned(),
+        }),
+        Err(source) => Err(Error::Read {
+            path: path.to_owned(),
+            source,
+        }),
+    }
 }
 
 fn make_dir(dir: &Path) -> Result<(), Error> {
@@ -284,5 +385,68 @@ mod tests {
             verify(&dir, &id()).unwrap(),
             Verdict::TailUnproven(Unproven::NoExit)
         );
+    }
+
+    #[test]
+    fn a_container_s_log_is_opened_again_until_its_exit() {
+        let state = tempfile::tempdir().unwrap();
+        let dir = state.path().join("audit");
+        let event = |kind| Event {
+            time: 2,
+            cage: id(),
+            kind,
+        };
+        drop(Log::create(&dir, &id()).unwrap());
+        // Empty, then after a line, after what a killed writer left, and without the head's line.
+        let mut log = Log::reopen(&dir, &id()).unwrap().unwrap();
+        log.append(&event(EventKind::Paused)).unwrap();
+        drop(log);
+        let log = Log::reopen(&dir, &id()).unwrap().unwrap();
+        write_all(&log.file, b"{\"seq\":2,").unwrap();
+        let head = std::fs::read(head_path(&dir, &id())).unwrap();
+        drop(log);
+        let mut log = Log::reopen(&dir, &id()).unwrap().unwrap();
+        log.append(&event(EventKind::Unpaused)).unwrap();
+        drop(log);
+        std::fs::write(head_path(&dir, &id()), head).unwrap();
+        let mut log = Log::reopen(&dir, &id()).unwrap().unwrap();
+        log.append(&exit()).unwrap();
+        drop(log);
+        let intact = Verdict::Intact {
+            lines: 3,
+            running: false,
+        };
+        assert_eq!(verify(&dir, &id()).unwrap(), intact);
+        assert!(Log::reopen(&dir, &id()).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_changed_log_is_not_opened_again() {
+        let state = tempfile::tempdir().unwrap();
+        let dir = state.path().join("audit");
+        let event = |kind| Event {
+            time: 2,
+            cage: id(),
+            kind,
+        };
+        let mut log = Log::create(&dir, &id()).unwrap();
+        for _ in 0..3 {
+            log.append(&event(EventKind::Paused)).unwrap();
+        }
+        drop(log);
+        let path = log_path(&dir, &id());
+        let text = std::fs::read_to_string(&path).unwrap();
+        let lines: Vec<&str> = text.split_inclusive('\n').collect();
+        let shorter = lines[..2].concat();
+        let changed = text.replace("paused", "resumed");
+        for wrong in [shorter.as_str(), &changed, "", "text\n"] {
+            std::fs::write(&path, wrong).unwrap();
+            let error = Log::reopen(&dir, &id()).unwrap_err();
+            assert!(matches!(error, Error::Damaged { .. }), "{wrong:?}: {error}");
+        }
+        std::fs::write(&path, &text).unwrap();
+        assert!(Log::reopen(&dir, &id()).unwrap().is_some());
+        std::fs::remove_file(head_path(&dir, &id())).unwrap();
+        assert!(Log::reopen(&dir, &id()).is_err());
     }
 }

@@ -3,6 +3,7 @@
 //! Never one that is still being written, and never one that was changed: that is evidence,
 //! and goes by hand.
 
+use crate::containers::is_kept;
 use crate::error::Error;
 use crate::place::{head_path, log_path};
 use crate::query::list;
@@ -86,6 +87,10 @@ fn remove(dir: &Path, id: CageId, dry: bool, pruned: &mut Pruned) -> Result<(), 
             return Ok(());
         }
         Verdict::Intact { .. } | Verdict::TailUnproven(_) => {}
+    }
+    if is_kept(dir, &id)? {
+        pruned.running.push(id);
+        return Ok(());
     }
     // Its writer holds this lock as long as it lives; held here, nobody begins to write.
     match rustix::fs::flock(&log, FlockOperation::NonBlockingLockExclusive) {

@@ -3,6 +3,7 @@
 //! The directory is read again each time and there is no index: a log's first line says
 //! when it began and what it is called.
 
+use crate::containers::is_kept;
 use crate::error::Error;
 use crate::place::{heads_dir, log_path};
 use crate::reader::{LogEntry, Reader, open_to_read};
@@ -11,6 +12,9 @@ use ironcage_model::{CageId, Ending, EventKind};
 use std::ffi::OsStr;
 use std::io::{self, BufReader};
 use std::path::Path;
+
+/// How much of a container's ID its engine shows.
+const SHORT_CONTAINER_ID: usize = 12;
 
 /// What a log says at its beginning.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,6 +90,14 @@ pub fn find(dir: &Path, text: &str) -> Result<CageId, Error> {
     if let Some(named) = headings.iter().find(|h| h.name.as_deref() == Some(text)) {
         return Ok(named.id.clone());
     }
+    // Engines show the beginning of a container's ID, which is its name here.
+    let short = |name: &str| text.len() >= SHORT_CONTAINER_ID && name.starts_with(text);
+    let mut shortened = headings
+        .iter()
+        .filter(|heading| heading.name.as_deref().is_some_and(short));
+    if let (Some(only), None) = (shortened.next(), shortened.next()) {
+        return Ok(only.id.clone());
+    }
     let mut matches: Vec<CageId> = headings
         .into_iter()
         .map(|heading| heading.id)
@@ -109,7 +121,7 @@ pub fn summary(dir: &Path, id: &CageId) -> Result<Summary, Error> {
         return Err(Error::NoSuchCage { id: id.clone() });
     };
     let mut sum = Summary {
-        running: is_running(&file),
+        running: is_running(&file) || is_kept(dir, id)?,
         ..Summary::default()
     };
     for item in Reader::new(BufReader::new(file), &path) {

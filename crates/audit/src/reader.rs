@@ -95,7 +95,7 @@ pub fn read(path: &Path) -> Result<Vec<LogEntry>, Error> {
     Reader::open(path)?.collect()
 }
 
-fn parse(line: &[u8]) -> Result<LogEntry, Finding> {
+pub(crate) fn parse(line: &[u8]) -> Result<LogEntry, Finding> {
     let link = chain::decode(line)?;
     let event =
         serde_json::from_slice(line).map_err(|error| Finding::UnknownEvent(error.to_string()))?;
@@ -114,6 +114,8 @@ pub(crate) struct Lines<R> {
     line: Vec<u8>,
     /// Number of the line read last, from 1.
     pub(crate) number: u64,
+    /// Its bytes, newline included.
+    pub(crate) length: u64,
 }
 
 impl<R: BufRead> Lines<R> {
@@ -122,6 +124,7 @@ impl<R: BufRead> Lines<R> {
             source,
             line: Vec::new(),
             number: 0,
+            length: 0,
         }
     }
 
@@ -152,6 +155,7 @@ impl<R: BufRead> Lines<R> {
             self.source.consume(taken);
             if newline.is_some() {
                 self.number += 1;
+                self.length = length as u64;
                 if length > MAX_LINE {
                     return Ok(Some(Err(Finding::TooLong)));
                 }

@@ -5,6 +5,7 @@
 //! longer runs, nothing proves that the log is complete: its tail is then unproven, not intact.
 
 use crate::chain::{self, Digest};
+use crate::containers::is_kept;
 use crate::error::{Error, Fault, Finding};
 use crate::head::{self, Head};
 use crate::place::log_path;
@@ -77,7 +78,7 @@ pub fn verify(dir: &Path, id: &CageId) -> Result<Verdict, Error> {
     };
     // In this order: of a cage that is running the log is read up to the head that was seen,
     // so that lines which come in the meantime cannot be taken for added ones.
-    let running = is_running(&file);
+    let running = is_running(&file) || is_kept(dir, id)?;
     let head = read_head(dir, id)?;
     let until = match head {
         Some(head) if running => head.lines(),

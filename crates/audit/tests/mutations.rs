@@ -78,6 +78,7 @@ fn exit() -> impl Strategy<Value = EventKind> {
         any::<u8>().prop_map(|code| Ending::Exited { code }),
         any::<i32>().prop_map(|signal| Ending::Signalled { signal }),
         Just(Ending::Stopped),
+        Just(Ending::Unobserved),
         any::<i32>().prop_map(|errno| Ending::NotExecuted { errno }),
         any::<String>().prop_map(|text| Ending::Failed {
             reason: Reason::Start {

@@ -1,5 +1,6 @@
 //! `create`: from a bundle to a container whose first process waits.
 
+use crate::audit::Trail;
 use crate::cgroup::Groups;
 use crate::channel::{Channel, Step};
 use crate::error::{Error, Refusal as _};
@@ -8,6 +9,7 @@ use crate::namespaces;
 use crate::process::Confinement;
 use crate::state::{Kept, Record, Status, Store};
 use crate::{check, clock, hooks, kernel, policy, spec};
+use ironcage_model::Ending;
 use ironcage_sys::clone::{Forked, Namespaces, fork};
 use ironcage_sys::rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, waitpid};
 use std::io::Write as _;
@@ -61,6 +63,7 @@ pub(crate) fn create(store: &Store, request: &Request) -> Result<(), Error> {
         owner: ironcage_sys::process::started_as(),
         groups,
         layers,
+        audit: Some(Trail::new(store.root(), &request.id)?),
         spec,
     };
     let kept = store.create(&request.id)?;
@@ -71,6 +74,9 @@ pub(crate) fn create(store: &Store, request: &Request) -> Result<(), Error> {
             if let Ok((record, _)) = kept.look() {
                 let _ = record.groups.kill();
                 let _ = record.groups.remove();
+                if let Some(trail) = &record.audit {
+                    trail.end(Ending::Unobserved);
+                }
             }
             let _ = kept.remove();
             Err(error)
@@ -143,6 +149,10 @@ fn make(kept: &Kept, mut record: Record, request: &Request) -> Result<(), Error>
     if let Some(path) = &request.pid_file {
         write_pid(path, first)?;
     }
+    // Nothing of the image has run yet, and nothing of it does before this is written.
+    if let Some(trail) = &record.audit {
+        trail.begin(&record, &plan)?;
+    }
     channel.send(&Step::Go)
 }
 
@@ -160,11 +170,11 @@ fn console(record: &Record, request: &Request) -> Result<Option<UnixStream>, Err
             "use --console-socket",
             "process.terminal is false in config.json",
         )),
-        (None, true) => Err(
-            Error::refused("make a terminal", "there is nobody to give it to").with_hint(
-                "pass --console-socket, or set process.terminal to false in config.json",
-            ),
-        ),
+        (None, true) => Err(Error::refused(
+            "make a terminal",
+            "the engine named no socket to receive it",
+        )
+        .with_hint("pass --console-socket, or set process.terminal to false in config.json")),
     }
 }
 

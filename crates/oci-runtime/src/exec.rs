@@ -11,11 +11,13 @@ use crate::rootfs::joined_terminal;
 use crate::spec::Process;
 use crate::state::{Record, Status, Store};
 use ironcage_layers::privileges;
+use ironcage_model::Ending;
 use ironcage_sys::clone::{Forked, Namespaces, exit_now, fork};
 use ironcage_sys::rustix::process::{Pid, WaitOptions, setsid, waitpid};
 use std::convert::Infallible;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::time::Instant;
 
 /// What `exec` was asked for.
 #[derive(Debug)]
@@ -58,10 +60,11 @@ pub(crate) fn exec(store: &Store, mut request: Request) -> Result<u8, Error> {
         (Some(path), true) => Some(connect(path)?),
         (_, false) => None,
         (None, true) => {
-            return Err(
-                Error::refused("make a terminal", "there is nobody to give it to")
-                    .with_hint("pass --console-socket, or leave --tty out"),
-            );
+            return Err(Error::refused(
+                "make a terminal",
+                "the engine named no socket to receive it",
+            )
+            .with_hint("pass --console-socket, or leave --tty out"));
         }
     };
     let pid = record.pid.unwrap_or_default();
@@ -99,24 +102,37 @@ pub(crate) fn exec(store: &Store, mut request: Request) -> Result<u8, Error> {
             if let Some(path) = &request.pid_file {
                 write_pid(path, forked)?;
             }
+            let begun = Instant::now();
+            let trail = record.audit.as_ref();
+            let logged = trail.map(|trail| trail.exec(&request.process.args, request.detach));
+            // It waits, and ends when nobody says `Go`.
+            let number = logged.transpose()?;
             channel.send(&Step::Go)?;
-            match request.detach {
-                true => Ok(0),
-                false => wait(forked),
+            if request.detach {
+                return Ok(0);
             }
+            let ending = wait(forked)?;
+            let status = ending.exit_code();
+            if let (Some(trail), Some(number)) = (trail, number.flatten()) {
+                trail.exec_ended(number, ending, begun.elapsed());
+            }
+            Ok(status)
         }
     }
 }
 
-/// Waits for a process as a shell reports it.
-pub(crate) fn wait(pid: i32) -> Result<u8, Error> {
+/// Waits for a process of this one.
+pub(crate) fn wait(pid: i32) -> Result<Ending, Error> {
     let ended = waitpid(Pid::from_raw(pid), WaitOptions::empty())
         .doing(|| format!("wait for process {pid}"))?;
-    let status = ended.map(|(_, status)| {
-        let signal = status.terminating_signal().map(|signal| 128 + signal);
-        status.exit_status().or(signal).unwrap_or(255)
-    });
-    Ok(u8::try_from(status.unwrap_or(255)).unwrap_or(255))
+    let status = ended.map(|(_, status)| status);
+    let code = status.and_then(|status| u8::try_from(status.exit_status()?).ok());
+    let signal = status.and_then(|status| status.terminating_signal());
+    Ok(match (code, signal) {
+        (Some(code), _) => Ending::Exited { code },
+        (None, Some(signal)) => Ending::Signalled { signal },
+        (None, None) => Ending::Unobserved,
+    })
 }
 
 fn enter(

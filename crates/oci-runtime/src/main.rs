@@ -6,6 +6,7 @@
 //! `config.json` says come Ironcage's layers (`policy.rs`).
 #![forbid(unsafe_code)]
 
+mod audit;
 mod cgroup;
 mod channel;
 mod check;

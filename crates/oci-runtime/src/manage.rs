@@ -5,6 +5,7 @@ use crate::error::{Error, Refusal as _};
 use crate::hooks;
 use crate::spec::Resources;
 use crate::state::{Record, Status, Store};
+use ironcage_model::{Ending, EventKind};
 use ironcage_sys::rustix::fs::{Mode, OFlags, open};
 use ironcage_sys::rustix::io::Errno;
 use std::io::Write as _;
@@ -70,6 +71,12 @@ pub(crate) fn kill(store: &Store, id: &str, signal: i32, all: bool) -> Result<()
 
 /// Removes a container and everything that is kept of it.
 pub(crate) fn delete(store: &Store, id: &str, force: bool) -> Result<(), Error> {
+    delete_ended(store, id, force, Ending::Unobserved)
+}
+
+/// The same, where it may be known how the first process ended.
+fn delete_ended(store: &Store, id: &str, force: bool, ending: Ending) -> Result<(), Error> {
+    let mut ending = ending;
     let kept = match store.open(id) {
         Err(Error::NoContainer { .. }) if force => return Ok(()),
         other => other?,
@@ -85,11 +92,16 @@ pub(crate) fn delete(store: &Store, id: &str, force: bool) -> Result<(), Error> 
         Status::Creating => {}
         _ => {
             kill_and_wait(&record)?;
+            ending = Ending::Signalled { signal: SIGKILL };
         }
     }
     // Without a PID namespace, and after a start that was killed, processes may be left.
     record.groups.kill()?;
     record.groups.remove()?;
+    // While it is kept, so that a kill in between is made up for by the next `delete`.
+    if let Some(trail) = &record.audit {
+        trail.end(ending);
+    }
     kept.remove()?;
     let state = serde_json::to_string(&record.shown(Status::Stopped)).unwrap_or_default();
     // It is gone, whatever its hooks say: engines do not ask a second time.
@@ -121,10 +133,21 @@ fn kill_and_wait(record: &Record) -> Result<(), Error> {
     Ok(())
 }
 
+/// Logs what happened. Neither a pause nor an end is kept from happening by a log.
+fn note(record: &Record, event: EventKind) {
+    if let Some(trail) = &record.audit {
+        trail.note(event);
+    }
+}
+
 pub(crate) fn pause(store: &Store, id: &str) -> Result<(), Error> {
     let kept = store.open(id)?;
     match kept.look()? {
-        (record, Status::Running | Status::Created) => record.groups.freeze(true),
+        (record, Status::Running | Status::Created) => {
+            record.groups.freeze(true)?;
+            note(&record, EventKind::Paused);
+            Ok(())
+        }
         (_, status) => Err(wrong("pause", id, "running", status)),
     }
 }
@@ -132,7 +155,10 @@ pub(crate) fn pause(store: &Store, id: &str) -> Result<(), Error> {
 pub(crate) fn resume(store: &Store, id: &str) -> Result<(), Error> {
     let kept = store.open(id)?;
     match kept.look()? {
-        (record, Status::Paused) => record.groups.freeze(false),
+        (record, Status::Paused) => {
+            note(&record, EventKind::Unpaused);
+            record.groups.freeze(false)
+        }
         (_, status) => Err(wrong("resume", id, "paused", status)),
     }
 }
@@ -258,8 +284,9 @@ pub(crate) fn run_to_its_end(store: &Store, id: &str, detach: bool) -> Result<u8
     if detach {
         return Ok(0);
     }
-    let status = crate::exec::wait(record.pid.unwrap_or_default())?;
-    delete(store, id, true)?;
+    let ending = crate::exec::wait(record.pid.unwrap_or_default())?;
+    let status = ending.exit_code();
+    delete_ended(store, id, true, ending)?;
     Ok(status)
 }
 

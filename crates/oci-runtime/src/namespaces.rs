@@ -71,6 +71,13 @@ pub(crate) struct Plan {
     pub(crate) new_uts: bool,
 }
 
+impl Plan {
+    /// Whether a kind is another's that is joined.
+    pub(crate) fn joins(&self, name: &str) -> bool {
+        self.joined.iter().any(|joined| joined.name == name)
+    }
+}
+
 /// Whether a kind is in the configuration at all; else the container shares the host's.
 pub(crate) fn has(spec: &Spec, name: &str) -> bool {
     spec.linux.namespaces.iter().any(|one| one.kind == name)

@@ -233,6 +233,11 @@ impl Layers {
         }
     }
 
+    /// Whether system calls are filtered by more than `config.json` says.
+    pub(crate) fn filters_calls(&self) -> bool {
+        !self.lists.is_empty()
+    }
+
     /// The programs of Ironcage's filters.
     pub(crate) fn filters(&self) -> Result<Vec<Vec<Instruction>>, Error> {
         let made = self.lists.iter().map(|list| {

@@ -1,5 +1,6 @@
 //! The state of a container between two commands: a directory of its own below `--root`.
 
+use crate::audit::Trail;
 use crate::cgroup::Groups;
 use crate::error::{Error, Refusal as _};
 use crate::kernel;
@@ -57,6 +58,9 @@ pub(crate) struct Record {
     pub(crate) owner: u32,
     pub(crate) groups: Groups,
     pub(crate) layers: Layers,
+    /// Its log; not there in records of versions that wrote none.
+    #[serde(default)]
+    pub(crate) audit: Option<Trail>,
     /// As it was narrowed.
     pub(crate) spec: Spec,
 }
@@ -162,6 +166,10 @@ fn check_id(id: &str) -> Result<(), Error> {
 impl Store {
     pub(crate) fn new(root: PathBuf) -> Store {
         Store { root }
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
     }
 
     fn directory(&self, id: &str) -> Result<PathBuf, Error> {

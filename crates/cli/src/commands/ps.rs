@@ -1,9 +1,10 @@
 //! `ironcage ps`.
 
+use crate::containers::{self, State};
 use crate::error::{CliError, CommandResult};
 use crate::render::event::ending_short;
 use crate::{cages, json, paths};
-use ironcage_audit::Summary;
+use ironcage_audit::{Container, Summary};
 use ironcage_client::{Cages, RunningCage};
 use ironcage_control::Description;
 use ironcage_host::{HostCaps, SystemFiles};
@@ -14,10 +15,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// List running cages
 ///
 /// Each supervisor reports the current state of its cage. A killed supervisor takes its cage with
-/// it; this command removes the socket and the cgroup that it left.
+/// it; this command removes the socket and the cgroup that it left. Containers that Docker, podman
+/// or containerd run with `ironcage-oci-runtime` are listed by the IDs of their audit logs.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Also list ended background cages, until `ironcage rm` removes them
+    /// Also list ended background cages and containers, until they are removed
     #[arg(short, long)]
     all: bool,
     /// Print JSON
@@ -32,7 +34,8 @@ pub(crate) struct Args {
 struct CageLine {
     id: CageId,
     name: Option<String>,
-    /// running, waiting, stopping, silent, or how it ended.
+    /// running, waiting, stopping, silent, or how it ended; created, running, paused or stopped for
+    /// a container.
     status: String,
     running: bool,
     background: bool,
@@ -45,6 +48,17 @@ struct CageLine {
     #[serde(skip_serializing_if = "Option::is_none")]
     parent: Option<CageId>,
     execs: usize,
+    /// Only for containers of an engine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    container: Option<ContainerLine>,
+}
+
+#[derive(Debug, Serialize)]
+struct ContainerLine {
+    /// Its ID, as the engine has it.
+    id: String,
+    /// Where `ironcage-oci-runtime --root` finds it.
+    root: String,
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
@@ -68,6 +82,11 @@ pub(crate) fn run(args: Args) -> CommandResult {
             if !lines.iter().any(|line| line.id == id) {
                 lines.push(of_ended(id, &cages));
             }
+        }
+    }
+    for (container, state) in containers::all(&cages)? {
+        if args.all || !state.is_over() {
+            lines.push(of_container(container, state, &cages));
         }
     }
     lines.sort_by(|a, b| b.started.cmp(&a.started).then_with(|| a.id.cmp(&b.id)));
@@ -112,6 +131,7 @@ fn of_running(found: RunningCage, cages: &Cages) -> CageLine {
                 workspace: Some(workspace),
                 parent,
                 execs: execs.len(),
+                container: None,
             }
         }
         RunningCage::Silent { id, supervisor } => {
@@ -127,6 +147,7 @@ fn of_running(found: RunningCage, cages: &Cages) -> CageLine {
                 workspace: None,
                 parent: None,
                 execs: 0,
+                container: None,
                 id,
             }
         }
@@ -150,7 +171,29 @@ fn of_ended(id: CageId, cages: &Cages) -> CageLine {
         workspace: None,
         parent: None,
         execs: 0,
+        container: None,
         id,
+    }
+}
+
+fn of_container(container: Container, state: State, cages: &Cages) -> CageLine {
+    let summary = summary(&container.cage, cages);
+    CageLine {
+        name: Some(containers::short(&container.id).to_owned()),
+        running: !state.is_over(),
+        status: state.status,
+        background: true,
+        started: summary.time,
+        supervisor: None,
+        command: summary.command,
+        workspace: None,
+        parent: None,
+        execs: usize::try_from(container.execs).unwrap_or(usize::MAX),
+        container: Some(ContainerLine {
+            id: container.id,
+            root: container.root.to_string_lossy().into_owned(),
+        }),
+        id: container.cage,
     }
 }
 

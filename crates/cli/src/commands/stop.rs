@@ -1,9 +1,9 @@
 //! `ironcage stop`.
 
-use crate::cages;
 use crate::completion::running_cages;
 use crate::error::{CommandResult, InvalidValue};
 use crate::pending_change::report_left;
+use crate::{cages, containers};
 use ironcage_client::ClientError;
 use ironcage_control::Request;
 use ironcage_policy::TimeLimit;
@@ -12,7 +12,8 @@ use std::time::Duration;
 /// Stop running cages
 ///
 /// The command gets SIGTERM; after the grace period it is killed with everything in the cage. In a
-/// sticky cage every process gets the signal.
+/// sticky cage every process gets the signal. A container of an engine gets the stop signal of its
+/// image where the engine passes that on; the engine's restart policy applies.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Grace period before the command is killed: seconds, or a duration such as 2m
@@ -44,6 +45,10 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let mut connections = Vec::new();
     for text in &args.ids {
         let id = cages::find(&cages, text)?;
+        if containers::stop(&cages, &id, args.time)? {
+            anstream::println!("{id}");
+            continue;
+        }
         let connection = cages.connect(&id).map_err(cages::client_error)?;
         // Wait for the reply: a stopped supervisor never sends one, and would block us forever.
         match connection.ask(&Request::Stop { milliseconds }) {
