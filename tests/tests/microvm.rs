@@ -1,4 +1,4 @@
-//! MicroVM cages: one boot for each user, in which everything is asked. The conformance suite does not know this level yet.
+//! MicroVM cages: one boot for each user, in which everything is asked.
 //!
 //! Machines are emulated, so a boot takes seconds. The kernel is unpacked by `scripts/test`.
 
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// Where `scripts/test` unpacks a kernel.
 const KERNELS: &str = "/var/cache/ironcage-test/kernel/boot";
-const DEADLINE: Duration = Duration::from_secs(180);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(180);
 
 fn kernel() -> Option<PathBuf> {
     let entries = fs::read_dir(KERNELS).ok()?.flatten();
@@ -22,7 +22,7 @@ fn kernel() -> Option<PathBuf> {
 }
 
 /// Makes the guest of a stage. `false` where this machine has nothing to make it of.
-fn set_up(stage: &Stage) -> bool {
+pub(crate) fn set_up(stage: &Stage) -> bool {
     let Some(kernel) = kernel() else {
         skip("no kernel for guests; ./scripts/test downloads one");
         return false;
@@ -33,17 +33,17 @@ fn set_up(stage: &Stage) -> bool {
 }
 
 #[track_caller]
-fn finish(command: &mut Command) -> Ran {
+pub(crate) fn finish(command: &mut Command) -> Ran {
     Running::start(command).finish(DEADLINE)
 }
 
 /// A cage in the background, stopped when this is dropped.
-struct Guest<'a> {
+pub(crate) struct Guest<'a> {
     stage: &'a Stage,
 }
 
 impl<'a> Guest<'a> {
-    fn start(stage: &'a Stage, flags: &[&str]) -> Self {
+    pub(crate) fn start(stage: &'a Stage, flags: &[&str]) -> Self {
         let mut all = vec!["--isolation", "microvm", "-d", "--name", "guest"];
         all.extend(flags);
         finish(&mut stage.cage(&all, &["sleep", "1000"])).ok();
@@ -51,7 +51,7 @@ impl<'a> Guest<'a> {
     }
 
     #[track_caller]
-    fn exec(&self, script: &str) -> Ran {
+    pub(crate) fn exec(&self, script: &str) -> Ran {
         finish(
             &mut self
                 .stage
@@ -60,7 +60,7 @@ impl<'a> Guest<'a> {
     }
 
     #[track_caller]
-    fn ironcage(&self, args: &[&str]) -> Ran {
+    pub(crate) fn ironcage(&self, args: &[&str]) -> Ran {
         finish(&mut self.stage.ironcage(args))
     }
 }
@@ -152,8 +152,6 @@ either! {
         for (flags, named) in [
             (&["--root-inside"][..], "user 0"),
             (&["--root", "/"][..], "another root"),
-            (&["--publish", "8080:3000"][..], "published ports"),
-            (&["--allow-host-port", "5432"][..], "ports of the host"),
             (&["--side-channels", "cores"][..], "side-channel"),
             (&["--memory", "256M"][..], "memory limit"),
         ] {
@@ -162,6 +160,13 @@ either! {
             finish(&mut stage.ironcage([&["plan"][..], &all, &["--", "true"]].concat()))
                 .denied("start-unsupported")
                 .says(named);
+        }
+        // What is dropped without a refusal is told.
+        let policy = stage.base().join("others.toml");
+        stage.write(&policy, "[ceiling]\nchildren = 1\nchannels = 1\n[ceiling.ask.limits]\npids = 64\n");
+        let plan = finish(&mut stage.ironcage(["plan", "--isolation", "microvm", "--policy", &policy.to_string_lossy(), "--", "true"])).ok();
+        for told in ["ceiling.children has no effect", "leases on limits"] {
+            assert!(plan.stdout().contains(told) || plan.stderr.contains(told), "{told}: {plan:?}");
         }
         // Without those, there is a plan that names the machine.
         let plan = finish(&mut stage.ironcage(["plan", "--all", "--isolation", "microvm", "--", "true"])).ok();

@@ -8,11 +8,15 @@
 pub mod setup;
 
 use ironcage_backend::{
-    Ability, Backend, Cage, LeaseError, MountHelper, StartError, StartingCage, StreamKind, Support,
+    Ability, Backend, Cage, LeaseError, MountHelper, Sibling, Sought, StartError, StartingCage,
+    StreamKind, Support,
 };
-use ironcage_model::{CageId, Isolation};
+use ironcage_model::{CageId, Holder, Isolation};
 use ironcage_namespace::Namespace;
 use ironcage_plan::{BoundPlan, Plan};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
 
 /// The backend.
 #[derive(Debug, Clone, Copy)]
@@ -43,14 +47,31 @@ impl Backend for Microvm {
             Ability::Revoke => Support::Yes(
                 "the file server closes what the guest has open, then read-only and unmounted: the kernel refuses both while the mount is in use",
             ),
-            Ability::Scope => {
-                Support::No("a scope would be a second guest; use --isolation namespace")
-            }
+            Ability::Scope => Support::Yes(
+                "a second guest beside the first, in a second start from the cage's plan; one at a time",
+            ),
         }
     }
 
     fn mount_helper(&self, plan: &Plan, cage: &Cage) -> Result<MountHelper, LeaseError> {
         Namespace.mount_helper(plan, cage)
+    }
+
+    fn scope(
+        &self,
+        plan: &BoundPlan<'_>,
+        id: &CageId,
+        sibling: &Sibling,
+    ) -> Result<StartingCage, StartError> {
+        Namespace.scope(plan, id, sibling)
+    }
+
+    fn part(&self, plan: &Plan, sibling: &Sibling, path: &Path) -> io::Result<OwnedFd> {
+        Namespace.part(plan, sibling, path)
+    }
+
+    fn seek(&self, plan: &Plan, sibling: &Sibling, sought: &Sought<'_>) -> io::Result<Vec<Holder>> {
+        Namespace.seek(plan, sibling, sought)
     }
 
     fn start(

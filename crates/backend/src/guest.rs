@@ -3,12 +3,16 @@
 
 use crate::order::Order;
 use crate::spawner::{Direct, Images, find_program};
-use ironcage_guest::PROGRAM;
+use ironcage_guest::{PORTS_SOCKET, PROGRAM};
 use ironcage_plan::Plan;
 use ironcage_sys::rustix::fs::{Access, FileType, access, stat};
 use ironcage_sys::rustix::io::Errno;
+use ironcage_sys::rustix::net::{
+    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with,
+};
 use ironcage_sys::spawn::Image;
 use std::ffi::CString;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 
 /// From orders to what is executed for them, in the cage of a plan.
@@ -47,6 +51,19 @@ impl Images for Clients {
             envp: order.envp,
             cwd: Some(cwd),
         })
+    }
+
+    /// The monitor carries it into the guest. Before there is a machine, nobody listens.
+    fn dial(&self, port: u16, _: bool) -> Result<OwnedFd, Errno> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        let address = SocketAddrUnix::new_abstract_name(PORTS_SOCKET.as_bytes())?;
+        connect(&socket, &address)?;
+        let sent = send(&socket, &port.to_be_bytes(), SendFlags::NOSIGNAL)?;
+        match sent {
+            2 => Ok(socket),
+            _ => Err(Errno::AGAIN),
+        }
     }
 }
 

@@ -23,7 +23,7 @@ pub struct Sibling {
     pub(crate) group: Option<OwnedFd>,
     /// Files by which its cgroups are entered, where they are not.
     pub(crate) entries: Vec<OwnedFd>,
-    /// Whether the scope has limits of its own, and so a cgroup beside the cage's.
+    /// Whether the scope has its own limits, and so a cgroup beside the cage's.
     pub own_limits: bool,
 }
 

@@ -48,6 +48,12 @@ pub trait Images: std::fmt::Debug {
     fn ended(&mut self, number: u32) {
         let _ = number;
     }
+
+    /// Begins a connection to a port of the loopback where the commands are. Whether it comes about
+    /// shows at the socket.
+    fn dial(&self, port: u16, six: bool) -> Result<OwnedFd, Errno> {
+        dial(port, six)
+    }
 }
 
 /// What is ordered is executed as it is, in the cage of which this process is a part.
@@ -224,7 +230,7 @@ impl<'a> Spawner<'a> {
                 }
             }
             Ok(ToInit::Dial { ticket, port, six }) => {
-                let socket = dial(port, six).ok();
+                let socket = self.images.dial(port, six).ok();
                 let socket = socket.as_ref().map(AsFd::as_fd);
                 let _ = wire::say_dialled(self.control, ticket, socket);
             }

@@ -165,7 +165,7 @@ pub(crate) fn emit(path: &Path, protected_path: &Path) -> Result<Lists, Failure>
             emit_name(&mut of_tools, &name, (class, tool.files), &tool.why);
         }
     }
-    // What git itself reads is not judged by name: the git directory has rules of its own.
+    // What git itself reads is not judged by name: the git directory has its own rules.
     let mut inherited = String::new();
     for Named { path: name, why } in &protected.protected {
         let in_git =

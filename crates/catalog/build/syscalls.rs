@@ -66,6 +66,13 @@ pub(crate) fn emit(folder: &Path) -> Result<String, Failure> {
         &constants,
     )?;
     emit_lists(&mut code, "KEYS", &[folder.join("keys.toml")], &constants)?;
+    emit_lists(&mut code, "VMM", &[folder.join("vmm.toml")], &constants)?;
+    emit_lists(
+        &mut code,
+        "VM_FILES",
+        &[folder.join("vm-files.toml")],
+        &constants,
+    )?;
     emit_lists(
         &mut code,
         "GROUPS",

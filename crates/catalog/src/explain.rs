@@ -88,6 +88,7 @@ impl Explanations {
             Ending::Failed { .. } => "failed",
             Ending::Exited { .. }
             | Ending::Stopped
+            | Ending::Unobserved
             | Ending::Signalled { .. }
             | Ending::Limit { .. } => return None,
         };

@@ -31,15 +31,18 @@ pub enum Kind {
     Signal = 10,
     /// To the guest: the size of the terminal; rows and columns, two bytes each.
     Resize = 11,
-    /// To the guest: nobody waits for the session any more.
+    /// To the guest: nobody waits for the session any more. Either way: a connection is over.
     Hangup = 12,
     /// From the guest: the command was stopped.
     Stopped = 13,
     /// From the guest: it is over; four bytes of a status as waitpid encodes it.
     Exited = 14,
+    /// From the guest: a connection to a relay of its setup, by the relay's index. To the guest: one
+    /// to a port of its loopback. Four bytes. Each side numbers the sessions that it begins.
+    Connect = 15,
 }
 
-const KINDS: [Kind; 14] = [
+const KINDS: [Kind; 15] = [
     Kind::SetupPart,
     Kind::Ready,
     Kind::Broken,
@@ -54,6 +57,7 @@ const KINDS: [Kind; 14] = [
     Kind::Hangup,
     Kind::Stopped,
     Kind::Exited,
+    Kind::Connect,
 ];
 
 impl Kind {
@@ -66,7 +70,12 @@ impl Kind {
         match self {
             Kind::SetupPart | Kind::OrderPart | Kind::Data => (1..=MAX_PAYLOAD).contains(&length),
             Kind::Broken => length <= 1024,
-            Kind::Failed | Kind::Credit | Kind::Signal | Kind::Resize | Kind::Exited => length == 4,
+            Kind::Failed
+            | Kind::Credit
+            | Kind::Signal
+            | Kind::Resize
+            | Kind::Exited
+            | Kind::Connect => length == 4,
             Kind::Ready | Kind::Start | Kind::End | Kind::Hangup | Kind::Stopped => length == 0,
         }
     }

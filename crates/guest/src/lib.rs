@@ -8,9 +8,11 @@
 //! does not have, before it buffers it.
 #![forbid(unsafe_code)]
 
+mod carried;
 mod frame;
 mod order;
 
+pub use carried::Carried;
 pub use frame::{Decoder, FRAME_HEADER, Frame, FrameError, Kind, MAX_PAYLOAD};
 pub use order::{GuestOrder, MAX_ORDER, OrderError, TerminalSize};
 
@@ -29,6 +31,9 @@ pub const PROGRAM: &str = "/.ironcage/vm/ironcage-vmm";
 pub const KERNEL: &str = "/.ironcage/vm/kernel";
 /// The guest's initramfs.
 pub const INITRAMFS: &str = "/.ironcage/vm/initramfs";
+/// The abstract name in the cage at which a connection to a port of the guest's loopback begins: the
+/// port, two bytes in network order, then what is carried.
+pub const PORTS_SOCKET: &str = "ironcage-vm-ports";
 /// How the machine is made, as [`MachineConfig`].
 pub const MACHINE: &str = "/.ironcage/vm/machine.json";
 
@@ -37,7 +42,12 @@ pub const WINDOW: u32 = 64 << 10;
 /// Sessions that may be open at once.
 pub const MAX_SESSIONS: usize = 72;
 
-/// Streams of a session.
+/// Connections that are carried at once, both ways together.
+pub const MAX_CONNECTIONS: usize = 64;
+/// The first number of a session that the guest begins.
+pub const GUEST_SESSIONS: u32 = 1 << 31;
+
+/// Streams of a session. A connection has the first one only, both ways.
 pub const STDIN: u8 = 0;
 pub const STDOUT: u8 = 1;
 pub const STDERR: u8 = 2;
@@ -61,6 +71,18 @@ pub struct GuestSetup {
     pub time: u64,
     /// Fresh randomness for the guest's pool.
     pub entropy: Vec<u8>,
+    /// Where the guest's init listens for what is outside the guest.
+    pub relays: Vec<Relay>,
+}
+
+/// A place in the guest that leads to the same place of the cage. The guest says which one by its
+/// index and nothing else, so it reaches what the plan lists.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Relay {
+    /// A Unix socket of the view, by its path.
+    Socket(Vec<u8>),
+    /// A port of the loopback.
+    Port(u16),
 }
 
 impl MachineConfig {
@@ -106,6 +128,10 @@ pub struct MachineConfig {
     pub qemu: String,
     /// RAM of the guest in MiB.
     pub memory: u64,
+    /// The VMM's own system call filter, eight bytes for each instruction.
+    pub vmm_filter: Vec<u8>,
+    /// The file server's own.
+    pub files_filter: Vec<u8>,
     /// What the guest's init is told; `time` and `entropy` are filled in when it is.
     pub guest: GuestSetup,
 }

@@ -73,7 +73,7 @@ pub(crate) fn make(policy: &Policy, request: &Request) -> Result<Option<Item<Boo
     }
     let group = match &boot.group {
         Ok(group) => group.clone(),
-        Err(why) => return refused(format!("its init needs a cgroup of its own: {why}")),
+        Err(why) => return refused(format!("its init needs its own cgroup: {why}")),
     };
     Ok(Some(Item {
         what: Boot {

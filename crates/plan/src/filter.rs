@@ -191,6 +191,22 @@ pub fn keys() -> Vec<Instruction> {
     own(syscalls::keys())
 }
 
+/// The program of QEMU's filter in the cage of a microVM, as the kernel has it.
+pub(crate) fn vmm() -> Vec<u8> {
+    own(syscalls::vmm())
+        .iter()
+        .flat_map(|step| step.bytes())
+        .collect()
+}
+
+/// The program of the file server's filter in the cage of a microVM, as the kernel has it.
+pub(crate) fn vm_files() -> Vec<u8> {
+    own(syscalls::vm_files())
+        .iter()
+        .flat_map(|step| step.bytes())
+        .collect()
+}
+
 /// The program for a container of another engine: a list with groups on top of it, by their names.
 /// `Err` is the name that is unknown. Denials are not reported: there is no supervisor.
 pub fn container<'n>(list: &'n str, groups: &'n [String]) -> Result<Vec<Instruction>, &'n str> {
@@ -329,5 +345,87 @@ fn verdict(action: &SyscallAction) -> String {
             let _ = write!(text, ", else error {else_errno}");
             text
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const X86_64: u32 = 0xc000_003e;
+    const ALLOW: u32 = 0x7fff_0000;
+    const THREAD: u64 = 0x10000;
+
+    fn answer(lists: &'static [SyscallList], name: &str, args: [u64; 3]) -> u32 {
+        let number = syscalls::number(name).unwrap();
+        let [a, b, c] = args;
+        crate::seccomp::run(&own(lists), number, X86_64, [a, b, c, 0, 0, 0])
+    }
+
+    #[test]
+    fn the_processes_of_a_microvm_have_what_they_need_and_nothing_to_start_or_reach_others() {
+        for (lists, allowed, denied) in [
+            (
+                syscalls::vm_files(),
+                &["openat", "statx", "unlinkat", "pwritev", "accept4", "futex"][..],
+                &[
+                    "socket",
+                    "connect",
+                    "bind",
+                    "listen",
+                    "execve",
+                    "execveat",
+                    "kill",
+                    "ptrace",
+                    "process_vm_writev",
+                    "mount",
+                    "setns",
+                    "unshare",
+                    "bpf",
+                    "fork",
+                ][..],
+            ),
+            (
+                syscalls::vmm(),
+                &["openat", "execve", "memfd_create", "connect", "futex"][..],
+                &[
+                    "kill",
+                    "ptrace",
+                    "process_vm_writev",
+                    "mount",
+                    "setns",
+                    "unshare",
+                    "bpf",
+                    "mkdirat",
+                    "unlinkat",
+                    "renameat2",
+                    "symlinkat",
+                    "fchmodat",
+                    "getdents64",
+                    "listen",
+                    "accept4",
+                    "vfork",
+                ][..],
+            ),
+        ] {
+            for name in allowed {
+                assert_eq!(answer(lists, name, [1, 0, 0]), ALLOW, "{name}");
+            }
+            for name in denied {
+                assert_ne!(answer(lists, name, [1, 0, 0]), ALLOW, "{name}");
+            }
+            assert_eq!(answer(lists, "clone", [THREAD | 0x100, 0, 0]), ALLOW);
+            assert_ne!(answer(lists, "clone", [17, 0, 0]), ALLOW, "a process");
+        }
+        // Translated code is executable; the file server has none.
+        assert_eq!(answer(syscalls::vmm(), "mmap", [0, 0, 7]), ALLOW);
+        assert_eq!(answer(syscalls::vm_files(), "mmap", [0, 0, 3]), ALLOW);
+        assert_ne!(answer(syscalls::vm_files(), "mmap", [0, 0, 7]), ALLOW);
+        assert_eq!(answer(syscalls::vmm(), "socket", [2, 1, 0]), ALLOW);
+        assert_ne!(
+            answer(syscalls::vmm(), "socket", [16, 1, 0]),
+            ALLOW,
+            "netlink"
+        );
     }
 }

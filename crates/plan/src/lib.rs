@@ -80,7 +80,7 @@ pub use request::{
 pub use signing::{
     GpgSigning, KeyProblem, LoginHost, PlannedGpgKey, PlannedSshKey, Signing, SshSigning,
 };
-pub use sockets::AllowedSocket;
+pub use sockets::{AllowedSocket, commands as socket_controls};
 pub use taint::{Marking, PrivatePlace, UntrustedHost};
 pub use task::{TaskScope, TaskSource};
 pub use upstream::{PlannedProxy, ProxyCredentials, UpstreamProxy};

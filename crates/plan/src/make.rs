@@ -163,25 +163,25 @@ pub fn make(
     let (children, channels) = match isolation {
         Isolation::Namespace if boot.is_some() => (0, 0),
         Isolation::Namespace => (policy.ceiling.children.value, policy.ceiling.channels.value),
+        // Messages are bytes; the streams of a child are descriptors, which no guest can send.
+        Isolation::Microvm => (0, policy.ceiling.channels.value),
         // A WebAssembly command executes no program that could ask for either.
-        Isolation::Wasm
-        | Isolation::Oci
-        | Isolation::Chroot
-        | Isolation::Landlock
-        | Isolation::Microvm => (0, 0),
+        Isolation::Wasm | Isolation::Oci | Isolation::Chroot | Isolation::Landlock => (0, 0),
     };
     let asked = policy.ceiling.children.value > 0 || policy.ceiling.channels.value > 0;
     if asked && children == 0 && channels == 0 && leases.is_some() {
         view.notes.push(format!(
             "ceiling.children and ceiling.channels have no effect with --isolation {isolation}: they need namespace"
         ));
+    } else if policy.ceiling.children.value > children {
+        view.notes.push(format!(
+            "ceiling.children has no effect with --isolation {isolation}: it needs namespace"
+        ));
     }
     let proxied = network.iter().flat_map(|network| &network.sockets);
     before_seal(&mut view.ops, proxied.map(sockets::proxy));
     before_seal(&mut view.ops, signing_files.into_iter().flatten());
-    // A guest reaches no socket of its cage.
-    let reached = isolation != Isolation::Microvm;
-    if reached && leases.is_some() || children > 0 || channels > 0 {
+    if leases.is_some() || children > 0 || channels > 0 {
         before_seal(&mut view.ops, sockets::for_requests());
     }
     let seccomp = filter::make(
@@ -198,15 +198,13 @@ pub fn make(
     )?;
     let mut microvm = None;
     if isolation == Isolation::Microvm {
-        let parts = microvm::MachineParts {
-            files: microvm::files(request)?,
-            bounds: &bounds,
-            identity: &identity,
-            filter: &seccomp,
-            hostname: &policy.hostname.value,
-            network: network.is_some(),
-        };
-        microvm = Some(microvm::make(&parts, &mut view.ops)?);
+        let files = microvm::files(request)?;
+        microvm = Some(microvm::make(
+            files,
+            &bounds,
+            leases.as_ref(),
+            &mut view.ops,
+        )?);
     }
     let mut notes = view.notes;
     notes.extend(command::not_passed(policy, request));
@@ -296,6 +294,7 @@ pub fn make(
         notes,
     };
     plan.taint = taint::make(&policy.taint, &plan, files);
+    plan.update_machine();
     Ok(plan)
 }
 

@@ -3,13 +3,13 @@
 
 use crate::bind::before_seal;
 use crate::leases::Leases;
-use crate::plan::{Access, Bounds, Identity, Item, NodeKind, ViewOp};
-use crate::seccomp::Filter;
-use crate::{PlanError, Request, bytes};
-use ironcage_guest::{GuestSetup, INITRAMFS, KERNEL, MACHINE, MachineConfig, PROGRAM};
-use ironcage_model::{Isolation, ShellMode};
+use crate::plan::{Access, Bounds, Item, NodeKind, Plan, ViewOp};
+use crate::{PlanError, Request, bytes, filter};
+use ironcage_guest::{GuestSetup, INITRAMFS, KERNEL, MACHINE, MachineConfig, PROGRAM, Relay};
+use ironcage_model::{ASK_SOCKET, Extent, Isolation, ShellMode};
 use ironcage_policy::{Policy, SideChannels};
 use serde::Serialize;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 /// Memory of the cage that is not the guest's: QEMU, the file server and those who carry streams.
@@ -48,6 +48,8 @@ pub struct Microvm {
     pub acceleration: &'static str,
     /// RAM of the guest in MiB.
     pub memory: u64,
+    /// RAM of the guest of a scope in MiB; `null` where there can be none.
+    pub scope_memory: Option<u64>,
     /// The version of the guest's kernel.
     pub kernel: String,
     /// SHA-256 of the kernel, in hexadecimal.
@@ -67,11 +69,6 @@ fn refusal(what: impl Into<String>, origin: impl ToString, why: &'static str) ->
 
 /// Refuses what a guest cannot have: nothing is ignored in silence.
 pub(crate) fn check(policy: &Policy, request: &Request) -> Result<(), PlanError> {
-    const NAMESPACE: &str = "guests do not have it yet; use --isolation namespace";
-    let given = |is: bool, what: &str, origin: &dyn std::fmt::Display| match is {
-        true => Err(refusal(what, origin, NAMESPACE)),
-        false => Ok(()),
-    };
     if let Some(capability) = policy.capabilities.first() {
         return Err(refusal(
             format!("the capability {}", capability.value),
@@ -107,41 +104,34 @@ pub(crate) fn check(policy: &Policy, request: &Request) -> Result<(), PlanError>
             "QEMU is started from the host's system in the view; use --isolation namespace",
         ));
     }
-    let network = &policy.network;
-    let ports = network.host_ports.first();
-    given(ports.is_some(), "ports of the host", &origin(ports))?;
-    let sockets = network.sockets.first();
-    given(sockets.is_some(), "host sockets", &origin(sockets))?;
-    let published = network.publish.first();
-    given(published.is_some(), "published ports", &origin(published))?;
-    let isolated = policy.side_channels.value != SideChannels::Off;
-    given(
-        isolated,
-        "side-channel mitigations",
-        &policy.side_channels.origin,
-    )?;
+    if policy.side_channels.value != SideChannels::Off {
+        return Err(refusal(
+            "side-channel mitigations",
+            &policy.side_channels.origin,
+            "guests do not have them yet; use --isolation namespace",
+        ));
+    }
     Ok(())
 }
 
-fn origin<T>(item: Option<&ironcage_policy::Sourced<T>>) -> String {
-    item.map(|item| item.origin.to_string()).unwrap_or_default()
-}
-
-/// What leases give in a guest: files and directories, to whoever asks outside.
+/// What leases give in a guest: files, directories and what the egress proxy decides about.
 pub(crate) fn leases(made: Leases, notes: &mut Vec<String>) -> Leases {
-    notes.push(
-        "--isolation microvm: the agent cannot ask for permissions from inside the guest; grant them with `ironcage lease`".into(),
-    );
-    if !made.others.is_empty() {
+    let (others, dropped): (Vec<_>, Vec<_>) = made.others.into_iter().partition(|part| {
+        !matches!(
+            part.what.extent,
+            Extent::Limit { .. } | Extent::Syscalls(_) | Extent::Capability(_)
+        )
+    });
+    if !dropped.is_empty() {
         notes.push(
-            "--isolation microvm: the ceiling gives files and directories alone; other leases need --isolation namespace".into(),
+            "--isolation microvm: leases on limits, system calls and capabilities need --isolation namespace".into(),
         );
     }
     if made.shell == ShellMode::Scoped {
         notes.push("--isolation microvm: the agent's shell has no scopes".into());
     }
     Leases {
-        others: Vec::new(),
+        others,
         shell: ShellMode::Plain,
         ..made
     }
@@ -158,25 +148,28 @@ pub(crate) fn files(request: &Request) -> Result<&GuestFiles, PlanError> {
     })
 }
 
-/// What the machine is made from.
-pub(crate) struct MachineParts<'a> {
-    pub(crate) files: &'a GuestFiles,
-    pub(crate) bounds: &'a Bounds,
-    pub(crate) identity: &'a Identity,
-    pub(crate) filter: &'a Filter,
-    pub(crate) hostname: &'a str,
-    pub(crate) network: bool,
+/// Memory of the cage that the guests of its scopes share, as there can be one at a time; `None`
+/// where the limit leaves too little for two guests.
+fn scope_share(limit: u64) -> Option<u64> {
+    let share = (limit / 4).max(LEAST + BESIDE);
+    let rest = limit.checked_sub(share + BESIDE)?;
+    (rest >= LEAST).then_some(share)
 }
 
-/// The machine of a plan, with what its view needs for it.
+/// The machine of a plan, with what its view needs for it. [`Plan::update_machine`] fills in how it
+/// is made.
 pub(crate) fn make(
-    parts: &MachineParts<'_>,
+    files: &GuestFiles,
+    bounds: &Bounds,
+    leases: Option<&Leases>,
     view: &mut Vec<Item<ViewOp>>,
 ) -> Result<Microvm, PlanError> {
-    let limit = &parts.bounds.memory;
-    let memory = limit.what.value.saturating_sub(BESIDE).min(MOST);
+    let limit = &bounds.memory;
+    let share = leases.and_then(|_| scope_share(limit.what.value));
     // The guest's memory is a file of the VMM's, and the disk limit bounds the size of each file.
-    let memory = memory.min(parts.bounds.disk.what.value);
+    let within = |memory: u64| memory.min(MOST).min(bounds.disk.what.value);
+    let own = limit.what.value.saturating_sub(share.unwrap_or(0) + BESIDE);
+    let memory = within(own);
     if memory < LEAST {
         return Err(refusal(
             format!("a memory limit of {} MiB", limit.what.value >> 20),
@@ -185,35 +178,14 @@ pub(crate) fn make(
         ));
     }
     let machine = Microvm {
-        qemu: parts.files.qemu.clone(),
+        qemu: files.qemu.clone(),
         acceleration: "emulated",
         memory: memory >> 20,
-        kernel: parts.files.version.clone(),
-        kernel_digest: parts.files.kernel_digest.clone(),
-        initramfs_digest: parts.files.initramfs_digest.clone(),
+        scope_memory: share.map(|share| within(share - BESIDE) >> 20),
+        kernel: files.version.clone(),
+        kernel_digest: files.kernel_digest.clone(),
+        initramfs_digest: files.initramfs_digest.clone(),
     };
-    let config = MachineConfig {
-        qemu: machine.qemu.to_string_lossy().into_owned(),
-        memory: machine.memory,
-        guest: GuestSetup {
-            uid: parts.identity.uid,
-            gid: parts.identity.gid,
-            hostname: parts.hostname.to_owned(),
-            network: parts.network,
-            files: parts.bounds.files.what.value,
-            processes: parts.bounds.pids.what.value,
-            filter: parts.filter.unreported(),
-            time: 0,
-            entropy: Vec::new(),
-        },
-    };
-    let content = config.encode().map_err(|_| {
-        refusal(
-            "this machine",
-            "--isolation microvm",
-            "its description cannot be written",
-        )
-    })?;
     let origin = || "the virtual machine".to_owned();
     let bind = |source: &Path, target: &str| Item {
         what: ViewOp::Bind {
@@ -228,17 +200,99 @@ pub(crate) fn make(
     let described = Item {
         what: ViewOp::File {
             target: MACHINE.into(),
-            content,
+            content: String::new(),
             mode: 0o444,
         },
         origin: origin(),
     };
     let ops = [
-        bind(&parts.files.program, PROGRAM),
-        bind(&parts.files.kernel, KERNEL),
-        bind(&parts.files.initramfs, INITRAMFS),
+        bind(&files.program, PROGRAM),
+        bind(&files.kernel, KERNEL),
+        bind(&files.initramfs, INITRAMFS),
         described,
     ];
     before_seal(view, ops);
     Ok(machine)
+}
+
+impl Plan {
+    /// Writes how the machine of this plan is made into its view, as the rest of the plan is now.
+    pub fn update_machine(&mut self) {
+        let Some(content) = self.machine() else {
+            return;
+        };
+        let mut files = self
+            .view
+            .iter_mut()
+            .filter_map(|item| match &mut item.what {
+                ViewOp::File {
+                    target, content, ..
+                } if target == Path::new(MACHINE) => Some(content),
+                _ => None,
+            });
+        if let Some(file) = files.next() {
+            *file = content;
+        }
+    }
+
+    fn machine(&self) -> Option<String> {
+        let machine = self.isolation_level.what.microvm.as_ref()?;
+        let memory = match self.scope {
+            Some(_) => machine.scope_memory.unwrap_or(machine.memory),
+            None => machine.memory,
+        };
+        let config = MachineConfig {
+            qemu: machine.qemu.to_string_lossy().into_owned(),
+            memory,
+            vmm_filter: filter::vmm(),
+            files_filter: filter::vm_files(),
+            guest: GuestSetup {
+                uid: self.identity.uid,
+                gid: self.identity.gid,
+                hostname: self.hostname.what.name.clone(),
+                network: self.network.is_some(),
+                files: self.bounds.files.what.value,
+                processes: self.bounds.pids.what.value,
+                filter: self.seccomp.unreported(),
+                time: 0,
+                entropy: Vec::new(),
+                relays: self.relays(),
+            },
+        };
+        // It holds nothing that JSON lacks.
+        config.encode().ok()
+    }
+
+    /// Places in the guest that lead to the same places of the cage.
+    fn relays(&self) -> Vec<Relay> {
+        let asks = self
+            .view
+            .iter()
+            .any(|item| item.what.target() == Some(Path::new(ASK_SOCKET)));
+        let asks = asks.then(|| Relay::Socket(ASK_SOCKET.into()));
+        let network = self.network.iter();
+        let sockets = network.clone().flat_map(|network| &network.sockets);
+        let sockets =
+            sockets.map(|item| Relay::Socket(item.what.path.as_os_str().as_bytes().to_vec()));
+        let ports = network.flat_map(|network| &network.host_ports);
+        let ports = ports.map(|item| Relay::Port(item.what.port));
+        asks.into_iter().chain(sockets).chain(ports).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_guests_and_what_is_beside_them_fit_into_the_limit() {
+        let mib = 1 << 20;
+        for limit in [704 * mib, 1024 * mib, 8192 * mib] {
+            let share = scope_share(limit).unwrap();
+            assert!(share - BESIDE >= LEAST);
+            assert!(limit - share - BESIDE >= LEAST);
+        }
+        assert_eq!(scope_share(703 * mib), None);
+        assert_eq!(scope_share(0), None);
+    }
 }

@@ -36,6 +36,7 @@ impl Plan {
                 );
             }
         }
+        plan.update_machine();
         plan
     }
 

@@ -148,7 +148,9 @@ impl Plan {
     }
 }
 
-fn commands(path: &Path) -> Option<&'static str> {
+/// What whoever connects to a socket controls, by the socket's name; `None` where that is nothing
+/// known.
+pub fn commands(path: &Path) -> Option<&'static str> {
     let name = path.file_name()?;
     let mut known = COMMANDING.iter().filter(|(known, _)| name == *known);
     known.next().map(|(_, what)| *what)

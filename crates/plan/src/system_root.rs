@@ -8,7 +8,7 @@ use crate::bind::before_seal;
 use crate::plan::{Capability, Item, Variable, ViewOp, WriteRights, WriteRule};
 use crate::view::ViewPlan;
 use ironcage_host::{HostCaps, Privilege};
-use ironcage_model::Isolation;
+use ironcage_model::{Isolation, Right};
 use ironcage_policy::{Origin, Policy, Sourced, WorkspaceMode, capabilities};
 use std::path::PathBuf;
 
@@ -40,9 +40,13 @@ pub(crate) fn is_given(policy: &Policy, request: &Request) -> bool {
         && policy.syscalls.value == "standard"
 }
 
-/// Whether everything that the cage writes is Ironcage's own until it is applied.
+/// Whether everything that the cage writes is Ironcage's own until it is applied. A lease on writing
+/// is on real files, too, and the filter of a cage stays as it is while leases come and go.
 fn writes_aside(policy: &Policy) -> bool {
-    policy.workspace_mode.value != WorkspaceMode::Direct && policy.write_direct.is_empty()
+    let mut paths = policy.ceiling.paths.iter();
+    policy.workspace_mode.value != WorkspaceMode::Direct
+        && policy.write_direct.is_empty()
+        && !paths.any(|path| path.value.right == Right::Write && path.value.mark.gives())
 }
 
 /// The policy with the groups of system calls that root of a system has.
@@ -86,7 +90,7 @@ pub(crate) fn capabilities(host: &HostCaps) -> Vec<Item<Capability>> {
 pub(crate) fn settle(view: &mut ViewPlan, policy: &Policy, host: &HostCaps) {
     if !writes_aside(policy) {
         view.notes.push(
-            "packages with set-user-ID programs cannot be installed in a cage that writes to real files"
+            "packages with set-user-ID programs cannot be installed in a cage that writes to real files, or may by a lease"
                 .into(),
         );
     }

@@ -27,6 +27,20 @@ pub fn install_with_listener(program: &[Instruction]) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// A program from the bytes that the kernel has it as, eight for each instruction.
+pub fn decode(bytes: &[u8]) -> Vec<Instruction> {
+    let (instructions, _) = bytes.as_chunks::<8>();
+    instructions
+        .iter()
+        .map(|&[c0, c1, jt, jf, k0, k1, k2, k3]| Instruction {
+            code: u16::from_le_bytes([c0, c1]),
+            jt,
+            jf,
+            k: u32::from_le_bytes([k0, k1, k2, k3]),
+        })
+        .collect()
+}
+
 /// Installs a filter without a listener.
 pub fn install_plain(program: &[Instruction]) -> io::Result<()> {
     install(program, 0).map(drop)

@@ -33,7 +33,7 @@ pub(crate) struct BootError {
     source: io::Error,
 }
 
-fn doing<E: Into<io::Error>>(action: impl Into<String>) -> impl FnOnce(E) -> BootError {
+pub(crate) fn doing<E: Into<io::Error>>(action: impl Into<String>) -> impl FnOnce(E) -> BootError {
     move |source| BootError {
         action: action.into(),
         source: source.into(),

@@ -7,7 +7,7 @@ use ironcage_sys::rustix::process::{Gid, Resource, Rlimit, Uid, chdir, chroot, s
 use ironcage_sys::rustix::thread::{
     set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
-use ironcage_sys::seccomp::{Instruction, install_plain};
+use ironcage_sys::seccomp::{decode, install_plain};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -47,15 +47,7 @@ pub(crate) fn run(words: Vec<OsString>) -> ExitCode {
 fn confine([uid, gid]: [u32; 2], files: u64, processes: u64, cwd: &OsStr) -> io::Result<()> {
     // Read while this process still sees the initramfs.
     let filter = std::fs::read(FILTER)?;
-    let instructions: Vec<Instruction> = filter
-        .chunks_exact(8)
-        .map(|eight| Instruction {
-            code: u16::from_le_bytes([eight[0], eight[1]]),
-            jt: eight[2],
-            jf: eight[3],
-            k: u32::from_le_bytes([eight[4], eight[5], eight[6], eight[7]]),
-        })
-        .collect();
+    let instructions = decode(&filter);
     chroot(ROOT)?;
     umask(Mode::from_raw_mode(0o022));
     for (resource, value) in [

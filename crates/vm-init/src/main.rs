@@ -10,6 +10,7 @@
 
 mod boot;
 mod launch;
+mod relay;
 mod serve;
 mod session;
 

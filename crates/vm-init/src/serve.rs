@@ -1,6 +1,7 @@
 //! The loop: frames from the cage, ends of children, streams of commands.
 
 use crate::boot::{self, BootError};
+use crate::relay::Relays;
 use crate::session::Session;
 use ironcage_guest::{
     Decoder, Frame, GuestOrder, GuestSetup, Kind, MAX_ORDER, MAX_SESSIONS, STDIN,
@@ -32,6 +33,7 @@ struct Server {
     setup: Option<GuestSetup>,
     orders: BTreeMap<u32, Vec<u8>>,
     sessions: BTreeMap<u32, Session>,
+    relays: Relays,
     born: Instant,
 }
 
@@ -50,6 +52,7 @@ pub(crate) fn run() -> Result<(), BootError> {
         setup: None,
         orders: BTreeMap::new(),
         sessions: BTreeMap::new(),
+        relays: Relays::default(),
         born: Instant::now(),
     };
     // It gets the time when it can take it.
@@ -78,6 +81,7 @@ impl Server {
                 fds.extend(ready.map(|output| PollFd::new(&output.fd, PollFlags::IN)));
             }
         }
+        self.relays.poll(&mut fds, self.out.len() < FULL);
         match poll(&mut fds, None) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(_) => return false,
@@ -104,6 +108,8 @@ impl Server {
                 session.read_outputs(*number, &mut self.out);
             }
         }
+        let room = self.out.len() < FULL;
+        self.relays.turn(room, &mut self.out);
         let out = &mut self.out;
         self.sessions.retain(|number, session| {
             let Some(status) = session.is_over() else {
@@ -153,6 +159,9 @@ impl Server {
     }
 
     fn obey(&mut self, frame: &Frame) {
+        if self.relays.obey(frame, &mut self.out) {
+            return;
+        }
         let number = frame.session;
         match frame.kind {
             Kind::SetupPart if self.parts.len() < MAX_SETUP => {
@@ -209,11 +218,13 @@ impl Server {
         let parsed = GuestSetup::decode(&parts).map_err(|error| error.to_string());
         let done = parsed.and_then(|setup| {
             let finished = boot::finish(&setup);
-            finished.map_err(|error| error.to_string())?;
-            Ok(setup)
+            let listening = finished.and_then(|()| Relays::listen(&setup.relays));
+            let listening = listening.map_err(|error| error.to_string())?;
+            Ok((setup, listening))
         });
         match done {
-            Ok(setup) => {
+            Ok((setup, listening)) => {
+                self.relays = listening;
                 self.setup = Some(setup);
                 self.say(&Frame::new(Kind::Ready, 0));
             }

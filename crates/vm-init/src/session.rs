@@ -41,8 +41,12 @@ pub(crate) struct Session {
 }
 
 fn nonblocking(fd: OwnedFd) -> Result<OwnedFd, Errno> {
-    fcntl_setfl(&fd, OFlags::NONBLOCK)?;
+    set_nonblocking(&fd)?;
     Ok(fd)
+}
+
+pub(crate) fn set_nonblocking(fd: &OwnedFd) -> Result<(), Errno> {
+    fcntl_setfl(fd, OFlags::NONBLOCK)
 }
 
 fn words(list: Vec<Vec<u8>>) -> Result<Vec<CString>, Errno> {

@@ -6,6 +6,7 @@ use ironcage_guest::{INITRAMFS, KERNEL, MACHINE, MachineConfig, PORT, ROOT_TAG, 
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 /// What every start of QEMU has.
@@ -40,9 +41,10 @@ const FIXED: [&str; 27] = [
 ];
 
 /// Reads how the machine is made.
-pub(crate) fn read() -> Result<MachineConfig, VmError> {
-    let bytes = fs::read(MACHINE).map_err(doing(format!("read {MACHINE}")))?;
-    MachineConfig::decode(&bytes).map_err(doing(format!("read {MACHINE}")))
+pub(crate) fn read(place: &Path) -> Result<MachineConfig, VmError> {
+    let action = || format!("read {}", place.display());
+    let bytes = fs::read(place).map_err(doing(action()))?;
+    MachineConfig::decode(&bytes).map_err(doing(action()))
 }
 
 /// Starts QEMU, with this end of the control channel as its standard streams.
@@ -51,8 +53,10 @@ pub(crate) fn start(config: &MachineConfig, control: UnixStream) -> Result<Child
         .try_clone()
         .map_err(doing("copy the control channel"))?;
     let memory = config.memory;
-    let mut command = Command::new(&config.qemu);
+    let own = std::env::current_exe().map_err(doing("find this program"))?;
+    let mut command = Command::new(own);
     command
+        .args(["confined", MACHINE, &config.qemu])
         .args(FIXED)
         .arg("-m")
         .arg(format!("{memory}M"))

@@ -7,14 +7,17 @@
 //! - `monitor`: starts the file server and QEMU, and carries the frames of all clients over the one
 //!   control channel.
 //! - `files`: the file server, which is the cage's view for the guest.
+//! - `confined`: executes QEMU with the system calls and files that it needs, and no more.
 //!
 //! All of them read what the guest sends. None can do more than the agent could in a namespace cage.
 #![forbid(unsafe_code)]
 
 mod client;
+mod confine;
 mod files;
 mod machine;
 mod monitor;
+mod relay;
 
 use std::ffi::OsString;
 use std::os::linux::net::SocketAddrExt as _;
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
         Some("client") => client::run(&rest),
         Some("monitor") => monitor::run(),
         Some("files") => files::run(),
+        Some("confined") => confine::run(&rest),
         _ => {
             eprintln!("ironcage-vmm: this is a part of `ironcage run --isolation microvm`");
             return ExitCode::from(2);

@@ -3,8 +3,11 @@
 //! It reads nothing of what the streams hold. A guest that sends what the protocol does not have, or
 //! more than a client has credited, loses the session or the machine.
 
+use crate::relay::Relays;
 use crate::{FILES, VmError, address, doing, machine};
-use ironcage_guest::{Decoder, Frame, Kind, MAX_SESSIONS, MachineConfig, WINDOW};
+use ironcage_guest::{
+    Decoder, Frame, GUEST_SESSIONS, Kind, MACHINE, MAX_SESSIONS, MachineConfig, WINDOW,
+};
 use ironcage_sys::rustix::event::{PollFd, PollFlags, poll};
 use ironcage_sys::rustix::fs::{OFlags, fcntl_setfl};
 use ironcage_sys::rustix::io::{Errno, read, write};
@@ -14,11 +17,14 @@ use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Bytes on their way to the guest above which clients are not read.
 const FULL: usize = 256 << 10;
+/// Bytes on their way to a guest that sends and does not read. Only answers go past [`FULL`].
+const MOST_TO_GUEST: usize = 4 * FULL;
 /// Bytes on their way to one client that the protocol can bring about, with room for headers.
 const MOST: usize = 4 * WINDOW as usize;
 /// What is kept of what QEMU says.
@@ -47,6 +53,7 @@ struct Monitor {
     /// What the guest has told of itself: that it is there, then that it is set up.
     stage: Stage,
     clients: BTreeMap<u32, Client>,
+    relays: Relays,
     next: u32,
 }
 
@@ -111,7 +118,8 @@ fn nonblocking(descriptor: impl AsFd) -> Result<(), VmError> {
 
 impl Monitor {
     fn start(listener: UnixListener) -> Result<Monitor, VmError> {
-        let config = machine::read()?;
+        let config = machine::read(Path::new(MACHINE))?;
+        let relays = Relays::new(config.guest.relays.clone())?;
         let shared = UnixListener::bind_addr(&address(FILES)?)
             .map_err(doing("make the file server's socket"))?;
         let own = std::env::current_exe().map_err(doing("find this program"))?;
@@ -145,6 +153,7 @@ impl Monitor {
             to_guest: Vec::new(),
             stage: Stage::Booting,
             clients: BTreeMap::new(),
+            relays,
             next: 1,
         })
     }
@@ -167,6 +176,7 @@ impl Monitor {
             }
             fds.push(PollFd::new(&client.stream, want));
         }
+        self.relays.poll(&mut fds, takes);
         fds.push(PollFd::new(&self.control, control));
         if self.clients.len() < MAX_SESSIONS {
             fds.push(PollFd::new(&self.listener, PollFlags::IN));
@@ -201,6 +211,7 @@ impl Monitor {
         self.read_complaints();
         self.read_guest()?;
         self.serve_clients();
+        self.serve_relays();
         self.write_guest()
     }
 
@@ -234,8 +245,28 @@ impl Monitor {
             out: Vec::new(),
             done: false,
         };
-        self.clients.insert(self.next, client);
-        self.next = self.next.checked_add(1).unwrap_or(1);
+        let number = self.number();
+        self.clients.insert(number, client);
+    }
+
+    /// The number of the next session that begins on this side.
+    fn number(&mut self) -> u32 {
+        let number = self.next;
+        self.next = match self.next + 1 {
+            GUEST_SESSIONS => 1,
+            next => next,
+        };
+        number
+    }
+
+    /// Takes connections to ports of the guest, and carries those there are.
+    fn serve_relays(&mut self) {
+        let takes = |monitor: &Self| monitor.stage == Stage::Ready && monitor.to_guest.len() < FULL;
+        if takes(self) && self.relays.accept(self.next, &mut self.to_guest) {
+            self.number();
+        }
+        let room = takes(self);
+        self.relays.turn(room, &mut self.to_guest);
     }
 
     fn read_complaints(&mut self) {
@@ -283,6 +314,12 @@ impl Monitor {
                 return Err(format!("the guest could not be set up: {text}"));
             }
             _ => {}
+        }
+        if self.to_guest.len() > MOST_TO_GUEST {
+            return Err("the guest sends requests and does not read the answers".into());
+        }
+        if self.relays.obey(&frame, &mut self.to_guest) {
+            return Ok(());
         }
         // A session that is gone, or never was: its last frames are on their way.
         let Some(client) = self.clients.get_mut(&frame.session) else {

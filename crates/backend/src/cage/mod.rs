@@ -160,7 +160,7 @@ fn cgroup_limits(plan: &Plan) -> CgroupLimits {
     .supported_by(&plan.cgroup)
 }
 
-/// Makes the cgroup of a scope that has limits of its own.
+/// Makes the cgroup of a scope that has its own limits.
 pub(crate) fn make_scope_cgroup(plan: &Plan, id: &CageId) -> Result<Cgroup, StartError> {
     let limits = cgroup_limits(plan);
     Ok(Cgroup::create_for_scope(&plan.cgroup, id, &limits)?)

@@ -37,6 +37,16 @@ pub fn keys() -> &'static [SyscallList] {
     KEYS
 }
 
+/// The list of QEMU in the cage of a microVM, on top of the cage's own.
+pub fn vmm() -> &'static [SyscallList] {
+    VMM
+}
+
+/// The list of the file server in the cage of a microVM, on top of the cage's own.
+pub fn vm_files() -> &'static [SyscallList] {
+    VM_FILES
+}
+
 pub fn lists() -> &'static [SyscallList] {
     LISTS
 }

@@ -40,7 +40,7 @@ pub(super) fn branch(code: u16, k: u32, jt: u8, jf: u8) -> Instruction {
 
 /// Runs a program on made-up data: the tests' stand-in for the kernel.
 #[cfg(test)]
-pub(super) fn run(program: &[Instruction], number: u32, architecture: u32, args: [u64; 6]) -> u32 {
+pub(crate) fn run(program: &[Instruction], number: u32, architecture: u32, args: [u64; 6]) -> u32 {
     let load = |offset: u32| match offset {
         NUMBER => number,
         ARCHITECTURE => architecture,

@@ -7,6 +7,8 @@ mod assemble;
 mod compile;
 pub mod configured;
 
+#[cfg(test)]
+pub(crate) use assemble::run;
 pub use compile::{Action, Comparison, compile};
 
 use ironcage_policy::syscalls::SyscallAction;

@@ -166,3 +166,138 @@ pub(crate) fn serve(files: Arc<Files>, listener: UnixListener) -> io::Result<()>
         Err(error) => Err(io::Error::other(error.to_string())),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fuse_backend_rs::abi::fuse_abi::{InHeader, Opcode, OutHeader};
+    use proptest::prelude::*;
+    use vm_memory::{Bytes as _, GuestAddress};
+
+    const TABLE: u64 = 0;
+    const AVAILABLE: u64 = 0x1000;
+    const USED: u64 = 0x2000;
+    const REQUEST: u64 = 0x4000;
+    const ANSWER: u64 = 0x8000;
+    const SIZE: u16 = 16;
+
+    struct Machine {
+        device: Device,
+        memory: GuestMemoryMmap,
+        vring: Vring,
+    }
+
+    /// A device, and the memory of a guest that drives its queue.
+    fn machine() -> Machine {
+        let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), 1 << 20)]).unwrap();
+        let atomic = GuestMemoryAtomic::new(memory.clone());
+        let vring = Vring::new(atomic.clone(), SIZE).unwrap();
+        vring.set_queue_size(SIZE);
+        vring.set_queue_info(TABLE, AVAILABLE, USED).unwrap();
+        vring.set_queue_ready(true);
+        let exit = new_event_consumer_and_notifier(EventFlag::NONBLOCK).unwrap();
+        let device = Device {
+            server: Server::new(Arc::new(Files::new().unwrap())),
+            memory: atomic,
+            event_index: false,
+            exit,
+        };
+        Machine {
+            device,
+            memory,
+            vring,
+        }
+    }
+
+    impl Machine {
+        fn describe(&self, index: u64, place: u64, length: u32, flags: u16, next: u16) {
+            let at = TABLE + index * 16;
+            self.memory.write_obj(place, GuestAddress(at)).unwrap();
+            self.memory.write_obj(length, GuestAddress(at + 8)).unwrap();
+            self.memory.write_obj(flags, GuestAddress(at + 12)).unwrap();
+            self.memory.write_obj(next, GuestAddress(at + 14)).unwrap();
+        }
+
+        /// Offers the chain that begins with the first descriptor, and serves it.
+        fn serve(&self) -> io::Result<bool> {
+            self.memory
+                .write_obj(0_u16, GuestAddress(AVAILABLE + 4))
+                .unwrap();
+            self.memory
+                .write_obj(1_u16, GuestAddress(AVAILABLE + 2))
+                .unwrap();
+            self.device.serve(&self.vring)
+        }
+
+        fn request(&self, header: InHeader, body: &[u8]) {
+            self.memory
+                .write_obj(header, GuestAddress(REQUEST))
+                .unwrap();
+            let length = size_of::<InHeader>();
+            let rest = GuestAddress(REQUEST + length as u64);
+            self.memory.write_slice(body, rest).unwrap();
+            self.describe(0, REQUEST, (length + body.len()) as u32, 1, 1);
+            self.describe(1, ANSWER, 4096, 2, 0);
+        }
+    }
+
+    fn header(opcode: u32, node: u64, length: usize) -> InHeader {
+        InHeader {
+            len: length as u32,
+            opcode,
+            unique: 7,
+            nodeid: node,
+            ..InHeader::default()
+        }
+    }
+
+    /// A number that stands for no file: what is asked of it must fail, whatever it is.
+    const NOBODY: u64 = 1 << 40;
+
+    #[test]
+    fn a_request_that_is_whole_is_answered() {
+        let machine = machine();
+        let body = [0; 16];
+        let length = size_of::<InHeader>() + body.len();
+        machine.request(header(Opcode::Getattr as u32, 1, length), &body);
+        assert!(machine.serve().unwrap());
+        let answer: OutHeader = machine.memory.read_obj(GuestAddress(ANSWER)).unwrap();
+        assert_eq!((answer.error, answer.unique), (0, 7));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
+
+        #[test]
+        fn a_hostile_request_is_answered_with_an_error_or_not_at_all(
+            opcode in prop_oneof![0_u32..60, any::<u32>()],
+            claimed in prop_oneof![0_usize..200, Just(usize::MAX)],
+            body in prop::collection::vec(any::<u8>(), 0..300),
+        ) {
+            let machine = machine();
+            // What is forgotten, interrupted or left has no answer; and a new session has one.
+            prop_assume!(opcode != Opcode::Init as u32 && opcode != Opcode::Destroy as u32);
+            machine.request(header(opcode, NOBODY, claimed), &body);
+            prop_assert!(machine.serve().unwrap());
+            let answer: OutHeader = machine.memory.read_obj(GuestAddress(ANSWER)).unwrap();
+            prop_assert!(answer.len == 0 || answer.error != 0, "{opcode}: {answer:?}");
+        }
+
+        #[test]
+        fn a_hostile_queue_ends_nothing_but_itself(
+            chain in prop::collection::vec((any::<u64>(), any::<u32>(), any::<u16>(), any::<u16>()), 1..16),
+            within in any::<bool>(),
+        ) {
+            let machine = machine();
+            for (index, (place, length, flags, next)) in chain.into_iter().enumerate() {
+                let place = if within { place % (1 << 20) } else { place };
+                machine.describe(index as u64, place, length, flags, next % (SIZE + 1));
+            }
+            // It may refuse the queue; it must return, and take a good request afterwards.
+            let _ = machine.serve();
+            let fresh = super::tests::machine();
+            fresh.request(header(Opcode::Getattr as u32, 1, 56), &[0; 16]);
+            prop_assert!(fresh.serve().unwrap());
+        }
+    }
+}

@@ -12,7 +12,8 @@ mod operations;
 mod tree;
 
 use crate::files::tree::Tree;
-use crate::{VmError, doing};
+use crate::{VmError, confine, doing, machine};
+use ironcage_guest::MACHINE;
 use ironcage_sys::rustix::event::{PollFd, PollFlags, poll};
 use ironcage_sys::rustix::fs::{Mode, statfs};
 use ironcage_sys::rustix::io::Errno;
@@ -25,6 +26,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -171,6 +173,8 @@ pub(crate) fn run() -> Result<ExitCode, VmError> {
     // The mount helper finds it by this.
     set_name(c"ironcage-files").map_err(doing("take a name"))?;
     let files = Arc::new(Files::new().map_err(doing("look at the cage's view"))?);
+    // Before the first thread, and the first byte of the guest.
+    confine::install(&machine::read(Path::new(MACHINE))?.files_filter)?;
     let told = Arc::clone(&files);
     std::thread::Builder::new()
         .name("ironcage-files".into())
