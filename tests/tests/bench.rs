@@ -57,6 +57,16 @@ fn no_more_descriptors(before: &Value, after: &Value) {
 }
 
 either! {
+    fn calls_measures_a_server_bare_in_a_cage_and_behind_the_gateway(stage) {
+        let report = bench(stage, &["calls", "--runs", "20"]);
+        says_where_and_how(&report, "ironcage bench calls --runs 20");
+        assert_eq!(names(&report["arms"]), ["bare", "caged", "gateway"]);
+        for arm in report["arms"].as_array().unwrap() {
+            holds_together(&arm["milliseconds"], 20);
+            assert!(arm["calls_per_second"].as_f64().is_some_and(|rate| rate > 0.0), "{report}");
+        }
+    }
+
     fn intent_measures_a_run_the_reading_and_the_questions(stage) {
         let report = bench(stage, &["intent", "--runs", "1"]);
         says_where_and_how(&report, "ironcage bench intent --runs 1");

@@ -12,7 +12,8 @@ mod scene;
 
 use cases::CASES;
 use ironcage_tests::{
-    DIRECT, Exit, Running, Who, binary, copy_program, processes_with, tree, wait_until,
+    DIRECT, Exit, Running, Who, binary, copy_program, only_in_full, processes_with, tree,
+    wait_until,
 };
 use isolation::{EXCEPTIONS, IsolationLevel};
 use scene::{MINUTE, Scene, marker};
@@ -60,6 +61,25 @@ isolation_levels! {
     oci: Oci,
     chroot: Chroot,
     landlock: Landlock,
+}
+
+/// Each case boots machines, which are emulated: minutes for each user.
+mod microvm {
+    use super::*;
+
+    #[test]
+    fn as_root() {
+        if only_in_full() {
+            conforms(Who::Root, IsolationLevel::Microvm);
+        }
+    }
+
+    #[test]
+    fn as_user() {
+        if only_in_full() {
+            conforms(Who::User, IsolationLevel::Microvm);
+        }
+    }
 }
 
 #[test]

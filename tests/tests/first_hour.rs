@@ -1,6 +1,6 @@
 //! What a newcomer and an agent meet in the first hour, beside the prompt and the notes.
 
-use ironcage_tests::{Ran, Running, Screen, Stage, either, wait_until};
+use ironcage_tests::{Ran, Running, Screen, Stage, either, skip, wait_until};
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
@@ -85,6 +85,51 @@ either! {
         assert!(!absent.stderr.contains("to read it"), "{absent:?}");
         let works = ironcage(stage, &["run", "sh", "-c", &format!("cat {file} || true")]).ok();
         assert!(!works.stderr.contains("to read it"), "{works:?}");
+    }
+
+    fn a_hidden_socket_is_named_with_the_flag_that_gives_it(stage) {
+        let socket = stage.aside().join("docker.sock");
+        stage.sh_outside("mkdir -p ../aside").ok();
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let address = format!("unix://{}", socket.display());
+        let run = |flags: &[&str], command: &str| {
+            let mut run = stage.ironcage([&["run"], flags, &["--", "sh", "-c", command]].concat());
+            Running::start(run.env("DOCKER_HOST", &address)).finish(PATIENCE)
+        };
+        // Whatever the program itself says, and whether it is installed or not.
+        let denied = run(&[], "docker version; exit 1");
+        let line = format!("the socket {} is on the host, but not in this cage; to use it:", socket.display());
+        let flags = flags_after(&denied.stderr, &line).to_owned();
+        assert_eq!(flags, format!("--allow-socket {} --i-know", socket.display()));
+        let why = ironcage(stage, &["why"]).stdout();
+        assert!(why.contains("docker version"), "{why}");
+        // With the flags it is there, and nothing is to be said.
+        let flags: Vec<&str> = flags.split(' ').collect();
+        let given = run(&flags, &format!("docker version; test -S {}; echo there=$?; exit 1", socket.display()));
+        assert!(given.stdout().contains("there=0") && !given.stderr.contains("the socket"), "{given:?}");
+        // A command that does not use it hears nothing of it.
+        let other = run(&[], "exit 1");
+        assert!(!other.stderr.contains("the socket"), "{other:?}");
+    }
+
+    fn a_denied_system_call_is_told_at_the_end_with_its_flag(stage) {
+        const TRACE: &str = "import ctypes, sys\n\
+            sys.exit(0 if ctypes.CDLL(None).ptrace(0, 0, 0, 0) == 0 else 1)";
+        if !std::path::Path::new("/usr/bin/python3").exists() {
+            return skip("python3 is not installed");
+        }
+        let run = |flags: &[&str], program: &str| {
+            ironcage(stage, &[&["run"], flags, &["--", "/usr/bin/python3", "-c", program]].concat())
+        };
+        let denied = run(&[], TRACE);
+        assert_eq!(denied.code(), 1, "{denied:?}");
+        let flags = flags_after(&denied.stderr, "system call ptrace refused once, by python3; to allow:").to_owned();
+        let flags: Vec<&str> = flags.split(' ').collect();
+        let given = run(&flags, TRACE).ok();
+        assert!(!given.stderr.contains("system call"), "{given:?}");
+        // A program that goes on without the call has nothing to tell.
+        let on = run(&[], "import ctypes; ctypes.CDLL(None).ptrace(0, 0, 0, 0)").ok();
+        assert!(!on.stderr.contains("system call"), "{on:?}");
     }
 
     fn a_hidden_key_needs_one_more_flag_which_is_named(stage) {

@@ -301,6 +301,31 @@ both! {
         assert_eq!(direct.ok().stdout(), "644\n");
     }
 
+    /// A lease on writing is on real files: a program with the bit there would run as the user who
+    /// started the cage, root included, for everybody on the host.
+    fn root_of_a_writable_image_sets_no_set_id_bits_by_a_lease(stage) {
+        let layout = Layout::new();
+        image(stage, &["load", text(&layout.saved())]).ok();
+        let aside = stage.aside();
+        let shown = aside.display();
+        let run = |right: &str| {
+            let policy = stage.base().join("ceiling.toml");
+            stage.write(&policy, format!("[ceiling.auto.files]\n{right} = [\"{shown}\"]\n"));
+            let flags = ["-q", "--image", "small:1", "--writable-image", "--root-inside", "--policy", text(&policy)];
+            let set = format!(
+                "B=/bin/busybox; /.ironcage/bin/ironcage ask --{right} {shown} --for 60s --reason test >/opt/asked; $B cut -c-7 /opt/asked; \
+                 for d in /opt {shown}; do for mode in 4755 2755; do echo x >$d/x; $B chmod $mode $d/x; $B stat -c %a $d/x; done; done"
+            );
+            stage.run(&flags, &["-c", &set]).stdout()
+        };
+        assert_eq!(run("write"), "granted\n644\n644\n644\n644\n");
+        let outside = std::fs::metadata(aside.join("x")).expect("what the lease gives is there");
+        assert_eq!(std::os::unix::fs::PermissionsExt::mode(&outside.permissions()) & 0o7777, 0o644);
+        // By a lease on reading it writes nowhere but aside.
+        let read = run("read");
+        assert!(read.starts_with("granted\n4755\n2755\n") && !read.contains("/x"), "{read}");
+    }
+
     fn one_cage_at_a_time_has_the_writable_image_of_a_workspace(stage) {
         let layout = Layout::new();
         image(stage, &["load", text(&layout.saved())]).ok();

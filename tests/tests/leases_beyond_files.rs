@@ -331,7 +331,7 @@ both! {
         let mut line = String::new();
         BufReader::new(first.stdout()).read_line(&mut line).expect("a line");
         assert_eq!(line, "up\n");
-        with("pids=80", "true").ended(125).says("has limits of its own");
+        with("pids=80", "true").ended(125).says("has its own limits");
         assert!(!groups(&cage.id).is_empty());
         let numbers = cage.says("lease list", &[]).ok().stdout();
         let number = numbers.split_whitespace().find(|word| word.parse::<u32>().is_ok()).expect("a lease").to_owned();

@@ -216,7 +216,7 @@ either! {
         // Without keys there is no cage.
         let ran = server.sh(stage, &flags, "true");
         assert_eq!(ran.code(), 125, "{ran:?}");
-        assert!(format!("{ran:?}").contains("there is no variable AWS_ACCESS_KEY_ID"), "{ran:?}");
+        assert!(format!("{ran:?}").contains("the variable AWS_ACCESS_KEY_ID is not set"), "{ran:?}");
     }
 
     fn requests_of_http_2_are_signed_anew_and_keys_come_from_a_command(stage) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(60);
 const ASK: &str = "/.ironcage/bin/ironcage";
 
-trait Tells {
+pub(crate) trait Tells {
     fn tells(self, text: &str) -> Self;
 }
 

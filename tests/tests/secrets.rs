@@ -157,7 +157,7 @@ both! {
         let missing = flags(&server, "api.test", true);
         let ran = server.sh(stage, &missing, "true");
         assert_eq!(ran.code(), 125, "{ran:?}");
-        assert!(format!("{ran:?}").contains("there is no variable TOKEN in your environment"), "{ran:?}");
+        assert!(format!("{ran:?}").contains("the variable TOKEN is not set in your environment"), "{ran:?}");
     }
 
     fn a_secret_of_the_keyring_is_asked_for_by_its_tool(stage) {

@@ -16,8 +16,11 @@ fn shipped(folder: &str) -> Vec<String> {
         .map(|entry| entry.expect("an entry").path())
         .filter(|path| path.extension().is_some_and(|ending| ending == "toml"))
         .filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()))
-        // Names of numbers, and the lists of the proxy, its reader and the key filter, which no cage can have.
-        .filter(|name| !["constants", "keys", "proxy", "reader"].contains(&name.as_str()))
+        // Names of numbers, and lists of processes of Ironcage's own, which no cage can have.
+        .filter(|name| {
+            let own = ["constants", "keys", "proxy", "reader", "vm-files", "vmm"];
+            !own.contains(&name.as_str())
+        })
         .collect();
     names.sort();
     names

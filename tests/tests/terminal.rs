@@ -222,7 +222,40 @@ either! {
         screen.shows("first");
         let buffers = || screen.tmux(&["list-buffers"]);
         assert!(!buffers().contains("planted"), "{}", buffers());
+        // Whatever the other streams are.
+        let errors = format!("/bin/sh -c \"{plant} >&2\"");
+        for (number, (command, streams)) in [
+            (plant, "</dev/null"),
+            (plant, "2>/dev/null"),
+            (errors.as_str(), "</dev/null"),
+            (errors.as_str(), ">/dev/null </dev/null"),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            screen.cage(&format!("-- {command} {streams}; echo status{number}=$?"));
+            screen.shows(&format!("status{number}=0"));
+            assert!(!buffers().contains("planted"), "{streams}: {}", buffers());
+        }
         screen.cage(&format!("--raw-terminal -- {plant}"));
         assert!(wait_until(Screen::PATIENCE, || buffers().contains("planted")), "{}", screen.text());
+    }
+
+    fn what_exec_brings_to_a_terminal_is_filtered_beside_a_pipe(stage) {
+        let Some(screen) = Screen::open(stage) else { return };
+        screen.tmux(&["set-option", "-g", "set-clipboard", "on"]);
+        let program = ironcage_tests::binary().display().to_string();
+        screen.line(&format!("{program} run -q -d --sticky --name filtered -- /bin/true; echo started=$?"));
+        screen.shows("started=0");
+        screen.prompt();
+        let plant = "/usr/bin/printf '\\033]52;c;cGxhbnRlZA==\\007'";
+        screen.line(&format!("{program} exec filtered -- {plant} </dev/null; echo status=$?"));
+        screen.shows("status=0");
+        let buffers = || screen.tmux(&["list-buffers"]);
+        assert!(!buffers().contains("planted"), "{}", buffers());
+        screen.line(&format!("{program} exec --raw-terminal filtered -- {plant} </dev/null; echo status=$?"));
+        assert!(wait_until(Screen::PATIENCE, || buffers().contains("planted")), "{}", screen.text());
+        screen.line(&format!("{program} stop filtered; echo stopped=$?"));
+        screen.shows("stopped=0");
     }
 }

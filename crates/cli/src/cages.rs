@@ -68,6 +68,8 @@ pub(crate) fn client_error(error: ClientError) -> CliError {
         ClientError::NotFound { .. } => message
             .hint("`ironcage ps -a` lists cages; `ironcage audit list` lists their logs")
             .with_kind(NO_SUCH_CAGE),
+        ClientError::Container { .. } => message
+            .hint("`ironcage stop` and `ironcage audit` work with it; its engine does the rest"),
         ClientError::Ambiguous { .. } => message.hint("type more of the ID"),
         ClientError::Refused { reason } => message.with_denial(&reason),
         ClientError::NotGiven { refused } => match refused.first() {

@@ -2,8 +2,10 @@
 //! "No such file or directory".
 //!
 //! The kernel reports no access to an absent file. So the command is read as a shell would read it,
-//! outside the cage, and only for the user: an agent must not learn what the host has.
+//! outside the cage, and only for the user: an agent must not learn what the host has. The same
+//! holds for sockets of the programs that it executes.
 
+use crate::hidden_sockets;
 use ironcage_intent::{Context, Shell, Table};
 use ironcage_model::Printable;
 use ironcage_plan::{HiddenBy, PathStatus, Plan, guard, locate};
@@ -18,19 +20,37 @@ pub(crate) struct HiddenFile {
     pub(crate) path: PathBuf,
     /// Whether something stands in its place that cannot be read.
     covered: bool,
+    kind: HiddenKind,
     /// The flags that show it, and why that takes more than one.
     pub(crate) remedy: String,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum HiddenKind {
+    File,
+    Socket,
+}
+
 impl HiddenFile {
+    /// `file` or `socket`.
+    pub(crate) fn kind_name(&self) -> &'static str {
+        match self.kind {
+            HiddenKind::File => "file",
+            HiddenKind::Socket => "socket",
+        }
+    }
+
     /// One line for the user.
     pub(crate) fn line(&self) -> String {
         let is = match self.covered {
             true => "is hidden in this cage",
             false => "is on the host, but not in this cage",
         };
-        let shown = Printable::new(&self.path);
-        format!("{shown} {is}; to read it: {}", self.remedy)
+        let (shown, remedy) = (Printable::new(&self.path), &self.remedy);
+        match self.kind {
+            HiddenKind::File => format!("{shown} {is}; to read it: {remedy}"),
+            HiddenKind::Socket => format!("the socket {shown} {is}; to use it: {remedy}"),
+        }
     }
 }
 
@@ -48,10 +68,21 @@ pub(crate) fn named_by(plan: &Plan, home: &Path, command: &[String]) -> Vec<Hidd
     // What the command makes itself is not missed.
     let made = |path: &Path| needs.writes.iter().any(|made| path.starts_with(made));
     let named = needs.reads.iter().filter(|path| !made(path));
-    named
-        .filter_map(|path| hidden(plan, home, path))
-        .take(MOST)
-        .collect()
+    let mut found: Vec<HiddenFile> = named.filter_map(|path| hidden(plan, home, path)).collect();
+    let programs = needs.programs.iter().map(String::as_str);
+    let sockets = hidden_sockets::of_programs(plan, programs, |name| std::env::var_os(name));
+    for (path, remedy) in sockets {
+        if found.iter().all(|known| known.path != path) {
+            found.push(HiddenFile {
+                path,
+                covered: false,
+                kind: HiddenKind::Socket,
+                remedy,
+            });
+        }
+    }
+    found.truncate(MOST);
+    found
 }
 
 fn hidden(plan: &Plan, home: &Path, path: &Path) -> Option<HiddenFile> {
@@ -67,6 +98,10 @@ fn hidden(plan: &Plan, home: &Path, path: &Path) -> Option<HiddenFile> {
     if of_kernel.iter().any(|tree| path.starts_with(tree)) || path.symlink_metadata().is_err() {
         return None;
     }
+    let kind = match hidden_sockets::is_socket(path) {
+        true => HiddenKind::Socket,
+        false => HiddenKind::File,
+    };
     let remedy = match located.hidden_by {
         Some(HiddenBy::Ironcage) => return None,
         // The policy hides it by name, below everything that it shows.
@@ -77,11 +112,15 @@ fn hidden(plan: &Plan, home: &Path, path: &Path) -> Option<HiddenFile> {
                 Printable::new(&origin)
             )
         }
-        Some(HiddenBy::Credentials | HiddenBy::SystemSecret) | None => flags(home, path),
+        Some(HiddenBy::Credentials | HiddenBy::SystemSecret) | None => match kind {
+            HiddenKind::File => flags(home, path),
+            HiddenKind::Socket => hidden_sockets::flags(path),
+        },
     };
     Some(HiddenFile {
         path: path.to_owned(),
         covered,
+        kind,
         remedy,
     })
 }

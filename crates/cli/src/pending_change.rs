@@ -209,7 +209,14 @@ pub(crate) fn pending(store: &Store, workspace: &Path) -> Result<Change, CliErro
 
 /// An error of a change, with a hint where there is something to do.
 pub(crate) fn change_error(error: &WorkspaceError) -> CliError {
-    let message = CliError::from_error(error);
+    let message = match error {
+        WorkspaceError::InUse { .. } => CliError::from_error(error).with_kind("change_in_use"),
+        WorkspaceError::Unknown { .. } => CliError::from_error(error).with_kind("unknown_change"),
+        WorkspaceError::Elsewhere { .. } | WorkspaceError::NotThere { .. } => {
+            CliError::from_error(error).with_kind("not_in_change")
+        }
+        _ => CliError::from_error(error),
+    };
     match error {
         WorkspaceError::InUse { .. } => {
             message.hint("stop the cage that works on it, then run this again")

@@ -5,6 +5,7 @@ use crate::error::CliError;
 use clap::error::ErrorKind;
 use ironcage_model::Printable;
 use std::ffi::OsString;
+use std::path::Path;
 
 /// Their parts are suites and benchmarks, which nobody means by a bare name.
 const LAB: [&str; 2] = ["probe", "bench"];
@@ -62,8 +63,20 @@ pub(crate) fn explain(error: &clap::Error, words: &[OsString]) -> Option<CliErro
     let meant = suggestions(&root, group, &path, unknown);
     if !meant.is_empty() {
         message = message.hint(format!("did you mean {}?", meant.join(" or ")));
+    } else if group.get_name() == root.get_name() && is_program(unknown) {
+        let shown = Printable::new(unknown);
+        message = message.hint(format!("`ironcage run -- {shown}` runs it in a cage"));
     }
     Some(message.hint(format!("`{path} --help` lists the commands")))
+}
+
+/// Whether a word names a program of this host.
+fn is_program(word: &str) -> bool {
+    if word.contains('/') {
+        return Path::new(word).is_file();
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(word).is_file())
 }
 
 /// Commands of exactly this name in other groups, or else the most similar one in this group.
@@ -169,6 +182,21 @@ mod tests {
                 text.contains(&format!("`ironcage {ours}`")),
                 "{theirs}: {text}"
             );
+        }
+    }
+
+    #[test]
+    fn a_program_is_answered_with_the_command_that_runs_it() {
+        for program in ["/bin/sh", "true"] {
+            let text = explained(program).expect("an explanation");
+            assert!(
+                text.contains(&format!("`ironcage run -- {program}`")),
+                "{text}"
+            );
+        }
+        for other in ["no-such-program-anywhere", "change true"] {
+            let text = explained(other).expect("an explanation");
+            assert!(!text.contains("ironcage run --"), "{text}");
         }
     }
 

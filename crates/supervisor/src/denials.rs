@@ -166,14 +166,22 @@ impl Denials {
 
     /// What was refused more than once: the counts that the first records did not have.
     pub(crate) fn remainder(&self) -> Vec<Denial> {
-        let mut rest: Vec<Denial> = self
-            .seen
-            .iter()
-            .filter(|(_, count)| **count > 1)
-            .map(|((number, program), count)| denial(*number, program.clone(), count - 1))
-            .collect();
-        rest.sort_by(|a, b| (&a.syscall, &a.program).cmp(&(&b.syscall, &b.program)));
+        let mut rest = self.all();
+        rest.retain_mut(|denial| {
+            denial.count -= 1;
+            denial.count > 0
+        });
         rest
+    }
+
+    /// Everything that was refused, with how often.
+    pub(crate) fn all(&self) -> Vec<Denial> {
+        let seen = self.seen.iter();
+        let mut all: Vec<Denial> = seen
+            .map(|((number, program), count)| denial(*number, program.clone(), *count))
+            .collect();
+        all.sort_by(|a, b| (&a.syscall, &a.program).cmp(&(&b.syscall, &b.program)));
+        all
     }
 }
 

@@ -185,6 +185,7 @@ impl Supervision<'_> {
         let outcome = Outcome {
             network_denied,
             network_denied_more,
+            syscalls_denied: self.denials.all(),
             ending,
             layers: plan.layers.clone(),
             limits: hits,

@@ -226,10 +226,10 @@ pub(crate) fn join(
             stderr,
         } => Ok(JoinedStreams {
             input: Some(Relay::new(callers_input, own(stdin)?)),
-            outputs: vec![
-                Relay::new(own(stdout)?, relay::callers_sink(stdio::stdout())),
-                Relay::new(own(stderr)?, relay::callers_sink(stdio::stderr())),
-            ],
+            outputs: Relay::shown_together(
+                Relay::shown(own(stdout)?, stdio::stdout(), raw_terminal),
+                Relay::shown(own(stderr)?, stdio::stderr(), raw_terminal),
+            ),
             terminal: None,
             output: Output::default(),
         }),

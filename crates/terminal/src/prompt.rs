@@ -134,8 +134,10 @@ impl Prompt {
         let mut out = String::from("\x1b[2J");
         for (row, line) in lines.iter().enumerate() {
             let shown: String = line.chars().take(width).collect();
-            // Writing to a string cannot fail.
-            let _ = write!(out, "\x1b[{};2H{shown}", row + 1);
+            // A line of double width (`ESC # 6`) would lose its second half. Writing to a string
+            // cannot fail.
+            let row = row + 1;
+            let _ = write!(out, "\x1b[{row};1H\x1b#5\x1b[{row};2H{shown}");
         }
         out.into_bytes()
     }
@@ -257,7 +259,8 @@ pub fn enter(before: Before) -> Vec<u8> {
     // A VT52, which obeys nothing of this, and the status line first: with `--raw-terminal` the agent
     // can ask for both. What is held back until the agent says so (2026) is shown, and margins at
     // the sides (69), which would cut off the end of a path, are gone.
-    let mut out = String::from("\x18\x1b<\x1b\\\x1b[0$}\x1b[?2026l\x1b[?69l");
+    // Text that the agent protected from being erased (`ESC V`) is erased like any other (`"q`).
+    let mut out = String::from("\x18\x1b<\x1b\\\x1b[0$}\x1b[?2026l\x1b[?69l\x1b[0\"q");
     if !before.alternate {
         out.push_str("\x1b[?1049h");
     }
@@ -433,6 +436,7 @@ mod tests {
                 "\x1b[?6l",
                 "\x1b[r",
                 "\x1b(B\x0f",
+                "\x1b[0\"q",
             ] {
                 assert!(entered.contains(reset), "{reset:?}");
             }
@@ -478,9 +482,11 @@ mod tests {
         let drawn = prompt.draw(&[described()], (0, 1), size);
         let drawn = String::from_utf8(drawn).unwrap();
         let rest = drawn.strip_prefix("\x1b[2J").unwrap();
-        for part in rest.split('\x1b').skip(1) {
+        let parts = rest.split('\x1b').skip(1);
+        for part in parts.filter(|part| *part != "#5") {
             let (place, text) = part.split_once('H').unwrap();
-            assert!(place.starts_with('[') && place.ends_with(";2"), "{place:?}");
+            let is_place = place.ends_with(";2") || place.ends_with(";1") && text.is_empty();
+            assert!(place.starts_with('[') && is_place, "{place:?}");
             assert!(!text.contains(char::is_control), "{text:?}");
         }
         assert!(drawn.contains("press a"));

@@ -15,7 +15,9 @@ use ironcage_sys::rustix::io::{Errno, ioctl_fionbio, ioctl_fionread, read, write
 use ironcage_sys::rustix::net::{SendFlags, send};
 use ironcage_sys::rustix::termios::{SpecialCodeIndex, isatty, tcgetattr};
 use ironcage_sys::spent::close_later;
+use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 /// More than a pseudo-terminal keeps of what nobody has read: 64 KiB and a line.
@@ -85,6 +87,15 @@ pub struct Relay<'a> {
     last: Option<usize>,
     /// Until when a terminal is given time to bring them forth.
     dry: Option<Instant>,
+    turn: Option<Turn>,
+}
+
+/// Whose turn it is to write to a terminal that has several streams: what one has begun to write may
+/// be half a sequence, which plain text of another would complete.
+#[derive(Debug)]
+struct Turn {
+    is_taken: Rc<Cell<bool>>,
+    mine: bool,
 }
 
 /// What does not pass.
@@ -123,6 +134,47 @@ impl<'a> Relay<'a> {
             held: false,
             last: None,
             dry: None,
+            turn: None,
+        }
+    }
+
+    /// Joins an end with a stream of the caller's. What acts on a terminal is taken out where that
+    /// is one, whatever the caller's other streams are.
+    pub fn shown(source: End<'a>, to: BorrowedFd<'a>, raw_terminal: bool) -> Self {
+        let relay = Relay::new(source, callers_sink(to));
+        match isatty(to) && !raw_terminal {
+            true => relay.filtered(),
+            false => relay,
+        }
+    }
+
+    /// Two streams that are shown. Where both are filtered, they may be on one terminal.
+    pub fn shown_together(mut first: Self, mut second: Self) -> Vec<Self> {
+        if first.sieve.is_some() && second.sieve.is_some() {
+            let is_taken = Rc::new(Cell::new(false));
+            for relay in [&mut first, &mut second] {
+                relay.turn = Some(Turn {
+                    is_taken: Rc::clone(&is_taken),
+                    mine: false,
+                });
+            }
+        }
+        vec![first, second]
+    }
+
+    /// Whether another stream is in the middle of what it writes to the same terminal.
+    fn is_anothers_turn(&self) -> bool {
+        let turn = self.turn.as_ref();
+        turn.is_some_and(|turn| turn.is_taken.get() && !turn.mine)
+    }
+
+    fn note_turn(&mut self) {
+        let unwritten = self.written < self.filled;
+        if let Some(turn) = &mut self.turn
+            && (unwritten || turn.mine)
+        {
+            turn.mine = unwritten;
+            turn.is_taken.set(unwritten);
         }
     }
 
@@ -241,6 +293,9 @@ impl<'a> Relay<'a> {
 
     /// What to poll for, or `None` when done.
     pub fn interest(&self) -> Option<(Waits, BorrowedFd<'_>, PollFlags)> {
+        if self.is_anothers_turn() {
+            return None;
+        }
         if self.written < self.filled {
             let sink = self.sink.as_ref()?;
             return Some((Waits::Sink, sink.fd(), PollFlags::OUT));
@@ -263,17 +318,22 @@ impl<'a> Relay<'a> {
         self.sink = None;
         self.filled = 0;
         self.written = 0;
+        self.note_turn();
     }
 
     /// Moves what can be moved without waiting. Whether anything moved.
     pub fn advance(&mut self) -> bool {
         let mut moved = false;
+        if self.is_anothers_turn() {
+            return moved;
+        }
         if self.written == self.filled {
             moved |= self.fill();
         }
         if self.written < self.filled {
             moved |= self.drain();
         }
+        self.note_turn();
         if moved {
             // However slow the reader is: the moment begins when he has it.
             self.dry = self.dry.map(|_| Instant::now() + TERMINAL_MOMENT);
@@ -388,6 +448,40 @@ impl<'a> Relay<'a> {
 mod tests {
     use super::*;
     use ironcage_sys::rustix::pipe::{PipeFlags, pipe_with};
+
+    #[test]
+    fn two_streams_on_a_terminal_do_not_write_into_each_others_sequences() {
+        let pipe = || pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let ((first, into_first), (second, into_second), (result, sink)) = (pipe(), pipe(), pipe());
+        let another = sink.try_clone().unwrap();
+        let relay = |source, sink| Relay::new(own(source).unwrap(), own(sink).unwrap()).filtered();
+        let mut relays = Relay::shown_together(relay(first, sink), relay(second, another));
+        // More than the terminal takes at once, and text for the middle of it.
+        let long: Vec<u8> = b"\x1b]0;title\x07".repeat(5000);
+        write(&into_first, &long).unwrap();
+        let [one, other] = relays.as_mut_slice() else {
+            panic!("two relays")
+        };
+        while one.advance() {}
+        assert!(!one.is_done() && one.interest().is_some());
+        write(&into_second, b"52;c;QQ==").unwrap();
+        assert!(!other.advance() && other.interest().is_none());
+        let mut seen = vec![0; 2 * long.len()];
+        let mut count = 0;
+        while one.written < one.filled {
+            count += read(&result, &mut seen[count..]).unwrap();
+            one.advance();
+        }
+        assert!(other.interest().is_some() && other.advance());
+        // A stream that broke off in the middle keeps nobody waiting.
+        write(&into_first, &long).unwrap();
+        while one.advance() {}
+        assert!(other.interest().is_none());
+        one.break_off();
+        assert!(other.interest().is_some());
+        let text = String::from_utf8_lossy(&seen[..count]).into_owned();
+        assert!(!text.contains("52;c"), "nothing in the middle");
+    }
 
     #[test]
     fn what_is_in_the_pipe_at_the_end_goes_through_and_what_another_holder_adds_does_not() {

@@ -481,6 +481,42 @@ fn what_changes_history_or_replays_something_stays_aside() {
 }
 
 #[test]
+fn a_name_that_leads_to_a_reference_of_the_user_still_leads_there() {
+    let bed = Bed::new();
+    bed.host(INIT);
+    bed.host("git update-ref refs/remotes/origin/main HEAD; git update-ref refs/remotes/up/main HEAD; git symbolic-ref refs/remotes/up/HEAD refs/remotes/up/main; git branch packed; git pack-refs --all");
+    let names = "for name in main packed origin/main up HEAD; do git rev-parse $name; done 2>&1";
+    let before = bed.say(names);
+    let change = bed.begin();
+    bed.agent_over(
+        &change,
+        "git commit -q --allow-empty -m agents; e=$(git rev-parse HEAD); git reset -q --hard HEAD~1; \
+         mkdir -p .git/refs/heads/HEAD2; echo $e >.git/refs/heads/HEAD2/x; \
+         for name in main tags/main tags/packed heads/origin/main heads/up tags/HEAD heads/HEAD heads/topic tags/v1 tags/HEAD2/x; do git update-ref refs/$name $e || echo $e >.git/refs/$name; done; \
+         test $(git rev-parse main 2>/dev/null) = $e",
+    );
+    let applied = apply(&bed, &change);
+    let held = held(&applied);
+    for name in [
+        "main",
+        "tags/main",
+        "tags/packed",
+        "heads/origin/main",
+        "heads/up",
+        "tags/HEAD",
+        "heads/HEAD",
+    ] {
+        assert!(
+            held.contains(&format!(".git/refs/{name}")),
+            "{name}: {held:?}"
+        );
+    }
+    assert_eq!(bed.say(names), before);
+    // What leads nowhere else comes over.
+    bed.host("git rev-parse --verify -q v1 && test $(git log -1 --format=%s topic) = agents");
+}
+
+#[test]
 fn a_reference_that_was_only_packed_stays_aside_with_the_packed_ones() {
     let bed = Bed::new();
     bed.host(INIT);

@@ -7,6 +7,7 @@ pub(crate) enum IsolationLevel {
     Oci,
     Chroot,
     Landlock,
+    Microvm,
 }
 
 impl IsolationLevel {
@@ -16,13 +17,14 @@ impl IsolationLevel {
             IsolationLevel::Oci => "oci",
             IsolationLevel::Chroot => "chroot",
             IsolationLevel::Landlock => "landlock",
+            IsolationLevel::Microvm => "microvm",
         }
     }
 
     pub(crate) fn flags(self) -> Vec<&'static str> {
         let mut flags = vec!["--isolation", self.name()];
         match self {
-            IsolationLevel::Namespace | IsolationLevel::Oci => {}
+            IsolationLevel::Namespace | IsolationLevel::Oci | IsolationLevel::Microvm => {}
             IsolationLevel::Chroot => flags.extend(["--allow-degraded", "pid-ns,uts-ns"]),
             IsolationLevel::Landlock => {
                 flags.extend(["--allow-degraded", "user-ns,mount-ns,pid-ns,uts-ns"]);

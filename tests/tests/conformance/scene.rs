@@ -20,6 +20,9 @@ pub(crate) struct Scene {
 impl Scene {
     pub(crate) fn new(who: Who, level: IsolationLevel) -> Option<Scene> {
         let stage = Stage::new(who)?;
+        if level == IsolationLevel::Microvm && !crate::microvm::set_up(&stage) {
+            return None;
+        }
         let temporary = stage.base().join("tmp");
         stage.mkdir(&temporary);
         if level == IsolationLevel::Landlock && who == Who::Root {

@@ -88,7 +88,7 @@ fn print_findings(
     missing: &[Layer],
 ) -> io::Result<()> {
     let power = match examination.privilege {
-        Privilege::Root => "root: each cage gets IDs of its own",
+        Privilege::Root => "root: each cage gets its own IDs",
         Privilege::User => "user: the agent runs with the user's own ID",
     };
     writeln!(

@@ -3,7 +3,7 @@
 use crate::cage_flags::{CageFlags, PlannedCage};
 use crate::child_spawner::ChildSpawner;
 use crate::error::{CliError, CommandResult, without_numbers};
-use crate::render::denial;
+use crate::render::{denial, denied_calls};
 use crate::{announced, approved_rule, cages, change, hidden_files, kept_state, paths};
 use ironcage_backend::StartError;
 use ironcage_host::{HostCaps, SystemFiles};
@@ -298,6 +298,12 @@ fn report_denials(outcome: &Outcome, told: &[String], id: &str) {
     let (denied, more) = (&outcome.network_denied, outcome.network_denied_more);
     for line in denial::summary(denied, more, &[], id) {
         if !told.contains(&line) {
+            anstream::eprintln!("{line}");
+        }
+    }
+    // A program that does without a call has nothing to tell.
+    if outcome.ending.exit_code() != 0 {
+        for line in denied_calls::lines(&outcome.syscalls_denied, id) {
             anstream::eprintln!("{line}");
         }
     }

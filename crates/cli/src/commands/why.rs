@@ -348,7 +348,8 @@ fn report(
         }
     }
     for file in &denials.hidden {
-        writeln!(out, "\nhidden file: {}", Printable::new(&file.path))?;
+        let shown = Printable::new(&file.path);
+        writeln!(out, "\nhidden {}: {shown}", file.kind_name())?;
         let is = "the host has it, a cage without further flags does not: programs get \"No such file or directory\"";
         wrap(out, "  what it means: ", is)?;
         wrap(out, "  to allow it:   ", &file.remedy)?;

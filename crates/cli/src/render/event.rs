@@ -223,6 +223,7 @@ pub(crate) fn ending_text(ending: &Ending) -> String {
     match ending {
         Ending::Exited { code } => format!("status {code}"),
         Ending::Stopped => "stopped".into(),
+        Ending::Unobserved => "its engine knows how it ended".into(),
         Ending::Signalled { signal } => format!("killed by signal {signal}"),
         Ending::Limit { hit } => format!("ended by the limit {}", limit_text(hit)),
         Ending::NotExecuted { errno } => {
@@ -237,6 +238,7 @@ pub(crate) fn ending_short(ending: &Ending) -> String {
     match ending {
         Ending::Exited { code } => format!("exit {code}"),
         Ending::Stopped => "stopped".into(),
+        Ending::Unobserved => "ended".into(),
         Ending::Signalled { signal } => format!("signal {signal}"),
         Ending::Limit { hit } => format!("limit {}", hit.limit),
         Ending::NotExecuted { .. } => "not executed".into(),

@@ -2,6 +2,7 @@
 
 pub(crate) mod children;
 pub(crate) mod denial;
+pub(crate) mod denied_calls;
 pub(crate) mod event;
 pub(crate) mod lease;
 pub(crate) mod path;

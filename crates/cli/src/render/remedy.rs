@@ -187,7 +187,7 @@ fn other_than_a_rule(traffic: &Traffic, reason: &NetworkReason) -> Option<String
         }
         NetworkReason::AddressShared { name } => {
             let name = Printable::new(name);
-            format!("connect to {name}, which has rules of its own")
+            format!("connect to {name}, which has its own rules")
         }
         NetworkReason::AwsHandsOutCredentials { name } => {
             let name = Printable::new(name);

@@ -17,7 +17,7 @@ use std::time::Duration;
 const LONGEST_PATH: usize = 160;
 
 /// What somebody can do about a refusal.
-const ASK: &str = "the cage denied this request, not the server: ask the user, or run `ironcage ask --host NAME --reason TEXT` where the cage has a ceiling";
+const ASK: &str = "the cage denied this request, not the server: ask the user, or run `/.ironcage/bin/ironcage ask --host NAME --reason TEXT` where the cage has a ceiling";
 
 /// Fields of intermediaries that say for which host or path a request was.
 const FORWARDED: [&str; 8] = [

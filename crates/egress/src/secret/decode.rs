@@ -119,6 +119,73 @@ fn decode(word: &[u8], escapes: Escapes) -> Decoded {
     decoded
 }
 
+/// Whether a byte stands between the hexadecimal digits of two bytes.
+fn is_separator(byte: Option<&u8>) -> bool {
+    byte.is_some_and(|byte| b" :-,\t\n".contains(byte))
+}
+
+/// The byte that two hexadecimal digits say.
+fn pair(text: &[u8], at: usize) -> Option<u8> {
+    number(text.get(at..)?, 2, 16).map(|(byte, _)| byte)
+}
+
+/// Every part of a text that is hexadecimal digits with one separator between bytes (`67 68 70`),
+/// for so many bytes at least.
+pub(super) fn spaced_hexadecimal(text: &[u8], least: usize) -> Vec<Decoded> {
+    let mut all = Vec::new();
+    let mut at = 0;
+    while at < text.len() {
+        let mut decoded = Decoded::new();
+        let mut next = at;
+        while let Some(byte) = pair(text, next) {
+            decoded.push(byte, next);
+            match is_separator(text.get(next + 2)) {
+                true => next += 3,
+                false => break,
+            }
+        }
+        let Some(last) = decoded.at.last().copied() else {
+            at += 1;
+            continue;
+        };
+        // No other run begins before its last digit.
+        at = last + 1;
+        if decoded.text.len() >= least {
+            decoded.at.push(last + 2);
+            all.push(decoded);
+        }
+    }
+    all
+}
+
+/// Where the end of a text begins that is hexadecimal digits with separators, and may go on so.
+pub(super) fn spaced_hexadecimal_at_end(text: &[u8]) -> usize {
+    let is_digit = |at: usize| text.get(at).is_some_and(u8::is_ascii_hexdigit);
+    let whole = text.len();
+    // Back to the end of the last whole pair.
+    let mut end = whole;
+    if let Some(last) = whole.checked_sub(1)
+        && is_digit(last)
+        && !last.checked_sub(1).is_some_and(is_digit)
+    {
+        end = last;
+    }
+    if let Some(last) = end.checked_sub(1)
+        && is_separator(text.get(last))
+    {
+        end = last;
+    }
+    let mut start = whole;
+    while let Some(at) = end.checked_sub(2).filter(|at| pair(text, *at).is_some()) {
+        start = at;
+        match at.checked_sub(1) {
+            Some(before) if is_separator(text.get(before)) => end = before,
+            _ => break,
+        }
+    }
+    start
+}
+
 /// So many digits at the beginning of a text: the character, and how many bytes they were. What is
 /// not ASCII is no character of a secret, and stays unlike any.
 fn number(text: &[u8], digits: usize, radix: u32) -> Option<(u8, usize)> {
@@ -209,6 +276,53 @@ mod tests {
             String::from_utf8_lossy(&decoded.text).into_owned()
         })
         .collect()
+    }
+
+    #[test]
+    fn spaced_digits_are_read_wherever_they_stand_and_known_at_an_end() {
+        let read = |text: &str| -> Vec<String> {
+            let all = spaced_hexadecimal(text.as_bytes(), 3).into_iter();
+            all.map(|decoded| {
+                let (from, to) = decoded.original(0, decoded.text.len());
+                let said = String::from_utf8_lossy(&decoded.text).into_owned();
+                format!("{said} in {}", text.get(from..to).unwrap_or_default())
+            })
+            .collect()
+        };
+        assert_eq!(read("<B>67 68 70</B>"), ["ghp in 67 68 70"]);
+        assert_eq!(read("x:67:68:70:"), ["ghp in 67:68:70"]);
+        assert_eq!(
+            read("1067 68 7041 42 43"),
+            ["ghp in 67 68 70", "ABC in 41 42 43"]
+        );
+        for none in [
+            "67 68",
+            "67  68  70",
+            "676870",
+            "6 7 6 8 7 0",
+            "",
+            "zz 67 68 zz",
+        ] {
+            assert!(read(none).is_empty(), "{none}");
+        }
+        for (text, end) in [
+            ("", ""),
+            ("a word", ""),
+            ("said 12", "12"),
+            ("<B>67 68", "67 68"),
+            ("<B>67 68 ", "67 68 "),
+            ("<B>67 68 7", "67 68 7"),
+            ("<B>67 68 70 ", "67 68 70 "),
+            ("<B>67 68 70<", ""),
+            ("y ", ""),
+            ("a", ""),
+        ] {
+            assert_eq!(
+                &text[spaced_hexadecimal_at_end(text.as_bytes())..],
+                end,
+                "{text}"
+            );
+        }
     }
 
     #[test]

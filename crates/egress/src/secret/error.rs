@@ -8,7 +8,7 @@ use std::process::ExitStatus;
 /// Why the value of a secret cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SecretError {
-    #[error("there is no variable {0} in your environment")]
+    #[error("the variable {0} is not set in your environment")]
     NoVariable(String),
     #[error(transparent)]
     File(#[from] ironcage_files::ReadError),

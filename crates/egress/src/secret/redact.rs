@@ -6,7 +6,7 @@
 //! and for one that does not: it compares hashes of whole lengths, never prefixes. Docs:
 //! `docs/adr/0023-covering-secrets-without-an-oracle.md`.
 
-use super::decode::readings;
+use super::decode::{Decoded, readings, spaced_hexadecimal, spaced_hexadecimal_at_end};
 use super::place::forms;
 use super::store::{Origin, SecretStore, Value};
 use std::borrow::Cow;
@@ -20,6 +20,8 @@ pub(crate) const SHORTEST_COVERED: usize = 16;
 const SHORTEST_NAME: usize = 12;
 /// Most bytes that are held back, and the longest form of a value that is covered.
 const LONGEST_HELD: usize = 4096;
+/// The same for hexadecimal digits with spaces, which take three bytes for one.
+const LONGEST_SPACED: usize = 3 * LONGEST_HELD;
 /// Former values of logins that are still covered: a login is renewed now and then.
 const FORMER: usize = 16;
 
@@ -153,21 +155,30 @@ impl InjectedValues {
 
     /// Covers the values that stand in a text, in a copy of it.
     fn cover(&self, text: &[u8], shown: &mut [u8]) {
-        let mut from = 0;
+        self.find(text, |place| fill(shown, place));
+        // Amazon's S3 says so what it was sent, where a signature does not match.
+        for spaced in spaced_hexadecimal(text, SHORTEST_COVERED) {
+            let Decoded { text: inner, .. } = &spaced;
+            self.find(inner, |(from, to)| fill(shown, spaced.original(from, to)));
+        }
+    }
+
+    /// Finds the values in the words of a text.
+    fn find(&self, text: &[u8], mut found: impl FnMut((usize, usize))) {
+        let mut start = 0;
         for word in text.split(|byte| is_delimiter(*byte)) {
-            if word.len() >= SHORTEST_COVERED
-                && let Some(shown) = shown.get_mut(from..from + word.len())
-            {
-                for place in self.forms.places(word) {
-                    fill(shown, place);
+            if word.len() >= SHORTEST_COVERED {
+                for (from, to) in self.forms.places(word) {
+                    found((start + from, start + to));
                 }
                 for reading in readings(word) {
                     for (from, to) in self.forms.places(&reading.text) {
-                        fill(shown, reading.original(from, to));
+                        let (from, to) = reading.original(from, to);
+                        found((start + from, start + to));
                     }
                 }
             }
-            from += word.len() + 1;
+            start += word.len() + 1;
         }
     }
 
@@ -240,8 +251,10 @@ impl Redactor {
         values.cover(&self.came, &mut self.shown);
         let last = self.came.iter().rposition(|byte| is_delimiter(*byte));
         // What begins before the last 4 KiB and is not over yet is longer than what is covered.
-        let most = self.came.len().saturating_sub(LONGEST_HELD);
-        let kept = last.map_or(0, |at| at + 1).max(most);
+        let most = |length: usize| self.came.len().saturating_sub(length);
+        let word = last.map_or(0, |at| at + 1).max(most(LONGEST_HELD));
+        let spaced = spaced_hexadecimal_at_end(&self.came).max(most(LONGEST_SPACED));
+        let kept = word.min(spaced);
         let on = self.shown.get(self.gone..kept).unwrap_or_default().to_vec();
         self.came.drain(..kept);
         self.shown.drain(..kept);

@@ -5,6 +5,7 @@ mod code;
 mod compiled;
 mod open;
 mod place;
+mod repeated;
 mod scripts;
 mod sql;
 mod table;
@@ -14,6 +15,7 @@ use crate::shell::Word;
 use crate::shell::walk::{ShellInput, Walk};
 use arguments::{OptionArgument, Parsed};
 pub use place::destination;
+use repeated::{found_in, wrapped};
 pub use table::{InvalidTable, Table};
 use table::{Role, Tool};
 
@@ -187,32 +189,16 @@ fn use_options(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, parsed: &Parsed
         }
     }
     for (name_of_option, words) in &parsed.commands {
-        let words: Vec<Word> = words
-            .iter()
-            .map(|word| match word.text() {
-                // What was found stands there: something below the places that were named.
-                Some("{}") => found_in(parsed.operands.first()),
-                _ => word.clone(),
-            })
-            .collect();
+        // What was found stands there: something below the places that were named.
+        let words = match name {
+            "fd" | "fdfind" => repeated::for_each(words, &found_in(parsed.operands.get(1)), true),
+            _ => repeated::for_each(words, &found_in(parsed.operands.first()), false),
+        };
         if words.is_empty() {
             let why = format!("`{name} {name_of_option}` executes text that is not known");
             walk.needs.unsure(Unsure::Everything, why);
         }
         walk.call(&words);
-    }
-}
-
-/// Something below a place, found there.
-fn found_in(place: Option<&Word>) -> Word {
-    let place = match place {
-        Some(Word::Plain(place)) => place.as_str(),
-        Some(other) => return other.clone(),
-        None => ".",
-    };
-    Word::Pattern {
-        text: format!("{place}/{{}}"),
-        fixed: place.len() + 1,
     }
 }
 
@@ -325,43 +311,6 @@ fn awk(walk: &mut Walk<'_, '_>, name: &str, word: &Word, arguments: &[Word]) {
             walk.needs.unsure(Unsure::Everything, why);
         }
     }
-}
-
-/// A command that a tool executes, with what the tool adds to it.
-fn wrapped(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, parsed: &Parsed, words: &[Word]) {
-    let mut words = words.to_vec();
-    while let Some(variable) = words.first().filter(|_| tool.assigns) {
-        let Some((variable, _)) = variable.known().split_once('=') else {
-            break;
-        };
-        if !walk.table.environment.is_harmless(variable) {
-            let why = format!("`{variable}` may change what the program does");
-            walk.needs.unsure(Unsure::Everything, why);
-        }
-        words.remove(0);
-    }
-    if !tool.appends.is_empty() {
-        let given = walk.found.clone().unwrap_or_else(|| Word::Open {
-            known: String::new(),
-            source: format!("the input of `{name}`"),
-        });
-        let replaced = parsed
-            .options
-            .iter()
-            .find(|option| option.is(&tool.appends));
-        let mark = replaced.and_then(|option| option.value.as_ref());
-        match mark.and_then(Word::text).filter(|mark| !mark.is_empty()) {
-            Some(mark) => {
-                for word in &mut words {
-                    if word.known().contains(mark) {
-                        *word = given.clone();
-                    }
-                }
-            }
-            None => words.push(given),
-        }
-    }
-    walk.call(&words);
 }
 
 /// What a tool needs whatever its arguments are.

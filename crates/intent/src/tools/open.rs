@@ -192,7 +192,7 @@ impl Walk<'_, '_> {
         }
         self.found = match SEARCHES.contains(&name) {
             true => found_by(self, name, arguments),
-            false if name == "xargs" || name == "read" => self.found.take(),
+            false if matches!(name, "xargs" | "parallel" | "read") => self.found.take(),
             false => None,
         };
     }
@@ -222,7 +222,7 @@ fn found_by(walk: &Walk<'_, '_>, name: &str, arguments: &[Word]) -> Option<Word>
         "git" if lists(&["ls-files", "--name-only"]) => None,
         _ => return None,
     };
-    Some(super::found_in(place))
+    Some(super::repeated::found_in(place))
 }
 
 /// Whether an option is for what a program makes, by its name.

@@ -203,6 +203,8 @@ pub(crate) struct Tool {
     pub(crate) bare_cluster: bool,
     /// Words from its input are added to its command, or stand for the value of one of these.
     pub(crate) appends: Vec<String>,
+    /// Its words are joined to a script of the shell.
+    pub(crate) joins: bool,
     /// `NAME=value` before its command sets variables.
     pub(crate) assigns: bool,
     /// Options whose paths do not start from the directory that another option names.

@@ -35,7 +35,7 @@ const CPU_PERIOD: u64 = 100_000;
 /// What the group of an init is called below its cage's.
 const INIT: &str = "init";
 const PREFIX: &str = "ironcage-";
-/// What the group of a scope that has limits of its own is called beside its cage's.
+/// What the group of a scope that has its own limits is called beside its cage's.
 const SCOPE: &str = ".scope";
 
 /// Bounds to be held by a cgroup; `None` is no bound.
@@ -94,9 +94,9 @@ pub enum CgroupError {
     /// A group could not be made.
     #[error("cannot create the cgroup {}", path.display())]
     Make { path: PathBuf, source: io::Error },
-    /// Another scope of the same cage has limits of its own.
+    /// Another scope of the same cage has its own limits.
     #[error(
-        "another command of this cage has limits of its own ({}); wait until it has ended",
+        "another command of this cage has its own limits ({}); wait until it has ended",
         path.display()
     )]
     Taken { path: PathBuf },

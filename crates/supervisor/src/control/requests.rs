@@ -7,7 +7,7 @@ use crate::leases::{LeaseRequest, Requester};
 use crate::network::NetworkEvent;
 use crate::permission_requests::Answerer;
 use crate::supervise::Supervision;
-use ironcage_control::{Packet, Reply, Request};
+use ironcage_control::{GrantRequest, Packet, Reply, Request};
 use ironcage_model::{LeaseOrigin, SupervisorReason};
 use ironcage_sys::rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
 use std::os::fd::{AsFd, OwnedFd};
@@ -112,16 +112,12 @@ impl Supervision<'_> {
                 };
                 self.network_event(event, now)?;
             }
-            Request::Grant(grant) => self.request_lease(
-                LeaseRequest {
-                    by: Requester::Client(key),
-                    origin: LeaseOrigin::Operator,
-                    grant,
-                    descriptor: descriptors.into_iter().next(),
-                    unannounced: false,
-                },
-                now,
-            )?,
+            Request::Grant(grant) => {
+                self.request_outside(key, LeaseOrigin::Operator, grant, descriptors, now)?;
+            }
+            Request::GrantForCall(grant) => {
+                self.request_outside(key, LeaseOrigin::ToolCall, grant, descriptors, now)?;
+            }
             Request::OpenChannel(request) => {
                 let event = ChannelEvent::Open {
                     client: key,
@@ -147,6 +143,25 @@ impl Supervision<'_> {
             Request::Unpause => self.unpause(key)?,
         }
         Ok(())
+    }
+
+    /// A lease of the cage's own that a client at the control socket asks for.
+    fn request_outside(
+        &mut self,
+        key: u64,
+        origin: LeaseOrigin,
+        grant: GrantRequest,
+        descriptors: Vec<OwnedFd>,
+        now: Instant,
+    ) -> Result<(), RunError> {
+        let request = LeaseRequest {
+            by: Requester::Client(key),
+            origin,
+            grant,
+            descriptor: descriptors.into_iter().next(),
+            unannounced: false,
+        };
+        self.request_lease(request, now)
     }
 
     fn attach(&mut self, key: u64, now: Instant) {

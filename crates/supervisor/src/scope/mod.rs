@@ -218,6 +218,16 @@ impl Supervision<'_> {
             let why = why.to_string();
             return Some(SupervisorReason::NoScopes { why });
         }
+        if let Some(machine) = &self.plan.isolation_level.what.microvm {
+            // Each is a guest of its own, and the memory limit is theirs together.
+            if machine.scope_memory.is_none() {
+                let why = "the memory limit leaves no room for a second guest; start the cage with --memory 704M or more";
+                return Some(SupervisorReason::NoScopes { why: why.into() });
+            }
+            if self.scopes.count() > 0 {
+                return Some(SupervisorReason::TooManyCommands { limit: 1 });
+            }
+        }
         if self.execs.count() + self.scopes.count() >= MAX_EXECS {
             let limit = MAX_EXECS as u64;
             return Some(SupervisorReason::TooManyCommands { limit });

@@ -84,5 +84,6 @@ pub(super) fn plan_for(plan: &mut Plan, leases: &[ScopeLease], cage: &Plan) -> R
             }
         }
     }
+    plan.update_machine();
     Ok(())
 }

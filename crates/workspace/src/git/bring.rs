@@ -433,6 +433,14 @@ impl Bringing<'_> {
         if let Part::Withheld(why) = self.sort(&path).part {
             return Ok(Done::Held(why.into()));
         }
+        if real.is_none() {
+            for other in refs::hidden_by(name) {
+                // A directory of that name, which cannot be read, is no reference.
+                if let Ok(Some(_)) = self.view.outside(base, &other) {
+                    return Ok(Done::Held(format!("its name leads git to {other} today")));
+                }
+            }
+        }
         let holds_it = match self.view.real_node(&path)? {
             Some(_) => path.clone(),
             None => base.join("packed-refs"),

@@ -38,6 +38,35 @@ pub(crate) fn is_name(name: &str) -> bool {
         })
 }
 
+/// Where git looks for a short name, in this order: the part before it, and the part after it.
+const LOOKED_UP: [(&str, &str); 6] = [
+    ("", ""),
+    ("refs/", ""),
+    ("refs/tags/", ""),
+    ("refs/heads/", ""),
+    ("refs/remotes/", ""),
+    ("refs/remotes/", "/HEAD"),
+];
+
+/// References that a short name led to before, and would not when this one is there: `main` is the
+/// tag of that name first, then the branch. `HEAD` stays what it is, but git then calls it
+/// ambiguous.
+pub(crate) fn hidden_by(name: &str) -> impl Iterator<Item = String> {
+    let places = LOOKED_UP.iter().enumerate().skip(1);
+    places.flat_map(move |(place, (before, after))| {
+        let short = name
+            .strip_prefix(before)
+            .and_then(|rest| rest.strip_suffix(after))
+            .unwrap_or_default();
+        let is_hidden = move |other: &usize| *other > place || *other == 0 && short == "HEAD";
+        let others = (0..LOOKED_UP.len()).filter(is_hidden);
+        others
+            .filter_map(|other| LOOKED_UP.get(other))
+            .filter(|_| !short.is_empty())
+            .map(move |(before, after)| format!("{before}{short}{after}"))
+    })
+}
+
 /// Whether a text is what a reference may hold: an object, or another reference.
 pub(crate) fn is_value(value: &str) -> bool {
     match value.strip_prefix("ref: ") {
@@ -138,6 +167,33 @@ pub(crate) fn make_directories(git: BorrowedFd<'_>, path: &Path) -> io::Result<O
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_new_reference_hides_is_what_git_looks_up_after_it() {
+        let hides = |name: &str, other: &str| hidden_by(name).any(|hidden| hidden == other);
+        for (name, other) in [
+            ("refs/main", "refs/heads/main"),
+            ("refs/tags/main", "refs/heads/main"),
+            ("refs/tags/origin/main", "refs/remotes/origin/main"),
+            ("refs/heads/origin/main", "refs/remotes/origin/main"),
+            ("refs/heads/origin", "refs/remotes/origin/HEAD"),
+            ("refs/heads/HEAD", "HEAD"),
+            ("refs/tags/HEAD", "HEAD"),
+            ("refs/remotes/HEAD", "HEAD"),
+        ] {
+            assert!(hides(name, other), "{name} hides {other}");
+        }
+        for (name, other) in [
+            ("refs/heads/main", "refs/tags/main"),
+            ("refs/heads/main", "refs/heads/main"),
+            ("refs/heads/topic", "refs/heads/main"),
+            ("refs/heads/objects", "objects"),
+            ("refs/remotes/origin/main", "refs/heads/main"),
+            ("refs/remotes/origin/main", "refs/heads/origin/main"),
+        ] {
+            assert!(!hides(name, other), "{name} hides no {other}");
+        }
+    }
 
     #[test]
     fn names_and_values_are_as_git_has_them() {
