@@ -88,6 +88,7 @@ mod secrets;
 mod security;
 mod service;
 mod service_api;
+mod service_ceilings;
 mod service_limits;
 mod setup;
 mod side_channels;

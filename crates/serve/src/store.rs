@@ -65,6 +65,9 @@ pub(crate) struct CageRecord {
     /// Bytes of memory that it is counted with.
     #[serde(default)]
     pub(crate) memory: Option<u64>,
+    /// Whether its template brought a policy, or a profile that not every key may name.
+    #[serde(default)]
+    pub(crate) template_policy: bool,
 }
 
 /// Whose cage worked on a pending change last.
@@ -290,6 +293,7 @@ mod tests {
             change: None,
             key: String::new(),
             memory: None,
+            template_policy: false,
         };
         let creation = |name: &str| Creation {
             request: "r".to_owned(),

@@ -14,17 +14,18 @@ pub(crate) mod types;
 pub(crate) use auth::Caller;
 pub(crate) use cages::{idempotency_key, metadata_filter};
 pub(crate) use files::{content_of, write_stream};
-pub(crate) use permissions::{change_of, look};
+pub(crate) use permissions::look;
 pub(crate) use processes::environment;
 
 use crate::engine::Engine;
 use crate::error::{ApiError, Code, ErrorBody, ErrorDetail};
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::FromRequest;
 use axum::http::StatusCode;
 use axum::routing::{delete, get, patch, post};
 use serde::de::DeserializeOwned;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
@@ -231,8 +232,17 @@ async fn service_info(
     })
 }
 
-async fn openapi() -> Result<([(axum::http::HeaderName, &'static str); 1], String), ApiError> {
-    let text = description().map_err(|error| ApiError::internal("describe the API", &error))?;
+/// The document, which is made once: it needs no key.
+async fn openapi() -> Result<([(axum::http::HeaderName, &'static str); 1], Bytes), ApiError> {
+    static DOCUMENT: OnceLock<Bytes> = OnceLock::new();
+    let text = match DOCUMENT.get() {
+        Some(text) => text.clone(),
+        None => {
+            let made = description();
+            let made = made.map_err(|error| ApiError::internal("describe the API", &error))?;
+            DOCUMENT.get_or_init(|| Bytes::from(made)).clone()
+        }
+    };
     Ok((
         [(axum::http::header::CONTENT_TYPE, "application/json")],
         text,

@@ -7,7 +7,7 @@ use super::types::{
 };
 use super::{Caller, Json, Path, Query, Shared};
 use crate::answers;
-use crate::engine::{Entry, blocking};
+use crate::engine::{Entry, blocking, is_open_to_all};
 use crate::error::{ApiError, ApiResult, Code, ErrorBody};
 use crate::keys::{Key, Scope};
 use axum::extract::State;
@@ -17,9 +17,7 @@ use ironcage_control::{
     ApproveRequest, GrantRequest, LeaseDescription, LeaseTarget, PermissionRequestDescription,
     Reply, Request,
 };
-use ironcage_model::{
-    Destination, GrantedLease, HostRule, LeaseOutcome, RequestOutcome, Resource, Term,
-};
+use ironcage_model::{GrantedLease, HostRule, LeaseOutcome, RequestOutcome, Resource, Term};
 use std::sync::Arc;
 
 const LONGEST_REASON: usize = 1000;
@@ -82,9 +80,7 @@ fn check_reason(reason: &str) -> ApiResult<()> {
 /// limits.
 pub(super) fn check_resource(resource: &Resource, key: &Key, internet: bool) -> ApiResult<()> {
     let given = match resource {
-        Resource::Host { rule } => {
-            internet || !matches!(rule.to, Destination::Any | Destination::Net { .. })
-        }
+        Resource::Host { rule } => is_open_to_all(rule, internet),
         Resource::Limit { .. } => true,
         _ => false,
     };
@@ -240,12 +236,17 @@ pub(super) async fn approve_request(
         engine.settings.internet,
     )?;
     engine.ceiling(&entry)?.check(&waiting.question.resource)?;
+    let counted = engine.count_more(&entry, &waiting.question.resource)?;
     let request = ApproveRequest {
         number,
         term: term(wanted.seconds),
         uses: wanted.uses,
     };
     let outcome = ask(&entry, move |cage| ironcage_client::approve(cage, request)).await?;
+    // One that failed without an answer may have been granted: it stays counted.
+    if let Some(before) = counted.filter(|_| !matches!(outcome, LeaseOutcome::Granted(_))) {
+        engine.count_less(&entry, before)?;
+    }
     Ok(axum::Json(result(outcome)))
 }
 
@@ -304,15 +305,6 @@ pub(crate) async fn look(entry: &Arc<Entry>) -> ApiResult<(Usage, Vec<Permission
         let waiting = ironcage_client::questions(cage)?;
         let waiting = waiting.into_iter().map(shown_request).collect();
         Ok((measure(cage)?, waiting))
-    })
-    .await
-}
-
-/// The pending change that a cage works on.
-pub(crate) async fn change_of(entry: &Arc<Entry>) -> ApiResult<Option<String>> {
-    ask(entry, |cage| match cage.ask(&Request::Describe)? {
-        Reply::Description(description) => Ok(description.change),
-        other => Err(ClientError::Answer(format!("{other:?}"))),
     })
     .await
 }
@@ -390,6 +382,20 @@ mod tests {
             assert_eq!(refused.code, Code::Forbidden);
             check_resource(&wide, &plain, true).unwrap();
             check_resource(&wide, &host, false).unwrap();
+        }
+        let requests = |text: &str| Resource::Http {
+            rule: ironcage_policy::requests(text).unwrap(),
+        };
+        for own in [
+            rule("host.ironcage:5432"),
+            rule("*.ironcage:5432"),
+            requests("GET host.ironcage:5432/**"),
+        ] {
+            for internet in [false, true] {
+                let refused = check_resource(&own, &plain, internet).unwrap_err();
+                assert_eq!(refused.code, Code::Forbidden);
+            }
+            check_resource(&own, &host, false).unwrap();
         }
         let socket = Resource::Socket {
             path: "/run/docker.sock".to_owned(),

@@ -85,6 +85,7 @@ impl Engine {
         {
             return self.created_earlier(&earlier, &request);
         }
+        let template_policy = self.resolve_template(&mut spec, &key.project)?;
         let (memory, _counted) = self.reserve(key, &mut spec)?;
         let random = |bytes| {
             random_hex(bytes).map_err(|error| ApiError::internal("get random bytes", &error))
@@ -107,6 +108,7 @@ impl Engine {
             change: None,
             key: key.id.clone(),
             memory: Some(memory),
+            template_policy,
         };
         let _starting = self.starting(&record.name);
         match &idempotency {

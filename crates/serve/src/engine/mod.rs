@@ -9,8 +9,10 @@ mod create;
 mod life;
 mod quota;
 mod recover;
+mod template;
 
 pub(crate) use changes::ListedChange;
+pub(crate) use check::is_open_to_all;
 pub(crate) use create::Order;
 
 use crate::api::types::{self, CageState, OnTimeout};
@@ -289,11 +291,11 @@ impl Engine {
         })
     }
 
-    /// Moves the end of a cage back, never forward.
+    /// Moves the end of a cage back, never forward, and not beyond what its project may have.
     pub(crate) fn prolong(&self, entry: &Entry, seconds: u32) -> ApiResult<()> {
         check::check_timeout(seconds)?;
-        self.check_lifetime(entry, seconds)?;
         let ends = clock::now() + u64::from(seconds) * 1_000_000;
+        let ends = ends.min(self.latest_end(entry, seconds)?);
         self.change(entry, |record| record.ends = record.ends.max(ends))
     }
 }
@@ -327,7 +329,36 @@ impl Entry {
         self.daemon.drop_idle(true);
     }
 
+    /// Whether it may reach more than the profiles that every key may name: by a policy or a profile
+    /// that was named, or by its template.
+    pub(crate) fn has_own_policy(&self) -> bool {
+        let record = self.lock();
+        let profile = record.spec.profile.as_deref();
+        record.template_policy
+            || record.spec.policy.is_some()
+            || !profile.is_none_or(check::opens_no_host)
+    }
+
     pub(crate) fn on_timeout(&self) -> OnTimeout {
         self.lock().on_timeout
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::Settings;
+
+    /// A service that executes `ironcage` in this directory, and keeps its files there.
+    pub(crate) fn settings(data: &std::path::Path) -> Settings {
+        Settings {
+            data: data.to_owned(),
+            ironcage: data.join("ironcage"),
+            inside: data.join("inside"),
+            workspaces: data.to_owned(),
+            internet: false,
+            code_interpreter: None,
+            most_cages: 10,
+            rate: 10,
+        }
     }
 }
