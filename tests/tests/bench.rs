@@ -67,6 +67,29 @@ either! {
         }
     }
 
+    fn serve_measures_creations_bursts_and_idle_cages_and_leaves_nothing(stage) {
+        let report = bench(stage, &["serve", "--runs", "3", "--burst", "4", "--idle", "3"]);
+        says_where_and_how(&report, "ironcage bench serve --runs 3 --burst 4 --idle 3");
+        assert_eq!(names(&report["arms"]), ["bare", "bwrap", "docker run", "naive server", "warm", "cold", "exec"]);
+        for arm in report["arms"].as_array().unwrap() {
+            match arm["reason"].as_str() {
+                None => holds_together(&arm["milliseconds"], 3),
+                Some(why) => assert!(arm["name"] == "docker run" && !why.is_empty(), "{arm}"),
+            }
+        }
+        for (what, count) in [("bursts", 4), ("sustained", 8)] {
+            assert_eq!(names(&report[what]), ["bwrap", "naive server", "service"]);
+            for rate in report[what].as_array().unwrap() {
+                assert_eq!(rate["count"], count);
+                holds_together(&rate["milliseconds"], count);
+            }
+        }
+        assert!(report["idle"]["kilobytes_per_cage"].as_f64().is_some_and(|each| each > 0.0), "{report}");
+        assert_eq!(report["verdicts"].as_array().map(Vec::len), Some(3));
+        let left = Running::start(&mut stage.ironcage(["ps", "--json"])).finish(DEADLINE).ok();
+        assert_eq!(left.stdout().trim(), "[]");
+    }
+
     fn intent_measures_a_run_the_reading_and_the_questions(stage) {
         let report = bench(stage, &["intent", "--runs", "1"]);
         says_where_and_how(&report, "ironcage bench intent --runs 1");

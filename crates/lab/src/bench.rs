@@ -183,6 +183,16 @@ pub(crate) fn run(args: Args) -> CommandResult {
             let report = bench::bench_workspace(&request).map_err(failed)?;
             print(&report, json)
         }
+        Bench::Serve { runs, burst, idle } => {
+            let request = bench::ServeRequest {
+                ironcage,
+                runs,
+                burst,
+                idle,
+            };
+            let report = bench::bench_serve(&request).map_err(failed)?;
+            print(&report, json)
+        }
         Bench::Memory { cages, network } => {
             let request = bench::MemoryRequest {
                 ironcage,

@@ -195,6 +195,22 @@ pub enum Bench {
         #[arg(long, default_value_t = 50)]
         starts: usize,
     },
+    /// Measure cages that programs create by HTTP
+    ///
+    /// Starts a service on loopback with a pool of warm cages. Compares a creation with its first
+    /// command, warm and cold, with bwrap, `docker run`, and a server that starts bwrap for each
+    /// request; then a burst, a sustained rate, and the memory of idle cages.
+    Serve {
+        /// Number of creations of each
+        #[arg(long, default_value_t = 100)]
+        runs: usize,
+        /// Number of creations in a burst, and of cages in the pool
+        #[arg(long, default_value_t = 200)]
+        burst: usize,
+        /// Number of idle cages whose memory is measured; 0 skips it
+        #[arg(long, default_value_t = 200)]
+        idle: usize,
+    },
     /// Measure the memory of Ironcage's own processes for many idle cages
     Memory {
         /// Number of cages

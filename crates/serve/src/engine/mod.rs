@@ -9,9 +9,12 @@ mod create;
 mod life;
 mod quota;
 mod recover;
+mod warm;
+mod words;
 
 pub(crate) use changes::ListedChange;
 pub(crate) use create::Order;
+pub(crate) use warm::check_warm;
 
 use crate::api::types::{self, CageState, OnTimeout};
 use crate::clock;
@@ -26,6 +29,7 @@ use crate::metrics::Metrics;
 use crate::projects::Projects;
 use crate::store::{CageRecord, Store, StoreError};
 use ironcage_client::Cages;
+use ironcage_command::serve::WarmCages;
 use ironcage_model::CageId;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -46,6 +50,9 @@ pub(crate) struct Settings {
     pub(crate) inside: PathBuf,
     /// Where cages without a directory have their empty workspace.
     pub(crate) workspaces: PathBuf,
+    /// The user's home directory, and Ironcage's configuration there.
+    pub(crate) home: PathBuf,
+    pub(crate) config: PathBuf,
     /// Whether sandboxes of E2B's API may have the whole network.
     pub(crate) internet: bool,
     /// The Python environment of E2B's code interpreter, where the service provides one.
@@ -54,6 +61,8 @@ pub(crate) struct Settings {
     pub(crate) most_cages: usize,
     /// Requests of one key in a second.
     pub(crate) rate: u32,
+    /// Cages that are started before they are created.
+    pub(crate) warm: Vec<WarmCages>,
 }
 
 #[derive(Debug)]
@@ -72,6 +81,7 @@ pub(crate) struct Engine {
     starts: Semaphore,
     /// Names of cages whose start this service has in hand.
     starting: Mutex<HashSet<String>>,
+    warm: warm::WarmPools,
 }
 
 /// A cage of the table.
@@ -178,6 +188,7 @@ impl Engine {
             projects: Projects::in_data(&settings.data),
             limits: Limits::new(settings.rate),
             command_line: CommandLine::new(settings.ironcage.clone()),
+            warm: warm::WarmPools::new(&settings),
             settings,
             cages: RwLock::default(),
             creating: quota::Creations::default(),
