@@ -307,7 +307,7 @@ pub struct NetworkLimitsSection {
     pub body: Option<Spanned<String>>,
 }
 
-/// The upper bound for leases of a running cage: nothing grants more, whoever asks. `deny` wins over `ask`, and `ask` over `auto`.
+/// The upper bound for leases of a running cage: nothing grants more, whoever asks. `deny` wins. Between `ask` and `auto`, the part closer to a path counts, and `ask` if they are equal; elsewhere `ask` wins.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct CeilingSection {

@@ -88,7 +88,10 @@ impl<'a> Reach<'a> {
         !denied
             && paths.iter().any(|part| {
                 let part = &part.value;
-                part.mark <= through && part.right >= right && path.starts_with(&part.path)
+                part.mark <= through
+                    && part.right >= right
+                    && path.starts_with(&part.path)
+                    && !(through == Mark::Auto && self.policy.ceiling.asks_in(part, path, right))
             })
     }
 
