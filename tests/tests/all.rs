@@ -42,6 +42,7 @@ mod intents;
 mod key_agents;
 mod large_tree;
 mod learning;
+mod leased_names;
 mod leases;
 mod leases_beyond_files;
 mod leftovers;

@@ -385,7 +385,7 @@ fn closed(
 
 /// Makes the view ready for leases: directories in which a leased one can appear, and Landlock
 /// rules above them, because those only ever tighten.
-pub(crate) fn prepare(leases: &Leases, view: &mut ViewPlan) {
+pub(crate) fn prepare(leases: &Leases, files: &dyn HostFiles, view: &mut ViewPlan) {
     for item in &leases.paths {
         let LeasePath { path, right, mark } = &item.what;
         let in_view = view.ops.iter().any(|op| {
@@ -413,15 +413,27 @@ pub(crate) fn prepare(leases: &Leases, view: &mut ViewPlan) {
             // Before the root is sealed, which is last.
             view.ops.insert(view.ops.len().saturating_sub(1), directory);
         }
+        // A file, or one that is to be made, is leased by its name in the directory around it: then
+        // that one is mounted.
+        let is_directory = files
+            .node(path)
+            .is_some_and(|node| node.kind == NodeType::Directory);
+        let above = match is_directory {
+            true => parent,
+            false => parent
+                .parent()
+                .filter(|above| *above != Path::new("/"))
+                .unwrap_or(parent),
+        };
         let ruled = view.write_rules.iter().any(|rule| {
-            rule.what.rights == WriteRights::Tree && parent.starts_with(&rule.what.path)
+            rule.what.rights == WriteRights::Tree && above.starts_with(&rule.what.path)
         });
         if *right == Right::Write && !ruled {
             // On the directory above: a rule on a mount point itself does not cover what is
             // mounted there later. What is beside it stays read-only by its mount.
             view.write_rules.push(Item {
                 what: WriteRule {
-                    path: parent.to_owned(),
+                    path: above.to_owned(),
                     rights: WriteRights::Tree,
                 },
                 origin: item.origin.clone(),

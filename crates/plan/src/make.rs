@@ -106,7 +106,7 @@ pub fn make(
         }
     }
     if let Some(leases) = &leases {
-        leases::prepare(leases, &mut view);
+        leases::prepare(leases, files, &mut view);
     } else if policy.ceiling.is_given() {
         view.notes.push(match boot {
             Some(_) => "the policy's ceiling has no effect: a booted system has no leases, scopes or child cages".into(),

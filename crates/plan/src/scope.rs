@@ -1,6 +1,6 @@
 //! The plan of a scope: the cage's own, for one command beside it.
 
-use crate::{PathStatus, Plan, ScopeOf, ViewOp, locate};
+use crate::{PathStatus, Plan, ScopeOf, ViewOp, WriteRights, locate};
 use ironcage_model::{ASK_SOCKET, ShellMode};
 use std::path::Path;
 
@@ -99,6 +99,17 @@ impl Plan {
     /// Whether a path lies in the cage's own storage, as far as scopes share it.
     pub fn is_shared_storage(&self, path: &Path) -> bool {
         self.shares_storage() && matches!(locate(self, path).standing, PathStatus::Ephemeral)
+    }
+
+    /// Whether Landlock lets something that is mounted on a directory be written: a rule on the
+    /// directory itself does not cover it, one above does.
+    pub fn lets_write_below(&self, directory: &Path) -> bool {
+        !self.landlock
+            || self.write_rules.iter().any(|rule| {
+                rule.what.rights == WriteRights::Tree
+                    && rule.what.path != directory
+                    && directory.starts_with(&rule.what.path)
+            })
     }
 
     /// Whether a path lies in a place that a scope takes over, or one lies in it.
