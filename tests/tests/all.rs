@@ -87,6 +87,7 @@ mod scopes;
 mod secret_oracles;
 mod secrets;
 mod security;
+mod sensitive;
 mod service;
 mod service_api;
 mod service_limits;

@@ -72,7 +72,8 @@ pub(crate) fn find(
         let name = name.clone();
         return Err(LeaseReason::PathExecuted { name }.into());
     }
-    if let Some(decided) = by_base(plan, leases, wanted) {
+    let sensitive = wanted.right == Right::Read && plan.asks_to_read(wanted.path);
+    if !sensitive && let Some(decided) = by_base(plan, leases, wanted) {
         return Err(decided);
     }
     let part = strictest(leases, wanted, kept_aside)?;
@@ -80,8 +81,13 @@ pub(crate) fn find(
         path: path.to_owned(),
         right: wanted.right,
     };
+    let named = part.what.path == wanted.path;
     let part = Part {
-        mark: part.what.mark,
+        // What gives a directory does not give the secrets in it.
+        mark: match sensitive && !named {
+            true => Mark::Ask,
+            false => part.what.mark,
+        },
         origin: part.origin.clone(),
     };
     Ok((resource, part))

@@ -61,6 +61,8 @@ fn leases(paths: Vec<Item<LeasePath>>) -> Leases {
             freeze: 12,
         },
         real_workspace: true,
+        sensitive_deeper: false,
+        shown: Vec::new(),
         homes: vec!["/home/ann".into()],
         i_know: false,
         questions: PermissionRequestTerms {

@@ -85,11 +85,19 @@ pub fn make(
     }
     let leases = match isolation {
         Isolation::Namespace if boot.is_some() => None,
-        Isolation::Namespace | Isolation::Wasm => {
-            leases::make(policy, request, (host, files), &view.matched)?
-        }
+        Isolation::Namespace | Isolation::Wasm => leases::make(
+            policy,
+            request,
+            (host, files),
+            (&view.matched, view.sensitive_deeper),
+        )?,
         Isolation::Microvm => {
-            let made = leases::make(policy, request, (host, files), &view.matched)?;
+            let made = leases::make(
+                policy,
+                request,
+                (host, files),
+                (&view.matched, view.sensitive_deeper),
+            )?;
             made.map(|leases| microvm::leases(leases, &mut view.notes))
         }
         Isolation::Oci | Isolation::Chroot | Isolation::Landlock => None,

@@ -90,6 +90,9 @@ pub struct FilesSection {
     /// other visible paths, `config/*.key` in one directory. Patterns hide what exists when the cage starts.
     #[schemars(with = "Vec<String>")]
     pub hide: Vec<Spanned<String>>,
+    /// Whether files of the workspace with sensitive names, such as `.env` and private keys, are hidden unless a lease grants them.
+    #[schemars(with = "Option<bool>")]
+    pub hide_sensitive: Option<Spanned<bool>>,
     /// Whether toolchains outside the system directories that are on the caller's PATH are readable.
     #[schemars(with = "Option<bool>")]
     pub toolchains: Option<Spanned<bool>>,

@@ -231,6 +231,12 @@ impl<'a> Reach<'a> {
         beyond.unless(all, "without files.hide", "a pattern");
         for (key, own, most) in [
             ("files.toolchains", &inner.toolchains, &outer.toolchains),
+            // The other way round: it takes away.
+            (
+                "files.hide-sensitive",
+                &outer.hide_sensitive,
+                &inner.hide_sensitive,
+            ),
             ("state.host-caches", &inner.host_caches, &outer.host_caches),
             (
                 "process.root-inside",

@@ -4,6 +4,8 @@
 //! Whether anything is there is told of nothing that the ceiling does not give, nor where a link
 //! leads: else asking would be a way to look around on the host.
 
+use ironcage_catalog::sensitive;
+use ironcage_files::Links;
 use ironcage_model::{LeaseReason, Mark, Printable, Right};
 use ironcage_plan::{PathStatus, Plan, ViewOp, locate};
 use ironcage_sys::rustix::fs::{
@@ -12,6 +14,9 @@ use ironcage_sys::rustix::fs::{
 use ironcage_sys::rustix::io::Errno;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+
+/// The most that is read of a file to see what it holds.
+const MOST_READ: u64 = 1 << 20;
 
 /// What a path that is named in the cage is.
 #[derive(Debug)]
@@ -84,7 +89,8 @@ fn look_up_as(plan: &Plan, path: &Path, right: Right, by_name: bool) -> PathLook
             false
         }
     };
-    if has {
+    let asks = right == Right::Read && plan.asks_to_read(path) && is_sensitive(path);
+    if has && !asks {
         let passing = matches!(standing, PathStatus::Ephemeral | PathStatus::Made);
         return PathLookup::Had { passing };
     }
@@ -129,6 +135,21 @@ fn look_up_as(plan: &Plan, path: &Path, right: Right, by_name: bool) -> PathLook
         }
         _ => PathLookup::Neither(LeaseReason::PathNotFound),
     }
+}
+
+/// Whether the host has a file of this name that is what the name says. What it does not have is the
+/// cage's own.
+fn is_sensitive(path: &Path) -> bool {
+    let Some(entry) = path.file_name().and_then(sensitive::hidden) else {
+        return false;
+    };
+    let is_file = path.symlink_metadata().is_ok_and(|found| found.is_file());
+    let held = || match ironcage_files::read(path, MOST_READ, Links::Refuse) {
+        Ok(content) => entry.is_held_by(&content),
+        // What cannot be read may hold it.
+        Err(_) => true,
+    };
+    is_file && (entry.holds.is_empty() || held())
 }
 
 /// Whether the ceiling gives anything of a path, to whomever.

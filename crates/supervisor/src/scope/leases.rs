@@ -322,7 +322,8 @@ impl Supervision<'_> {
             }
         }
         step();
-        let part = match self.plan.is_locked(Path::new(path)) {
+        // What is read there is hidden in the view, and the host's own.
+        let part = match *right == Right::Write && self.plan.is_locked(Path::new(path)) {
             false => None,
             true => {
                 let backend = backend(self.plan.isolation_level.what.isolation);
