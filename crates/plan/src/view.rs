@@ -8,6 +8,8 @@ mod image;
 mod overlay;
 mod patterns;
 
+pub(crate) use image::name_of;
+
 use crate::network::Network;
 use crate::plan::{
     Access, Identity, Item, KeptPlace, NodeKind, Owner, Variable, ViewOp, WriteRights, WriteRule,
