@@ -57,6 +57,27 @@ fn no_more_descriptors(before: &Value, after: &Value) {
 }
 
 either! {
+    fn image_measures_starts_and_memory_beside_other_engines(stage) {
+        let report = bench(stage, &["image", "--starts", "1", "--runs", "1"]);
+        says_where_and_how(&report, "ironcage bench image --starts 1 --runs 1");
+        let engines = ["docker", "podman", "systemd-nspawn"];
+        let unpacking = ["ironcage image load", "skopeo copy, umoci unpack"];
+        let all = [&["start", "start with an image"][..], &engines, &unpacking].concat();
+        assert_eq!(names(&report["arms"]), all);
+        for arm in report["arms"].as_array().expect("a list") {
+            let name = arm["name"].as_str().expect("a name");
+            if arm["status"] == "unavailable" {
+                // What is not installed, or needs root or a daemon, is said and not left out.
+                assert!(engines.contains(&name) && arm["reason"].as_str().is_some_and(|why| !why.is_empty()), "{arm}");
+                continue;
+            }
+            holds_together(&arm["milliseconds"], 1);
+            let has_memory = arm["private_megabytes"].as_f64().is_some_and(|size| size > 0.0);
+            assert_eq!(has_memory, !unpacking.contains(&name), "{arm}");
+        }
+        assert_eq!(report["verdicts"].as_array().map(Vec::len), Some(2));
+    }
+
     fn calls_measures_a_server_bare_in_a_cage_and_behind_the_gateway(stage) {
         let report = bench(stage, &["calls", "--runs", "20"]);
         says_where_and_how(&report, "ironcage bench calls --runs 20");

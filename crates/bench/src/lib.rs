@@ -16,6 +16,7 @@ mod exec;
 mod facts;
 mod field;
 mod floor;
+mod image_engines;
 mod images;
 mod intent;
 mod leases;

@@ -20,7 +20,7 @@ const ANSWERS: &[(&[&str], &str)] = &[
     ),
     (
         &["-u", "--user"],
-        "a cage runs as you; `--root-inside` makes it user 0 inside, without privileges",
+        "`exec` runs as the user of the cage, which `ironcage run --user` sets",
     ),
     (
         &["--cap-add", "--privileged"],

@@ -7,7 +7,7 @@ use crate::plan::{
 };
 use crate::{
     NoCapability, PlanError, Request, boot, bounds, command, filter, isolation, keys, leases,
-    microvm, network, oci, signing, sockets, system_root, taint, trust, view, wasm,
+    microvm, network, oci, signing, sockets, system_root, taint, trust, user, view, wasm,
 };
 use ironcage_host::doctor::needs_consent;
 use ironcage_host::{CgroupHost, HostCaps, HostFiles, Privilege};
@@ -26,6 +26,8 @@ pub fn make(
     host: &HostCaps,
     files: &dyn HostFiles,
 ) -> Result<Plan, PlanError> {
+    let of_user = user::policy(policy, request)?;
+    let policy = of_user.as_ref().unwrap_or(policy);
     let boot = boot::make(policy, request)?;
     let booted = boot.is_some().then(|| boot::policy(policy));
     let policy = booted.as_ref().unwrap_or(policy);
@@ -122,7 +124,7 @@ pub fn make(
         });
     }
     let bounds = bounds::make(&policy.limits, host);
-    let mut command = command::make(policy, request, &identity, &view)?;
+    let mut command = command::make(policy, request, &identity, &view, files)?;
     if isolation == Isolation::Wasm {
         wasm::prepare(
             &mut view.ops,
@@ -215,6 +217,7 @@ pub fn make(
         )?);
     }
     let mut notes = view.notes;
+    notes.extend(user::note(policy, request));
     notes.extend(command::not_passed(policy, request));
     notes.extend(keys::not_passed(policy, network.as_ref(), request));
     notes.extend(network.iter().flat_map(crate::network_notes::of));
@@ -403,10 +406,14 @@ fn identity(
             map: IdMap::Own { uid, gid },
         });
     }
-    let id = if policy.root_inside.value { 0 } else { AGENT };
+    let (uid, gid) = match user::chosen(policy, request)? {
+        Some(user) => (user.uid, user.gid),
+        None if policy.root_inside.value => (0, 0),
+        None => (AGENT, AGENT),
+    };
     Ok(Identity {
-        uid: id,
-        gid: id,
+        uid,
+        gid,
         map: match host.privilege {
             Privilege::Root => IdMap::Range { count: RANGE },
             Privilege::User => IdMap::Own {

@@ -9,6 +9,8 @@ mod overlay;
 mod patterns;
 pub(crate) mod sensitive;
 
+pub(crate) use image::name_of;
+
 use crate::network::Network;
 use crate::plan::{
     Access, Identity, Item, KeptPlace, NodeKind, Owner, Variable, ViewOp, WriteRights, WriteRule,

@@ -154,7 +154,9 @@ mod tests {
         "COMMAND",
         // What only the cage or the registry knows.
         "CHANNEL",
+        "DIGEST",
         "IMAGE",
+        "USER[:GROUP]",
         // What only the service, the gateway or the user's network knows.
         "ADDRESS",
         "ORIGIN",
