@@ -31,6 +31,7 @@ mod steps;
 mod syscalls;
 mod table;
 mod task;
+mod tools;
 mod verdict;
 mod workspace;
 
@@ -57,6 +58,7 @@ pub use statistics::Summary;
 pub use steps::{StepsReport, bench_steps};
 pub use syscalls::{SyscallTimes, SyscallsReport, SyscallsRequest, bench_syscalls, time_syscalls};
 pub use task::{TaskReport, TaskRequest, bench_task};
+pub use tools::{ToolsReport, ToolsRequest, bench_tools};
 pub use verdict::{Target, Verdict};
 pub use workspace::{WorkspaceReport, WorkspaceRequest, bench_workspace};
 
