@@ -34,6 +34,7 @@ mod steps;
 mod syscalls;
 mod table;
 mod task;
+mod tools;
 mod verdict;
 mod workspace;
 
@@ -61,6 +62,7 @@ pub use statistics::Summary;
 pub use steps::{StepsReport, bench_steps};
 pub use syscalls::{SyscallTimes, SyscallsReport, SyscallsRequest, bench_syscalls, time_syscalls};
 pub use task::{TaskReport, TaskRequest, bench_task};
+pub use tools::{ToolsReport, ToolsRequest, bench_tools};
 pub use verdict::{Target, Verdict};
 pub use workspace::{WorkspaceReport, WorkspaceRequest, bench_workspace};
 

@@ -4,7 +4,7 @@ use crate::missing;
 use ironcage_bench as bench;
 use ironcage_command::error::{CliError, CommandResult};
 use ironcage_command::json;
-use ironcage_command::lab::bench::{Args, Bench, Corpus};
+use ironcage_command::lab::bench::{Args, Bench, Corpus, ToolCorpus};
 use ironcage_programs::Program;
 use serde::Serialize;
 use std::ffi::OsString;
@@ -55,6 +55,14 @@ pub(crate) fn run(args: Args) -> CommandResult {
         }
         Bench::Calls { runs } => {
             let report = bench::bench_calls(&bench::CallsRequest { ironcage, runs });
+            print(&report.map_err(failed)?, json)
+        }
+        Bench::Tools {
+            corpus: ToolCorpus::Agentdojo,
+            python,
+            policies,
+        } => {
+            let report = bench::bench_tools(&bench::ToolsRequest { python, policies });
             print(&report.map_err(failed)?, json)
         }
         Bench::Image { starts, runs } => {

@@ -32,6 +32,14 @@ pub enum Corpus {
     Redcode,
 }
 
+/// A corpus of tool calls.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum ToolCorpus {
+    /// The ground truths of AgentDojo's four suites
+    #[default]
+    Agentdojo,
+}
+
 #[derive(Debug, Subcommand)]
 pub enum Bench {
     /// Measure the start of a command, from spawn to exit
@@ -77,6 +85,20 @@ pub enum Bench {
         /// Number of calls of each
         #[arg(long, default_value_t = 2000)]
         runs: usize,
+    },
+    /// Replay tasks and attacks of others through rules for tools, without a model
+    ///
+    /// Prints how many user tasks pass without a permission request, and how many attacks succeed.
+    Tools {
+        /// Whose tasks and attacks
+        #[arg(long, value_name = "NAME", value_enum, default_value_t)]
+        corpus: ToolCorpus,
+        /// Python with the package agentdojo 0.1.35
+        #[arg(long, value_name = "PROGRAM", default_value = "python3")]
+        python: PathBuf,
+        /// Directory with SUITE.toml for each suite [default: the example policies]
+        #[arg(long, value_name = "DIR")]
+        policies: Option<PathBuf>,
     },
     /// Measure the start of a cage with an image, and unpacking one
     ///
