@@ -169,6 +169,7 @@ mod tests {
         "TO",
         "FROM",
         "PROFILE|FILE",
+        "PROFILE=N",
         "CAGE",
     ];
 

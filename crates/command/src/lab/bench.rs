@@ -86,7 +86,7 @@ pub enum Bench {
         #[arg(long, default_value_t = 2000)]
         runs: usize,
     },
-    /// Replay tasks and attacks of others through rules for tools, without a model
+    /// Replay foreign tasks and attacks through tool rules, without a model
     ///
     /// Prints how many user tasks pass without a permission request, and how many attacks succeed.
     Tools {
@@ -227,10 +227,10 @@ pub enum Bench {
         #[arg(long, default_value_t = 100)]
         runs: usize,
         /// Number of creations in a burst, and of cages in the pool
-        #[arg(long, default_value_t = 200)]
+        #[arg(long, value_name = "N", default_value_t = 200)]
         burst: usize,
         /// Number of idle cages whose memory is measured; 0 skips it
-        #[arg(long, default_value_t = 200)]
+        #[arg(long, value_name = "N", default_value_t = 200)]
         idle: usize,
     },
     /// Measure the memory of Ironcage's own processes for many idle cages
