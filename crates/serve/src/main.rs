@@ -17,6 +17,7 @@ mod event_log;
 mod keys;
 mod limits;
 mod listen;
+mod log_places;
 mod metrics;
 mod program;
 mod projects;

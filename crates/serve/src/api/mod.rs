@@ -19,6 +19,7 @@ pub(crate) use processes::environment;
 
 use crate::engine::Engine;
 use crate::error::{ApiError, Code, ErrorBody, ErrorDetail};
+use crate::log_places::LogPlaces;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::FromRequest;
@@ -188,7 +189,10 @@ pub(crate) fn router() -> Router<Arc<Engine>> {
             post(permissions::deny_request),
         )
         .route("/v1/cages/{id}/usage", get(permissions::usage))
-        .route("/v1/cages/{id}/audit", get(permissions::audit_log))
+        .route(
+            "/v1/cages/{id}/audit",
+            get(permissions::audit_log).layer(axum::Extension(LogPlaces::default())),
+        )
         .route("/v1/cages/{id}/network", get(network::network_state))
         .route("/v1/cages/{id}/network/rules", post(network::add_rule))
         .route(

@@ -10,6 +10,8 @@ use crate::answers;
 use crate::engine::{Entry, blocking, is_open_to_all};
 use crate::error::{ApiError, ApiResult, Code, ErrorBody};
 use crate::keys::{Key, Scope};
+use crate::log_places::LogPlaces;
+use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
 use ironcage_client::{Cages, ClientError, Connection};
@@ -318,30 +320,31 @@ pub(super) async fn audit_log(
     caller: Caller,
     State(engine): Shared,
     Path(id): Path<String>,
+    Extension(places): Extension<LogPlaces>,
     Query(query): Query<AuditQuery>,
 ) -> ApiResult<axum::Json<AuditEvents>> {
     caller.needs(Scope::Read)?;
     let entry = engine.cage(&caller.key, &id)?;
+    places.forget(&engine);
     let id = entry.id.clone();
     let events = blocking(move || {
         let wrong = |error: ironcage_audit::Error| ApiError::internal("read the audit log", &error);
         let place = Cages::of_user()?.audit().to_owned();
-        let log = ironcage_audit::Reader::open(&ironcage_audit::log_path(&place, &id));
-        let from = query.from.unwrap_or(1);
+        let log = ironcage_audit::log_path(&place, &id);
         let (mut events, mut bytes) = (Vec::new(), 0);
-        for event in log.map_err(wrong)? {
-            let event = event.map_err(wrong)?;
-            if event.seq < from {
-                continue;
+        let mut encoded = Ok(());
+        let read = places.read(id.as_str(), &log, query.from.unwrap_or(1), |event| {
+            match serde_json::to_value(event) {
+                Ok(event) => {
+                    bytes += event.to_string().len();
+                    events.push(event);
+                }
+                Err(error) => encoded = Err(ApiError::internal("encode the audit log", &error)),
             }
-            let event = serde_json::to_value(event)
-                .map_err(|error| ApiError::internal("encode the audit log", &error))?;
-            bytes += event.to_string().len();
-            events.push(event);
-            if events.len() == MOST_EVENTS || bytes >= MOST_BYTES {
-                break;
-            }
-        }
+            encoded.is_ok() && events.len() < MOST_EVENTS && bytes < MOST_BYTES
+        });
+        read.map_err(wrong)?;
+        encoded?;
         Ok((events, bytes))
     });
     let (events, bytes) = events.await?;

@@ -10,10 +10,13 @@ mod life;
 mod quota;
 mod recover;
 mod template;
+mod warm;
+mod words;
 
 pub(crate) use changes::ListedChange;
 pub(crate) use check::is_open_to_all;
 pub(crate) use create::Order;
+pub(crate) use warm::check_warm;
 
 use crate::api::types::{self, CageState, OnTimeout};
 use crate::clock;
@@ -28,6 +31,7 @@ use crate::metrics::Metrics;
 use crate::projects::Projects;
 use crate::store::{CageRecord, Store, StoreError};
 use ironcage_client::Cages;
+use ironcage_command::serve::WarmCages;
 use ironcage_model::CageId;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -48,6 +52,9 @@ pub(crate) struct Settings {
     pub(crate) inside: PathBuf,
     /// Where cages without a directory have their empty workspace.
     pub(crate) workspaces: PathBuf,
+    /// The user's home directory, and Ironcage's configuration there.
+    pub(crate) home: PathBuf,
+    pub(crate) config: PathBuf,
     /// Whether sandboxes of E2B's API may have the whole network.
     pub(crate) internet: bool,
     /// The Python environment of E2B's code interpreter, where the service provides one.
@@ -56,6 +63,8 @@ pub(crate) struct Settings {
     pub(crate) most_cages: usize,
     /// Requests of one key in a second.
     pub(crate) rate: u32,
+    /// Cages that are started before they are created.
+    pub(crate) warm: Vec<WarmCages>,
 }
 
 #[derive(Debug)]
@@ -74,6 +83,7 @@ pub(crate) struct Engine {
     starts: Semaphore,
     /// Names of cages whose start this service has in hand.
     starting: Mutex<HashSet<String>>,
+    warm: warm::WarmPools,
 }
 
 /// A cage of the table.
@@ -180,6 +190,7 @@ impl Engine {
             projects: Projects::in_data(&settings.data),
             limits: Limits::new(settings.rate),
             command_line: CommandLine::new(settings.ironcage.clone()),
+            warm: warm::WarmPools::new(&settings),
             settings,
             cages: RwLock::default(),
             creating: quota::Creations::default(),
@@ -355,10 +366,13 @@ pub(crate) mod tests {
             ironcage: data.join("ironcage"),
             inside: data.join("inside"),
             workspaces: data.to_owned(),
+            home: data.to_owned(),
+            config: data.to_owned(),
             internet: false,
             code_interpreter: None,
             most_cages: 10,
             rate: 10,
+            warm: Vec::new(),
         }
     }
 }

@@ -13,11 +13,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Cages that are being created: they count before they run.
 #[derive(Debug, Default)]
-pub(super) struct Creations(Mutex<Vec<Arc<Creation>>>);
+pub(super) struct Creations(Mutex<Vec<Arc<ReservedCage>>>);
 
 /// A cage that is being created.
 #[derive(Debug)]
-struct Creation {
+struct ReservedCage {
     project: String,
     key: String,
     memory: u64,
@@ -27,7 +27,7 @@ struct Creation {
 #[derive(Debug)]
 pub(super) struct Creating<'a> {
     creations: &'a Creations,
-    own: Arc<Creation>,
+    own: Arc<ReservedCage>,
 }
 
 impl Drop for Creating<'_> {
@@ -213,7 +213,7 @@ impl Engine {
     }
 
     /// What the cages of a project use, and those of one of its keys.
-    fn used(&self, creating: &[Arc<Creation>], project: &str, key: &str) -> (Used, Used) {
+    fn used(&self, creating: &[Arc<ReservedCage>], project: &str, key: &str) -> (Used, Used) {
         let (mut by_project, mut by_key) = (Used::default(), Used::default());
         for entry in self.all() {
             let record = entry.lock();
@@ -271,7 +271,7 @@ impl Engine {
         if let Some(most) = project.cages_per_minute {
             self.limits.creation(&key.project, most)?;
         }
-        let own = Arc::new(Creation {
+        let own = Arc::new(ReservedCage {
             project: key.project.clone(),
             key: key.id.clone(),
             memory,
