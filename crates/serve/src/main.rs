@@ -4,6 +4,7 @@
 //! and no async runtime in it.
 #![forbid(unsafe_code)]
 
+mod activation;
 mod answers;
 mod api;
 mod clock;
@@ -23,6 +24,7 @@ mod projects;
 mod router;
 mod signals;
 mod store;
+mod tls;
 
 fn main() -> std::process::ExitCode {
     program::main()
