@@ -97,6 +97,7 @@ mod service;
 mod service_api;
 mod service_ceilings;
 mod service_limits;
+mod service_listen;
 mod service_warm;
 mod setup;
 mod side_channels;
