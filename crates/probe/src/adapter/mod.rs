@@ -338,7 +338,6 @@ impl Adapter {
                 name: "ironcage --boot, as its init".to_owned(),
                 line: Line::Built(ironcage_boot_line),
                 network: false,
-                commands: false,
                 boots: true,
                 ..Adapter::ironcage()
             }),

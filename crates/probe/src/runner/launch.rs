@@ -595,8 +595,13 @@ impl Runner {
         if !self.adapter.commands {
             return None;
         }
-        let output = Command::new(&self.launcher)
-            .args(["plan", "--json", "--", "/bin/true"])
+        let mut command = Command::new(&self.launcher);
+        command.args(["plan", "--json"]);
+        if self.adapter.boots {
+            command.args(["--boot", "--root"]).arg(&self.system);
+        }
+        let output = command
+            .args(["--", "/bin/true"])
             .env_clear()
             .envs(self.stage.environment())
             .current_dir(&self.stage.params.workspace)
