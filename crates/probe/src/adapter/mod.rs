@@ -108,6 +108,10 @@ pub struct Adapter {
     pub(crate) network: bool,
     /// Whether it is the egress proxy's own confinement, in which no programs run.
     pub(crate) proxy: bool,
+    /// Whether it is the VMM's in the cage of a microVM.
+    pub(crate) as_vmm: bool,
+    /// Whether it boots a guest, which takes seconds where that is emulated.
+    pub(crate) guest: bool,
 }
 
 fn ironcage_line(launch: &Launch<'_>) -> Vec<OsString> {
@@ -206,6 +210,23 @@ fn ironcage_with(flags: &[&str], launch: &Launch<'_>) -> Vec<OsString> {
     line
 }
 
+/// A guest of a microVM; the suite's program runs in it.
+fn ironcage_microvm_line(launch: &Launch<'_>) -> Vec<OsString> {
+    // The built-in limits follow the stage's small file systems, and the guest's memory follows them.
+    let machine = ["--isolation", "microvm", "--memory", "768M", "--disk", "1G"];
+    ironcage_with(&machine, launch)
+}
+
+/// The suite's program in the cage of a microVM, in the place of QEMU and confined as that is.
+fn vmm_line(launch: &Launch<'_>) -> Vec<OsString> {
+    let mut line = ironcage_line(launch);
+    let mut words = line.iter_mut().rev();
+    if let Some(word) = words.nth(2).filter(|word| *word == "inside") {
+        *word = "as-vmm".into();
+    }
+    line
+}
+
 /// The suite's program under the egress proxy's own confinement; what is no probe stays as it is.
 fn proxy_line(launch: &Launch<'_>) -> Vec<OsString> {
     let mut line = launch.command.clone();
@@ -233,6 +254,8 @@ impl Adapter {
             commands: true,
             network: true,
             proxy: false,
+            as_vmm: false,
+            guest: false,
         }
     }
 
@@ -249,6 +272,8 @@ impl Adapter {
             commands: false,
             network: false,
             proxy: false,
+            as_vmm: false,
+            guest: false,
         }
     }
 
@@ -261,7 +286,9 @@ impl Adapter {
             "ironcage-root-inside",
             "ironcage-chroot",
             "ironcage-landlock",
+            "ironcage-microvm",
             "ironcage-egress",
+            "ironcage-vmm",
             "none",
             "landlock",
         ];
@@ -316,6 +343,23 @@ impl Adapter {
                 proxy: true,
                 ..Adapter::none()
             }),
+            "ironcage-microvm" => Ok(Adapter {
+                name: "ironcage --isolation microvm (emulated)".to_owned(),
+                line: Line::Built(ironcage_microvm_line),
+                in_memory: false,
+                guest: true,
+                ..Adapter::ironcage()
+            }),
+            "ironcage-vmm" => Ok(Adapter {
+                name: "the process of QEMU in the cage of a microVM, taken over".to_owned(),
+                line: Line::Built(vmm_line),
+                source: Source::Ironcage,
+                hides: true,
+                grants: true,
+                limits: true,
+                as_vmm: true,
+                ..Adapter::none()
+            }),
             "none" => Ok(Adapter::none()),
             "landlock" => Ok(Adapter {
                 name: "Landlock alone, by the suite's own runner".to_owned(),
@@ -343,6 +387,8 @@ impl Adapter {
             commands: false,
             network: false,
             proxy: false,
+            as_vmm: false,
+            guest: false,
         })
     }
 

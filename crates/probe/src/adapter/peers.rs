@@ -164,6 +164,8 @@ pub(super) fn named(name: &str) -> Result<Adapter, AdapterError> {
         commands: false,
         network: false,
         proxy: false,
+        as_vmm: false,
+        guest: false,
     })
 }
 
