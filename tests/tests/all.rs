@@ -61,6 +61,8 @@ mod mcp_calls;
 mod mcp_conformance;
 mod mcp_http;
 mod microvm;
+mod microvm_hostile;
+mod microvm_probes;
 mod microvm_relays;
 mod model_answers;
 mod names;
