@@ -1,4 +1,4 @@
-//! What systemd gives a service: a socket that listens already, and a place to report to.
+//! A socket that systemd opened for the service, and the place to report to.
 
 use ironcage_sys::process::inherited;
 use ironcage_sys::rustix::net::sockopt::socket_acceptconn;

@@ -77,6 +77,7 @@ mod tests {
             steps: Vec::new(),
             profile: profile.map(str::to_owned),
             policy: policy.then(digest),
+            built_on: Vec::new(),
         }
     }
 
