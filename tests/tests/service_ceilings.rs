@@ -114,7 +114,7 @@ either! {
             for key in [&bound, &python] {
                 create(key, &json!({ "template": name })).refused(403, "forbidden");
             }
-            create(&bound, &json!({ "template": "absent" })).refused(422, "start_failed");
+            create(&bound, &json!({ "template": "absent" })).refused(404, "not_found");
             let sandbox = json!({ "templateID": name });
             assert_eq!(sent(&service, &bound, "/v2/sandboxes", &sandbox).status, 403);
             // Its policy is not one that every key adds hosts to.
