@@ -8,6 +8,7 @@ use ironcage_tests::{Running, Stage, either, wait_until};
 use serde_json::{Value, json};
 use std::io::Write as _;
 use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -114,7 +115,7 @@ either! {
             for key in [&bound, &python] {
                 create(key, &json!({ "template": name })).refused(403, "forbidden");
             }
-            create(&bound, &json!({ "template": "absent" })).refused(422, "start_failed");
+            create(&bound, &json!({ "template": "absent" })).refused(404, "not_found");
             let sandbox = json!({ "templateID": name });
             assert_eq!(sent(&service, &bound, "/v2/sandboxes", &sandbox).status, 403);
             // Its policy is not one that every key adds hosts to.
@@ -132,6 +133,47 @@ either! {
         ] {
             let id = id_of(&create(key, &spec).ok().json());
             assert_eq!(service.send(key, "DELETE", &format!("/v1/cages/{id}"), "", b"").status, 204);
+        }
+    }
+
+    fn requests_with_the_token_of_a_cage_count_and_wrong_tokens_do(stage) {
+        let service = Service::with(stage, &["--listen", "127.0.0.1:0", "--rate", "20"]);
+        let (slow, free) = (key(stage, &[]), key(stage, &["--rate", "100000"]));
+        let sandbox = |key: &str| sent(&service, key, "/v2/sandboxes", &json!({ "templateID": "base" })).ok().json();
+        let (one, other) = (sandbox(&slow), sandbox(&free));
+        let ask = |sandbox: &Value, token: &str| {
+            let head = format!("E2b-Sandbox-Id: {}\r\nE2b-Sandbox-Port: 49983\r\n{token}", sandbox["sandboxID"].as_str().expect("an id"));
+            service.raw(format!("POST /process.Process/List HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{head}Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{{}}").as_bytes()).status
+        };
+        let token = |sandbox: &Value| format!("X-Access-Token: {}\r\n", sandbox["envdAccessToken"].as_str().expect("a token"));
+        // Faster than the bucket fills, from several clients at once.
+        let until_refused = |sandbox: &Value, token: &str, before: u16| {
+            let refused = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                for _ in 0..8 {
+                    scope.spawn(|| {
+                        for _ in 0..2_000 {
+                            match ask(sandbox, token) {
+                                429 => refused.store(true, Ordering::Relaxed),
+                                status => assert_eq!(status, before),
+                            }
+                            if refused.load(Ordering::Relaxed) {
+                                return;
+                            }
+                        }
+                    });
+                }
+            });
+            assert!(refused.into_inner(), "never counted");
+        };
+        until_refused(&one, &token(&one), 200);
+        // What one key, wrong tokens and no token take, is taken from nobody else.
+        assert_eq!(ask(&other, &token(&other)), 200);
+        until_refused(&other, "X-Access-Token: wrong\r\n", 401);
+        until_refused(&other, "", 401);
+        assert_eq!(ask(&other, &token(&other)), 200);
+        for sandbox in [&one, &other] {
+            assert_eq!(service.send(&free, "DELETE", &format!("/sandboxes/{}", sandbox["sandboxID"].as_str().expect("an id")), "", b"").status, 204);
         }
     }
 

@@ -451,7 +451,7 @@ mod tests {
         let lines: Vec<&str> = text.split_inclusive('\n').collect();
         let shorter = lines[..2].concat();
         let changed = text.replace("paused", "resumed");
-        // Without its last newline a line is no beginning of one; without any, nothing is known.
+        // A whole line without its newline, a head that is behind, and a text without any newline.
         let joined = format!("{}x", text.trim_end());
         let behind = format!("{shorter}{{\"seq\":3,");
         let endless = "x".repeat(2 * MAX_LINE + 1);

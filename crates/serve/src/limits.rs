@@ -103,15 +103,32 @@ impl Limits {
 
     /// Counts a request of a key.
     pub(crate) fn request(&self, key: &Key) -> ApiResult<()> {
-        let rate = key.quota.rate.unwrap_or(self.rate);
+        self.request_of(&key.id, key.quota.rate)
+    }
+
+    /// Counts a request with the token of a cage, as one of the key that created it.
+    pub(crate) fn request_of(&self, key: &str, rate: Option<u32>) -> ApiResult<()> {
+        let rate = rate.unwrap_or(self.rate);
+        self.count(key, rate, || {
+            format!("key {key} may send {rate} requests in a second")
+        })
+    }
+
+    /// Counts a request to a cage that needs no token.
+    pub(crate) fn open_request(&self, cage: &str) -> ApiResult<()> {
+        self.count(&format!("cage {cage}"), self.rate, || {
+            let rate = self.rate;
+            format!("cage {cage} takes {rate} requests in a second without its token")
+        })
+    }
+
+    fn count(&self, name: &str, rate: u32, message: impl FnOnce() -> String) -> ApiResult<()> {
         let (per_second, most) = (f64::from(rate), f64::from(rate) * BURST);
-        let taken = self
-            .requests
-            .take(&key.id, per_second, most, Instant::now());
-        self.taken(
-            taken,
-            format!("key {} may send {rate} requests in a second", key.id),
-        )
+        let taken = self.requests.take(name, per_second, most, Instant::now());
+        match taken {
+            Ok(()) => Ok(()),
+            Err(_) => self.taken(taken, message()),
+        }
     }
 
     /// Counts a request without a valid key. What it takes is taken from nobody who has one.
@@ -226,6 +243,10 @@ mod tests {
             (Code::LimitReached, Some(1))
         );
         limits.request(&other).unwrap();
+        // With the token of a cage it is the same bucket; without any, one of the cage's own.
+        let again = std::iter::repeat_with(|| limits.request_of(&one.id, None));
+        assert!(again.take(4).any(|taken| taken.is_err()));
+        limits.open_request("c1").unwrap();
         assert!(limits.refused() > 0);
     }
 }

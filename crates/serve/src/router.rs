@@ -27,7 +27,10 @@ const DRAIN: Duration = Duration::from_secs(2);
 pub(crate) fn router(engine: Arc<Engine>) -> Router {
     api::router()
         .merge(crate::dashboard::router())
-        .merge(e2b::router())
+        .merge(e2b::router().route_layer(middleware::from_fn_with_state(
+            Arc::clone(&engine),
+            e2b::counted,
+        )))
         .route("/metrics", get(metrics::metrics))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)

@@ -196,6 +196,39 @@ fn has_traffic_token(headers: &HeaderMap, entry: &Entry) -> bool {
     token.is_some_and(|token| keys::same(token, &traffic_token(&entry.record().token)))
 }
 
+/// Counts requests to cages before anything else is done for them. Those to the control plane have a key,
+/// with which they are counted.
+pub(crate) async fn counted(
+    State(engine): State<Arc<Engine>>,
+    request: axum::extract::Request,
+    next: axum::middleware::Next,
+) -> Response {
+    let headers = request.headers();
+    match target(headers).map(|(id, _)| count(&engine, headers, &id)) {
+        None | Some(Ok(())) => next.run(request).await,
+        Some(Err(error)) => E2bError(error).into_response(),
+    }
+}
+
+/// With its token a request counts as one of the key that created the cage, without any as one to that
+/// cage. A wrong token, or no such cage, is a request without a valid key.
+fn count(engine: &Engine, headers: &HeaderMap, id: &str) -> crate::error::ApiResult<()> {
+    let Some(entry) = engine.any_cage(id) else {
+        return engine.limits.wrong_key();
+    };
+    let names = ["x-access-token", "e2b-traffic-access-token"];
+    if has_token(headers, &entry) || has_traffic_token(headers, &entry) {
+        let key = entry.record().key;
+        // The rate of the service, where the key was revoked or cannot be read.
+        let quota = engine.keys.quota_of(&key).unwrap_or_default();
+        engine.limits.request_of(&key, quota.rate)
+    } else if names.iter().any(|name| headers.contains_key(*name)) {
+        engine.limits.wrong_key()
+    } else {
+        engine.limits.open_request(id)
+    }
+}
+
 async fn health(State(_): State<Arc<Engine>>, Unchecked(_): Unchecked) -> StatusCode {
     StatusCode::NO_CONTENT
 }

@@ -7,7 +7,11 @@ use crate::projects::{Ceiling, above};
 use ironcage_images::{ImageError, Store, Template, TemplateName};
 
 fn not_found(error: &ImageError) -> ApiError {
-    let shown = ApiError::new(Code::StartFailed, ironcage_model::in_full(error));
+    let code = match error {
+        ImageError::NoTemplate { .. } => Code::NotFound,
+        _ => Code::StartFailed,
+    };
+    let shown = ApiError::new(code, ironcage_model::in_full(error));
     match error.hint() {
         Some(hint) => shown.hint(hint),
         None => shown,
